@@ -38,7 +38,9 @@ pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn report(count: &Count) -> String {
-    let refused = count.refused.map(|refused| format!(", refused {refused}"));
+    let refused = count
+        .refused
+        .map(|refused| format!(", over the limit {refused}"));
     let text = format!(
         "{} of {}\n  hits     {}{}\n  from     {}\n  to       {}\n",
         print::row(&count.entries, Some(&count.subject)),

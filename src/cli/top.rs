@@ -23,8 +23,8 @@ const INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Args, Debug)]
 #[command(
     after_help = "Example: weir top --by refused --since 1h --admin weir-headless:6070\n\n\
-    The numbers are of a sketch: the true ones are never smaller, and larger by at most the ERROR \
-        behind each. On a terminal the table is refreshed every 2 s; q ends it."
+    The numbers are of a sketch: the true ones are never smaller, and larger by at most the number \
+        after ±. On a terminal the table is refreshed every 2 s; q ends it."
 )]
 pub(super) struct TopCommand {
     /// Order of the subjects: all hits, or refused hits
@@ -150,18 +150,20 @@ fn text(merged: &Merged<api::Top>) -> String {
     if top.subjects.is_empty() {
         return text;
     }
+    let with_error = |number: u64, error: u64| match error {
+        0 => number.to_string(),
+        _ => format!("{number} ±{error}"),
+    };
     let row = |subject: &api::Subject| {
         vec![
-            subject.hits.to_string(),
-            subject.hits_error.to_string(),
-            subject.refused.to_string(),
-            subject.refused_error.to_string(),
+            with_error(subject.hits, subject.hits_error),
+            with_error(subject.refused, subject.refused_error),
             OneLine(&subject.limit).to_string(),
             print::row(&subject.entries, subject.subject.as_deref()),
         ]
     };
-    let head = ["HITS", "ERROR", "REFUSED", "ERROR", "LIMIT", "SUBJECT"].map(str::to_owned);
+    let head = ["HITS", "REFUSED", "LIMIT", "SUBJECT"].map(str::to_owned);
     let mut rows = vec![head.to_vec()];
     rows.extend(top.subjects.iter().map(row));
-    text + &print::table(&rows, 4)
+    text + &print::table(&rows, 2)
 }

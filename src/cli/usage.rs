@@ -153,14 +153,13 @@ fn report(usage: &Usage) -> String {
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
         return text + "  not seen, or not since its record expired\n";
     };
-    text += &format!(
-        "  hits        {}, refused {}, given back {}\n  first seen  {}\n  last seen   {}\n",
-        usage.hits,
-        usage.refused,
-        usage.given_back,
-        instant(first),
-        instant(last)
-    );
+    let (hits, over, given_back) = (usage.hits, usage.refused, usage.given_back);
+    text += &format!("  hits        {hits}, over the limit {over}, given back {given_back}\n");
+    if let (Some(used), Some(left)) = (usage.used, usage.left) {
+        text += &format!("  now         {used} used, {left} left\n");
+    }
+    let (first, last) = (instant(first), instant(last));
+    text += &format!("  first seen  {first}\n  last seen   {last}\n");
     text += &plot(&usage.series);
     text
 }
@@ -180,7 +179,7 @@ fn plot(series: &Series) -> String {
         instant(series.begin),
         span(series.interval_seconds * share as f64)
     );
-    for (name, values) in [("hits", &hits), ("refused", &refused)] {
+    for (name, values) in [("hits", &hits), ("over limit", &refused)] {
         let bars: String = values.iter().map(|&value| bar(value, most)).collect();
         text += &format!("  {name:<10}  {bars}\n");
     }
@@ -204,7 +203,7 @@ fn table(top: &Top) -> String {
         OneLine(&top.limit),
         top.by,
         "hits",
-        "refused",
+        "over the limit",
         "first seen",
         "last seen"
     );
@@ -247,7 +246,7 @@ mod tests {
         };
         let expected = format!(
             "  since       1970-01-01 00:00 UTC, each bar 3m, the highest 1\n  hits        {}█\n  \
-             refused     {}\n",
+             over limit  {}\n",
             "·".repeat(40),
             "·".repeat(41)
         );

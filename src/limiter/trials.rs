@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::{Limiter, less_reserve};
 use crate::core::time::Span;
 use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
-use crate::limits::plan::{Checks, Trials};
+use crate::limits::plan::Checks;
 use crate::observe::traces::TraceSpan;
 use crate::store::Budget;
 
@@ -64,8 +64,8 @@ impl Limiter {
     }
 
     /// What the trials have left.
-    pub async fn look_at_trials(&self, trials: &Trials) -> Decisions {
-        let answers = self.ask_trials(&trials.checks, None).await;
+    pub async fn look_at_trials(&self, trials: &Arc<Checks>) -> Decisions {
+        let answers = self.ask_trials(trials, None).await;
         answers
             .checks
             .into_iter()

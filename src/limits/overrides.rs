@@ -341,7 +341,7 @@ impl<'o> InForce<'o> {
     #[must_use]
     pub const fn for_hits(self, hits: i64) -> Self {
         Self {
-            raises_only: hits < 0,
+            raises_only: self.raises_only || hits < 0,
             ..self
         }
     }

@@ -21,7 +21,7 @@ use crate::core::ask::Ask;
 use crate::core::verdict::{Decisions, StoreError};
 use crate::limiter::{Limiter, Places};
 use crate::limits::plan::key::Subject;
-use crate::limits::plan::{self, NoPlan, Plan};
+use crate::limits::plan::{self, Checks, NoPlan, Plan};
 use crate::live::Live;
 use crate::observe::metrics::{Core, ErrorCause, Metrics, Tallies};
 use crate::observe::subjects::Subjects;
@@ -183,15 +183,21 @@ impl Rls {
     pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions, Decisions)> {
         let live = self.live.load()?;
         let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
-        let decisions = self
-            .limiter
-            .decide(&plan.checks, None, &TraceSpan::default())
-            .await;
+        let decisions = self.look_at(&plan.checks, false).await;
         let tried = match &plan.trials {
-            Some(trials) => self.limiter.look_at_trials(trials).await,
+            Some(trials) => self.look_at(&trials.checks, true).await,
             None => Decisions::new(),
         };
         Some((plan, decisions, tried))
+    }
+
+    /// What the limits of these checks, or the trials, have left. The checks look.
+    pub async fn look_at(&self, checks: &Arc<Checks>, are_trials: bool) -> Decisions {
+        if are_trials {
+            return self.limiter.look_at_trials(checks).await;
+        }
+        let span = TraceSpan::default();
+        self.limiter.decide(checks, None, &span).await
     }
 
     /// The hits that this process has drawn ahead for a check and still holds.
@@ -200,9 +206,17 @@ impl Rls {
         self.limiter.held(&plan.checks, check)
     }
 
-    /// The plan of an ask, which is not decided; `None` before there are rules.
+    /// The plan of an ask, which is not decided; `None` before there are rules. Of the overrides
+    /// only raises apply: what is blocked or exempt has a counter too.
     pub fn plan(&self, ask: &Ask<'_>) -> Option<Plan> {
-        Some(Plan::new(&self.live.load()?.rules, ask, &self.options.plan))
+        let live = self.live.load()?;
+        let raises = live.overrides().map(|overrides| overrides.for_hits(-1));
+        Some(Plan::with_overrides(
+            &live.rules,
+            raises,
+            ask,
+            &self.options.plan,
+        ))
     }
 
     /// The plan of a subject that is named, without overrides; `None` before there are rules.

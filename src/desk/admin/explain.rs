@@ -391,7 +391,8 @@ impl Tried {
 }
 
 impl State {
-    fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
+    /// The state of the counter of a look.
+    pub(super) fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
         let verdict = decision.verdict();
         Self {
             used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),

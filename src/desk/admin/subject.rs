@@ -1,10 +1,13 @@
 //! Which subject a call is about: its domain and entries, or its exact name, which answers have as
 //! `subject`.
 
+use std::sync::Arc;
+
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, known};
 use crate::core::ask;
+use crate::core::verdict::Decision;
 use crate::limits::overrides::{Applied, EntryRecord, InForce, Override};
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::plan::{CheckIndex, Checks, Fate, NoPlan, Plan, ask_of};
@@ -34,6 +37,14 @@ impl CountedSubject {
         found
             .map(|found| found.limit)
             .ok_or_else(|| Failure::not_found("the subject has no limit"))
+    }
+
+    /// What its counter has now.
+    pub(super) async fn counter(&self, parts: &Parts) -> Option<Decision> {
+        let mut looks = self.checks().clone();
+        looks.look_only();
+        let decisions = parts.rls.look_at(&Arc::new(looks), self.is_trial).await;
+        decisions.get(self.check.0).copied()
     }
 
     /// The amount of that limit, or of its trial, without an override.
@@ -88,11 +99,11 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
     let (plan, domain, entries) = match (query.get("subject"), query.get("domain")) {
         (Some(name), None) if texts.is_empty() => {
             let subject = read(name)?;
-            (
-                plan_of(parts, &subject, query.get("limit"))?,
-                subject.domain.shown(),
-                entries_of(&subject),
-            )
+            let plan = match subject.exact() {
+                Ok(ask) => parts.rls.plan(&ask).ok_or_else(no_limits)?,
+                Err(_) => plan_of(parts, &subject, query.get("limit"))?,
+            };
+            (plan, subject.domain.shown(), entries_of(&subject))
         }
         (Some(_), _) => {
             return Err(Failure::bad_request(
@@ -128,7 +139,7 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
         })?,
         Fate::Checked(checked) => checked.check,
         Fate::Unlimited => return Err(unlimited()),
-        // The plan was made without overrides.
+        // The plan has no blocks and no exemptions.
         Fate::Free | Fate::Exempt | Fate::Blocked(_) => {
             let shown = entries.iter().map(|entry| (&*entry.key, &*entry.value));
             known::entries(&plan.rules, &domain, shown)?;
@@ -187,9 +198,15 @@ pub(super) fn override_of<'o>(
     overrides.find(domain, entries, amount)
 }
 
-/// What finds the kind of the override that decides a subject, by its exact name. One that shares
-/// its counter has none of its own.
+/// What finds the kind of the override that decides a subject, by its exact name.
 pub(super) fn override_kinds(parts: &Parts) -> impl Fn(&str) -> Option<String> {
+    let overrides = overrides_of(parts);
+    move |name| overrides(name).map(|(kind, _)| kind)
+}
+
+/// The same with what the override makes of the subject. A subject that shares its counter has no
+/// override of its own.
+pub(super) fn overrides_of(parts: &Parts) -> impl Fn(&str) -> Option<(String, Applied)> {
     let snapshot = parts.live.load();
     move |name| {
         let snapshot = snapshot.as_ref()?;
@@ -198,8 +215,8 @@ pub(super) fn override_kinds(parts: &Parts) -> impl Fn(&str) -> Option<String> {
             .filter(|subject| !subject.is_shared())?;
         let ask = subject.one_of().ok()?;
         let overrides = snapshot.overrides()?;
-        let (one, _) = override_of(&snapshot.rules, overrides, ask.domain, ask.first())?;
-        Some(one.kind.name().to_owned())
+        let (one, applied) = override_of(&snapshot.rules, overrides, ask.domain, ask.first())?;
+        Some((one.kind.name().to_owned(), applied))
     }
 }
 

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::explain::State;
 use super::query::{Query, next};
 use super::reply::Failure;
 use super::subject::{self, CountedSubject};
@@ -16,7 +17,8 @@ use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
 use crate::core::time::{Micros, Span, Unit, parse_duration};
 use crate::core::usage::{self, Hits, Order, Record, Tracking};
-use crate::core::verdict::StoreError;
+use crate::core::verdict::{Decision, StoreError};
+use crate::limits::overrides::Applied;
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::rules::limit::{Amount, Limit};
 use crate::limits::rules::{Commit, Rules};
@@ -47,10 +49,17 @@ pub struct Usage {
     pub entries: Vec<EntryText>,
     /// Its exact name, which calls take in place of domain and entries.
     pub subject: String,
+    /// Hits that count now, as in an explanation; `None` if no store answered.
+    pub used: Option<u64>,
+    /// Hits that still fit now, as in an explanation.
+    pub left: Option<u64>,
     /// Hits as they were asked, since it was first seen.
     pub hits: u64,
     /// Of these, over the limit.
     pub refused: u64,
+    /// Whether hits over the limit count. Such a hit was refused, or was a charge after the
+    /// response.
+    pub refused_count: bool,
     /// Hits that were given back.
     pub given_back: u64,
     /// When it was first seen; `None`: it was not, or its record has expired.
@@ -82,7 +91,8 @@ pub struct PeriodOfUse {
     pub refused: u64,
     /// Hits that were given back.
     pub given_back: u64,
-    /// Hits that were admitted and not given back.
+    /// Hits that count: of the current period what the counter says, of earlier ones those that
+    /// were asked, without what was given back and without those over the limit unless they count.
     pub used: u64,
     /// What the limit admits in a period, in hits.
     pub limit: u64,
@@ -198,23 +208,41 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
     let record =
         record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
     let series = record.series(now, since);
-    let amount = found.amount();
-    let periods = amount.map_or_else(Vec::new, |amount| {
-        periods(&series, amount, record.first_seen)
+    let name = found.name();
+    let (overridden, applied) = subject::overrides_of(parts)(&name).unzip();
+    let amount = match &applied {
+        Some(Applied::Raise(raised)) if !found.is_trial => Some(raised),
+        _ => found.amount(),
+    };
+    let check = &found.checks()[found.check];
+    let refused_count = check.algorithm.counts_denied();
+    let (counter, is_alone) = (found.counter(parts).await, parts.deployments.is_empty());
+    let mut periods = amount.map_or_else(Vec::new, |amount| {
+        periods(&series, amount, record.first_seen, refused_count)
     });
+    let verdict = counter.as_ref().and_then(Decision::verdict);
+    if let (Some(present), Some(verdict)) = (periods.last_mut(), verdict) {
+        present.used = verdict.used;
+    }
+    let state = amount
+        .zip(counter)
+        .map(|(amount, counter)| State::new(&counter, amount.scale, check, is_alone));
     let of = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
         limit: limit.path(),
         trial: found.is_trial,
         domain: limit.domain.to_string(),
         entries: found.entries.clone(),
-        subject: found.name(),
+        subject: name,
+        used: state.as_ref().and_then(|state| state.used),
+        left: state.and_then(|state| state.left),
         hits: record.total.asked,
         refused: record.total.refused,
+        refused_count,
         given_back: record.total.given_back,
         first_seen: known.then(|| timestamp(record.first_seen)),
         last_seen: known.then(|| timestamp(record.last_seen)),
-        overridden: subject::override_kinds(parts)(&found.name()),
+        overridden,
         series: Series {
             begin: timestamp(series.begin),
             interval_seconds: series.interval.micros() as f64 / 1e6,
@@ -228,7 +256,12 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
 
 /// The buckets of a series by the periods of an amount: a bucket belongs to the period in which it
 /// begins.
-fn periods(series: &usage::Series, amount: &Amount, first_seen: Micros) -> Vec<PeriodOfUse> {
+fn periods(
+    series: &usage::Series,
+    amount: &Amount,
+    first_seen: Micros,
+    refused_count: bool,
+) -> Vec<PeriodOfUse> {
     let Some(period) = amount
         .period()
         .filter(|period| series.interval <= period.shortest())
@@ -259,10 +292,8 @@ fn periods(series: &usage::Series, amount: &Amount, first_seen: Micros) -> Vec<P
         last.hits += bucket.asked;
         last.refused += bucket.refused;
         last.given_back += bucket.given_back;
-        last.used = last
-            .hits
-            .saturating_sub(last.refused)
-            .saturating_sub(last.given_back);
+        let uncounted = if refused_count { 0 } else { last.refused };
+        last.used = last.hits.saturating_sub(uncounted + last.given_back);
     }
     periods
 }

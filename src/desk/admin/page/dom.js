@@ -120,6 +120,11 @@ export function count(number) {
   return typeof number === "number" && Number.isFinite(number) ? GROUPED.format(number) : "–";
 }
 
+/** A number of a sketch, which is too low by at most its error. */
+export function estimate(number, error) {
+  return error > 0 ? `${count(number)} ±${count(error)}` : count(number);
+}
+
 /** A number a second. */
 export function rate(number) {
   if (typeof number !== "number" || !Number.isFinite(number)) return "–";

@@ -1,7 +1,7 @@
 // The overview: decisions a second, the hottest limits, the heaviest and the most refused subjects, and Redis.
 
 import { get } from "./api.js";
-import { count, entriesPlain, entriesShown, h, panel, rate, shown } from "./dom.js";
+import { count, entriesPlain, entriesShown, estimate, h, panel, rate, shown } from "./dom.js";
 import { actions, marked, part } from "./parts.js";
 import { plot } from "./plot.js";
 import { Rates } from "./rates.js";
@@ -108,8 +108,8 @@ function subjectTable(app, by, caption) {
         title: "Subject",
         node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
       },
-      { title: "Hits", number: true, text: ({ hits }) => count(hits) },
-      { title: "Refused", number: true, text: (item) => count(item.refused) },
+      { title: "Hits", number: true, text: (item) => estimate(item.hits, item.hits_error) },
+      { title: "Refused", number: true, text: (item) => estimate(item.refused, item.refused_error) },
     ],
     key: ({ limit, domain, entries, subject }) => JSON.stringify([limit, domain, entries, subject]),
     empty: by === "hits" ? "No hits in the last minute." : "No refusals in the last minute.",

@@ -1,7 +1,7 @@
 // Who: the heaviest and the most refused subjects of the last minute or hour, and the last descriptors that no limit matched.
 
 import { get } from "./api.js";
-import { count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, select, shown } from "./dom.js";
+import { count, entriesPlain, entriesShown, estimate, field, fill, h, input, instant, panel, select, shown } from "./dom.js";
 import { actions, marked, part } from "./parts.js";
 import { table } from "./table.js";
 
@@ -31,9 +31,8 @@ export function subjects(app) {
         title: "Subject",
         node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
       },
-      { title: "Hits", number: true, text: ({ hits }) => count(hits) },
-      { title: "Refused", number: true, text: ({ refused }) => count(refused) },
-      { title: "too high by at most", number: true, text: ({ error }) => count(error) },
+      { title: "Hits", number: true, text: (item) => estimate(item.hits, item.hits_error) },
+      { title: "Refused", number: true, text: (item) => estimate(item.refused, item.refused_error) },
     ],
     key: (item) => JSON.stringify([item.limit, item.domain, item.entries, item.subject, item.override]),
     empty: "No subjects in this window.",

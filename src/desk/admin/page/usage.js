@@ -31,7 +31,7 @@ export function usage(app) {
     columns: [
       { title: "Begin", text: ({ at }) => instant(at).textContent },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
-      { title: "Refused", number: true, text: ({ refused }) => count(refused) },
+      { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
     ],
     key: ({ at }) => at,
     empty: "No hits in this time.",
@@ -42,7 +42,7 @@ export function usage(app) {
     columns: [
       { title: "Begin", text: ({ begin, whole }) => `${instant(begin).textContent}${whole ? "" : ", in part"}` },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
-      { title: "Refused", number: true, text: ({ refused }) => count(refused) },
+      { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
       { title: "Used", number: true, text: ({ used, limit }) => `${count(used)} of ${count(limit)}` },
       { title: "Share", number: true, text: ({ used, limit }) => share(used, limit), bad: ({ used, limit }) => limit > 0 && used >= limit },
     ],
@@ -85,7 +85,8 @@ export function usage(app) {
     if (!summary.contains(document.activeElement)) {
       fill(summary, facts([
         ["Limit", h("span", {}, h("span", { class: "mono" }, shown(answer.limit)), marked(answer))],
-        ["Hits", count(answer.hits)], ["Refused hits", count(answer.refused)], ["Given back", answer.given_back > 0 ? count(answer.given_back) : null],
+        ["Used now", answer.used === null ? null : count(answer.used)], ["Left", answer.left === null ? null : count(answer.left)],
+        ["Hits", count(answer.hits)], ["Hits over the limit", count(answer.refused)], ["Given back", answer.given_back > 0 ? count(answer.given_back) : null],
         ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
       ]), buttons);
     }
@@ -102,7 +103,7 @@ export function usage(app) {
       ],
       begin: isDated ? at(0).slice(0, 16).replace("T", " ") : "",
       end: isDated ? at(hits.length).slice(0, 16).replace("T", " ") : "",
-      label: `Hits of ${entriesPlain(request.entries)} in intervals of ${span(series?.interval_seconds ?? 0)}: ${count(sum(hits))} hits, ${count(sum(refused))} refused. The figures are in the table below.`,
+      label: `Hits of ${entriesPlain(request.entries)} in intervals of ${span(series?.interval_seconds ?? 0)}: ${count(sum(hits))} hits, ${count(sum(refused))} over the limit. The figures are in the table below.`,
     });
     const lines = isDated ? hits.map((value, index) => ({ at: at(index), hits: value, refused: refused[index] ?? 0 })) : [];
     figures.update(lines.filter((line) => line.hits > 0 || line.refused > 0).reverse());
@@ -112,14 +113,14 @@ export function usage(app) {
   since.addEventListener("change", () => asked !== null && load());
 
   const tracked = select([]);
-  const by = select([["hits", "Hits"], ["refused", "Refused hits"], ["last-seen", "Last seen"], ["first-seen", "First seen"]]);
+  const by = select([["hits", "Hits"], ["refused", "Hits over the limit"], ["last-seen", "Last seen"], ["first-seen", "First seen"]]);
   const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("By", by));
   const rows = table({
     caption: "Subjects of the limit",
     columns: [
       { title: "Subject", node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), actions(app, item, entriesPlain(item.entries))) },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
-      { title: "Refused", number: true, text: ({ refused }) => count(refused) },
+      { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
       { title: "First seen", text: ({ first_seen: at }) => instant(at).textContent },
       { title: "Last seen", text: ({ last_seen: at }) => instant(at).textContent },
     ],

@@ -356,7 +356,7 @@ async fn a_long_value_is_blocked_and_reset_by_its_digest() {
         .to_owned();
     assert!(digest.starts_with("user=sha256:"), "{digest}");
     press_in_row(&desk, &digest, "Usage");
-    desk.browser.wait_for_text("Refused hits\n1");
+    desk.browser.wait_for_text("Hits over the limit\n1");
     desk.go("Subjects");
     press_in_row(&desk, &digest, "Override");
     desk.browser
@@ -415,7 +415,13 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
         .filter_map(|one| one.as_str())
         .collect();
     assert!(
-        facts.starts_with(&["Limit shop.user", "Hits 5", "Refused hits 2"]),
+        facts.starts_with(&[
+            "Limit shop.user",
+            "Used now 5",
+            "Left 0",
+            "Hits 5",
+            "Hits over the limit 2"
+        ]),
         "{facts:?}"
     );
     let label = desk.browser.wait_for(
@@ -426,12 +432,12 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
         label
             .as_str()
             .is_some_and(|label| label.contains("Hits of user=42 in intervals of ")
-                && label.contains(": 5 hits, 2 refused.")),
+                && label.contains(": 5 hits, 2 over the limit.")),
         "{label}"
     );
     // What counts against the limit, by its periods.
-    desk.browser.wait_for_text("3 of 3");
-    desk.browser.wait_for_text("100 %");
+    desk.browser.wait_for_text("5 of 3");
+    desk.browser.wait_for_text("166 %");
     // The picture as a table, by the keyboard's key for it.
     desk.browser.click("//summary[text()='Figures']");
     let sums = "[1, 2].map((column) => [...document.querySelectorAll('details tbody \

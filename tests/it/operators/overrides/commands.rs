@@ -325,7 +325,7 @@ fn assert_counted_once(shell: &impl Fn(&str, &str) -> String, row: &str) -> Stri
         "{row}: {explained}"
     );
     assert!(
-        shell("count --since 10m", row).contains("  hits     1, refused 0"),
+        shell("count --since 10m", row).contains("  hits     1, over the limit 0"),
         "{row}"
     );
     value.to_owned()
@@ -432,10 +432,10 @@ async fn assert_keys_and_patterns_have_names(desk: &Desk, weir: &Weir, names: &[
     let client = &mut weir.client().await;
     let named =
         |command: &[&str], name: &str| desk.ok(weir, &[command, &["--subject", name]].concat());
-    assert!(named(&["usage"], "shop|a%3db=c%3dd").contains("  hits        1, refused 0"));
+    assert!(named(&["usage"], "shop|a%3db=c%3dd").contains("  hits        1, over the limit 0"));
     assert!(
         desk.ok(weir, &["usage", "-d", "shop", "a\\u{3d}b=c=d"])
-            .contains("  hits        1, refused 0")
+            .contains("  hits        1, over the limit 0")
     );
     let explained = desk.ok(weir, &["explain", "--subject", "shop|region~eu-*"]);
     assert!(explained.contains("1 used, 1 left"), "{explained}");
@@ -479,11 +479,11 @@ fn assert_digest_is_addressed(desk: &Desk, weir: &Weir, file: &Path, name: &str)
     let usage = named(&["usage"]);
     assert!(
         usage.starts_with(&format!(
-            "'--subject={name}' of shop.user\n  hits        1, refused 0"
+            "'--subject={name}' of shop.user\n  hits        1, over the limit 0"
         )),
         "{usage}"
     );
-    assert!(named(&["count", "--since", "10m"]).contains("  hits     1, refused 0"));
+    assert!(named(&["count", "--since", "10m"]).contains("  hits     1, over the limit 0"));
     let failure = desk.fails(weir, &["explain", "--subject", name]);
     assert!(
         failure.contains("by its digest only; write the entries with the whole value"),

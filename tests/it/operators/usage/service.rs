@@ -315,12 +315,33 @@ fn errors(weir: &Weir) {
     }
 }
 
+/// Used is one number: what the counter says, with hits over the limit where they count.
+fn assert_used_is_of_the_counter(weir: &Weir) {
+    let path = "/api/v1/explain?subject=shop%7Cuser%3Db";
+    let explained = http_client::post(weir.listener("debug"), path, b"");
+    let explained: Value = serde_json::from_str(&explained.body).expect("JSON");
+    let live = &explained["descriptors"][0]["live"];
+    let usage = usage(weir, "user%3Db");
+    assert!(live["used"].as_u64() > Some(100), "over the limit: {live}");
+    assert_eq!(
+        [&usage["used"], &usage["left"], &usage["periods"][0]["used"]],
+        [&live["used"], &live["left"], &live["used"]],
+        "{usage}"
+    );
+    assert_eq!(usage["refused_count"], true, "of a fixed window");
+    let text = weir.command(&["usage", "--domain", "shop", "user=b"]);
+    let line = format!("\n  now         {} used, 0 left\n", live["used"]);
+    assert!(text.contains(&line), "{text}");
+}
+
 /// The commands read what the API answers.
 fn commands(weir: &Weir) {
+    assert_used_is_of_the_counter(weir);
     let text = weir.command(&["usage", "--domain", "shop", "user=b"]);
     assert!(
-        text.starts_with("user=b of shop.user\n  hits        110, refused 20, given back 0\n")
-            && text.contains('█'),
+        text.starts_with(
+            "user=b of shop.user\n  hits        110, over the limit 20, given back 0\n"
+        ) && text.contains('█'),
         "{text}"
     );
     let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "hits"]);
@@ -336,7 +357,7 @@ fn commands(weir: &Weir) {
     );
     let text = weir.command(&["count", "--domain", "shop", "user=b", "--since", "5m"]);
     assert!(
-        text.starts_with("user=b of shop.user\n  hits     110, refused 20\n")
+        text.starts_with("user=b of shop.user\n  hits     110, over the limit 20\n")
             && text.ends_with("  exact    yes\n"),
         "{text}"
     );
