@@ -125,7 +125,8 @@ pub struct State {
     pub used: Option<u64>,
     /// Hits that still fit now, in whole units of the limit; `None` if no store answered.
     pub left: Option<u64>,
-    /// Seconds until the limit has fully recovered; `None` also for a limit of requests in flight.
+    /// Seconds until the limit has fully recovered; `None` also for a limit of requests in flight
+    /// and for one of 0.
     pub resets_in_seconds: Option<f64>,
     /// The numbers are of this replica only: the counters are in its memory, its share of the limit
     /// decides, or its denial cache.
@@ -157,7 +158,14 @@ pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Fail
         Some(name) => Asked::Subject(subject::read(name)?),
         None => Asked::Message(message(call.body).await?),
     };
-    let looked = parts.rls.look(&asked.ask()?).await;
+    let (looked, hits) = {
+        let mut ask = asked.ask()?;
+        let of_each = ask.descriptors();
+        let hits = of_each.map(|(one, _)| ask.hits(one).max(1).unsigned_abs());
+        let hits: Vec<_> = hits.collect();
+        ask.look();
+        (parts.rls.look(&ask).await, hits)
+    };
     let (plan, decisions, tried) =
         looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
     let parts = Arc::clone(parts);
@@ -166,6 +174,7 @@ pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Fail
         let mut report = Report::new(&plan, &ask);
         let (outcomes, is_alone) = (plan.outcomes(&decisions), parts.deployments.is_empty());
         report.add_states(&plan, &outcomes, &tried, is_alone);
+        report.add_never(&outcomes, &hits);
         report.add_held(&outcomes, |check| parts.rls.held(&plan, check));
         let snapshot = parts.live.load();
         if let Some(overrides) = snapshot.as_ref().and_then(|live| live.overrides()) {
@@ -187,16 +196,14 @@ enum Asked {
 
 impl Asked {
     fn ask(&self) -> Result<Ask<'_>, Failure> {
-        let mut ask = match self {
+        match self {
             Self::Message(message) => {
-                decode(message).map_err(|error| Failure::bad_request(&error.to_string()))?
+                decode(message).map_err(|error| Failure::bad_request(&error.to_string()))
             }
             Self::Subject(subject) => subject
                 .one_of()
-                .map_err(|why| Failure::bad_request(&format!("subject: {why}")))?,
-        };
-        ask.look();
-        Ok(ask)
+                .map_err(|why| Failure::bad_request(&format!("subject: {why}"))),
+        }
     }
 
     /// Checks that values which share a counter still do.
@@ -281,6 +288,19 @@ impl Report {
                     let check = &trials.checks[check];
                     Some(State::new(decision, amount.scale, check, is_alone))
                 });
+            }
+        }
+    }
+
+    /// Adds to the reason of each descriptor that its hits can never pass.
+    fn add_never(&mut self, outcomes: &Outcomes<'_>, hits: &[u64]) {
+        let all = self.descriptors.iter_mut().zip(&outcomes.each).zip(hits);
+        for ((descriptor, outcome), &hits) in all {
+            if let By::Check { check, .. } = outcome.by
+                && hits > check.algorithm.capacity()
+            {
+                descriptor.refused_now = !check.modes.shadow;
+                descriptor.reason += ", never passes: asks for more than the limit";
             }
         }
     }
@@ -398,7 +418,7 @@ impl State {
             used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),
             left: verdict.map(|verdict| scale.units(verdict.remaining)),
             resets_in_seconds: verdict
-                .filter(|_| !check.algorithm.has_holders())
+                .filter(|_| !check.algorithm.has_holders() && check.algorithm.capacity() > 0)
                 .map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
             this_replica_only: is_alone
                 || matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),

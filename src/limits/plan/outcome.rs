@@ -149,11 +149,16 @@ impl<'p> Outcome<'p> {
             _ => Some(planned.shown),
         };
         // A limit of requests in flight has no reset time, and when it refuses the time until a
-        // retry.
+        // retry. Of a status without a time Envoy makes 0, so that a client whose request can never
+        // pass would ask again at once: it gets the end of the window or, where windows have
+        // none, their length.
         let reset = match decision.retry_after() {
-            _ if !check.algorithm.has_holders() => decision.until_reset(),
+            Some(Wait::Never) if !matches!(check.algorithm, Algorithm::FixedWindow(_)) => {
+                Some(check.algorithm.window().shortest())
+            }
             Some(Wait::For(span)) => Some(span),
-            Some(Wait::Never) | None => None,
+            None if check.algorithm.has_holders() => None,
+            _ => decision.until_reset(),
         };
         Self {
             refuses: !decision.allows() && !check.modes.shadow,
