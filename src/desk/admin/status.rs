@@ -35,12 +35,24 @@ pub struct Status {
     pub domains: usize,
     /// Whether a later configuration was refused.
     pub refused_configuration: bool,
+    /// That configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<Rejected>,
     /// The servers of Redis.
     pub redis: Vec<RedisServer>,
     /// The name of the caller's token, if there is one.
     pub authorized_as: Option<String>,
     /// Whether this process accepts changes, of callers with a token.
     pub may_change: bool,
+}
+
+/// A configuration that was refused.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Rejected {
+    /// When it was.
+    pub at: Timestamp,
+    /// Its first mistakes: file, line, mistake and remedy.
+    pub problems: Vec<String>,
 }
 
 /// One server.
@@ -55,6 +67,9 @@ pub struct RedisServer {
     /// Whether it answered its latest inspection.
     pub up: bool,
 }
+
+/// Mistakes of a refused configuration in an answer.
+const MOST_PROBLEMS: usize = 5;
 
 /// The commit that the binary was built from; empty where git did not tell.
 const COMMIT: &str = env!("WEIR_COMMIT");
@@ -73,6 +88,7 @@ pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status 
     let snapshot = parts.live.load();
     let rules = snapshot.as_ref().map(|snapshot| &snapshot.rules);
     let reasons = parts.health.problem().unwrap_or_default();
+    let rejected = parts.live.rejected();
     let mut redis = Vec::new();
     for (name, deployment) in &parts.deployments {
         for server in deployment.servers() {
@@ -106,7 +122,16 @@ pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status 
         generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation),
         limits: rules.map_or(0, |rules| rules.limit_count()),
         domains: rules.map_or(0, |rules| rules.domains().count()),
-        refused_configuration: parts.live.rejected().is_some(),
+        refused_configuration: rejected.is_some(),
+        rejected: rejected.map(|rejected| Rejected {
+            at: Timestamp::try_from(rejected.at).unwrap_or_default(),
+            problems: rejected
+                .problems
+                .iter()
+                .take(MOST_PROBLEMS)
+                .map(ToString::to_string)
+                .collect(),
+        }),
         redis,
         authorized_as: caller.0.as_deref().map(str::to_owned),
         may_change: access.accepts_changes(),

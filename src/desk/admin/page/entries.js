@@ -63,7 +63,7 @@ export function entriesEditor({ legend, any, changed }) {
   }
 
   function append(key, value) {
-    const keyField = input({ required: true });
+    const keyField = input({ required: true, list: "known-keys" });
     const valueField = input();
     const keyText = kept(key, keyField);
     const valueText = kept(value ?? "", valueField);

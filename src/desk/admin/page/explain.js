@@ -11,7 +11,7 @@ const MOST_DESCRIPTORS = 16;
 const OUTCOMES = { checked: "Limited", unlimited: "Unlimited", replaced: "Replaced", no_limit: "Not limited", unknown_domain: "Not limited: unknown domain" };
 
 export function explain(app) {
-  const domain = input({ required: true, maxlength: 4096 });
+  const domain = input({ required: true, maxlength: 4096, list: "known-domains" });
   const editors = h("div", {});
   const add = h("button", { type: "button", class: "small", onclick: () => (append([]), editors.lastChild.querySelector("input").focus()) }, "Add descriptor");
   const follow = h("input", { type: "checkbox", id: "explain-follow", checked: true });
@@ -92,18 +92,18 @@ export function explain(app) {
   };
 }
 
-function described(app, request, { subject: name, outcome, reason, levels, limit, counter, live }, index) {
+function described(app, request, { subject: name, outcome, reason, levels, limit, counter, live, refused_now: isRefused }, index) {
   const { entries } = request.descriptors[index];
   const subject = { domain: request.domain, entries, limit: limit?.path, subject: name };
   const isLimited = outcome === "checked";
   const buttons = h("div", { class: "buttons" },
-    isLimited ? h("button", { type: "button", class: "small", onclick: () => app.go("usage", subject) }, "Usage") : null,
+    isLimited && limit?.fields?.track_usage === true ? h("button", { type: "button", class: "small", onclick: () => app.go("usage", subject) }, "Usage") : null,
     h("button", { type: "button", class: "small", onclick: () => app.go("overrides", subject) }, "Override"));
   const place = limit === undefined || limit === null ? [] : [["Limit", h("span", { class: "mono" }, shown(limit.path))], ["Written in", h("span", { class: "mono" }, shown(origin(limit.from)))]];
-  const fields = Object.entries(limit?.fields ?? {}).filter(([, value]) => value !== "false").map(([name, value]) => [words(name), shown(value)]);
+  const fields = Object.entries(limit?.fields ?? {}).filter(([, value]) => String(value) !== "false").map(([name, value]) => [words(name), shown(value)]);
   return h("article", { class: "explained" },
     h("h3", {}, entriesShown(entries)),
-    h("p", { class: "outcome" }, h("strong", { class: isLimited ? "tag" : "tag plain" }, OUTCOMES[outcome] ?? words(outcome)), " ", sentence(reason)),
+    h("p", { class: "outcome" }, h("strong", { class: isLimited ? "tag" : "tag plain" }, OUTCOMES[outcome] ?? words(outcome)), " ", isRefused ? [h("strong", { class: "tag block" }, "Refused now"), " "] : null, sentence(reason)),
     (levels ?? []).length > 0 ? steps(levels) : null,
     live ? h("div", {}, h("h4", {}, "Live state"), facts(liveFacts(live))) : null,
     facts([...place, ...fields, ["Counter", counter ? h("span", { class: "mono" }, shown(counter)) : null]]),

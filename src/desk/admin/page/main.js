@@ -2,7 +2,7 @@
 
 import { access } from "./access.js";
 import { forgetToken, get, hasToken } from "./api.js";
-import { announce, clock, count, fill, h, plain, span } from "./dom.js";
+import { announce, clock, count, fill, h, plain, sentence, span } from "./dom.js";
 import { loop } from "./live.js";
 import { explain } from "./explain.js";
 import { addressOf, subjectAt } from "./address.js";
@@ -12,6 +12,10 @@ import { overview } from "./overview.js";
 import { subjects } from "./subjects.js";
 import { usage } from "./usage.js";
 
+// Limits that are known: pages of the API's largest size.
+const LARGEST_PAGE = 1_000;
+const MOST_PAGES = 5;
+const MOST_SUGGESTED = 500;
 const VIEWS = { overview, subjects, limits, explain, usage, overrides };
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");
@@ -25,6 +29,8 @@ let answeredAt = null;
 const app = {
   /** The last status of the service, or null. */
   status: null,
+  /** Limits of the configuration in force, which fields suggest. */
+  limits: [],
   /** Shows a view, filled with a subject if there is one. */
   go(name, subject) {
     show(name, subject);
@@ -92,11 +98,11 @@ async function ask(signal) {
     return false;
   }
   answeredAt = new Date();
-  fill(banner);
-  banner.hidden = true;
+  warned(app.status);
   document.body.classList.remove("old");
   stated();
   try {
+    await learn(signal);
     await current.refresh(signal);
   } catch (error) {
     // A defect of the page must be seen, and must not stop the loop.
@@ -107,6 +113,45 @@ async function ask(signal) {
   return true;
 }
 
+/** A banner while a changed configuration is refused: where the mistake is, how to correct it, and since when. */
+function warned({ rejected, now }) {
+  banner.hidden = !rejected;
+  banner.dataset.kind = rejected ? "rejected" : "";
+  if (!rejected) return fill(banner);
+  const age = span((new Date(now) - new Date(rejected.at)) / 1000);
+  return fill(banner, h("p", {}, `A changed configuration was refused ${age} ago, and the limits before it stay in force. `, rejected.problems.map((problem) => h("div", {}, sentence(problem)))));
+}
+
+let learned = null;
+
+/** Gets the limits once for each configuration. */
+async function learn(signal) {
+  const configuration = JSON.stringify([app.status.generation, app.status.started_at]);
+  if (learned === configuration) return;
+  const found = [];
+  let cursor = null;
+  try {
+    for (let page = 0; page < MOST_PAGES && cursor !== undefined; page += 1) {
+      const answer = await get("limits", [["count", LARGEST_PAGE], ["cursor", cursor]], signal);
+      found.push(...answer.limits);
+      cursor = answer.next ?? undefined;
+    }
+  } catch (failure) {
+    if (failure.kind === undefined) throw failure;
+    return;
+  }
+  learned = configuration;
+  app.limits = found;
+  suggest("known-domains", found.map(({ domain }) => domain));
+  suggest("known-limits", found.map(({ limit }) => limit));
+  suggest("known-keys", found.flatMap(({ path }) => path.map(({ key }) => key)));
+}
+
+function suggest(id, values) {
+  const list = document.getElementById(id) ?? document.body.appendChild(h("datalist", { id }));
+  fill(list, [...new Set(values)].slice(0, MOST_SUGGESTED).map((value) => h("option", { value })));
+}
+
 function many(number, what) {
   return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 }
@@ -115,7 +160,7 @@ function stated() {
   const { status } = app;
   const started = new Date(status.started_at);
   const uptime = Number.isNaN(started.getTime()) ? null : `up ${span((new Date(status.now) - started) / 1000)}`;
-  const facts = [status.replica, status.version, `store ${status.store}`, uptime, `${many(status.limits, "limit")} in ${many(status.domains, "domain")}`, `configuration ${status.generation}`, status.refused_configuration ? "a later configuration was refused" : null];
+  const facts = [status.replica, status.version, `store ${status.store}`, uptime, `${many(status.limits, "limit")} in ${many(status.domains, "domain")}`, `configuration ${status.generation}`];
   const process = document.getElementById("process");
   const text = facts.filter((fact) => fact !== null && fact !== undefined).map(plain).join(" · ");
   if (process.textContent !== text) process.textContent = text;

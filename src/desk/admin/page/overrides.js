@@ -57,7 +57,7 @@ export function overrides(app) {
     const id = newId("kind");
     return h("div", { class: "check" }, h("input", { type: "radio", name: group, id, value, onchange: changed }), h("label", { for: id }, text));
   }));
-  const domain = input({ required: true, maxlength: 4096, oninput: changed });
+  const domain = input({ required: true, maxlength: 4096, list: "known-domains", oninput: changed });
   const editor = entriesEditor({ legend: "Descriptor", any: true, changed: () => changed() });
   const requests = input({ type: "number", min: "0", max: "4294967295", step: "1", oninput: changed });
   const unit = select(UNITS.map((name) => [name, name]), { onchange: changed });

@@ -65,10 +65,12 @@ export function overview(app) {
     empty: "No Redis: counters are in the memory of this process.",
   });
 
+  const redis = panel("Redis", redisTable.element);
+  const below = h("div", { class: "pair" }, panel("Hottest limits", limits.element), redis);
   const element = h("div", { class: "view" },
     panel("Decisions", decisions.element),
     h("div", { class: "pair" }, panel("Refused subjects", refused.part.element), panel("Heaviest subjects", heaviest.part.element)),
-    h("div", { class: "pair" }, panel("Hottest limits", limits.element), panel("Redis", redisTable.element)));
+    below);
 
   function drawn() {
     const { slots, now, mean, totals } = rates.shown([...OUTCOMES.keys()]);
@@ -83,7 +85,14 @@ export function overview(app) {
 
   async function refresh(signal) {
     const { status } = app;
-    redisTable.update(status.redis ?? []);
+    const servers = status.redis ?? [];
+    redisTable.update(servers);
+    // While a server is away, it comes first.
+    const isAway = servers.some(({ circuit, up }) => circuit !== "closed" || !up);
+    if (isAway !== (redis.parentNode === element)) {
+      if (isAway) element.insertBefore(redis, element.children[1]);
+      else below.append(redis);
+    }
     const decided = get("decisions", [["count", ASKED_LIMITS]], signal);
     await Promise.all([
       decisions.load(() => decided, (value) => {

@@ -48,10 +48,15 @@ export function part(content, hints) {
   };
 }
 
+/** Whether usage is recorded for the limit with this full key, which a list may have cut. */
+export function tracks(app, limit) {
+  return typeof limit === "string" && (limit.endsWith("…") || app.limits.some((one) => one.limit === limit && one.further?.track_usage === "true"));
+}
+
 /** The buttons of a subject: one click to explain it, to its usage, and to an override. */
 export function actions(app, subject, label, views = ["explain", "usage", "overrides"]) {
   const titles = { explain: "Explain", usage: "Usage", overrides: "Override" };
-  return h("span", { class: "actions" }, views.map((view) =>
+  return h("span", { class: "actions" }, views.filter((view) => view !== "usage" || tracks(app, subject.limit)).map((view) =>
     h("button", { type: "button", class: "small", "aria-label": `${titles[view]}: ${label}`, onclick: () => app.go(view, subject) }, titles[view])));
 }
 

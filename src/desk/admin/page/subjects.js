@@ -12,8 +12,8 @@ const UNMATCHED_TURNS = 5;
 export function subjects(app) {
   const window = select([["minute", "Last minute"], ["hour", "Last hour"]]);
   const by = select([["refused", "Refused hits"], ["hits", "Hits"]]);
-  const domain = input({ maxlength: 4096 });
-  const limit = input({ maxlength: 4096 });
+  const domain = input({ maxlength: 4096, list: "known-domains" });
+  const limit = input({ maxlength: 4096, list: "known-limits" });
   const form = h("form", { class: "line", onsubmit: (event) => event.preventDefault() },
     field("Window", window), field("Most", by), field("Domain", domain, "all if empty"), field("Limit", limit, "all if empty, such as shop.user"));
   for (const control of [window, by]) control.addEventListener("change", () => app.now());

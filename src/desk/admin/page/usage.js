@@ -9,14 +9,11 @@ import { plot } from "./plot.js";
 import { table } from "./table.js";
 
 const SHOWN = 25;
-// Limits that are searched for those with usage: pages of the API's largest size.
-const LARGEST_PAGE = 1_000;
-const MOST_PAGES = 5;
 const TURN_ON = h("span", {}, "Usage is kept for limits with ", h("code", {}, "track_usage: true"), " in their file. Add it to the limit; it takes effect with the next reload.");
 const hint = () => TURN_ON.cloneNode(true);
 
 export function usage(app) {
-  const domain = input({ required: true, maxlength: 4096 });
+  const domain = input({ required: true, maxlength: 4096, list: "known-domains" });
   const editor = entriesEditor({ legend: "Descriptor" });
   const since = select([["", "All buckets"], ["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["168h", "7 days"]]);
   const form = h("form", { onsubmit: submitted },
@@ -130,32 +127,22 @@ export function usage(app) {
   const listed = part(h("div", {}, choose, rows.element), { missing: hint(), unavailable: hint() });
   const none = h("p", { class: "notice", hidden: true }, hint());
   for (const control of [tracked, by]) control.addEventListener("change", () => app.now());
-  let known = null;
   let limits = [];
 
-  async function refreshLimits(signal) {
-    const configuration = JSON.stringify([app.status.generation, app.status.started_at]);
-    if (known === configuration) return;
-    const found = [];
-    let cursor = null;
-    for (let page = 0; page < MOST_PAGES; page += 1) {
-      const answer = await get("limits", [["count", LARGEST_PAGE], ["cursor", cursor]], signal);
-      found.push(...answer.limits.filter(({ further }) => further?.track_usage === "true"));
-      cursor = answer.next ?? null;
-      if (cursor === null) break;
-    }
-    known = configuration;
+  function refreshLimits() {
+    const found = app.limits.filter(({ further }) => further?.track_usage === "true");
+    if (JSON.stringify(found) === JSON.stringify(limits)) return;
     limits = found;
     const before = tracked.value;
     fill(tracked, limits.map(({ limit }, index) => h("option", { value: index }, plain(limit))));
     if (Number(before) < limits.length && before !== "") tracked.value = before;
-    none.hidden = limits.length > 0;
-    listed.element.hidden = limits.length === 0;
   }
 
   async function refresh(signal) {
     const top = async () => {
-      await refreshLimits(signal);
+      refreshLimits();
+      none.hidden = limits.length > 0;
+      listed.element.hidden = limits.length === 0;
       const limit = limits[Number(tracked.value)];
       if (limit === undefined) return { subjects: [] };
       const answer = await get("usage/top", [["domain", limit.domain], ["limit", limit.limit], ["by", by.value], ["count", SHOWN]], signal);

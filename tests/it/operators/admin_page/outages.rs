@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Desk;
+use super::{Desk, LIMITS};
 use crate::support::{RedisServer, descriptor, request};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,6 +43,47 @@ async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
         true,
         "the header has the colour of an outage"
     );
+    desk.browser
+        .wait_for("document.querySelector('main .panel h3').textContent === 'Redis'");
+    desk.check_clean();
+}
+
+/// A refused file is a banner with the place, the remedy and the age. Fields suggest what there is,
+/// and only limits that record usage have a button for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_file_is_a_banner_and_fields_suggest_what_there_is() {
+    let desk = Desk::start(&[]);
+    let answers = desk.hit("shop", &[("user", "42")], 5).await;
+    assert_eq!(answers, [1, 1, 1, 2, 2]);
+    desk.hit("shop", &[("path", "/log")], 1).await;
+    desk.open("overview");
+    desk.browser.wait_for(
+        "['known-domains', 'known-limits', 'known-keys'].every((id) => \
+         document.getElementById(id)?.options.length > 1)",
+    );
+    let buttons = |label: &str| {
+        format!("document.querySelectorAll('button[aria-label^=\"{label}\"]').length > 0")
+    };
+    desk.browser.wait_for(&buttons("Usage: user=42"));
+    desk.browser.wait_for(&format!(
+        "{} && !({})",
+        buttons("Explain: path="),
+        buttons("Usage: path=")
+    ));
+    desk.browser
+        .click("//button[starts-with(@aria-label, 'Explain: user=42')]");
+    desk.browser.wait_for(
+        "[...document.querySelectorAll('.tag.block')].some((tag) => tag.textContent === 'Refused \
+         now')",
+    );
+    let file = desk.weir.config_dir().join("blog.yaml");
+    std::fs::write(&file, "domain: blog\ndescriptors:\n  - { kye: all }\n").expect("written");
+    desk.browser.wait_for(
+        "/refused .* ago.*blog.yaml:3:/s.test(document.getElementById('banner').innerText)",
+    );
+    std::fs::write(&file, LIMITS[1].1).expect("written");
+    desk.browser
+        .wait_for("document.getElementById('banner').hidden");
     desk.check_clean();
 }
 
