@@ -156,6 +156,9 @@ fn requests() -> Vec<Row> {
         [count MOST_MARKS in core::algorithm::concurrency, "ids of a key that hold nothing and are remembered: refused, released or taken back",
             "the oldest is forgotten"]
         [span MARK_LIFE in core::algorithm::concurrency, "the time for which they are remembered", ""]
+        [count MAX_NODES in store::redis::topology::slot_map, "primaries of a Redis Cluster, also of redirects",
+            "the map that is known stays (`cluster_size`)"]
+        [bytes MAX_BYTES in store::redis::wire::replies, "replies of Redis to one batch", "the connection is closed"]
         [count MAX_WAITING in store::redis::usage::queue,
             "subjects of limits with `track_usage` that wait for the list of their limit, and as many with hits refused by the denial cache",
             "a further one is dropped and counted"]

@@ -36,7 +36,7 @@ mod reset;
 mod rtt;
 #[cfg(test)]
 mod simulation;
-mod topology;
+pub(crate) mod topology;
 pub(crate) mod usage;
 pub(crate) mod wire;
 
@@ -205,15 +205,16 @@ impl WorkerLanes {
         let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
         for (index, redirect) in picked {
             let is_asking = redirect.as_ref().is_some_and(|redirect| redirect.is_ask);
-            let node = match redirect {
+            let owner = match redirect {
                 Some(redirect) => self.deployment.redirected(redirect),
-                None => match map.owner(checks.key(&checks[*index])) {
-                    Ok(node) => Arc::clone(node),
-                    Err(name) => {
-                        answers.checks[index.0] = Err(StoreError::NotExecuted(name));
-                        continue;
-                    }
-                },
+                None => map.owner(checks.key(&checks[*index])).cloned(),
+            };
+            let node = match owner {
+                Ok(node) => node,
+                Err(name) => {
+                    answers.checks[index.0] = Err(StoreError::NotExecuted(name));
+                    continue;
+                }
             };
             let is_same =
                 |group: &&mut NodeGroup| group.node.id == node.id && group.is_asking == is_asking;

@@ -76,6 +76,7 @@ impl Direct {
             return Err(StoreError::NotExecuted(error::TRY_AGAIN));
         }
         let owner = self.deployment.redirected(&owner.complete(redirect));
+        let owner = owner.map_err(StoreError::NotExecuted)?;
         self.query_node(&owner, deadline, &mut write).await
     }
 

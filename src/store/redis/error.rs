@@ -59,6 +59,8 @@ pub(crate) const TRY_AGAIN: &str = "tryagain";
 pub(crate) const CLUSTER_DOWN: &str = "clusterdown";
 /// The primary, or the owners of the slots, are not known yet.
 pub(crate) const NO_PRIMARY: &str = "no_primary";
+/// The cluster has more primaries than Weir follows, or its CLUSTER SLOTS has too many bytes.
+pub(crate) const CLUSTER_SIZE: &str = "cluster_size";
 /// A transaction was discarded (EXECABORT).
 pub(crate) const EXEC_ABORT: &str = "execabort";
 /// The script ran after the caller's deadline, and counted nothing.
@@ -293,6 +295,9 @@ pub(crate) fn meaning(name: &str) -> &'static str {
         MOVED | ASK | "crossslot" => {
             "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow"
         }
+        CLUSTER_SIZE => {
+            "the Redis cluster has more than 1,000 primaries, or CLUSTER SLOTS replies with more than 1 MiB: check what listens at the addresses of REDIS_URL, or spread the limits over smaller clusters (REDIS_PERSECOND)"
+        }
         CLUSTER_DOWN => "the Redis cluster is down, or no node owns the slot",
         TRY_AGAIN => "the Redis cluster is migrating a slot",
         LATE => "Redis ran a script after its caller's deadline; nothing was counted",
@@ -350,7 +355,7 @@ pub(crate) fn for_callers(error: StoreError) -> &'static str {
             "Redis refuses the requests of Weir"
         }
         "oom" | "misconf" | "noreplicas" | READONLY | "masterdown" => "Redis refuses writes",
-        CLUSTER_DOWN | MOVED | ASK | TRY_AGAIN | "crossslot" => {
+        CLUSTER_DOWN | CLUSTER_SIZE | MOVED | ASK | TRY_AGAIN | "crossslot" => {
             "the Redis cluster has no server for the counter"
         }
         _ => "Redis answered with an error",

@@ -618,3 +618,107 @@ async fn a_node_that_refuses_undeclared_keys_gets_a_call_for_each_slot() {
         assert!(per_slot || round == 1, "round {round}");
     }
 }
+
+/// The slots of some keys have no owner when Weir starts, and again after a slot has moved: the keys
+/// are decided soon after the slots have an owner, and the nodes are asked at the documented rate.
+#[tokio::test]
+async fn slots_without_an_owner_are_decided_soon_after_they_have_one() {
+    let _exclusive = exclusive();
+    let cluster = Cluster::start();
+    let [lost, moving] =
+        [0, 1].map(|number| keys_of(&cluster, cluster.primaries()[number], "hole", 1));
+    let slots = [&lost, &moving].map(|keys| cluster.slot(&keys[0]));
+    let [from, to] = [0, 2].map(|number| cluster.primaries()[number]);
+    let checks = [(&*lost[0], bucket(1_000, 1))];
+    cluster.abandon(slots[0]);
+    let began = std::time::Instant::now();
+    let redis = Redis::connect_lazily(options(&cluster.url()));
+    for has_moved in [false, true] {
+        if has_moved {
+            cluster.abandon(slots[0]);
+            cluster.migrate(slots[1], to, Duration::ZERO);
+            let answers = ask(&redis, &[(&*moving[0], bucket(1_000, 1))]).await;
+            assert!(answers.checks[0].is_ok(), "{answers:?}");
+        }
+        for _ in 0..20 {
+            let answers = ask(&redis, &checks).await;
+            assert_eq!(
+                answers.checks[0],
+                Err(StoreError::NotExecuted("clusterdown")),
+                "{has_moved}"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let slot = slots[0].to_string();
+        cluster
+            .node(from)
+            .run::<()>(&["CLUSTER", "ADDSLOTS", &slot]);
+        let decided = async {
+            while ask(&redis, &checks).await.checks[0].is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let decided = tokio::time::timeout(Duration::from_secs(10), decided).await;
+        assert!(decided.is_ok(), "{has_moved}");
+    }
+    // Up to three nodes are asked five times a second.
+    let asked = calls(&cluster, "cluster|slots");
+    let most = 15.0 * began.elapsed().as_secs_f64() + 10.0;
+    assert!((asked as f64) < most, "{asked} of {most}");
+}
+
+/// A server that answers only PING and, with this text, CLUSTER SLOTS.
+fn node_that_replies(slots: String) -> u16 {
+    let listener = TcpListener::bind(ports::free()).expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let mut bytes = [0; 1_024];
+            while let Ok(count @ 1..) = client.read(&mut bytes) {
+                let is_slots = bytes[..count].windows(5).any(|word| word == b"SLOTS");
+                let reply = if is_slots { &*slots } else { "+PONG\r\n" };
+                if client.write_all(reply.as_bytes()).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    port
+}
+
+/// A reply with more primaries or bytes than a cluster has is an error of its own name, and no
+/// connection is opened for it.
+#[tokio::test]
+async fn a_cluster_that_is_too_large_is_refused_by_name() {
+    let _exclusive = exclusive();
+    for (nodes, id) in [(1_000, 40), (1_001, 40), (16_384, 1), (16_384, 40)] {
+        let row = |number: usize| {
+            let host = format!("127.9.{}.{}", number >> 8, number & 255);
+            let last = if number + 1 == nodes { 16_383 } else { number };
+            format!(
+                "*3\r\n:{number}\r\n:{last}\r\n*3\r\n${}\r\n{host}\r\n:1\r\n${id}\r\n{}\r\n",
+                host.len(),
+                "f".repeat(id)
+            )
+        };
+        let rows: String = (0..nodes).map(row).collect();
+        let port = node_that_replies(format!("*{nodes}\r\n{rows}"));
+        let redis = Redis::connect_lazily(options(&format!("127.0.0.1:{port}")));
+        let deployment = redis.deployment();
+        if nodes == 1_000 {
+            let all =
+                eventually_async(|| (deployment.servers().len() == nodes).then_some(())).await;
+            assert!(all.is_some(), "{:?}", deployment.error_counts());
+            continue;
+        }
+        let named = || {
+            let failing = deployment.failing_servers().into_iter().next()?;
+            (failing.failure.error == "cluster_size").then_some(())
+        };
+        let named = eventually_async(named).await;
+        assert!(named.is_some(), "{nodes}: {:?}", deployment.error_counts());
+        assert!(deployment.servers().is_empty(), "{nodes}");
+        let answers = ask(&redis, &[("w1{a}x", bucket(1, 1))]).await;
+        assert!(answers.checks[0].is_err(), "{answers:?}");
+    }
+}

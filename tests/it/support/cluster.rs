@@ -171,6 +171,23 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("no primary takes slot {slot} over from {old}"))
     }
 
+    /// Takes a slot away from its owner, and waits until no node knows one.
+    pub fn abandon(&self, slot: u16) {
+        let owner = self.owner(slot);
+        let number = slot.to_string();
+        let forget = |node: &RedisServer| {
+            let _ = node.try_run::<()>(&["CLUSTER", "DELSLOTS", &number]);
+        };
+        forget(self.node(owner));
+        // A message that was under way may tell a node of the old owner once more.
+        let forgotten = eventually(|| {
+            self.running().for_each(forget);
+            let mut owners = self.running().map(|node| Self::owner_by(node, slot));
+            owners.all(|owner| owner.is_none()).then_some(())
+        });
+        assert!(forgotten.is_some(), "slot {slot} keeps an owner");
+    }
+
     /// Moves a slot with its keys, one at a time, to the primary on another port, and pauses
     /// between the steps.
     pub fn migrate(&self, slot: u16, to: u16, pause: Duration) {

@@ -61,12 +61,12 @@ impl Connection {
     }
 
     /// The replies to the last query; fewer than its commands if the connection broke.
-    pub(super) fn replies(&self) -> &[Value] {
+    pub(crate) fn replies(&self) -> &[Value] {
         &self.replies
     }
 
     /// The bytes received during the last exchange.
-    pub(super) fn received(&self) -> &[u8] {
+    pub(crate) fn received(&self) -> &[u8] {
         self.received.bytes()
     }
 

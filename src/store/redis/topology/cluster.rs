@@ -1,35 +1,38 @@
 //! Discovery of a Redis Cluster: queries which node owns which slots, with CLUSTER SLOTS.
 //!
-//! It queries at the start, every 30 s, after MOVED, and while a circuit is open. The reply of one
-//! node counts, unless it has fewer slots than the present map; then up to two more nodes are
+//! It queries at the start, every 30 s, after MOVED, and more often while a circuit is open or a slot
+//! has no owner. The reply of one node counts if it has all slots; otherwise up to two more nodes are
 //! asked. A reply that is out of date does no harm, because the nodes that it names answer MOVED.
 //! Nothing here uses a connection of requests. Sources: redis.io, the page of CLUSTER SLOTS; Redis
 //! Cluster specification, "MOVED Redirection".
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use bb8_redis::redis::{Value, from_redis_value_ref};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::deployment::Deployment;
+use super::slot_map::MAX_NODES;
 use crate::core::breaker::CircuitState;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, RedisFailure};
-use crate::store::redis::wire::hash_slot::Slot;
+use crate::store::redis::wire::hash_slot::{SLOTS, Slot};
+use crate::store::redis::wire::replies;
 
 /// The interval between queries while nothing contradicts the map.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The interval at which the circuits of the nodes are checked, and between queries while one of
-/// them is open: a failover may end any moment.
-const CIRCUIT_INTERVAL: Duration = Duration::from_millis(200);
+/// The interval between queries while a circuit is open or a slot has no owner: a failover may end,
+/// or the cluster may be formed, at any moment. The interval at which both are checked.
+const UNSETTLED_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The interval between queries when a circuit has been open for longer than a failover takes.
-const LONG_OUTAGE_INTERVAL: Duration = Duration::from_secs(2);
+/// The same after longer than a failover takes.
+const LONG_UNSETTLED_INTERVAL: Duration = Duration::from_secs(1);
 const FAILOVER_DURATION: Duration = Duration::from_secs(10);
 
-/// After this many usable replies, the one with the most slots counts.
+/// After this many replies that have slots or are too large, the one with the most slots counts.
 const MAX_REPLIES: usize = 3;
 
 /// The least time between two queries for any reason: many requests report the same moved slot at
@@ -38,8 +41,9 @@ const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Keeps the slot map up to date. Never returns.
 pub(crate) async fn follow(deployment: &Deployment, seeds: &[Address]) {
-    let mut available_at = Instant::now();
+    let mut settled_at = Instant::now();
     loop {
+        let queried_at = Instant::now();
         match query_nodes(deployment, seeds).await {
             Ok(ranges) => deployment.update_slots(&ranges),
             Err(error) => {
@@ -48,30 +52,32 @@ pub(crate) async fn follow(deployment: &Deployment, seeds: &[Address]) {
             }
         }
         sleep(MIN_INTERVAL).await;
-        let queried_at = Instant::now();
-        while deployment.is_fully_available() && queried_at.elapsed() < REFRESH_INTERVAL {
+        while queried_at.elapsed() < interval(deployment, &mut settled_at) {
             let invalidated = deployment.map_invalidated.notified();
-            if timeout(CIRCUIT_INTERVAL, invalidated).await.is_ok() {
+            if timeout(UNSETTLED_INTERVAL, invalidated).await.is_ok() {
                 break;
             }
         }
-        if deployment.is_fully_available() {
-            available_at = Instant::now();
-        } else {
-            let wait = if available_at.elapsed() < FAILOVER_DURATION {
-                CIRCUIT_INTERVAL
-            } else {
-                LONG_OUTAGE_INTERVAL
-            };
-            let _ = timeout(wait, deployment.map_invalidated.notified()).await;
-        }
+    }
+}
+
+/// The interval between queries in the present state. `settled_at`: when all slots last had owners
+/// that were available.
+fn interval(deployment: &Deployment, settled_at: &mut Instant) -> Duration {
+    if deployment.is_fully_available() && deployment.map().owned_slots() == SLOTS {
+        *settled_at = Instant::now();
+        REFRESH_INTERVAL
+    } else if settled_at.elapsed() < FAILOVER_DURATION {
+        UNSETTLED_INTERVAL
+    } else {
+        LONG_UNSETTLED_INTERVAL
     }
 }
 
 /// Ranges of slots, each with the address of its primary.
 type SlotRanges = Vec<(RangeInclusive<Slot>, Address)>;
 
-/// Queries one node after the other until a reply has at least as many slots as the present map.
+/// Queries one node after the other until a reply has all slots.
 /// First come the nodes with a closed circuit, in random order, then those of the settings, then
 /// the others.
 ///
@@ -102,28 +108,34 @@ async fn query_nodes(
         }
     }
     let mut error = RedisFailure::new(error::NO_PRIMARY);
-    let mut best: Option<SlotRanges> = None;
-    let (mut usable_replies, mut most) = (0, 0);
+    let (mut best, mut replies) = (SlotRanges::new(), 0);
     for address in &candidates {
         match query_node(deployment, address).await {
             // A node that was reset and has not joined the cluster again has no slots.
             Ok(ranges) if ranges.is_empty() => {
                 error = RedisFailure::new(error::CLUSTER_DOWN).of(address);
+                continue;
             }
-            Ok(ranges) => {
-                usable_replies += 1;
-                most = most.max(slot_count(&ranges));
-                if best.as_ref().is_none_or(|best| slot_count(best) < most) {
-                    best = Some(ranges);
-                }
-                if usable_replies == MAX_REPLIES || most >= map.owned_slots() {
-                    break;
+            Ok(ranges) if slot_count(&ranges) > slot_count(&best) => best = ranges,
+            Ok(_) => {}
+            Err(latest) => {
+                let is_too_large = latest.error == error::CLUSTER_SIZE;
+                error = latest.of(address);
+                if !is_too_large {
+                    continue;
                 }
             }
-            Err(latest) => error = latest.of(address),
+        }
+        replies += 1;
+        if replies == MAX_REPLIES || slot_count(&best) >= SLOTS {
+            break;
         }
     }
-    best.ok_or(error)
+    if best.is_empty() {
+        Err(error)
+    } else {
+        Ok(best)
+    }
 }
 
 fn slot_count(ranges: &SlotRanges) -> usize {
@@ -133,7 +145,8 @@ fn slot_count(ranges: &SlotRanges) -> usize {
 /// Queries one node, over a connection of its own.
 ///
 /// # Errors
-/// The error of the handshake or of the reply; `protocol` if the reply is not one to CLUSTER SLOTS.
+/// The error of the handshake or of the reply; `protocol` if the reply is not one to CLUSTER SLOTS,
+/// `cluster_size` if it has too many primaries or bytes.
 async fn query_node(
     deployment: &Deployment,
     address: &Address,
@@ -144,16 +157,26 @@ async fn query_node(
     let out = connection.outgoing();
     out.push([b"CLUSTER", b"SLOTS"]);
     let deadline = Instant::now() + options.connect_timeout;
-    let reply = connection.query(deadline).await?;
-    match reply {
-        [Value::ServerError(error)] => Err(error::classify(error).into()),
-        [Value::Array(rows)] => {
-            let ranges: Option<SlotRanges> =
-                rows.iter().map(|row| read_range(row, address)).collect();
-            ranges.ok_or(RedisFailure::new(error::PROTOCOL))
+    let failed = connection.query(deadline).await.err();
+    let name = match (failed, connection.replies()) {
+        (None, [Value::Array(rows)]) => {
+            match rows.iter().map(|row| read_range(row, address)).collect() {
+                Some(ranges) if primary_count(&ranges) <= MAX_NODES => return Ok(ranges),
+                Some(_) => error::CLUSTER_SIZE,
+                None => error::PROTOCOL,
+            }
         }
-        _ => Err(RedisFailure::new(error::PROTOCOL)),
-    }
+        (None, [Value::ServerError(error)]) => error::name(error::classify(error)),
+        (Some(_), _) if connection.received().len() >= replies::MAX_BYTES => error::CLUSTER_SIZE,
+        (Some(error), _) => error::name(error),
+        _ => error::PROTOCOL,
+    };
+    Err(RedisFailure::new(name))
+}
+
+fn primary_count(ranges: &SlotRanges) -> usize {
+    let addresses: HashSet<_> = ranges.iter().map(|(_, address)| address).collect();
+    addresses.len()
 }
 
 /// Reads an entry of the reply: the first and the last slot of a range, its primary, and then its

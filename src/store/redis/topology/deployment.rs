@@ -6,6 +6,7 @@
 //! changes rarely. Nothing here queries a server: `cluster` and `sentinel` do, and report the
 //! addresses.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -16,13 +17,13 @@ use tokio::time::{Instant, timeout_at};
 use super::counters::Counts;
 use super::node::{ConnectionCounts, Node};
 use super::round_trips::RoundTripCounts;
-use super::slot_map::{NodeIndex, SlotMap};
+use super::slot_map::{MAX_NODES, NodeIndex, SlotMap};
 use super::status::ServerStatus;
 use crate::core::breaker::{CircuitState, Transitions};
 use crate::core::lock;
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
-use crate::store::redis::error::{ErrorCounters, RedisFailure};
+use crate::store::redis::error::{self, ErrorCounters, RedisFailure};
 use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::BatchOptions;
 use crate::store::redis::wire::hash_slot::{Redirect, Slot};
@@ -237,8 +238,10 @@ impl Deployment {
     pub(crate) fn update_slots(&self, ranges: &[(std::ops::RangeInclusive<Slot>, Address)]) {
         let old = self.map();
         let mut map = SlotMap::of_cluster();
+        let mut owners = HashMap::new();
         for (slots, address) in ranges {
-            let owner = self.index_in(&mut map, &old, address);
+            let new = || self.index_in(&mut map, &old, address);
+            let owner = *owners.entry(address).or_insert_with(new);
             map.assign(slots.clone(), owner);
         }
         self.map.store(Arc::new(map));
@@ -247,7 +250,10 @@ impl Deployment {
 
     /// The server that a redirect names. After MOVED it owns the slot, and a new map is requested;
     /// ASK changes no owner, and a server that is new owns no slot.
-    pub(crate) fn redirected(&self, redirect: &Redirect) -> Arc<Node> {
+    ///
+    /// # Errors
+    /// `cluster_size`: the server is new, and the map has the most servers.
+    pub(crate) fn redirected(&self, redirect: &Redirect) -> Result<Arc<Node>, &'static str> {
         let (address, slot) = (&redirect.address(), redirect.slot);
         let map = self.map.load();
         let known = if redirect.is_ask {
@@ -258,15 +264,18 @@ impl Deployment {
             owner.filter(|owner| owner.has_address(address))
         };
         if let Some(node) = known {
-            return Arc::clone(node);
+            return Ok(Arc::clone(node));
         }
-        self.change(|map, old| {
+        if map.find(address).is_none() && map.nodes.len() >= MAX_NODES {
+            return Err(error::CLUSTER_SIZE);
+        }
+        Ok(self.change(|map, old| {
             let index = self.index_in(map, old, address);
             if !redirect.is_ask {
                 map.assign(slot..=slot, index);
             }
             index
-        })
+        }))
     }
 
     /// Replaces the map by a changed copy, and repeats the change if another thread replaced the
@@ -296,5 +305,39 @@ impl Deployment {
     fn node(&self, address: Option<Address>, purpose: Purpose) -> Arc<Node> {
         let (errors, opened) = (&self.error_counters, &self.circuit_opened);
         Node::new(address, &self.options, purpose, errors, opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_add_servers_up_to_a_bound() {
+        let deployment = Deployment::new(Options {
+            topology: Topology::Cluster(Vec::new()),
+            ..Options::new(Address::Unix("/none".into()))
+        });
+        for slot in 0..2_000 {
+            let redirect = Redirect {
+                slot,
+                host: format!("h{slot}"),
+                port: 1,
+                is_ask: slot % 2 == 0,
+            };
+            let added = deployment.redirected(&redirect).map(drop);
+            let expected = match slot {
+                0..1_000 => Ok(()),
+                _ => Err(error::CLUSTER_SIZE),
+            };
+            assert_eq!(added, expected, "{slot}");
+        }
+        let known = Redirect {
+            slot: 1,
+            host: "h1".to_owned(),
+            port: 1,
+            is_ask: false,
+        };
+        assert!(deployment.redirected(&known).is_ok());
     }
 }

@@ -13,6 +13,10 @@ use crate::store::redis::connection::options::Address;
 use crate::store::redis::error;
 use crate::store::redis::wire::hash_slot::{self, SLOTS, Slot};
 
+/// The most nodes: each has connections of every worker and of the monitor. Redis Cluster is designed
+/// for up to 1,000 nodes (Redis Cluster specification, "Redis Cluster goals").
+pub(crate) const MAX_NODES: usize = 1_000;
+
 /// The index of a node in a [`SlotMap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeIndex(u16);

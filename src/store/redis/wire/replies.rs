@@ -16,7 +16,7 @@ use crate::core::time::Micros;
 /// The most bytes of all replies to one batch, and the longest string or array in one. More is no
 /// answer to anything that Weir sends: the largest batch has some hundred checks with a few bytes
 /// each.
-const MAX_BYTES: usize = 1 << 20;
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 
 /// The first size of the buffer in bytes: several times the replies to a usual batch.
 const INITIAL_BYTES: usize = 4_096;
