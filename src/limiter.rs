@@ -147,6 +147,19 @@ impl Limiter {
         Some(decisions)
     }
 
+    /// The time of a decision that begins now, for a caller with this deadline.
+    fn budget(&self, began: Instant, timeout: Option<Duration>) -> Budget {
+        let left = timeout.map(less_reserve);
+        let most = self.options.store_timeout;
+        let allowed = left.unwrap_or(Duration::MAX).min(most);
+        Budget {
+            deadline: began + allowed,
+            max_hold: left.map_or(Span::MAX, Span::from),
+            allowed,
+            caller: timeout,
+        }
+    }
+
     /// Makes one decision per check, in time for a caller whose deadline is `timeout` from now;
     /// `None` means no deadline.
     pub async fn decide(
@@ -166,17 +179,11 @@ impl Limiter {
         } else {
             None
         };
-        let left = timeout.map(less_reserve);
-        let budget = Budget {
-            deadline: began
-                + left
-                    .unwrap_or(Duration::MAX)
-                    .min(self.options.store_timeout),
-            // Without a permit, a shaper refuses what would have to wait.
-            max_hold: permit
-                .as_ref()
-                .map_or(Span::ZERO, |_| left.map_or(Span::MAX, Span::from)),
-        };
+        let mut budget = self.budget(began, timeout);
+        if permit.is_none() {
+            // A shaper refuses what would have to wait.
+            budget.max_hold = Span::ZERO;
+        }
 
         let partial = self.ask(checks, began, budget, &span).await;
         let decisions = self.failure_policies.apply(checks, partial, || Arrival {

@@ -9,7 +9,7 @@ mod usage;
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use crate::core::time::Span;
 use crate::core::verdict::Answers;
@@ -27,6 +27,10 @@ pub struct Budget {
     /// How long a shaper may hold the request, counted from the beginning of the decision. A check
     /// that would have to wait longer is refused.
     pub max_hold: Span,
+    /// The time until the deadline when the decision began, for the log; zero if it is not known.
+    pub allowed: Duration,
+    /// The caller's own deadline, for the log.
+    pub caller: Option<Duration>,
 }
 
 impl Budget {
@@ -36,6 +40,8 @@ impl Budget {
         Self {
             deadline,
             max_hold: Span::ZERO,
+            allowed: Duration::ZERO,
+            caller: None,
         }
     }
 }

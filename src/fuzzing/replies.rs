@@ -180,8 +180,8 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
         Commit::Each
     };
     let budget = Budget {
-        deadline: Instant::now() + Duration::from_secs(1),
         max_hold: Span::from_secs(3_600),
+        ..Budget::until(Instant::now() + Duration::from_secs(1))
     };
     let kind = AlgorithmKind::OVER_TIME[usize::from(shape >> 4) % AlgorithmKind::OVER_TIME.len()].1;
     let request = |keys: [&[u8]; 2], kinds: [AlgorithmKind; 2], hits: u8| {

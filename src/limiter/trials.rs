@@ -21,12 +21,10 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
-use super::{Limiter, less_reserve};
-use crate::core::time::Span;
+use super::Limiter;
 use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
 use crate::limits::plan::Checks;
 use crate::observe::traces::TraceSpan;
-use crate::store::Budget;
 
 /// The answer to a trial that the request did not wait for. It may be counted.
 const ABANDONED: StoreError = StoreError::Unknown("abandoned");
@@ -74,15 +72,8 @@ impl Limiter {
     }
 
     async fn ask_trials(&self, trials: &Arc<Checks>, timeout: Option<Duration>) -> Answers {
-        let left = timeout.map(less_reserve);
-        let budget = Budget {
-            deadline: Instant::now()
-                + left
-                    .unwrap_or(Duration::MAX)
-                    .min(self.options.store_timeout),
-            // As for a real limit. Nothing is held.
-            max_hold: left.map_or(Span::MAX, Span::from),
-        };
+        // As for a real limit. Nothing is held.
+        let budget = self.budget(Instant::now(), timeout);
         self.store.decide(trials, &trials.indices(), budget).await
     }
 }

@@ -484,8 +484,7 @@ async fn log_outages(stores: Stores, metrics: Arc<Metrics>) {
     let deployments = stores.deployments().into_iter();
     let deployments: Vec<_> = deployments.map(|(_, deployment)| deployment).collect();
     if !deployments.is_empty() {
-        let (answers, options) = (|| metrics.policy_answers(), outages::Options::default());
-        outages::watch(deployments, answers, options, |line| line.log()).await;
+        outages::watch(deployments, || metrics.policy_answers()).await;
     }
 }
 

@@ -308,7 +308,8 @@ impl Redis {
         for (index, error) in picked.iter().filter_map(error_of) {
             if last != Some(error) {
                 let deployment = &self.worker_lanes(checks, index).deployment;
-                deployment.error_counters.record(error::name(error));
+                let counters = &deployment.error_counters;
+                counters.record_request(error::name(error), budget);
                 if matches!(error, StoreError::Unknown(_)) {
                     deployment.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
                 }

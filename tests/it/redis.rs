@@ -101,8 +101,8 @@ pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> Scrip
         let left = Duration::from(when.deadline.since(when.now));
         let past = Duration::from(when.now.since(when.deadline));
         let budget = Budget {
-            deadline: now.at + left - past,
             max_hold: when.max_hold,
+            ..Budget::until(now.at + left - past)
         };
         Request::unawaited(checks.clone(), budget)
     };

@@ -14,10 +14,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use bb8_redis::redis::ServerError;
+use tokio::time::Duration;
 
 use crate::core::breaker::Why;
 use crate::core::lock;
 use crate::core::verdict::StoreError;
+use crate::store::Budget;
 
 /// No reply before the deadline. The command did not run if no byte of it was sent.
 pub(crate) const TIMEOUT: &str = "timeout";
@@ -84,19 +86,41 @@ pub struct RedisFailure {
     pub error: &'static str,
     /// The message of the operating system or of TLS, or a hint by Weir; never text of the server.
     pub cause: Option<Arc<str>>,
+    /// The times of the latest request that failed so, if the server was too slow for it.
+    pub times: Option<Times>,
+}
+
+/// The times of a request for which a server was too slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// The time that the server takes: the mean of its batches or the latest inspection, whichever
+    /// is longer. `None` if nothing was measured.
+    pub round_trip: Option<Duration>,
+    /// The time that the request had for it.
+    pub allowed: Duration,
+    /// The caller's own deadline.
+    pub caller: Option<Duration>,
 }
 
 impl RedisFailure {
     /// An error without a further cause.
     #[must_use]
     pub const fn new(error: &'static str) -> Self {
-        Self { error, cause: None }
+        Self::with(error, None)
+    }
+
+    /// An error, perhaps with its cause.
+    pub(crate) const fn with(error: &'static str, cause: Option<Arc<str>>) -> Self {
+        Self {
+            error,
+            cause,
+            times: None,
+        }
     }
 
     /// An error with its cause.
     pub(crate) fn because(error: &'static str, cause: impl Into<Arc<str>>) -> Self {
-        let cause = Some(cause.into());
-        Self { error, cause }
+        Self::with(error, Some(cause.into()))
     }
 
     /// The same error, with the address of the one of several servers in its cause.
@@ -300,7 +324,9 @@ pub(crate) fn meaning(name: &str) -> &'static str {
         }
         CLUSTER_DOWN => "the Redis cluster is down, or no node owns the slot",
         TRY_AGAIN => "the Redis cluster is migrating a slot",
-        LATE => "Redis ran a script after its caller's deadline; nothing was counted",
+        LATE => {
+            "Redis ran a script after its caller's deadline, and counted nothing: find what blocks it (SLOWLOG GET, its CPU, the network), or raise the timeout of Envoy's filter"
+        }
         EXEC_ABORT => "Redis discarded a transaction",
         "wrongtype" | NOT_AN_INTEGER => {
             "the value of a counter's key is not a counter: another program writes under the same prefix"
@@ -313,13 +339,15 @@ pub(crate) fn meaning(name: &str) -> &'static str {
 /// The same of errors that Weir notices itself, and of those that it does not know.
 fn meaning_of_own(name: &str) -> &'static str {
     match name {
-        TIMEOUT => "Redis did not answer in time",
+        TIMEOUT => {
+            "Redis did not answer in time: find what blocks it (SLOWLOG GET, its CPU, the network); if it always takes longer than what is allowed, raise the timeout of Envoy's filter, or STORE_TIMEOUT where that is shorter"
+        }
         DNS => {
             "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS server that this machine uses"
         }
         CONNECT => "no connection to Redis: check that it runs and that REDIS_URL is right",
         CONNECT_TIMEOUT => {
-            "no connection to Redis in time: Redis hangs, or the network drops packets"
+            "no connection to Redis in time: Redis hangs, or the network drops packets; check its CPU, and firewalls"
         }
         IO => "a connection to Redis broke",
         IDLE_CLOSED => "Redis closed a connection that was idle",
@@ -330,7 +358,7 @@ fn meaning_of_own(name: &str) -> &'static str {
             "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE"
         }
         QUEUE_FULL => {
-            "more requests wait for Redis than it can answer in time: it is too slow for this load"
+            "more requests wait for Redis than it can answer in time: find what slows it (SLOWLOG GET, its CPU), or spread the limits over a second Redis (REDIS_PERSECOND) or a cluster"
         }
         RANGE => "a counter is below zero: another program writes under the same prefix",
         TLS_CERTIFICATE => {
@@ -376,12 +404,33 @@ struct ErrorCounter {
     count: u64,
     /// Of the latest such error that had one.
     cause: Option<Arc<str>>,
+    /// Of the latest such error of a request.
+    times: Option<Times>,
 }
 
 impl ErrorCounters {
     /// Counts an error.
     pub(crate) fn record(&self, name: &'static str) {
         lock(&self.0).entry(name).or_default().count += 1;
+    }
+
+    /// Counts an error of a request.
+    pub(crate) fn record_request(&self, name: &'static str, budget: Budget) {
+        let mut counters = lock(&self.0);
+        let counter = counters.entry(name).or_default();
+        counter.count += 1;
+        if matches!(name, TIMEOUT | LATE | QUEUE_FULL) && !budget.allowed.is_zero() {
+            counter.times = Some(Times {
+                round_trip: None,
+                allowed: budget.allowed,
+                caller: budget.caller,
+            });
+        }
+    }
+
+    /// The times of the latest request that failed with this error.
+    pub(crate) fn times(&self, name: &str) -> Option<Times> {
+        lock(&self.0).get(name)?.times
     }
 
     /// Counts a failed attempt to connect.
@@ -400,11 +449,11 @@ impl ErrorCounters {
             .collect()
     }
 
-    /// All counts since the start, each with the cause of the latest such error.
+    /// The same, each with the cause of the latest such error.
     pub(crate) fn failures(&self) -> Vec<(RedisFailure, u64)> {
         let failure = |(&error, counter): (&&'static str, &ErrorCounter)| {
             let cause = counter.cause.clone();
-            (RedisFailure { error, cause }, counter.count)
+            (RedisFailure::with(error, cause), counter.count)
         };
         lock(&self.0).iter().map(failure).collect()
     }
@@ -617,10 +666,7 @@ mod tests {
             error_counters.record_failed_connect(&RedisFailure::because(CONNECT, cause));
         }
         assert_eq!(error_counters.counts(), [(CONNECT, 2), (IO, 1_000)]);
-        let connect = RedisFailure {
-            error: CONNECT,
-            cause: Some("second".into()),
-        };
+        let connect = RedisFailure::because(CONNECT, "second");
         assert_eq!(
             error_counters.failures(),
             [(connect, 2), (RedisFailure::new(IO), 1_000)]

@@ -90,7 +90,7 @@ impl RttEstimator {
             > self.mean().saturating_mul(OVERDUE_FACTOR).max(MIN_OVERDUE)
     }
 
-    fn mean(&self) -> Duration {
+    pub(crate) fn mean(&self) -> Duration {
         Duration::from_micros(self.mean_micros.load(Ordering::Relaxed))
     }
 }

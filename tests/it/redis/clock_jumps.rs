@@ -112,8 +112,8 @@ async fn scripts_run_once_within_the_deadline_after_a_jump_of_the_clock() {
             &redis,
             checks,
             Budget {
-                deadline: Instant::now() + TIMEOUT,
                 max_hold: Span::MAX,
+                ..Budget::until(Instant::now() + TIMEOUT)
             },
         )
         .await;

@@ -2,16 +2,13 @@
 //! the end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tonic::Code;
-use weir::limiter::outages::{self, Line};
-use weir::observe::metrics::PolicyAnswers;
-use weir::store::Redis;
 
 use crate::support::certificates::{Authority, Files};
+use crate::support::proxy::{Forwarding, Proxy};
 use crate::support::wait::eventually_async;
 use crate::support::{DEMO, RedisServer, Weir, descriptor, ports, request};
 
@@ -134,101 +131,53 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     assert_two_lines(&lines(&weir), well, &url);
 }
 
-/// The beginning, summaries at their intervals, and the end.
-fn assert_reports_an_outage(seen: &[(Instant, Line)], url: &str) {
-    let millis = Duration::from_millis;
-    let (began, first) = &seen[0];
-    assert!(
-        matches!(first, Line::Began { failing } if failing.server == url && failing.failure.error == "connect"),
-        "{seen:?}"
-    );
-    let mut earlier = None;
-    for (at, line) in &seen[1..seen.len() - 1] {
-        let Line::Continues {
-            servers,
-            failure,
-            lasts,
-            answers,
-        } = line
-        else {
-            panic!("{seen:?}")
-        };
-        assert_eq!((servers.as_str(), failure.error), (url, "connect"));
-        let gap = at.saturating_duration_since(earlier.unwrap_or(*began));
-        assert!(
-            gap >= millis(if earlier.is_some() { 650 } else { 200 }),
-            "{gap:?}: {seen:?}"
-        );
-        // An answer each millisecond since the outage began.
-        let lasts = lasts.as_millis().abs_diff(u128::from(answers.failed));
-        assert!(lasts < 500, "{seen:?}");
-        earlier = Some(*at);
-    }
-    let Some((
-        _,
-        Line::Ended {
-            servers, lasted, ..
-        },
-    )) = seen.last()
-    else {
-        panic!("{seen:?}")
-    };
-    assert!(*servers == url && *lasted >= millis(1_700), "{seen:?}");
-}
-
-/// The summaries of a real outage, with shorter times than those of the service.
+/// A network that has become 80 ms longer: the lines have the time that Redis takes, the time that a
+/// request has for it, the caller's deadline, and the remedy.
 #[tokio::test]
-async fn summaries_follow_while_an_outage_lasts() {
-    let mut server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let millis = Duration::from_millis;
-    let options = outages::Options {
-        poll: millis(20),
-        first_summary: millis(300),
-        summary_interval: millis(700),
-        calm: millis(200),
-    };
-    let began = Instant::now();
-    let answers = move || PolicyAnswers {
-        failed: u64::try_from(began.elapsed().as_millis()).expect("a short test"),
-        ..Default::default()
-    };
-    let log = {
-        let seen = Arc::clone(&seen);
-        move |line| seen.lock().expect("no panic").push((Instant::now(), line))
-    };
-    let watching = tokio::spawn(outages::watch(
-        vec![Arc::clone(redis.deployment())],
-        answers,
-        options,
-        log,
-    ));
-    let answers_inspections = || redis.deployment().servers()[0].status.is_up.then_some(());
-    eventually_async(answers_inspections)
-        .await
-        .expect("Redis is well");
-    server.kill();
-    let count = |is: fn(&Line) -> bool| {
-        seen.lock()
-            .expect("no panic")
-            .iter()
-            .filter(|(_, line)| is(line))
-            .count()
-    };
-    let summaries = || count(|line| matches!(line, Line::Continues { .. }));
-    eventually_async(|| (summaries() == 3).then_some(()))
-        .await
-        .expect("three summaries");
-    server.start_again();
-    eventually_async(|| (count(|line| matches!(line, Line::Ended { .. })) == 1).then_some(()))
-        .await
-        .expect("the end");
-    watching.abort();
-
-    let seen = seen.lock().expect("no panic").clone();
-    let url = server.url();
-    assert_reports_an_outage(&seen, &url);
+async fn lines_of_a_slow_redis_have_numbers_and_the_remedy() {
+    let redis = RedisServer::start();
+    let proxy = Proxy::before(redis.port());
+    for (store_timeout, allowed, deadline) in [("500ms", "17ms", 20), ("5ms", "5ms", 40)] {
+        let environment = [
+            ("REDIS_URL", &*proxy.url()),
+            ("STORE_TIMEOUT", store_timeout),
+        ];
+        let weir = Weir::start(POLICIES, &environment);
+        weir.wait_for_log("Redis answers").await;
+        proxy.to_client(Forwarding::Delay {
+            by: Duration::from_millis(80),
+            jitter: Duration::ZERO,
+        });
+        let mut client = weir.client().await;
+        let told = async {
+            loop {
+                let mut request =
+                    tonic::Request::new(request("policies", vec![descriptor(&[("deny", "x")])]));
+                request.set_timeout(Duration::from_millis(deadline));
+                let _ = client.should_rate_limit(request).await;
+                let log = lines(&weir);
+                if let Some(line) = log.into_iter().find(|line| is_at(line, "error")) {
+                    return line;
+                }
+            }
+        };
+        let line = tokio::time::timeout(Duration::from_secs(20), told).await;
+        let line = line.expect("an ERROR line");
+        let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
+        assert_eq!(text("error"), "timeout", "{line}");
+        let expected = (allowed.to_owned(), format!("{deadline}ms"));
+        assert_eq!((text("allowed"), text("deadline")), expected, "{line}");
+        let took: f64 = text("round_trip")
+            .trim_end_matches("ms")
+            .parse()
+            .unwrap_or(0.0);
+        assert!((80.0..1_000.0).contains(&took), "{line}");
+        let message = text("@message");
+        for remedy in ["SLOWLOG GET", "Envoy", "STORE_TIMEOUT"] {
+            assert!(message.contains(remedy), "{line}");
+        }
+        proxy.to_client(Forwarding::Pass);
+    }
 }
 
 /// Variables with their values.

@@ -47,8 +47,8 @@ async fn decide(redis: &Redis, checks: Checks) -> Answers {
         redis,
         checks,
         Budget {
-            deadline: Instant::now() + TIMEOUT,
             max_hold: Span::MAX,
+            ..Budget::until(Instant::now() + TIMEOUT)
         },
     )
     .await

@@ -102,7 +102,7 @@ async fn handshake(
     }
     if let Some((name, reply)) = first_error(&steps, connection.replies()) {
         let cause = (name == error::AUTH).then(|| refused_login(login, reply).into());
-        return Err(RedisFailure { error: name, cause });
+        return Err(RedisFailure::with(name, cause));
     }
     let time = match connection.replies().last() {
         Some(Value::Array(values)) => values.first().and_then(time),
@@ -178,10 +178,7 @@ pub(crate) fn explain_failure(
         (error::AUTH, _) if options.login.password.is_none() => {
             RedisFailure::because(name, refused_login(&options.login, &Value::Nil))
         }
-        (error, cause) => RedisFailure {
-            error,
-            cause: cause.map(|cause| cause.to_string().into()),
-        },
+        (error, cause) => RedisFailure::with(error, cause.map(|cause| cause.to_string().into())),
     }
 }
 

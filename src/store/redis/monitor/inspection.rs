@@ -20,7 +20,7 @@ use super::queries::{
     self, CROSS_SLOT, FULL_COVERAGE, INFO, KEY, MissingAccess, Query, SAVE, STOPS_WRITES,
     read_config,
 };
-use crate::core::breaker::Why;
+use crate::core::breaker::{CircuitState, Why};
 use crate::core::verdict::StoreError;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
@@ -64,8 +64,6 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
         let mut due = Vec::new();
         let mut others = HashMap::new();
         for node in &map.nodes {
-            // The call ends a ramp that is over, although no request comes.
-            let _ = node.state();
             let Some(location) = node.location() else {
                 continue;
             };
@@ -81,7 +79,7 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
                     }));
                     Inspector::new(location)
                 });
-            if inspector.is_due(has_usage) {
+            if inspector.is_due(node, has_usage) {
                 due.push((node, inspector));
             } else {
                 others.insert(node.id, inspector);
@@ -110,6 +108,8 @@ struct Inspector {
     failed_queries: u32,
     /// How many batches of requests the server had answered by the latest inspection.
     answered_batches: u64,
+    /// Whether the circuit was open at the latest check.
+    was_open: bool,
     /// Whether the log says that the server answers. `limiter::outages` logs that it does not.
     has_answered: bool,
     facts: Facts,
@@ -136,13 +136,24 @@ impl Inspector {
             interval: Duration::ZERO,
             failed_queries: 0,
             answered_batches: 0,
+            was_open: false,
             has_answered: false,
             facts: Facts::default(),
         }
     }
 
     /// `has_usage`: a limit with `track_usage` has counted.
-    fn is_due(&mut self, has_usage: bool) -> bool {
+    fn is_due(&mut self, node: &Node, has_usage: bool) -> bool {
+        let is_open = node.state() == CircuitState::Open;
+        if is_open && !std::mem::replace(&mut self.was_open, is_open) {
+            // The log reports how long the server takes now.
+            node.latest_status.rcu(|status| ServerStatus {
+                round_trip: None,
+                ..ServerStatus::clone(status)
+            });
+            return true;
+        }
+        self.was_open = is_open;
         let Some(inspected_at) = self.inspected_at else {
             return true;
         };

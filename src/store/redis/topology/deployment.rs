@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use super::counters::Counts;
 use super::node::{ConnectionCounts, Node};
@@ -23,7 +23,7 @@ use crate::core::breaker::{CircuitState, Transitions};
 use crate::core::lock;
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
-use crate::store::redis::error::{self, ErrorCounters, RedisFailure};
+use crate::store::redis::error::{self, ErrorCounters, RedisFailure, Times};
 use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::BatchOptions;
 use crate::store::redis::wire::hash_slot::{Redirect, Slot};
@@ -149,7 +149,8 @@ impl Deployment {
         let map = self.map.load();
         let failing = |node: &Arc<Node>| {
             let server = node.location()?.address.to_string();
-            let failure = node.failure()?;
+            let mut failure = node.failure()?;
+            failure.times = self.times(failure.error, node.round_trip());
             Some(FailingServer { server, failure })
         };
         let mut all: Vec<FailingServer> = map.nodes.iter().filter_map(failing).collect();
@@ -160,6 +161,32 @@ impl Deployment {
             all.push(FailingServer { server, failure });
         }
         all
+    }
+
+    /// How often each error happened, with the cause and the times of the latest one.
+    pub(crate) fn failures(&self) -> Vec<(RedisFailure, u64)> {
+        let map = self.map.load();
+        let slowest = map.nodes.iter().filter_map(|node| node.round_trip()).max();
+        let mut all = self.error_counters.failures();
+        for (failure, _) in &mut all {
+            failure.times = self.times(failure.error, slowest);
+        }
+        all
+    }
+
+    /// The times of the latest failure with this error, if the server was too slow.
+    fn times(&self, name: &str, round_trip: Option<Duration>) -> Option<Times> {
+        let times = match name {
+            error::CONNECT_TIMEOUT => Times {
+                allowed: self.options.connect_timeout,
+                ..Times::default()
+            },
+            _ => self.error_counters.times(name)?,
+        };
+        Some(Times {
+            round_trip,
+            ..times
+        })
     }
 
     /// Counts a failed attempt to find the servers.

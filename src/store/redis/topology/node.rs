@@ -411,6 +411,13 @@ impl Node {
         Some(known.cloned().unwrap_or(RedisFailure::new(circuit.reason)))
     }
 
+    /// The time that the server takes: the mean of its batches or the latest inspection, whichever is
+    /// longer. `None` if nothing was measured since it has failed.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        let inspected = self.latest_status.load().round_trip?;
+        Some(inspected.max(self.rtt.mean()))
+    }
+
     /// How often the circuit breaker changed its state.
     pub(crate) fn transitions(&self) -> breaker::Transitions {
         lock(&self.circuit).breaker.transitions()
