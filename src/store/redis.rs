@@ -201,6 +201,9 @@ impl WorkerLanes {
         picked: &[RoutedCheck],
         answers: &mut Answers,
     ) -> SmallVec<[PendingReply; 1]> {
+        if checks.has_holders() {
+            self.deployment.has_holders.store(true, Ordering::Relaxed);
+        }
         let map = self.deployment.map_by(budget.deadline).await;
         let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
         for (index, redirect) in picked {

@@ -307,7 +307,7 @@ pub(crate) fn meaning(name: &str) -> &'static str {
         }
         AUTH => "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL",
         NO_PERMISSION => {
-            "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, EVALSHA and EVAL on the keys of Weir"
+            "the Redis user lacks a right: the line with advice=rights names it, and deploy/redis.md lists all that Weir needs"
         }
         UNSUPPORTED => "the server does not know MULTI, TIME or EVALSHA, which Weir needs",
         "no_cluster" => "this Redis is no cluster: set REDIS_TYPE=single",
@@ -439,6 +439,11 @@ impl ErrorCounters {
         let counter = counters.entry(failure.error).or_default();
         counter.count += 1;
         counter.cause.clone_from(&failure.cause);
+    }
+
+    /// How often this error happened.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        lock(&self.0).get(name).map_or(0, |counter| counter.count)
     }
 
     /// All counts since the start, by name.

@@ -335,6 +335,92 @@ async fn every_right_that_is_missing_is_noticed() {
     assert_eq!(weir.metric(&series("weir_redis_up", &url, "")), Some(1.0));
 }
 
+const IN_FLIGHT: &str = "
+domain: rights
+descriptors:
+  - key: flight
+    descriptors:
+      - key: job
+        rate_limit: { requests_per_unit: 5, algorithm: concurrency, max_duration: 60s }
+  - key: plain
+    rate_limit: { unit: year, requests_per_unit: 1000 }
+  - key: bucket
+    rate_limit: { unit: year, requests_per_unit: 1000, algorithm: token_bucket }
+";
+
+/// The log names each command of requests in flight that the user may not use, once a request has
+/// such a limit.
+#[tokio::test]
+async fn rights_of_requests_in_flight_that_are_missing_are_named() {
+    const OWN: [&str; 7] = [
+        "zcount",
+        "zscore",
+        "zadd",
+        "zrem",
+        "zrangebyscore",
+        "zrevrangebyscore",
+        "zremrangebyscore",
+    ];
+    let redis = RedisServer::start();
+    let start = |missing: &str| {
+        let mut rights = vec!["ACL", "SETUSER", missing, "on", ">s3cret", "~w1*", "-@all"];
+        let granted = RIGHTS.iter().chain(&MONITOR_RIGHTS).chain(&OWN);
+        let granted = granted.filter(|name| **name != missing);
+        let granted: Vec<_> = granted.map(|name| format!("+{name}")).collect();
+        rights.extend(granted.iter().map(String::as_str));
+        redis.run::<()>(&rights);
+        let login = format!("{missing}:s3cret");
+        let environment = [("REDIS_URL", &*redis.url()), ("REDIS_AUTH", &login)];
+        Weir::start(&[("in_flight.yaml", IN_FLIGHT)], &environment)
+    };
+    for (missing, weir) in OWN.map(|missing| (missing, start(missing))) {
+        let acquire = descriptor(&[("flight", "x"), ("job", "1")]);
+        let acquire = request("rights", vec![acquire]);
+        let _ = weir.client().await.should_rate_limit(acquire).await;
+        let line = weir.wait_for_log("the Redis user lacks rights").await;
+        let effect = "limits with algorithm: concurrency get no answer";
+        assert!(
+            line.contains(&format!("{effect}; grant it +{missing}\"")),
+            "{missing}: {line}"
+        );
+    }
+}
+
+/// Without MULTI, keys that need none are decided, also over new connections; those that need it are
+/// decided with the first request after the right is granted again.
+#[tokio::test]
+async fn without_multi_only_the_keys_that_need_it_have_no_answer() {
+    let redis = RedisServer::start();
+    grant(&redis, &[&RIGHTS[..], &MONITOR_RIGHTS].concat());
+    let environment = [("REDIS_URL", &*redis.url()), ("REDIS_AUTH", "weir:s3cret")];
+    let weir = Weir::start(&[("limits.yaml", IN_FLIGHT)], &environment);
+    let mut client = weir.client().await;
+    let mut ask = async |key| {
+        let hit = request("rights", vec![descriptor(&[(key, "x")])]);
+        let answer = client.should_rate_limit(hit).await;
+        answer.map(drop).map_err(|status| status.code())
+    };
+    for key in ["plain", "bucket"] {
+        assert_eq!(ask(key).await, Ok(()), "{key}");
+    }
+    for right in ["multi", "exec"] {
+        redis.run::<()>(&["ACL", "SETUSER", "weir", &format!("-{right}")]);
+        redis.run::<()>(&["CLIENT", "KILL", "USER", "weir"]);
+        let is_refused = async {
+            while ask("plain").await.is_ok() {}
+            while ask("bucket").await.is_err() {}
+        };
+        let is_refused = tokio::time::timeout(Duration::from_secs(20), is_refused).await;
+        assert!(is_refused.is_ok(), "{right}");
+        for _ in 0..50 {
+            assert_eq!(ask("plain").await, Err(Code::Unavailable), "{right}");
+            assert_eq!(ask("bucket").await, Ok(()), "{right}");
+        }
+        redis.run::<()>(&["ACL", "SETUSER", "weir", &format!("+{right}")]);
+        assert_eq!(ask("plain").await, Ok(()), "{right}");
+    }
+}
+
 /// Answers like a proxy that shards by key: one reply for each command, and no transactions.
 fn answer_as_a_proxy(stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));

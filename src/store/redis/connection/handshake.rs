@@ -105,9 +105,8 @@ async fn handshake(
         return Err(RedisFailure::with(name, cause));
     }
     let time = match connection.replies().last() {
-        Some(Value::Array(values)) => values.first().and_then(time),
-        _ if !purpose.counts() => Some(Micros::default()),
-        _ => None,
+        Some(reply) if purpose.counts() => time(reply),
+        _ => Some(Micros::default()),
     };
     let time = time.ok_or(RedisFailure::new(error::PROTOCOL))?;
     Ok(Opened { connection, time })
@@ -138,7 +137,8 @@ fn write_steps(
         steps.push(ROLE);
     }
     let commands: &[&[u8]] = match purpose {
-        Purpose::Count | Purpose::CountOnPrimary => &[b"MULTI", b"TIME", b"EXEC"],
+        // Without MULTI, which not every request needs: one that does gets its error.
+        Purpose::Count | Purpose::CountOnPrimary => &[b"TIME"],
         Purpose::QueryCluster | Purpose::QuerySentinel => &[b"PING"],
         Purpose::Inspect => &[],
     };

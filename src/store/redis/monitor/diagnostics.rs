@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use super::queries::{MissingAccess, REQUIRED_FOR_USAGE, ServerConfig};
+use super::queries::{MissingAccess, ServerConfig};
 use crate::store::redis::topology::status::{Diagnostic, InfoReport, Urgency};
 
 /// The oldest version that Weir supports.
@@ -165,18 +165,9 @@ fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
             .iter()
             .map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|")))
             .collect();
-        let effect = if missing
-            .denied
-            .iter()
-            .all(|name| REQUIRED_FOR_USAGE.iter().any(|query| query[0] == *name))
-        {
-            "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or \
-             cannot be read"
-        } else {
-            "limits that need these commands get no answer"
-        };
         let text = format!(
-            "the Redis user lacks rights: {effect}; grant it {}",
+            "the Redis user lacks rights: {}; grant it {}",
+            missing.effects.join("; "),
             grants.join(" ")
         );
         return Some(warning("rights", text));

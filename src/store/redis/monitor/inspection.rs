@@ -17,15 +17,15 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::diagnostics::{self, Facts};
 use super::queries::{
-    self, CROSS_SLOT, FULL_COVERAGE, INFO, KEY, MissingAccess, Query, SAVE, STOPS_WRITES,
-    read_config,
+    self, CROSS_SLOT, FULL_COVERAGE, INFO, KEY, MissingAccess, NO_ANSWER, Query, SAVE,
+    STOPS_WRITES, read_config,
 };
 use crate::core::breaker::{CircuitState, Why};
 use crate::core::verdict::StoreError;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::error::{self, RedisFailure};
-use crate::store::redis::topology::deployment::Deployment;
+use crate::store::redis::topology::deployment::{Deployment, Uses};
 use crate::store::redis::topology::node::{Location, Node};
 use crate::store::redis::topology::slot_map::SlotMap;
 use crate::store::redis::topology::status::{Diagnostic, InfoReport, ServerStatus, Urgency};
@@ -59,8 +59,8 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
     let mut inspectors: HashMap<u64, Inspector> = HashMap::new();
     loop {
         let map = deployment.map();
-        // No rules are known here: what was tracked shows that a limit has usage.
-        let has_usage = deployment.usage.is_used();
+        let uses = deployment.uses();
+        let refusals = deployment.error_counters.count(error::NO_PERMISSION);
         let mut due = Vec::new();
         let mut others = HashMap::new();
         for node in &map.nodes {
@@ -79,7 +79,7 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
                     }));
                     Inspector::new(location)
                 });
-            if inspector.is_due(node, has_usage) {
+            if inspector.is_due(node, uses, refusals) {
                 due.push((node, inspector));
             } else {
                 others.insert(node.id, inspector);
@@ -89,6 +89,7 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
         inspectors = others;
         let (deployment, map) = (&deployment, &map);
         let inspections = due.into_iter().map(|(node, mut inspector)| async move {
+            inspector.refusals = refusals;
             inspector.inspect(deployment, map, node).await;
             (node.id, inspector)
         });
@@ -108,6 +109,10 @@ struct Inspector {
     failed_queries: u32,
     /// How many batches of requests the server had answered by the latest inspection.
     answered_batches: u64,
+    /// How often requests had been refused for a missing right by the latest inspection.
+    refusals: u64,
+    /// Whether the rights have to be checked, because requests were refused since they were.
+    rechecks_access: bool,
     /// Whether the circuit was open at the latest check.
     was_open: bool,
     /// Whether the log says that the server answers. `limiter::outages` logs that it does not.
@@ -121,10 +126,8 @@ struct ProbeConnection {
     /// The queries that the server refused here. They are not sent again, because each refusal may
     /// add an entry to the server's ACL LOG.
     refused: Vec<Query>,
-    /// Whether the required commands were tried here.
-    checked_access: bool,
-    /// Whether those of the index of usage were among them.
-    checked_usage: bool,
+    /// The uses whose commands were tried here; `None` if no commands were.
+    checked: Option<Uses>,
 }
 
 impl Inspector {
@@ -136,14 +139,16 @@ impl Inspector {
             interval: Duration::ZERO,
             failed_queries: 0,
             answered_batches: 0,
+            refusals: 0,
+            rechecks_access: false,
             was_open: false,
             has_answered: false,
             facts: Facts::default(),
         }
     }
 
-    /// `has_usage`: a limit with `track_usage` has counted.
-    fn is_due(&mut self, node: &Node, has_usage: bool) -> bool {
+    /// `refusals`: how often requests were refused for a missing right.
+    fn is_due(&mut self, node: &Node, uses: Uses, refusals: u64) -> bool {
         let is_open = node.state() == CircuitState::Open;
         if is_open && !std::mem::replace(&mut self.was_open, is_open) {
             // The log reports how long the server takes now.
@@ -157,10 +162,11 @@ impl Inspector {
         let Some(inspected_at) = self.inspected_at else {
             return true;
         };
-        let checks_usage = has_usage && self.failed_queries < MAX_FAILED_QUERIES;
+        let can_check = self.failed_queries < MAX_FAILED_QUERIES;
+        self.rechecks_access = refusals > self.refusals && self.facts.missing.is_empty();
         let is_soon = self.probe.as_mut().is_some_and(|probe| {
-            let is_usage_new = checks_usage && !probe.checked_usage;
-            is_usage_new || !probe.connection.is_quiet()
+            let is_new = probe.checked.is_some_and(|checked| checked != uses);
+            can_check && (is_new || self.rechecks_access) || !probe.connection.is_quiet()
         });
         let interval = if is_soon {
             RETRY_INTERVAL
@@ -265,16 +271,13 @@ impl Inspector {
                     Ok(opened) => ProbeConnection {
                         connection: opened.connection,
                         refused: Vec::new(),
-                        checked_access: false,
-                        checked_usage: false,
+                        checked: None,
                     },
                     // The server answers but the user lacks a right. After the login, the handshake
                     // sends only SELECT.
                     Err(failure) if failure.error == error::NO_PERMISSION => {
-                        self.facts.missing = MissingAccess {
-                            denied: vec!["SELECT"],
-                            ..MissingAccess::default()
-                        };
+                        self.facts.missing = MissingAccess::default();
+                        self.facts.missing.deny("SELECT", NO_ANSWER);
                         return Ok(None);
                     }
                     Err(failure) => return Err(failure),
@@ -290,8 +293,8 @@ impl Inspector {
             name => RedisFailure::new(name),
         })?;
         // An inspection that does not check the rights keeps the result of the latest one that did.
-        let has_usage = deployment.usage.is_used();
-        let is_checked = probe.checked_access && (probe.checked_usage || !has_usage);
+        let uses = deployment.uses();
+        let is_checked = probe.checked == Some(uses) && !self.rechecks_access;
         let checks_access = !is_checked || !missing.is_empty() || !self.facts.missing.is_empty();
         // Without EXEC the connection stays within the transaction and queues all further commands.
         let is_in_transaction = missing.denied.contains(&"EXEC") || missing.unknown == ["EXEC"];
@@ -301,10 +304,7 @@ impl Inspector {
         if !is_in_transaction && self.failed_queries < MAX_FAILED_QUERIES {
             let queried = self.query_facts(deployment, map, node, &mut probe, checks_access);
             match queried.await {
-                Ok(()) => {
-                    (self.failed_queries, probe.checked_access) = (0, true);
-                    probe.checked_usage |= has_usage;
-                }
+                Ok(()) => (self.failed_queries, probe.checked) = (0, Some(uses)),
                 // The server is up, because it has just answered.
                 Err(_) => self.failed_queries += 1,
             }
@@ -333,7 +333,7 @@ impl Inspector {
         let round_trip = began.elapsed();
         let mut missing = MissingAccess::default();
         for (name, reply) in COMMANDS.into_iter().zip(replies) {
-            match missing.note(name, reply) {
+            match missing.note(name, NO_ANSWER, reply) {
                 None => {}
                 // After a refused command, the following ones fail too, with other errors.
                 Some(_) if !missing.is_empty() => {}
@@ -377,14 +377,19 @@ impl Inspector {
             queries.push(CROSS_SLOT);
         }
         queries.retain(|query| !probe.refused.contains(query));
-        let mut required = Vec::new();
+        let mut required: Vec<(Query, &str)> = Vec::new();
         if checks_access {
-            let has_usage = deployment.usage.is_used();
-            required.extend(queries::required(&deployment.options.topology, has_usage));
-            required.retain(|query| key.is_some() || !query.contains(&KEY));
+            let purposes = queries::purposes(&deployment.options.topology, deployment.uses());
+            for (effect, queries) in purposes {
+                required.extend(queries.iter().map(|query| (*query, effect)));
+            }
+            required.retain(|(query, _)| key.is_some() || !query.contains(&KEY));
         }
         let out = probe.connection.outgoing();
-        for query in queries.iter().chain(&required) {
+        for query in queries
+            .iter()
+            .chain(required.iter().map(|(query, _)| query))
+        {
             let [key, foreign_key] =
                 [&key, &foreign_key].map(|key| key.as_deref().unwrap_or_default());
             queries::write(query, key, foreign_key, out);
@@ -407,9 +412,9 @@ impl Inspector {
                 reply => read_config(&mut self.facts.config, query, reply),
             }
         }
-        for (query, reply) in required.iter().zip(replies) {
+        for ((query, effect), reply) in required.iter().zip(replies) {
             // Other errors say nothing about the access.
-            let _ = self.facts.missing.note(query[0], reply);
+            let _ = self.facts.missing.note(query[0], effect, reply);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use bb8_redis::redis::Value;
 
 use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error;
+use crate::store::redis::topology::deployment::Uses;
 use crate::store::redis::wire::commands::CommandBuffer;
 
 /// A command in a form that changes nothing: its name, which may be two words, and its arguments.
@@ -34,54 +35,80 @@ pub(super) const CROSS_SLOT: Query = &[
     FOREIGN_KEY,
 ];
 
+/// Commands that Weir needs for one purpose: what does not work without them, and one form of each
+/// that changes nothing.
+pub(super) type Purpose = (&'static str, &'static [Query]);
+
+/// The effect if a command of requests is missing.
+pub(super) const NO_ANSWER: &str = "limits that need these commands get no answer";
+
 /// The commands that every request may need, except MULTI, EXEC and TIME, which every inspection
 /// sends first. The commands of scripts are among them, because a script has the rights of its
 /// user.
-const REQUIRED: [Query; 11] = [
-    // A user with the right gets an error about the value, which is not an integer.
-    &["INCRBY", KEY, "x"],
-    &["EXPIRE", KEY, "1"],
-    &["GET", KEY],
-    &["MGET", KEY],
-    &["SET", KEY, "0", "XX", "PX", "1"],
-    &["GETRANGE", KEY, "0", "0"],
-    &["SETRANGE", KEY, "0", ""],
-    &["STRLEN", KEY],
-    &["PEXPIRE", KEY, "1"],
-    &["EVAL", "return 1", "0"],
-    // The hash of the script above.
-    &["EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"],
-];
+const REQUESTS: Purpose = (
+    NO_ANSWER,
+    &[
+        // A user with the right gets an error about the value, which is not an integer.
+        &["INCRBY", KEY, "x"],
+        &["EXPIRE", KEY, "1"],
+        &["GET", KEY],
+        &["MGET", KEY],
+        &["SET", KEY, "0", "XX", "PX", "1"],
+        &["GETRANGE", KEY, "0", "0"],
+        &["SETRANGE", KEY, "0", ""],
+        &["STRLEN", KEY],
+        &["PEXPIRE", KEY, "1"],
+        &["EVAL", "return 1", "0"],
+        // The hash of the script above.
+        &["EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"],
+    ],
+);
 
 /// Tells a primary from a replica. Source: redis.io, the page of ROLE.
-const REQUIRED_BEHIND_SENTINELS: Query = &["ROLE"];
+const BEHIND_SENTINELS: Purpose = (NO_ANSWER, &[&["ROLE"]]);
 
 /// Discovery of the slots, and redirects. ASKING is last, because it applies to the command that
 /// follows, which is MULTI and has no key.
-const REQUIRED_IN_A_CLUSTER: [Query; 3] = [&["PING"], &["CLUSTER SLOTS"], &["ASKING"]];
+const IN_A_CLUSTER: Purpose = (NO_ANSWER, &[&["PING"], &["CLUSTER SLOTS"], &["ASKING"]]);
 
-/// The commands of the index of usage, for a deployment with limits that have `track_usage`.
-pub(super) const REQUIRED_FOR_USAGE: [Query; 5] = [
-    &["ZADD", KEY, "XX", "0", "x"],
-    &["ZREMRANGEBYRANK", KEY, "0", "0"],
-    &["ZRANGE", KEY, "0", "0", "REV"],
-    &["ZREM", KEY, "x"],
-    &["ZCARD", KEY],
-];
+/// The sets of holders of limits with `algorithm: concurrency`.
+const CONCURRENCY: Purpose = (
+    "limits with algorithm: concurrency get no answer",
+    &[
+        &["ZCOUNT", KEY, "0", "0"],
+        &["ZSCORE", KEY, "x"],
+        &["ZADD", KEY, "XX", "0", "x"],
+        &["ZREM", KEY, "x"],
+        &["ZRANGEBYSCORE", KEY, "0", "0"],
+        &["ZREVRANGEBYSCORE", KEY, "0", "0"],
+        &["ZREMRANGEBYSCORE", KEY, "0", "0"],
+    ],
+);
 
-/// One form of each command that requests need.
-pub(super) fn required(topology: &Topology, has_usage: bool) -> impl Iterator<Item = Query> {
-    let further: &[Query] = match topology {
-        Topology::Single(_) => &[],
-        Topology::Sentinel { .. } => &[REQUIRED_BEHIND_SENTINELS],
-        Topology::Cluster(_) => &REQUIRED_IN_A_CLUSTER,
+/// The index of usage, of limits with `track_usage`.
+const USAGE: Purpose = (
+    "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or \
+             cannot be read",
+    &[
+        &["ZADD", KEY, "XX", "0", "x"],
+        &["ZREMRANGEBYRANK", KEY, "0", "0"],
+        &["ZRANGE", KEY, "0", "0", "REV"],
+        &["ZREM", KEY, "x"],
+        &["ZCARD", KEY],
+    ],
+);
+
+/// The purposes of a deployment for which commands are needed.
+pub(super) fn purposes(topology: &Topology, uses: Uses) -> Vec<Purpose> {
+    let of_topology = match topology {
+        Topology::Single(_) => None,
+        Topology::Sentinel { .. } => Some(BEHIND_SENTINELS),
+        Topology::Cluster(_) => Some(IN_A_CLUSTER),
     };
-    let usage = if has_usage {
-        &REQUIRED_FOR_USAGE[..]
-    } else {
-        &[]
-    };
-    REQUIRED.iter().chain(further).chain(usage).copied()
+    let holders = uses.holders.then_some(CONCURRENCY);
+    let usage = uses.usage.then_some(USAGE);
+    let further = of_topology.into_iter().chain(holders).chain(usage);
+    std::iter::once(REQUESTS).chain(further).collect()
 }
 
 /// Encodes a query.
@@ -117,6 +144,8 @@ pub(crate) struct ServerConfig {
 pub(crate) struct MissingAccess {
     /// Commands that the user has no right to.
     pub(crate) denied: Vec<&'static str>,
+    /// What does not work without them.
+    pub(crate) effects: Vec<&'static str>,
     /// Whether the user has no right to Weir's keys.
     pub(crate) keys: bool,
     /// Commands that the server does not know.
@@ -128,9 +157,23 @@ impl MissingAccess {
         self.denied.is_empty() && self.unknown.is_empty() && !self.keys
     }
 
+    /// Notes that the user has no right to a command, which has this effect.
+    pub(crate) fn deny(&mut self, name: &'static str, effect: &'static str) {
+        for (list, text) in [(&mut self.denied, name), (&mut self.effects, effect)] {
+            if !list.contains(&text) {
+                list.push(text);
+            }
+        }
+    }
+
     /// Notes the reply to the command `name`, which shows whether the user may use it and whether
     /// the server knows it. Returns the name of any other error.
-    pub(crate) fn note(&mut self, name: &'static str, reply: &Value) -> Option<&'static str> {
+    pub(crate) fn note(
+        &mut self,
+        name: &'static str,
+        effect: &'static str,
+        reply: &Value,
+    ) -> Option<&'static str> {
         let Value::ServerError(error) = reply else {
             return None;
         };
@@ -138,7 +181,7 @@ impl MissingAccess {
         match error::name(error::classify(error)) {
             // An error about a command says "to run the 'get' command". Any other NOPERM is about
             // keys.
-            error::NO_PERMISSION if text.contains("to run the") => self.denied.push(name),
+            error::NO_PERMISSION if text.contains("to run the") => self.deny(name, effect),
             error::NO_PERMISSION => self.keys = true,
             error::UNSUPPORTED => self.unknown.push(name),
             other => return Some(other),
@@ -188,6 +231,35 @@ mod tests {
     use bb8_redis::redis::parse_redis_value;
 
     use super::*;
+
+    /// deploy/redis.md grants the commands of every purpose, and no others but those of overrides.
+    #[test]
+    fn the_page_of_rights_has_the_commands_of_every_purpose() {
+        let page = crate::testing::repository_file("deploy/redis.md");
+        let (_, rights) = page.split_once("## Rights").expect("a section");
+        let (rights, _) = rights.split_once("\n## ").expect("an end");
+        for (begin, purpose) in [
+            ("+time ", REQUESTS),
+            ("behind\nSentinels", BEHIND_SENTINELS),
+            ("in a cluster", IN_A_CLUSTER),
+            ("`algorithm: concurrency` need `", CONCURRENCY),
+            ("#usage) need `", USAGE),
+        ] {
+            let names = purpose.1.iter().map(|query| query[0].to_lowercase());
+            let names: Vec<_> = names.map(|name| name.replace(' ', "|")).collect();
+            let granted = |name: &String| rights.contains(&format!("+{name}"));
+            assert!(names.iter().all(granted), "{begin}: {names:?}");
+            if begin.ends_with('`') {
+                let (_, list) = rights.split_once(begin).expect("a list");
+                let (list, _) = list.split_once('`').expect("an end");
+                let mut list: Vec<_> = list.split(' ').map(|name| &name[1..]).collect();
+                let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+                list.sort_unstable();
+                names.sort_unstable();
+                assert_eq!(list, names);
+            }
+        }
+    }
 
     #[test]
     fn a_node_has_to_run_undeclared_keys_of_its_own_and_to_refuse_others() {

@@ -171,8 +171,15 @@ async fn count_hit(
         for answer in &replies[0].answers {
             match answer {
                 Ok(_) | Err(StoreError::Data(_)) => {}
-                // The server works. The slot is migrating or has moved.
-                Err(StoreError::NotExecuted(error::MOVED | error::ASK | error::TRY_AGAIN)) => {}
+                // The server works. The slot is migrating or has moved, or the user lacks a right
+                // that other requests may not need.
+                Err(StoreError::NotExecuted(
+                    error::MOVED
+                    | error::ASK
+                    | error::TRY_AGAIN
+                    | error::NO_PERMISSION
+                    | error::UNSUPPORTED,
+                )) => {}
                 Err(error) => return Err(*error),
             }
         }

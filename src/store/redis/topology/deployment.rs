@@ -47,8 +47,20 @@ pub struct Deployment {
     pub(crate) retries: AtomicU64,
     /// Why the latest attempt to find the servers failed.
     failed_discovery: Mutex<Option<RedisFailure>>,
+    /// Whether requests had limits with `algorithm: concurrency`.
+    pub(crate) has_holders: AtomicBool,
     /// What a writer of usage has to write.
     pub(crate) usage: Arc<UsageQueue>,
+}
+
+/// The uses of a deployment that need commands of their own. No rules are known here: a use begins
+/// with the first request that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Uses {
+    /// Limits with `algorithm: concurrency`.
+    pub(crate) holders: bool,
+    /// Limits with `track_usage`.
+    pub(crate) usage: bool,
 }
 
 /// A server that cannot be used.
@@ -94,6 +106,7 @@ impl Deployment {
             unknown_outcomes: AtomicU64::default(),
             retries: AtomicU64::default(),
             failed_discovery: Mutex::default(),
+            has_holders: AtomicBool::new(false),
             usage: Arc::default(),
         };
         let node = match &deployment.options.topology {
@@ -223,6 +236,13 @@ impl Deployment {
     pub fn is_usable(&self) -> bool {
         let is_usable = |node: &Arc<Node>| node.is_available() && node.latest_status.load().is_up;
         self.map.load().nodes.iter().any(is_usable)
+    }
+
+    pub(crate) fn uses(&self) -> Uses {
+        Uses {
+            holders: self.has_holders.load(Ordering::Relaxed),
+            usage: self.usage.is_used(),
+        }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
