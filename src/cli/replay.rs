@@ -1,9 +1,8 @@
 //! `weir replay`: what limit files would do to a trace of requests, with the time of the trace in
 //! the place of the clock.
 //!
-//! `trace` reads rows in the order of time, or `workload` makes them up; `engine` decides them by
-//! the service's own functions, `tally` and `compare` count, and `result` and `report` are what the
-//! reader sees.
+//! `trace` reads rows in the order of time, `engine` decides them by the service's own functions,
+//! `tally` and `compare` count, and `result` and `report` are what the reader sees.
 
 mod compare;
 mod engine;
@@ -13,7 +12,6 @@ mod tally;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trace;
-mod workload;
 
 use std::fs::File;
 use std::io::Read;
@@ -39,11 +37,10 @@ use crate::live::overrides::read_overrides;
 use crate::process::settings::ReadFlags;
 use crate::service::rls::decode::decode_into;
 use compare::Compare;
-use engine::{Engine, Setup, Variant};
+use engine::{Decided, Engine, Setup, Variant};
 use result::{Difference, Outcome, Report};
 use tally::{Series, Tally};
 use trace::{BadRows, Row, Trace};
-use workload::{Workload, WorkloadFlags};
 
 /// The exit code where more is newly refused than may be.
 const TOO_MANY_REFUSED: u8 = 3;
@@ -64,15 +61,14 @@ const MAX_NAMED: usize = 10;
 pub(super) struct Replay {
     /// File of requests: JSON lines, CSV, or an access log of Envoy; `-` reads stdin. It may be in
     /// gzip
-    #[arg(required_unless_present = "workload")]
-    trace: Option<PathBuf>,
+    trace: PathBuf,
     /// Folder of limit files, or one file; a second one is compared with the first
     #[arg(long, required = true, value_name = "PATH")]
     config: Vec<PathBuf>,
     /// File of overrides, as OVERRIDES_FILE; they apply until their ends, in the time of the trace
     #[arg(long, value_name = "FILE")]
     overrides: Option<PathBuf>,
-    /// Descriptor of the requests of CSV, an access log or a workload, such as
+    /// Descriptor of the requests of CSV or an access log, such as
     /// 'path={path},user={user}', where {name} is a column or a field; without one of its fields it
     /// is left out, as by Envoy. May stand several times
     #[arg(long, value_name = "TEMPLATE", value_parser = template)]
@@ -109,8 +105,6 @@ pub(super) struct Replay {
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     #[command(flatten)]
-    workload: WorkloadFlags,
-    #[command(flatten)]
     read: ReadFlags,
 }
 
@@ -145,15 +139,16 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
         return Err(UsageError(wrong.to_owned()).into());
     }
     let mut pass = Pass::new(replay)?;
-    let (mut rows, progress) = Rows::open(replay)?;
-    while let Some(row) = rows.next()? {
+    let (mut trace, progress) = open(replay)?;
+    while let Some(row) = trace.next()? {
         pass.row(&row);
         if pass.rows.is_multiple_of(ROWS_PER_LOOK) {
-            rows.show(&progress, pass.rows, row.at);
+            let at = people::instant(people::timestamp(row.at));
+            progress.set_message(format!("{} rows, {at}", pass.rows));
         }
     }
     progress.finish_and_clear();
-    let report = pass.report(replay, rows.left_out())?;
+    let report = pass.report(replay, trace)?;
     if let Some(path) = &replay.html {
         std::fs::write(path, report::page(&report))
             .with_context(|| format!("{} cannot be written", path.display()))?;
@@ -173,64 +168,26 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Where rows come from.
-enum Rows {
-    Trace(Box<Trace>),
-    Workload(Box<Workload>),
-}
-
-impl Rows {
-    /// With the progress, which is shown on a terminal.
-    fn open(replay: &Replay) -> anyhow::Result<(Self, ProgressBar)> {
-        let requests = || Requests {
-            domain: replay.domain.clone(),
-            templates: replay.descriptor.clone(),
-            hits: replay.hits.clone(),
-            random: fastrand::Rng::with_seed(replay.workload.seed),
-        };
-        if let Some(workload) = Workload::new(&replay.workload, requests())? {
-            let progress = bar(Some(workload.end().since(workload::BEGIN).micros()))?;
-            return Ok((Self::Workload(Box::new(workload)), progress));
-        }
-        let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
-        let (stream, bytes): (Box<dyn Read>, _) = if path == Path::new("-") {
-            (Box::new(std::io::stdin()), None)
-        } else {
-            let unreadable = || format!("{} cannot be read", path.display());
-            let file = File::open(path).with_context(unreadable)?;
-            let bytes = file.metadata().with_context(unreadable)?.len();
-            (Box::new(file), Some(bytes))
-        };
-        let progress = bar(bytes)?;
-        let trace = Trace::new(progress.wrap_read(stream), requests(), replay.sort)?;
-        Ok((Self::Trace(Box::new(trace)), progress))
-    }
-
-    fn next(&mut self) -> anyhow::Result<Option<Row>> {
-        match self {
-            Self::Trace(trace) => trace.next(),
-            Self::Workload(workload) => Ok(workload.next()),
-        }
-    }
-
-    /// Shows the progress. That of a trace counts its bytes by itself.
-    fn show(&self, progress: &ProgressBar, rows: u64, at: Micros) {
-        progress.set_message(format!(
-            "{rows} rows, {}",
-            people::instant(people::timestamp(at))
-        ));
-        if let Self::Workload(_) = self {
-            progress.set_position(at.since(workload::BEGIN).micros());
-        }
-    }
-
-    /// The rows that could not be read, and how many lines have no request.
-    fn left_out(self) -> (BadRows, u64) {
-        match self {
-            Self::Trace(trace) => (trace.bad, trace.passed_over),
-            Self::Workload(_) => Default::default(),
-        }
-    }
+/// The trace, and the progress, which is shown on a terminal.
+fn open(replay: &Replay) -> anyhow::Result<(Trace, ProgressBar)> {
+    let requests = Requests {
+        domain: replay.domain.clone(),
+        templates: replay.descriptor.clone(),
+        hits: replay.hits.clone(),
+        random: fastrand::Rng::with_seed(0),
+    };
+    let path = &replay.trace;
+    let (stream, bytes): (Box<dyn Read>, _) = if path == Path::new("-") {
+        (Box::new(std::io::stdin()), None)
+    } else {
+        let unreadable = || format!("{} cannot be read", path.display());
+        let file = File::open(path).with_context(unreadable)?;
+        let bytes = file.metadata().with_context(unreadable)?.len();
+        (Box::new(file), Some(bytes))
+    };
+    let progress = bar(bytes)?;
+    let trace = Trace::new(progress.wrap_read(stream), requests, replay.sort)?;
+    Ok((trace, progress))
 }
 
 /// A bar of so much work, where that is known.
@@ -327,29 +284,25 @@ impl Pass {
         let first = self.times.map_or(row.at, |(first, _)| first);
         self.times = Some((first, row.at));
         let duration = row.duration.or(self.duration);
-        let mut before = None;
-        for run in &mut self.runs {
-            let picked = run.engine.pick(&ask, duration);
-            let ask = picked.as_ref().unwrap_or(&ask);
-            let decided = run.engine.decide(row.at, duration, ask, &row.message);
-            run.tally.observe(row.at, ask, &decided);
-            match (&mut self.compare, before.take()) {
-                (Some(compare), Some(before)) => compare.observe(&before, &decided),
-                (Some(_), None) => before = Some(decided),
-                (None, _) => {}
-            }
+        let decide = |run: &mut Run| run.engine.decide(row.at, duration, &ask);
+        let decided: Vec<_> = self.runs.iter_mut().map(decide).collect();
+        let outcomes: Vec<_> = decided.iter().map(Decided::outcomes).collect();
+        for ((run, decided), outcomes) in self.runs.iter_mut().zip(&decided).zip(&outcomes) {
+            let is_refused = outcomes.is_over_limit;
+            run.engine.end_later(row.at, duration, decided, is_refused);
+            run.tally.observe(row.at, &ask, decided, outcomes);
+        }
+        if let (Some(compare), [before, after]) = (&mut self.compare, &outcomes[..]) {
+            compare.observe(before, after);
         }
     }
 
-    /// What it found. `bad` are the rows that could not be read before.
+    /// The result, with what the trace says of its rows.
     ///
     /// # Errors
     /// Too many rows are bad.
-    fn report(
-        self,
-        replay: &Replay,
-        (mut bad, passed_over): (BadRows, u64),
-    ) -> anyhow::Result<Report> {
+    fn report(self, replay: &Replay, trace: Trace) -> anyhow::Result<Report> {
+        let mut bad = trace.bad;
         bad.merge(&self.bad);
         bad.check(self.rows)?;
         let outcome = |run: &Run| Outcome::new(run.name.clone(), &run.engine, &run.tally);
@@ -359,7 +312,7 @@ impl Pass {
             from: self.times.map(|_| tally::instant(first)),
             until: self.times.map(|_| tally::instant(last)),
             seconds: last.since(first).micros() as f64 / 1e6,
-            passed_over,
+            passed_over: trace.passed_over,
             bad_rows: bad,
             algorithms_of: replay.algorithms.clone(),
             configurations: self.runs.iter().map(outcome).collect(),

@@ -1,8 +1,8 @@
 //! What changes from one configuration to another: which requests are refused that were admitted,
 //! which are admitted that were refused, and whose they are.
 
-use super::engine::Decided;
 use super::tally::Ranked;
+use crate::limits::plan::Outcomes;
 
 /// The difference between two configurations.
 #[derive(Debug, Default)]
@@ -20,12 +20,11 @@ pub(super) struct Changed {
 }
 
 impl Compare {
-    /// Compares two decisions on one request.
-    pub(super) fn observe(&mut self, before: &Decided, after: &Decided) {
-        let (was, is) = (before.outcomes(), after.outcomes());
+    /// Compares the outcomes of one request.
+    pub(super) fn observe<'o>(&mut self, was: &Outcomes<'o>, is: &Outcomes<'o>) {
         let (changed, refusing) = match (was.is_over_limit, is.is_over_limit) {
-            (false, true) => (&mut self.newly_refused, &is),
-            (true, false) => (&mut self.newly_admitted, &was),
+            (false, true) => (&mut self.newly_refused, is),
+            (true, false) => (&mut self.newly_admitted, was),
             _ => return,
         };
         changed.requests += 1;

@@ -4,33 +4,29 @@
 //! It is the memory store of one process that is fast enough: no deadline passes but the caller's,
 //! no failure policy answers, and no denial cache is in front.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use crate::core::algorithm::{self, Algorithm, AlgorithmKind, Arrival};
-use crate::core::ask::{Ask, Descriptor, Entry};
+use crate::core::ask::Ask;
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{Decision, Decisions};
 use crate::limiter::longest_delay;
 use crate::limits::overrides::Overrides;
-use crate::limits::plan::{self, Checks, Outcomes, Plan};
+use crate::limits::plan::{self, CheckIndex, CheckIndices, Checks, Fate, Outcomes, Plan, Slot};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::{Amount, Limit, LimitId};
-use crate::service::rls::decode::decode;
 use crate::store::{Memory, memory};
 
 /// Rows between two sweeps of a shard, so that keys which have recovered leave the store.
 const ROWS_PER_SWEEP: u64 = 256;
 
-/// Requests in flight at most whose ends are known. A limit forgets those beyond after its
+/// Bytes of requests in flight whose ends are known. A limit forgets those beyond after its
 /// `max_duration`.
-const MAX_IN_FLIGHT: usize = 1_000_000;
-
-/// Bytes of their messages.
-const MAX_IN_FLIGHT_BYTES: usize = 256 << 20;
+const MAX_IN_FLIGHT_BYTES: usize = 1 << 30;
 
 /// What a configuration is run with.
 pub(super) struct Setup {
@@ -87,11 +83,9 @@ impl Variant {
 pub(super) struct Engine {
     setup: Setup,
     store: Memory,
-    /// Some limits count requests in flight.
-    counts_in_flight: bool,
     /// Requests in flight, in the order of their ends.
     ends: BinaryHeap<Reverse<End>>,
-    /// The bytes of their messages.
+    /// Their bytes.
     in_flight_bytes: usize,
     rows: u64,
     /// Descriptors of limits of requests in flight without a duration, which are left out.
@@ -101,13 +95,39 @@ pub(super) struct Engine {
 }
 
 /// The end of a request in flight.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct End {
     at: Micros,
-    /// Its row, so that requests end in their order.
+    /// Its row, because requests of one instant end in their order.
     row: u64,
-    message: Box<[u8]>,
+    /// What releases it.
+    release: Box<Checks>,
 }
+
+impl End {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.release.bytes()
+    }
+}
+
+impl Ord for End {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.row).cmp(&(other.at, other.row))
+    }
+}
+
+impl PartialOrd for End {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for End {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for End {}
 
 /// What was decided on a row.
 pub(super) struct Decided {
@@ -130,9 +150,7 @@ impl Engine {
     /// An empty store as that of a service with default settings, but without usage records, which
     /// decide nothing.
     pub(super) fn new(setup: Setup) -> Self {
-        let counts_in_flight = setup.rules.limits().any(Limit::counts_in_flight);
         Self {
-            counts_in_flight,
             store: Memory::new(memory::Options {
                 usage_bytes: 0,
                 ..memory::Options::default()
@@ -151,71 +169,33 @@ impl Engine {
         &self.setup.rules
     }
 
-    /// Whether one limit only is asked.
-    pub(super) const fn is_variant(&self) -> bool {
-        self.setup.variant.is_some()
-    }
-
     /// Keys that left the store because it was full.
     pub(super) fn evicted(&self) -> u64 {
         self.store.size().evicted
     }
 
-    /// The descriptors of a request that are decided, where not all are: without those of limits of
-    /// requests in flight, if its `duration` is not known, or only those of the one limit.
-    pub(super) fn pick<'a>(&mut self, ask: &Ask<'a>, duration: Option<Span>) -> Option<Ask<'a>> {
-        let leaves_out = self.counts_in_flight && duration.is_none();
-        if self.setup.variant.is_none() && !leaves_out {
-            return None;
-        }
-        let picked = some(ask, |descriptor, entries| {
-            let found = self.setup.rules.find(ask.domain, entries).limit();
-            let found = found.filter(|_| descriptor.limit.is_none());
-            let is_in = match &self.setup.variant {
-                Some(variant) => found.is_some_and(|found| found.limit.id == variant.limit),
-                None => !found.is_some_and(|found| found.limit.counts_in_flight()),
-            };
-            is_in.then_some(*descriptor)
-        });
-        self.left_out += (ask.len() - picked.len()) as u64;
-        Some(picked)
-    }
-
-    /// Decides a request that is sent `at` and takes `duration`, if that is known. `message` is it.
-    pub(super) fn decide(
-        &mut self,
-        at: Micros,
-        duration: Option<Span>,
-        ask: &Ask<'_>,
-        message: &[u8],
-    ) -> Decided {
+    /// Decides a request that is sent `at`. Without its `duration`, limits of requests in flight are
+    /// left out.
+    pub(super) fn decide(&mut self, at: Micros, duration: Option<Span>, ask: &Ask<'_>) -> Decided {
         self.end_before(at);
         self.rows += 1;
         if self.rows.is_multiple_of(ROWS_PER_SWEEP) {
             let _ = self.store.sweep(at);
             self.store.maintain();
         }
-        let decided = self.decide_all(at, ask);
-        if let Some(duration) = duration
-            && decided.plan.checks.has_holders()
-        {
-            // The stream of a refused request is done at once.
-            let is_refused = decided.outcomes().is_over_limit;
-            let lasts = if is_refused { Span::ZERO } else { duration };
-            self.end_at(at + decided.delay + lasts, message);
-        }
-        decided
-    }
-
-    fn decide_all(&self, at: Micros, ask: &Ask<'_>) -> Decided {
         let setup = &self.setup;
         let overrides = setup.overrides.as_ref().map(|all| all.at(at));
         let mut plan = Plan::with_overrides(&setup.rules, overrides, ask, &setup.plan);
         if let Some(variant) = &setup.variant {
-            let all = plan.checks.indices();
-            let checks = plan.checks.subset(&all, |own| variant.of(own), |_| true);
-            plan.checks = Arc::new(checks);
+            plan.slots.retain(|slot| slot.limit == Some(variant.limit));
             plan.trials = None;
+            pick(&mut plan, |_| true, |own| variant.of(own));
+        } else if duration.is_none() && plan.checks.has_holders() {
+            let is_held = |slot: &Slot| {
+                slot.limit
+                    .is_some_and(|id| setup.rules.limit(id).counts_in_flight())
+            };
+            self.left_out += pick(&mut plan, |slot| !is_held(slot), |own| own);
         }
         let decisions = self.ask(at, &plan.checks);
         let trials = plan.trials.as_ref();
@@ -225,6 +205,35 @@ impl Engine {
             decisions,
             plan,
         }
+    }
+
+    /// Has what a request holds, which was decided `at`, end after its duration; at once if it is
+    /// refused, as its stream.
+    pub(super) fn end_later(
+        &mut self,
+        at: Micros,
+        duration: Option<Span>,
+        decided: &Decided,
+        is_refused: bool,
+    ) {
+        let checks = &decided.plan.checks;
+        let acquires: CheckIndices = checks.acquires().collect();
+        if acquires.is_empty() {
+            return;
+        }
+        let lasts = duration.filter(|_| !is_refused).unwrap_or(Span::ZERO);
+        let end = End {
+            at: at + decided.delay + lasts,
+            row: self.rows,
+            release: Box::new(checks.taken_back(&acquires)),
+        };
+        let bytes = self.in_flight_bytes + end.bytes();
+        if bytes > MAX_IN_FLIGHT_BYTES {
+            self.not_released += 1;
+            return;
+        }
+        self.in_flight_bytes = bytes;
+        self.ends.push(Reverse(end));
     }
 
     fn ask(&self, now: Micros, checks: &Checks) -> Decisions {
@@ -243,54 +252,40 @@ impl Engine {
             .collect()
     }
 
-    /// Has a request end at this instant.
-    fn end_at(&mut self, at: Micros, message: &[u8]) {
-        let bytes = self.in_flight_bytes + message.len();
-        if self.ends.len() < MAX_IN_FLIGHT && bytes <= MAX_IN_FLIGHT_BYTES {
-            self.in_flight_bytes = bytes;
-            let (row, message) = (self.rows, message.into());
-            self.ends.push(Reverse(End { at, row, message }));
-        } else {
-            self.not_released += 1;
-        }
-    }
-
-    /// Releases what requests hold that end until this instant, as Envoy does when their streams
-    /// are done: negative hits of the same descriptors.
+    /// Releases what requests hold that end until this instant.
     fn end_before(&mut self, now: Micros) {
         while let Some(Reverse(end)) = self.ends.peek()
             && end.at <= now
-            && let Some(Reverse(End { at, message, .. })) = self.ends.pop()
+            && let Some(Reverse(end)) = self.ends.pop()
         {
-            self.in_flight_bytes -= message.len();
-            // It was decoded before.
-            let Ok(ask) = decode(&message) else { continue };
-            let releases = some(&ask, |descriptor, entries| {
-                let found = self.setup.rules.find(ask.domain, entries).limit()?;
-                let mut release = *descriptor;
-                release.is_negative_hits = true;
-                let is_held = found.limit.counts_in_flight() && ask.hits(descriptor) > 0;
-                is_held.then_some(release)
-            });
-            let _ = self.decide_all(at, &releases);
+            self.in_flight_bytes -= end.bytes();
+            let _ = self.ask(end.at, &end.release);
         }
     }
 }
 
-/// The same request with these descriptors only.
-fn some<'a>(
-    ask: &Ask<'a>,
-    pick: impl Fn(&Descriptor, &[Entry<'_>]) -> Option<Descriptor>,
-) -> Ask<'a> {
-    let mut some = Ask::default();
-    (some.domain, some.hits_addend) = (ask.domain, ask.hits_addend);
-    for (descriptor, entries) in ask.descriptors() {
-        if let Some(descriptor) = pick(descriptor, entries) {
-            for &entry in entries {
-                some.push(entry);
+/// Leaves the checks of other slots out of a plan, with another algorithm for those that stay.
+/// Returns how many are left out.
+fn pick(
+    plan: &mut Plan,
+    stays: impl Fn(&Slot) -> bool,
+    change: impl Fn(Algorithm) -> Algorithm,
+) -> u64 {
+    let (mut picked, mut left_out) = (CheckIndices::new(), 0);
+    for slot in &mut plan.slots {
+        let stays = stays(slot);
+        match &mut slot.fate {
+            Fate::Checked(checked) if stays => {
+                let own = std::mem::replace(&mut checked.check, CheckIndex(picked.len()));
+                picked.push(own);
             }
-            some.close(descriptor);
+            Fate::Checked(_) => {
+                slot.fate = Fate::Free;
+                left_out += 1;
+            }
+            _ => {}
         }
     }
-    some
+    plan.checks = Arc::new(plan.checks.subset(&picked, change, |_| false));
+    left_out
 }

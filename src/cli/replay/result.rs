@@ -146,18 +146,14 @@ impl Outcome {
 fn notes(engine: &Engine, tally: &Tally) -> Vec<String> {
     let notes = [
         (
-            if engine.is_variant() {
-                0
-            } else {
-                engine.left_out
-            },
+            engine.left_out,
             "descriptors of limits of requests in flight are left out, because their durations are \
              unknown; write --duration",
         ),
         (
             engine.not_released,
-            "requests in flight were not released before max_duration, because more than a million \
-             were in flight",
+            "requests in flight were not released before max_duration, because too many were in \
+             flight",
         ),
         (
             engine.evicted(),

@@ -11,7 +11,7 @@ use super::engine::Decided;
 use crate::core::ask::Ask;
 use crate::core::time::{Micros, Span, people};
 use crate::limits::plan::key::name_of;
-use crate::limits::plan::{By, Outcome};
+use crate::limits::plan::{By, Outcome, Outcomes};
 use crate::limits::rules::limit::LimitId;
 
 /// Subjects whose counts are kept, in each configuration: as many keys as the memory store has by
@@ -87,8 +87,13 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Counts what was decided on a request that was sent `at`.
-    pub(super) fn observe(&mut self, at: Micros, ask: &Ask<'_>, decided: &Decided) {
-        let outcomes = decided.outcomes();
+    pub(super) fn observe(
+        &mut self,
+        at: Micros,
+        ask: &Ask<'_>,
+        decided: &Decided,
+        outcomes: &Outcomes<'_>,
+    ) {
         for (slot, outcome) in outcomes.each.iter().enumerate() {
             match outcome.by {
                 By::Check { .. } => self.check(at, outcome, outcomes.is_undone),

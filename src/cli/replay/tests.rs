@@ -217,7 +217,7 @@ fn rows_are_decided_as_by_the_service() {
         let (mut found, mut refused) = (Vec::new(), 0);
         while let Some(row) = trace.next().expect("in order") {
             let ask = decode(&row.message).expect("a request");
-            let decided = engine.decide(row.at, None, &ask, &row.message);
+            let decided = engine.decide(row.at, None, &ask);
             let Decided {
                 plan,
                 decisions,
@@ -240,6 +240,14 @@ fn rows_are_decided_as_by_the_service() {
     }
 }
 
+/// Whether a request is admitted, which ends after its duration.
+fn is_admitted(engine: &mut Engine, at: Micros, duration: Option<Span>, ask: &Ask<'_>) -> bool {
+    let decided = engine.decide(at, duration, ask);
+    let is_refused = decided.outcomes().is_over_limit;
+    engine.end_later(at, duration, &decided, is_refused);
+    !is_refused
+}
+
 /// A request of a limit of requests in flight.
 fn in_flight(engine: &mut Engine, secs: u64, duration: Option<u64>, id: &str) -> bool {
     let request = format!(
@@ -248,10 +256,7 @@ fn in_flight(engine: &mut Engine, secs: u64, duration: Option<u64>, id: &str) ->
     let message = json::request(request.as_bytes()).expect("a request");
     let ask = decode(&message).expect("a request");
     let duration = duration.map(Span::from_secs);
-    let picked = engine.pick(&ask, duration);
-    let ask = picked.as_ref().unwrap_or(&ask);
-    let decided = engine.decide(Micros(secs * 1_000_000), duration, ask, &message);
-    !decided.outcomes().is_over_limit
+    is_admitted(engine, Micros(secs * 1_000_000), duration, &ask)
 }
 
 #[test]
@@ -299,8 +304,7 @@ fn a_refused_request_releases_at_once_what_it_holds() {
         let message = json::request(request.to_string().as_bytes()).expect("a request");
         let ask = decode(&message).expect("a request");
         let (at, duration) = (Micros(secs * 1_000_000), Some(Span::from_secs(100)));
-        let decided = engine.decide(at, duration, &ask, &message);
-        !decided.outcomes().is_over_limit
+        is_admitted(&mut engine, at, duration, &ask)
     };
     assert!(ask(0, &["user", "route"]));
     assert!(!ask(1, &["user", "route"]), "the route has one already");
@@ -326,8 +330,8 @@ fn the_subjects_that_are_refused_most_are_exact() {
         let message = json::request(request.as_bytes()).expect("a request");
         let ask = decode(&message).expect("a request");
         let at = Micros(1_795_428_000_000_000 + row);
-        let decided = engine.decide(at, None, &ask, &message);
-        tally.observe(at, &ask, &decided);
+        let decided = engine.decide(at, None, &ask);
+        tally.observe(at, &ask, &decided, &decided.outcomes());
     }
     let mut refused: Vec<_> = counts
         .values()

@@ -296,22 +296,6 @@ fn what_cannot_be_done_is_said() {
             2,
             "no limit is `d.users`; write a path, such as d.user, d.path_/login",
         ),
-        (&["--workload"], 2, "--rate"),
-        (
-            &[
-                "--workload",
-                "--rate",
-                "1",
-                "--for",
-                "1s",
-                "--domain",
-                "d",
-                "--descriptor",
-                "user={user}",
-            ],
-            2,
-            "{user} is a field",
-        ),
         (&[], 2, "TRACE"),
     ] {
         let (exit, error) = site.fails(&[arguments, &old].concat(), b"");
@@ -512,52 +496,6 @@ async fn a_load_across_the_edges_of_windows_is_replayed_alike() {
         replayed.abs_diff(ok) <= at_edges,
         "{ok} {replayed} {at_edges}"
     );
-}
-
-#[test]
-fn a_workload_is_made_up_and_repeats() {
-    let site = Site::new(&[]);
-    let arguments = [
-        "--workload",
-        "--domain",
-        "d",
-        "--descriptor",
-        "user={uniform:1..20}",
-        "--rate",
-        "2",
-        "--for",
-        "1h",
-        "--config",
-        "old",
-    ];
-    let of = |more: &[&str]| site.json(&[&arguments[..], more].concat(), b"");
-    let steady = of(&[]);
-    assert_eq!(steady, of(&["--seed", "0"]), "a seed repeats it");
-    assert_ne!(steady, of(&["--seed", "1"]));
-    let rows = |result: &Value| result["rows"].as_f64().expect("a number");
-    // The standard deviation of 7,200 is 85.
-    assert!(
-        (rows(&steady) - 7_200.0).abs() < 500.0,
-        "{}",
-        steady["rows"]
-    );
-    assert_eq!(of(&["--arrivals", "constant"])["rows"], 7_200);
-    let burst = rows(&of(&["--burst", "10x/5m"]));
-    assert!((burst - 7_200.0 - 9.0 * 600.0).abs() < 600.0, "{burst}");
-    let attack = of(&["--attack", "50%"]);
-    assert!(
-        (rows(&attack) - 14_400.0).abs() < 700.0,
-        "{}",
-        attack["rows"]
-    );
-    let most = &attack["configurations"][0]["most_refused"];
-    assert!(
-        most[0]["count"].as_u64() > Some(6_000) && most[1]["count"].as_u64() < Some(500),
-        "{most}"
-    );
-    // Between 00:00 and 01:00 the curve is near its lowest.
-    let day = rows(&of(&["--day"]));
-    assert!((3_000.0..4_400.0).contains(&day), "{day}");
 }
 
 #[test]
