@@ -15,11 +15,12 @@ pub(crate) mod trace;
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -28,14 +29,16 @@ use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::ask::Ask;
 use crate::core::time::{Micros, Span, people};
+use crate::desk::admin::explain;
 use crate::limiter::less_reserve;
 use crate::limits::overrides::Overrides;
-use crate::limits::plan;
+use crate::limits::plan::{self, Plan};
+use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::Limit;
 use crate::limits::rules::{Rules, compile};
 use crate::live::overrides::read_overrides;
 use crate::process::settings::ReadFlags;
-use crate::service::rls::decode::decode_into;
+use crate::service::rls::decode::{decode, decode_into};
 use compare::Compare;
 use engine::{Decided, Engine, Setup, Variant};
 use result::{Difference, Outcome, Report};
@@ -68,9 +71,10 @@ pub(super) struct Replay {
     /// File of overrides, as OVERRIDES_FILE; they apply until their ends, in the time of the trace
     #[arg(long, value_name = "FILE")]
     overrides: Option<PathBuf>,
-    /// Descriptor of the requests of CSV or an access log, such as
-    /// 'path={path},user={user}', where {name} is a column or a field; without one of its fields it
-    /// is left out, as by Envoy. May stand several times
+    /// Descriptor of the requests of CSV or an access log, such as 'path={path},user={user}', where
+    /// {name} is a column or a field; a record without one of its fields does not send it. `TEMPLATE
+    /// if {name}=PATTERN` is sent by the records that match, with * for any text. Can be given more
+    /// than once
     #[arg(long, value_name = "TEMPLATE", value_parser = template)]
     descriptor: Vec<Template>,
     /// Domain of these requests, where the trace has no field `domain`
@@ -79,6 +83,10 @@ pub(super) struct Replay {
     /// Hits of these requests, where the trace has no field `hits`, such as {uniform:1..500}
     #[arg(long, value_name = "HITS", value_parser = Hits::parse, requires = "descriptor")]
     hits: Option<Hits>,
+    /// Proxies in front of Envoy, as its xff_num_trusted_hops: of a list of addresses such as
+    /// {x_forwarded_for}, the address before so many from the end is the client's [default: 0]
+    #[arg(long, value_name = "COUNT", requires = "descriptor")]
+    xff_num_trusted_hops: Option<usize>,
     /// Sort the rows by time, in memory, at most 4 GiB; without it, rows may be a minute out of
     /// order
     #[arg(long)]
@@ -138,6 +146,9 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     if !wrong.is_empty() {
         return Err(UsageError(wrong.to_owned()).into());
     }
+    if let Some(path) = &replay.html {
+        check_output(path, replay)?;
+    }
     let mut pass = Pass::new(replay)?;
     let (mut trace, progress) = open(replay)?;
     while let Some(row) = trace.next()? {
@@ -168,6 +179,42 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Checks that the report can be written to this file, which is none that is read.
+fn check_output(path: &Path, replay: &Replay) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    if !folder.is_dir() || path.is_dir() {
+        let what = if path.is_dir() { path } else { folder };
+        let is = if path.is_dir() {
+            "is a folder"
+        } else {
+            "is no folder"
+        };
+        bail!(UsageError(format!("--html: {} {is}", what.display())));
+    }
+    let Ok(own) = std::fs::metadata(path) else {
+        return Ok(());
+    };
+    let stdin = Path::new("/dev/stdin");
+    let trace = Some(&*replay.trace).filter(|trace| *trace != Path::new("-"));
+    let read = [trace.unwrap_or(stdin)].into_iter();
+    let read = read.chain(replay.overrides.as_deref());
+    let is_same = |read: &Path| {
+        std::fs::metadata(read).is_ok_and(|read| (read.dev(), read.ino()) == (own.dev(), own.ino()))
+    };
+    let is_inside = |config: &PathBuf| {
+        let real = [path, config].map(|path| path.canonicalize().ok());
+        matches!(real, [Some(path), Some(config)] if path.starts_with(&config))
+    };
+    if own.is_file() && (read.into_iter().any(is_same) || replay.config.iter().any(is_inside)) {
+        let path = path.display();
+        bail!(UsageError(format!(
+            "--html: {path} is read; write another file"
+        )));
+    }
+    Ok(())
+}
+
 /// The trace, and the progress, which is shown on a terminal.
 fn open(replay: &Replay) -> anyhow::Result<(Trace, ProgressBar)> {
     let requests = Requests {
@@ -186,7 +233,8 @@ fn open(replay: &Replay) -> anyhow::Result<(Trace, ProgressBar)> {
         (Box::new(file), Some(bytes))
     };
     let progress = bar(bytes)?;
-    let trace = Trace::new(progress.wrap_read(stream), requests, replay.sort)?;
+    let stream = progress.wrap_read(stream);
+    let trace = Trace::new(stream, requests, replay.sort, replay.xff_num_trusted_hops)?;
     Ok((trace, progress))
 }
 
@@ -210,6 +258,8 @@ struct Pass {
     offered: Series,
     compare: Option<Compare>,
     bad: BadRows,
+    /// The first request, which is explained where no limit is found.
+    first: Option<Vec<u8>>,
 }
 
 /// One configuration.
@@ -269,6 +319,7 @@ impl Pass {
             times: None,
             offered: Series::default(),
             bad: BadRows::default(),
+            first: None,
         })
     }
 
@@ -280,6 +331,9 @@ impl Pass {
             return;
         }
         self.rows += 1;
+        if self.rows == 1 {
+            self.first = Some(row.message.clone());
+        }
         self.offered.add(row.at);
         let first = self.times.map_or(row.at, |(first, _)| first);
         self.times = Some((first, row.at));
@@ -293,18 +347,21 @@ impl Pass {
             run.tally.observe(row.at, &ask, decided, outcomes);
         }
         if let (Some(compare), [before, after]) = (&mut self.compare, &outcomes[..]) {
-            compare.observe(before, after);
+            compare.observe(row.at, before, after);
         }
     }
 
     /// The result, with what the trace says of its rows.
     ///
     /// # Errors
-    /// Too many rows are bad.
+    /// Too many rows are bad, no row is a request, or none finds a limit.
     fn report(self, replay: &Replay, trace: Trace) -> anyhow::Result<Report> {
+        let (warnings, why_none) = (trace.warnings(), trace.why_none());
         let mut bad = trace.bad;
         bad.merge(&self.bad);
         bad.check(self.rows)?;
+        ensure!(self.rows > 0, "no row is a request: {why_none}");
+        self.check_found()?;
         let outcome = |run: &Run| Outcome::new(run.name.clone(), &run.engine, &run.tally);
         let (first, last) = self.times.unwrap_or_default();
         Ok(Report {
@@ -312,6 +369,7 @@ impl Pass {
             from: self.times.map(|_| tally::instant(first)),
             until: self.times.map(|_| tally::instant(last)),
             seconds: last.since(first).micros() as f64 / 1e6,
+            warnings,
             passed_over: trace.passed_over,
             bad_rows: bad,
             algorithms_of: replay.algorithms.clone(),
@@ -319,6 +377,39 @@ impl Pass {
             difference: self.compare.as_ref().map(Difference::new),
             offered: self.offered,
         })
+    }
+}
+
+impl Pass {
+    /// Checks that limits were asked. The first of two configurations may have none: the second one
+    /// adds them.
+    fn check_found(&self) -> anyhow::Result<()> {
+        let last = self.runs.len().saturating_sub(1);
+        let run = match self.compare {
+            Some(_) => self.runs.get(last).filter(|run| run.tally.matched == 0),
+            None => {
+                let found = self.runs.iter().any(|run| run.tally.matched > 0);
+                self.runs.first().filter(|_| !found)
+            }
+        };
+        let (Some(run), Some(first)) = (run, &self.first) else {
+            return Ok(());
+        };
+        if let Some(limit) = run.engine.only() {
+            bail!("no row asks the limit {}", OneLine(&limit.path()));
+        }
+        let ask = decode(first)?;
+        let plan = Plan::new(run.engine.rules(), &ask, &plan::Options::default());
+        let explained = explain::Report::new(&plan, &ask).descriptors;
+        let reasons = explained.iter().map(|one| {
+            let entries = print::words(one.entries.iter().cloned());
+            format!("\n  {entries}: {}", one.reason)
+        });
+        let reasons: String = reasons.take(MAX_NAMED).collect();
+        bail!(
+            "no row finds a limit of {}; the first one:{reasons}",
+            run.name
+        )
     }
 }
 

@@ -10,7 +10,7 @@
 pub mod access;
 pub mod decisions;
 pub mod explain;
-mod known;
+pub(crate) mod known;
 pub mod limits;
 mod openapi;
 pub mod overrides;

@@ -62,7 +62,7 @@ fn read(trace: &[u8], templates: &[&str], sorts_all: bool) -> Result<Read, Strin
     };
     let shown = |error: anyhow::Error| format!("{error:#}");
     let stream = Cursor::new(trace.to_vec());
-    let mut trace = Trace::new(stream, requests, sorts_all).map_err(shown)?;
+    let mut trace = Trace::new(stream, requests, sorts_all, None).map_err(shown)?;
     let mut rows = Vec::new();
     while let Some(row) = trace.next().map_err(shown)? {
         rows.push(row);

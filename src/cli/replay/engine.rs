@@ -99,7 +99,7 @@ struct End {
     at: Micros,
     /// Its row, because requests of one instant end in their order.
     row: u64,
-    /// What releases it.
+    /// The checks that release it.
     release: Box<Checks>,
 }
 
@@ -169,6 +169,12 @@ impl Engine {
         &self.setup.rules
     }
 
+    /// The only limit that is asked, if it is one.
+    pub(super) fn only(&self) -> Option<&Limit> {
+        let variant = self.setup.variant.as_ref()?;
+        Some(self.setup.rules.limit(variant.limit))
+    }
+
     /// Keys that left the store because it was full.
     pub(super) fn evicted(&self) -> u64 {
         self.store.size().evicted
@@ -207,8 +213,8 @@ impl Engine {
         }
     }
 
-    /// Has what a request holds, which was decided `at`, end after its duration; at once if it is
-    /// refused, as its stream.
+    /// Releases the places of a request that was decided `at` after its duration; at once if it is
+    /// refused, because its stream ends.
     pub(super) fn end_later(
         &mut self,
         at: Micros,

@@ -20,6 +20,13 @@ const LEFT: f64 = 60.0;
 const BOTTOM: f64 = 24.0;
 const TOP: f64 = 10.0;
 
+/// Seconds between ticks of the time, which are multiples of them; beyond these, whole days.
+const TICKS: [u64; 16] = [
+    1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, DAY,
+];
+const DAY: u64 = 86_400;
+const MAX_TICKS: u64 = 8;
+
 /// Lines of a picture of limits at most.
 const MAX_LIMITS: usize = 5;
 
@@ -47,19 +54,35 @@ pub(super) fn page(report: &Report) -> String {
     for (index, part) in report.parts().iter().enumerate() {
         page += &part_html(part);
         if index == 0 {
-            let charts = charts(report).into_iter();
-            page.extend(charts.map(|chart| chart.html(report.offered.begin())));
+            let charts = charts(report);
+            let axis = Axis::new(report.offered.begin(), &charts);
+            page.extend(charts.iter().map(|chart| chart.html(&axis)));
         }
     }
     page + "</body>\n</html>\n"
 }
 
+/// The difference first, for which two configurations are given.
 fn charts(report: &Report) -> Vec<Chart<'_>> {
+    let difference = report.difference.iter().map(|difference| Chart {
+        title: "Newly refused requests a second".to_owned(),
+        lines: vec![
+            (
+                "newly admitted".to_owned(),
+                &difference.newly_admitted.over_time,
+            ),
+            (
+                "newly refused".to_owned(),
+                &difference.newly_refused.over_time,
+            ),
+        ],
+    });
+    let mut charts: Vec<_> = difference.collect();
     let mut lines = vec![("offered".to_owned(), &report.offered)];
     let admitted = report.configurations.iter();
     lines.extend(admitted.map(|one| (format!("admitted by {}", one.config), &one.admitted)));
     let title = "Requests a second".to_owned();
-    let mut charts = vec![Chart { title, lines }];
+    charts.push(Chart { title, lines });
     for outcome in &report.configurations {
         let refusing = outcome
             .limits
@@ -114,25 +137,66 @@ fn part_html(part: &Part) -> String {
     html + "</table></div>\n"
 }
 
-impl Chart<'_> {
-    /// The picture of the time from `begin` on, in seconds.
-    fn html(&self, begin: u64) -> String {
-        let series = || self.lines.iter().map(|(_, series)| *series);
-        let ends = series().filter_map(Series::end).max();
-        let seconds = ends.unwrap_or(begin).saturating_sub(begin).max(1);
+/// The time that all pictures share, in seconds.
+struct Axis {
+    begin: u64,
+    /// The parts of it, and the width of one.
+    parts: usize,
+    width: u64,
+}
+
+impl Axis {
+    fn new(begin: u64, charts: &[Chart<'_>]) -> Self {
+        let lines = || charts.iter().flat_map(|chart| &chart.lines);
+        let end = lines().filter_map(|(_, series)| series.end()).max();
+        let seconds = end.unwrap_or(begin).saturating_sub(begin).max(1);
         // As wide as the widest of the series, whose numbers cannot be divided.
-        let widest = series().map(Series::width).max().unwrap_or(1);
+        let widest = lines().map(|(_, series)| series.width()).max().unwrap_or(1);
         let width = widest.max(seconds.div_ceil(PARTS).next_power_of_two());
-        let parts = seconds.div_ceil(width) as usize;
-        let all: Vec<_> = series()
-            .map(|series| series.rates(begin, width, parts))
-            .collect();
+        Self {
+            begin,
+            parts: seconds.div_ceil(width) as usize,
+            width,
+        }
+    }
+
+    /// Round instants in it, each with its share and text.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let seconds = self.parts as u64 * self.width;
+        let step = TICKS.into_iter().find(|step| seconds / step <= MAX_TICKS);
+        let step = step.unwrap_or_else(|| seconds.div_ceil(MAX_TICKS).next_multiple_of(DAY));
+        let format = match step {
+            ..60 => "%H:%M:%S",
+            DAY.. => "%m-%d",
+            _ if seconds > DAY => "%m-%d %H:%M",
+            _ => "%H:%M",
+        };
+        let first = self.begin.next_multiple_of(step);
+        let tick = |at: u64| {
+            let text = people::timestamp(Micros(at * 1_000_000)).strftime(format);
+            let share = (at - self.begin) as f64 / seconds as f64;
+            (share, text.to_string())
+        };
+        let all = (first..=self.begin + seconds).step_by(step as usize);
+        all.map(tick).collect()
+    }
+}
+
+impl Chart<'_> {
+    fn html(&self, axis: &Axis) -> String {
+        let Axis {
+            begin,
+            parts,
+            width,
+        } = *axis;
+        let rates = |(_, series): &(_, &Series)| series.rates(begin, width, parts);
+        let all: Vec<_> = self.lines.iter().map(rates).collect();
         let most = rounded_up(all.iter().flatten().copied().fold(0.0, f64::max));
         let mut svg = format!(
             "<figure><figcaption>{0}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{0}\">\n",
             escaped(&self.title)
         );
-        svg += &axes(begin, seconds, most);
+        svg += &axes(axis, most);
         let mut names = String::new();
         for (index, (rates, (name, _))) in all.iter().zip(&self.lines).enumerate() {
             let mut points = String::new();
@@ -152,8 +216,8 @@ impl Chart<'_> {
     }
 }
 
-/// Three lines with numbers a second, and five times.
-fn axes(begin: u64, seconds: u64, most: f64) -> String {
+/// Three lines with numbers a second, and one for each tick of the time.
+fn axes(axis: &Axis, most: f64) -> String {
     let mut svg = String::new();
     for share in [0.0, 0.5, 1.0] {
         let (at, right, number) = (y(share), WIDTH - 10.0, most * share);
@@ -163,23 +227,15 @@ fn axes(begin: u64, seconds: u64, most: f64) -> String {
             at + 4.0
         );
     }
-    for (share, class) in [
-        (0.0, "begin"),
-        (0.25, "middle"),
-        (0.5, "middle"),
-        (0.75, "middle"),
-        (1.0, "end"),
-    ] {
-        let micros = (begin as f64 + share * seconds as f64) * 1e6;
-        let at = people::timestamp(Micros(micros as u64));
-        let text = at.strftime(if seconds > 2 * 86_400 {
-            "%m-%d %H:%M"
-        } else {
-            "%H:%M:%S"
-        });
+    for (share, text) in axis.ticks() {
+        let (at, top, bottom) = (x(share), y(1.0), y(0.0));
+        let class = match share {
+            ..0.05 => "begin",
+            0.95.. => "end",
+            _ => "middle",
+        };
         svg += &format!(
-            "<text x=\"{:.1}\" y=\"{}\" class=\"{class}\">{text}</text>\n",
-            x(share),
+            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top}\" y2=\"{bottom}\"/><text x=\"{at:.1}\" y=\"{}\" class=\"{class}\">{text}</text>\n",
             HEIGHT - 6.0
         );
     }
@@ -231,6 +287,59 @@ mod tests {
             escaped(text),
             "&lt;a href=&#39;x&#39; &quot;&amp;\\u{202e}\\0"
         );
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        for (begin, width, parts, ticks) in [
+            (
+                1_795_428_001,
+                1,
+                52,
+                &["10:00:10", "10:00:20", "10:00:30", "10:00:40", "10:00:50"][..],
+            ),
+            (
+                1_795_428_000,
+                1,
+                3,
+                &["10:00:00", "10:00:01", "10:00:02", "10:00:03"],
+            ),
+            (
+                1_795_428_001,
+                8,
+                450,
+                &["10:10", "10:20", "10:30", "10:40", "10:50", "11:00"],
+            ),
+            (
+                1_795_428_001,
+                256,
+                506,
+                &[
+                    "11-23 12:00",
+                    "11-23 18:00",
+                    "11-24 00:00",
+                    "11-24 06:00",
+                    "11-24 12:00",
+                    "11-24 18:00",
+                ],
+            ),
+            (
+                1_795_428_001,
+                65_536,
+                60,
+                &[
+                    "11-27", "12-03", "12-09", "12-15", "12-21", "12-27", "01-02",
+                ],
+            ),
+        ] {
+            let axis = Axis {
+                begin,
+                parts,
+                width,
+            };
+            let texts: Vec<_> = axis.ticks().into_iter().map(|(_, text)| text).collect();
+            assert_eq!(texts, ticks);
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(super) struct Report {
     pub(super) from: Option<String>,
     pub(super) until: Option<String>,
     pub(super) seconds: f64,
+    /// Likely mistakes, although rows were read.
+    pub(super) warnings: Vec<String>,
     /// Lines of the trace without a request.
     pub(super) passed_over: u64,
     pub(super) bad_rows: BadRows,
@@ -87,7 +89,7 @@ struct UnmatchedKind {
 #[derive(Serialize)]
 pub(super) struct Difference {
     pub(super) newly_refused: Change,
-    newly_admitted: Change,
+    pub(super) newly_admitted: Change,
 }
 
 #[derive(Serialize)]
@@ -95,6 +97,8 @@ pub(super) struct Change {
     pub(super) requests: u64,
     subjects: usize,
     most: Vec<SubjectCount>,
+    #[serde(skip)]
+    pub(super) over_time: Series,
 }
 
 /// A part of what people read.
@@ -211,6 +215,7 @@ impl Difference {
             requests: changed.requests,
             subjects: changed.subjects.len(),
             most: listed(&changed.subjects.top),
+            over_time: changed.over_time.clone(),
         };
         Self {
             newly_refused: change(&compare.newly_refused),
@@ -261,6 +266,8 @@ impl Report {
             _ => String::new(),
         };
         let mut parts = vec![Part::Line(format!("{} rows{times}", self.rows))];
+        let warnings = self.warnings.iter();
+        parts.extend(warnings.map(|warning| Part::Line(format!("warning: {warning}"))));
         if self.passed_over > 0 {
             parts.push(Part::Line(format!(
                 "{} lines have no request",

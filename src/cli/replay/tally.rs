@@ -81,6 +81,8 @@ pub(super) struct Tally {
     pub(super) uncounted: u64,
     pub(super) most_refused: Top,
     pub(super) unmatched: Unmatched,
+    /// Descriptors for which something was found.
+    pub(super) matched: u64,
     pub(super) blocked: u64,
     pub(super) exempt: u64,
 }
@@ -95,6 +97,8 @@ impl Tally {
         outcomes: &Outcomes<'_>,
     ) {
         for (slot, outcome) in outcomes.each.iter().enumerate() {
+            let is_unmatched = matches!(outcome.by, By::NoLimit) && outcome.limit.is_none();
+            self.matched += u64::from(!is_unmatched);
             match outcome.by {
                 By::Check { .. } => self.check(at, outcome, outcomes.is_undone),
                 By::Block(_) => {
@@ -102,7 +106,7 @@ impl Tally {
                     self.blocks(outcome);
                 }
                 By::Exempt => self.exempt += 1,
-                By::NoLimit if outcome.limit.is_none() => self.unmatched.add(ask, slot),
+                By::NoLimit if is_unmatched => self.unmatched.add(ask, slot),
                 By::NoLimit | By::Unlimited => {}
             }
         }

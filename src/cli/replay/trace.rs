@@ -124,7 +124,11 @@ impl Format {
     ///
     /// # Errors
     /// It has none.
-    fn of(requests: Requests, first: &[u8]) -> anyhow::Result<(Self, bool)> {
+    fn of(
+        requests: Requests,
+        first: &[u8],
+        trusted_hops: Option<usize>,
+    ) -> anyhow::Result<(Self, bool)> {
         if requests.templates.is_empty() {
             ensure!(
                 first.starts_with(b"{"),
@@ -133,7 +137,8 @@ impl Format {
             );
             return Ok((Self::Requests(WeirLog::default()), false));
         }
-        let (records, is_head) = Records::new(requests, first).map_err(anyhow::Error::msg)?;
+        let records = Records::new(requests, first, trusted_hops);
+        let (records, is_head) = records.map_err(anyhow::Error::msg)?;
         Ok((Self::Records(Box::new(records)), is_head))
     }
 
@@ -161,6 +166,8 @@ pub(crate) struct Trace {
     pub(crate) bad: BadRows,
     /// Lines that are about no request.
     pub(crate) passed_over: u64,
+    /// `xff_num_trusted_hops` of Envoy, if that is known.
+    trusted_hops: Option<usize>,
 }
 
 impl Trace {
@@ -173,6 +180,7 @@ impl Trace {
         stream: impl Read + 'static,
         requests: Requests,
         sorts_all: bool,
+        trusted_hops: Option<usize>,
     ) -> anyhow::Result<Self> {
         Ok(Self {
             format: Format::Unknown(requests),
@@ -181,7 +189,25 @@ impl Trace {
             order: Order::new(sorts_all),
             ended: false,
             bad: BadRows::default(),
+            trusted_hops,
         })
+    }
+
+    /// Likely mistakes, although rows were read.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        match &self.format {
+            Format::Records(records) => records.warnings(),
+            Format::Unknown(_) | Format::Requests(_) => Vec::new(),
+        }
+    }
+
+    /// Why no row became a request.
+    pub(crate) fn why_none(&self) -> String {
+        match &self.format {
+            Format::Records(records) if self.passed_over > 0 => records.why_none(),
+            _ if self.passed_over > 0 => "its lines are about other things".to_owned(),
+            _ => "the trace is empty".to_owned(),
+        }
     }
 
     /// The next row in the order of time; `None` after the last one.
@@ -206,7 +232,8 @@ impl Trace {
                 Some(line) => line,
             };
             if let (Format::Unknown(requests), Ok(first)) = (&mut self.format, &line) {
-                let (format, is_head) = Format::of(std::mem::take(requests), first)?;
+                let (format, is_head) =
+                    Format::of(std::mem::take(requests), first, self.trusted_hops)?;
                 self.format = format;
                 if is_head {
                     continue;

@@ -1,4 +1,5 @@
-//! Templates of descriptors: `key=text{generator},key2={field}`.
+//! Templates of descriptors: `key=text{generator},key2={field}`; of records also with conditions, as
+//! in `key={field} if {other}=pattern`.
 //!
 //! A backslash takes the next character as it is, so that values can have commas and braces.
 
@@ -6,6 +7,7 @@ use std::fmt;
 
 use super::part::Part;
 use crate::core::ask::Entry;
+use crate::limits::rules::tree::matches;
 
 /// The longest template in bytes, and its most entries.
 const MAX_BYTES: usize = 4_096;
@@ -23,6 +25,8 @@ pub(crate) enum Fields {
 pub(crate) struct Template {
     entries: Vec<(Vec<u8>, Vec<Part>)>,
     fields: Vec<String>,
+    /// Fields, by their indices, and the pattern that each has to match.
+    conditions: Vec<(usize, String)>,
 }
 
 /// Why a template cannot be read.
@@ -47,6 +51,10 @@ impl Template {
     /// # Errors
     /// What is wrong, with its column.
     pub(crate) fn parse(text: &str, fields: Fields) -> Result<Self, TemplateError> {
+        let (text, conditions) = match fields {
+            Fields::Allowed => split_conditions(text),
+            Fields::None => (text, Vec::new()),
+        };
         let mut reader = Reader {
             text,
             at: 0,
@@ -67,7 +75,9 @@ impl Template {
             }
             reader.at += 1;
         }
+        let condition = |(name, pattern): (&str, &str)| (reader.field(name), pattern.to_owned());
         Ok(Self {
+            conditions: conditions.into_iter().map(condition).collect(),
             entries,
             fields: reader.names,
         })
@@ -78,7 +88,8 @@ impl Template {
         &self.fields
     }
 
-    /// Makes up the next values. False: the record lacks a field, so that there is no descriptor.
+    /// Makes up the next values. False: there is no descriptor, because the record lacks a field or
+    /// does not match a condition.
     pub(super) fn fill<'a>(
         &mut self,
         random: &mut fastrand::Rng,
@@ -87,6 +98,12 @@ impl Template {
     ) -> bool {
         out.bytes.clear();
         out.ends.clear();
+        let is_met = |(index, pattern): &(usize, String)| {
+            field(*index).is_some_and(|value| matches(pattern, value))
+        };
+        if !self.conditions.iter().all(is_met) {
+            return false;
+        }
         for (_, parts) in &mut self.entries {
             for part in parts {
                 if !part.fill(random, &field, &mut out.bytes) {
@@ -110,6 +127,18 @@ impl Template {
                 Entry { key, value }
             })
     }
+}
+
+/// Takes the conditions ` if {field}=pattern` from the end of a text.
+fn split_conditions(mut text: &str) -> (&str, Vec<(&str, &str)>) {
+    let mut conditions = Vec::new();
+    while let Some((before, condition)) = text.rsplit_once(" if {")
+        && let Some((name, pattern)) = condition.split_once("}=")
+    {
+        conditions.push((name, pattern));
+        text = before;
+    }
+    (text.trim_end(), conditions)
 }
 
 /// Reads a template from left to right.
@@ -154,6 +183,15 @@ impl Reader<'_> {
         Ok(None)
     }
 
+    /// The index of a field.
+    fn field(&mut self, name: &str) -> usize {
+        let known = self.names.iter().position(|known| known == name);
+        known.unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        })
+    }
+
     fn key(&mut self) -> Result<Vec<u8>, TemplateError> {
         let mut key = Vec::new();
         match self.text_until(&['=', ',', '{'], &mut key)? {
@@ -181,16 +219,8 @@ impl Reader<'_> {
                 return Err(self.error("a `{` without its `}`; write \\{ for a brace"));
             };
             let between = &self.text[self.at + 1..self.at + length];
-            let names = &mut self.names;
-            let fields = self.fields;
-            let field = |name: &str| {
-                let known = names.iter().position(|known| known == name);
-                known.or_else(|| {
-                    let may = fields == Fields::Allowed && !name.is_empty();
-                    may.then(|| names.push(name.to_owned()))
-                        .map(|()| names.len() - 1)
-                })
-            };
+            let may = self.fields == Fields::Allowed;
+            let field = |name: &str| (may && !name.is_empty()).then(|| self.field(name));
             let part = Part::parse(between, field).map_err(|what| self.error(what))?;
             parts.push(part);
             self.at += length + 1;
@@ -265,6 +295,25 @@ mod tests {
         let text = next(&mut template, &mut random, &[Some("a"), Some("b")]);
         assert_eq!(text.as_deref(), Some("who=a path=/ba"));
         assert_eq!(next(&mut template, &mut random, &[Some("a"), None]), None);
+    }
+
+    #[test]
+    fn a_condition_chooses_records() {
+        let text = r"path=/login,who={who} if {method}=POST if {path}=/log*n";
+        let mut template = Template::parse(text, Fields::Allowed).expect("a template");
+        assert_eq!(template.fields(), ["who", "path", "method"]);
+        let mut random = fastrand::Rng::with_seed(1);
+        for (path, method, is_in) in [
+            (Some("/login"), Some("POST"), true),
+            (Some("/login"), Some("GET"), false),
+            (Some("/logout"), Some("POST"), false),
+            (None, Some("POST"), false),
+        ] {
+            let text = next(&mut template, &mut random, &[Some("a"), path, method]);
+            assert_eq!(text.as_deref(), is_in.then_some("path=/login who=a"));
+        }
+        let plain = Template::parse("note=only if {who}", Fields::Allowed).expect("a template");
+        assert!(plain.conditions.is_empty());
     }
 
     #[test]

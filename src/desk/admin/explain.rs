@@ -502,10 +502,13 @@ fn why_no_limit(rules: &Rules, trace: Option<&Trace>, entries: &[String]) -> Str
         ),
         Some(End::NoBranch(keys)) => {
             let names: Vec<_> = keys.first.iter().map(|key| one_line(key)).collect();
+            let entry = failed();
+            let key = entry.split('=').next().unwrap_or_default();
+            let near = names.iter().filter(|name| **name != key);
             format!(
-                "no branch matches the entry {}; its level has the keys {}",
-                failed(),
-                list(&names, keys.more)
+                "no branch matches the entry {entry}; its level has the keys {}{}",
+                list(&names, keys.more),
+                known::did_you_mean(key, near.map(String::as_str))
             )
         }
         Some(End::NoLimit(below)) if below.first.is_empty() => {

@@ -19,7 +19,7 @@ pub(super) fn rules(parts: &Parts) -> Arc<Rules> {
 }
 
 /// The name that was probably meant, in parentheses.
-pub(super) fn did_you_mean<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> String {
+pub(crate) fn did_you_mean<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> String {
     nearest(wrong, known).map_or_else(String::new, |near| {
         format!(" (did you mean {}?)", OneLine(near))
     })

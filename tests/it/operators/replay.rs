@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -10,8 +11,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;
 
+use crate::service::envoy::example_configuration;
 use crate::support::browser::Browser;
-use crate::support::{Weir, exclusive, http_client};
+use crate::support::envoy::{Envoy, with};
+use crate::support::http_client::{self, request_from};
+use crate::support::{Weir, exclusive, tools, wait};
 
 const LIMITS: &str = "domain: d
 descriptors:
@@ -254,50 +258,142 @@ fn rows_that_cannot_be_read_are_counted_and_named() {
     );
 }
 
+/// A site with traces of which each has something wrong.
+fn mistakes() -> Site {
+    let late = row(100, "ann") + &row(0, "bob");
+    let site = Site::new(&[
+        ("late.jsonl", &late),
+        ("t.csv", "time,user\n1,ann\n"),
+        ("usual.jsonl", &usual()),
+        ("domain.jsonl", &usual().replace("\"d\"", "\"dd\"")),
+        ("key.jsonl", &usual().replace("\"user\"", "\"usr\"")),
+        ("empty", "\n"),
+        ("head.csv", "time,user\n"),
+        (
+            "weir.log",
+            "{\"@timestamp\":\"1970-01-01T00:00:05Z\",\"@message\":\"x\"}\n",
+        ),
+        (
+            "access.json",
+            "{\"start_time\": \"2026-11-23T10:00:00Z\", \"who\": \"ann\"}\n",
+        ),
+    ]);
+    fs::hard_link(site.path("usual.jsonl"), site.path("link")).expect("a link");
+    fs::create_dir(site.path("other")).expect("a folder");
+    let other = LIMITS.replace("domain: d", "domain: e");
+    fs::write(site.path("other/e.yaml"), other).expect("written");
+    site
+}
+
+/// Arguments, with limits in `old`, their exit codes, and a part of each error.
+const MISTAKES: &[(&[&str], i32, &str)] = &[
+    (&["late.jsonl"], 1, "line 2 is 1m 40s before line 1"),
+    (&["none.jsonl"], 1, "none.jsonl cannot be read"),
+    (&["t.csv"], 1, "CSV and access logs need --descriptor"),
+    (
+        &["t.csv", "--descriptor", "user={who}"],
+        1,
+        "{who}, which no record has; there are: time, user",
+    ),
+    (
+        &["t.csv", "--descriptor", "user={user}"],
+        1,
+        "it names no domain; write --domain",
+    ),
+    (&["t.csv", "--descriptor", "user"], 2, "--descriptor"),
+    (&["late.jsonl", "--config", "none"], 1, "none"),
+    (&["late.jsonl", "--overrides", "none.json"], 1, "none.json"),
+    (
+        &["late.jsonl", "--fail-if-newly-refused", "1%"],
+        2,
+        "write --config twice",
+    ),
+    (
+        &["late.jsonl", "--fail-if-newly-refused", "1"],
+        2,
+        "write a share such as 0.1%",
+    ),
+    (
+        &["late.jsonl", "--config", "old", "--config", "new"],
+        2,
+        "twice at most",
+    ),
+    (
+        &["late.jsonl", "--algorithms", "d.users"],
+        2,
+        "no limit is `d.users`; write a path, such as d.user, d.path_/login",
+    ),
+    (&["empty"], 1, "no row is a request: the trace is empty"),
+    (
+        &["head.csv", "--descriptor", "user={user}"],
+        1,
+        "the trace is empty",
+    ),
+    (&["weir.log"], 1, "its lines are about other things"),
+    (
+        &[
+            "access.json",
+            "--domain",
+            "d",
+            "--descriptor",
+            "user={whom}",
+        ],
+        1,
+        "no row is a request: --descriptor names {whom}, which no record has; there are: \
+             start_time, who (did you mean who?)",
+    ),
+    (
+        &[
+            "access.json",
+            "--domain",
+            "d",
+            "--descriptor",
+            "user={who} if {who}=b*",
+        ],
+        1,
+        "no row is a request: no record has all fields of a --descriptor and matches its `if`",
+    ),
+    (
+        &["domain.jsonl"],
+        1,
+        "no row finds a limit of old; the first one:\n  user=ann: not limited: no file defines \
+             the domain dd; there are: d (did you mean d?)",
+    ),
+    (
+        &["key.jsonl"],
+        1,
+        "no branch matches the entry usr=ann; its level has the keys path, user (did you mean \
+             user?)",
+    ),
+    (
+        &["usual.jsonl", "--algorithms", "d.path_/login"],
+        1,
+        "no row asks the limit d.path_/login",
+    ),
+    (
+        &["usual.jsonl", "--html", "usual.jsonl"],
+        2,
+        "usual.jsonl is read; write another file",
+    ),
+    (&["usual.jsonl", "--html", "link"], 2, "link is read"),
+    (
+        &["usual.jsonl", "--html", "./old/../old/d.yaml"],
+        2,
+        "d.yaml is read",
+    ),
+    (
+        &["usual.jsonl", "--html", "none/x.html"],
+        2,
+        "none is no folder",
+    ),
+    (&["usual.jsonl", "--html", "old"], 2, "old is a folder"),
+    (&[], 2, "TRACE"),
+];
+
 #[test]
 fn what_cannot_be_done_is_said() {
-    let late = row(100, "ann") + &row(0, "bob");
-    let site = Site::new(&[("late.jsonl", &late), ("t.csv", "time,user\n1,ann\n")]);
-    let old = ["--config", "old"];
-    for (arguments, code, what) in [
-        (&["late.jsonl"][..], 1, "line 2 is 1m 40s before line 1"),
-        (&["none.jsonl"], 1, "none.jsonl cannot be read"),
-        (&["t.csv"], 1, "CSV and access logs need --descriptor"),
-        (
-            &["t.csv", "--descriptor", "user={who}"],
-            1,
-            "{who}, which is no column; the first line has: time, user",
-        ),
-        (
-            &["t.csv", "--descriptor", "user={user}"],
-            1,
-            "it names no domain; write --domain",
-        ),
-        (&["t.csv", "--descriptor", "user"], 2, "--descriptor"),
-        (&["late.jsonl", "--config", "none"], 1, "none"),
-        (&["late.jsonl", "--overrides", "none.json"], 1, "none.json"),
-        (
-            &["late.jsonl", "--fail-if-newly-refused", "1%"],
-            2,
-            "write --config twice",
-        ),
-        (
-            &["late.jsonl", "--fail-if-newly-refused", "1"],
-            2,
-            "write a share such as 0.1%",
-        ),
-        (
-            &["late.jsonl", "--config", "old", "--config", "new"],
-            2,
-            "twice at most",
-        ),
-        (
-            &["late.jsonl", "--algorithms", "d.users"],
-            2,
-            "no limit is `d.users`; write a path, such as d.user, d.path_/login",
-        ),
-        (&[], 2, "TRACE"),
-    ] {
+    let (site, old) = (mistakes(), ["--config", "old"]);
+    for &(arguments, code, what) in MISTAKES {
         let (exit, error) = site.fails(&[arguments, &old].concat(), b"");
         assert_eq!(exit, Some(code), "{arguments:?}: {error}");
         assert!(
@@ -305,11 +401,35 @@ fn what_cannot_be_done_is_said() {
             "{arguments:?}: {error}"
         );
     }
+    assert_eq!(
+        fs::read_to_string(site.path("usual.jsonl")).expect("there"),
+        usual()
+    );
     let sorted = site.json(&["late.jsonl", "--sort", "--config", "old"], b"");
     assert_eq!(
         (&sorted["rows"], &sorted["seconds"]),
         (&2.into(), &100.0.into())
     );
+}
+
+#[test]
+fn a_gate_is_not_passed_by_a_second_configuration_without_limits() {
+    let site = mistakes();
+    let gate = ["--fail-if-newly-refused", "50%", "--config"];
+    for (first, second, exit) in [
+        ("old", "other", 1),
+        ("other", "old", 0),
+        ("other", "other", 1),
+    ] {
+        let arguments = [&["usual.jsonl", "--config", first][..], &gate, &[second]].concat();
+        let output = site.replay(&arguments, b"");
+        assert_eq!(
+            output.status.code(),
+            Some(exit),
+            "{first} {second}: {}",
+            stderr(&output)
+        );
+    }
 }
 
 #[test]
@@ -372,19 +492,117 @@ fn requests_are_made_of_csv_and_of_access_logs() {
         limits(&["t.csv", "--descriptor", "user={user}"]),
         (Some(3), vec![user(3, 1)])
     );
-    // A field that no record has.
+    // A field that no record has, beside one that all have.
     let arguments = [
-        "access.json",
-        "--domain",
-        "d",
-        "--descriptor",
-        "user={whom}",
-    ];
-    let result = site.json(&[&arguments[..], &["--config", "old"]].concat(), b"");
-    assert_eq!(
-        (&result["rows"], &result["passed_over"]),
-        (&0.into(), &5.into())
+        &both[..],
+        &["--descriptor", "user={whom}", "--config", "old"],
+    ]
+    .concat();
+    let warnings = &site.json(&arguments, b"")["warnings"];
+    assert!(
+        warnings[0]
+            .as_str()
+            .is_some_and(|text| text.contains("{whom}")),
+        "{warnings}"
     );
+}
+
+/// The access log of the example of Envoy: 22 requests of one client, of which two are refused, and
+/// seven logins of another one, of which two are refused.
+fn log_of_the_example(limits: &str) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("access.log");
+    let weir = Weir::start(&[("basic.yaml", limits)], &[]);
+    let configuration = with(
+        &example_configuration(weir.grpc_addr()),
+        "stream.v3.StdoutAccessLog",
+        &format!(
+            "file.v3.FileAccessLog\n{}path: {}",
+            " ".repeat(22),
+            log.display()
+        ),
+    );
+    let envoy = Envoy::start(&configuration);
+    let front = envoy.listener("front");
+    wait::away_from_the_end_of_a_minute();
+    let lying: &[(&str, &[u8])] = &[("x-forwarded-for", b"10.9.8.7, 10.9.8.6")];
+    let paths = [
+        "/login?x=1",
+        "//login",
+        "/login",
+        "/x/../login",
+        "/login?y=2",
+        "/login",
+        "/login?z",
+    ];
+    let all = ["/"; 22].map(|path| (2, path, &[][..])).into_iter();
+    let all: Vec<_> = all.chain(paths.map(|path| (3, path, lying))).collect();
+    let status = |&(host, path, headers): &(u8, &str, _)| {
+        request_from(Ipv4Addr::new(127, 0, 0, host), front, path, headers).status
+    };
+    let refused = all
+        .iter()
+        .map(status)
+        .filter(|status| *status == 429)
+        .count();
+    assert_eq!(refused, 4, "two of each");
+    let whole = || {
+        let text = fs::read_to_string(&log).ok()?;
+        (text.lines().count() == all.len()).then_some(text)
+    };
+    wait::eventually(whole).expect("a line for each request")
+}
+
+/// The replay refuses what the service refused.
+#[test]
+fn the_log_of_the_example_of_envoy_is_a_trace() {
+    let limits = tools::file("config/basic.yaml");
+    let text = log_of_the_example(&limits);
+    let site = Site::new(&[("access.log", &text), ("basic.yaml", &limits)]);
+    let descriptors = [
+        "remote_address={x_forwarded_for}",
+        "generic_key=whole-site",
+        "path=/login,remote_address={x_forwarded_for} if {path}=/login",
+    ];
+    let descriptors = descriptors.iter().flat_map(|text| ["--descriptor", text]);
+    let arguments = ["access.log", "--domain", "demo", "--config", "basic.yaml"];
+    let arguments: Vec<_> = arguments.into_iter().chain(descriptors).collect();
+    let result = site.json(&arguments, b"");
+    let limits = &result["configurations"][0]["limits"];
+    let counts: Vec<_> = limits
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|limit| {
+            (
+                limit["limit"].as_str(),
+                limit["asked"].as_u64(),
+                limit["refused"].as_u64(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        counts,
+        [
+            (Some("demo.remote_address"), Some(29), Some(2)),
+            (Some("demo.path_/login.remote_address"), Some(7), Some(2)),
+            (Some("demo.generic_key_whole-site"), Some(29), Some(0)),
+        ],
+        "{text}"
+    );
+    let warning = result["warnings"][0].as_str().unwrap_or_default();
+    assert!(
+        warning.starts_with("7 values are lists of addresses"),
+        "{warning}"
+    );
+    // With a proxy in front, all of them would have come from another address.
+    let result = site.json(
+        &[&arguments[..], &["--xff-num-trusted-hops", "1"]].concat(),
+        b"",
+    );
+    assert_eq!(result["warnings"], serde_json::json!([]));
+    let most = result["configurations"][0]["most_refused"].to_string();
+    assert!(most.contains("remote_address=10.9.8.6"), "{most}");
 }
 
 /// Settings with which a service logs each decision.
@@ -566,7 +784,16 @@ fn the_report_shows_hostile_values_as_text() {
     let browser = Browser::start();
     let address = format!("file://{}", file.display());
     browser.open(&address);
-    browser.wait_for_text("Requests a second");
+    browser.wait_for_text("Newly refused requests a second");
+    let first = "return document.querySelector('figcaption').textContent";
+    assert_eq!(browser.run(first), "Newly refused requests a second");
+    let ticks = "return JSON.stringify([...new Set([...document.querySelectorAll('svg')].map(svg => \
+        [...svg.querySelectorAll('text:not([x=\"54.0\"])')].map(text => text.textContent).join(' ')))])";
+    assert_eq!(
+        browser.run(ticks),
+        "[\"10:00 10:02 10:04 10:06 10:08 10:10\"]",
+        "all pictures have one axis"
+    );
     assert_eq!(browser.run("return document.title"), "weir replay");
     assert_eq!(
         browser.run("return document.querySelectorAll('script, img, link, iframe').length"),

@@ -155,7 +155,8 @@ fn command(file: &Path) -> Command {
     let mut command = Command::new(tools::envoy());
     // With hot restart, Envoys of tests that run at the same time would share memory.
     command
-        .args(["--disable-hot-restart", "--log-level", "warning", "-c"])
+        .args(["--disable-hot-restart", "--log-level", "warning"])
+        .args(["--file-flush-interval-msec", "50", "-c"])
         .arg(file)
         .env_clear()
         .stdin(Stdio::null());

@@ -5,7 +5,7 @@
 //! missing is left out, and a request without descriptors is not sent.
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 
 use csv_core::ReadRecordResult;
@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::{Row, duration_of, time_of};
 use crate::cli::workload::Requests;
+use crate::desk::admin::known::did_you_mean;
 
 /// Names of the time of a record: ours, and those of Envoy's and others' logs.
 const TIMES: [&str; 4] = ["time", "start_time", "@timestamp", "timestamp"];
@@ -23,6 +24,13 @@ const TIMES: [&str; 4] = ["time", "start_time", "@timestamp", "timestamp"];
 const DOMAIN: &str = "domain";
 const HITS: &str = "hits";
 const DURATION: &str = "duration";
+
+/// Fields whose values are paths, and the name of the same with its query.
+const PATH: &str = "path";
+const PATH_AND_QUERY: &str = "path-and-query";
+
+/// The header to which each proxy adds the address of its client.
+const FORWARDED_FOR: &str = "x_forwarded_for";
 
 /// A line of Envoy's default access log, with the names of its fields. Envoy escapes nothing in it:
 /// a path and a user agent may have spaces and quotes. Source: Envoy, "Access logging", "Default
@@ -49,6 +57,14 @@ pub(super) struct Records {
     /// Of each template, which of these its fields are.
     fields: Vec<Vec<usize>>,
     form: Form,
+    /// Which of the names a record had so far.
+    seen: Vec<bool>,
+    /// The fields of the first record.
+    present: Vec<String>,
+    /// Addresses behind the client's in a list of addresses, if that was said.
+    trusted_hops: Option<usize>,
+    /// Values that were lists of addresses.
+    lists: u64,
 }
 
 /// How a line holds a record.
@@ -65,7 +81,11 @@ impl Records {
     ///
     /// # Errors
     /// There is no column of that name.
-    pub(super) fn new(requests: Requests, first: &[u8]) -> Result<(Self, bool), String> {
+    pub(super) fn new(
+        requests: Requests,
+        first: &[u8],
+        trusted_hops: Option<usize>,
+    ) -> Result<(Self, bool), String> {
         let mut names: Vec<String> = TIMES.map(str::to_owned).to_vec();
         names.extend([DOMAIN, HITS, DURATION].map(str::to_owned));
         let mut index_of = |name: &String| {
@@ -81,37 +101,81 @@ impl Records {
         let fields = templates
             .map(|template| template.fields().iter().map(&mut index_of).collect())
             .collect();
-        let form = match first.first() {
-            Some(b'{') => Form::Json,
-            Some(b'[') => Form::Envoy,
+        let (form, present) = match first.first() {
+            Some(b'{') => {
+                let object: Result<serde_json::Map<String, Value>, _> =
+                    serde_json::from_slice(first);
+                let keys = object.map(|object| object.keys().cloned().collect());
+                (Form::Json, keys.unwrap_or_default())
+            }
+            Some(b'[') => {
+                let names = ENVOY.capture_names().flatten();
+                (Form::Envoy, names.map(str::to_owned).collect())
+            }
             _ => {
                 let mut csv = Box::new(Csv::new());
-                let columns = csv.read(first)?;
-                let column = |name: &String| columns.iter().position(|own| *own == name.as_bytes());
-                let positions: Vec<_> = names.iter().map(column).collect();
-                let of_templates = names.iter().zip(&positions).skip(TIMES.len() + 3);
-                let missing = of_templates
-                    .filter(|(_, at)| at.is_none())
-                    .map(|(name, _)| name);
-                if let Some(name) = missing.into_iter().next() {
-                    let columns = columns.iter().map(|name| String::from_utf8_lossy(name));
-                    let columns = columns.collect::<Vec<_>>().join(", ");
-                    return Err(format!(
-                        "--descriptor names {{{name}}}, which is no column; the first line has: {}",
-                        columns.escape_debug()
-                    ));
-                }
-                Form::Csv(csv, positions)
+                let columns = csv.read(first)?.into_iter();
+                let columns = columns.map(|name| String::from_utf8_lossy(name).into_owned());
+                let columns: Vec<_> = columns.collect();
+                let column = |name: &String| columns.iter().position(|own| own == source(name));
+                (Form::Csv(csv, names.iter().map(column).collect()), columns)
             }
         };
-        let has_head = matches!(form, Form::Csv(..));
         let records = Self {
+            seen: vec![false; names.len()],
             requests,
             names,
             fields,
             form,
+            present,
+            trusted_hops,
+            lists: 0,
         };
-        Ok((records, has_head))
+        if let Form::Csv(_, columns) = &records.form {
+            let at = |index: usize| columns[index];
+            if let Some(missing) = records.missing(|index| at(index).is_none()).next() {
+                return Err(missing);
+            }
+            return Ok((records, true));
+        }
+        Ok((records, false))
+    }
+
+    /// A sentence about each field of the templates that is missing.
+    fn missing(&self, is_missing: impl Fn(usize) -> bool) -> impl Iterator<Item = String> {
+        let own = TIMES.len() + 3..self.names.len();
+        own.filter(move |&index| is_missing(index)).map(|index| {
+            let name = &self.names[index];
+            let present = self.present.join(", ");
+            let near = did_you_mean(name, self.present.iter().map(String::as_str));
+            format!(
+                "--descriptor names {{{}}}, which no record has; there are: {}{near}",
+                name.escape_debug(),
+                present.escape_debug()
+            )
+        })
+    }
+
+    /// What may be wrong although rows were read.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings: Vec<_> = self.missing(|index| !self.seen[index]).collect();
+        if self.lists > 0 && self.trusted_hops.is_none() {
+            warnings.push(format!(
+                "{} values are lists of addresses, of which the last one is taken, as Envoy does; \
+                 write --xff-num-trusted-hops if proxies are in front of it",
+                self.lists
+            ));
+        }
+        warnings
+    }
+
+    /// Why no record became a request.
+    pub(super) fn why_none(&self) -> String {
+        let missing: Vec<_> = self.missing(|index| !self.seen[index]).collect();
+        if missing.is_empty() {
+            return "no record has all fields of a --descriptor and matches its `if`".to_owned();
+        }
+        missing.join("; ")
     }
 
     /// The row of a line; `None` if it has no descriptors.
@@ -130,7 +194,7 @@ impl Records {
                     let mut parts = name.split('.');
                     parts.try_fold(&object, |value, part| value.get(part))
                 };
-                let value = |name: &String| object.get(name).or_else(|| inside(name));
+                let value = |name: &String| object.get(name).or_else(|| inside(source(name)));
                 let names = self.names.iter();
                 names.map(|name| value(name).and_then(text)).collect()
             }
@@ -140,10 +204,21 @@ impl Records {
         };
         let utf8 = |value: &Cow<'_, [u8]>| String::from_utf8_lossy(value).into_owned();
         let time = times.iter().flatten().next().map(utf8);
-        let mut request = self.requests.of_record(|template, field| {
-            let value = &values[self.fields[template][field]];
-            value.as_deref()
-        });
+        let (mut sent, hops) = (
+            Vec::with_capacity(values.len()),
+            self.trusted_hops.unwrap_or(0),
+        );
+        for ((name, value), seen) in self.names.iter().zip(&values).zip(&mut self.seen) {
+            let (value, is_list) = value.as_deref().map_or((None, false), |value| {
+                *seen = true;
+                let (value, is_list) = as_sent(name, value, hops);
+                (Some(value), is_list)
+            });
+            self.lists += u64::from(is_list);
+            sent.push(value);
+        }
+        let requests = &mut self.requests;
+        let mut request = requests.of_record(|template, field| sent[self.fields[template][field]]);
         if let Some(domain) = domain.as_ref().map(utf8) {
             request.domain = domain;
         } else if self.requests.domain.is_none() {
@@ -171,6 +246,35 @@ impl Records {
         };
         Ok(Some(row).filter(|_| !request.descriptors.is_empty()))
     }
+}
+
+/// The field that has the value of this name.
+fn source(name: &str) -> &str {
+    if name == PATH_AND_QUERY { PATH } else { name }
+}
+
+/// A value as Envoy's descriptors have it: a path without its query, and of a list of addresses the
+/// client's, which is the last one before so many trusted hops; whether it was such a list. A list
+/// that is too short has the address that connects to Envoy at its end. Source: Envoy, "HTTP
+/// header manipulation", x-forwarded-for.
+fn as_sent<'v>(name: &str, value: &'v [u8], trusted_hops: usize) -> (&'v [u8], bool) {
+    let name = name.rsplit('.').next().unwrap_or(name);
+    if name == PATH {
+        let end = value.iter().position(|&byte| byte == b'?');
+        return (&value[..end.unwrap_or(value.len())], false);
+    }
+    if !value.contains(&b',') {
+        return (value, false);
+    }
+    let parts = || value.rsplit(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    let is_address =
+        |part: &[u8]| str::from_utf8(part).is_ok_and(|text| text.parse::<IpAddr>().is_ok());
+    let is_header = name.replace('-', "_").eq_ignore_ascii_case(FORWARDED_FOR);
+    if !is_header && !parts().all(is_address) {
+        return (value, false);
+    }
+    let address = parts().nth(trusted_hops).or_else(|| parts().next());
+    (address.unwrap_or(value), true)
 }
 
 /// Lines of CSV (RFC 4180). A record is one line.
@@ -259,7 +363,7 @@ fn envoy<'l>(line: &'l [u8], names: &[String]) -> Result<Values<'l>, String> {
     let fields = ENVOY.captures(line);
     let fields = fields.ok_or("it is no line of Envoy's default access log")?;
     let value = |name: &String| {
-        let field = fields.name(name)?.as_bytes();
+        let field = fields.name(source(name))?.as_bytes();
         (field != b"-").then(|| without_port(field))
     };
     Ok(names.iter().map(value).collect())
@@ -279,7 +383,44 @@ mod tests {
             hits: None,
             random: fastrand::Rng::with_seed(1),
         };
-        Records::new(requests, first.as_bytes())
+        Records::new(requests, first.as_bytes(), None)
+    }
+
+    #[test]
+    fn values_are_those_of_descriptors() {
+        for (name, value, hops, sent, is_list) in [
+            ("path", "/a?b=c?d", 0, "/a", false),
+            ("request.path", "/a?b", 0, "/a", false),
+            ("path-and-query", "/a?b", 0, "/a?b", false),
+            ("user", "a?b,c", 0, "a?b,c", false),
+            (
+                "x_forwarded_for",
+                "1.1.1.1, 2.2.2.2,3.3.3.3",
+                0,
+                "3.3.3.3",
+                true,
+            ),
+            (
+                "x_forwarded_for",
+                "1.1.1.1, 2.2.2.2,3.3.3.3",
+                1,
+                "2.2.2.2",
+                true,
+            ),
+            ("x_forwarded_for", "x, 2.2.2.2", 1, "x", true),
+            (
+                "headers.X-Forwarded-For",
+                "1.1.1.1,2.2.2.2",
+                2,
+                "2.2.2.2",
+                true,
+            ),
+            ("client", "1.1.1.1,::2", 0, "::2", true),
+            ("client", "1.1.1.1", 1, "1.1.1.1", false),
+        ] {
+            let found = as_sent(name, value.as_bytes(), hops);
+            assert_eq!(found, (sent.as_bytes(), is_list), "{name} {value} {hops}");
+        }
     }
 
     /// The time in seconds, and the request as it is explained.
@@ -362,7 +503,7 @@ mod tests {
             .expect("descriptors");
         assert_eq!(row.duration, Some(Span::from_micros(12_000)));
         assert_eq!(row.at, Micros(1_795_428_000_500_000));
-        let text = r#"d 1 remote_address=10.0.0.9,path=/a b?c="d | 1 ua=curl/8 "x y"#;
+        let text = r#"d 1 remote_address=10.0.0.9,path=/a b | 1 ua=curl/8 "x y"#;
         assert_eq!(
             shown(Some(row)).map(|(_, text)| text).as_deref(),
             Some(text)
