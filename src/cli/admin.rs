@@ -130,6 +130,11 @@ pub(super) struct AdminFlags {
 }
 
 impl AdminFlags {
+    /// Whether no address is given.
+    pub(super) const fn is_unset(&self) -> bool {
+        self.admin.is_empty()
+    }
+
     /// The services that the flags name, each once: one at least.
     ///
     /// # Errors

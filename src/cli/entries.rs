@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use super::UsageError;
+use super::{UsageError, print};
 use crate::core::ask::written::read_exact;
 use crate::core::proto::RateLimitDescriptor;
 use crate::core::proto::rate_limit_descriptor::Entry;
@@ -22,6 +22,21 @@ pub(super) fn written_descriptors(
         (*key, *value) = (read_exact(key), read_exact(value));
     }
     Ok(descriptors)
+}
+
+/// Says where a value has what may be the next entry, as in `path=/login,user=42`.
+fn hint_at_commas(argument: &[u8]) {
+    let text = String::from_utf8_lossy(argument);
+    let is_entry = |part: &&str| {
+        part.split_once('=')
+            .is_some_and(|(key, _)| !key.contains('/'))
+    };
+    if let Some(next) = text.split(',').skip(1).find(is_entry) {
+        let (text, next) = (text.escape_debug(), next.escape_debug());
+        print::error(format_args!(
+            "weir: hint: `{text}` is one entry; if `{next}` is the next one, write a space and no comma"
+        ));
+    }
 }
 
 /// The descriptors of these arguments, whose values are as they are, and may be any bytes.
@@ -45,6 +60,7 @@ fn descriptor(arguments: &[OsString]) -> Result<RateLimitDescriptor, UsageError>
                 "`{text}` is not an entry; write key=value"
             )));
         };
+        hint_at_commas(bytes);
         descriptor.entries.push(Entry {
             key: bytes[..equals].to_vec(),
             value: bytes[equals + 1..].to_vec(),

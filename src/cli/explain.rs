@@ -19,7 +19,7 @@ use super::{UnusableFiles, UsageError, entries, print, success_if};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::core::time::people;
-use crate::desk::admin::explain::{Level, Report, State, list};
+use crate::desk::admin::explain::{Descriptor, Level, Report, State, list};
 use crate::desk::admin::status::now;
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{self, Plan};
@@ -156,20 +156,42 @@ fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if explain.subject.is_some() {
         return Ok(Vec::new());
     }
-    let text = |bytes: Vec<u8>| {
-        let what = "an entry is not UTF-8; explain it by --config";
-        String::from_utf8(bytes).map_err(|_| UsageError(what.to_owned()))
+    let domain = explain.domain.as_deref().unwrap_or_default();
+    let descriptors = entries::written_descriptors(&explain.entries)?;
+    let what = "an entry is not UTF-8; explain it by --config";
+    Ok(as_json(domain, &descriptors).ok_or_else(|| UsageError(what.to_owned()))?)
+}
+
+/// A request as JSON; `None` if an entry is not UTF-8.
+fn as_json(domain: &str, descriptors: &[RateLimitDescriptor]) -> Option<Vec<u8>> {
+    let entry = |Entry { key, value }: &Entry| {
+        let (key, value) = (str::from_utf8(key).ok()?, str::from_utf8(value).ok()?);
+        Some(json!({ "key": key, "value": value }))
     };
-    let mut descriptors = Vec::new();
-    for descriptor in entries::written_descriptors(&explain.entries)? {
-        let mut entries = Vec::new();
-        for Entry { key, value } in descriptor.entries {
-            entries.push(json!({ "key": text(key)?, "value": text(value)? }));
-        }
-        descriptors.push(json!({ "entries": entries }));
-    }
-    let request = json!({ "domain": explain.domain, "descriptors": descriptors });
-    Ok(request.to_string().into_bytes())
+    let descriptor = |one: &RateLimitDescriptor| {
+        let entries: Option<Vec<_>> = one.entries.iter().map(entry).collect();
+        Some(json!({ "entries": entries? }))
+    };
+    let descriptors: Option<Vec<_>> = descriptors.iter().map(descriptor).collect();
+    let request = json!({ "domain": domain, "descriptors": descriptors? });
+    Some(request.to_string().into_bytes())
+}
+
+/// Why each descriptor of a request has no limit, by a running service: the reason of
+/// `weir explain`. `None` if it cannot be asked.
+pub(super) async fn reasons(admin: &AdminFlags, request: &RateLimitRequest) -> Option<Vec<String>> {
+    let body = as_json(&request.domain, &request.descriptors)?;
+    let services = admin.services().ok()?;
+    let report: Report = services
+        .send(&Method::POST, "explain", &body.into())
+        .await
+        .ok()?;
+    let reason = |one: Descriptor| match &*one.outcome {
+        "checked" => "no limit: on_store_failure: allow let it pass".to_owned(),
+        "unknown_domain" | "no_limit" | "replaced" => one.reason,
+        outcome => format!("no limit ({outcome})"),
+    };
+    Some(report.descriptors.into_iter().map(reason).collect())
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

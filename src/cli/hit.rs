@@ -8,7 +8,10 @@ use clap::Args;
 use serde::Serialize;
 use tonic::Status;
 
+use super::admin::AdminFlags;
 use super::connect::{TlsFlags, address, connect};
+use super::explain::reasons;
+use super::load::client::is_without_limit;
 use super::{entries, print};
 use crate::core::ask::written::entry as entry_text;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
@@ -20,6 +23,9 @@ use crate::core::time::{Unit, people};
 use crate::desk::admin::status::now;
 use crate::limits::plan::key::EntryText;
 use crate::net::dial::Address;
+
+/// The address of a service with default settings on this machine.
+const USUAL_ADDRESS: &str = "127.0.0.1:8081";
 
 /// The exit code of OVER_LIMIT, so that scripts can tell it from a failure.
 const OVER_LIMIT: u8 = 3;
@@ -39,10 +45,12 @@ pub(super) struct Hit {
     #[arg(long, short)]
     domain: String,
     /// Address of the service's gRPC listener, or `unix:` and the path of its socket
-    #[arg(long, default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
+    #[arg(long, default_value = USUAL_ADDRESS, value_name = "HOST:PORT", value_parser = address)]
     address: Address,
     #[command(flatten)]
     tls: TlsFlags,
+    #[command(flatten)]
+    admin: AdminFlags,
     /// Number of requests, sent one after the other; 1 or more
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
@@ -66,22 +74,38 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
     let timeout = Duration::from_millis(hit.timeout_ms);
     let channel = connect(&hit.address, hit.tls.options()?.as_ref(), Some(timeout)).await?;
     let mut client = RateLimitServiceClient::new(channel);
-    let mut over = false;
+    let (mut over, mut reasons) = (false, None);
     for _ in 0..hit.count {
         let answer = client.should_rate_limit(request.clone()).await;
         let response = answer
             .map_err(|status| request_error(&hit.address, &status))?
             .into_inner();
         over = response.overall_code() == Code::OverLimit;
-        let answer = HitAnswer::new(&request, &response);
+        if reasons.is_none() && response.statuses.iter().any(is_without_limit) {
+            reasons = Some(hit.reasons(&request).await);
+        }
+        let reasons = reasons.as_deref().unwrap_or_default();
+        let answer = HitAnswer::new(&request, &response, reasons);
         if !hit
             .format
-            .print(&answer, |_| describe(&request, &response))?
+            .print(&answer, |_| describe(&request, &response, reasons))?
         {
             break;
         }
     }
     Ok(ExitCode::from(if over { OVER_LIMIT } else { 0 }))
+}
+
+impl Hit {
+    /// Why descriptors have no limit, by the debug listener: of an `--admin`, or of a service whose
+    /// addresses are the usual ones. Empty if it cannot be asked.
+    async fn reasons(&self, request: &RateLimitRequest) -> Vec<String> {
+        let is_usual = self.address.to_string() == USUAL_ADDRESS;
+        if !is_usual && self.admin.is_unset() {
+            return Vec::new();
+        }
+        reasons(&self.admin, request).await.unwrap_or_default()
+    }
 }
 
 /// The error of the service; or, for a failure of the transport, its likely cause.
@@ -115,13 +139,18 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
 
 /// One line per descriptor. The overall code stands before a single descriptor, and on a line of
 /// its own before several.
-fn describe(request: &RateLimitRequest, response: &RateLimitResponse) -> String {
+fn describe(
+    request: &RateLimitRequest,
+    response: &RateLimitResponse,
+    reasons: &[String],
+) -> String {
     let overall = code_name(response.overall_code());
     let lines: Vec<_> = request
         .descriptors
         .iter()
         .zip(&response.statuses)
-        .map(|(descriptor, status)| line(descriptor, status))
+        .enumerate()
+        .map(|(index, (descriptor, status))| line(descriptor, status, reasons.get(index)))
         .collect();
     if let [(_, only)] = &lines[..] {
         return format!("{overall:<10}  {only}\n");
@@ -133,7 +162,11 @@ fn describe(request: &RateLimitRequest, response: &RateLimitResponse) -> String 
     text
 }
 
-fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str, String) {
+fn line(
+    descriptor: &RateLimitDescriptor,
+    status: &DescriptorStatus,
+    reason: Option<&String>,
+) -> (&'static str, String) {
     let entry = |entry: &rate_limit_descriptor::Entry| entry_text(&entry.key, &entry.value);
     let entries: Vec<_> = descriptor.entries.iter().map(entry).collect();
     let entries = entries.join(" ");
@@ -143,9 +176,7 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
         None if status.code() == Code::OverLimit => {
             "blocked by an override, without an end (weir explain says by which)".to_owned()
         }
-        None => {
-            "no limit (unknown domain, no limit matches, or on_store_failure allowed it)".to_owned()
-        }
+        None => reason.cloned().unwrap_or_else(|| UNKNOWN_REASON.to_owned()),
         Some(limit) => {
             let unit = unit_name(limit.unit).unwrap_or("unknown unit");
             let per = match limit.unit_multiplier {
@@ -178,6 +209,10 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
     (code_name(status.code()), format!("{entries}: {limit}"))
 }
 
+/// The reasons of a descriptor without a limit, where the debug listener is not asked.
+const UNKNOWN_REASON: &str = "no limit: no file has the domain, no limit matches, or \
+    on_store_failure: allow let it pass; with --admin the debug listener says which";
+
 /// An answer as JSON.
 #[derive(Serialize)]
 struct HitAnswer<'a> {
@@ -186,12 +221,20 @@ struct HitAnswer<'a> {
 }
 
 impl<'a> HitAnswer<'a> {
-    fn new(request: &'a RateLimitRequest, response: &'a RateLimitResponse) -> Self {
+    fn new(
+        request: &'a RateLimitRequest,
+        response: &'a RateLimitResponse,
+        reasons: &'a [String],
+    ) -> Self {
         let descriptors = request.descriptors.iter().zip(&response.statuses);
         Self {
             code: code_name(response.overall_code()),
             descriptors: descriptors
-                .map(|(descriptor, status)| DescriptorAnswer::new(descriptor, status))
+                .enumerate()
+                .map(|(index, (descriptor, status))| DescriptorAnswer {
+                    reason: reasons.get(index).filter(|_| is_without_limit(status)),
+                    ..DescriptorAnswer::new(descriptor, status)
+                })
                 .collect(),
         }
     }
@@ -205,6 +248,8 @@ struct DescriptorAnswer<'a> {
     unlimited: bool,
     /// Without a limit there is nothing left to count.
     limit: Option<AnsweredLimit<'a>>,
+    /// Why there is none.
+    reason: Option<&'a String>,
     left: Option<u32>,
     resets_in_seconds: Option<i64>,
 }
@@ -240,6 +285,7 @@ impl<'a> DescriptorAnswer<'a> {
                 .duration_until_reset
                 .as_ref()
                 .map(|duration| duration.seconds),
+            reason: None,
             limit,
         }
     }
@@ -271,10 +317,10 @@ mod tests {
                 limit_remaining,
                 ..DescriptorStatus::default()
             };
-            line(&RateLimitDescriptor::default(), &status).1
+            line(&RateLimitDescriptor::default(), &status, None).1
         };
         for (code, remaining, text) in [
-            (Code::Ok, 0, ": no limit (unknown domain"),
+            (Code::Ok, 0, ": no limit: no file has the domain"),
             (Code::Ok, u32::MAX, ": unlimited"),
             (
                 Code::OverLimit,

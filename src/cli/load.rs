@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::amount;
 use super::connect::{self, TlsFlags, address};
-use super::workload::{ArrivalKind, Fields, Hits, Requests, Template};
+use super::workload::{ArrivalKind, Fields, Hits, Requests, Templates};
 use super::{UsageError, print, success_if};
 use crate::net::dial::Address;
 use client::{Answered, Client, EncodedRequest, Load, Options, Pace, Tally, Until};
@@ -60,9 +60,10 @@ pub(super) struct LoadCommand {
     /// Domain of the requests
     #[arg(long, short)]
     domain: String,
-    /// Descriptor of each request, with values that are made up; may stand up to 64 times
-    #[arg(long, required = true, value_name = "KEY=VALUE,...", value_parser = template)]
-    descriptor: Vec<Template>,
+    /// Descriptor of each request, with values that are made up: entries with spaces or commas
+    /// between them; ` , ` begins the next descriptor. Can be given more than once; up to 64 in all
+    #[arg(long, required = true, value_name = "KEY=VALUE ...", value_parser = templates)]
+    descriptor: Vec<Templates>,
     /// Hits of each descriptor: a number, or {uniform:A..B} [default: 1]
     #[arg(long, value_name = "HITS", value_parser = Hits::parse)]
     hits: Option<Hits>,
@@ -115,8 +116,8 @@ pub(super) struct LoadCommand {
     format: print::Format,
 }
 
-fn template(text: &str) -> Result<Template, String> {
-    Template::parse(text, Fields::None).map_err(|error| error.to_string())
+fn templates(text: &str) -> Result<Templates, String> {
+    Templates::parse(text, Fields::None)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -149,7 +150,8 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 pub(super) fn run(command: LoadCommand) -> anyhow::Result<ExitCode> {
-    if command.descriptor.len() > MAX_DESCRIPTORS {
+    let descriptors = command.descriptor.iter().map(|all| all.0.len());
+    if descriptors.sum::<usize>() > MAX_DESCRIPTORS {
         return Err(UsageError(format!(
             "a request has at most {MAX_DESCRIPTORS} descriptors"
         ))
@@ -172,6 +174,7 @@ struct Traffic {
     requests: Requests,
     exactness: Option<Exactness>,
     bar: ProgressBar,
+    until: Until,
     /// The time and the requests of the last progress line.
     shown: (Duration, u64),
 }
@@ -193,7 +196,8 @@ impl Load for Traffic {
         let seconds = tally.elapsed.saturating_sub(time).as_secs_f64();
         if seconds > 0.0 && !self.bar.is_hidden() {
             let per_second = (done - count) as f64 / seconds;
-            self.bar.set_message(report::progress(tally, per_second));
+            let line = report::progress(tally, per_second, self.until);
+            self.bar.set_message(line);
             self.shown = (tally.elapsed, done);
         }
     }
@@ -215,10 +219,20 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     })?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{wide_msg}").context("the progress line")?);
+    let default_time = command.iterations.is_none().then_some(DEFAULT_TIME);
+    let until = Until {
+        iterations: command.iterations,
+        time: command.time.or(default_time),
+    };
     let mut traffic = Traffic {
+        until,
         requests: Requests {
             domain: Some(command.domain),
-            templates: command.descriptor,
+            templates: command
+                .descriptor
+                .into_iter()
+                .flat_map(|all| all.0)
+                .collect(),
             hits: command.hits,
             random: fastrand::Rng::with_seed(command.seed),
         },
@@ -233,13 +247,6 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
         is_random: command.arrivals == ArrivalKind::Poisson,
         seed: command.seed,
     });
-    let time = command
-        .time
-        .or(command.iterations.is_none().then_some(DEFAULT_TIME));
-    let until = Until {
-        iterations: command.iterations,
-        time,
-    };
     let own = Process::own();
     let tally = client.run(&mut traffic, pace, until, stopped()).await;
     traffic.bar.finish_and_clear();

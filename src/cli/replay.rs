@@ -24,7 +24,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::workload::{Fields, Hits, Requests, Template};
+use super::workload::{Fields, Hits, Requests, Templates};
 use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::ask::Ask;
@@ -75,8 +75,8 @@ pub(super) struct Replay {
     /// {name} is a column or a field; a record without one of its fields does not send it. `TEMPLATE
     /// if {name}=PATTERN` is sent by the records that match, with * for any text. Can be given more
     /// than once
-    #[arg(long, value_name = "TEMPLATE", value_parser = template)]
-    descriptor: Vec<Template>,
+    #[arg(long, value_name = "TEMPLATE", value_parser = templates)]
+    descriptor: Vec<Templates>,
     /// Domain of these requests, where the trace has no field `domain`
     #[arg(long, short, requires = "descriptor")]
     domain: Option<String>,
@@ -116,8 +116,8 @@ pub(super) struct Replay {
     read: ReadFlags,
 }
 
-fn template(text: &str) -> Result<Template, String> {
-    Template::parse(text, Fields::Allowed).map_err(|error| error.to_string())
+fn templates(text: &str) -> Result<Templates, String> {
+    Templates::parse(text, Fields::Allowed)
 }
 
 fn duration(text: &str) -> Result<Span, String> {
@@ -219,7 +219,11 @@ fn check_output(path: &Path, replay: &Replay) -> anyhow::Result<()> {
 fn open(replay: &Replay) -> anyhow::Result<(Trace, ProgressBar)> {
     let requests = Requests {
         domain: replay.domain.clone(),
-        templates: replay.descriptor.clone(),
+        templates: replay
+            .descriptor
+            .iter()
+            .flat_map(|all| all.0.clone())
+            .collect(),
         hits: replay.hits.clone(),
         random: fastrand::Rng::with_seed(0),
     };

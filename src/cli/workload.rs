@@ -10,4 +10,4 @@ mod template;
 pub(super) use arrivals::{ArrivalKind, Arrivals};
 pub(crate) use part::Hits;
 pub(crate) use requests::Requests;
-pub(crate) use template::{Fields, Template};
+pub(crate) use template::{Fields, Templates};

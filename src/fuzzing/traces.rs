@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::Input;
 use crate::cli::replay::trace::{Row, Trace};
-use crate::cli::workload::{Fields, Requests, Template};
+use crate::cli::workload::{Fields, Requests, Templates};
 use crate::core::proto::RateLimitRequest;
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::time::{Micros, Span};
@@ -54,10 +54,14 @@ struct Read {
 /// # Errors
 /// As [`Trace`].
 fn read(trace: &[u8], templates: &[&str], sorts_all: bool) -> Result<Read, String> {
-    let template = |text: &&str| Template::parse(text, Fields::Allowed).expect("a template");
+    let template = |text: &&str| {
+        Templates::parse(text, Fields::Allowed)
+            .expect("a template")
+            .0
+    };
     let requests = Requests {
         domain: Some("d".to_owned()),
-        templates: templates.iter().map(template).collect(),
+        templates: templates.iter().flat_map(template).collect(),
         ..Requests::default()
     };
     let shown = |error: anyhow::Error| format!("{error:#}");

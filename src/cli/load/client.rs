@@ -20,7 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use super::super::workload::{ArrivalKind, Arrivals};
 use super::connection::Connection;
 pub use super::connection::{Failure, FailureKind, Options};
-use crate::core::proto::rate_limit_response::Code;
+use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::core::time::{Micros, Span};
 
@@ -126,6 +126,8 @@ pub struct Tally {
     pub ok: u64,
     /// Answers OVER_LIMIT.
     pub over_limit: u64,
+    /// Answers in which a descriptor has no limit.
+    pub without_limit: u64,
     /// Calls without an answer, and the message of the first one, by their kind.
     pub failures: BTreeMap<FailureKind, (u64, String)>,
     /// Calls that were sent more than 10 ms after they were due.
@@ -152,6 +154,7 @@ impl Tally {
             sent: 0,
             ok: 0,
             over_limit: 0,
+            without_limit: 0,
             failures: BTreeMap::new(),
             late: 0,
             not_sent: 0,
@@ -178,6 +181,10 @@ impl Tally {
     fn take(&mut self, answered: &Answered) {
         let micros = answered.latency.as_micros() as u64;
         self.latency.saturating_record(micros);
+        if let Ok(response) = &answered.result {
+            let is_without = response.statuses.iter().any(is_without_limit);
+            self.without_limit += u64::from(is_without);
+        }
         match &answered.result {
             Ok(response) if response.overall_code() == Code::Ok => self.ok += 1,
             Ok(_) => self.over_limit += 1,
@@ -188,6 +195,14 @@ impl Tally {
             }
         }
     }
+}
+
+/// Whether nothing limits a descriptor: an unlimited one has the most left, and an override that
+/// blocks it refuses.
+pub(in crate::cli) fn is_without_limit(status: &DescriptorStatus) -> bool {
+    status.current_limit.is_none()
+        && status.limit_remaining != u32::MAX
+        && status.code() != Code::OverLimit
 }
 
 /// The connections to one server.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::super::print;
-use super::client::Tally;
+use super::client::{Tally, Until};
 use super::cpu::Process;
 use super::exact::{ExactnessReport, Offender};
 use crate::core::time::people::{self, grouped};
@@ -32,6 +32,8 @@ pub(super) struct LoadReport {
     answered: u64,
     ok: u64,
     over_limit: u64,
+    /// Answers in which a descriptor has no limit.
+    without_limit: u64,
     per_second: f64,
     errors: BTreeMap<String, Failures>,
     /// Under way when the load was stopped.
@@ -93,6 +95,7 @@ impl LoadReport {
             answered: tally.answered(),
             ok: tally.ok,
             over_limit: tally.over_limit,
+            without_limit: tally.without_limit,
             per_second: tally.sent as f64 / seconds.max(1e-9),
             errors: errors.collect(),
             unfinished: tally.unfinished,
@@ -128,6 +131,13 @@ impl LoadReport {
             "answered",
             format!("{answered}: OK {ok}, OVER_LIMIT {over}"),
         );
+        if self.without_limit > 0 {
+            let (count, why) = (count(self.without_limit), "`weir explain` says why");
+            row(
+                "no limit",
+                format!("{count} answers have a descriptor without a limit; {why}"),
+            );
+        }
         for (kind, failures) in &self.errors {
             let message = failures.message.escape_debug();
             row(
@@ -232,11 +242,22 @@ impl LoadReport {
 }
 
 /// The progress line.
-pub(super) fn progress(tally: &Tally, per_second: f64) -> String {
+pub(super) fn progress(tally: &Tally, per_second: f64, until: Until) -> String {
+    let elapsed = tally.elapsed.as_secs_f64();
+    let by_time = until.time.map(|time| time.as_secs_f64() - elapsed);
+    let done = (tally.answered() + tally.failed()) as f64;
+    let by_count = until
+        .iterations
+        .map(|most| (most as f64 - done) * elapsed / done.max(1.0));
+    let left = by_time
+        .into_iter()
+        .chain(by_count)
+        .fold(f64::INFINITY, f64::min);
+    let [elapsed, left] = [elapsed, left].map(|seconds| people::span(seconds.max(0.0).round()));
     let [ok, over, errors] = [tally.ok, tally.over_limit, tally.failed()].map(count);
     let [p50, p99] = [0.5, 0.99].map(|share| quantile(tally, share));
     let rate = grouped(per_second);
     format!(
-        "{rate} a second, OK {ok}, OVER_LIMIT {over}, errors {errors}, p50 {p50:.2} ms, p99 {p99:.2} ms"
+        "{elapsed}, {left} left, {rate} a second, OK {ok}, OVER_LIMIT {over}, errors {errors}, p50 {p50:.2} ms, p99 {p99:.2} ms"
     )
 }

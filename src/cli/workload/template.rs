@@ -1,4 +1,5 @@
-//! Templates of descriptors: `key=text{generator},key2={field}`; of records also with conditions, as
+//! Templates of descriptors: `key=text{generator} key2={field}`, also with commas between entries, and
+//! with ` , ` between descriptors; of records also with conditions, as
 //! in `key={field} if {other}=pattern`.
 //!
 //! A backslash takes the next character as it is, so that values can have commas and braces.
@@ -27,6 +28,24 @@ pub(crate) struct Template {
     fields: Vec<String>,
     /// Fields, by their indices, and the pattern that each has to match.
     conditions: Vec<(usize, String)>,
+}
+
+/// The templates of an argument, one for each descriptor.
+#[derive(Clone, Debug)]
+pub(crate) struct Templates(pub(crate) Vec<Template>);
+
+impl Templates {
+    /// Reads templates with ` , ` between them.
+    ///
+    /// # Errors
+    /// As [`Template::parse`].
+    pub(crate) fn parse(text: &str, fields: Fields) -> Result<Self, String> {
+        let each = text
+            .split(" , ")
+            .map(|text| Template::parse(text.trim(), fields));
+        let all: Result<_, _> = each.collect();
+        all.map(Self).map_err(|error| error.to_string())
+    }
 }
 
 /// Why a template cannot be read.
@@ -73,7 +92,8 @@ impl Template {
             if reader.at == text.len() {
                 break;
             }
-            reader.at += 1;
+            let rest = &text[reader.at + 1..];
+            reader.at = text.len() - rest.trim_start_matches(' ').len();
         }
         let condition = |(name, pattern): (&str, &str)| (reader.field(name), pattern.to_owned());
         Ok(Self {
@@ -129,6 +149,12 @@ impl Template {
     }
 }
 
+/// Whether this, which begins with a space, goes on with `key=`.
+fn begins_entry(text: &str) -> bool {
+    let next = text.trim_start_matches(' ').split_once('=');
+    next.is_some_and(|(key, _)| !key.is_empty() && !key.contains([' ', ',', '{', '}', '\\']))
+}
+
 /// Takes the conditions ` if {field}=pattern` from the end of a text.
 fn split_conditions(mut text: &str) -> (&str, Vec<(&str, &str)>) {
     let mut conditions = Vec::new();
@@ -165,7 +191,8 @@ impl Reader<'_> {
         out: &mut Vec<u8>,
     ) -> Result<Option<char>, TemplateError> {
         while let Some(next) = self.text[self.at..].chars().next() {
-            if ends.contains(&next) {
+            let begins = || next != ' ' || begins_entry(&self.text[self.at..]);
+            if ends.contains(&next) && begins() {
                 return Ok(Some(next));
             }
             if next == '}' {
@@ -208,7 +235,7 @@ impl Reader<'_> {
         let mut parts = Vec::new();
         loop {
             let mut text = Vec::new();
-            let end = self.text_until(&[',', '{'], &mut text)?;
+            let end = self.text_until(&[',', ' ', '{'], &mut text)?;
             if !text.is_empty() {
                 parts.push(Part::Text(text));
             }
@@ -295,6 +322,32 @@ mod tests {
         let text = next(&mut template, &mut random, &[Some("a"), Some("b")]);
         assert_eq!(text.as_deref(), Some("who=a path=/ba"));
         assert_eq!(next(&mut template, &mut random, &[Some("a"), None]), None);
+    }
+
+    #[test]
+    fn spaces_and_commas_separate_entries() {
+        for (written, expected) in [
+            ("a=1,b=2", &["a=1 b=2"][..]),
+            ("a=1 b=2", &["a=1 b=2"]),
+            ("a=1, b=2", &["a=1 b=2"]),
+            ("a=1  b=2 , c=3", &["a=1 b=2", "c=3"]),
+            ("a=x y b=2", &["a=x y b=2"]),
+            (r"a=x\ b=2", &["a=x b=2"]),
+            (r"a=x\,b=2", &["a=x,b=2"]),
+        ] {
+            let mut random = fastrand::Rng::with_seed(1);
+            let Templates(mut all) = Templates::parse(written, Fields::None).expect(written);
+            let texts: Vec<_> = all
+                .iter_mut()
+                .filter_map(|one| next(one, &mut random, &[]))
+                .collect();
+            assert_eq!(texts, expected, "{written}");
+            let entries: usize = all.iter().map(|one| one.entries.len()).sum();
+            assert_eq!(
+                entries,
+                written.matches('=').count() - written.matches('\\').count()
+            );
+        }
     }
 
     #[test]

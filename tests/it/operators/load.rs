@@ -322,6 +322,33 @@ async fn ctrl_c_ends_with_the_result_so_far() {
     }
 }
 
+/// Spaces and commas separate entries, ` , ` separates descriptors, and what finds no limit is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_without_a_limit_are_counted() {
+    let weir = Weir::start(DEMO, &[]);
+    for (descriptor, without) in [
+        ("year={uuid}", 0),
+        ("year={uuid} , unknown=1", 20),
+        ("unknown=1 x=2", 20),
+    ] {
+        let arguments = ["--descriptor", descriptor, "--iterations", "20"];
+        let output = load(weir.grpc_addr(), &arguments).await;
+        let line = format!("no limit  {without} answers have a descriptor without a limit");
+        assert_eq!(
+            text(&output.stdout).contains(&line),
+            without > 0,
+            "{}",
+            text(&output.stdout)
+        );
+        let output = load(
+            weir.grpc_addr(),
+            &[&arguments[..], &["--format", "json"]].concat(),
+        )
+        .await;
+        assert_eq!(result(&output)["without_limit"], without, "{descriptor}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_shows_the_progress() {
     let (_toy, address) = Toy::start(Fault::None).await;
@@ -338,6 +365,8 @@ async fn a_terminal_shows_the_progress() {
     ];
     let mut terminal = Terminal::start(&arguments);
     terminal.wait_for("OK 20, OVER_LIMIT ", 2);
+    terminal.wait_for("s, 59m ", 1);
+    terminal.wait_for(" left, ", 1);
     let process = rustix::process::Pid::from_child(&terminal.child);
     rustix::process::kill_process(process, rustix::process::Signal::INT).expect("a signal");
     assert_eq!(terminal.end(), Some(0));

@@ -61,7 +61,7 @@ pub(super) struct Records {
     seen: Vec<bool>,
     /// The fields of the first record.
     present: Vec<String>,
-    /// Addresses behind the client's in a list of addresses, if that was said.
+    /// Addresses after the client's in a list of addresses, if that is configured.
     trusted_hops: Option<usize>,
     /// Values that were lists of addresses.
     lists: u64,
@@ -156,7 +156,7 @@ impl Records {
         })
     }
 
-    /// What may be wrong although rows were read.
+    /// Likely mistakes, although rows were read.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<_> = self.missing(|index| !self.seen[index]).collect();
         if self.lists > 0 && self.trusted_hops.is_none() {
@@ -372,14 +372,18 @@ fn envoy<'l>(line: &'l [u8], names: &[String]) -> Result<Values<'l>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::workload::{Fields, Template};
+    use crate::cli::workload::{Fields, Templates};
     use crate::core::time::{Micros, Span};
 
     fn records(templates: &[&str], first: &str) -> Result<(Records, bool), String> {
-        let template = |text: &&str| Template::parse(text, Fields::Allowed).expect("a template");
+        let template = |text: &&str| {
+            Templates::parse(text, Fields::Allowed)
+                .expect("a template")
+                .0
+        };
         let requests = Requests {
             domain: Some("d".to_owned()),
-            templates: templates.iter().map(template).collect(),
+            templates: templates.iter().flat_map(template).collect(),
             hits: None,
             random: fastrand::Rng::with_seed(1),
         };

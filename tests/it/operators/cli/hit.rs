@@ -170,5 +170,67 @@ async fn hit_prints_what_was_decided() {
         [Some("OK"); 3],
         "{several}"
     );
-    assert!(several.contains("unknown=key: no limit"), "{several}");
+    assert!(
+        several.contains("unknown=key: no limit: no file has the domain"),
+        "not asked: {several}"
+    );
+}
+
+/// Each of the reasons for which a descriptor has no limit.
+#[test]
+fn hit_says_why_there_is_no_limit() {
+    let limits = "domain: d
+descriptors:
+  - key: a
+    rate_limit: { unit: year, requests_per_unit: 3, on_store_failure: allow }
+  - key: exempt
+";
+    let redis = [("BACKEND_TYPE", "redis"), ("REDIS_URL", "127.0.0.1:1")];
+    let service = Weir::start(&[("d.yaml", limits)], &redis);
+    let (address, admin) = (
+        service.grpc_addr().to_string(),
+        service.listener("debug").to_string(),
+    );
+    let hit = |domain: &str, entry: &str, more: &[&str]| {
+        let arguments = [
+            "hit",
+            "-d",
+            domain,
+            "--address",
+            &address,
+            "--admin",
+            &admin,
+            entry,
+        ];
+        weir(&[&arguments[..], more].concat(), &[])
+    };
+    for (domain, entry, reason) in [
+        (
+            "dd",
+            "a=1",
+            "no file defines the domain dd; there are: d (did you mean d?)",
+        ),
+        (
+            "d",
+            "b=1",
+            "no branch matches the entry b=1; its level has the keys a, exempt",
+        ),
+        ("d", "exempt=1", "what it matches has no rate_limit"),
+        ("d", "a=1", "no limit: on_store_failure: allow let it pass"),
+    ] {
+        let output = hit(domain, entry, &[]);
+        assert!(
+            stdout(&output).contains(reason),
+            "{}{}",
+            stdout(&output),
+            stderr(&output)
+        );
+        let json = stdout(&hit(domain, entry, &["--format", "json"]));
+        let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let own = answer["descriptors"][0]["reason"].as_str();
+        assert!(own.is_some_and(|own| own.contains(reason)), "{json}");
+    }
+    let output = hit("d", "b=1,a=2", &[]);
+    let hint = "`b=1,a=2` is one entry; if `a=2` is the next one, write a space and no comma";
+    assert!(stderr(&output).contains(hint), "{}", stderr(&output));
 }
