@@ -177,21 +177,34 @@ fn as_json(domain: &str, descriptors: &[RateLimitDescriptor]) -> Option<Vec<u8>>
     Some(request.to_string().into_bytes())
 }
 
-/// Why each descriptor of a request has no limit, by a running service: the reason of
-/// `weir explain`. `None` if it cannot be asked.
-pub(super) async fn reasons(admin: &AdminFlags, request: &RateLimitRequest) -> Option<Vec<String>> {
+/// What a running service says of a descriptor.
+pub(super) struct Explained {
+    /// Why it has no limit, if it has none: the reason of `weir explain`.
+    pub(super) reason: String,
+    /// The failure policy that answers in place of the store.
+    pub(super) policy: Option<String>,
+}
+
+/// Explains each descriptor of a request by a running service. `None` if it cannot be asked.
+pub(super) async fn explained(
+    admin: &AdminFlags,
+    request: &RateLimitRequest,
+) -> Option<Vec<Explained>> {
     let body = as_json(&request.domain, &request.descriptors)?;
     let services = admin.services().ok()?;
     let report: Report = services
         .send(&Method::POST, "explain", &body.into())
         .await
         .ok()?;
-    let reason = |one: Descriptor| match &*one.outcome {
-        "checked" => "no limit: on_store_failure: allow let it pass".to_owned(),
-        "unknown_domain" | "no_limit" | "replaced" => one.reason,
-        outcome => format!("no limit ({outcome})"),
+    let explained = |one: Descriptor| Explained {
+        policy: one.live.and_then(|live| live.policy),
+        reason: match &*one.outcome {
+            "checked" => "no limit: on_store_failure: allow let it pass".to_owned(),
+            "unknown_domain" | "no_limit" | "replaced" => one.reason,
+            outcome => format!("no limit ({outcome})"),
+        },
     };
-    Some(report.descriptors.into_iter().map(reason).collect())
+    Some(report.descriptors.into_iter().map(explained).collect())
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -263,17 +276,19 @@ fn text(report: &Report) -> String {
 }
 
 fn state_text(state: &State) -> String {
+    let policy = state.policy.as_ref();
+    let policy = policy.map_or_else(String::new, |policy| format!("; {policy} answers"));
     let error = state.error.as_deref();
     let (Some(used), Some(left)) = (state.used, state.left) else {
         let why = error.unwrap_or("the store did not answer");
-        return format!("unknown; {}", OneLine(why));
+        return format!("unknown; {}{policy}", OneLine(why));
     };
     let mut text = format!("{used} used, {left} left");
     if let Some(reset) = state.resets_in_seconds {
         text += &format!(", resets in {}", people::ahead(reset, now()));
     }
     match error {
-        Some(error) => text + &format!(" in this replica; {}", OneLine(error)),
+        Some(error) => text + &format!(" in this replica; {}{policy}", OneLine(error)),
         None if state.this_replica_only => text + "; of this replica only",
         None => text,
     }

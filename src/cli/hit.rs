@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::admin::AdminFlags;
 use super::connect::{TlsFlags, address, connect};
-use super::explain::reasons;
+use super::explain::{Explained, explained};
 use super::load::client::is_without_limit;
 use super::{entries, print};
 use crate::core::ask::written::entry as entry_text;
@@ -74,21 +74,25 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
     let timeout = Duration::from_millis(hit.timeout_ms);
     let channel = connect(&hit.address, hit.tls.options()?.as_ref(), Some(timeout)).await?;
     let mut client = RateLimitServiceClient::new(channel);
-    let (mut over, mut reasons) = (false, None);
+    let (mut over, mut asked, mut known) = (false, Vec::new(), Vec::new());
     for _ in 0..hit.count {
         let answer = client.should_rate_limit(request.clone()).await;
         let response = answer
             .map_err(|status| request_error(&hit.address, &status))?
             .into_inner();
         over = response.overall_code() == Code::OverLimit;
-        if reasons.is_none() && response.statuses.iter().any(is_without_limit) {
-            reasons = Some(hit.reasons(&request).await);
+        // An outage that begins or ends changes the answers, and others are not asked about again.
+        let statuses = response.statuses.iter();
+        let kinds: Vec<_> = statuses
+            .map(|status| (status.code, is_without_limit(status)))
+            .collect();
+        if asked != kinds {
+            (asked, known) = (kinds, hit.explained(&request).await);
         }
-        let reasons = reasons.as_deref().unwrap_or_default();
-        let answer = HitAnswer::new(&request, &response, reasons);
+        let answer = HitAnswer::new(&request, &response, &known);
         if !hit
             .format
-            .print(&answer, |_| describe(&request, &response, reasons))?
+            .print(&answer, |_| describe(&request, &response, &known))?
         {
             break;
         }
@@ -97,14 +101,14 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
 }
 
 impl Hit {
-    /// Why descriptors have no limit, by the debug listener: of an `--admin`, or of a service whose
+    /// What the debug listener says of the descriptors: that of an `--admin`, or of a service whose
     /// addresses are the usual ones. Empty if it cannot be asked.
-    async fn reasons(&self, request: &RateLimitRequest) -> Vec<String> {
+    async fn explained(&self, request: &RateLimitRequest) -> Vec<Explained> {
         let is_usual = self.address.to_string() == USUAL_ADDRESS;
         if !is_usual && self.admin.is_unset() {
             return Vec::new();
         }
-        reasons(&self.admin, request).await.unwrap_or_default()
+        explained(&self.admin, request).await.unwrap_or_default()
     }
 }
 
@@ -142,7 +146,7 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
 fn describe(
     request: &RateLimitRequest,
     response: &RateLimitResponse,
-    reasons: &[String],
+    known: &[Explained],
 ) -> String {
     let overall = code_name(response.overall_code());
     let lines: Vec<_> = request
@@ -150,7 +154,7 @@ fn describe(
         .iter()
         .zip(&response.statuses)
         .enumerate()
-        .map(|(index, (descriptor, status))| line(descriptor, status, reasons.get(index)))
+        .map(|(index, (descriptor, status))| line(descriptor, status, known.get(index)))
         .collect();
     if let [(_, only)] = &lines[..] {
         return format!("{overall:<10}  {only}\n");
@@ -165,18 +169,20 @@ fn describe(
 fn line(
     descriptor: &RateLimitDescriptor,
     status: &DescriptorStatus,
-    reason: Option<&String>,
+    known: Option<&Explained>,
 ) -> (&'static str, String) {
     let entry = |entry: &rate_limit_descriptor::Entry| entry_text(&entry.key, &entry.value);
     let entries: Vec<_> = descriptor.entries.iter().map(entry).collect();
     let entries = entries.join(" ");
-    let limit = match &status.current_limit {
+    let mut limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
         // A limit that refuses is shown, also where a failure policy refuses.
         None if status.code() == Code::OverLimit => {
             "blocked by an override, without an end (weir explain says by which)".to_owned()
         }
-        None => reason.cloned().unwrap_or_else(|| UNKNOWN_REASON.to_owned()),
+        None => known
+            .map_or(UNKNOWN_REASON, |known| &known.reason)
+            .to_owned(),
         Some(limit) => {
             let unit = unit_name(limit.unit).unwrap_or("unknown unit");
             let per = match limit.unit_multiplier {
@@ -206,6 +212,12 @@ fn line(
             }
         }
     };
+    if let (Some(_), Some(policy)) = (
+        &status.current_limit,
+        known.and_then(|known| known.policy.as_ref()),
+    ) {
+        limit += &format!("; {policy} answered");
+    }
     (code_name(status.code()), format!("{entries}: {limit}"))
 }
 
@@ -224,16 +236,20 @@ impl<'a> HitAnswer<'a> {
     fn new(
         request: &'a RateLimitRequest,
         response: &'a RateLimitResponse,
-        reasons: &'a [String],
+        known: &'a [Explained],
     ) -> Self {
         let descriptors = request.descriptors.iter().zip(&response.statuses);
         Self {
             code: code_name(response.overall_code()),
             descriptors: descriptors
                 .enumerate()
-                .map(|(index, (descriptor, status))| DescriptorAnswer {
-                    reason: reasons.get(index).filter(|_| is_without_limit(status)),
-                    ..DescriptorAnswer::new(descriptor, status)
+                .map(|(index, (descriptor, status))| {
+                    let (known, is_without) = (known.get(index), is_without_limit(status));
+                    DescriptorAnswer {
+                        reason: known.filter(|_| is_without).map(|known| &*known.reason),
+                        policy: known.and_then(|known| known.policy.as_deref()),
+                        ..DescriptorAnswer::new(descriptor, status)
+                    }
                 })
                 .collect(),
         }
@@ -249,7 +265,9 @@ struct DescriptorAnswer<'a> {
     /// Without a limit there is nothing left to count.
     limit: Option<AnsweredLimit<'a>>,
     /// Why there is none.
-    reason: Option<&'a String>,
+    reason: Option<&'a str>,
+    /// The failure policy that answered in place of the store.
+    policy: Option<&'a str>,
     left: Option<u32>,
     resets_in_seconds: Option<i64>,
 }
@@ -286,6 +304,7 @@ impl<'a> DescriptorAnswer<'a> {
                 .as_ref()
                 .map(|duration| duration.seconds),
             reason: None,
+            policy: None,
             limit,
         }
     }

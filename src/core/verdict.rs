@@ -146,6 +146,18 @@ impl Decision {
         }
     }
 
+    /// The failure policy that decided in place of the store, as limit files write it.
+    #[must_use]
+    pub const fn policy(&self) -> Option<&'static str> {
+        match self {
+            Self::Store(_) | Self::Lease(_) | Self::DenialCache(_) => None,
+            Self::Local(..) => Some("on_store_failure: local"),
+            Self::PolicyAllows(_) => Some("on_store_failure: allow"),
+            Self::PolicyRefuses(_) => Some("on_store_failure: deny"),
+            Self::Fails(_) => Some("on_store_failure: error"),
+        }
+    }
+
     /// Why the request fails, if it does.
     #[must_use]
     pub const fn failure(&self) -> Option<StoreError> {

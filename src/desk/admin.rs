@@ -39,6 +39,7 @@ pub use self::access::{Access, Tokens};
 use self::query::Query;
 use self::reply::{Failure, json};
 use self::routes::Operation;
+use crate::limiter::outages::UnderWay;
 use crate::live::Live;
 use crate::live::overrides::Registry;
 use crate::net::bounds::Unfinished;
@@ -81,6 +82,8 @@ pub struct Parts {
     pub usage: Usage,
     /// What operators order beside the limits.
     pub overrides: Arc<Registry>,
+    /// The outage of Redis that is under way.
+    pub outage: UnderWay,
     /// When the process started.
     pub started_at: Timestamp,
 }

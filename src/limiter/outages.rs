@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::net::throttle::Throttle;
@@ -106,9 +107,16 @@ impl Line {
     }
 }
 
+/// When the outage under way began, if there is one, and the answers of failure policies before it.
+pub type UnderWay = watch::Sender<Option<(Instant, PolicyAnswers)>>;
+
 /// Watches the servers of all deployments, and logs. Never returns. `answers` are those since the
 /// start of the process.
-pub async fn watch(deployments: Vec<Arc<Deployment>>, answers: impl Fn() -> PolicyAnswers) {
+pub async fn watch(
+    deployments: Vec<Arc<Deployment>>,
+    answers: impl Fn() -> PolicyAnswers,
+    under_way: UnderWay,
+) {
     let mut outages = OutageLog::new(Instant::now(), answers());
     loop {
         sleep(POLL).await;
@@ -120,6 +128,9 @@ pub async fn watch(deployments: Vec<Arc<Deployment>>, answers: impl Fn() -> Poli
         };
         let lines = outages.observe(Instant::now(), observed);
         lines.iter().for_each(Line::log);
+        let outage = outages.outage.as_ref();
+        let outage = outage.filter(|outage| outage.calm_since.is_none());
+        under_way.send_replace(outage.map(|outage| (outage.began, outage.before)));
     }
 }
 

@@ -234,6 +234,7 @@ struct Shared {
     stores: Stores,
     overrides: Arc<Registry>,
     health: Health,
+    outage: outages::UnderWay,
     started_at: jiff::Timestamp,
 }
 
@@ -264,6 +265,7 @@ impl Shared {
             stores,
             overrides,
             health: Health::default(),
+            outage: outages::UnderWay::default(),
             started_at,
         };
         Ok((shared, limits))
@@ -285,7 +287,11 @@ impl Shared {
         tokio::spawn(reload_on_signal(Arc::clone(&self.live)));
         tokio::spawn(server::log_resets(Arc::clone(metrics)));
         tokio::spawn(limits.follow(Arc::clone(&self.live), Arc::clone(metrics)));
-        tokio::spawn(log_outages(self.stores.clone(), Arc::clone(metrics)));
+        tokio::spawn(log_outages(
+            self.stores.clone(),
+            Arc::clone(metrics),
+            self.outage.clone(),
+        ));
         if conditions.may_change() {
             tokio::spawn(conditions.report(self.health.clone()));
         }
@@ -354,6 +360,7 @@ impl Shared {
             deployments: deployments
                 .map(|(name, deployment)| (name.label(), deployment))
                 .collect(),
+            outage: self.outage.clone(),
             started_at: self.started_at,
         };
         let api = Api::new(parts, Access::new(ip, settings.admin_tokens.clone()));
@@ -480,11 +487,11 @@ fn log_warnings(settings: &Settings) {
 }
 
 /// Logs the failures of Redis, if there is one; never ends then.
-async fn log_outages(stores: Stores, metrics: Arc<Metrics>) {
+async fn log_outages(stores: Stores, metrics: Arc<Metrics>, under_way: outages::UnderWay) {
     let deployments = stores.deployments().into_iter();
     let deployments: Vec<_> = deployments.map(|(_, deployment)| deployment).collect();
     if !deployments.is_empty() {
-        outages::watch(deployments, || metrics.policy_answers()).await;
+        outages::watch(deployments, || metrics.policy_answers(), under_way).await;
     }
 }
 

@@ -140,6 +140,9 @@ pub struct State {
     /// counted here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// That policy, as limit files write it: `on_store_failure: deny`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
 }
 
 /// Explains the request in the body, or the descriptor of the parameter `subject`, by the rules in
@@ -426,6 +429,7 @@ impl State {
             error: decision
                 .store_error()
                 .map(|error| error::for_callers(error).to_owned()),
+            policy: decision.policy().map(str::to_owned),
         }
     }
 }

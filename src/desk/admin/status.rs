@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Parts;
 use super::access::{Access, Caller};
+use crate::observe::metrics::PolicyAnswers;
 
 /// The answer.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,6 +41,9 @@ pub struct Status {
     pub rejected: Option<Rejected>,
     /// The servers of Redis.
     pub redis: Vec<RedisServer>,
+    /// The outage of Redis that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
     /// The name of the caller's token, if there is one.
     pub authorized_as: Option<String>,
     /// Whether this process accepts changes, of callers with a token.
@@ -53,6 +57,15 @@ pub struct Rejected {
     pub at: Timestamp,
     /// Its first mistakes: file, line, mistake and remedy.
     pub problems: Vec<String>,
+}
+
+/// An outage of Redis.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Outage {
+    /// When it began.
+    pub since: Timestamp,
+    /// The checks that failure policies have answered since then, by `on_store_failure`.
+    pub answers: PolicyAnswers,
 }
 
 /// One server.
@@ -133,6 +146,10 @@ pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status 
                 .collect(),
         }),
         redis,
+        outage: parts.outage.borrow().map(|(began, before)| Outage {
+            since: now().checked_sub(began.elapsed()).unwrap_or_default(),
+            answers: parts.metrics.policy_answers().since(before),
+        }),
         authorized_as: caller.0.as_deref().map(str::to_owned),
         may_change: access.accepts_changes(),
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tonic::Code;
 
 use super::cells::{Cells, Core};
@@ -84,15 +85,19 @@ static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
 ];
 
 /// Checks that failure policies answered, by policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyAnswers {
     /// `error`: their requests failed.
+    #[serde(rename = "error")]
     pub failed: u64,
     /// `allow`.
+    #[serde(rename = "allow")]
     pub allowed: u64,
     /// `deny`.
+    #[serde(rename = "deny")]
     pub denied: u64,
     /// `local`.
+    #[serde(rename = "local")]
     pub counted_locally: u64,
 }
 

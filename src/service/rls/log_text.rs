@@ -70,19 +70,16 @@ impl LoggedValues {
 
 /// What decided, if anything did.
 pub(super) const fn by(outcome: &Outcome<'_>) -> Option<&'static str> {
-    Some(match outcome.by {
-        By::NoLimit | By::Unlimited => return None,
-        By::Exempt | By::Block(_) => "override",
+    match outcome.by {
+        By::NoLimit | By::Unlimited => None,
+        By::Exempt | By::Block(_) => Some("override"),
         By::Check { decision, .. } => match decision {
-            Decision::Store(_) => "store",
-            Decision::Lease(_) => "lease",
-            Decision::DenialCache(_) => "denial_cache",
-            Decision::Local(..) => "on_store_failure: local",
-            Decision::PolicyAllows(_) => "on_store_failure: allow",
-            Decision::PolicyRefuses(_) => "on_store_failure: deny",
-            Decision::Fails(_) => "on_store_failure: error",
+            Decision::Store(_) => Some("store"),
+            Decision::Lease(_) => Some("lease"),
+            Decision::DenialCache(_) => Some("denial_cache"),
+            failed => failed.policy(),
         },
-    })
+    }
 }
 
 /// When a refused check would be allowed.

@@ -304,6 +304,7 @@ async fn a_store_that_does_not_answer_is_said() {
     redis.kill();
     let text = printed(&command(&weir, &["explain", "-d", "shop", "user=a"], &[]));
     assert!(text.contains("  now      unknown; "), "{text}");
+    assert!(text.contains("; on_store_failure: error answers"), "{text}");
 }
 
 #[tokio::test]

@@ -149,6 +149,7 @@ function liveFacts(live) {
     left: ["Left", count],
     resets_in_seconds: ["Resets in", ahead],
     error: ["The store did not answer", sentence],
+    policy: ["Answers meanwhile", (policy) => h("span", { class: "mono" }, shown(policy))],
   };
   return Object.entries(live).filter(([name, value]) => value !== null && value !== undefined).map(([name, value]) => {
     if (known[name] !== undefined) return [known[name][0], known[name][1](value)];

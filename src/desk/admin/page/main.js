@@ -7,6 +7,7 @@ import { loop } from "./live.js";
 import { explain } from "./explain.js";
 import { addressOf, subjectAt } from "./address.js";
 import { limits } from "./limits.js";
+import { outageLine } from "./parts.js";
 import { overrides } from "./overrides.js";
 import { overview } from "./overview.js";
 import { subjects } from "./subjects.js";
@@ -169,9 +170,12 @@ function stated() {
   const outage = away.length === 0 ? "" : `Redis is away: ${away.map(({ server, circuit }) => `${plain(server)} (circuit ${plain(circuit)})`).join(", ")}`;
   const state = status.healthy ? "Healthy" : `Unhealthy${reasons === "" ? "" : `: ${reasons}`}`;
   const said = outage === "" ? state : status.healthy ? outage : `${state}; ${outage}`;
-  if (health.textContent !== said) {
-    const isGood = status.healthy && outage === "";
-    fill(health, said);
+  // Its counts change with each turn, and are not announced.
+  const line = outageLine(status);
+  const whole = line === "" ? said : `${said}. ${line}`;
+  if (health.textContent !== whole) {
+    const isGood = status.healthy && outage === "" && line === "";
+    fill(health, whole);
     health.className = `health ${isGood ? "good" : "bad"}`;
     document.querySelector(".top").classList.toggle("outage", !isGood);
     if (!isGood) announce(said);

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, estimate, h, panel, rate, shown } from "./dom.js";
-import { actions, marked, part } from "./parts.js";
+import { actions, marked, outageLine, part } from "./parts.js";
 import { plot } from "./plot.js";
 import { Rates } from "./rates.js";
 import { table } from "./table.js";
@@ -65,7 +65,8 @@ export function overview(app) {
     empty: "No Redis: counters are in the memory of this process.",
   });
 
-  const redis = panel("Redis", redisTable.element);
+  const outage = h("p", { class: "notice", hidden: "" });
+  const redis = panel("Redis", outage, redisTable.element);
   const below = h("div", { class: "pair" }, panel("Hottest limits", limits.element), redis);
   const element = h("div", { class: "view" },
     panel("Decisions", decisions.element),
@@ -87,6 +88,8 @@ export function overview(app) {
     const { status } = app;
     const servers = status.redis ?? [];
     redisTable.update(servers);
+    outage.textContent = outageLine(status);
+    outage.hidden = outage.textContent === "";
     // While a server is away, it comes first.
     const isAway = servers.some(({ circuit, up }) => circuit !== "closed" || !up);
     if (isAway !== (redis.parentNode === element)) {

@@ -1,6 +1,6 @@
 // What the views share: a part of a view with its own failure, and what can be done with a subject.
 
-import { fill, h, sentence } from "./dom.js";
+import { clock, count, fill, h, sentence, span } from "./dom.js";
 
 // What a service does not have is asked for again after this many turns.
 const TURNS_WITHOUT = 15;
@@ -76,6 +76,15 @@ export function limitOf({ limit }) {
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** What an outage of Redis that is under way means, in one line; empty without one. */
+export function outageLine({ outage, now }) {
+  if (!outage) return "";
+  const since = new Date(outage.since);
+  const answered = Object.entries(outage.answers).filter(([, times]) => times > 0).map(([policy, times]) => `${policy} ${count(times)}`);
+  const by = answered.length === 0 ? "on_store_failure has answered no check yet" : `checks that on_store_failure answered: ${answered.join(", ")}`;
+  return `Outage since ${clock(since)} UTC (${span((new Date(now) - since) / 1000)}); ${by}`;
 }
 
 /** A name of a JSON field as words. */

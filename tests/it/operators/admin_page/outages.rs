@@ -45,6 +45,12 @@ async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
     );
     desk.browser
         .wait_for("document.querySelector('main .panel h3').textContent === 'Redis'");
+    for place in ["#health", "main .panel .notice"] {
+        desk.browser.wait_for(&format!(
+            "/Outage since .* UTC \\(.*\\); checks that on_store_failure answered: error \\d/\
+             .test(document.querySelector('{place}').textContent)"
+        ));
+    }
     desk.check_clean();
 }
 

@@ -1,7 +1,8 @@
 //! `weir hit`: requests to a running service, and its answers.
 
 use super::{shell, stderr, stdout, weir};
-use crate::support::{self, Weir};
+use crate::support::wait::eventually;
+use crate::support::{self, Weir, http_client};
 
 #[test]
 fn hit_prints_json_for_programs() {
@@ -183,6 +184,10 @@ fn hit_says_why_there_is_no_limit() {
 descriptors:
   - key: a
     rate_limit: { unit: year, requests_per_unit: 3, on_store_failure: allow }
+  - key: deny
+    rate_limit: { unit: year, requests_per_unit: 3, on_store_failure: deny }
+  - key: local
+    rate_limit: { unit: year, requests_per_unit: 3, on_store_failure: local }
   - key: exempt
 ";
     let redis = [("BACKEND_TYPE", "redis"), ("REDIS_URL", "127.0.0.1:1")];
@@ -213,7 +218,7 @@ descriptors:
         (
             "d",
             "b=1",
-            "no branch matches the entry b=1; its level has the keys a, exempt",
+            "no branch matches the entry b=1; its level has the keys a, deny, exempt, local",
         ),
         ("d", "exempt=1", "what it matches has no rate_limit"),
         ("d", "a=1", "no limit: on_store_failure: allow let it pass"),
@@ -230,6 +235,29 @@ descriptors:
         let own = answer["descriptors"][0]["reason"].as_str();
         assert!(own.is_some_and(|own| own.contains(reason)), "{json}");
     }
+    for (entry, code, policy) in [
+        ("a=1", 0, "on_store_failure: allow"),
+        ("deny=1", 3, "on_store_failure: deny"),
+        ("local=1", 0, "on_store_failure: local"),
+    ] {
+        let output = hit("d", entry, &[]);
+        assert!(stdout(&output).contains(policy), "{}", stdout(&output));
+        assert_eq!(output.status.code(), Some(code), "{entry}");
+        let json = stdout(&hit("d", entry, &["--format", "json"]));
+        let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(answer["descriptors"][0]["policy"], policy, "{json}");
+    }
+    let outage = eventually(|| {
+        let status = http_client::get(service.listener("debug"), "/api/v1/status").body;
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        status.get("outage").cloned()
+    });
+    let outage = outage.expect("an outage");
+    assert!(outage["since"].is_string(), "{outage}");
+    assert_eq!(
+        outage["answers"],
+        serde_json::json!({ "error": 0, "allow": 4, "deny": 2, "local": 2 })
+    );
     let output = hit("d", "b=1,a=2", &[]);
     let hint = "`b=1,a=2` is one entry; if `a=2` is the next one, write a space and no comma";
     assert!(stderr(&output).contains(hint), "{}", stderr(&output));
