@@ -3,6 +3,7 @@
 
 pub mod exporters;
 pub mod health;
+pub mod history;
 pub mod metrics;
 pub mod subjects;
 pub mod telemetry;

@@ -46,6 +46,7 @@ use crate::net::bounds::Unfinished;
 use crate::net::http::bodies::collect;
 use crate::net::http::responses::{Page, not_allowed};
 use crate::observe::health::Health;
+use crate::observe::history::History;
 use crate::observe::metrics::Metrics;
 use crate::observe::subjects::Subjects;
 use crate::service::rls::Rls;
@@ -82,6 +83,8 @@ pub struct Parts {
     pub usage: Usage,
     /// What operators order beside the limits.
     pub overrides: Arc<Registry>,
+    /// The latest decisions.
+    pub history: Arc<History>,
     /// The outage of Redis that is under way.
     pub outage: UnderWay,
     /// When the process started.
@@ -178,6 +181,7 @@ impl Api {
             Operation::Status => Ok(json(&status::report(&parts, &self.access, &call.caller))),
             Operation::Limits => blocking(move || limits::page(&parts, &call.query)).await,
             Operation::Decisions => blocking(move || decisions::report(&parts, &call.query)).await,
+            Operation::History => Ok(json(&parts.history.read())),
             Operation::Usage => Ok(json(&usage::subject(&parts, &call.query).await?)),
             Operation::UsageTop => Ok(json(&usage::top(&parts, &call.query).await?)),
             Operation::Count => Ok(json(&usage::count(&parts, &call.query).await?)),

@@ -38,6 +38,7 @@ use crate::net::http;
 use crate::net::http::guard::Guard;
 use crate::observe::exporters::prometheus;
 use crate::observe::health::{Health, Status};
+use crate::observe::history::History;
 use crate::observe::metrics::{Core, Metrics, families};
 use crate::observe::subjects::Subjects;
 use crate::observe::telemetry;
@@ -234,6 +235,7 @@ struct Shared {
     stores: Stores,
     overrides: Arc<Registry>,
     health: Health,
+    history: Arc<History>,
     outage: outages::UnderWay,
     started_at: jiff::Timestamp,
 }
@@ -265,6 +267,7 @@ impl Shared {
             stores,
             overrides,
             health: Health::default(),
+            history: Arc::default(),
             outage: outages::UnderWay::default(),
             started_at,
         };
@@ -284,6 +287,7 @@ impl Shared {
     #[expect(clippy::disallowed_methods, reason = "tasks of the control thread")]
     fn start_background(&self, limits: limits::Source, conditions: Conditions) {
         let metrics = &self.metrics;
+        tokio::spawn(Arc::clone(&self.history).follow(Arc::clone(metrics)));
         tokio::spawn(reload_on_signal(Arc::clone(&self.live)));
         tokio::spawn(server::log_resets(Arc::clone(metrics)));
         tokio::spawn(limits.follow(Arc::clone(&self.live), Arc::clone(metrics)));
@@ -360,6 +364,7 @@ impl Shared {
             deployments: deployments
                 .map(|(name, deployment)| (name.label(), deployment))
                 .collect(),
+            history: Arc::clone(&self.history),
             outage: self.outage.clone(),
             started_at: self.started_at,
         };

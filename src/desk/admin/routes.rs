@@ -12,6 +12,7 @@ pub(super) enum Operation {
     Status,
     Limits,
     Decisions,
+    History,
     Explain,
     Usage,
     UsageTop,
@@ -31,11 +32,12 @@ type Route = (Method, &'static str, Need, Operation);
 pub(super) const BASE: &str = "/api/v1/";
 
 /// All calls.
-pub(super) static ROUTES: [Route; 14] = [
+pub(super) static ROUTES: [Route; 15] = [
     (Method::GET, "openapi.json", Read, Operation::OpenApi),
     (Method::GET, "status", Read, Operation::Status),
     (Method::GET, "limits", Read, Operation::Limits),
     (Method::GET, "decisions", Read, Operation::Decisions),
+    (Method::GET, "history", Read, Operation::History),
     (Method::POST, "explain", Read, Operation::Explain),
     (Method::GET, "usage", Read, Operation::Usage),
     (Method::GET, "usage/top", Read, Operation::UsageTop),

@@ -112,6 +112,7 @@ async fn answers_are_what_the_description_says() {
             "limits?search=VIP",
             "limits?count=0",
             "decisions",
+            "history",
             "decisions?domain=none",
             "top",
             "top?by=refused&window=hour",

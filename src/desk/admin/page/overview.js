@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, estimate, h, panel, rate, shown } from "./dom.js";
 import { actions, marked, outageLine, part } from "./parts.js";
 import { plot } from "./plot.js";
-import { Rates } from "./rates.js";
+import { Rates, past } from "./rates.js";
 import { table } from "./table.js";
 
 /** Outcomes in the order in which they are stacked; the names are those of weir_decisions_total. */
@@ -33,7 +33,7 @@ export function overview(app) {
     columns: [
       { title: "Outcome", node: ({ name, title }) => h("span", {}, h("span", { class: `swatch ${name}`, "aria-hidden": "true" }), title) },
       { title: "per second", number: true, text: ({ now }) => rate(now) },
-      { title: "5 min, per second", number: true, text: ({ mean }) => rate(mean) },
+      { title: "15 min, per second", number: true, text: ({ mean }) => rate(mean) },
       { title: "since the start", number: true, text: ({ total }) => count(total) },
     ],
     key: ({ name }) => name,
@@ -73,15 +73,16 @@ export function overview(app) {
     h("div", { class: "pair" }, panel("Refused subjects", refused.part.element), panel("Heaviest subjects", heaviest.part.element)),
     below);
 
-  function drawn() {
-    const { slots, now, mean, totals } = rates.shown([...OUTCOMES.keys()]);
+  function drawn(history) {
+    const { now, totals } = rates.shown();
+    const { rates: points, mean } = past(history);
     const names = [...OUTCOMES.keys(), ...Object.keys(totals).filter((name) => !OUTCOMES.has(name))];
     const lines = names.filter((name) => (totals[name] ?? 0) > 0 || name === "ok" || name === "over_limit")
       .map((name) => ({ name: OUTCOMES.has(name) ? name : "other", title: OUTCOMES.get(name) ?? name, now: now[name], mean: mean[name], total: totals[name] ?? 0 }));
     legend.update(lines);
     const said = lines.filter((line) => line.now > 0).map((line) => `${line.title} ${rate(line.now)}`).join(", ");
-    const series = [...OUTCOMES.keys()].map((name) => ({ name, values: slots.map((slot) => slot?.[name] ?? null) }));
-    picture.draw({ series, begin: "5 min ago", end: "now", label: `Decisions a second of the last 5 minutes. Now: ${said || "none"}.` });
+    const series = [...OUTCOMES.keys()].map((name) => ({ name, values: points[name] ?? [] })).filter(({ values }) => values.length > 0);
+    picture.draw({ series, begin: "15 min ago", end: "now", label: `Decisions a second of the last 15 minutes. Now: ${said || "none"}.` });
   }
 
   async function refresh(signal) {
@@ -96,11 +97,11 @@ export function overview(app) {
       if (isAway) element.insertBefore(redis, element.children[1]);
       else below.append(redis);
     }
-    const decided = get("decisions", [["count", ASKED_LIMITS]], signal);
+    const decided = Promise.all([get("decisions", [["count", ASKED_LIMITS]], signal), get("history", [], signal)]);
     await Promise.all([
-      decisions.load(() => decided, (value) => {
+      decisions.load(() => decided, ([value, history]) => {
         rates.add(performance.now() / 1000, { ...value, totals: { ...value.totals, free: value.free ?? 0 } }, status.started_at);
-        drawn();
+        drawn(history);
       }),
       limits.load(() => decided, () => hottest.update(rates.limits(REFUSED).slice(0, SHOWN))),
       refused.refresh(signal),

@@ -1,13 +1,12 @@
-// Rates from counters: what was counted between two answers, spread over slots of time.
+// Rates from counters: what was counted between two answers, and the points of /history.
 
-const SLOT_SECS = 2;
-const SLOTS = 150;
+// The points of fifteen minutes.
+const POINTS = 180;
 // The rate "now" is that of the last seconds, so that it can be read.
 const RECENT_SECS = 8;
 
 /** Samples of `/decisions`. */
 export class Rates {
-  #slots = new Map();
   #samples = [];
   #started = null;
 
@@ -17,35 +16,18 @@ export class Rates {
     const isBack = last !== undefined && Object.entries(last.totals).some(([name, value]) => (totals[name] ?? 0) < value);
     if (started !== this.#started || isBack) {
       this.#samples = [];
-      this.#slots.clear();
       this.#started = started;
-    }
-    const before = this.#samples.at(-1);
-    if (before !== undefined && at > before.at) {
-      const rates = perSecond(before.totals, totals, at - before.at);
-      const to = Math.floor(at / SLOT_SECS);
-      const from = Math.max(Math.floor(before.at / SLOT_SECS) + 1, to - SLOTS);
-      for (let slot = from; slot <= to; slot += 1) this.#slots.set(slot, rates);
-      for (const slot of this.#slots.keys()) if (slot <= to - SLOTS) this.#slots.delete(slot);
     }
     this.#samples.push({ at, totals, limits: new Map(limits.map((one) => [one.limit, one])) });
     // The first of what remains is the newest one that is old enough.
     while (this.#samples.length > 2 && at - this.#samples[1].at >= RECENT_SECS) this.#samples.shift();
   }
 
-  /** The rates by slot, oldest first; those now; their means; and the totals. */
-  shown(names) {
-    const last = this.#samples.at(-1);
-    const to = Math.floor(last.at / SLOT_SECS);
-    const slots = Array.from({ length: SLOTS }, (_, index) => this.#slots.get(to - SLOTS + 1 + index) ?? null);
-    const first = this.#samples[0];
+  /** The rates now, and the totals. */
+  shown() {
+    const [first, last] = [this.#samples[0], this.#samples.at(-1)];
     const now = first === last ? {} : perSecond(first.totals, last.totals, last.at - first.at);
-    const known = slots.filter((slot) => slot !== null);
-    const mean = {};
-    for (const name of new Set([...names, ...Object.keys(last.totals)])) {
-      if (known.length > 0) mean[name] = known.reduce((sum, slot) => sum + (slot[name] ?? 0), 0) / known.length;
-    }
-    return { slots, now, mean, totals: last.totals };
+    return { now, totals: last.totals };
   }
 
   /** The limits by decisions a second; before the second answer by decisions since the start. */
@@ -61,6 +43,18 @@ export class Rates {
     });
     return lines.sort((a, b) => (b.all ?? 0) - (a.all ?? 0) || b.total - a.total);
   }
+}
+
+/** Of each outcome of `/history` the rates of fifteen minutes, oldest first, and their mean. Before the start there are none. */
+export function past({ every_seconds: seconds, outcomes }) {
+  const rates = {};
+  const mean = {};
+  for (const [name, counts] of Object.entries(outcomes)) {
+    const own = counts.map((times) => times / seconds);
+    rates[name] = [...Array(Math.max(0, POINTS - own.length)).fill(null), ...own];
+    mean[name] = own.reduce((sum, one) => sum + one, 0) / Math.max(1, own.length);
+  }
+  return { rates, mean };
 }
 
 function perSecond(before, after, seconds) {
