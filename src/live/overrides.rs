@@ -8,7 +8,7 @@
 //! snapshot.
 
 mod audit;
-mod file;
+pub(crate) mod file;
 pub(crate) mod kept;
 mod place;
 mod shared;
@@ -50,9 +50,6 @@ const MAX_SWEPT: usize = 100;
 /// On average one reading of so many sweeps, so that replicas do not all sweep at once.
 const SWEEP_ODDS: u32 = 20;
 
-/// Unreadable overrides that are logged when they are found; all of them are counted.
-const MAX_LOGGED: usize = 10;
-
 /// Why a change was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
@@ -88,6 +85,10 @@ struct Known {
     mark: Option<Mark>,
     all: Vec<Kept>,
     unreadable: usize,
+    /// How many were read and are not among all, because there are too many.
+    left_out: usize,
+    /// How many were not in force for that when it was logged.
+    logged_left_out: usize,
     /// Records of those that have ended, and are not among all.
     past: Vec<Record>,
     read_at: Option<Instant>,
@@ -333,7 +334,8 @@ impl Registry {
 
     fn take(&self, known: &mut Known, reading: Reading) {
         known.past = reading.ended;
-        known.unreadable = reading.unreadable.len();
+        known.unreadable = reading.unreadable;
+        known.left_out = reading.left_out;
         if reading.mark.0.starts_with(RESET.as_bytes()) {
             (self.on_reset.0)();
         }
@@ -342,22 +344,24 @@ impl Registry {
         let ids: HashSet<_> = known.all.iter().map(|kept| kept.one.id.clone()).collect();
         known.ended.retain(|id| ids.contains(id));
         self.put_in_force(known);
-        for (id, error) in reading.unreadable.iter().take(MAX_LOGGED) {
+        for (id, error) in &reading.errors {
             tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one \
                 cannot be read, and is not in force");
         }
     }
 
-    fn put_in_force(&self, known: &Known) {
+    fn put_in_force(&self, known: &mut Known) {
         let now = memory::now();
         let in_force = known.all.iter().filter(|kept| !kept.one.has_ended(now));
         let overrides = Overrides::new(in_force.map(|kept| kept.one.clone()).collect());
-        if overrides.left_out > 0 {
+        let left_out = known.left_out + overrides.left_out;
+        if left_out > 0 && left_out != known.logged_left_out {
             tracing::error!(
-                left_out = overrides.left_out,
+                left_out,
                 "overrides: there are too many; the oldest are not in force"
             );
         }
+        known.logged_left_out = left_out;
         tracing::debug!(in_force = overrides.list.len(), "overrides: in force");
         self.live.replace_overrides(overrides);
     }

@@ -1,9 +1,10 @@
 //! Overrides as they are kept: what is read and changed, wherever that is.
 
+use std::cmp::Reverse;
 use std::path::PathBuf;
 
 use crate::core::time::{Micros, Span};
-use crate::limits::overrides::{MAX_RECORD_BYTES, Override, Record, parse_instant};
+use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Override, Record, parse_instant};
 use crate::store::memory;
 use crate::store::redis::Direct;
 
@@ -31,22 +32,65 @@ pub(super) struct Mark(pub(super) Vec<u8>);
 /// The mark begins so after the reset of a counter, which changes no override.
 pub(super) const RESET: &str = "reset";
 
-/// An override, and its text where it is kept.
+/// Unreadable overrides that are named when they are found; all of them are counted.
+const MAX_NAMED: usize = 10;
+
+/// An override, and its text in Redis.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) one: Override,
     pub(super) text: Box<str>,
 }
 
-/// Everything that was read.
-#[derive(Debug)]
+/// Everything that was read, in bounded memory.
+#[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) mark: Mark,
     pub(super) all: Vec<Kept>,
-    /// Ids, and what is wrong with each.
-    pub(super) unreadable: Vec<(String, String)>,
+    /// Older ones that are not among all, because there are too many.
+    pub(super) left_out: usize,
+    /// How many cannot be read.
+    pub(super) unreadable: usize,
+    /// Ids of the first of these, and what is wrong with each.
+    pub(super) errors: Vec<(String, String)>,
     /// The records of those that have ended, in any order.
     pub(super) ended: Vec<Record>,
+}
+
+impl Reading {
+    /// Adds what was read, and drops older ones where there are too many.
+    pub(super) fn add(&mut self, id: impl FnOnce() -> String, read: Result<Kept, String>) {
+        match read {
+            Ok(kept) => self.all.push(kept),
+            Err(error) => {
+                self.unreadable += 1;
+                if self.errors.len() < MAX_NAMED {
+                    self.errors.push((id(), error));
+                }
+            }
+        }
+        if self.all.len() >= 2 * MAX_OVERRIDES {
+            self.keep_newest();
+        }
+    }
+
+    /// Keeps the newest [`MAX_OVERRIDES`], each once, and beside them [`MAX_ENDED`] that have ended
+    /// and are to be swept.
+    pub(super) fn keep_newest(&mut self) {
+        let (now, all) = (memory::now(), &mut self.all);
+        all.sort_unstable_by(|Kept { one, .. }, Kept { one: other, .. }| {
+            (Reverse(one.created_at), &one.id).cmp(&(Reverse(other.created_at), &other.id))
+        });
+        // A page of Redis may repeat one.
+        all.dedup_by(|one, before| one.one == before.one);
+        let (before, mut kept) = (all.len(), [0, 0]);
+        all.retain(|Kept { one, .. }| {
+            let has_ended = usize::from(one.has_ended(now));
+            kept[has_ended] += 1;
+            kept[has_ended] <= [MAX_OVERRIDES, MAX_ENDED][has_ended]
+        });
+        self.left_out += before - all.len();
+    }
 }
 
 /// A change.
@@ -112,9 +156,10 @@ pub(super) fn too_long() -> String {
 /// The longest id that a person may give an override.
 const MAX_ID_BYTES: usize = 64;
 
-/// Reads one record. `id` is the name under which it is kept, where it has one.
-pub(super) fn read_record(id: Option<&str>, text: &str) -> Result<Kept, String> {
-    if text.len() > MAX_RECORD_BYTES {
+/// Reads one record of at most so many bytes. `id` is the name under which it is kept, where it has
+/// one.
+pub(super) fn read_record(id: Option<&str>, text: &str, most: usize) -> Result<Override, String> {
+    if text.len() > most {
         return Err(too_long());
     }
     let record: Record = serde_json::from_str(text)
@@ -130,8 +175,5 @@ pub(super) fn read_record(id: Option<&str>, text: &str) -> Result<Kept, String> 
         }
         one.id = id.into();
     }
-    Ok(Kept {
-        one,
-        text: text.into(),
-    })
+    Ok(one)
 }

@@ -47,8 +47,8 @@ impl Place {
                 let reading = || Reading {
                     mark: current.clone(),
                     all: all.clone(),
-                    unreadable: Vec::new(),
                     ended: ended.clone(),
+                    ..Reading::default()
                 };
                 Ok((mark != Some(&current)).then(reading))
             }

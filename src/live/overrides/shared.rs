@@ -18,7 +18,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::kept::{
-    Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, RESET, Reading, oldest_end, read_record, too_long,
+    Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, RESET, Reading, keep_ended, oldest_end, read_record,
+    too_long,
 };
 use crate::core::verdict::StoreError;
 use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Record, instant};
@@ -28,15 +29,22 @@ use crate::store::redis::wire::commands::CommandBuffer;
 /// The field of the version. No id is written so.
 const VERSION: &str = "version";
 
-/// Fields of one HMGET at most, and their bytes together: a reply may have a megabyte.
-const MAX_FIELDS: usize = 500;
+/// Fields of one page, more or less, and the bytes of one HMGET: a reply may have a megabyte.
+const PAGE_FIELDS: &str = "500";
 const MAX_BYTES: usize = 512 << 10;
 
 /// How often a reading begins again because a change came between its parts.
 const ATTEMPTS: usize = 3;
 
-/// Fields that are read at most: all overrides, and as many that have ended or cannot be read.
-const MOST_FIELDS: usize = 2 * MAX_OVERRIDES;
+/// A page of a hash: the cursor of the next one, and fields, each with the length of its text. KEYS:
+/// the hash. ARGV: the cursor, and the fields of a page.
+const PAGE: &str = "
+local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+for index = 2, #page[2], 2 do
+  page[2][index] = #page[2][index]
+end
+return page
+";
 
 /// Applies a change in one step. KEYS: the hash, and that of those that have ended. ARGV: the next
 /// version, the most fields, what to do, the id, the text; of those that have ended the oldest
@@ -79,8 +87,8 @@ redis.call('HSET', key, 'version', version)
 return 1
 ";
 
-/// Fields of a hash, each with its text, or with what is wrong with it.
-type Fields = Vec<(String, Result<String, String>)>;
+/// Takes a field of a hash with its text, or with what is wrong with it.
+type Take<'t> = &'t mut (dyn FnMut(&str, Result<&str, String>) + Send);
 
 /// The hash.
 #[derive(Debug)]
@@ -113,29 +121,31 @@ impl Shared {
             if Some(&before) == mark {
                 return Ok(None);
             }
-            let (mut all, mut unreadable) = (Vec::new(), Vec::new());
-            for (id, text) in self.read_all(&self.key, deadline).await? {
-                match text.and_then(|text| read_record(Some(&id), &text)) {
-                    Ok(kept) => all.push(kept),
-                    Err(error) => unreadable.push((id, error)),
+            let mut reading = Reading::default();
+            let mut add = |id: &str, text: Result<&str, String>| {
+                let read = text.and_then(|text| {
+                    Ok(Kept {
+                        one: read_record(Some(id), text, MAX_RECORD_BYTES)?,
+                        text: text.into(),
+                    })
+                });
+                reading.add(|| id.to_owned(), read);
+            };
+            self.read_all(&self.key, deadline, &mut add).await?;
+            reading.keep_newest();
+            let mut ended = Vec::new();
+            let mut add = |_: &str, text: Result<&str, String>| {
+                ended.extend(text.ok().and_then(|text| serde_json::from_str(text).ok()));
+                if ended.len() >= 2 * MAX_ENDED {
+                    keep_ended(&mut ended, []);
                 }
-            }
+            };
             // What is over keeps nothing that is in force from being read.
-            let ended = self
-                .read_all(&self.ended, deadline)
-                .await
-                .unwrap_or_default();
-            let ended = ended
-                .into_iter()
-                .filter_map(|(_, text)| serde_json::from_str(&text.ok()?).ok())
-                .collect();
+            let _ = self.read_all(&self.ended, deadline, &mut add).await;
+            reading.ended = ended;
             if self.mark(deadline).await? == before {
-                return Ok(Some(Reading {
-                    mark: before,
-                    all,
-                    unreadable,
-                    ended,
-                }));
+                reading.mark = before;
+                return Ok(Some(reading));
             }
         }
         Err("Redis: they changed while they were read; they are read again".to_owned())
@@ -163,56 +173,53 @@ impl Shared {
         Ok(Mark(mark))
     }
 
-    /// The fields of a hash, each with its text, or with what is wrong with it.
-    async fn read_all(&self, key: &[u8], deadline: Instant) -> Result<Fields, String> {
-        let replies = self.query(deadline, &[&[b"HKEYS", key]]).await?;
-        let Some(Value::Array(fields)) = replies.first() else {
-            return Err(no_reply());
-        };
-        let fields: Vec<&[u8]> = fields
-            .iter()
-            .filter_map(bytes)
-            .filter(|field| *field != VERSION.as_bytes())
-            .collect();
-        if fields.len() > MOST_FIELDS {
-            return Err(format!(
-                "Redis: the hash has {} fields, and {MOST_FIELDS} is the most; remove some with \
-                 HDEL",
-                fields.len()
-            ));
-        }
-        let lengths: Vec<[&[u8]; 3]> = fields
-            .iter()
-            .map(|field| [&b"HSTRLEN"[..], key, *field])
-            .collect();
-        let lengths: Vec<&[&[u8]]> = lengths.iter().map(|command| &command[..]).collect();
-        if lengths.is_empty() {
-            return Ok(Vec::new());
-        }
-        let lengths = self.query(deadline, &lengths).await?;
-        let mut all = Vec::new();
-        let mut group: Vec<&[u8]> = Vec::new();
-        let mut group_bytes = 0;
-        for (&field, length) in fields.iter().zip(&lengths) {
-            let Value::Int(length) = length else {
+    /// Reads the fields of a hash page by page. A field may come twice.
+    async fn read_all(&self, key: &[u8], deadline: Instant, take: Take<'_>) -> Result<(), String> {
+        let mut cursor = b"0".to_vec();
+        loop {
+            let command = [
+                b"EVAL",
+                PAGE.as_bytes(),
+                b"1",
+                key,
+                &cursor,
+                PAGE_FIELDS.as_bytes(),
+            ];
+            let replies = self.query(deadline, &[&command]).await?;
+            let [Value::Array(page)] = &replies[..] else {
                 return Err(no_reply());
             };
-            let length = usize::try_from(*length).unwrap_or(usize::MAX);
-            if length > MAX_RECORD_BYTES {
-                all.push((String::from_utf8_lossy(field).into_owned(), Err(too_long())));
-                continue;
+            let [next, Value::Array(fields)] = &page[..] else {
+                return Err(no_reply());
+            };
+            let (mut group, mut group_bytes) = (Vec::new(), 0);
+            for pair in fields.chunks_exact(2) {
+                let (Some(field), Value::Int(length)) = (bytes(&pair[0]), &pair[1]) else {
+                    return Err(no_reply());
+                };
+                if field == VERSION.as_bytes() {
+                    continue;
+                }
+                let length = usize::try_from(*length).unwrap_or(usize::MAX);
+                if length > MAX_RECORD_BYTES {
+                    take(&String::from_utf8_lossy(field), Err(too_long()));
+                    continue;
+                }
+                if group_bytes + length > MAX_BYTES {
+                    self.read_group(deadline, key, &group, take).await?;
+                    (group, group_bytes) = (Vec::new(), 0);
+                }
+                group.push(field);
+                group_bytes += length;
             }
-            if group.len() == MAX_FIELDS || group_bytes + length > MAX_BYTES {
-                self.read_group(deadline, key, &group, &mut all).await?;
-                (group, group_bytes) = (Vec::new(), 0);
+            if !group.is_empty() {
+                self.read_group(deadline, key, &group, take).await?;
             }
-            group.push(field);
-            group_bytes += length;
+            cursor = bytes(next).ok_or_else(no_reply)?.to_vec();
+            if cursor == b"0" {
+                return Ok(());
+            }
         }
-        if !group.is_empty() {
-            self.read_group(deadline, key, &group, &mut all).await?;
-        }
-        Ok(all)
     }
 
     async fn read_group(
@@ -220,7 +227,7 @@ impl Shared {
         deadline: Instant,
         key: &[u8],
         fields: &[&[u8]],
-        all: &mut Fields,
+        take: Take<'_>,
     ) -> Result<(), String> {
         let mut command: Vec<&[u8]> = vec![b"HMGET", key];
         command.extend_from_slice(fields);
@@ -231,10 +238,8 @@ impl Shared {
         for (field, text) in fields.iter().zip(texts) {
             // It was removed meanwhile; the version says so.
             let Some(text) = bytes(text) else { continue };
-            all.push((
-                String::from_utf8_lossy(field).into_owned(),
-                Ok(String::from_utf8_lossy(text).into_owned()),
-            ));
+            let text = String::from_utf8_lossy(text);
+            take(&String::from_utf8_lossy(field), Ok(&text));
         }
         Ok(())
     }
@@ -342,8 +347,11 @@ impl Shared {
         match refused {
             None if replies.len() == commands.len() => Ok(replies),
             None => Err(no_reply()),
-            Some(error) if error.starts_with("NOPERM") => {
-                let commands = "HGET HLEN HKEYS HSTRLEN HMGET HSET HDEL HEXISTS EVAL";
+            // The second one is about what a script calls.
+            Some(error)
+                if error.starts_with("NOPERM") || error.contains("can't run this command") =>
+            {
+                let commands = "HGET HLEN HSCAN HMGET HSET HDEL HKEYS HEXISTS EVAL";
                 Err(format!(
                     "Redis refuses a command ({error}); give the user the rights to {commands}"
                 ))

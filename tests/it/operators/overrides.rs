@@ -5,6 +5,7 @@ mod addresses;
 mod commands;
 mod ended;
 mod give_backs;
+mod many;
 mod redis;
 mod resets;
 

@@ -11,11 +11,11 @@ use crate::support::wait::eventually;
 use crate::support::{RedisServer, Weir, descriptor_with_hits, exclusive, request};
 
 /// The key of the hash.
-const KEY: &str = "w1{|overrides}";
+pub(super) const KEY: &str = "w1{|overrides}";
 
 /// Waits until a replica answers with this code. The bound is far above what is promised, because
 /// the machine of a test is busy.
-async fn becomes(weir: &Weir, key: &str, value: &str, expected: Code) {
+pub(super) async fn becomes(weir: &Weir, key: &str, value: &str, expected: Code) {
     let mut client = weir.client().await;
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -310,7 +310,7 @@ async fn missing_rights_are_named() {
     let line = weir.wait_for_log("overrides: they cannot be read").await;
     assert!(
         line.contains("NOPERM")
-            && line.contains("HGET HLEN HKEYS HSTRLEN HMGET HSET HDEL HEXISTS EVAL"),
+            && line.contains("HGET HLEN HSCAN HMGET HSET HDEL HKEYS HEXISTS EVAL"),
         "{line}"
     );
     assert_eq!(
@@ -322,9 +322,14 @@ async fn missing_rights_are_named() {
         desk.fails(&weir, &["block", "-d", "shop", "user=1"])
             .contains("NOPERM")
     );
+    // Scripts need what they call, too.
+    redis.run::<()>(&["ACL", "SETUSER", "weir", "+hget", "+hlen"]);
+    let refused = desk.fails(&weir, &["block", "-d", "shop", "user=1"]);
+    let names_all = refused.contains("HGET HLEN HSCAN");
+    assert!(names_all && refused.contains("script"), "{refused}");
     redis.run::<()>(&[
-        "ACL", "SETUSER", "weir", "+hget", "+hlen", "+hkeys", "+hstrlen", "+hmget", "+hset",
-        "+hdel", "+hexists",
+        "ACL", "SETUSER", "weir", "+hget", "+hlen", "+hscan", "+hmget", "+hset", "+hdel", "+hkeys",
+        "+hexists",
     ]);
     desk.ok(&weir, &["block", "-d", "shop", "user=1"]);
     assert_eq!(
