@@ -175,12 +175,19 @@ fn of_environment(command: &mut clap::Command) -> anyhow::Result<Settings> {
 #[error("{0}")]
 struct UsageError(String);
 
-/// Reads a duration in the notation of limits, such as `250ms` or `1m30s`.
+/// Reads a duration in the notation of limits, such as `250ms` or `1m30s`; also days and weeks of
+/// 24 hours, such as `30d`, which limit files do not have.
 ///
 /// # Errors
 /// What to write.
 fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| error.report().1.to_owned())
+    let parsed = parse_duration(text);
+    let days = || {
+        let span: jiff::Span = text.parse().ok()?;
+        let relative = jiff::SpanRelativeTo::days_are_24_hours();
+        Duration::try_from(span.to_duration(relative).ok()?).ok()
+    };
+    parsed.or_else(|error| days().ok_or_else(|| error.report().1.to_owned()))
 }
 
 /// The exit code of a command that did what it was asked for, or not all of it.
@@ -260,6 +267,22 @@ fn help_or_error(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_have_days() {
+        for (text, hours) in [
+            ("30d", Some(720)),
+            ("1w", Some(168)),
+            ("1d12h", Some(36)),
+            ("2h", Some(2)),
+        ] {
+            let expected = hours.map(|hours| Duration::from_secs(hours * 3_600));
+            assert_eq!(duration(text).ok(), expected, "{text}");
+        }
+        for text in ["", "5", "-2d", "1mo", "1y", "x"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn the_declaration_is_valid() {

@@ -1,4 +1,6 @@
-//! Rates as people write them: `500`, `50k`, `2.5M`.
+//! Amounts as people write them: `500`, `50k`, `2.5M`.
+
+use crate::core::time::MAX_SAFE_INTEGER;
 
 /// Decimal suffixes.
 const SUFFIXES: [(&str, f64); 4] = [("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9)];
@@ -8,6 +10,27 @@ const MOST_PER_SECOND: f64 = 1e9;
 
 /// Requests per second: a number from 1 on, with a decimal suffix.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
+    let value = number(text)?;
+    let is_in_range = (1.0..=MOST_PER_SECOND).contains(&value);
+    is_in_range
+        .then_some(value)
+        .ok_or_else(|| "write 1 to 1G".to_owned())
+}
+
+/// Hits or requests: a whole number from 0 on, with the same suffixes.
+pub(super) fn whole(text: &str) -> Result<u64, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let value = number(text)?;
+    let is_whole = value.fract() == 0.0 && value <= MAX_SAFE_INTEGER as f64;
+    is_whole
+        .then_some(value as u64)
+        .ok_or_else(|| "write a whole number".to_owned())
+}
+
+/// Digits with a decimal suffix.
+fn number(text: &str) -> Result<f64, String> {
     let end = text.find(char::is_alphabetic).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
     let number = number_of(digits).ok_or("write a number such as 500, 50k, 2.5M or 1G")?;
@@ -24,12 +47,7 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
             suffix.escape_debug()
         ));
     };
-    let value = number * factor;
-    if (1.0..=MOST_PER_SECOND).contains(&value) {
-        Ok(value)
-    } else {
-        Err("write 1 to 1G".to_owned())
-    }
+    Ok(number * factor)
 }
 
 /// Digits with at most one point, and `_` between digits.
@@ -50,6 +68,24 @@ fn number_of(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_amounts_are_read() {
+        for (text, value) in [
+            ("0", Some(0)),
+            ("2k", Some(2_000)),
+            ("2.5M", Some(2_500_000)),
+            ("10_000", Some(10_000)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("0.0001k", None),
+            ("1.5", None),
+            ("5m", None),
+            ("-1", None),
+            ("x", None),
+        ] {
+            assert_eq!(whole(text).ok(), value, "{text}");
+        }
+    }
 
     #[test]
     fn amounts_are_read() {

@@ -418,7 +418,7 @@ fn coloured(text: &str) -> String {
 }
 
 fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    crate::core::time::people::counted(count as u64, what)
 }
 
 #[cfg(test)]

@@ -119,7 +119,11 @@ pub(super) async fn connect(
     let mut connector = connector(address.clone(), timeout.unwrap_or(CONNECT_TIMEOUT));
     connector.dial = dial(address, tls)?;
     let connected = endpoint.connect_with_connector(connector).await;
-    connected.with_context(|| format!("no service at {address}; is `weir serve` running?"))
+    // Each layer of the transport repeats the cause.
+    connected.map_err(|error| {
+        let (error, hint) = (anyhow::Error::from(error), "is `weir serve` running?");
+        anyhow::anyhow!("no service at {address}; {hint}: {}", error.root_cause())
+    })
 }
 
 /// A client of the HTTP port of a URI; answers have at most so many bytes.

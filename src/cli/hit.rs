@@ -22,6 +22,7 @@ use crate::core::proto::{
 use crate::core::time::{Unit, people};
 use crate::desk::admin::status::now;
 use crate::limits::plan::key::EntryText;
+use crate::limits::rules::compile::OneLine;
 use crate::net::dial::Address;
 
 /// The address of a service with default settings on this machine.
@@ -114,7 +115,7 @@ impl Hit {
 
 /// The error of the service; or, for a failure of the transport, its likely cause.
 pub(super) fn request_error(address: &Address, status: &Status) -> anyhow::Error {
-    let (code, message) = (status.code(), status.message().escape_debug());
+    let (code, message) = (status.code(), OneLine(status.message()));
     // Only a failure of the transport has a source: an answer is a code and a message.
     if std::error::Error::source(status).is_some()
         && code != tonic::Code::Cancelled

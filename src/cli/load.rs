@@ -85,7 +85,7 @@ pub(super) struct LoadCommand {
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
     connections: u32,
     /// Requests at most; 1 or more
-    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     iterations: Option<u64>,
     /// Time in which requests are sent, such as 30s or 5m [default: 10s, without --iterations]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
@@ -102,7 +102,7 @@ pub(super) struct LoadCommand {
     #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
     header: Vec<(HeaderName, HeaderValue)>,
     /// Expect that so many requests are answered OK, or all if fewer are sent
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = amount::whole)]
     expect_ok: Option<u64>,
     /// Expect that each distinct descriptor is granted so many hits in each second, minute, hour or
     /// day of the clock, where it asks for more
@@ -118,6 +118,12 @@ pub(super) struct LoadCommand {
 
 fn templates(text: &str) -> Result<Templates, String> {
     Templates::parse(text, Fields::None)
+}
+
+fn at_least_one(text: &str) -> Result<u64, String> {
+    Some(amount::whole(text)?)
+        .filter(|count| *count > 0)
+        .ok_or_else(|| "write 1 or more".to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -30,8 +30,8 @@ const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, o
     them. The entries are all entries of the descriptor, in its order: `user=42` does not match \
     `user=42 path=/x`.\n\n\
     --until takes a duration from now (2h, 3d, 1h30m), an instant (2030-01-31T18:00:00Z), or a \
-    date or a day in the zone of this terminal (2030-01-31 and friday are its midnight, when the \
-    day begins; \"2030-01-31 18:00\" and \"friday 18:00\"). The answer says what was \
+    date or a day in the zone of this terminal (2030-01-31 and friday include that day; \
+    \"2030-01-31 18:00\" and \"friday 18:00\" are earlier). The answer says what was \
     understood.\n\n\
     The service needs ADMIN_TOKEN_FILE; the name of the token is logged as who did it. Of several \
     overrides that match, a block or an exemption comes before a raise, and the more specific one \
@@ -63,6 +63,8 @@ pub(super) struct Which {
     /// When it ends by itself: 2h, tomorrow, friday, 2030-01-31 [default: when it is removed]
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
+    #[arg(long = "for", id = "for_", value_name = "DURATION", hide = true, value_parser = no_for)]
+    _for: Option<String>,
     /// All descriptors with these keys are meant, whatever their values
     #[arg(long)]
     all: bool,
@@ -80,6 +82,14 @@ pub(super) struct Which {
     reason: String,
     #[command(flatten)]
     asked: Asked,
+}
+
+/// Refuses `--for`, which other commands have.
+fn no_for(text: &str) -> Result<String, String> {
+    Err(format!(
+        "write --until {}, which takes durations too",
+        text.escape_debug()
+    ))
 }
 
 #[derive(Args, Debug)]

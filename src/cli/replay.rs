@@ -155,7 +155,7 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
         pass.row(&row);
         if pass.rows.is_multiple_of(ROWS_PER_LOOK) {
             let at = people::instant(people::timestamp(row.at));
-            progress.set_message(format!("{} rows, {at}", pass.rows));
+            progress.set_message(format!("{}, {at}", people::counted(pass.rows, "row")));
         }
     }
     progress.finish_and_clear();

@@ -3,10 +3,12 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use super::admin::{Asked, with_query};
 use super::{UsageError, entries, print};
 use crate::core::ask::Entry;
+use crate::core::time::Span;
 use crate::core::time::people::{instant, span};
 use crate::desk::admin::usage::{Series, Top, Usage};
 use crate::limits::plan::key;
@@ -48,8 +50,8 @@ pub(super) struct UsageCommand {
     #[command(flatten)]
     of: SubjectArgs,
     /// How far the series goes back, such as 1h [default: as far as there are buckets]
-    #[arg(long, value_name = "DURATION", conflicts_with = "top")]
-    since: Option<String>,
+    #[arg(long, value_name = "DURATION", conflicts_with = "top", value_parser = super::duration)]
+    since: Option<Duration>,
     /// Print so many subjects of a limit, the largest first, in place of one subject
     #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     top: Option<u32>,
@@ -80,8 +82,9 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut query = command.of.query(command.limit.as_deref())?;
+    let since = command.since.map(|time| Span::from(time).to_string());
     let trial = command.trial.then(|| "true".to_owned());
-    query.extend([("trial", trial), ("since", command.since.clone())]);
+    query.extend([("trial", trial), ("since", since)]);
     command.asked.show(&with_query("usage", &query), report)
 }
 

@@ -50,14 +50,14 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The check provably did not run. It may be sent again, or decided by a failure policy.
-    #[error("not executed: {0}")]
+    #[error("the store could not be asked ({0})")]
     NotExecuted(&'static str),
     /// Whether the check ran is unknown. It must not be sent again; only a failure policy may
     /// decide it.
-    #[error("outcome unknown: {0}")]
+    #[error("the store did not answer ({0})")]
     Unknown(&'static str),
     /// The value stored under the key cannot be read. Only this check is affected.
-    #[error("stored data: {0}")]
+    #[error("what is stored cannot be read ({0})")]
     Data(&'static str),
 }
 

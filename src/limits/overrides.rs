@@ -51,7 +51,7 @@ use crate::core::time::{Micros, Rate, Span};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::Amount;
 use crate::limits::rules::tree::{Branch, Tree};
-pub use reach::{Reach, Unfit};
+pub use reach::{Reach, Unfit, above};
 pub use record::{
     Ended, EntryRecord, Invalid, MAX_RECORD_BYTES, RateRecord, Record, instant, parse_instant,
 };

@@ -10,6 +10,7 @@ use std::time::Duration;
 use prost::Message;
 use serde::Serialize;
 
+use super::super::amount;
 use super::super::print;
 use super::client::Answered;
 use crate::core::ask::written::entry;
@@ -41,7 +42,7 @@ impl Threshold {
         let parsed = text.split_once('/').and_then(|(hits, unit)| {
             let unit = Unit::named(unit).filter(|unit| unit.secs() <= Unit::Day.secs())?;
             Some(Self {
-                hits: hits.parse().ok()?,
+                hits: amount::whole(hits).ok()?,
                 unit,
             })
         });

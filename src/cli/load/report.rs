@@ -11,6 +11,7 @@ use super::client::{Tally, Until};
 use super::cpu::Process;
 use super::exact::{ExactnessReport, Offender};
 use crate::core::time::people::{self, grouped};
+use crate::limits::rules::compile::OneLine;
 
 /// CPU time that is measured, in µs: ten ticks of the kernel.
 const LEAST_CPU_MICROS: f64 = 100_000.0;
@@ -139,7 +140,7 @@ impl LoadReport {
             );
         }
         for (kind, failures) in &self.errors {
-            let message = failures.message.escape_debug();
+            let message = OneLine(&failures.message);
             row(
                 "error",
                 format!("{kind} {}: {message}", count(failures.count)),

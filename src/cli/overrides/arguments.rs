@@ -5,6 +5,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
 use crate::cli::UsageError;
+use crate::cli::amount;
 use crate::core::time::people;
 use crate::limits::overrides::{EntryRecord, Pattern, RateRecord, Value};
 
@@ -88,7 +89,7 @@ pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
     let (hits, unit) = text
         .split_once('/')
         .map_or((text, None), |(hits, unit)| (hits, Some(unit.trim())));
-    let requests_per_unit = hits.trim().parse().map_err(|_| wrong())?;
+    let requests_per_unit = amount::whole(hits.trim()).map_err(|_| wrong())?;
     let Some(unit) = unit else {
         return Ok(RateRecord {
             requests_per_unit,
@@ -116,8 +117,8 @@ pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
     Ok(record)
 }
 
-/// A time in the future: an instant, a date, a day or a time of it in `zone`, or a duration from
-/// `now`.
+/// A time in the future: an instant, a time of a day in `zone`, the end of a date or of a day, or a
+/// duration from `now`.
 pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Timestamp, UsageError> {
     let here = now.to_zoned(zone.clone());
     let local = |time: DateTime| zone.to_timestamp(time).ok();
@@ -126,8 +127,10 @@ pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Times
         .parse::<Timestamp>()
         .ok()
         .or_else(|| {
-            text.parse::<DateTime>()
-                .ok()
+            let date = || (text.len() == "2030-01-31".len()).then(|| text.parse::<Date>().ok())?;
+            let is_date = date().and_then(end_of);
+            is_date
+                .or_else(|| text.parse::<DateTime>().ok())
                 .or_else(|| day(text, here.date()))
                 .and_then(local)
         })
@@ -153,10 +156,18 @@ pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Times
     )
 }
 
-/// `tomorrow`, or the next day of this name after today, at its begin or at the time behind it.
+/// The midnight after a date, which is included.
+fn end_of(date: Date) -> Option<DateTime> {
+    Some(date.tomorrow().ok()?.to_datetime(Time::midnight()))
+}
+
+/// `tomorrow`, or the next day of this name after today: its end, or the time of it that follows.
 fn day(text: &str, today: Date) -> Option<DateTime> {
     let text = text.trim().to_ascii_lowercase();
-    let (name, time) = text.split_once(' ').unwrap_or((&text, "00:00"));
+    let (name, time) = match text.split_once(' ') {
+        Some((name, time)) => (name, Some(time)),
+        None => (&*text, None),
+    };
     let names = |date: Date| date.strftime("%A %a").to_string().to_ascii_lowercase();
     let date = match name {
         "today" => today,
@@ -167,7 +178,10 @@ fn day(text: &str, today: Date) -> Option<DateTime> {
             .take(7)
             .find(|date| names(*date).split(' ').any(|known| known == name))?,
     };
-    Some(date.to_datetime(time.trim().parse::<Time>().ok()?))
+    match time {
+        Some(time) => Some(date.to_datetime(time.trim().parse::<Time>().ok()?)),
+        None => end_of(date),
+    }
 }
 
 #[cfg(test)]
@@ -184,16 +198,19 @@ mod tests {
             ("1h30m", "2030-01-01T13:30:01Z"),
             ("90 minutes", "2030-01-01T13:30:01Z"),
             ("1w", "2030-01-08T12:00:01Z"),
-            ("2030-01-31", "2030-01-30T22:00:00Z"),
+            ("2030-01-31", "2030-01-31T22:00:00Z"),
+            ("2030-01-01", "2030-01-01T22:00:00Z"),
             ("2030-01-31T18:00", "2030-01-31T16:00:00Z"),
             ("2030-01-31 18:00", "2030-01-31T16:00:00Z"),
             ("2030-01-31T18:00:00Z", "2030-01-31T18:00:00Z"),
             ("2030-01-31T18:00:00-05:00", "2030-01-31T23:00:00Z"),
             // 2030-01-01 is a Tuesday.
-            ("tomorrow", "2030-01-01T22:00:00Z"),
-            ("friday", "2030-01-03T22:00:00Z"),
-            ("Fri", "2030-01-03T22:00:00Z"),
-            ("tuesday", "2030-01-07T22:00:00Z"),
+            ("today", "2030-01-01T22:00:00Z"),
+            ("tomorrow", "2030-01-02T22:00:00Z"),
+            ("friday", "2030-01-04T22:00:00Z"),
+            ("Fri", "2030-01-04T22:00:00Z"),
+            ("tuesday", "2030-01-08T22:00:00Z"),
+            ("friday 00:00", "2030-01-03T22:00:00Z"),
             ("friday 18:00", "2030-01-04T16:00:00Z"),
             ("today 18:00", "2030-01-01T16:00:00Z"),
         ] {
@@ -209,12 +226,11 @@ mod tests {
         for (text, error) in [
             ("someday", "is no time; write a duration"),
             ("friday noon", "is no time"),
-            ("today", "2029-12-31 22:00 UTC is in the past"),
             ("", "is no time"),
             ("5", "is no time"),
             ("-2h", "is in the past"),
             ("0s", "is in the past"),
-            ("2029-12-31", "2029-12-30 22:00 UTC is in the past"),
+            ("2029-12-31", "2029-12-31 22:00 UTC is in the past"),
         ] {
             let result = until(text, now, &zone);
             assert!(
@@ -230,6 +246,8 @@ mod tests {
         for (text, shown) in [
             ("500/minute", "500/minute"),
             ("500 / Minutes", "500/minute"),
+            ("2M/day", "2000000/day"),
+            ("1_500/day", "1500/day"),
             ("20/30 seconds", "20/30 seconds"),
             ("20/30second", "20/30 seconds"),
             ("0/day", "0/day"),

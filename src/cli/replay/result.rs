@@ -7,7 +7,7 @@ use super::engine::Engine;
 use super::tally::{LimitTally, Listed, MAX_LISTED, Series, Tally, Top};
 use super::trace::BadRows;
 use crate::cli::print;
-use crate::core::time::people;
+use crate::core::time::people::{self, counted};
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
@@ -265,17 +265,18 @@ impl Report {
             }
             _ => String::new(),
         };
-        let mut parts = vec![Part::Line(format!("{} rows{times}", self.rows))];
+        let mut parts = vec![Part::Line(format!("{}{times}", counted(self.rows, "row")))];
         let warnings = self.warnings.iter();
         parts.extend(warnings.map(|warning| Part::Line(format!("warning: {warning}"))));
         if self.passed_over > 0 {
-            parts.push(Part::Line(format!(
-                "{} lines have no request",
-                self.passed_over
-            )));
+            let lines = counted(self.passed_over, "line");
+            parts.push(Part::Line(format!("{lines} without a request")));
         }
         parts.push(Part::Table {
-            title: format!("{} rows cannot be read, such as", self.bad_rows.count),
+            title: format!(
+                "{} cannot be read, such as",
+                counted(self.bad_rows.count, "row")
+            ),
             heads: Vec::new(),
             rows: self.bad_rows.named(),
             numbers: 0,
@@ -345,7 +346,10 @@ impl Outcome {
             },
             subjects("most refused subjects", &self.most_refused),
             Part::Table {
-                title: format!("{} descriptors without a limit, such as", self.unmatched),
+                title: format!(
+                    "{} without a limit, such as",
+                    counted(self.unmatched, "descriptor")
+                ),
                 heads: Vec::new(),
                 rows: kinds
                     .map(|kind| vec![kind.count.to_string(), kind.example.clone()])

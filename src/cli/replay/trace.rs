@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::cli::workload::Requests;
 use crate::core::time::{Micros, Span, parse_duration};
 use crate::limits::overrides::parse_instant;
+use crate::limits::rules::compile::OneLine;
 use fields::Records;
 use lines::Lines;
 use order::Order;
@@ -90,7 +91,7 @@ impl BadRows {
 
     /// The first of them, as rows of a table.
     pub(crate) fn named(&self) -> Vec<Vec<String>> {
-        let row = |bad: &BadRow| vec![format!("line {}: {}", bad.line, bad.error.escape_debug())];
+        let row = |bad: &BadRow| vec![format!("line {}: {}", bad.line, OneLine(&bad.error))];
         self.first.iter().map(row).collect()
     }
 

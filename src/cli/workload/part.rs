@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
 
+use crate::cli::amount;
+
 /// The longest file of values in bytes, and the longest of its lines.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 const MAX_LINE_BYTES: usize = 4_096;
@@ -308,7 +310,9 @@ impl Hits {
                 Part::Number(number) => Some(number),
                 _ => None,
             },
-            None => text.parse().ok().map(|hits| Number::Uniform(hits, hits)),
+            None => amount::whole(text)
+                .ok()
+                .map(|hits| Number::Uniform(hits, hits)),
         };
         number
             .map(Self)

@@ -81,6 +81,13 @@ pub fn grouped(value: f64) -> String {
     text
 }
 
+/// So many of something: `1 row`, `1,200 rows`.
+#[must_use]
+pub fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(count as f64))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

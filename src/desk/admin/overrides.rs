@@ -12,7 +12,7 @@ use crate::core::ask::written::shell_word;
 use crate::core::time::Unit;
 use crate::core::verdict::StoreError;
 use crate::limits::overrides::{
-    EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, raised,
+    EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, above, raised,
 };
 use crate::limits::plan::key::{self, EntryText, Subject};
 use crate::limits::plan::{CheckIndex, Checks, Fate, Plan, ask_of};
@@ -199,6 +199,18 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
     let mut ordered = ordered
         .await
         .map_err(|error| Failure::unavailable(&error.to_string()))??;
+    for other in above(&parts.overrides.list(), &one).take(MAX_NAMED) {
+        let (id, kind) = (&other.id, other.kind.name());
+        ordered.warnings.push(match other.kind {
+            Kind::Raise(to) => format!(
+                "the raise {id} to {to} has no effect here any more: of two raises the more \
+                 specific one applies, and this one is less"
+            ),
+            _ => format!(
+                "it has no effect while the {kind} {id} is in force; `weir un{kind} {id}` ends that"
+            ),
+        });
+    }
     if parts.overrides.is_for_this_process_only() {
         ordered.warnings.push(
             "it is kept in this process only: it ends with the process, and other replicas do not \

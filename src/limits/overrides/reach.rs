@@ -121,6 +121,61 @@ fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
         })
 }
 
+/// Those of `all` that stand in the way of a raise: blocks and exemptions of all its descriptors,
+/// which come first, and larger raises, which it takes the place of.
+pub fn above<'o>(all: &'o [Override], one: &'o Override) -> impl Iterator<Item = &'o Override> {
+    let is_above = |other: &Override| match (other.kind, one.kind) {
+        (Kind::Raise(old), Kind::Raise(new)) => {
+            other.id != one.id
+                && (old.unit, old.unit_multiplier) == (new.unit, new.unit_multiplier)
+                && old.requests_per_unit > new.requests_per_unit
+        }
+        (_, kind) => matches!(kind, Kind::Raise(_)),
+    };
+    let covers_all = |other: &Override| {
+        other.domain == one.domain
+            && other.entries.len() == one.entries.len()
+            && (other.entries.iter().zip(&*one.entries)).all(|(other, one)| covers(other, one))
+    };
+    all.iter()
+        .filter(move |other| is_above(other) && covers_all(other))
+}
+
+/// Whether the first pattern matches all that the second one does.
+fn covers(one: &Pattern, other: &Pattern) -> bool {
+    let network = |text: &super::Text| address::read_network(text.as_literal()?.as_bytes());
+    let has_value = match (&one.value, &other.value) {
+        (Value::Any, _) => true,
+        (Value::Text(one), Value::Text(other)) => contains(&one.symbols(), &other.symbols()),
+        (Value::Network(one), Value::Network(other)) => one.contains(other),
+        (Value::Network(one), Value::Text(text)) => {
+            network(text).is_some_and(|other| one.contains(&other))
+        }
+        (one, other) => one == other,
+    };
+    has_value && contains(&one.key.symbols(), &other.key.symbols())
+}
+
+/// Whether a pattern matches each text of another, of whose wildcards each is within one of its own.
+/// `reached[j]` says whether what is read of `one` contains the first `j` symbols of `other`.
+pub(super) fn contains(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
+    let mut reached = vec![false; other.len() + 1];
+    reached[0] = true;
+    for symbol in one {
+        let mut diagonal = reached[0];
+        reached[0] &= symbol.is_none();
+        for (index, facing) in other.iter().enumerate() {
+            let above = reached[index + 1];
+            reached[index + 1] = match symbol {
+                None => above || reached[index],
+                Some(_) => diagonal && symbol == facing,
+            };
+            diagonal = above;
+        }
+    }
+    reached[other.len()]
+}
+
 /// The bytes of a pattern in a file, where each `*` is a wildcard.
 pub(super) fn symbols(text: &str) -> Vec<Option<u8>> {
     text.bytes()

@@ -756,4 +756,13 @@ proptest! {
         prop_assert!(!common || found, "{one} {other}");
         prop_assert!(common || !found || one.len() + other.len() > 4, "{one} {other}");
     }
+
+    #[test]
+    fn a_pattern_contains_what_it_matches(one in "[ab*]{0,4}", other in "[ab*]{0,4}", text in "[ab]{0,4}") {
+        let contains = |one: &str, other: &str| reach::contains(&reach::symbols(one), &reach::symbols(other));
+        prop_assert_eq!(contains(&one, &text), matches(one.as_bytes(), text.as_bytes()), "{} {}", one, text);
+        let all = all_texts();
+        let is_above = all.iter().all(|text| !matches(other.as_bytes(), text.as_bytes()) || matches(one.as_bytes(), text.as_bytes()));
+        prop_assert!(is_above || !contains(&one, &other), "{one} {other}");
+    }
 }

@@ -186,6 +186,12 @@ async fn a_raise_under_another_override_counts_for_what_comes_back() {
                 let entry = format!("plain={kind}");
                 order(desk, weir, kind_of_order, &[&entry], "7/year");
             }
+            let entry = format!("plain={kind}");
+            let raise = [&["raise", "-d", "shop", "--to", "8/year"], &[&*entry][..]].concat();
+            let warned = desk.ok(weir, &raise);
+            let why = format!("warning: it has no effect while the {kind} ");
+            assert!(warned.contains(&why), "{warned}");
+            order(desk, weir, "raise", &[&entry], "7/year");
             assert_eq!(one(client, &entries, 1).await.0, code, "{kind}");
             let left = (Code::Ok, 6);
             assert_eq!(one(client, &entries, -2).await, left, "{kind}");
