@@ -38,6 +38,7 @@ pub(crate) mod record;
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use ipnet::IpNet;
@@ -233,7 +234,7 @@ type Ranks = SmallVec<[Rank; 2]>;
 #[derive(Debug, Default)]
 pub struct Overrides {
     /// All of them, in the order in which they apply.
-    pub list: Vec<Override>,
+    pub list: Vec<Arc<Override>>,
     by_domain: HashMap<Box<[u8]>, Tree<Ranks>>,
     /// How many were not compiled, because there are too many.
     pub left_out: usize,
@@ -251,7 +252,8 @@ impl Overrides {
     /// Compiles overrides. Of those that repeat another the newest is taken, and of more than
     /// [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the newest so many.
     #[must_use]
-    pub fn new(mut list: Vec<Override>) -> Self {
+    pub fn new(list: Vec<impl Into<Arc<Override>>>) -> Self {
+        let mut list: Vec<Arc<Override>> = list.into_iter().map(Into::into).collect();
         list.sort_by(|one, other| {
             one.identity()
                 .cmp(&other.identity())
@@ -267,7 +269,7 @@ impl Overrides {
         });
         list.truncate(MAX_OVERRIDES);
         let left_out = before - list.len();
-        list.sort_by_cached_key(order::Precedence::new);
+        list.sort_by_cached_key(|one| order::Precedence::new(one));
         let mut domains: HashMap<&str, Vec<(&[Pattern], Rank)>> = HashMap::new();
         for (rank, one) in (0..).zip(&list) {
             domains
@@ -361,7 +363,7 @@ impl<'o> InForce<'o> {
         matching.sort_unstable();
         let in_force = matching
             .iter()
-            .filter_map(|rank| self.overrides.list.get(rank.0 as usize))
+            .filter_map(|rank| Some(&**self.overrides.list.get(rank.0 as usize)?))
             .filter(|one| !one.has_ended(self.now));
         in_force.into_iter().find_map(|one| {
             let applied = match one.kind {

@@ -158,7 +158,7 @@ impl Registry {
 
     /// All overrides that have not ended, in the order in which they apply.
     #[must_use]
-    pub fn list(&self) -> Vec<Override> {
+    pub fn list(&self) -> Vec<Arc<Override>> {
         let now = memory::now();
         let all = self.live.overrides().unwrap_or_default();
         let in_force = all.list.iter().filter(|one| !one.has_ended(now));
@@ -181,7 +181,7 @@ impl Registry {
     ///
     /// # Errors
     /// It was not set.
-    pub async fn set(&self, one: Override) -> Result<Option<Override>, ChangeError> {
+    pub async fn set(&self, one: Override) -> Result<Option<Arc<Override>>, ChangeError> {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
         let now = memory::now();
@@ -202,7 +202,7 @@ impl Registry {
         let record = Record::from(&one);
         self.change(Change::Set(Box::new(record))).await?;
         self.changes.set.fetch_add(1, Ordering::Relaxed);
-        audit::set(&one, before.as_ref());
+        audit::set(&one, before.as_deref());
         Ok(before)
     }
 
@@ -210,7 +210,7 @@ impl Registry {
     ///
     /// # Errors
     /// It was not removed.
-    pub async fn remove(&self, id: &str, by: &str) -> Result<Override, ChangeError> {
+    pub async fn remove(&self, id: &str, by: &str) -> Result<Arc<Override>, ChangeError> {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
         let unknown = || ChangeError::Unknown(id.escape_debug().to_string());
@@ -353,7 +353,7 @@ impl Registry {
     fn put_in_force(&self, known: &mut Known) {
         let now = memory::now();
         let in_force = known.all.iter().filter(|kept| !kept.one.has_ended(now));
-        let overrides = Overrides::new(in_force.map(|kept| kept.one.clone()).collect());
+        let overrides = Overrides::new(in_force.map(|kept| Arc::clone(&kept.one)).collect());
         let left_out = known.left_out + overrides.left_out;
         if left_out > 0 && left_out != known.logged_left_out {
             tracing::error!(

@@ -152,7 +152,9 @@ pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
     let domain = query.get("domain");
     let all = match query.is("ended")? {
         true => parts.overrides.list_ended(),
-        false => parts.overrides.list().iter().map(Record::from).collect(),
+        false => (parts.overrides.list().iter())
+            .map(|one| Record::from(&**one))
+            .collect(),
     };
     let all: Vec<_> = all
         .into_iter()
@@ -219,7 +221,7 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
         );
     }
     let before = parts.overrides.set(one).await?;
-    ordered.replaced = before.as_ref().map(Record::from);
+    ordered.replaced = before.as_deref().map(Record::from);
     Ok(with_status(StatusCode::CREATED, &ordered))
 }
 
@@ -227,7 +229,7 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
 pub(super) async fn remove(parts: &Parts, call: &Call) -> Result<Page, Failure> {
     let removed = parts.overrides.remove(&call.id, call.by()).await?;
     Ok(json(&Removed {
-        removed: Record::from(&removed),
+        removed: Record::from(&*removed),
     }))
 }
 

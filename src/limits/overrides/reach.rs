@@ -1,6 +1,8 @@
 //! What an override means for the limits in force: for the answer to the operator who orders it.
 //! The request path does not use it.
 
+use std::sync::Arc;
+
 use super::{Kind, Override, Pattern, Value, raised};
 use crate::core::ask::Entry;
 use crate::core::digest::sha256;
@@ -123,7 +125,10 @@ fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
 
 /// Those of `all` that stand in the way of a raise: blocks and exemptions of all its descriptors,
 /// which come first, and larger raises, which it takes the place of.
-pub fn above<'o>(all: &'o [Override], one: &'o Override) -> impl Iterator<Item = &'o Override> {
+pub fn above<'o>(
+    all: &'o [Arc<Override>],
+    one: &'o Override,
+) -> impl Iterator<Item = &'o Override> {
     let is_above = |other: &Override| match (other.kind, one.kind) {
         (Kind::Raise(old), Kind::Raise(new)) => {
             other.id != one.id
@@ -138,6 +143,7 @@ pub fn above<'o>(all: &'o [Override], one: &'o Override) -> impl Iterator<Item =
             && (other.entries.iter().zip(&*one.entries)).all(|(other, one)| covers(other, one))
     };
     all.iter()
+        .map(|other| &**other)
         .filter(move |other| is_above(other) && covers_all(other))
 }
 

@@ -118,7 +118,7 @@ fn reading(path: &Path, mark: Mark) -> Result<Reading, String> {
     };
     for (number, text) in (1..).zip(file.overrides) {
         let read = read_record(None, text.get(), MAX_TEXT_BYTES).map(|one| Kept {
-            one,
+            one: one.into(),
             text: Box::default(),
         });
         reading.add(|| format!("number {number} in {}", path.display()), read);
@@ -136,7 +136,11 @@ pub(crate) fn read_overrides(path: &Path) -> Result<Vec<Override>, String> {
     let reading = reading(path, Mark::default())?;
     match reading.errors.first() {
         Some((which, error)) => Err(format!("{which}: {error}")),
-        None => Ok(reading.all.into_iter().map(|kept| kept.one).collect()),
+        None => Ok(reading
+            .all
+            .into_iter()
+            .map(|kept| (*kept.one).clone())
+            .collect()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::core::time::{Micros, Span};
 use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Override, Record, parse_instant};
@@ -38,7 +39,8 @@ const MAX_NAMED: usize = 10;
 /// An override, and its text in Redis.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
-    pub(super) one: Override,
+    /// Shared with those in force.
+    pub(super) one: Arc<Override>,
     pub(super) text: Box<str>,
 }
 

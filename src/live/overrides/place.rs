@@ -74,7 +74,7 @@ impl Place {
                     let one = record.read().map_err(|error| error.0)?;
                     all.retain(|kept| kept.one.id != one.id);
                     all.push(Kept {
-                        one,
+                        one: one.into(),
                         text: Box::default(),
                     });
                 }

@@ -125,7 +125,7 @@ impl Shared {
             let mut add = |id: &str, text: Result<&str, String>| {
                 let read = text.and_then(|text| {
                     Ok(Kept {
-                        one: read_record(Some(id), text, MAX_RECORD_BYTES)?,
+                        one: read_record(Some(id), text, MAX_RECORD_BYTES)?.into(),
                         text: text.into(),
                     })
                 });
@@ -356,7 +356,11 @@ impl Shared {
                     "Redis refuses a command ({error}); give the user the rights to {commands}"
                 ))
             }
-            Some(error) => Err(format!("Redis refuses a command: {error}")),
+            // Its text may have anything in it, and is logged.
+            Some(error) => {
+                let code = error.split(' ').next().unwrap_or_default();
+                Err(format!("Redis refuses a command: {code}"))
+            }
         }
     }
 }

@@ -31,7 +31,7 @@ fn block(number: usize, more: &str) -> String {
     )
 }
 
-async fn has_blocks(weir: &Weir, count: f64) {
+fn has_blocks(weir: &Weir, count: f64) {
     let blocks = || weir.metric("weir_overrides{kind=\"block\"}");
     let is_reached = eventually(|| (blocks() == Some(count)).then_some(()));
     assert!(is_reached.is_some(), "{:?} and not {count}", blocks());
@@ -51,7 +51,7 @@ async fn ten_thousand_in_a_file_take_the_memory_that_is_promised() {
     std::fs::write(&beside, text)
         .and_then(|()| std::fs::rename(&beside, &file))
         .expect("saved");
-    has_blocks(&weir, 9_999.0).await;
+    has_blocks(&weir, 9_999.0);
     for value in ["vip=a", "vip=b", "vip=c", "vip=d"] {
         let set = desk.ok(&weir, &["block", "-d", "shop", value]);
         desk.ok(&weir, &["overrides", "remove", &id_of(&set)]);
@@ -74,7 +74,7 @@ async fn ten_thousand_in_a_file_take_the_memory_that_is_promised() {
         .and_then(|()| std::fs::rename(&beside, &file))
         .expect("saved");
     becomes(&weir, "vip", "24999", Code::OverLimit).await;
-    has_blocks(&weir, 10_000.0).await;
+    has_blocks(&weir, 10_000.0);
     assert_eq!(code(client, "vip", "14999", 0).await, Code::Ok);
 }
 
@@ -96,7 +96,7 @@ async fn of_more_than_there_may_be_in_redis_the_newest_are_in_force() {
     }
     let weir = desk.start(LIMITS, &[("REDIS_URL", &redis.url())]);
     becomes(&weir, "vip", "24999", Code::OverLimit).await;
-    has_blocks(&weir, 10_000.0).await;
+    has_blocks(&weir, 10_000.0);
     let client = &mut weir.client().await;
     for (value, expected) in [
         ("15000", Code::OverLimit),
