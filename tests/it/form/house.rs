@@ -38,7 +38,7 @@ const WINGS: &[(&str, &[&[&str]])] = &[
         "observe",
         &[
             &["metrics", "health", "telemetry"],
-            &["traces", "subjects"],
+            &["traces", "subjects", "history"],
             &["exporters"],
         ],
     ),
