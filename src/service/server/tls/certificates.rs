@@ -122,11 +122,12 @@ impl Certificates {
     fn reload(&self) {
         match Current::read(&self.options) {
             Ok(current) => {
+                let current = Arc::new(current);
+                self.current.store(Arc::clone(&current));
                 current.log(
                     "certificate of the gRPC port replaced; open connections go on with the one \
                      before",
                 );
-                self.current.store(Arc::new(current));
                 self.reloaded.fetch_add(1, Ordering::Relaxed);
                 self.is_last_refused.store(false, Ordering::Relaxed);
             }
