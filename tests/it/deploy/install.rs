@@ -3,7 +3,6 @@
 //! build, with programs that only note their calls; and the unit of systemd.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -31,8 +30,9 @@ impl Programs {
         for (name, rest) in programs {
             let path = folder.path().join(name);
             let script = format!("#!/bin/sh\nset -eu\necho \"{name} $*\" >>\"$CALLS\"\n{rest}\n");
-            fs::write(&path, script).expect("written");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+            let text = path.with_extension("text");
+            fs::write(&text, script).expect("written");
+            copy_program(&text, &path);
         }
         Self(folder)
     }
@@ -52,6 +52,16 @@ impl Programs {
             .expect("it runs");
         (output, fs::read_to_string(&calls).expect("a file"))
     }
+}
+
+/// Makes an executable copy in another process: a program that this one has open for writing, which
+/// processes that other tests start inherit, cannot be run (ETXTBSY).
+fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("install")
+        .args(["-m", "755"])
+        .args([from, to])
+        .status();
+    assert!(copied.expect("install runs").success(), "{}", to.display());
 }
 
 /// Runs deploy/build-image.sh, which must succeed, and returns its calls of docker.
@@ -126,7 +136,7 @@ fn build_binary(arguments: &[&str]) -> (Output, String) {
     let programs = Programs::new(&programs);
     let copy = programs.0.path().join("deploy/build-binary.sh");
     fs::create_dir(copy.with_file_name("")).expect("a folder");
-    fs::copy(tools::repository().join("deploy/build-binary.sh"), &copy).expect("copied");
+    copy_program(&tools::repository().join("deploy/build-binary.sh"), &copy);
     programs.run(&copy, arguments)
 }
 
