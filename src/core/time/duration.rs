@@ -160,13 +160,34 @@ impl FromStr for Span {
 }
 
 impl fmt::Display for Span {
-    /// In the longest of s, ms and us that makes it a whole number; [`FromStr`] reads it back.
+    /// As people write it: `250ms`, `1.5s`, `90s`, `5m`, `1h30m`, `720h`. [`FromStr`] reads it back.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.micros() {
-            micros if micros % 1_000_000 == 0 => write!(formatter, "{}s", micros / 1_000_000),
-            micros if micros % 1_000 == 0 => write!(formatter, "{}ms", micros / 1_000),
-            micros => write!(formatter, "{micros}us"),
+        const MINUTE: u64 = 60_000_000;
+        let mut left = self.micros();
+        // 60s and 90s are more usual than 1m and 1m30s.
+        if left >= 2 * MINUTE {
+            for (unit, micros) in [("h", 60 * MINUTE), ("m", MINUTE)] {
+                if left >= micros {
+                    write!(formatter, "{}{unit}", left / micros)?;
+                    left %= micros;
+                }
+            }
+            if left == 0 {
+                return Ok(());
+            }
         }
+        let (unit, digits) = match left {
+            0 | 1_000_000.. => ("s", 6),
+            1_000.. => ("ms", 3),
+            _ => ("us", 0),
+        };
+        let scale = 10_u64.pow(digits);
+        write!(formatter, "{}", left / scale)?;
+        if !left.is_multiple_of(scale) {
+            let fraction = format!("{:0width$}", left % scale, width = digits as usize);
+            write!(formatter, ".{}", fraction.trim_end_matches('0'))?;
+        }
+        formatter.write_str(unit)
     }
 }
 
@@ -259,12 +280,27 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_written_as_it_is_read() {
-        for text in ["0s", "7us", "1500us", "1ms", "90s", "86401s"] {
-            assert_eq!(
-                text.parse::<Span>().map(|span| span.to_string()),
-                Ok(text.to_owned())
-            );
+    fn a_span_is_printed_as_people_write_it() {
+        for (micros, text) in [
+            (0, "0s"),
+            (7, "7us"),
+            (1_500, "1.5ms"),
+            (250_000, "250ms"),
+            (1_000_001, "1.000001s"),
+            (20_500_000, "20.5s"),
+            (90_000_000, "90s"),
+            (119_999_999, "119.999999s"),
+            (120_000_000, "2m"),
+            (300_250_000, "5m250ms"),
+            (3_600_000_000, "1h"),
+            (5_400_000_000, "1h30m"),
+            (3_660_001_000, "1h1m1ms"),
+            (2_592_000_000_000, "720h"),
+            (u64::MAX, "5124095576h1m49.551615s"),
+        ] {
+            let span = Span::from_micros(micros);
+            assert_eq!(span.to_string(), text);
+            assert_eq!(text.parse(), Ok(span));
         }
     }
 }

@@ -122,14 +122,14 @@ fn an_error_names_the_option_and_a_valid_value() {
             5,
             span(Some(1), 1_001),
             "bucket_interval",
-            "write 1001ms or more",
+            "write 1.001s or more",
         ),
-        (5, span(None, 1_001), "bucket_span", "write 1000s or less"),
+        (5, span(None, 1_001), "bucket_span", "write 16m40s or less"),
         (
             5,
             span(Some(1), 99_999),
             "bucket_span",
-            "write 1000s or less",
+            "write 16m40s or less",
         ),
     ] {
         let rate = Rate {
