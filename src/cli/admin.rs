@@ -302,12 +302,10 @@ impl Service {
             CallError::Body { cause, .. } => {
                 anyhow::anyhow!("the answer of {address} breaks off: {cause}")
             }
-            CallError::Unreachable(_) | CallError::NotHttp(_) => {
-                anyhow::Error::new(error).context(format!(
-                    "no service at {address}; is `weir serve` running, with its debug listener \
-                     there (DEBUG_PORT)?"
-                ))
-            }
+            CallError::Unreachable(cause) | CallError::NotHttp(cause) => anyhow::anyhow!(
+                "no service at {address}: {cause}; is `weir serve` running, with its debug \
+                 listener there (DEBUG_PORT)?"
+            ),
         })
     }
 

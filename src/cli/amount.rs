@@ -29,6 +29,29 @@ pub(super) fn whole(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "write a whole number".to_owned())
 }
 
+/// A whole number in a range, with the same suffixes.
+pub(super) fn between(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| {
+        let number = whole(text)?;
+        let is_in_range = (least..=most).contains(&number);
+        is_in_range
+            .then_some(number)
+            .ok_or_else(|| format!("write {least} to {most}"))
+    }
+}
+
+/// Hits, of which negative ones are given back.
+pub(super) fn signed(text: &str) -> Result<i64, String> {
+    let (digits, sign) = match text.strip_prefix('-') {
+        Some(digits) => (digits, -1),
+        None => (text, 1),
+    };
+    let number = i64::try_from(whole(digits)?);
+    number
+        .map(|number| sign * number)
+        .map_err(|_| "write fewer hits".to_owned())
+}
+
 /// Digits with a decimal suffix.
 fn number(text: &str) -> Result<f64, String> {
     let end = text.find(char::is_alphabetic).unwrap_or(text.len());
@@ -113,12 +136,27 @@ mod tests {
     }
 
     #[test]
+    fn hits_are_read_with_their_sign() {
+        for (text, value) in [
+            ("3", Some(3)),
+            ("-2k", Some(-2_000)),
+            ("0", Some(0)),
+            ("--1", None),
+            ("-", None),
+            ("9223372036854775808", None),
+        ] {
+            assert_eq!(signed(text).ok(), value, "{text}");
+        }
+    }
+
+    #[test]
     fn errors_say_what_to_write() {
         for (error, part) in [
             (rate("5m"), "M for millions"),
             (rate("5x"), "'x' is no suffix"),
             (rate("0"), "1 to 1G"),
             (rate("-5k"), "such as 500, 50k"),
+            (between(1, 20)("2k").map(|_| 0.0), "write 1 to 20"),
         ] {
             assert!(
                 error.clone().is_err_and(|text| text.contains(part)),

@@ -1,6 +1,7 @@
 //! Connections of commands to a running service: to its gRPC port, over TCP or a unix socket, with
 //! TLS or without, and to its ports of HTTP.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// How messages name a server of TLS.
 pub(super) const SERVICE: Peer = Peer {
     name: "the service",
-    address: "--address",
+    address: "the address",
     authorities: "--cacert",
     other_name: Some("write that name as --server-name"),
     identity: "--cert and --key",
@@ -119,11 +120,14 @@ pub(super) async fn connect(
     let mut connector = connector(address.clone(), timeout.unwrap_or(CONNECT_TIMEOUT));
     connector.dial = dial(address, tls)?;
     let connected = endpoint.connect_with_connector(connector).await;
-    // Each layer of the transport repeats the cause.
-    connected.map_err(|error| {
-        let (error, hint) = (anyhow::Error::from(error), "is `weir serve` running?");
-        anyhow::anyhow!("no service at {address}; {hint}: {}", error.root_cause())
-    })
+    connected.map_err(|error| no_service(address, &error.into()))
+}
+
+/// The error of a service that cannot be reached, and what to check. Each layer of the transport
+/// repeats the cause.
+pub(super) fn no_service(address: &impl Display, error: &anyhow::Error) -> anyhow::Error {
+    let cause = error.root_cause();
+    anyhow::anyhow!("no service at {address}: {cause}; is `weir serve` running?")
 }
 
 /// A client of the HTTP port of a URI; answers have at most so many bytes.

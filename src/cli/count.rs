@@ -7,7 +7,7 @@ use clap::Args;
 use super::admin::{Asked, with_query};
 use super::print;
 use super::usage::SubjectArgs;
-use crate::core::time::people::instant;
+use crate::core::time::people::{grouped, instant};
 use crate::desk::admin::usage::Count;
 use crate::limits::rules::compile::OneLine;
 
@@ -40,12 +40,12 @@ pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
 fn report(count: &Count) -> String {
     let refused = count
         .refused
-        .map(|refused| format!(", over the limit {refused}"));
+        .map(|refused| format!(", over the limit {}", grouped(refused)));
     let text = format!(
         "{} of {}\n  hits     {}{}\n  from     {}\n  to       {}\n",
         print::row(&count.entries, Some(&count.subject)),
         OneLine(&count.limit),
-        count.hits,
+        grouped(count.hits),
         refused.unwrap_or_default(),
         instant(count.from),
         instant(count.to)
@@ -53,12 +53,12 @@ fn report(count: &Count) -> String {
     let exact = if count.exact {
         "yes".to_owned()
     } else if count.at_least == count.hits {
-        "no: a bucket counts up to 281474976710655 hits (2^48-1), and there may have been more"
+        "no: a bucket counts up to 281,474,976,710,655 hits (2^48-1), and there may have been more"
             .to_owned()
     } else {
         format!(
             "no: at least {} in the interval; the oldest bucket begins before it and counts whole",
-            count.at_least
+            grouped(count.at_least)
         )
     };
     let counted = if count.source == "buckets" {

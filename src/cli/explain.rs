@@ -18,7 +18,8 @@ use super::admin::{AdminFlags, with_query};
 use super::{UnusableFiles, UsageError, entries, print, success_if};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
-use crate::core::time::people;
+use crate::core::time::Zone;
+use crate::core::time::people::{self, counted, grouped};
 use crate::desk::admin::explain::{Descriptor, Level, Report, State, list};
 use crate::desk::admin::status::now;
 use crate::limits::plan::key::Subject;
@@ -183,6 +184,8 @@ pub(super) struct Explained {
     pub(super) reason: String,
     /// The failure policy that answers in place of the store.
     pub(super) policy: Option<String>,
+    /// The zone of its calendar.
+    pub(super) zone: Option<Zone>,
 }
 
 /// Explains each descriptor of a request by a running service. `None` if it cannot be asked.
@@ -197,6 +200,7 @@ pub(super) async fn explained(
         .await
         .ok()?;
     let explained = |one: Descriptor| Explained {
+        zone: zone(&one),
         policy: one.live.and_then(|live| live.policy),
         reason: match &*one.outcome {
             "checked" => "no limit: on_store_failure: allow let it pass".to_owned(),
@@ -257,16 +261,20 @@ fn text(report: &Report) -> String {
             let _ = writeln!(text, "  counter  {}", OneLine(counter));
         }
         if let Some(live) = &own.live {
-            let _ = writeln!(text, "  now      {}", state_text(live));
+            let _ = writeln!(text, "  now      {}", state_text(live, zone(own)));
             if let Some(held) = live.held {
-                let _ = writeln!(text, "  lease    {held} hits held by this replica");
+                let _ = writeln!(
+                    text,
+                    "  lease    {} held by this replica",
+                    counted(held, "hit")
+                );
             }
         }
         if let Some(trial) = &own.trial {
             let now = trial
                 .live
                 .as_ref()
-                .map(|live| format!(": {}", state_text(live)));
+                .map(|live| format!(": {}", state_text(live, zone(own))));
             let now = now.unwrap_or_default();
             let _ = writeln!(text, "  trial    {}{now}", OneLine(&trial.amount));
             let _ = writeln!(text, "           {}", OneLine(&trial.counter));
@@ -275,7 +283,12 @@ fn text(report: &Report) -> String {
     text
 }
 
-fn state_text(state: &State) -> String {
+/// The zone of the calendar that the limit follows.
+fn zone(of: &Descriptor) -> Option<Zone> {
+    Zone::named(of.limit.as_ref()?.fields.get("timezone")?.as_str()?)
+}
+
+fn state_text(state: &State, zone: Option<Zone>) -> String {
     let policy = state.policy.as_ref();
     let policy = policy.map_or_else(String::new, |policy| format!("; {policy} answers"));
     let error = state.error.as_deref();
@@ -283,9 +296,10 @@ fn state_text(state: &State) -> String {
         let why = error.unwrap_or("the store did not answer");
         return format!("unknown; {}{policy}", OneLine(why));
     };
+    let [used, left] = [used, left].map(grouped);
     let mut text = format!("{used} used, {left} left");
     if let Some(reset) = state.resets_in_seconds {
-        text += &format!(", resets in {}", people::ahead(reset, now()));
+        text += &format!(", resets in {}", people::ahead(reset, now(), zone));
     }
     match error {
         Some(error) => text + &format!(" in this replica; {}{policy}", OneLine(error)),

@@ -12,7 +12,7 @@ use http::{Request, StatusCode, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-use super::connect::{connect, http_client};
+use super::connect::{connect, http_client, no_service};
 use super::print;
 use crate::net::dial::Address;
 use crate::net::http::client::CallError;
@@ -83,10 +83,7 @@ async fn ask_http(address: SocketAddr, timeout: Duration) -> anyhow::Result<Unhe
         Ok(answer) => answer,
         Err(CallError::Body { status, .. }) => (status, Bytes::new()),
         Err(CallError::NotHttp(_)) => (StatusCode::NOT_FOUND, Bytes::new()),
-        Err(error) => {
-            return Err(error)
-                .with_context(|| format!("no service at {address}; is `weir serve` running?"));
-        }
+        Err(error) => return Err(no_service(&address, &error.into())),
     };
     match status {
         StatusCode::OK => Ok(None),

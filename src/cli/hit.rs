@@ -12,14 +12,15 @@ use super::admin::AdminFlags;
 use super::connect::{TlsFlags, address, connect};
 use super::explain::{Explained, explained};
 use super::load::client::is_without_limit;
-use super::{entries, print};
+use super::{amount, entries, print};
 use crate::core::ask::written::entry as entry_text;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
     rate_limit_descriptor,
 };
-use crate::core::time::{Unit, people};
+use crate::core::time::Unit;
+use crate::core::time::people::{self, grouped};
 use crate::desk::admin::status::now;
 use crate::limits::plan::key::EntryText;
 use crate::limits::rules::compile::OneLine;
@@ -53,10 +54,10 @@ pub(super) struct Hit {
     #[command(flatten)]
     admin: AdminFlags,
     /// Number of requests, sent one after the other; 1 or more
-    #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    count: u32,
+    #[arg(long, short = 'n', default_value = "1", value_parser = amount::between(1, u32::MAX.into()))]
+    count: u64,
     /// Hits of each descriptor: 0 looks without counting, -3 gives three hits back [default: 1]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_hyphen_values = true, value_parser = amount::signed)]
     hits: Option<i64>,
     /// Longest wait for each answer, in milliseconds; 1 to 3600000
     #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
@@ -198,8 +199,13 @@ fn line(
                 .duration_until_reset
                 .as_ref()
                 .map(|duration| duration.seconds);
-            let ahead = |seconds: i64| people::ahead(seconds as f64, now());
-            let left = format!("{} of {}", status.limit_remaining, limit.requests_per_unit);
+            let zone = known.and_then(|known| known.zone);
+            let ahead = |seconds: i64| people::ahead(seconds as f64, now(), zone);
+            let left = format!(
+                "{} of {}",
+                grouped(status.limit_remaining.into()),
+                grouped(limit.requests_per_unit.into())
+            );
             // A limit of requests in flight has no unit, and no time until a reset.
             match (limit.unit, reset) {
                 (0, None) => format!("{left} in flight left{name}"),

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, value_parser};
+use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -79,13 +79,13 @@ pub(super) struct LoadCommand {
     )]
     arrivals: ArrivalKind,
     /// Requests in flight at most; 1 to 100000
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = value_parser!(u32).range(1..=100_000))]
-    concurrency: u32,
+    #[arg(long, value_name = "COUNT", default_value = "64", value_parser = amount::between(1, 100_000))]
+    concurrency: u64,
     /// Connections, which requests take in turn; 1 to 1000
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
-    connections: u32,
+    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = amount::between(1, 1_000))]
+    connections: u64,
     /// Requests at most; 1 or more
-    #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
+    #[arg(long, value_name = "COUNT", value_parser = amount::between(1, u64::MAX))]
     iterations: Option<u64>,
     /// Time in which requests are sent, such as 30s or 5m [default: 10s, without --iterations]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
@@ -118,12 +118,6 @@ pub(super) struct LoadCommand {
 
 fn templates(text: &str) -> Result<Templates, String> {
     Templates::parse(text, Fields::None)
-}
-
-fn at_least_one(text: &str) -> Result<u64, String> {
-    Some(amount::whole(text)?)
-        .filter(|count| *count > 0)
-        .ok_or_else(|| "write 1 or more".to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

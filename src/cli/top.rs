@@ -11,8 +11,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::admin::{Asked, with_query};
-use super::print;
 use super::replicas::Merged;
+use super::{amount, print};
+use crate::core::time::people::grouped;
 use crate::desk::admin::query::MAX_COUNT;
 use crate::desk::admin::top::{self as api, RANKINGS, WINDOWS};
 use crate::limits::rules::compile::OneLine;
@@ -34,7 +35,7 @@ pub(super) struct TopCommand {
     #[arg(long, default_value = "1m", value_name = "1m|1h")]
     since: TopWindow,
     /// Subjects at most; 1 to 1000
-    #[arg(long = "top", default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
+    #[arg(long = "top", default_value = "20", value_name = "COUNT", value_parser = amount::between(1, MAX_COUNT as u64))]
     count: u64,
     /// Only subjects of this domain
     #[arg(long, short, value_name = "TEXT")]
@@ -139,11 +140,15 @@ fn text(merged: &Merged<api::Top>) -> String {
     } else {
         "hits"
     };
-    let mut text = format!("{} {kind} in the last {} s of {of}", top.total, top.seconds);
+    let mut text = format!(
+        "{} {kind} in the last {} s of {of}",
+        grouped(top.total),
+        top.seconds
+    );
     if top.error_at_most > 0 {
         text += &format!(
             "; a subject that is not counted has at most {}",
-            top.error_at_most
+            grouped(top.error_at_most)
         );
     }
     text.push('\n');
@@ -151,8 +156,8 @@ fn text(merged: &Merged<api::Top>) -> String {
         return text;
     }
     let with_error = |number: u64, error: u64| match error {
-        0 => number.to_string(),
-        _ => format!("{number} ±{error}"),
+        0 => grouped(number),
+        _ => format!("{} ±{}", grouped(number), grouped(error)),
     };
     let row = |subject: &api::Subject| {
         vec![

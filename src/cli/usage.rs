@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::admin::{Asked, with_query};
-use super::{UsageError, entries, print};
+use super::{UsageError, amount, entries, print};
 use crate::core::ask::Entry;
 use crate::core::time::Span;
-use crate::core::time::people::{instant, span};
+use crate::core::time::people::{grouped, instant, span};
 use crate::desk::admin::usage::{Series, Top, Usage};
 use crate::limits::plan::key;
 use crate::limits::rules::compile::OneLine;
@@ -53,8 +53,8 @@ pub(super) struct UsageCommand {
     #[arg(long, value_name = "DURATION", conflicts_with = "top", value_parser = super::duration)]
     since: Option<Duration>,
     /// Print so many subjects of a limit, the largest first, in place of one subject
-    #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    top: Option<u32>,
+    #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = amount::between(1, 100_000))]
+    top: Option<u64>,
     /// What the subjects are sorted by; refused leaves out subjects without refused hits
     #[arg(
         long,
@@ -156,9 +156,10 @@ fn report(usage: &Usage) -> String {
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
         return text + "  not seen, or not since its record expired\n";
     };
-    let (hits, over, given_back) = (usage.hits, usage.refused, usage.given_back);
+    let [hits, over, given_back] = [usage.hits, usage.refused, usage.given_back].map(grouped);
     text += &format!("  hits        {hits}, over the limit {over}, given back {given_back}\n");
     if let (Some(used), Some(left)) = (usage.used, usage.left) {
+        let [used, left] = [used, left].map(grouped);
         text += &format!("  now         {used} used, {left} left\n");
     }
     let (first, last) = (instant(first), instant(last));
@@ -178,9 +179,10 @@ fn plot(series: &Series) -> String {
     let (hits, refused) = (columns(&series.hits), columns(&series.refused));
     let most = hits.iter().chain(&refused).max().copied().unwrap_or(0);
     let mut text = format!(
-        "  since       {}, each bar {}, the highest {most}\n",
+        "  since       {}, each bar {}, the highest {}\n",
         instant(series.begin),
-        span(series.interval_seconds * share as f64)
+        span(series.interval_seconds * share as f64),
+        grouped(most)
     );
     for (name, values) in [("hits", &hits), ("over limit", &refused)] {
         let bars: String = values.iter().map(|&value| bar(value, most)).collect();
@@ -201,8 +203,8 @@ fn table(top: &Top) -> String {
     let of = if top.trial { "the trial of " } else { "" };
     let mut text = format!(
         "{} of {} subjects of {of}{}, by {}\n{:>14}  {:>14}  {:<23}  {:<23}  subject\n",
-        top.subjects.len(),
-        top.total,
+        grouped(top.subjects.len() as u64),
+        grouped(top.total as u64),
         OneLine(&top.limit),
         top.by,
         "hits",
@@ -214,8 +216,8 @@ fn table(top: &Top) -> String {
         let (first, last) = (instant(subject.first_seen), instant(subject.last_seen));
         text += &format!(
             "{:>14}  {:>14}  {first:<23}  {last:<23}  {}\n",
-            subject.hits,
-            subject.refused,
+            grouped(subject.hits),
+            grouped(subject.refused),
             print::row(&subject.entries, Some(&subject.subject))
         );
     }

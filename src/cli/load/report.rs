@@ -62,10 +62,6 @@ fn quantile(tally: &Tally, quantile: f64) -> f64 {
     tally.latency.value_at_quantile(quantile) as f64 / 1e3
 }
 
-fn count(number: u64) -> String {
-    grouped(number as f64)
-}
-
 impl LoadReport {
     pub(super) fn new(
         tally: &Tally,
@@ -122,18 +118,21 @@ impl LoadReport {
     pub(super) fn text(&self) -> String {
         let mut rows = Vec::new();
         let mut row = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
-        let (sent, time) = (count(self.sent), people::span(self.seconds));
+        let (sent, time) = (grouped(self.sent), people::span(self.seconds));
         row(
             "sent",
-            format!("{sent} in {time}, {} a second", grouped(self.per_second)),
+            format!(
+                "{sent} in {time}, {} a second",
+                grouped(self.per_second.round() as u64)
+            ),
         );
-        let [answered, ok, over] = [self.answered, self.ok, self.over_limit].map(count);
+        let [answered, ok, over] = [self.answered, self.ok, self.over_limit].map(grouped);
         row(
             "answered",
             format!("{answered}: OK {ok}, OVER_LIMIT {over}"),
         );
         if self.without_limit > 0 {
-            let (count, why) = (count(self.without_limit), "`weir explain` says why");
+            let (count, why) = (grouped(self.without_limit), "`weir explain` says why");
             row(
                 "no limit",
                 format!("{count} answers have a descriptor without a limit; {why}"),
@@ -143,16 +142,16 @@ impl LoadReport {
             let message = OneLine(&failures.message);
             row(
                 "error",
-                format!("{kind} {}: {message}", count(failures.count)),
+                format!("{kind} {}: {message}", grouped(failures.count)),
             );
         }
         if self.unfinished > 0 {
-            row("unfinished", count(self.unfinished));
+            row("unfinished", grouped(self.unfinished));
         }
         if self.reconnections > 0 {
-            row("reconnected", count(self.reconnections));
+            row("reconnected", grouped(self.reconnections));
         }
-        let [late, not_sent] = [self.sent_late, self.not_sent].map(count);
+        let [late, not_sent] = [self.sent_late, self.not_sent].map(grouped);
         if self.sent_late + self.not_sent > 0 {
             let what = "the rate was not reached";
             row(
@@ -187,14 +186,14 @@ impl LoadReport {
         if self.answered < self.sent {
             text += &format!(
                 "; {} requests have no answer",
-                count(self.sent - self.answered)
+                grouped(self.sent - self.answered)
             );
         }
         if let Some(expected) = self.expected_ok.filter(|expected| *expected != self.ok) {
             text += &format!(
                 "; {} were answered OK in place of {}",
-                count(self.ok),
-                count(expected)
+                grouped(self.ok),
+                grouped(expected)
             );
         }
         let Some(report) = &self.threshold else {
@@ -209,7 +208,7 @@ impl LoadReport {
             unchecked,
         } = report;
         let [checked, wrong, edges, missed] =
-            [checked, wrong, at_edges, unchecked].map(|n| count(*n));
+            [checked, wrong, at_edges, unchecked].map(|n| grouped(*n));
         text += &format!("; {checked} descriptors in a {unit} were compared, {wrong} are wrong");
         if *at_edges > 0 {
             text += &format!(
@@ -255,9 +254,9 @@ pub(super) fn progress(tally: &Tally, per_second: f64, until: Until) -> String {
         .chain(by_count)
         .fold(f64::INFINITY, f64::min);
     let [elapsed, left] = [elapsed, left].map(|seconds| people::span(seconds.max(0.0).round()));
-    let [ok, over, errors] = [tally.ok, tally.over_limit, tally.failed()].map(count);
+    let [ok, over, errors] = [tally.ok, tally.over_limit, tally.failed()].map(grouped);
     let [p50, p99] = [0.5, 0.99].map(|share| quantile(tally, share));
-    let rate = grouped(per_second);
+    let rate = grouped(per_second.round() as u64);
     format!(
         "{elapsed}, {left} left, {rate} a second, OK {ok}, OVER_LIMIT {over}, errors {errors}, p50 {p50:.2} ms, p99 {p99:.2} ms"
     )

@@ -7,7 +7,7 @@ use super::engine::Engine;
 use super::tally::{LimitTally, Listed, MAX_LISTED, Series, Tally, Top};
 use super::trace::BadRows;
 use crate::cli::print;
-use crate::core::time::people::{self, counted};
+use crate::core::time::people::{self, counted, grouped};
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
@@ -151,26 +151,26 @@ fn notes(engine: &Engine, tally: &Tally) -> Vec<String> {
     let notes = [
         (
             engine.left_out,
-            "descriptors of limits of requests in flight are left out, because their durations are \
-             unknown; write --duration",
+            "descriptors of limits of requests in flight that are left out, because their durations \
+             are unknown (write --duration)",
         ),
         (
             engine.not_released,
-            "requests in flight were not released before max_duration, because too many were in \
-             flight",
+            "requests in flight that were not released before max_duration, because too many were \
+             in flight",
         ),
         (
             engine.evicted(),
-            "keys left the memory store because it was full, as in a service with default settings",
+            "keys that left the memory store because it was full, as in a service with default settings",
         ),
         (
             tally.uncounted,
-            "decisions were on subjects beyond the first million, which are not counted as subjects",
+            "decisions on subjects beyond the first million, which are not counted as subjects",
         ),
     ];
     let notes = notes.into_iter().filter(|(count, _)| *count > 0);
     notes
-        .map(|(count, what)| format!("{count} {what}"))
+        .map(|(count, what)| format!("{what}: {}", grouped(count)))
         .collect()
 }
 
@@ -231,8 +231,9 @@ impl Difference {
         let count = |change: &Change| {
             let share = percent(change.requests, rows);
             format!(
-                "{} ({share}) of {} subjects",
-                change.requests, change.subjects
+                "{} ({share}) of {}",
+                grouped(change.requests),
+                counted(change.subjects as u64, "subject")
             )
         };
         let (refused, admitted) = (count(newly_refused), count(newly_admitted));
@@ -330,8 +331,8 @@ impl Report {
 
 impl Outcome {
     fn write(&self, parts: &mut Vec<Part>) {
-        let Self { ok, over_limit, .. } = self;
-        let share = percent(*over_limit, ok + over_limit);
+        let share = percent(self.over_limit, self.ok + self.over_limit);
+        let [ok, over_limit] = [self.ok, self.over_limit].map(grouped);
         let config = OneLine(&self.config);
         let kinds = self.unmatched_kinds.iter();
         parts.extend([
@@ -352,7 +353,7 @@ impl Outcome {
                 ),
                 heads: Vec::new(),
                 rows: kinds
-                    .map(|kind| vec![kind.count.to_string(), kind.example.clone()])
+                    .map(|kind| vec![grouped(kind.count), kind.example.clone()])
                     .collect(),
                 numbers: 1,
             },
@@ -366,8 +367,9 @@ impl Outcome {
             } = tally;
             if *trial_asked > 0 {
                 let share = percent(*trial_refused, *trial_asked);
+                let [refused, asked] = [*trial_refused, *trial_asked].map(grouped);
                 line(format!(
-                    "the trial of {limit} would refuse {trial_refused} of {trial_asked} ({share})"
+                    "the trial of {limit} would refuse {refused} of {asked} ({share})"
                 ));
             }
             if tally.longest_delay_seconds > 0.0 {
@@ -378,16 +380,13 @@ impl Outcome {
         for (count, what) in [
             (
                 self.blocked_by_overrides,
-                "descriptors are blocked by overrides",
+                "descriptors blocked by overrides",
             ),
-            (
-                self.exempt_by_overrides,
-                "descriptors are exempt by overrides",
-            ),
-            (self.unused_limits as u64, "limits were asked by no row"),
+            (self.exempt_by_overrides, "descriptors exempt by overrides"),
+            (self.unused_limits as u64, "limits that no row asks"),
         ] {
             if count > 0 {
-                line(format!("{count} {what}"));
+                line(format!("{what}: {}", grouped(count)));
             }
         }
         self.notes.iter().cloned().for_each(line);
@@ -411,7 +410,7 @@ impl LimitOutcome {
         let Self { tally, amount, .. } = self;
         let most = match self.algorithm {
             "concurrency" => amount.clone(),
-            _ => format!("{} of {amount}", tally.most_in_window),
+            _ => format!("{} of {amount}", grouped(tally.most_in_window)),
         };
         let shadow = if self.shadow_mode {
             " (shadow mode)"
@@ -419,11 +418,15 @@ impl LimitOutcome {
             ""
         };
         vec![
-            tally.asked.to_string(),
-            tally.admitted.to_string(),
-            tally.refused.to_string(),
+            grouped(tally.asked),
+            grouped(tally.admitted),
+            grouped(tally.refused),
             percent(tally.refused, tally.asked),
-            format!("{} of {}", tally.subjects_refused, tally.subjects),
+            format!(
+                "{} of {}",
+                grouped(tally.subjects_refused),
+                grouped(tally.subjects)
+            ),
             most,
             tally
                 .first_refused
@@ -439,7 +442,7 @@ fn subjects(title: &str, subjects: &[SubjectCount]) -> Part {
     let row = |one: &SubjectCount| {
         let entries = print::row(&one.entries, Some(&one.subject));
         vec![
-            one.count.to_string(),
+            grouped(one.count),
             OneLine(&one.domain).to_string(),
             entries,
         ]

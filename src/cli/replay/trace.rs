@@ -16,7 +16,7 @@ use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 
 use crate::cli::workload::Requests;
-use crate::core::time::{Micros, Span, parse_duration};
+use crate::core::time::{Micros, Span};
 use crate::limits::overrides::parse_instant;
 use crate::limits::rules::compile::OneLine;
 use fields::Records;
@@ -283,7 +283,7 @@ fn duration_of(text: &str) -> Result<Span, String> {
     let millis = text.parse().map(|millis: u32| u64::from(millis) * 1_000);
     match millis {
         Ok(micros) => Ok(Span::from_micros(micros)),
-        Err(_) => parse_duration(text).map(Span::from).map_err(|_| {
+        Err(_) => crate::cli::duration(text).map(Span::from).map_err(|_| {
             let text = text.escape_debug();
             format!("`{text}` is no duration; write milliseconds, or a unit as in 250ms or 1m30s")
         }),

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use super::Micros;
+use super::{Micros, Zone};
 
 const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
 
@@ -53,27 +53,33 @@ pub fn timestamp(at: Micros) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// What is so many seconds ahead: its span and, if that is long, the minute in which it is:
-/// `21d 9h (2026-12-14 23:00 UTC)`.
+/// What is so many seconds ahead: its span and, if that is long, the minute in which it is, first in
+/// the zone of its calendar: `21d 9h (2026-12-14 23:00 UTC)`, `21d 9h (2026-12-15 00:00
+/// Europe/Berlin, 2026-12-14 23:00 UTC)`.
 #[must_use]
-pub fn ahead(seconds: f64, now: Timestamp) -> String {
+pub fn ahead(seconds: f64, now: Timestamp, zone: Option<Zone>) -> String {
     let minute = ((now.as_second() as f64 + seconds) / 60.0).round() as i64;
     let at = Timestamp::from_second(minute.saturating_mul(60))
         .ok()
         .filter(|_| seconds >= LONG);
-    at.map_or_else(
-        || span(seconds),
-        |at| format!("{} ({})", span(seconds), instant(at)),
-    )
+    let Some(at) = at else {
+        return span(seconds);
+    };
+    let local = zone.filter(|zone| zone.name() != "UTC").map(|zone| {
+        let local = at.to_zoned(zone.rules().clone());
+        format!("{} {zone}, ", local.strftime("%F %H:%M"))
+    });
+    let local = local.unwrap_or_default();
+    format!("{} ({local}{})", span(seconds), instant(at))
 }
 
 /// A whole number with `,` between thousands.
 #[must_use]
-pub fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.max(0.0));
+pub fn grouped(value: u64) -> String {
+    let digits = value.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -85,7 +91,7 @@ pub fn grouped(value: f64) -> String {
 #[must_use]
 pub fn counted(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
-    format!("{} {what}{plural}", grouped(count as f64))
+    format!("{} {what}{plural}", grouped(count))
 }
 
 #[cfg(test)]
@@ -117,17 +123,31 @@ mod tests {
     #[test]
     fn what_is_far_ahead_has_its_instant() {
         let now: Timestamp = "2026-11-23T12:57:29Z".parse().expect("an instant");
-        assert_eq!(ahead(1_850_551.4, now), "21d 10h (2026-12-14 23:00 UTC)");
-        assert_eq!(ahead(1_850_549.9, now), "21d 10h (2026-12-14 23:00 UTC)");
-        assert_eq!(ahead(59.0, now), "59s");
-        assert_eq!(ahead(1e300, now), span(1e300), "there is no such instant");
+        assert_eq!(
+            ahead(1_850_551.4, now, None),
+            "21d 10h (2026-12-14 23:00 UTC)"
+        );
+        assert_eq!(
+            ahead(1_850_549.9, now, Zone::named("UTC")),
+            "21d 10h (2026-12-14 23:00 UTC)"
+        );
+        assert_eq!(
+            ahead(1_850_551.4, now, Zone::named("europe/berlin")),
+            "21d 10h (2026-12-15 00:00 Europe/Berlin, 2026-12-14 23:00 UTC)"
+        );
+        assert_eq!(ahead(59.0, now, None), "59s");
+        assert_eq!(
+            ahead(1e300, now, None),
+            span(1e300),
+            "there is no such instant"
+        );
         assert_eq!(instant(now), "2026-11-23 12:57:29 UTC");
     }
 
     #[test]
     fn figures_are_written() {
         assert_eq!(
-            [0.0, 999.0, 1_000.0, 1_234_567.4].map(grouped),
+            [0, 999, 1_000, 1_234_567].map(grouped),
             ["0", "999", "1,000", "1,234,567"]
         );
     }

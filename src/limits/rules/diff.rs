@@ -319,7 +319,7 @@ fn tried(trial: &Amount, real: Option<&Amount>) -> String {
 fn share(rules: &Rules, limit: &Limit, amount: &Amount) -> Option<String> {
     let region = rules.domain(limit.domain.as_bytes())?.region.as_ref();
     let region = region.map_or_else(String::new, |name| format!(" ({name})"));
-    let whole = people::grouped(amount.whole as f64);
+    let whole = people::grouped(amount.whole);
     (amount.share != RegionShare::default()).then(|| format!("{} of {whole}{region}", amount.share))
 }
 

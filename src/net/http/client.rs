@@ -52,7 +52,8 @@ impl HttpClient {
     pub async fn call(&self, request: Request<Bytes>) -> Result<(StatusCode, Bytes), CallError> {
         let answered = self.client.request(request.map(Full::new)).await;
         let response = answered.map_err(|error| {
-            let cause = causes(&error);
+            // The outermost error has only its kind: `client error (Connect)`.
+            let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), causes);
             if error.is_connect() {
                 CallError::Unreachable(cause)
             } else {

@@ -329,7 +329,7 @@ async fn no_service_and_no_debug_listener_are_said() {
     refused(
         "127.0.0.1:1",
         1,
-        "no service at 127.0.0.1:1; is `weir serve` running",
+        "no service at 127.0.0.1:1: it cannot be reached",
     );
     refused(
         &weir.http_addr().to_string(),

@@ -187,7 +187,7 @@ fn two_configurations_are_compared() {
         "8 rows from 2026-11-23T10:00:00Z to 2026-11-23T10:01:01Z (1m 1s)",
         "old: 6 OK, 2 OVER_LIMIT (25.00 %)",
         "      8         5        3  37.50 %  1 of 2    2 of 2/minute  2026-11-23T10:00:03Z  d.user",
-        "old -> new: newly refused 1 (12.50 %) of 1 subjects, newly admitted 0 (0.00 %) of 0 subjects",
+        "old -> new: newly refused 1 (12.50 %) of 1 subject, newly admitted 0 (0.00 %) of 0 subjects",
     ] {
         assert!(
             text.lines().any(|own| own == line),

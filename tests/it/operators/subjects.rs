@@ -205,7 +205,7 @@ HITS  REFUSED  LIMIT      SUBJECT
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success()
-            && error.starts_with("weir: no service at 127.0.0.1:1;")
+            && error.starts_with("weir: no service at 127.0.0.1:1: it cannot be reached (")
             && error.lines().count() == 1,
         "{error}"
     );

@@ -191,7 +191,7 @@ mod tests {
             (r#"{"time": "yesterday", "domain": "d"}"#, "no time"),
             (r#"{"time": 1, "domian": "d"}"#, "domian"),
             (
-                r#"{"time": 1, "duration": "5 d", "domain": "d"}"#,
+                r#"{"time": 1, "duration": "5 x", "domain": "d"}"#,
                 "no duration",
             ),
         ] {

@@ -167,10 +167,13 @@ export function span(seconds) {
   return `${Math.floor(whole / size)}${unit}${behind > 0 ? ` ${behind}${next[1]}` : ""}`;
 }
 
-/** What is so many seconds ahead: its span and, from an hour on, the minute in which it is. */
-export function ahead(seconds) {
+/** What is so many seconds ahead: its span and, from an hour on, the minute in which it is, first in the zone of a calendar. */
+export function ahead(seconds, zone) {
   const at = new Date(Math.round((Date.now() / 1_000 + seconds) / 60) * 60_000);
-  return seconds >= 3_600 && !Number.isNaN(at.getTime()) ? `${span(seconds)} (${utc(at)})` : span(seconds);
+  if (seconds < 3_600 || Number.isNaN(at.getTime())) return span(seconds);
+  // Sweden writes 2026-12-15 00:00.
+  const local = () => at.toLocaleString("sv", { timeZone: zone, dateStyle: "short", timeStyle: "short" });
+  return `${span(seconds)} (${zone && zone !== "UTC" ? `${local()} ${zone}, ` : ""}${utc(at)})`;
 }
 
 /** Says something to screen readers, when it is new. */

@@ -105,7 +105,7 @@ function described(app, request, { subject: name, outcome, reason, levels, limit
     h("h3", {}, entriesShown(entries)),
     h("p", { class: "outcome" }, h("strong", { class: isLimited ? "tag" : "tag plain" }, OUTCOMES[outcome] ?? words(outcome)), " ", isRefused ? [h("strong", { class: "tag block" }, "Refused now"), " "] : null, sentence(reason)),
     (levels ?? []).length > 0 ? steps(levels) : null,
-    live ? h("div", {}, h("h4", {}, "Live state"), facts(liveFacts(live))) : null,
+    live ? h("div", {}, h("h4", {}, "Live state"), facts(liveFacts(live, limit?.fields?.timezone))) : null,
     facts([...place, ...fields, ["Counter", counter ? h("span", { class: "mono" }, shown(counter)) : null]]),
     buttons);
 }
@@ -143,11 +143,11 @@ function list(names) {
 }
 
 /** The state of a counter as names and values. What this page does not know yet is shown as it is. */
-function liveFacts(live) {
+function liveFacts(live, zone) {
   const known = {
     used: ["Used", count],
     left: ["Left", count],
-    resets_in_seconds: ["Resets in", ahead],
+    resets_in_seconds: ["Resets in", (seconds) => ahead(seconds, zone)],
     error: ["The store did not answer", sentence],
     policy: ["Answers meanwhile", (policy) => h("span", { class: "mono" }, shown(policy))],
   };

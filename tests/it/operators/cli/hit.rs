@@ -126,6 +126,45 @@ descriptors:
     }
 }
 
+/// Large numbers have separators, and the end of a calendar's period has the clock of its zone.
+#[test]
+fn numbers_and_instants_are_for_people() {
+    // Half a year from now at least, so that the end is never within the hour.
+    let month = jiff::Timestamp::now().strftime("%m").to_string();
+    let anchor = if ("03".."09").contains(&&*month) {
+        "2020-12-15"
+    } else {
+        "2020-06-15"
+    };
+    let limits = format!(
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {{ unit: year, requests_per_unit: 2000000, \
+         algorithm: fixed_window, period: calendar, timezone: Europe/Berlin, anchor: {anchor} }}\n"
+    );
+    let service = Weir::start(&[("d.yaml", &*limits)], &[]);
+    let address = service.grpc_addr().to_string();
+    let admin = service.listener("debug").to_string();
+    let spoken = |arguments: &[&str]| {
+        let all = [arguments, &["-d", "d", "k=v", "--admin", &admin]].concat();
+        stdout(&weir(&all, &[]))
+    };
+    let hit = spoken(&["hit", "--address", &address, "--hits", "1.5M", "-n", "1"]);
+    assert!(
+        hit.starts_with("OK          k=v: 500,000 of 2,000,000 per year left, resets in "),
+        "{hit}"
+    );
+    let explained = spoken(&["explain"]);
+    assert!(
+        explained.contains("  now      1,500,000 used, 500,000 left, resets in "),
+        "{explained}"
+    );
+    for text in [hit, explained] {
+        let end = text
+            .split_once(" 00:00 Europe/Berlin, ")
+            .map(|(_, end)| end);
+        assert!(end.is_some_and(|end| end.contains(":00 UTC)")), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn hit_prints_what_was_decided() {
     let service = Weir::start(support::DEMO, &[]);
