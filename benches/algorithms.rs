@@ -21,6 +21,7 @@ use weir::core::time::{Rate, Span, Unit};
 use weir::core::usage::{Settings, Tracking};
 use weir::core::verdict::Answers;
 use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
+use weir::net::clock;
 use weir::store::redis::UsageClient;
 use weir::store::{Budget, Memory, Redis, memory};
 
@@ -115,7 +116,7 @@ fn in_memory_with(algorithm: Algorithm, tracking: Option<&Arc<Tracking>>) -> f64
     let begin = first_thread_micros(std::process::id());
     for index in 0..IN_MEMORY {
         let at = Arrival {
-            now: memory::now(),
+            now: clock::now(),
             max_hold: Span::ZERO,
         };
         std::hint::black_box(memory.decide_at(&requests[index % KEYS], &[CheckIndex(0)], at));
@@ -138,7 +139,7 @@ fn memory_bytes(algorithm: Algorithm) -> f64 {
             &checks,
             &checks.indices(),
             Arrival {
-                now: memory::now(),
+                now: clock::now(),
                 max_hold: Span::ZERO,
             },
         );
@@ -165,7 +166,7 @@ fn usage_bytes(buckets: u32) -> f64 {
         let name = format!("w1{{bench|user={key}}}x");
         Checks::of([(name.as_bytes(), Check::new(algorithm, 1, Modes::default()))])
     };
-    let now = memory::now();
+    let now = clock::now();
     // The counters are there before.
     for key in 0..MANY {
         let _ = memory.decide_at(

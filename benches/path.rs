@@ -19,6 +19,7 @@ use weir::core::time::{Rate, Span, Unit};
 use weir::core::verdict::{Decision, Decisions};
 use weir::limits::plan::{self, Check, CheckIndex, Checks, Modes, Plan};
 use weir::limits::rules::Rules;
+use weir::net::clock;
 use weir::observe::traces::TraceSpan;
 use weir::service::rls::decode::decode;
 use weir::service::rls::respond::{self, respond};
@@ -172,7 +173,7 @@ fn matching(rows: &mut Vec<Row>) {
 
 fn steps(rows: &mut Vec<Row>) {
     for (name, algorithm) in algorithms() {
-        let (mut state, mut now): (Option<State>, _) = (None, memory::now());
+        let (mut state, mut now): (Option<State>, _) = (None, clock::now());
         rows.push(Row::new(format!("step, {name}"), move || {
             now = now + Span::from_micros(100_000);
             state = algorithm
@@ -196,7 +197,7 @@ fn store(rows: &mut Vec<Row>) {
             max_keys: 2_000_000,
             ..Default::default()
         });
-        let now = memory::now();
+        let now = clock::now();
         let mut index = 0_usize;
         let mut decide = move || {
             // Keys far from each other, so that the CPU's caches do not hold the next one.
@@ -261,7 +262,7 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
         &plan.checks,
         &plan.checks.indices(),
         Arrival {
-            now: memory::now(),
+            now: clock::now(),
             max_hold: Span::ZERO,
         },
     );

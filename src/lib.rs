@@ -47,7 +47,7 @@
 //! | `testing` | shared by the tests of all wings; compiled for tests only |
 //! | [`core`] | instants and spans, requests, answers, algorithms, usage records, the circuit breaker, the generated messages |
 //! | [`limits`] | the configuration from YAML to the tree in which descriptors are matched, overrides, and the plan of a request |
-//! | [`net`] | TLS, bounds on what peers leave unfinished, the dialer of all clients, and HTTP: the server of the listeners for operators and the client |
+//! | [`net`] | the wall clock, TLS, bounds on what peers leave unfinished, the dialer of all clients, and HTTP: the server of the listeners for operators and the client |
 //! | [`observe`] | metrics, the heaviest subjects, traces, logs, health, and the exporters |
 //! | [`store`] | the memory store and the Redis store, with batches, connections, Sentinel and Cluster |
 //! | [`live`] | the rules and overrides in force, and their reload |

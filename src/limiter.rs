@@ -33,8 +33,9 @@ use crate::core::time::Span;
 use crate::core::verdict::{Decision, Decisions, StoreError, Verdict};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks, Plan};
 use crate::limits::rules::Commit;
+use crate::net::clock;
 use crate::observe::traces::{SpanKind, TraceSpan};
-use crate::store::{Budget, Store, memory};
+use crate::store::{Budget, Store};
 use denial_cache::CachedRefusals;
 pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
@@ -135,7 +136,7 @@ impl Limiter {
         if !checks.is_empty() {
             let span = span_of(parent, checks);
             let at = Arrival {
-                now: memory::now(),
+                now: clock::now(),
                 max_hold: Span::ZERO,
             };
             for answer in memory.decide_at(checks, &checks.indices(), at).checks {
@@ -187,7 +188,7 @@ impl Limiter {
 
         let partial = self.ask(checks, began, budget, &span).await;
         let decisions = self.failure_policies.apply(checks, partial, || Arrival {
-            now: memory::now(),
+            now: clock::now(),
             max_hold: Span::from_micros(
                 budget
                     .max_hold
@@ -198,7 +199,7 @@ impl Limiter {
         if checks.has_holders() {
             self.failure_policies
                 .release_locally(checks, &decisions, || Arrival {
-                    now: memory::now(),
+                    now: clock::now(),
                     max_hold: Span::ZERO,
                 });
         }
@@ -449,7 +450,7 @@ mod tests {
     use crate::core::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
     use crate::core::time::{Rate, Unit};
     use crate::limits::plan::{Check, Modes};
-    use crate::store::Memory;
+    use crate::store::{Memory, memory};
     use futures_util::FutureExt;
 
     /// A future that sleeps is not ready when it is polled for the first time, however short the

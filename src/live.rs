@@ -23,8 +23,8 @@ use crate::core::lock;
 use crate::limits::overrides::{InForce, Overrides};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
+use crate::net::clock;
 use crate::observe::metrics::{Metrics, Tallies};
-use crate::store::memory;
 
 /// A configuration: its rules and their counters.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Snapshot {
     pub fn overrides(&self) -> Option<InForce<'_>> {
         self.overrides
             .as_ref()
-            .map(|overrides| overrides.at(memory::now()))
+            .map(|overrides| overrides.at(clock::now()))
     }
 }
 

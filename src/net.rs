@@ -4,6 +4,7 @@
 
 pub mod background;
 pub mod bounds;
+pub mod clock;
 pub mod dial;
 pub mod http;
 pub mod throttle;

@@ -20,8 +20,9 @@ use crate::core::algorithm::Arrival;
 use crate::core::time::Span;
 use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks, Plan};
+use crate::net::clock;
 use crate::observe::traces::TraceSpan;
-use crate::store::{Budget, Store, memory};
+use crate::store::{Budget, Store};
 
 /// A script runs at most this much later than the deadline of its caller, by the clock of Redis,
 /// which is estimated.
@@ -158,7 +159,7 @@ impl Limiter {
     /// this process counts.
     fn take_back(&self, checks: Arc<Checks>, from: Option<Instant>) {
         let at = || Arrival {
-            now: memory::now(),
+            now: clock::now(),
             max_hold: Span::ZERO,
         };
         let redis = match &self.store {

@@ -29,8 +29,8 @@ use super::Live;
 use crate::core::lock;
 use crate::core::time::Span;
 use crate::limits::overrides::{Kind, Override, Overrides, Record};
+use crate::net::clock;
 use crate::observe::metrics::{Sample, families};
-use crate::store::memory;
 
 /// The time between two readings. With a round trip it keeps what is promised: in force everywhere
 /// within a second.
@@ -159,7 +159,7 @@ impl Registry {
     /// All overrides that have not ended, in the order in which they apply.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Override>> {
-        let now = memory::now();
+        let now = clock::now();
         let all = self.live.overrides().unwrap_or_default();
         let in_force = all.list.iter().filter(|one| !one.has_ended(now));
         in_force.cloned().collect()
@@ -168,7 +168,7 @@ impl Registry {
     /// The records of those that ended within the last week, the last one first.
     #[must_use]
     pub fn list_ended(&self) -> Vec<Record> {
-        let (now, known) = (memory::now(), self.known());
+        let (now, known) = (clock::now(), self.known());
         let mut all = known.past.clone();
         let ended = known.all.iter().filter(|kept| kept.one.has_ended(now));
         keep_ended(&mut all, ended.map(Kept::expired));
@@ -184,7 +184,7 @@ impl Registry {
     pub async fn set(&self, one: Override) -> Result<Option<Arc<Override>>, ChangeError> {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
-        let now = memory::now();
+        let now = clock::now();
         if one.has_ended(now) {
             return Err(ChangeError::Invalid(
                 "until is in the past; write a later instant, or leave it out".to_owned(),
@@ -216,7 +216,7 @@ impl Registry {
         let unknown = || ChangeError::Unknown(id.escape_debug().to_string());
         let find = |known: &Known| known.all.iter().find(|kept| *kept.one.id == *id).cloned();
         let one = find(&self.known()).ok_or_else(unknown)?.one;
-        let ended = Record::ended(&one, memory::now(), by);
+        let ended = Record::ended(&one, clock::now(), by);
         self.change(Change::Remove(Box::new(ended))).await?;
         self.changes.removed.fetch_add(1, Ordering::Relaxed);
         audit::removed(&one, by);
@@ -317,7 +317,7 @@ impl Registry {
     /// Writes the overrides that this process knows to a Redis that has lost them, as after a
     /// restart without persistence: no operator removed them. False: it knows none.
     async fn restore(&self) -> Result<bool, String> {
-        let now = memory::now();
+        let now = clock::now();
         let mut all = self.known().all.clone();
         all.retain(|kept| !kept.one.has_ended(now));
         if all.is_empty() {
@@ -351,7 +351,7 @@ impl Registry {
     }
 
     fn put_in_force(&self, known: &mut Known) {
-        let now = memory::now();
+        let now = clock::now();
         let in_force = known.all.iter().filter(|kept| !kept.one.has_ended(now));
         let overrides = Overrides::new(in_force.map(|kept| Arc::clone(&kept.one)).collect());
         let left_out = known.left_out + overrides.left_out;
@@ -369,7 +369,7 @@ impl Registry {
     /// Logs those that have ended since the last call, and takes them out of the tree, which passes
     /// them over already.
     fn log_ended(&self) {
-        let (now, mut known) = (memory::now(), self.known());
+        let (now, mut known) = (clock::now(), self.known());
         let known = &mut *known;
         let mut any = false;
         for Kept { one, .. } in known.all.iter().filter(|kept| kept.one.has_ended(now)) {
@@ -394,7 +394,7 @@ impl Registry {
     /// Those that ended so long ago that all replicas know. Also the one of this id, which is about
     /// to be replaced.
     fn ended_before(&self, again: &str) -> Vec<Kept> {
-        let now = memory::now();
+        let now = clock::now();
         let is_old = |Kept { one, .. }: &&Kept| {
             let kept_for = match *one.id == *again {
                 true => Span::ZERO,
@@ -411,7 +411,7 @@ impl Registry {
     #[must_use]
     pub fn samples(&self) -> Vec<Sample> {
         let mut counts = [0; Kind::NAMES.len()];
-        let (now, all) = (memory::now(), self.live.overrides().unwrap_or_default());
+        let (now, all) = (clock::now(), self.live.overrides().unwrap_or_default());
         for one in all.list.iter().filter(|one| !one.has_ended(now)) {
             counts[one.kind.index()] += 1;
         }

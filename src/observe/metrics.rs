@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tonic::Code;
 
@@ -33,6 +33,7 @@ pub use tallies::Tallies;
 
 use crate::core::lock;
 use crate::limits::rules::Rules;
+use crate::net::clock;
 use dynamic::Dynamic;
 use exposition::Exposition;
 use process::Process;
@@ -185,19 +186,12 @@ impl Metrics {
     }
 
     /// Records that `rules` are in force.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "shown on dashboards; no decision depends on it"
-    )]
     pub fn config_loaded(&self, rules: &Rules, generation: u64) {
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
         let mut config = lock(&self.config);
         *config = Config {
             loaded: config.loaded + 1,
             last_refused: false,
-            loaded_at_secs: now.as_secs(),
+            loaded_at_secs: clock::now().0 / 1_000_000,
             generation,
             limits: rules.limit_count() as u64,
             domains: rules.domains().count() as u64,

@@ -23,7 +23,6 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
@@ -42,6 +41,7 @@ use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
 use crate::core::verdict::{Answers, StoreError, Verdict};
 use crate::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, key};
 use crate::limits::rules::Commit;
+use crate::net::clock;
 
 /// How the store is built.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +158,7 @@ impl Memory {
     #[must_use]
     pub fn decide(&self, checks: &Checks, picked: &[CheckIndex], budget: Budget) -> Answers {
         let at = Arrival {
-            now: now(),
+            now: clock::now(),
             max_hold: budget.max_hold,
         };
         self.decide_at(checks, picked, at)
@@ -466,19 +466,6 @@ impl Memory {
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
         lock(&self.0.shards[index].0)
     }
-}
-
-/// The wall clock, which windows are aligned to. A clock before 1970 counts as 1970.
-#[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this store's time is the wall clock"
-)]
-pub fn now() -> Micros {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Micros(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

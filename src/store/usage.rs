@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Memory, memory};
+use super::Memory;
 use crate::core::algorithm::{Algorithm, State};
 use crate::core::time::Micros;
 use crate::core::usage::{Order, Page, Record, Top, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Checks, key};
+use crate::net::clock;
 use crate::store::redis::UsageClient;
 
 /// The usage in the store of a process.
@@ -40,7 +41,7 @@ impl Usage {
         let counter = checks.key(&checks[index]);
         match self {
             Self::Memory(memory) => {
-                let (now, mut record) = (memory::now(), Vec::new());
+                let (now, mut record) = (clock::now(), Vec::new());
                 key::write_usage(counter, &mut record);
                 Ok((now, memory.usage(&record, now)))
             }
@@ -70,7 +71,7 @@ impl Usage {
         match self {
             Self::Memory(memory) => {
                 let state = memory.state(checks.key(check), &check.algorithm);
-                Ok((memory::now(), state))
+                Ok((clock::now(), state))
             }
             Self::Redis { main, per_second } => {
                 let is_per_second = checks.is_per_second(index);
@@ -97,7 +98,7 @@ impl Usage {
             Self::Memory(memory) => {
                 let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
                 // It looks at every record.
-                let walk = move || memory.top_usage(&tracking, order, page, memory::now());
+                let walk = move || memory.top_usage(&tracking, order, page, clock::now());
                 let walked = tokio::task::spawn_blocking(walk).await;
                 walked.map_err(|_| StoreError::NotExecuted("the search failed"))
             }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::try_join_all;
@@ -22,7 +22,8 @@ use super::connection::Connection;
 pub use super::connection::{Failure, FailureKind, Options};
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use crate::core::time::{Micros, Span};
+use crate::core::time::Micros;
+use crate::net::clock;
 
 /// A call that is sent later than this after it was due is late; and calls that are due before the
 /// end are sent until this long after it.
@@ -304,7 +305,7 @@ impl Client {
 }
 
 async fn call(connection: &Connection, request: EncodedRequest, due: Instant) -> Answered {
-    let sent = now();
+    let sent = clock::now();
     let result = connection
         .call(request.message.clone())
         .await
@@ -319,20 +320,10 @@ async fn call(connection: &Connection, request: EncodedRequest, due: Instant) ->
         });
     Answered {
         request,
-        between: [sent, now()],
+        between: [sent, clock::now()],
         result,
         latency: due.elapsed(),
     }
-}
-
-/// The wall clock, in which windows of limits begin and end.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "compared with the windows of a server"
-)]
-fn now() -> Micros {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Micros(Span::from(since_epoch.unwrap_or_default()).micros())
 }
 
 /// Says when the next call is due.

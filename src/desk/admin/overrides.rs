@@ -20,8 +20,8 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
 use crate::live::overrides::ChangeError;
+use crate::net::clock;
 use crate::net::http::responses::Page;
-use crate::store::memory;
 
 /// Overrides in an answer that asks for no number.
 const USUAL_COUNT: usize = 100;
@@ -187,7 +187,7 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
         ..Record::default()
     };
     let one = Override {
-        created_at: memory::now(),
+        created_at: clock::now(),
         ..record.read()?
     };
     // There may be many limits.

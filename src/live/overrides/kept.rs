@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::core::time::{Micros, Span};
 use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Override, Record, parse_instant};
-use crate::store::memory;
+use crate::net::clock;
 use crate::store::redis::Direct;
 
 /// Overrides that have ended and are kept, as records of at most [`MAX_RECORD_BYTES`].
@@ -79,7 +79,7 @@ impl Reading {
     /// Keeps the newest [`MAX_OVERRIDES`], each once, and beside them [`MAX_ENDED`] that have ended
     /// and are to be swept.
     pub(super) fn keep_newest(&mut self) {
-        let (now, all) = (memory::now(), &mut self.all);
+        let (now, all) = (clock::now(), &mut self.all);
         all.sort_unstable_by(|Kept { one, .. }, Kept { one: other, .. }| {
             (Reverse(one.created_at), &one.id).cmp(&(Reverse(other.created_at), &other.id))
         });
@@ -135,7 +135,7 @@ impl Kept {
 
 /// The earliest end that is kept.
 pub(super) fn oldest_end() -> Micros {
-    Micros(memory::now().0.saturating_sub(ENDED_KEPT.micros()))
+    Micros(clock::now().0.saturating_sub(ENDED_KEPT.micros()))
 }
 
 /// Adds records that ended, and drops the oldest. They are in the order of their ends then.

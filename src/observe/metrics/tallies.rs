@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::cells::{Cells, Core};
 use super::counts::{
@@ -28,6 +27,7 @@ use crate::core::verdict::{Answers, Decision, StoreError};
 use crate::limits::plan::{By, Check, Outcomes, Plan, Trials};
 use crate::limits::rules::limit::{Level, Limit, LimitId};
 use crate::limits::rules::{Domain, Rules};
+use crate::net::clock;
 
 /// The label `limit` of all limits that requests bring along, which have no path.
 const REQUEST_LIMIT: &str = "(request)";
@@ -241,7 +241,7 @@ impl Metrics {
         exposition: &mut Exposition,
         add_hits: impl Fn(&mut Exposition, &LimitReading<'_>),
     ) {
-        let (domains, now) = (self.series_by_domain(), now());
+        let (domains, now) = (self.series_by_domain(), clock::now());
         let mut all: Vec<(&SeriesId, &LimitSeries)> =
             domains.iter().flat_map(|domain| &domain.by_id).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
@@ -541,18 +541,6 @@ impl Counted<'_> {
             }
         }
     }
-}
-
-/// The wall clock, by which stores note the holders of limits.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "scrapes have no other clock, and no decision depends on it"
-)]
-fn now() -> Micros {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Micros(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Adds the outcomes. A series that is not `expected` is shown once it has counted something.

@@ -12,10 +12,11 @@ use crate::limiter::replicas::{self, Source};
 use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
 use crate::limits::plan;
 use crate::live::overrides::Keeping;
+use crate::net::clock;
 use crate::observe::metrics::{Metrics, Sample, families};
 use crate::process::settings::{Backend, Settings};
 use crate::store::redis::{Direct, UsageClient};
-use crate::store::{Memory, Redis, Store, Usage, memory, redis};
+use crate::store::{Memory, Redis, Store, Usage, redis};
 
 /// Time of one sweep through the whole memory store. It decides only how long recovered keys take
 /// up memory.
@@ -236,7 +237,7 @@ async fn sweep(memory: &Memory) {
     loop {
         tick.tick().await;
         for _ in 0..memory.shards() / turns {
-            memory.sweep(memory::now());
+            memory.sweep(clock::now());
         }
         memory.maintain();
     }

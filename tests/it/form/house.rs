@@ -28,7 +28,7 @@ const WINGS: &[(&str, &[&[&str]])] = &[
     (
         "net",
         &[
-            &["background", "throttle"],
+            &["background", "clock", "throttle"],
             &["bounds", "tls"],
             &["dial"],
             &["http"],

@@ -11,7 +11,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio_rustls::rustls::server::NoServerSessionStorage;
@@ -19,8 +19,8 @@ use tokio_rustls::rustls::sign::SingleCertAndKey;
 use tokio_rustls::rustls::{Error, ServerConfig};
 
 use crate::live::files::Debounce;
-use crate::net::background;
 use crate::net::tls::{self, ClientVerifier, Identity, PemFile, SubjectName, TlsError};
+use crate::net::{background, clock};
 use crate::observe::metrics::{Metrics, families};
 
 /// The time between two polls. New files are used after two polls at most, and two more while they
@@ -188,15 +188,8 @@ impl Current {
         })
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "for a line of the log; no decision depends on it"
-    )]
     fn log(&self, message: &str) {
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
+        let now = clock::now().0 / 1_000_000;
         let Some(expiry) = self.expiry else {
             return tracing::info!("{message}");
         };

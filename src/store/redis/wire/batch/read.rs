@@ -15,7 +15,7 @@ use super::{
 use crate::core::algorithm::FixedWindow;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
-use crate::store::memory;
+use crate::net::clock;
 use crate::store::redis::error;
 use crate::store::redis::wire::call::Notes;
 use crate::store::redis::wire::hash_slot::Redirect;
@@ -81,7 +81,7 @@ impl Batch<'_> {
                         let CheckPosition { request, pick } = group.checks[position];
                         let Request { checks, picked, .. } = self.requests[request];
                         // By the clock that scrapes read, which may differ from that of Redis.
-                        checks.note_holders(picked[pick], change, memory::now());
+                        checks.note_holders(picked[pick], change, clock::now());
                     }
                     for (index, redirect) in redirects.drain(..) {
                         let at = group.checks[index];
