@@ -5,8 +5,13 @@
 //! `outages` logs when the store fails and what the failure policies answered meanwhile, and
 //! `replicas` follows how many share the limits; no request waits for either.
 //!
-//! The store knows none of the others. A check that the denial cache answers is not sent to the
-//! store.
+//! All of them work on one draft of the decisions (`draft`), in which each check is decided or open.
+//! The store knows none of the others, and is asked for what is open.
+//!
+//! A trial is a check of the same draft that takes no part in the request: no lease and no denial
+//! cache answers it, so that it is counted also where they answer the limit, and no failure policy
+//! knows it. In `local` counters it would be a trial of a share of the limit, and would mix two
+//! counts: what the store did not count is `not_counted`.
 //!
 //! `STORE_TIMEOUT` (500 ms) bounds callers with a longer deadline. The `grpc-timeout` of the
 //! caller, less a reserve, comes first.
@@ -15,12 +20,11 @@ pub mod replicas;
 mod table;
 
 pub mod denial_cache;
-mod draws;
+mod draft;
 pub mod failure_policies;
 pub mod leases;
 pub mod outages;
 mod places;
-mod trials;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +34,17 @@ use tokio::time::Instant;
 
 use crate::core::algorithm::Arrival;
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Decisions, StoreError, Verdict};
-use crate::limits::plan::{CheckIndex, CheckIndices, Checks, Plan};
-use crate::limits::rules::Commit;
+use crate::core::verdict::{Decision, Decisions, StoreError};
+use crate::limits::plan::{CheckIndex, Checks};
 use crate::net::clock;
 use crate::observe::traces::{SpanKind, TraceSpan};
-use crate::store::{Budget, Store};
-use denial_cache::CachedRefusals;
+use crate::store::{Budget, Memory, Store};
 pub use denial_cache::DenialCache;
+use draft::Answer;
+pub use draft::{Begun, Draft};
 pub use failure_policies::FailurePolicies;
-use failure_policies::PartialDecisions;
 pub use leases::Leases;
-pub use places::{Placed, Places};
+pub use places::Places;
 
 /// How long a decision may take, and how many requests may be held.
 #[derive(Clone, Copy, Debug)]
@@ -113,39 +116,40 @@ impl Limiter {
         Self { leases, ..self }
     }
 
-    /// The decisions of [`Limiter::decide`] where none waits: the counters are in this process, or
-    /// hits for the only check are held; no shaper may hold the request, and it has no trials. A
-    /// future costs more than such a decision.
+    /// Begins to decide checks: what leases, the denial cache or counters of this process decide,
+    /// none of which waits. A future costs more than such a decision.
     #[must_use]
-    pub fn decide_at_once(&self, plan: &Plan, parent: &TraceSpan) -> Option<Decisions> {
-        let checks = &plan.checks;
-        let Store::Memory(memory) = &self.store else {
-            let (Some(leases), 1, None) = (&self.leases, checks.len(), &plan.trials) else {
-                return None;
-            };
-            let replicas = self.failure_policies.replicas();
-            let verdict = leases.answer_at_once(checks, Instant::now(), replicas)?;
-            drop(span_of(parent, checks));
-            return Some(Decisions::from_elem(Decision::Lease(verdict), 1));
-        };
-        let may_wait = plan.trials.is_some() || self.denial_cache.is_some() || is_shaped(checks);
-        if may_wait {
-            return None;
+    pub fn begin<'c>(&'c self, checks: &'c Arc<Checks>, parent: &TraceSpan) -> Begun<'c> {
+        if checks.total() == 0 {
+            return Begun::Decided(Decisions::new());
         }
-        let mut decisions = Decisions::with_capacity(checks.len());
-        if !checks.is_empty() {
-            let span = span_of(parent, checks);
+        let span = span_of(parent, checks);
+        if let Some(memory) = self.memory_at_once(checks) {
             let at = Arrival {
                 now: clock::now(),
                 max_hold: Span::ZERO,
             };
-            for answer in memory.decide_at(checks, &checks.indices(), at).checks {
-                // It answers all checks.
-                decisions.push(answer.map_or_else(Decision::Fails, Decision::Store));
-            }
-            drop(span);
+            let answers = memory.decide_at(checks, &checks.all(), at).checks;
+            // It answers all checks.
+            let decision =
+                |answer: Result<_, _>| answer.map_or_else(Decision::Fails, Decision::Store);
+            return Begun::Decided(answers.into_iter().map(decision).collect());
         }
-        Some(decisions)
+        let draft = self.draft(checks, span);
+        if draft.open.is_empty() {
+            return Begun::Decided(draft.each.into_iter().flatten().collect());
+        }
+        Begun::Open(draft)
+    }
+
+    /// The store, if it is memory and nothing else can have a part in the decision of these checks.
+    fn memory_at_once(&self, checks: &Checks) -> Option<&Memory> {
+        match &self.store {
+            Store::Memory(memory) if self.denial_cache.is_none() && !checks.may_delay() => {
+                Some(memory)
+            }
+            Store::Memory(_) | Store::Redis(_) => None,
+        }
     }
 
     /// The time of a decision that begins now, for a caller with this deadline.
@@ -161,19 +165,24 @@ impl Limiter {
         }
     }
 
-    /// Makes one decision per check, in time for a caller whose deadline is `timeout` from now;
-    /// `None` means no deadline.
+    /// Makes one decision per check and trial, in time for a caller whose deadline is `timeout` from
+    /// now; `None` means no deadline.
     pub async fn decide(
         &self,
         checks: &Arc<Checks>,
         timeout: Option<Duration>,
         parent: &TraceSpan,
     ) -> Decisions {
-        if checks.is_empty() {
-            return Decisions::new();
+        match self.begin(checks, parent) {
+            Begun::Decided(decisions) => decisions,
+            Begun::Open(draft) => self.finish(draft, timeout).await,
         }
-        let span = span_of(parent, checks);
-        let began = Instant::now();
+    }
+
+    /// Decides what is open, by the store or by failure policies, and holds the request if a shaper
+    /// delays it.
+    pub async fn finish(&self, mut draft: Draft<'_>, timeout: Option<Duration>) -> Decisions {
+        let (checks, began) = (draft.checks, draft.began);
         let is_shaped = is_shaped(checks);
         let permit = if is_shaped {
             self.hold_permits.try_acquire().ok()
@@ -181,13 +190,27 @@ impl Limiter {
             None
         };
         let mut budget = self.budget(began, timeout);
-        if permit.is_none() {
+        if is_shaped && permit.is_none() {
             // A shaper refuses what would have to wait.
             budget.max_hold = Span::ZERO;
         }
 
-        let partial = self.ask(checks, began, budget, &span).await;
-        let decisions = self.failure_policies.apply(checks, partial, || Arrival {
+        while !draft.open.is_empty() {
+            let picked = std::mem::take(&mut draft.open);
+            let asked = draft.asked.take().unwrap_or_else(|| Arc::clone(checks));
+            let trip = self.trip(&draft.span, picked.len());
+            let answers = self.store.decide(&asked, &picked, budget).await.checks;
+            end_trip(trip, checks, &picked, &answers);
+            self.take_in(&mut draft, picked, answers);
+        }
+        // No policy knows trials.
+        let tried: Decisions = draft
+            .each
+            .drain(checks.len()..)
+            .map(|answer| answer.unwrap_or_else(Decision::PolicyAllows))
+            .collect();
+        let each = std::mem::take(&mut draft.each);
+        let mut decisions = self.failure_policies.apply(checks, each, || Arrival {
             now: clock::now(),
             max_hold: Span::from_micros(
                 budget
@@ -214,6 +237,7 @@ impl Limiter {
             let held_until = Instant::now() + Duration::from(delay);
             tokio::time::sleep_until(held_until.min(began + Duration::from(budget.max_hold))).await;
         }
+        decisions.extend(tried);
         decisions
     }
 
@@ -259,110 +283,6 @@ impl Limiter {
         leases.map_or(0, |leases| leases.held(checks, index, Instant::now()))
     }
 
-    /// Answers each check from the denial cache or, if that does not know it, from the store.
-    async fn ask(
-        &self,
-        checks: &Arc<Checks>,
-        began: Instant,
-        budget: Budget,
-        span: &TraceSpan,
-    ) -> PartialDecisions {
-        let replicas = self.failure_policies.replicas();
-        let leases = self.leases.as_ref();
-        let draws = leases.and_then(|leases| leases.begin(checks, began, replicas));
-        if let Some(draws) = draws {
-            // In a box of its own, as below.
-            return Box::pin(self.ask_with_leases(checks, draws, began, budget, span)).await;
-        }
-        let Some(denial_cache) = &self.denial_cache else {
-            let (all, trip) = (checks.indices(), self.trip(span, checks.len()));
-            let answers = self.store.decide(checks, &all, budget).await.checks;
-            end_trip(trip, &all, &answers);
-            return answers
-                .into_iter()
-                .map(|answer| answer.map(Decision::Store))
-                .collect();
-        };
-        let mut known = denial_cache.refused(checks, began);
-        let is_part = checks.commit == Commit::AllOrNone
-            && known.iter().any(Option::is_some)
-            && known.iter().any(Option::is_none);
-        // In a box of its own: it would make the calls of all others larger.
-        let beside = if is_part {
-            Box::pin(self.look_beside(checks, &known, budget, span)).await
-        } else {
-            None
-        };
-        if is_part && beside.is_none() {
-            known.fill(None);
-        }
-        if checks.is_tracked() {
-            self.store
-                .note_refused(checks, |CheckIndex(index)| known[index].is_some());
-        }
-        if let Some(decisions) = beside {
-            return decisions;
-        }
-        let picked: CheckIndices = (0..known.len())
-            .filter(|&index| known[index].is_none())
-            .map(CheckIndex)
-            .collect();
-        if picked.is_empty() {
-            return known
-                .into_iter()
-                .flatten()
-                .map(|verdict| Ok(Decision::DenialCache(verdict)))
-                .collect();
-        }
-        let trip = self.trip(span, picked.len());
-        let answers = self.store.decide(checks, &picked, budget).await.checks;
-        end_trip(trip, &picked, &answers);
-        denial_cache.record(checks, &picked, &answers, began, Instant::now());
-        let decision = |(known, answer): (Option<_>, Result<_, _>)| {
-            known.map_or_else(
-                || answer.map(Decision::Store),
-                |verdict| Ok(Decision::DenialCache(verdict)),
-            )
-        };
-        known.into_iter().zip(answers).map(decision).collect()
-    }
-
-    /// Where the denial cache refuses a request that is counted as a whole or not at all: its
-    /// refusals, and what the other checks have left. `None` if one of those may be over its limit
-    /// too, which only the store decides.
-    async fn look_beside(
-        &self,
-        checks: &Checks,
-        known: &CachedRefusals,
-        budget: Budget,
-        span: &TraceSpan,
-    ) -> Option<PartialDecisions> {
-        let mut looks = checks.clone();
-        looks.look_only();
-        let (looks, all, trip) = (
-            Arc::new(looks),
-            checks.indices(),
-            self.trip(span, checks.len()),
-        );
-        let answers = self.store.decide(&looks, &all, budget).await.checks;
-        end_trip(trip, &all, &answers);
-        let decisions =
-            checks
-                .iter()
-                .zip(known)
-                .zip(answers)
-                .map(|((check, known), answer)| match (known, answer) {
-                    (Some(verdict), _) => Some(Ok(Decision::DenialCache(*verdict))),
-                    (None, Ok(look))
-                        if look.allowed && check.hits.unsigned_abs() <= look.remaining =>
-                    {
-                        Some(Ok(Decision::Store(look)))
-                    }
-                    (None, _) => None,
-                });
-        decisions.collect()
-    }
-
     /// The span of a trip to Redis for so many checks. It is not around the call of the store,
     /// because another future around it costs each call hundreds of instructions.
     #[inline]
@@ -391,13 +311,14 @@ fn is_shaped(checks: &Checks) -> bool {
     checks.iter().any(|check| check.algorithm.may_delay())
 }
 
-/// Ends a trip that was to answer the checks at `picked`.
+/// Ends a trip that was to answer the checks at `picked`. Trials do not fail it.
 #[inline]
 #[expect(clippy::needless_pass_by_value, reason = "the trip ends with its span")]
-fn end_trip(trip: TraceSpan, picked: &[CheckIndex], answers: &[Result<Verdict, StoreError>]) {
+fn end_trip(trip: TraceSpan, checks: &Checks, picked: &[CheckIndex], answers: &[Answer]) {
     if trip.is_recorded()
         && let Some(error) = picked
             .iter()
+            .filter(|&&index| !checks.is_trial(index))
             .find_map(|&CheckIndex(index)| answers[index].as_ref().err())
     {
         trip.fail(error_type(*error));
@@ -450,7 +371,7 @@ mod tests {
     use crate::core::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
     use crate::core::time::{Rate, Unit};
     use crate::limits::plan::{Check, Modes};
-    use crate::store::{Memory, memory};
+    use crate::store::memory;
     use futures_util::FutureExt;
 
     /// A future that sleeps is not ready when it is polled for the first time, however short the

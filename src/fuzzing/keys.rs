@@ -228,12 +228,11 @@ fn key_of(counter: &Counter, requests_per_unit: u64) -> Vec<u8> {
         &counter.domain,
         &entries,
         &levels,
-        Some(&algorithm),
+        (!counter.is_trial).then_some(&algorithm),
         counter.commit,
     );
     if counter.is_trial {
-        let real = std::mem::take(&mut key);
-        key::write_trial(&mut key, &real, &algorithm);
+        key::write_trial_tag(&mut key, &algorithm);
     }
     key
 }

@@ -143,6 +143,7 @@ impl DenialCache {
             let check = &checks[index];
             if let Ok(verdict) = &answers[index.0]
                 && !verdict.allowed
+                && !checks.is_trial(index)
                 && is_cacheable(checks, check, verdict)
             {
                 self.insert(checks.key(check), check, verdict, began, now);

@@ -80,6 +80,7 @@ struct Entry {
 }
 
 /// What the leases say to one request, by check.
+#[derive(Debug)]
 pub(super) struct Draws<'l> {
     leases: &'l Leases,
     began: Instant,
@@ -87,7 +88,7 @@ pub(super) struct Draws<'l> {
     each: SmallVec<[Draw; 4]>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Draw {
     /// Leases have no part in it.
     None,
@@ -105,23 +106,6 @@ impl Leases {
     fn hits(check: &Check) -> Option<u64> {
         let hits = u64::try_from(check.hits).ok()?;
         (check.lease && hits > 0 && hits <= check.algorithm.capacity()).then_some(hits)
-    }
-
-    /// The answer to the only check of a request, if hits for it are held and no draw is due.
-    /// Otherwise nothing changes.
-    pub(super) fn answer_at_once(
-        &self,
-        checks: &Checks,
-        now: Instant,
-        replicas: &ReplicaCount,
-    ) -> Option<Verdict> {
-        let check = &checks[CheckIndex(0)];
-        let (hits, table) = (Self::hits(check)?, self.0.table.get()?);
-        let (key, now) = (fingerprint(table, checks, check), table.micros(now));
-        let mut set = table.set(key);
-        let entry = set.iter_mut().find(|entry| entry.key == key)?;
-        let terms = terms(check, replicas.get().get().into());
-        entry.lease.take_at_once(now, hits, terms)
     }
 
     /// What the leases say to a request that begins now; `None` if they have no part in it. A
@@ -256,9 +240,9 @@ impl Leases {
 impl Draws<'_> {
     /// The answer to a check that is known without the store.
     pub(super) fn answer(&self, CheckIndex(index): CheckIndex) -> Option<Verdict> {
-        match self.each[index] {
-            Draw::Answered(verdict) => Some(verdict),
-            Draw::None | Draw::Asks { .. } => None,
+        match self.each.get(index) {
+            Some(Draw::Answered(verdict)) => Some(*verdict),
+            _ => None,
         }
     }
 
@@ -301,7 +285,7 @@ impl Draws<'_> {
     ) -> CheckIndices {
         let mut again = CheckIndices::new();
         for &index in picked {
-            if !matches!(self.each[index.0], Draw::Asks { .. }) {
+            if !matches!(self.each.get(index.0), Some(Draw::Asks { .. })) {
                 continue;
             }
             let answer = &mut answers[index.0];

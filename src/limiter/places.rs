@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{Limiter, is_shaped, less_reserve, longest_delay};
 use crate::core::algorithm::Arrival;
 use crate::core::time::Span;
-use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
-use crate::limits::plan::{CheckIndex, CheckIndices, Checks, Plan};
+use crate::core::verdict::{Decision, Decisions, StoreError};
+use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
 use crate::net::clock;
 use crate::observe::traces::TraceSpan;
 use crate::store::{Budget, Store};
@@ -38,17 +38,6 @@ pub struct Places {
     limiter: Limiter,
     /// The checks that take them back; `None` when the answer is delivered.
     checks: Option<Arc<Checks>>,
-}
-
-/// The decisions on a request that may move places.
-#[derive(Debug)]
-pub struct Placed {
-    /// As of [`Limiter::decide`].
-    pub decisions: Decisions,
-    /// The store's answers to the trials, if it was asked.
-    pub trials: Option<Answers>,
-    /// What it has acquired.
-    pub places: Option<Box<Places>>,
 }
 
 impl Places {
@@ -93,53 +82,48 @@ impl Limiter {
         })
     }
 
-    /// Decides the checks of a request that may move places, and its trials. When the future is
-    /// dropped, the decision goes on, and what it acquires is taken back.
+    /// Whether checks move places and may wait: then [`Limiter::decide_places`] decides them.
+    #[must_use]
+    pub fn may_leave_places(&self, checks: &Checks) -> bool {
+        checks.has_holders() && self.memory_at_once(checks).is_none()
+    }
+
+    /// Decides the checks of a request that may move places. When the future is dropped, the
+    /// decision goes on, and what it acquires is taken back.
     #[expect(
         clippy::missing_panics_doc,
         reason = "the task is not cancelled, and a panic in it is one of the request"
     )]
     pub async fn decide_places(
         &self,
-        plan: &Plan,
+        checks: &Arc<Checks>,
         timeout: Option<Duration>,
         parent: &TraceSpan,
-    ) -> Placed {
+    ) -> (Decisions, Option<Box<Places>>) {
         let (sender, receiver) = oneshot::channel();
-        let (limiter, checks, span) = (self.clone(), Arc::clone(&plan.checks), parent.clone());
-        let trials = plan
-            .trials
-            .as_ref()
-            .map(|trials| Arc::clone(&trials.checks));
+        let (limiter, shared, span) = (self.clone(), Arc::clone(checks), parent.clone());
         spawn(async move {
-            let placed = limiter.placed(&checks, trials.as_ref(), timeout, &span);
+            let placed = limiter.placed(&shared, timeout, &span);
             // Without a receiver its places are dropped here.
             let _ = sender.send(placed.await);
         });
-        let placed: Placed = receiver.await.expect("the task ends with a decision");
+        let (decisions, places) = receiver.await.expect("the task ends with a decision");
         // Here, so that a request which is held has its places.
-        if is_shaped(&plan.checks) {
-            sleep(longest_delay(&plan.checks, &placed.decisions).into()).await;
+        if is_shaped(checks) {
+            sleep(longest_delay(checks, &decisions).into()).await;
         }
-        placed
+        (decisions, places)
     }
 
     async fn placed(
         &self,
         checks: &Arc<Checks>,
-        trials: Option<&Arc<Checks>>,
         timeout: Option<Duration>,
         span: &TraceSpan,
-    ) -> Placed {
+    ) -> (Decisions, Option<Box<Places>>) {
         let left = timeout.map_or(Duration::MAX, less_reserve);
         let deadline = Instant::now() + left.min(self.options.store_timeout);
-        let (decisions, answers) = if let Some(trials) = trials {
-            let decided = self.decide_with_trials(checks, trials, timeout, span);
-            let (decisions, answers) = decided.await;
-            (decisions, Some(answers))
-        } else {
-            (self.decide(checks, timeout, span).await, None)
-        };
+        let decisions = self.decide(checks, timeout, span).await;
         let is_unknown = |&CheckIndex(index): &CheckIndex| {
             matches!(decisions[index].store_error(), Some(StoreError::Unknown(_)))
         };
@@ -148,11 +132,8 @@ impl Limiter {
             let checks = Arc::new(checks.taken_back(&unknown));
             self.take_back(checks, Some(deadline + RUNS_LATE));
         }
-        Placed {
-            places: self.places(checks, &decisions),
-            decisions,
-            trials: answers,
-        }
+        let places = self.places(checks, &decisions);
+        (decisions, places)
     }
 
     /// Takes acquires back, from this instant on: in the store, and where it has failed in what

@@ -13,14 +13,12 @@ mod holder;
 pub(crate) mod key;
 mod outcome;
 mod subject;
-mod trials;
 
 pub use all_or_none::AllOrNone;
 pub use checks::{Changes, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::Explanation;
 pub use outcome::{By, Outcome, Outcomes};
 pub(crate) use subject::{NoPlan, ask as ask_of};
-pub use trials::{Trial, Trials};
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -33,7 +31,9 @@ use crate::core::algorithm::{self, Algorithm};
 use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::core::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
 use crate::limits::overrides::{Applied, InForce};
-use crate::limits::rules::limit::{self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale};
+use crate::limits::rules::limit::{
+    self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale, Trial,
+};
 use crate::limits::rules::table::RowNumber;
 use crate::limits::rules::{Commit, Domain, Rules};
 use holder::Holder;
@@ -50,8 +50,6 @@ pub struct Plan {
     pub unknown_domain: bool,
     /// The checks. Shared, because a store may still work on them after the request was cancelled.
     pub checks: Arc<Checks>,
-    /// Checks of limits with `trial`, which decide nothing; `None` if there are none.
-    pub trials: Option<Box<Trials>>,
 }
 
 /// What fills one descriptor status of the response.
@@ -181,9 +179,8 @@ impl Plan {
         };
         let slots = matching.slots();
         let is_tried = |found: &LimitInForce<'_>| found.limit.trial.is_some();
-        let mut trials = None;
         if found.iter().flatten().any(is_tried) {
-            trials = Trials::new(&matching, &slots);
+            matching.add_trials(&slots);
         }
         if options.quota_mode {
             checks.passing_quotas += slots
@@ -192,15 +189,13 @@ impl Plan {
                 .count();
         }
         if checks.is_blocked && checks.commit == Commit::AllOrNone {
-            checks.look_only();
-            trials = None;
+            checks.look_only(checks.len());
         }
         Self {
             rules: Arc::clone(rules),
             slots,
             unknown_domain: domain.is_none(),
             checks: Arc::new(checks),
-            trials,
         }
     }
 
@@ -208,6 +203,38 @@ impl Plan {
     #[must_use]
     pub fn limit(&self, slot: &Slot) -> Option<LimitInForce<'_>> {
         slot.limit.map(|id| self.rules.in_force(id, slot.row))
+    }
+
+    /// The trials among the checks: each with the index of its descriptor, and the limit that has
+    /// it.
+    pub fn trials(&self) -> impl Iterator<Item = (CheckIndex, usize, &limit::Limit)> {
+        let tried = self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let found = self.limit(slot)?;
+            slot.fate.trial(found).map(|_| (index, found.limit))
+        });
+        self.checks
+            .trials()
+            .zip(tried)
+            .map(|(check, (slot, limit))| (check, slot, limit))
+    }
+
+    /// The trial of a descriptor.
+    #[must_use]
+    pub fn trial_of(&self, slot: usize) -> Option<(CheckIndex, &limit::Limit)> {
+        self.trials()
+            .find(|(_, of, _)| *of == slot)
+            .map(|(check, _, limit)| (check, limit))
+    }
+}
+
+impl Fate {
+    /// The trial that counts what is asked of a limit: none where the descriptor is blocked, exempt
+    /// or replaced.
+    fn trial<'r>(&self, found: LimitInForce<'r>) -> Option<&'r Trial> {
+        match self {
+            Self::Checked(_) | Self::Unlimited => found.trial(),
+            Self::Free | Self::Exempt | Self::Blocked(_) => None,
+        }
     }
 }
 
@@ -420,6 +447,32 @@ impl Matcher<'_, '_> {
     fn is_replaced(&self, limit: LimitInForce<'_>) -> bool {
         is_replaced(limit, self.found)
     }
+
+    /// Adds the trials of the limits that were found, of which `slots` says what has become of
+    /// them. The hits are those that are asked of the limit; a raise changes the real amount only.
+    #[cold]
+    fn add_trials(&mut self, slots: &[Slot]) {
+        if self.checks.is_blocked && self.checks.commit == Commit::AllOrNone {
+            // Nothing of the request is counted.
+            return;
+        }
+        let found = self.found.iter().zip(slots);
+        for ((descriptor, entries), (found, slot)) in self.ask.descriptors().zip(found) {
+            let Some(found) = *found else { continue };
+            let Some(trial) = slot.fate.trial(found) else {
+                continue;
+            };
+            let asked = Asked {
+                descriptor,
+                entries,
+                limit: Some(found),
+            };
+            let start = self.add_key(asked, None).start;
+            let cost = trial.amount.default_cost.map_or(1, NonZeroU64::get);
+            self.checks
+                .add_trial(start, trial, self.ask.hits_or(descriptor, cost));
+        }
+    }
 }
 
 impl Checked {
@@ -464,6 +517,26 @@ impl Checks {
             lease: amount.lease,
         });
         index
+    }
+}
+
+impl Checks {
+    /// Adds a trial, after all checks that are none. Its key is that of its limit with `tr` before
+    /// the algorithm, in the same hash slot; it begins at `start`, and is written up to there.
+    fn add_trial(&mut self, start: usize, trial: &Trial, hits: i64) {
+        let index = CheckIndex(self.list.len());
+        key::write_trial_tag(&mut self.keys, &trial.amount.algorithm);
+        if let Some(tracking) = &trial.usage {
+            self.tracked.push((index, Arc::clone(tracking)));
+        }
+        self.list.push(Check {
+            key: start..self.keys.len(),
+            hits,
+            per_second: trial.amount.rate.unit == Unit::Second,
+            on_store_failure: OnStoreFailure::Allow,
+            ..Check::new(trial.amount.algorithm, hits, Modes::default())
+        });
+        self.trials += 1;
     }
 }
 

@@ -19,11 +19,11 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::core::ask::Ask;
 use crate::core::verdict::{Decisions, StoreError};
-use crate::limiter::{Limiter, Places};
+use crate::limiter::{Begun, Limiter};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{self, Checks, NoPlan, Plan};
 use crate::live::Live;
-use crate::observe::metrics::{Core, ErrorCause, Metrics, Tallies};
+use crate::observe::metrics::{Core, ErrorCause, Metrics};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 use crate::store::redis::error as redis_error;
@@ -113,16 +113,22 @@ impl Rls {
         let mut plan =
             Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
         plan.count_holders(|limit| live.tallies.gauge(limit));
-        let (decisions, places) = match self.limiter.decide_at_once(&plan, span) {
-            Some(decisions) => {
-                let places = self.limiter.places(&plan.checks, &decisions);
-                (decisions, places)
-            }
-            None => self.ask_store(&live.tallies, &plan, timeout, span).await,
+        let (limiter, checks) = (&self.limiter, &plan.checks);
+        let (decisions, places) = if limiter.may_leave_places(checks) {
+            // In a box of its own, which would make the futures of all other calls larger.
+            Box::pin(limiter.decide_places(checks, timeout, span)).await
+        } else {
+            let decisions = match limiter.begin(checks, span) {
+                Begun::Decided(decisions) => decisions,
+                Begun::Open(draft) => limiter.finish(draft, timeout).await,
+            };
+            let places = limiter.places(checks, &decisions);
+            (decisions, places)
         };
         let outcomes = plan.outcomes(&decisions);
         live.tallies
             .observe(self.core, ask.domain, &plan, &outcomes);
+        live.tallies.observe_trials(self.core, &plan, &decisions);
         self.subjects.observe(self.core, &ask, &plan, &outcomes);
         if let Some(filter) = &self.options.logged {
             filter.log(&ask, &plan, &outcomes, &self.options.logged_values);
@@ -142,35 +148,6 @@ impl Rls {
         Ok(reply.answer.with(places))
     }
 
-    /// Decides what memory cannot, and counts trials. Returns also the places that were acquired.
-    ///
-    /// Futures that few calls need have boxes of their own: they would make all others larger.
-    async fn ask_store(
-        &self,
-        tallies: &Tallies,
-        plan: &Plan,
-        timeout: Option<Duration>,
-        span: &TraceSpan,
-    ) -> (Decisions, Option<Box<Places>>) {
-        if plan.checks.has_holders() {
-            let placed = Box::pin(self.limiter.decide_places(plan, timeout, span)).await;
-            if let (Some(trials), Some(answers)) = (&plan.trials, &placed.trials) {
-                tallies.observe_trials(self.core, trials, answers);
-            }
-            return (placed.decisions, placed.places);
-        }
-        let Some(trials) = &plan.trials else {
-            let decided = self.limiter.decide(&plan.checks, timeout, span);
-            return (decided.await, None);
-        };
-        let decided = self
-            .limiter
-            .decide_with_trials(&plan.checks, &trials.checks, timeout, span);
-        let (decisions, answers) = Box::pin(decided).await;
-        tallies.observe_trials(self.core, trials, &answers);
-        (decisions, None)
-    }
-
     /// Counts a request that fails.
     #[cold]
     fn failed(&self, cause: ErrorCause, status: Status) -> Status {
@@ -180,22 +157,15 @@ impl Rls {
 
     /// The plan of an ask whose descriptors look, and what its limits and its trials have left;
     /// `None` before there are rules. Counts nothing, also not in metrics.
-    pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions, Decisions)> {
+    pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions)> {
         let live = self.live.load()?;
         let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
-        let decisions = self.look_at(&plan.checks, false).await;
-        let tried = match &plan.trials {
-            Some(trials) => self.look_at(&trials.checks, true).await,
-            None => Decisions::new(),
-        };
-        Some((plan, decisions, tried))
+        let decisions = self.look_at(&plan.checks).await;
+        Some((plan, decisions))
     }
 
-    /// What the limits of these checks, or the trials, have left. The checks look.
-    pub async fn look_at(&self, checks: &Arc<Checks>, are_trials: bool) -> Decisions {
-        if are_trials {
-            return self.limiter.look_at_trials(checks).await;
-        }
+    /// What the limits and the trials of these checks have left. The checks look.
+    pub async fn look_at(&self, checks: &Arc<Checks>) -> Decisions {
         let span = TraceSpan::default();
         self.limiter.decide(checks, None, &span).await
     }
@@ -234,8 +204,8 @@ impl Rls {
         ))
     }
 
-    /// Lets the counter of the only check of `plan` start from zero. Returns whether the store had
-    /// a counter.
+    /// Lets the counter of a check or of a trial of `plan` start from zero. Returns whether the store
+    /// had a counter.
     ///
     /// # Errors
     /// The store did not do it, or perhaps it did.
@@ -245,18 +215,6 @@ impl Rls {
         check: plan::CheckIndex,
     ) -> Result<bool, StoreError> {
         self.limiter.reset(&plan.checks, check, &plan.checks).await
-    }
-
-    /// Lets the counter of the trial of the only descriptor start from zero. Returns whether the
-    /// store had a counter; `None`: there is no trial.
-    pub async fn reset_trial(&self, plan: &Plan) -> Option<Result<bool, StoreError>> {
-        let trials = plan.trials.as_ref()?;
-        let check = trials.of_slot(0)?;
-        Some(
-            self.limiter
-                .reset(&trials.checks, check, &trials.checks)
-                .await,
-        )
     }
 
     /// Lets the counter of the only descriptor of `ask` start from zero. Returns its plan without

@@ -39,7 +39,7 @@ use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
 use crate::core::verdict::{Answers, StoreError, Verdict};
-use crate::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, key};
+use crate::limits::plan::{AllOrNone, Changes, CheckIndex, Checks, key};
 use crate::limits::rules::Commit;
 use crate::net::clock;
 
@@ -172,23 +172,24 @@ impl Memory {
             "picked indices ascend: {picked:?}"
         );
         let mut changes = Changes::new();
-        let answers: SmallVec<[Result<Verdict, StoreError>; 4]> = match checks.commit {
-            Commit::Each => {
-                let mut picked = picked.iter().peekable();
-                let mut answer = |(index, check): (_, &Check)| match picked.next_if_eq(&&index) {
-                    Some(_) => {
-                        let step = |state| checks.step(index, state, at, &mut changes);
-                        Ok(self.check(checks.key(check), &check.algorithm, at.now, step))
-                    }
-                    None => Err(NOT_PICKED),
-                };
-                checks.indexed().map(&mut answer).collect()
+        let is_whole = checks.commit == Commit::AllOrNone
+            && picked.first().is_some_and(|&index| !checks.is_trial(index));
+        let mut answers: SmallVec<[Result<Verdict, StoreError>; 4]> = SmallVec::new();
+        if is_whole {
+            let verdicts = self.all_or_none(checks, at, &mut changes);
+            answers.extend(verdicts.into_iter().map(Ok));
+        }
+        let rest = answers.len()..checks.total();
+        let mut picked = picked[answers.len()..].iter().peekable();
+        let answer = |index| match picked.next_if_eq(&&index) {
+            Some(_) => {
+                let check = &checks[index];
+                let step = |state| checks.step(index, state, at, &mut changes);
+                Ok(self.check(checks.key(check), &check.algorithm, at.now, step))
             }
-            Commit::AllOrNone => {
-                let verdicts = self.all_or_none(checks, at, &mut changes);
-                verdicts.into_iter().map(Ok).collect()
-            }
+            None => Err(NOT_PICKED),
         };
+        answers.extend(rest.map(CheckIndex).map(answer));
         if checks.is_tracked() {
             self.record_usage(checks, &answers, at.now);
         }
@@ -209,13 +210,14 @@ impl Memory {
         let is_refused = checks.commit == Commit::AllOrNone
             && checks.is_over_limit(answers.iter().map(is_allowed));
         let mut key = Vec::new();
-        for (index, check) in checks.indexed() {
-            let (Some(tracking), Ok(verdict)) = (checks.tracking(index), &answers[index.0]) else {
+        for (index, tracking) in checks.all_tracking() {
+            let Ok(verdict) = &answers[index.0] else {
                 continue;
             };
-            let hits = Hits::of_check(check.hits, verdict.allowed);
-            if !(hits.is_none() || is_refused && verdict.allowed) {
-                key::write_usage(checks.key(check), &mut key);
+            let hits = Hits::of_check(checks[index].hits, verdict.allowed);
+            let is_undone = is_refused && verdict.allowed && !checks.is_trial(index);
+            if !(hits.is_none() || is_undone) {
+                key::write_usage(checks.key(&checks[index]), &mut key);
                 self.0.usage.record(&key, tracking, now, hits);
             }
         }

@@ -40,9 +40,12 @@ pub(crate) mod topology;
 pub(crate) mod usage;
 pub(crate) mod wire;
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -72,9 +75,13 @@ use super::Budget;
 use crate::core::lock;
 use crate::core::verdict::{Answers, StoreError};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::limits::rules::Commit;
 
 /// The wait before a check is sent again after TRYAGAIN. A slot of few keys has migrated by then.
 const MIGRATION_WAIT: Duration = Duration::from_millis(5);
+
+/// The answer to a trial that was not awaited.
+const ABANDONED: StoreError = StoreError::Unknown("abandoned");
 
 /// The Redis store of one runtime. Clones share its connections.
 #[derive(Clone, Debug)]
@@ -298,7 +305,53 @@ impl Redis {
         picked: &[CheckIndex],
         budget: Budget,
     ) -> Answers {
-        let mut answers = Answers::failed(checks.len(), StoreError::NotExecuted(error::TIMEOUT));
+        let is_own = |index: &CheckIndex| !checks.is_trial(*index);
+        match picked.split_at(picked.partition_point(is_own)) {
+            (own, []) => self.ask(checks, own, budget).await,
+            // In a box of its own, which would make the calls of all others larger.
+            (own, trials) => Box::pin(self.ask_both(checks, own, trials, budget)).await,
+        }
+    }
+
+    /// Asks for trials in a request of their own, since each counts for itself whatever the others
+    /// do. Both are in one batch, unless they go to different servers.
+    ///
+    /// Where a check has no answer, the trials that have none yet are not awaited: they would only
+    /// make the answer of a failure policy late. They may be counted.
+    async fn ask_both(
+        &self,
+        checks: &Arc<Checks>,
+        own: &[CheckIndex],
+        trials: &[CheckIndex],
+        budget: Budget,
+    ) -> Answers {
+        let each = match checks.commit {
+            Commit::Each => Arc::clone(checks),
+            Commit::AllOrNone => Arc::new(checks.each_for_itself()),
+        };
+        let decided = pin!(self.ask(checks, own, budget));
+        let tried = pin!(self.ask(&each, trials, budget));
+        let (mut answers, tried) = match select(decided, tried).await {
+            Either::Left((answers, tried)) => {
+                let has_failed = own.iter().any(|index| answers.checks[index.0].is_err());
+                let tried = if has_failed {
+                    tried.now_or_never()
+                } else {
+                    Some(tried.await)
+                };
+                (answers, tried)
+            }
+            Either::Right((tried, decided)) => (decided.await, Some(tried)),
+        };
+        for &CheckIndex(index) in trials {
+            let answer = tried.as_ref().map(|tried| tried.checks[index]);
+            answers.checks[index] = answer.unwrap_or(Err(ABANDONED));
+        }
+        answers
+    }
+
+    async fn ask(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
+        let mut answers = Answers::failed(checks.total(), StoreError::NotExecuted(error::TIMEOUT));
         if picked.is_empty() {
             return answers;
         }

@@ -132,9 +132,8 @@ impl Eq for End {}
 /// What was decided on a row.
 pub(super) struct Decided {
     pub(super) plan: Plan,
+    /// Of the trials too.
     pub(super) decisions: Decisions,
-    /// What the trials would decide.
-    pub(super) tried: Decisions,
     /// How long shapers hold the request.
     pub(super) delay: Span,
 }
@@ -194,19 +193,16 @@ impl Engine {
         let mut plan = Plan::with_overrides(&setup.rules, overrides, ask, &setup.plan);
         if let Some(variant) = &setup.variant {
             plan.slots.retain(|slot| slot.limit == Some(variant.limit));
-            plan.trials = None;
-            pick(&mut plan, |_| true, |own| variant.of(own));
+            pick(&mut plan, |_| true, |own| variant.of(own), false);
         } else if duration.is_none() && plan.checks.has_holders() {
             let is_held = |slot: &Slot| {
                 slot.limit
                     .is_some_and(|id| setup.rules.limit(id).counts_in_flight())
             };
-            self.left_out += pick(&mut plan, |slot| !is_held(slot), |own| own);
+            self.left_out += pick(&mut plan, |slot| !is_held(slot), |own| own, true);
         }
         let decisions = self.ask(at, &plan.checks);
-        let trials = plan.trials.as_ref();
         Decided {
-            tried: trials.map_or_else(Decisions::new, |trials| self.ask(at, &trials.checks)),
             delay: longest_delay(&plan.checks, &decisions),
             decisions,
             plan,
@@ -243,14 +239,11 @@ impl Engine {
     }
 
     fn ask(&self, now: Micros, checks: &Checks) -> Decisions {
-        if checks.is_empty() {
-            return Decisions::new();
-        }
         let at = Arrival {
             now,
             max_hold: self.setup.max_hold,
         };
-        let answers = self.store.decide_at(checks, &checks.indices(), at);
+        let answers = self.store.decide_at(checks, &checks.all(), at);
         // It answers all checks.
         let answers = answers.checks.into_iter();
         answers
@@ -270,12 +263,13 @@ impl Engine {
     }
 }
 
-/// Leaves the checks of other slots out of a plan, with another algorithm for those that stay.
-/// Returns how many are left out.
+/// Leaves the checks of other slots out of a plan, with another algorithm for those that stay, and
+/// the trials unless it `is_tried`. Returns how many are left out.
 fn pick(
     plan: &mut Plan,
     stays: impl Fn(&Slot) -> bool,
     change: impl Fn(Algorithm) -> Algorithm,
+    is_tried: bool,
 ) -> u64 {
     let (mut picked, mut left_out) = (CheckIndices::new(), 0);
     for slot in &mut plan.slots {
@@ -291,6 +285,9 @@ fn pick(
             }
             _ => {}
         }
+    }
+    if is_tried {
+        picked.extend(plan.checks.trials());
     }
     plan.checks = Arc::new(plan.checks.subset(&picked, change, |_| false));
     left_out

@@ -110,12 +110,10 @@ impl Tally {
                 By::NoLimit | By::Unlimited => {}
             }
         }
-        if let Some(trials) = &decided.plan.trials {
-            for (index, _, trial) in trials.iter() {
-                let limit = self.limits.entry(Some(trial.limit)).or_default();
-                limit.trial_asked += 1;
-                limit.trial_refused += u64::from(!decided.tried[index.0].allows());
-            }
+        for (check, _, limit) in decided.plan.trials() {
+            let limit = self.limits.entry(Some(limit.id)).or_default();
+            limit.trial_asked += 1;
+            limit.trial_refused += u64::from(!decided.decisions[check.0].allows());
         }
         if outcomes.is_over_limit {
             self.over_limit += 1;

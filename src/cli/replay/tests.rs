@@ -11,7 +11,7 @@ use super::engine::Decided;
 use super::*;
 use crate::core::algorithm::Arrival;
 use crate::core::verdict::{Decision, Decisions};
-use crate::limits::plan::{Checks, Plan};
+use crate::limits::plan::Plan;
 use crate::live::files;
 use crate::service::pages::json;
 use crate::service::rls::decode::decode;
@@ -169,7 +169,8 @@ fn trace(random: &mut fastrand::Rng, lines: &[Line]) -> Vec<u8> {
 }
 
 /// The whole answer, or what else becomes of the request; and what its trials would answer.
-fn answer(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, tried: &Decisions) -> String {
+fn answer(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) -> String {
+    let tried = &decisions[plan.checks.len()..];
     let outcomes = plan.outcomes(decisions);
     let reply = respond(ask, &outcomes, &respond::Options::default()).expect("an answer");
     format!("{:?} {:?} {tried:?}", reply.code, reply.answer)
@@ -189,25 +190,16 @@ fn rows_are_decided_as_by_the_service() {
             let now = Micros(*micros);
             let options = plan::Options::default();
             let plan = Plan::with_overrides(&rules, Some(overrides.at(now)), &ask, &options);
-            let decide = |checks: &Checks| -> Decisions {
-                let at = Arrival {
-                    now,
-                    max_hold: Span::MAX,
-                };
-                let answers = store
-                    .decide_at(checks, &checks.indices(), at)
-                    .checks
-                    .into_iter();
-                answers
-                    .map(|answer| Decision::Store(answer.expect("memory answers")))
-                    .collect()
+            let at = Arrival {
+                now,
+                max_hold: Span::MAX,
             };
-            let decisions = decide(&plan.checks);
-            let tried = plan
-                .trials
-                .as_ref()
-                .map_or_else(Decisions::new, |trials| decide(&trials.checks));
-            expected.push((now, answer(&ask, &plan, &decisions, &tried)));
+            let answers = store.decide_at(&plan.checks, &plan.checks.all(), at).checks;
+            let decisions = answers
+                .into_iter()
+                .map(|answer| Decision::Store(answer.expect("memory answers")))
+                .collect();
+            expected.push((now, answer(&ask, &plan, &decisions)));
         }
 
         let trace = trace(&mut random, &lines);
@@ -219,13 +211,10 @@ fn rows_are_decided_as_by_the_service() {
             let ask = decode(&row.message).expect("a request");
             let decided = engine.decide(row.at, None, &ask);
             let Decided {
-                plan,
-                decisions,
-                tried,
-                ..
+                plan, decisions, ..
             } = &decided;
             refused += usize::from(decided.outcomes().is_over_limit);
-            found.push((row.at, answer(&ask, plan, decisions, tried)));
+            found.push((row.at, answer(&ask, plan, decisions)));
         }
         assert_eq!(trace.bad.count, 0, "{:?}", trace.bad);
         assert_eq!(found.len(), expected.len());

@@ -169,14 +169,14 @@ pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Fail
         ask.look();
         (parts.rls.look(&ask).await, hits)
     };
-    let (plan, decisions, tried) =
+    let (plan, decisions) =
         looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
     let parts = Arc::clone(parts);
     blocking(move || {
         let ask = asked.ask()?;
         let mut report = Report::new(&plan, &ask);
         let (outcomes, is_alone) = (plan.outcomes(&decisions), parts.deployments.is_empty());
-        report.add_states(&plan, &outcomes, &tried, is_alone);
+        report.add_states(&plan, &outcomes, &decisions, is_alone);
         report.add_never(&outcomes, &hits);
         report.add_held(&outcomes, |check| parts.rls.held(&plan, check));
         let snapshot = parts.live.load();
@@ -261,13 +261,13 @@ impl Report {
         }
     }
 
-    /// Adds what the counters have now, given what becomes of looks at them, and at those of the
-    /// trials. `is_alone`: all counters are in this process.
+    /// Adds what the counters have now, given what becomes of looks at them, and the decisions on
+    /// those of the trials. `is_alone`: all counters are in this process.
     fn add_states(
         &mut self,
         plan: &Plan,
         outcomes: &Outcomes<'_>,
-        tried: &Decisions,
+        decisions: &Decisions,
         is_alone: bool,
     ) {
         let all = self.descriptors.iter_mut().zip(&outcomes.each);
@@ -284,12 +284,12 @@ impl Report {
                     !check.modes.shadow && verdict.is_some_and(|verdict| verdict.remaining == 0);
                 descriptor.live = Some(State::new(decision, planned.scale, check, is_alone));
             }
-            if let (Some(trial), Some(trials)) = (&mut descriptor.trial, &plan.trials) {
-                trial.live = trials.of_slot(index).and_then(|check| {
-                    let amount = &plan.rules.limit(trials.limit(check)).trial.as_ref()?.amount;
-                    let decision = tried.get(check.0)?;
-                    let check = &trials.checks[check];
-                    Some(State::new(decision, amount.scale, check, is_alone))
+            if let (Some(trial), Some((check, limit))) =
+                (&mut descriptor.trial, plan.trial_of(index))
+            {
+                trial.live = limit.trial.as_ref().map(|limit| {
+                    let (check, decision) = (&plan.checks[check], &decisions[check.0]);
+                    State::new(decision, limit.amount.scale, check, is_alone)
                 });
             }
         }
@@ -402,12 +402,10 @@ impl Descriptor {
 impl Tried {
     /// The trial of a descriptor, if the request is counted in one.
     fn new(plan: &Plan, slot: usize) -> Option<Self> {
-        let trials = plan.trials.as_ref()?;
-        let index = trials.of_slot(slot)?;
-        let limit = plan.rules.limit(trials.limit(index));
+        let (check, limit) = plan.trial_of(slot)?;
         Some(Self {
             amount: field(&diff::fields(&plan.rules, limit), "trial")?.to_owned(),
-            counter: String::from_utf8_lossy(trials.checks.key(&trials.checks[index])).into_owned(),
+            counter: String::from_utf8_lossy(plan.checks.key(&plan.checks[check])).into_owned(),
             live: None,
         })
     }

@@ -15,7 +15,7 @@ use crate::limits::overrides::{
     EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, above, raised,
 };
 use crate::limits::plan::key::{self, EntryText, Subject};
-use crate::limits::plan::{CheckIndex, Checks, Fate, Plan, ask_of};
+use crate::limits::plan::{CheckIndex, Fate, Plan, ask_of};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
@@ -445,7 +445,7 @@ async fn reset_ask(parts: &Parts, call: &Call, ask: &Ask<'_>) -> Result<Page, Fa
         domain: OneLine(&domain).to_string(),
         entries: ask.first().iter().map(ToString::to_string).collect(),
     };
-    if existed.is_none() && plan.trials.is_none() {
+    if existed.is_none() && plan.trial_of(0).is_none() {
         let texts = ask.first().iter().filter_map(|entry| {
             let key = str::from_utf8(entry.key).ok()?;
             Some((key, str::from_utf8(entry.value).ok()?))
@@ -477,25 +477,26 @@ impl Target<'_> {
             return Err(self.counts_nothing(&entries));
         };
         let limit = path(found.limit);
-        let counter = |checks: &Checks, existed: Result<bool, StoreError>| {
+        let counter = |check: CheckIndex, existed: Result<bool, StoreError>| {
             let existed = existed.map_err(|error| {
                 Failure::unavailable(&format!(
                     "the store did not reset the counter: {error}; try again"
                 ))
             })?;
-            Ok::<_, Failure>(checks.iter().next().map(|check| ResetCounter {
+            let key = plan.checks.key(&plan.checks[check]);
+            Ok::<_, Failure>(ResetCounter {
                 limit: limit.clone(),
-                counter: String::from_utf8_lossy(checks.key(check)).into_owned(),
-                subject: key::name(checks.key(check)),
+                counter: String::from_utf8_lossy(key).into_owned(),
+                subject: key::name(key),
                 existed,
-            }))
+            })
         };
         let mut reset = Vec::new();
         if let Some(existed) = existed {
-            reset.extend(counter(&plan.checks, existed)?);
+            reset.push(counter(CheckIndex(0), existed)?);
         }
-        if let (Some(existed), Some(trials)) = (parts.rls.reset_trial(plan).await, &plan.trials) {
-            reset.extend(counter(&trials.checks, existed)?);
+        if let Some((trial, _)) = plan.trial_of(0) {
+            reset.push(counter(trial, parts.rls.reset_counter(plan, trial).await)?);
         }
         let existed = reset.iter().any(|counter| counter.existed);
         parts

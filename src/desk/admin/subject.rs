@@ -42,8 +42,8 @@ impl CountedSubject {
     /// What its counter has now.
     pub(super) async fn counter(&self, parts: &Parts) -> Option<Decision> {
         let mut looks = self.checks().clone();
-        looks.look_only();
-        let decisions = parts.rls.look_at(&Arc::new(looks), self.is_trial).await;
+        looks.look_only(looks.total());
+        let decisions = parts.rls.look_at(&Arc::new(looks)).await;
         decisions.get(self.check.0).copied()
     }
 
@@ -63,8 +63,7 @@ impl CountedSubject {
 
     /// Where its check is.
     pub(super) fn checks(&self) -> &Checks {
-        let trials = self.plan.trials.as_ref().filter(|_| self.is_trial);
-        trials.map_or(&self.plan.checks, |trials| &trials.checks)
+        &self.plan.checks
     }
 
     /// Its exact name.
@@ -126,17 +125,15 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
         }
     };
     let is_trial = query.is("trial")?;
-    let tried = plan
-        .trials
-        .as_ref()
-        .and_then(|trials| trials.of_slot(0))
-        .filter(|_| is_trial);
     let check = match &plan.slots[0].fate {
-        Fate::Checked(_) | Fate::Unlimited if is_trial => tried.ok_or_else(|| {
-            Failure::not_found(
-                "the limit of the subject has no trial; write 'trial' in its rate_limit",
-            )
-        })?,
+        Fate::Checked(_) | Fate::Unlimited if is_trial => {
+            let (check, _) = plan.trial_of(0).ok_or_else(|| {
+                Failure::not_found(
+                    "the limit of the subject has no trial; write 'trial' in its rate_limit",
+                )
+            })?;
+            check
+        }
         Fate::Checked(checked) => checked.check,
         Fate::Unlimited => return Err(unlimited()),
         // The plan has no blocks and no exemptions.

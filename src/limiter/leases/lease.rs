@@ -142,20 +142,6 @@ impl Lease {
         }
     }
 
-    /// The turn of a request, if it is answered here. Otherwise nothing changes.
-    pub(super) fn take_at_once(
-        &mut self,
-        now: u64,
-        hits: u64,
-        terms: Terms<'_>,
-    ) -> Option<Verdict> {
-        if self.answers(now) {
-            self.take(now, hits, terms)
-        } else {
-            None
-        }
-    }
-
     /// Answers a request with hits that are held, if there are enough.
     pub(super) fn take(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> Option<Verdict> {
         if now >= self.until {

@@ -77,16 +77,6 @@ impl Bench {
 
     /// A request, as `Limiter` asks without a denial cache.
     fn request(&mut self, checks: &Checks) -> Vec<By> {
-        let at_once = (checks.len() == 1)
-            .then(|| {
-                let now = Instant::now();
-                self.leases.answer_at_once(checks, now, &self.replicas)
-            })
-            .flatten();
-        if let Some(verdict) = at_once {
-            assert!(verdict.allowed);
-            return vec![By::Lease];
-        }
         let leases = self.leases.clone();
         let Some(mut draws) = leases.begin(checks, Instant::now(), &self.replicas) else {
             let decide = |index| by(self.decide(checks, index));
@@ -99,7 +89,10 @@ impl Bench {
     fn finish(&mut self, checks: &Checks, draws: &mut Draws<'_>) -> Vec<By> {
         let mut picked = checks.indices();
         picked.retain(|index| draws.answer(*index).is_none());
-        let asked = checks.with_ahead(|index| draws.ahead(index));
+        let mut asked = checks.clone();
+        for &index in &picked {
+            asked.ask_ahead(index, draws.ahead(index));
+        }
         let mut answers = vec![Err(NOT_EXECUTED); checks.len()];
         for &index in &picked {
             answers[index.0] = self.decide(&asked, index);
@@ -137,7 +130,8 @@ impl Bench {
 
     fn at_once(&self, checks: &Checks) -> Option<Verdict> {
         let now = Instant::now();
-        self.leases.answer_at_once(checks, now, &self.replicas)
+        let draws = self.leases.begin(checks, now, &self.replicas)?;
+        draws.answer(CheckIndex(0))
     }
 
     fn held(&self, checks: &Checks) -> u64 {
@@ -409,11 +403,11 @@ async fn a_refusal_of_the_denial_cache_is_answered_from_the_lease_first() {
 async fn only_hits_that_are_held_are_answered_at_once() {
     let key = one("a");
     let new = Leases::default();
-    let replicas = ReplicaCount::new(NonZeroU32::MIN);
-    assert!(
-        new.answer_at_once(&key, Instant::now(), &replicas)
-            .is_none()
+    let (replicas, without) = (
+        ReplicaCount::new(NonZeroU32::MIN),
+        checks_with(false, LIMIT, &[("a", 1)]),
     );
+    assert!(new.begin(&without, Instant::now(), &replicas).is_none());
     assert!(new.0.table.get().is_none(), "no table for it");
     let mut bench = Bench::new().await;
     bench.requests(&key, 100);
@@ -422,7 +416,6 @@ async fn only_hits_that_are_held_are_answered_at_once() {
     for hits in [0, -1, i64::MIN, held.cast_signed() + 1, 1_001, i64::MAX] {
         assert!(bench.at_once(&of(hits)).is_none(), "{hits}");
     }
-    let without = checks_with(false, LIMIT, &[("a", 1)]);
     assert!(bench.at_once(&without).is_none());
     assert_eq!(
         bench.leases.held(&without, CheckIndex(0), Instant::now()),

@@ -24,10 +24,16 @@ pub struct CheckIndex(pub usize);
 pub type CheckIndices = SmallVec<[CheckIndex; 4]>;
 
 /// All checks of one request, in the order of its descriptors, and their keys.
+///
+/// After the checks that decide the request come its trials, in the same order. A store counts them
+/// like the others, each for itself, and only an index or [`Checks::all`] leads to one: whatever
+/// goes over the checks about the request cannot see them.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     /// Indexed by [`CheckIndex`].
     pub(super) list: SmallVec<[Check; 4]>,
+    /// How many of them are trials.
+    pub(super) trials: usize,
     /// The keys of all checks, concatenated.
     pub(super) keys: Vec<u8>,
     /// Whether a check that is over its limit keeps the others from being counted.
@@ -243,35 +249,78 @@ impl Checks {
             .map(|(index, tracking)| (*index, tracking))
     }
 
-    /// The number of checks.
+    /// Whether a check or a trial can delay a request.
+    #[must_use]
+    pub fn may_delay(&self) -> bool {
+        self.list.iter().any(|check| check.algorithm.may_delay())
+    }
+
+    /// Whether a check or a trial gives hits back.
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
+        self.list.iter().any(|check| check.hits < 0)
+    }
+
+    /// The number of checks, without trials.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.list.len()
+        self.list.len() - self.trials
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.len() == 0
     }
 
-    /// All checks, in the order of their indices.
+    /// The checks without trials, in the order of their indices.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Check> {
-        self.list.iter()
+        self.list[..self.len()].iter()
     }
 
-    /// All checks, each with its index.
+    /// The same, each with its index.
     pub fn indexed(&self) -> impl ExactSizeIterator<Item = (CheckIndex, &Check)> {
-        self.list
-            .iter()
+        self.iter()
             .enumerate()
             .map(|(index, check)| (CheckIndex(index), check))
     }
 
-    /// The indices of all checks.
+    /// The indices of the checks without trials.
     #[must_use]
     pub fn indices(&self) -> CheckIndices {
         (0..self.len()).map(CheckIndex).collect()
+    }
+
+    /// The number of checks with trials.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The indices of the checks and of the trials.
+    #[must_use]
+    pub fn all(&self) -> CheckIndices {
+        (0..self.total()).map(CheckIndex).collect()
+    }
+
+    /// The indices of the trials.
+    pub fn trials(&self) -> impl ExactSizeIterator<Item = CheckIndex> + use<> {
+        (self.len()..self.total()).map(CheckIndex)
+    }
+
+    /// Whether a check is a trial.
+    #[must_use]
+    pub fn is_trial(&self, index: CheckIndex) -> bool {
+        index.0 >= self.len()
+    }
+
+    /// The same checks, of which a refused one does not keep the others from being counted.
+    #[must_use]
+    pub fn each_for_itself(&self) -> Self {
+        Self {
+            commit: Commit::Each,
+            ..self.clone()
+        }
     }
 
     /// Whether an override blocks a descriptor of the request.
@@ -305,7 +354,7 @@ impl Checks {
     /// or none have to be decided by one server.
     #[must_use]
     pub fn is_per_second(&self, index: CheckIndex) -> bool {
-        self[index].per_second && self.commit == Commit::Each
+        self[index].per_second && (self.commit == Commit::Each || self.is_trial(index))
     }
 
     /// The number of descriptors without a check that count as quota descriptors. They are never
@@ -315,22 +364,19 @@ impl Checks {
         self.passing_quotas
     }
 
-    /// Makes looks of all checks: nothing of the request is written, no usage either, and the
-    /// answers say what is left.
-    pub fn look_only(&mut self) {
-        self.tracked.clear();
-        self.list.iter_mut().for_each(|check| check.hits = 0);
+    /// Makes looks of the first checks, which may be all with trials or without: nothing of them is
+    /// written, no usage either, and the answers say what is left.
+    pub fn look_only(&mut self, first: usize) {
+        self.tracked.retain(|(index, _)| index.0 >= first);
+        self.list[..first]
+            .iter_mut()
+            .for_each(|check| check.hits = 0);
     }
 
-    /// The same checks with more hits: so many beyond those of each request.
-    #[must_use]
-    pub fn with_ahead(&self, ahead: impl Fn(CheckIndex) -> u64) -> Self {
-        let mut checks = self.clone();
-        for (index, check) in checks.list.iter_mut().enumerate() {
-            let ahead = i64::try_from(ahead(CheckIndex(index))).unwrap_or(0);
-            check.hits = check.hits.saturating_add(ahead);
-        }
-        checks
+    /// Has a check ask for so many hits more.
+    pub fn ask_ahead(&mut self, CheckIndex(index): CheckIndex, ahead: u64) {
+        let hits = &mut self.list[index].hits;
+        *hits = hits.saturating_add_unsigned(ahead);
     }
 
     /// Whether the overall code is OVER_LIMIT, given for each check whether it is allowed: when any
@@ -340,7 +386,7 @@ impl Checks {
     #[must_use]
     pub fn is_over_limit(&self, allowed: impl Iterator<Item = bool>) -> bool {
         let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, self.is_blocked);
-        for (check, allowed) in self.list.iter().zip(allowed) {
+        for (check, allowed) in self.iter().zip(allowed) {
             let is_over = !allowed && !check.modes.shadow;
             quotas += usize::from(check.modes.quota);
             quotas_over += usize::from(check.modes.quota && is_over);
@@ -372,6 +418,7 @@ impl Checks {
         };
         Self {
             list: picked.iter().map(check).collect(),
+            trials: picked.iter().filter(|&&index| self.is_trial(index)).count(),
             keys: self.keys.clone(),
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,

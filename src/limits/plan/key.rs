@@ -277,10 +277,9 @@ pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8], com
     }
 }
 
-/// Appends the key of the counter of a trial: that of the real one with a mark before the
-/// algorithm, so that both are in the same hash slot. `key` begins as any key of the subject does.
-pub(crate) fn write_trial(out: &mut Vec<u8>, key: &[u8], algorithm: &Algorithm) {
-    out.extend_from_slice(up_to_subject(key));
+/// Appends what the key of a trial has after its subject: that of the real counter with a mark
+/// before the algorithm, so that both are in the same hash slot.
+pub(crate) fn write_trial_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(TRIAL);
     write_tag(out, algorithm);
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::key::{self, Part, Subject, SubjectEntry};
-use super::{Checked, Checks, Fate, Options, Plan, Slot, Trials};
+use super::{Checked, Checks, Fate, Options, Plan, Slot};
 use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::limits::rules::Rules;
 use crate::limits::rules::address;
@@ -82,13 +82,18 @@ impl Plan {
             &subject.tag(),
             commit,
         );
-        let trials = Trials::of_counter(&checks.keys, limit);
+        let subject = checks.keys.clone();
         let fate = in_force.amount().map_or(Fate::Unlimited, |amount| {
             key::write_tag(&mut checks.keys, &amount.algorithm);
             let key = 0..checks.keys.len();
             let check = checks.add(key, Some(in_force), amount, 0, options);
             Fate::Checked(Checked::new(check, amount))
         });
+        if let Some(trial) = fate.trial(in_force) {
+            let start = checks.keys.len();
+            checks.keys.extend(subject);
+            checks.add_trial(start, trial, 0);
+        }
         let slot = Slot {
             limit: Some(limit.id),
             row,
@@ -99,7 +104,6 @@ impl Plan {
             slots: [slot].into_iter().collect(),
             unknown_domain: false,
             checks: Arc::new(checks),
-            trials,
         }
     }
 }

@@ -39,15 +39,12 @@ fn ask<'a>(descriptors: &[(&'a str, Option<u64>)]) -> Ask<'a> {
 
 /// The trials of a plan: the key, the hits, and the number of the descriptor.
 fn trials(plan: &Plan) -> Vec<(String, i64, usize)> {
-    let text = |checks: &Checks, check| String::from_utf8_lossy(checks.key(check)).into_owned();
-    plan.trials
-        .iter()
-        .flat_map(|trials| {
-            trials
-                .iter()
-                .map(|(_, check, of)| (text(&trials.checks, check), check.hits, of.slot))
-        })
-        .collect()
+    let of = |(index, slot, _)| {
+        let check = &plan.checks[index];
+        let key = String::from_utf8_lossy(plan.checks.key(check)).into_owned();
+        (key, check.hits, slot)
+    };
+    plan.trials().map(of).collect()
 }
 
 fn plan(file: &str, descriptors: &[(&str, Option<u64>)]) -> Plan {
@@ -96,33 +93,28 @@ fn a_trial_has_the_key_of_its_limit_with_a_mark_and_the_hits_of_the_request() {
             .windows(3)
             .any(|part| part == b"}tr"))
     );
-    let trials = plan.trials.as_ref().expect("trials");
-    assert_eq!(
-        (trials.of_slot(0), trials.of_slot(2)),
-        (None, Some(CheckIndex(1)))
-    );
+    let checks = &plan.checks;
+    assert_eq!(checks.total(), 8);
+    assert!(checks.trials().all(|index| checks.is_trial(index)));
+    let of_slot = |slot| plan.trial_of(slot).map(|(check, _)| check);
+    assert_eq!((of_slot(0), of_slot(2)), (None, Some(CheckIndex(5))));
+    let (first, last) = (CheckIndex(4), CheckIndex(7));
     assert!(
-        trials.checks[CheckIndex(3)].per_second && !trials.checks[CheckIndex(0)].per_second,
+        checks[last].per_second && !checks[first].per_second,
         "the unit is that of the trial"
     );
-    let tracking = trials
-        .checks
-        .tracking(CheckIndex(3))
-        .expect("its limit has usage");
-    assert!(tracking.is_trial && trials.checks.tracking(CheckIndex(0)).is_none());
+    let tracking = checks.tracking(last).expect("its limit has usage");
+    assert!(tracking.is_trial && checks.tracking(first).is_none());
     let mut record = Vec::new();
-    key::write_usage(
-        trials.checks.key(&trials.checks[CheckIndex(3)]),
-        &mut record,
-    );
+    key::write_usage(checks.key(&checks[last]), &mut record);
     assert_eq!(record, b"x:w1{d|s=/ab}trus");
-    assert!(self::plan(FILE, &[("b", None)]).trials.is_none());
+    assert!(trials(&self::plan(FILE, &[("b", None)])).is_empty());
 }
 
 #[test]
 fn a_descriptor_without_its_limit_has_no_trial() {
     assert!(
-        plan(FILE, &[("a", None), ("c", None)]).trials.is_none(),
+        trials(&plan(FILE, &[("a", None), ("c", None)])).is_empty(),
         "it is replaced"
     );
     let mut own = ask(&[]);
@@ -137,12 +129,8 @@ fn a_descriptor_without_its_limit_has_no_trial() {
         unit_multiplier: 1,
     });
     own.close(descriptor);
-    assert!(
-        Plan::new(&Arc::new(rules_of(FILE)), &own, &Options::default())
-            .trials
-            .is_none(),
-        "the request brings a limit along"
-    );
+    let plan = Plan::new(&Arc::new(rules_of(FILE)), &own, &Options::default());
+    assert!(trials(&plan).is_empty(), "the request brings a limit along");
 }
 
 #[test]
@@ -168,17 +156,17 @@ fn what_operators_decide_does_not_reach_a_trial_and_a_raise_does_not_change_it()
         assert_eq!(slots(&with(FILE, kind, "u")), [0], "{kind}");
     }
     let raised = with(FILE, "raise", "a");
-    let trial = &raised.trials.as_ref().expect("trials").checks[CheckIndex(0)];
+    let (trial, _) = raised.trial_of(0).expect("a trial");
     assert_eq!(
         (
             raised.checks[CheckIndex(0)].algorithm.capacity(),
-            trial.algorithm.capacity()
+            raised.checks[trial].algorithm.capacity()
         ),
         (50, 3)
     );
     let whole = FILE.replace("domain: d\n", "domain: d\ncommit: all_or_none\n");
     assert!(
-        with(&whole, "block", "a").trials.is_none(),
+        trials(&with(&whole, "block", "a")).is_empty(),
         "nothing of the request is counted"
     );
     assert_eq!(slots(&with(&whole, "exempt", "a")), [1]);

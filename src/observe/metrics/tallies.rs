@@ -23,8 +23,8 @@ use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::concurrency::Gauge;
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
-use crate::core::verdict::{Answers, Decision, StoreError};
-use crate::limits::plan::{By, Check, Outcomes, Plan, Trials};
+use crate::core::verdict::{Decision, Decisions, StoreError};
+use crate::limits::plan::{By, Check, Outcomes, Plan};
 use crate::limits::rules::limit::{Level, Limit, LimitId};
 use crate::limits::rules::{Domain, Rules};
 use crate::net::clock;
@@ -436,15 +436,15 @@ impl Tallies {
     }
 
     /// Counts the store's answers to the trials of a request.
-    pub fn observe_trials(&self, core: Core, trials: &Trials, answers: &Answers) {
-        let of = |id: LimitId| self.of_limit(id)?.trial.as_deref();
-        trials::observe(
-            of,
-            core,
-            trials,
-            answers,
-            self.metrics.options.near_limit_ratio,
-        );
+    pub fn observe_trials(&self, core: Core, plan: &Plan, decisions: &Decisions) {
+        let near_limit_ratio = self.metrics.options.near_limit_ratio;
+        for (index, _, limit) in plan.trials() {
+            let series = self.of_limit(limit.id).and_then(|all| all.trial.as_ref());
+            if let Some(series) = series {
+                let check = &plan.checks[index];
+                trials::observe(series, core, check, &decisions[index.0], near_limit_ratio);
+            }
+        }
     }
 
     fn of_limit(&self, id: LimitId) -> Option<&Counters> {

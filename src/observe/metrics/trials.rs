@@ -6,9 +6,8 @@ use super::cells::{Cells, Core};
 use super::exposition::Exposition;
 use super::families;
 use super::partition::partition;
-use crate::core::verdict::{Answers, StoreError, Verdict};
-use crate::limits::plan::{Check, Trials};
-use crate::limits::rules::limit::LimitId;
+use crate::core::verdict::Decision;
+use crate::limits::plan::Check;
 
 /// The values of the label `outcome`, in the order of their counters, which come first.
 const OUTCOMES: [&str; 3] = ["ok", "over_limit", "not_counted"];
@@ -23,33 +22,18 @@ const COUNTERS: usize = OVER_LIMIT_HITS + 1;
 /// The counters of one trial.
 pub(super) type TrialSeries = Cells<COUNTERS>;
 
-/// Counts the store's answers to the trials of a request.
-pub(super) fn observe<'s>(
-    series: impl Fn(LimitId) -> Option<&'s TrialSeries>,
+/// Counts a trial: by the store's verdict, if it gave one.
+pub(super) fn observe(
+    series: &TrialSeries,
     core: Core,
-    trials: &Trials,
-    answers: &Answers,
+    check: &Check,
+    decision: &Decision,
     near_limit_ratio: f32,
 ) {
-    for ((_, check, of), answer) in trials.iter().zip(&answers.checks) {
-        if let Some(series) = series(of.limit) {
-            for (counter, count) in counts(check, answer, near_limit_ratio) {
-                series.add(core, counter, count);
-            }
-        }
-    }
-}
-
-/// What one check adds.
-fn counts(
-    check: &Check,
-    answer: &Result<Verdict, StoreError>,
-    near_limit_ratio: f32,
-) -> [(usize, u64); 3] {
     let asked = u64::try_from(check.hits).unwrap_or_default();
-    let (outcome, over) = match answer {
-        Err(_) => (NOT_COUNTED, 0),
-        Ok(verdict) => {
+    let (outcome, over) = match decision.verdict() {
+        None => (NOT_COUNTED, 0),
+        Some(verdict) => {
             let over = if asked > 0 {
                 partition(&check.algorithm, near_limit_ratio, asked, verdict).over
             } else {
@@ -58,7 +42,9 @@ fn counts(
             (if verdict.allowed { OK } else { OVER_LIMIT }, over)
         }
     };
-    [(outcome, 1), (HITS, asked), (OVER_LIMIT_HITS, over)]
+    for (counter, count) in [(outcome, 1), (HITS, asked), (OVER_LIMIT_HITS, over)] {
+        series.add(core, counter, count);
+    }
 }
 
 /// Adds the counters of a trial.

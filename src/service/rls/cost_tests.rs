@@ -101,13 +101,12 @@ fn a_usual_request_costs_three_allocations() {
     }
 }
 
-/// Further ones for trials: the list of them, their checks and their keys, and the call that asks
-/// the store twice.
+/// Trials are checks of the same request: there are more of them, and their keys are longer.
 #[test]
 fn only_requests_with_trials_cost_more() {
     assert_eq!(
         [1, 3, 10].map(|descriptors| decided(TRIED, descriptors)),
-        [7, 8, 25]
+        [4, 8, 15]
     );
 }
 

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
 use crate::core::time::{Period, Rate, Span, Unit};
-use crate::limits::plan::Modes;
+use crate::limits::plan::{Check, Modes};
 
 const START: Arrival = Arrival {
     now: Micros(1_800_000_000_000_000),

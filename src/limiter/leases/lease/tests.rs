@@ -254,10 +254,6 @@ impl<'s> World<'s> {
         let (began, terms) = (self.clock(replica), self.terms(limit));
         let hits = hits.min(terms.limit);
         let lease = &mut self.replicas[replica].leases[limit];
-        // As `Limiter` asks for a request of one check.
-        if lease.take_at_once(began, hits, terms).is_some() {
-            return self.admit_held(replica, limit, hits);
-        }
         match lease.turn(began, hits, terms) {
             Turn::Held(_) => self.admit_held(replica, limit, hits),
             Turn::Ask { draws, .. } if trip == Trip::Refused => {
@@ -639,7 +635,13 @@ fn step(lease: &mut Lease, line: &str, terms: Terms<'_>) -> String {
             Turn::Ask { ahead, draws } => format!("ask {ahead} {}", u8::from(draws)),
         },
         "take" => answer(lease.take(numbers.next(), numbers.next(), terms)),
-        "take_at_once" => answer(lease.take_at_once(numbers.next(), numbers.next(), terms)),
+        // A turn that nothing follows unless it is answered.
+        "take_at_once" => {
+            let (now, hits) = (numbers.next(), numbers.next());
+            let is_answered = lease.answers(now);
+            let take = |lease: &mut Lease| lease.take(now, hits, terms);
+            answer(Some(lease).filter(|_| is_answered).and_then(take))
+        }
         "drawn" => {
             let times = (numbers.next(), numbers.next());
             let hits = (numbers.next(), numbers.next());

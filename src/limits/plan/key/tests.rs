@@ -24,15 +24,17 @@ fn keys_read_well_and_stay_short() {
     };
     let key = |value: &[u8]| key_of(value, Commit::Each);
     assert_eq!(key(b"/x?y=1"), b"pw1{shop|user=42|path=/x?y%3d1}fw60");
-    let mut trial = Vec::new();
-    write_trial(&mut trial, &key(b"/x"), &algorithm);
-    assert_eq!(trial, b"pw1{shop|user=42|path=/x}trfw60");
+    let trial = |counter: &[u8]| {
+        let mut trial = up_to_subject(counter).to_vec();
+        write_trial_tag(&mut trial, &algorithm);
+        trial
+    };
+    assert_eq!(trial(&key(b"/x")), b"pw1{shop|user=42|path=/x}trfw60");
     assert!(key(&vec![0xff; 1 << 20]).len() < 128);
     // The domain is the hash tag of all keys.
     let of_domain = key_of(b"/x", Commit::AllOrNone);
     assert_eq!(of_domain, b"pw1{shop}|user=42|path=/x}fw60");
-    trial.clear();
-    write_trial(&mut trial, &of_domain, &algorithm);
+    let trial = trial(&of_domain);
     assert_eq!(trial, b"pw1{shop}|user=42|path=/x}trfw60");
     let mut record = Vec::new();
     write_usage(&trial, &mut record);

@@ -111,8 +111,7 @@ impl<'r> Batch<'r> {
         for (index, &request) in batch.requests.iter().enumerate() {
             // All checks of a request that gives back go by script, so that its checks on one key
             // keep their order.
-            let by_script = batch_options.fixed_windows_by_script
-                || request.checks.iter().any(|check| check.hits < 0);
+            let by_script = batch_options.fixed_windows_by_script || request.checks.gives_back();
             for (pick, &picked) in request.picked.iter().enumerate() {
                 let check = &request.checks[picked];
                 let encoding = match window_without_script(&request.checks, check) {
