@@ -69,12 +69,12 @@ pub use self::topology::status::{Diagnostic, InfoReport, ServerStatus};
 pub use self::usage::{MOST_LISTED_AT_ONCE, UsageClient, UsageCounts, WRITES_PER_SECOND};
 pub use self::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
 use self::wire::hash_slot::Redirect;
-use self::wire::request::Reply;
 pub use self::wire::request::{CheckPosition, Request, TRACKED_WEIGHT};
+use self::wire::request::{Picked, PickedChecks, Reply};
 use super::Budget;
 use crate::core::lock;
 use crate::core::verdict::{Answers, StoreError};
-use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::limits::plan::{CheckIndex, Checks};
 use crate::limits::rules::Commit;
 
 /// The wait before a check is sent again after TRYAGAIN. A slot of few keys has migrated by then.
@@ -101,19 +101,12 @@ struct WorkerLanes {
     supervisor: Option<JoinHandle<()>>,
 }
 
-/// The checks of a request that were sent to one server, until its reply comes.
-struct PendingReply {
+/// A [`Request`] that was sent, until its reply comes.
+struct Sent {
     node: Arc<Node>,
-    sent_at: Instant,
-    picked: CheckIndices,
+    at: Instant,
+    picked: PickedChecks,
     receiver: oneshot::Receiver<Reply>,
-}
-
-/// The checks of a request for one server.
-struct NodeGroup {
-    node: Arc<Node>,
-    is_asking: bool,
-    picked: CheckIndices,
 }
 
 /// A check, and the redirect that names its server; without one, the slot map does.
@@ -207,17 +200,17 @@ impl WorkerLanes {
         budget: Budget,
         picked: &[RoutedCheck],
         answers: &mut Answers,
-    ) -> SmallVec<[PendingReply; 1]> {
+    ) -> SmallVec<[Sent; 1]> {
         if checks.has_holders() {
             self.deployment.has_holders.store(true, Ordering::Relaxed);
         }
         let map = self.deployment.map_by(budget.deadline).await;
-        let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
+        let mut parts: SmallVec<[(Sent, Request); 1]> = SmallVec::new();
         for (index, redirect) in picked {
-            let is_asking = redirect.as_ref().is_some_and(|redirect| redirect.is_ask);
+            let slot = map.slot(checks.key(&checks[*index]));
             let owner = match redirect {
                 Some(redirect) => self.deployment.redirected(redirect),
-                None => map.owner(checks.key(&checks[*index])).cloned(),
+                None => map.owner(slot).cloned(),
             };
             let node = match owner {
                 Ok(node) => node,
@@ -226,38 +219,38 @@ impl WorkerLanes {
                     continue;
                 }
             };
-            let is_same =
-                |group: &&mut NodeGroup| group.node.id == node.id && group.is_asking == is_asking;
-            match groups.iter_mut().find(is_same) {
-                Some(group) => group.picked.push(*index),
-                None => groups.push(NodeGroup {
-                    node,
-                    is_asking,
-                    picked: CheckIndices::from_slice(&[*index]),
-                }),
-            }
-        }
-        let mut pending = SmallVec::new();
-        for group in groups {
-            let (mut request, receiver) = Request::new(checks, group.picked.clone(), budget);
-            request.is_asking = group.is_asking;
-            let reply = PendingReply {
-                node: group.node,
-                sent_at: request.since,
-                picked: group.picked,
-                receiver,
+            let is_asking = redirect.as_ref().is_some_and(|redirect| redirect.is_ask);
+            let is_same = |(sent, request): &(Sent, Request)| {
+                sent.node.id == node.id && request.is_asking == is_asking
             };
-            let admitted = reply.node.admit(budget).map_err(StoreError::NotExecuted);
-            match admitted.and_then(|()| self.lanes(&reply.node).send(request)) {
-                Ok(()) => pending.push(reply),
+            let at = parts.iter().position(is_same).unwrap_or_else(|| {
+                let (request, receiver) = Request::new(checks, is_asking, budget);
+                let sent = Sent {
+                    node,
+                    at: request.since,
+                    picked: PickedChecks::new(),
+                    receiver,
+                };
+                parts.push((sent, request));
+                parts.len() - 1
+            });
+            let index = *index;
+            parts[at].1.picked.push(Picked { index, slot });
+        }
+        let mut all_sent = SmallVec::new();
+        for (mut sent, request) in parts {
+            sent.picked.clone_from(&request.picked);
+            let admitted = sent.node.admit(budget).map_err(StoreError::NotExecuted);
+            match admitted.and_then(|()| self.lanes(&sent.node).send(request)) {
+                Ok(()) => all_sent.push(sent),
                 Err(error) => {
-                    for index in reply.picked {
+                    for Picked { index, .. } in sent.picked {
                         answers.checks[index.0] = Err(error);
                     }
                 }
             }
         }
-        pending
+        all_sent
     }
 }
 
@@ -269,7 +262,7 @@ impl Drop for WorkerLanes {
     }
 }
 
-impl PendingReply {
+impl Sent {
     /// Waits for the reply and writes its answers to `answers`. Returns the checks that may be sent
     /// again, each with its route.
     async fn wait(self, budget: Budget, answers: &mut Answers) -> SmallVec<[RoutedCheck; 4]> {
@@ -278,13 +271,13 @@ impl PendingReply {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => failed(error::IO),
             Err(_) => {
-                self.node.record_timeout(self.sent_at, budget);
+                self.node.record_timeout(self.at, budget);
                 failed(error::TIMEOUT)
             }
         };
         answers.now = answers.now.max(reply.now);
         let mut again = SmallVec::new();
-        for (&index, answer) in self.picked.iter().zip(&reply.answers) {
+        for (&Picked { index, .. }, answer) in self.picked.iter().zip(&reply.answers) {
             answers.checks[index.0] = *answer;
             if answer.is_err_and(error::is_retryable) {
                 let mut redirects = reply.redirects.iter();
@@ -384,7 +377,7 @@ impl Redis {
         answers: &mut Answers,
     ) {
         for attempt in 0..2 {
-            let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
+            let mut sent: SmallVec<[Sent; 1]> = SmallVec::new();
             for worker_lanes in std::iter::once(&self.main).chain(&self.per_second) {
                 let is_own = |(index, _): &&RoutedCheck| {
                     std::ptr::eq(self.worker_lanes(checks, *index), &raw const **worker_lanes)
@@ -392,12 +385,12 @@ impl Redis {
                 let own: SmallVec<[RoutedCheck; 4]> =
                     picked.iter().filter(is_own).cloned().collect();
                 if !own.is_empty() {
-                    pending.extend(worker_lanes.send(checks, budget, &own, answers).await);
+                    sent.extend(worker_lanes.send(checks, budget, &own, answers).await);
                 }
             }
             picked.clear();
-            for reply in pending {
-                picked.extend(reply.wait(budget, answers).await);
+            for sent in sent {
+                picked.extend(sent.wait(budget, answers).await);
             }
             if picked.is_empty() || attempt > 0 {
                 return;

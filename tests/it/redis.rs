@@ -178,7 +178,12 @@ impl ScriptCall<'_> {
     }
 
     pub fn usage(&self, reply: &Value) -> Vec<Option<Summary>> {
-        self.with(|call| call.usage(reply))
+        let mut notes = Notes::default();
+        let mut answers = vec![Err(StoreError::Unknown("unanswered")); self.len()];
+        self.with(|call| call.read(reply, &mut answers, &mut notes))
+            .expect("a good reply");
+        let tracked = notes.usage.into_iter().map(|(_, summary)| summary);
+        tracked.chain(notes.refused).collect()
     }
 }
 

@@ -66,7 +66,7 @@ impl Direct {
         mut write: impl FnMut(&mut CommandBuffer),
     ) -> Result<Vec<Value>, StoreError> {
         let map = self.deployment.map_by(deadline).await;
-        let owner = Arc::clone(map.owner(key).map_err(StoreError::NotExecuted)?);
+        let owner = Arc::clone(map.owner(map.slot(key)).map_err(StoreError::NotExecuted)?);
         let replies = self.query_node(&owner, deadline, &mut write).await?;
         let Some(redirect) = redirect(&replies) else {
             return Ok(replies);

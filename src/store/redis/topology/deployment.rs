@@ -307,7 +307,7 @@ impl Deployment {
             map.find(address).map(|index| map.node(index))
         } else {
             self.map_invalidated.notify_one();
-            let owner = map.slot_owner(slot);
+            let owner = map.owner(slot).ok();
             owner.filter(|owner| owner.has_address(address))
         };
         if let Some(node) = known {

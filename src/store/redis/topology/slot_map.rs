@@ -56,24 +56,22 @@ impl SlotMap {
         }
     }
 
-    /// The owner of a key.
-    ///
-    /// # Errors
-    /// `no_primary` if no node is known, `clusterdown` if no node of the cluster owns the key's
-    /// slot.
-    pub(crate) fn owner(&self, key: &[u8]) -> Result<&Arc<Node>, &'static str> {
-        match self.owners {
-            None => self.nodes.first().ok_or(error::NO_PRIMARY),
-            Some(_) => self
-                .slot_owner(hash_slot::of(key))
-                .ok_or(error::CLUSTER_DOWN),
-        }
+    /// The slot of a key; 0 without a cluster.
+    pub(crate) fn slot(&self, key: &[u8]) -> Slot {
+        self.owners.as_ref().map_or(0, |_| hash_slot::of(key))
     }
 
-    /// The owner of a slot; `None` if it has none or there is no cluster.
-    pub(crate) fn slot_owner(&self, slot: Slot) -> Option<&Arc<Node>> {
-        let owner = self.owners.as_ref()?.get(usize::from(slot))?;
-        self.nodes.get(usize::from(owner.0))
+    /// The owner of a slot.
+    ///
+    /// # Errors
+    /// `no_primary` if no node is known, `clusterdown` if no node of the cluster owns the slot.
+    pub(crate) fn owner(&self, slot: Slot) -> Result<&Arc<Node>, &'static str> {
+        let Some(owners) = &self.owners else {
+            return self.nodes.first().ok_or(error::NO_PRIMARY);
+        };
+        let owner = owners.get(usize::from(slot));
+        let owner = owner.and_then(|owner| self.nodes.get(usize::from(owner.0)));
+        owner.ok_or(error::CLUSTER_DOWN)
     }
 
     /// Makes a node the owner of a range of slots. A range beyond the last slot changes nothing.
@@ -131,6 +129,9 @@ impl SlotMap {
         key: impl Fn(u32) -> Vec<u8>,
     ) -> Option<Vec<u8>> {
         let mut keys = (0..SLOTS as u32).map(key);
-        keys.find(|key| self.owner(key).is_ok_and(|owner| is_owner(owner)))
+        keys.find(|key| {
+            self.owner(self.slot(key))
+                .is_ok_and(|owner| is_owner(owner))
+        })
     }
 }

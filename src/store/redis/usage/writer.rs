@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::UsageClient;
 use crate::core::time::Micros;
-use crate::core::usage::{Order, Tracking};
+use crate::core::usage::{Order, Summary, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key;
 use crate::store::redis::error;
@@ -127,8 +127,8 @@ impl UsageClient {
             outcome = self.run_script(&call, ScriptRef::ByText, deadline).await;
         }
         match outcome {
-            Ok(reply) => {
-                for ((record, tracking, hits), summary) in refused.iter().zip(call.usage(&reply)) {
+            Ok(summaries) => {
+                for ((record, tracking, hits), summary) in refused.iter().zip(summaries) {
                     match summary {
                         Some(summary) => queue.note_record(record.clone(), tracking, summary),
                         // The key is of another type.
@@ -153,7 +153,7 @@ impl UsageClient {
         call: &Call<'_>,
         script_ref: ScriptRef,
         deadline: Instant,
-    ) -> Result<Value, StoreError> {
+    ) -> Result<Vec<Option<Summary>>, StoreError> {
         let Some(first) = call.refused.first() else {
             return Err(StoreError::NotExecuted(error::PROTOCOL));
         };
@@ -163,8 +163,9 @@ impl UsageClient {
         });
         let reply = replies.await?.into_iter().next();
         let reply = reply.ok_or(StoreError::Unknown(error::PROTOCOL))?;
-        call.read(&reply, &mut [], &mut Notes::default())?;
-        Ok(reply)
+        let mut notes = Notes::default();
+        call.read(&reply, &mut [], &mut notes)?;
+        Ok(notes.refused)
     }
 
     /// Writes the totals of subjects of one limit, and trims its index.

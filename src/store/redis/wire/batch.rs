@@ -18,10 +18,11 @@ use smallvec::SmallVec;
 
 use super::call::{Call, ClockReading, ScriptRef, longest_jitter, write_key};
 use super::commands::CommandBuffer;
-use super::hash_slot::{self, Slot};
+use super::hash_slot::Slot;
 use super::known_ttls::{CounterKey, KnownTtls};
 use super::request::{CheckPosition, Reply, Request};
 use crate::core::algorithm::{Algorithm, FixedWindow};
+use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{Check, CheckIndex, Checks};
 use crate::limits::rules::Commit;
@@ -62,14 +63,21 @@ pub(crate) struct Batch<'r> {
 /// script.
 #[derive(Clone, Debug)]
 struct CommandGroup {
+    way: Way,
+    /// Those of a call in the order of the requests, so that the checks of one request stand
+    /// together; others by counter, so that hits on one counter do.
+    checks: Vec<CheckPosition>,
+}
+
+/// How checks are sent. Those that are sent in the same way may be in one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
     encoding: Encoding,
+    /// The one hash slot of their keys, where that matters.
     slot: Slot,
     is_asking: bool,
     /// See [`Call::crosses_slots`].
     crosses_slots: bool,
-    /// Those of a call in the order of the requests, so that the checks of one request stand
-    /// together; others by counter, so that hits on one counter do.
-    checks: Vec<CheckPosition>,
 }
 
 /// A command on a counter: one look, or one INCRBY for hits that follow each other on it.
@@ -93,6 +101,20 @@ enum Encoding {
     Script(ScriptRef),
 }
 
+impl BatchOptions {
+    fn way(&self, encoding: Encoding, slot: Slot, is_asking: bool) -> Way {
+        let is_script = matches!(encoding, Encoding::Script(_));
+        let crosses_slots = self.crosses_slots && is_script && !is_asking;
+        let has_slot = self.by_slot && encoding != Encoding::Plain && !crosses_slots;
+        Way {
+            encoding,
+            slot: if has_slot { slot } else { 0 },
+            is_asking,
+            crosses_slots,
+        }
+    }
+}
+
 impl<'r> Batch<'r> {
     /// The commands for all of `requests`. `now` numbers the windows; the counters in `known_ttls` take
     /// plain commands.
@@ -112,64 +134,32 @@ impl<'r> Batch<'r> {
             // All checks of a request that gives back go by script, so that its checks on one key
             // keep their order.
             let by_script = batch_options.fixed_windows_by_script || request.checks.gives_back();
+            // Of a slot that is being migrated the node may have some keys and not others, and
+            // would refuse all of a group with TRYAGAIN.
+            let is_alone = request.is_asking && request.checks.commit == Commit::Each;
             for (pick, &picked) in request.picked.iter().enumerate() {
-                let check = &request.checks[picked];
-                let encoding = match window_without_script(&request.checks, check) {
-                    Some(fixed) if !by_script && request.checks.tracking(picked).is_none() => {
-                        // ASKING covers one command or one transaction: in a slot that is being
-                        // migrated INCRBY and EXPIRE have to go together. A look has to keep its
-                        // place among the hits of its request on the same counter, and so takes
-                        // their encoding.
-                        let is_lone_look =
-                            check.hits == 0 && !request.hits(request.checks.key(check));
-                        let is_plain = !request.is_asking
-                            && (is_lone_look
-                                || known_ttls.knows(batch.counter(&request.checks, check, fixed)));
-                        if is_plain {
-                            Encoding::Plain
-                        } else {
-                            Encoding::Transaction
-                        }
-                    }
-                    _ => Encoding::Script(ScriptRef::ByHash),
-                };
-                let crosses_slots = batch_options.crosses_slots
-                    && !request.is_asking
-                    && encoding == Encoding::Script(ScriptRef::ByHash);
-                let has_slot =
-                    batch_options.by_slot && encoding != Encoding::Plain && !crosses_slots;
-                let slot = if has_slot {
-                    hash_slot::of(request.checks.key(check))
+                let encoding = if by_script {
+                    Encoding::Script(ScriptRef::ByHash)
                 } else {
-                    0
+                    encoding(request, picked.index, now.time, known_ttls)
                 };
+                let way = batch_options.way(encoding, picked.slot, request.is_asking);
                 let position = CheckPosition {
                     request: index,
                     pick,
                 };
-                // Of a slot that is being migrated the node may have some keys and not others, and
-                // would refuse all of a group with TRYAGAIN.
-                let is_alone = request.is_asking && request.checks.commit == Commit::Each;
-                let belongs = |group: &&mut CommandGroup| {
-                    group.encoding == encoding
-                        && group.slot == slot
-                        && group.is_asking == request.is_asking
-                        && group.crosses_slots == crosses_slots
-                        && !is_alone
-                };
-                match batch.groups.iter_mut().find(belongs) {
+                let mut groups = batch.groups.iter_mut();
+                match groups.find(|group| group.way == way && !is_alone) {
                     Some(group) => group.checks.push(position),
                     None => {
-                        let likely = if has_slot { 1 } else { batch.requests.len() };
+                        let likely = if way.slot == 0 {
+                            batch.requests.len()
+                        } else {
+                            1
+                        };
                         let mut checks = Vec::with_capacity(likely);
                         checks.push(position);
-                        batch.groups.push(CommandGroup {
-                            encoding,
-                            slot,
-                            is_asking: request.is_asking,
-                            crosses_slots,
-                            checks,
-                        });
+                        batch.groups.push(CommandGroup { way, checks });
                     }
                 }
             }
@@ -191,7 +181,7 @@ impl<'r> Batch<'r> {
             )
         };
         for group in &mut self.groups {
-            if group.checks.len() > 1 && !matches!(group.encoding, Encoding::Script(_)) {
+            if group.checks.len() > 1 && !matches!(group.way.encoding, Encoding::Script(_)) {
                 group
                     .checks
                     .sort_unstable_by(|one, other| key(one).cmp(&key(other)));
@@ -212,67 +202,55 @@ impl<'r> Batch<'r> {
     /// `None` when there are none, or when a reply broke the protocol: the next replies on that
     /// connection may belong to earlier commands.
     pub(crate) fn calls_to_resend(&self, replies: &[Reply]) -> Option<Self> {
-        if broke_protocol(replies) {
-            return None;
-        }
         let no_script = Err(StoreError::NotExecuted(error::NO_SCRIPT));
-        let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
-        for group in &self.groups {
+        let refused = self.groups.iter().filter(|group| {
             let CheckPosition { request, pick } = group.checks[0];
-            if group.encoding == Encoding::Script(ScriptRef::ByHash)
+            group.way.encoding == Encoding::Script(ScriptRef::ByHash)
                 && replies[request].answers[pick] == no_script
-            {
-                // EVAL puts the text into Redis's cache, so that the calls behind it find it.
-                let is_same = |other: &CommandGroup| other.crosses_slots == group.crosses_slots;
-                let script_ref = if groups.iter().any(is_same) {
-                    ScriptRef::ByHash
-                } else {
-                    ScriptRef::ByText
-                };
-                groups.push(CommandGroup {
-                    encoding: Encoding::Script(script_ref),
-                    ..group.clone()
-                });
-            }
-        }
-        self.again(groups, self.now)
+        });
+        // EVAL puts the text into Redis's cache, so that the calls behind it find it.
+        let mut has_text = [false; 2];
+        let groups = refused.map(|group| {
+            let has_text = &mut has_text[usize::from(group.way.crosses_slots)];
+            let script_ref = match std::mem::replace(has_text, true) {
+                true => ScriptRef::ByHash,
+                false => ScriptRef::ByText,
+            };
+            group.sent_as(script_ref)
+        });
+        self.again(replies, groups, self.now)
     }
 
     /// The checks that a call across slots did not execute, each in a call of its own with its key
     /// declared; those of a request that commits all or none stay together. `None` when there are
     /// none, or when a reply broke the protocol.
     pub(crate) fn calls_by_slot(&self, replies: &[Reply]) -> Option<Self> {
-        if broke_protocol(replies) {
-            return None;
-        }
         let is_refused = |at: &CheckPosition| {
             replies[at.request].answers[at.pick].is_err_and(error::needs_own_call)
         };
-        let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
-        for group in self.groups.iter().filter(|group| group.crosses_slots) {
-            for checks in group
+        let across = self.groups.iter().filter(|group| group.way.crosses_slots);
+        let of_requests = across.flat_map(|group| {
+            group
                 .checks
                 .chunk_by(|one, other| one.request == other.request)
-            {
-                let together = match self.requests[checks[0].request].checks.commit {
-                    Commit::Each => 1,
-                    Commit::AllOrNone => checks.len(),
-                };
-                let parts = checks.chunks(together);
-                groups.extend(
-                    parts
-                        .filter(|part| part.iter().all(is_refused))
-                        .map(|part| CommandGroup {
-                            encoding: Encoding::Script(ScriptRef::ByHash),
-                            slot: 0,
-                            is_asking: false,
-                            crosses_slots: false,
-                            checks: part.to_vec(),
-                        }),
-                );
-            }
-        }
-        self.again(groups, self.now)
+        });
+        let parts = of_requests.flat_map(|checks| {
+            checks.chunks(match self.requests[checks[0].request].checks.commit {
+                Commit::Each => 1,
+                Commit::AllOrNone => checks.len(),
+            })
+        });
+        let refused = parts.filter(|part| part.iter().all(is_refused));
+        let groups = refused.map(|part| CommandGroup {
+            way: Way {
+                encoding: Encoding::Script(ScriptRef::ByHash),
+                slot: 0,
+                is_asking: false,
+                crosses_slots: false,
+            },
+            checks: part.to_vec(),
+        });
+        self.again(replies, groups, self.now)
     }
 
     /// The checks that the script refused as late although their callers still have time, by a new
@@ -286,35 +264,34 @@ impl<'r> Batch<'r> {
         let is_late = |at: &CheckPosition| {
             replies[at.request].answers[at.pick] == Err(StoreError::NotExecuted(error::LATE))
         };
-        if broke_protocol(replies)
-            || !self
-                .groups
-                .iter()
-                .flat_map(|group| &group.checks)
-                .any(is_late)
-        {
-            return None;
-        }
-        let now = now()?;
-        let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
-        for group in &self.groups {
-            let has_time = |at: &&CheckPosition| {
-                is_late(at) && self.requests[at.request].budget.deadline > now.at
-            };
-            let checks: Vec<_> = group.checks.iter().filter(has_time).copied().collect();
-            if !checks.is_empty() {
-                groups.push(CommandGroup {
-                    encoding: Encoding::Script(ScriptRef::ByHash),
-                    checks,
-                    ..group.clone()
-                });
-            }
-        }
-        self.again(groups, now)
+        let mut all = self.groups.iter().flat_map(|group| &group.checks);
+        let now = all.any(is_late).then(now)??;
+        let has_time = |at: &CheckPosition| self.requests[at.request].budget.deadline > now.at;
+        let groups = self.groups.iter().map(|group| {
+            let mut group = group.sent_as(ScriptRef::ByHash);
+            group.checks.retain(|at| is_late(at) && has_time(at));
+            group
+        });
+        self.again(
+            replies,
+            groups.filter(|group| !group.checks.is_empty()),
+            now,
+        )
     }
 
-    /// These groups of the same requests; `None` if there are none.
-    fn again(&self, groups: SmallVec<[CommandGroup; 2]>, now: ClockReading) -> Option<Self> {
+    /// These groups of the same requests. `None` if there are none, or if a reply broke the
+    /// protocol: the next replies on its connection may belong to earlier commands.
+    fn again(
+        &self,
+        replies: &[Reply],
+        groups: impl Iterator<Item = CommandGroup>,
+        now: ClockReading,
+    ) -> Option<Self> {
+        let mut answers = replies.iter().flat_map(|reply| &reply.answers);
+        if answers.any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
+            return None;
+        }
+        let groups: SmallVec<[CommandGroup; 2]> = groups.collect();
         (!groups.is_empty()).then(|| Self {
             requests: self.requests.clone(),
             groups,
@@ -326,10 +303,10 @@ impl<'r> Batch<'r> {
     /// Encodes all commands.
     pub(crate) fn write(&self, out: &mut CommandBuffer) {
         for group in &self.groups {
-            if group.is_asking {
+            if group.way.is_asking {
                 out.push([b"ASKING"]);
             }
-            match group.encoding {
+            match group.way.encoding {
                 Encoding::Plain => {
                     out.push([b"TIME"]);
                     self.write_counts(group, out);
@@ -364,7 +341,7 @@ impl<'r> Batch<'r> {
                 &key,
                 itoa::Buffer::new().format(command.hits).as_bytes(),
             ]);
-            if group.encoding == Encoding::Transaction {
+            if group.way.encoding == Encoding::Transaction {
                 // A key that holds no counter gets a TTL all the same: under Weir's prefix it can
                 // only be there by accident.
                 self.write_expiry(&key, command.fixed, out);
@@ -398,7 +375,9 @@ impl<'r> Batch<'r> {
                 let own_hits = FixedWindow::clamp(self.check(first).1.hits).unsigned_abs();
                 match replies[first.request].answers[first.pick] {
                     Err(_) => known_ttls.forget(counter),
-                    Ok(_) if group.encoding == Encoding::Transaction => known_ttls.learn(counter),
+                    Ok(_) if group.way.encoding == Encoding::Transaction => {
+                        known_ttls.learn(counter);
+                    }
                     Ok(verdict) if verdict.used == own_hits => {
                         known_ttls.forget(counter);
                         without_ttl.push(first);
@@ -421,18 +400,6 @@ impl<'r> Batch<'r> {
         }
     }
 
-    fn counter<'c>(
-        &self,
-        checks: &'c Checks,
-        check: &Check,
-        fixed: &FixedWindow,
-    ) -> CounterKey<'c> {
-        CounterKey {
-            key: checks.key(check),
-            window: fixed.number(self.now.time),
-        }
-    }
-
     fn call<'b>(&'b self, group: &'b CommandGroup) -> Call<'b> {
         Call {
             requests: &self.requests,
@@ -440,13 +407,13 @@ impl<'r> Batch<'r> {
             refused: Vec::new(),
             now: self.now,
             is_time_given: false,
-            crosses_slots: group.crosses_slots,
+            crosses_slots: group.way.crosses_slots,
             jitter_secs: self.options.expiry_jitter_secs,
         }
     }
 
     fn index(&self, at: CheckPosition) -> CheckIndex {
-        self.requests[at.request].picked[at.pick]
+        self.requests[at.request].picked[at.pick].index
     }
 
     fn check(&self, at: CheckPosition) -> (&Checks, &Check) {
@@ -465,7 +432,7 @@ impl<'r> Batch<'r> {
         };
         // Sums do not overflow: a batch has some hundred checks at most, of 2^53 hits at most.
         let hits = |at: &CheckPosition| FixedWindow::clamp(self.check(*at).1.hits);
-        let checks = match group.encoding {
+        let checks = match group.way.encoding {
             Encoding::Plain | Encoding::Transaction => group.checks.as_slice(),
             Encoding::Script(_) => &[],
         };
@@ -473,7 +440,7 @@ impl<'r> Batch<'r> {
             let (checks, check) = self.check(answers[0]);
             let fixed = window_without_script(checks, check)?;
             Some(CounterCommand {
-                counter: self.counter(checks, check, fixed),
+                counter: counter(checks, check, fixed, self.now.time),
                 answers,
                 hits: answers.iter().map(hits).sum(),
                 fixed,
@@ -512,13 +479,55 @@ fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c Fi
     }
 }
 
-/// Whether a reply broke the protocol: the next replies on its connection may belong to earlier
-/// commands.
-fn broke_protocol(replies: &[Reply]) -> bool {
-    replies
-        .iter()
-        .flat_map(|reply| &reply.answers)
-        .any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL)))
+/// The encoding of a check of a request that need not go by script.
+fn encoding(
+    request: &Request,
+    index: CheckIndex,
+    now: Micros,
+    known_ttls: &mut KnownTtls,
+) -> Encoding {
+    let (checks, check) = (&request.checks, &request.checks[index]);
+    let fixed = window_without_script(checks, check).filter(|_| checks.tracking(index).is_none());
+    let Some(fixed) = fixed else {
+        return Encoding::Script(ScriptRef::ByHash);
+    };
+    // ASKING covers one command or one transaction: in a slot that is being migrated INCRBY and
+    // EXPIRE have to go together. A look has to keep its place among the hits of its request on the
+    // same counter, and so takes their encoding.
+    let is_lone_look = check.hits == 0 && !request.hits(checks.key(check));
+    if !request.is_asking && (is_lone_look || known_ttls.knows(counter(checks, check, fixed, now)))
+    {
+        Encoding::Plain
+    } else {
+        Encoding::Transaction
+    }
+}
+
+/// The counter of a check in the window that contains `now`.
+fn counter<'c>(
+    checks: &'c Checks,
+    check: &Check,
+    fixed: &FixedWindow,
+    now: Micros,
+) -> CounterKey<'c> {
+    CounterKey {
+        key: checks.key(check),
+        window: fixed.number(now),
+    }
+}
+
+impl CommandGroup {
+    /// The same checks in a call of the script.
+    fn sent_as(&self, script_ref: ScriptRef) -> Self {
+        let encoding = Encoding::Script(script_ref);
+        Self {
+            way: Way {
+                encoding,
+                ..self.way
+            },
+            checks: self.checks.clone(),
+        }
+    }
 }
 
 #[cfg(test)]

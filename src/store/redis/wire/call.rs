@@ -23,14 +23,14 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use bb8_redis::redis::Cmd;
-use hashbrown::{DefaultHashBuilder, HashMap};
+use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::request::{CheckPosition, Request};
 use super::script;
 use crate::core::algorithm::concurrency::{Change, HolderId, TAKE_BACK};
-use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT, SCRIPT_PARAMETERS};
+use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::usage::{Settings, Summary, Tracking};
 use crate::limits::plan::{Check, CheckIndex, Checks, key};
@@ -42,13 +42,6 @@ const MAX_INTEGER: i64 = MAX_SAFE_INTEGER.cast_signed();
 
 /// Bytes of a packed number.
 const NUMBER_BYTES: usize = 8;
-
-/// Bytes of a packed limit: the algorithm's code, the tick and the parameters.
-const LIMIT_BYTES: usize = 1 + (1 + SCRIPT_PARAMETERS) * NUMBER_BYTES;
-
-/// Bytes of a packed request: whether it commits all or none, its checks, its passing quotas and
-/// its deadline.
-const REQUEST_BYTES: usize = 1 + 2 * 2 + NUMBER_BYTES;
 
 /// A script that runs at most this much later than its caller's deadline still counts, because the
 /// estimate of Redis's clock is not more exact.
@@ -119,58 +112,54 @@ impl Call<'_> {
             command.arg(0);
         }
         let usage = if self.is_tracked() {
-            Some(UsageArguments::new(self))
+            UsageRows::new(self)
         } else {
-            None
+            UsageRows::default()
         };
-        command.arg(self.checks.len() + usage.as_ref().map_or(0, |usage| usage.keys.len()));
-        let rows = self.write_keys(usage.is_some(), command);
-        if let Some(usage) = &usage {
-            command.arg(&usage.keys);
-        }
+        command.arg(self.checks.len() + usage.keys.len());
+        let rows = self.write_keys(command);
+        command.arg(&usage.keys);
+        let rows_of_32 = rows.runs.len() + self.requests.len() + 1;
+        let mut arguments = Arguments {
+            packed: Vec::with_capacity(64 * rows.limits.len() + 32 * rows_of_32),
+            ends: SmallVec::new(),
+        };
         if self.is_time_given {
-            command.arg(self.now.time.0);
-        } else {
-            command.arg("");
+            let mut time = itoa::Buffer::new();
+            let time = time.format(self.now.time.0);
+            arguments.packed.extend_from_slice(time.as_bytes());
         }
-        command.arg(&self.uses(&rows.limits)[..]);
-        let mut packed = Vec::with_capacity(rows.limits.len() * LIMIT_BYTES);
+        arguments.end();
+        self.write_codes(&rows.limits, &mut arguments.packed);
+        arguments.end();
         for limit in &rows.limits {
-            pack_limit(limit, &mut packed);
+            pack_limit(limit, &mut arguments.packed);
         }
-        command.arg(&packed[..]);
-        packed.clear();
+        arguments.end();
         for run in &rows.runs {
-            run.pack(&mut packed);
+            run.pack(&mut arguments.packed);
         }
-        command.arg(&packed[..]);
-        packed.clear();
-        self.write_requests(&mut packed);
-        command.arg(&packed[..]);
-        packed.clear();
+        arguments.end();
+        self.write_requests(&mut arguments.packed);
+        arguments.end();
         if (0..)
             .zip(&rows.firsts)
             .any(|(position, &first)| first != position)
         {
             for first in &rows.firsts {
-                pack_short(&mut packed, first + 1);
+                pack_short(&mut arguments.packed, first + 1);
             }
         }
-        if !packed.is_empty() || usage.is_some() || !rows.holders.is_empty() {
-            command.arg(&packed[..]);
+        arguments.end();
+        for further in [&usage.rows, &usage.limits, &rows.holders] {
+            arguments.packed.extend_from_slice(further);
+            arguments.end();
         }
-        if let Some(UsageArguments { rows, limits, .. }) = &usage {
-            command.arg(&rows[..]).arg(&limits[..]);
-        } else if !rows.holders.is_empty() {
-            command.arg("").arg("");
-        }
-        if !rows.holders.is_empty() {
-            command.arg(&rows.holders[..]);
-        }
+        arguments.write(command);
     }
 
     /// Writes the keys of all checks, and makes the rows of the arguments behind them.
-    fn write_keys(&self, has_usage: bool, command: &mut Cmd) -> CheckRows<'_> {
+    fn write_keys(&self, command: &mut Cmd) -> CheckRows<'_> {
         let mut rows = CheckRows {
             firsts: SmallVec::with_capacity(self.checks.len()),
             ..CheckRows::default()
@@ -193,14 +182,14 @@ impl Call<'_> {
             let first = keys.iter().position(|key| *key == hashed_key);
             rows.firsts.push(first.unwrap_or(position));
             keys.push(hashed_key);
-            let mut run = self.run(request, check, rows.limit(&check.algorithm));
+            let mut run = self.run(request, check, number(&mut rows.limits, &&check.algorithm));
             if check.algorithm.has_holders() {
                 run.check_number = (position - rows.holders.len() / HolderId::BYTES) as u64;
                 rows.holders
                     .extend_from_slice(&request.checks.holder(index).0);
             }
             // The step of a run tells only of its last check whether it is allowed.
-            let is_tracked = has_usage && request.checks.tracking(index).is_some();
+            let is_tracked = request.checks.tracking(index).is_some();
             match rows.runs.last_mut() {
                 Some(last)
                     if run == (Run { checks: 1, ..*last }) && !is_tracked && !was_tracked =>
@@ -215,7 +204,6 @@ impl Call<'_> {
     }
 
     fn write_requests(&self, out: &mut Vec<u8>) {
-        out.reserve(NUMBER_BYTES + self.requests.len() * REQUEST_BYTES);
         let deadlines = self.parts().map(|(request, _)| self.deadline(request));
         pack(
             out,
@@ -243,21 +231,21 @@ impl Call<'_> {
         deadline.min(MAX_INTEGER.unsigned_abs())
     }
 
-    /// The codes of the algorithms that this call needs, and `A` if a request commits all or none.
-    fn uses(&self, limits: &[&Algorithm]) -> SmallVec<[u8; 8]> {
-        let mut uses: SmallVec<[u8; 8]> = SmallVec::new();
+    /// Writes the codes of the algorithms that this call needs, `A` if a request commits all or none,
+    /// and `U` if usage is recorded.
+    fn write_codes(&self, limits: &[&Algorithm], out: &mut Vec<u8>) {
+        let begin = out.len();
         for code in limits.iter().map(|limit| limit.spec().wire_code) {
-            if !uses.contains(&code) {
-                uses.push(code);
+            if !out[begin..].contains(&code) {
+                out.push(code);
             }
         }
         if self.has_groups() {
-            uses.push(b'A');
+            out.push(b'A');
         }
         if self.is_tracked() {
-            uses.push(b'U');
+            out.push(b'U');
         }
-        uses
     }
 
     /// A run of this check alone. The modes of a check matter to the script only in a request that
@@ -310,7 +298,7 @@ impl Call<'_> {
     fn indexed(&self) -> impl Iterator<Item = (&Request, CheckIndex)> {
         self.checks.iter().map(|check| {
             let request = self.requests[check.request];
-            (request, request.picked[check.pick])
+            (request, request.picked[check.pick].index)
         })
     }
 
@@ -325,19 +313,10 @@ impl Call<'_> {
             .any(|(request, _)| request.checks.commit == Commit::AllOrNone)
     }
 
-    /// Whether it records the usage of a subject.
+    /// Whether it records the usage of a subject. The tracked check of a request may be decided
+    /// without the script.
     fn is_tracked(&self) -> bool {
-        !self.refused.is_empty() || self.parts().any(|(request, _)| request.checks.is_tracked())
-    }
-
-    /// How often the call adds to a record.
-    fn usage_rows(&self) -> usize {
-        self.refused.len()
-            + if self.is_tracked() {
-                self.tracked().count()
-            } else {
-                0
-            }
+        !self.refused.is_empty() || self.tracked().next().is_some()
     }
 
     /// The tracked checks by their positions in the call.
@@ -364,75 +343,100 @@ pub struct RefusedHits<'p> {
 /// call.
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// The totals of tracked checks.
-    pub usage: Vec<(usize, Summary)>,
+    /// The totals of each tracked check; `None` where nothing was recorded.
+    pub usage: Vec<(usize, Option<Summary>)>,
+    /// The same of each of [`Call::refused`].
+    pub refused: Vec<Option<Summary>>,
     /// What checks took or gave back of limits of requests in flight.
     pub changes: Vec<(usize, Change)>,
 }
 
+/// The nine arguments behind the keys, packed one after the other; see `lua/frame.lua`.
+struct Arguments {
+    packed: Vec<u8>,
+    /// The end of each argument.
+    ends: SmallVec<[usize; 9]>,
+}
+
+impl Arguments {
+    fn end(&mut self) {
+        self.ends.push(self.packed.len());
+    }
+
+    /// Writes them without the empty ones at the end, which the script takes for missing.
+    fn write(&self, command: &mut Cmd) {
+        let mut begin = 0;
+        for &end in &self.ends {
+            if begin == self.packed.len() {
+                return;
+            }
+            command.arg(&self.packed[begin..end]);
+            begin = end;
+        }
+    }
+}
+
 /// The arguments of `lua/usage.lua`.
 #[derive(Default)]
-struct UsageArguments {
+struct UsageRows {
     /// The keys of the records, each once.
     keys: Vec<Vec<u8>>,
     rows: Vec<u8>,
     limits: Vec<u8>,
 }
 
-impl UsageArguments {
+impl UsageRows {
     fn new(call: &Call<'_>) -> Self {
-        let (mut arguments, mut key) = (Self::default(), Vec::new());
-        let mut numbers: HashMap<Vec<u8>, usize> = HashMap::new();
+        let (mut usage, mut key) = (Self::default(), Vec::new());
         let mut limits: SmallVec<[Settings; 4]> = SmallVec::new();
-        let mut add =
-            |key: &[u8], settings: &Settings, position: usize, hits: i64, refused: u64| {
-                let next = numbers.len() + 1;
-                let number = *numbers.entry_ref(key).or_insert_with(|| {
-                    arguments.keys.push(key.to_vec());
-                    next
-                });
-                let limit = limits
-                    .iter()
-                    .position(|known| known == settings)
-                    .unwrap_or_else(|| {
-                        limits.push(*settings);
-                        limits.len() - 1
-                    });
-                pack_short(&mut arguments.rows, position);
-                pack_short(&mut arguments.rows, number);
-                pack_short(&mut arguments.rows, limit + 1);
-                arguments
-                    .rows
-                    .extend((hits.clamp(-MAX_INTEGER, MAX_INTEGER) as f64).to_le_bytes());
-                pack(&mut arguments.rows, &[refused]);
-            };
         for (position, request, index, tracking) in call.tracked() {
             let check = &request.checks[index];
             key::write_usage(request.checks.key(check), &mut key);
-            add(&key, &tracking.settings, position + 1, check.hits, 0);
+            let limit = number(&mut limits, &tracking.settings);
+            usage.add(&key, limit, position + 1, check.hits, 0);
         }
         for refused in &call.refused {
             let hits = refused.hits.min(MAX_SAFE_INTEGER);
-            add(refused.key, &refused.settings, 0, hits.cast_signed(), hits);
+            let limit = number(&mut limits, &refused.settings);
+            usage.add(refused.key, limit, 0, hits.cast_signed(), hits);
         }
-        for Settings {
-            interval,
-            buckets,
-            expiry,
-            ..
-        } in limits
-        {
-            pack(
-                &mut arguments.limits,
-                &[
-                    interval.micros(),
-                    buckets.into(),
-                    expiry.micros().div_ceil(1_000),
-                ],
-            );
+        for settings in limits {
+            let expiry_ms = settings.expiry.micros().div_ceil(1_000);
+            let numbers = [
+                settings.interval.micros(),
+                settings.buckets.into(),
+                expiry_ms,
+            ];
+            pack(&mut usage.limits, &numbers);
         }
-        arguments
+        usage
     }
+
+    fn add(&mut self, key: &[u8], limit: usize, position: usize, hits: i64, refused: u64) {
+        let known = self.keys.iter().position(|known| known == key);
+        let record = known.unwrap_or_else(|| {
+            self.keys.push(key.to_vec());
+            self.keys.len() - 1
+        });
+        for number in [position, record + 1, limit + 1] {
+            pack_short(&mut self.rows, number);
+        }
+        let hits = hits.clamp(-MAX_INTEGER, MAX_INTEGER) as f64;
+        self.rows.extend(hits.to_le_bytes());
+        pack(&mut self.rows, &[refused]);
+    }
+}
+
+/// The index of an element in a list that has each once.
+fn number<T: PartialEq + Copy, A: smallvec::Array<Item = T>>(
+    list: &mut SmallVec<A>,
+    element: &T,
+) -> usize {
+    let known = list.iter().position(|known| known == element);
+    known.unwrap_or_else(|| {
+        list.push(*element);
+        list.len() - 1
+    })
 }
 
 /// What the arguments of a call say of its checks.
@@ -445,17 +449,6 @@ struct CheckRows<'c> {
     firsts: SmallVec<[usize; 16]>,
     /// The ids of those that ask a limit of requests in flight.
     holders: Vec<u8>,
-}
-
-impl<'c> CheckRows<'c> {
-    /// The index of a limit.
-    fn limit(&mut self, limit: &'c Algorithm) -> usize {
-        let known = self.limits.iter().position(|known| *known == limit);
-        known.unwrap_or_else(|| {
-            self.limits.push(limit);
-            self.limits.len() - 1
-        })
-    }
 }
 
 /// Consecutive checks that differ only in their keys, and are packed as one row.

@@ -10,11 +10,11 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::hash_slot::Redirect;
+use super::hash_slot::{self, Redirect, Slot};
 use crate::core::time::Micros;
 use crate::core::usage::Summary;
 use crate::core::verdict::{StoreError, Verdict};
-use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
+use crate::limits::plan::{Check, CheckIndex, Checks};
 use crate::store::Budget;
 
 /// What a check with `track_usage` weighs: it takes Redis three times as long as another, because
@@ -24,13 +24,22 @@ pub const TRACKED_WEIGHT: usize = 3;
 /// The answer to one check.
 pub(crate) type Answer = Result<Verdict, StoreError>;
 
+/// A check that goes to a server, with the hash slot of its key: 0 without a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Picked {
+    pub(crate) index: CheckIndex,
+    pub(crate) slot: Slot,
+}
+
+pub(crate) type PickedChecks = SmallVec<[Picked; 4]>;
+
 /// The checks of one request that go to one server.
 #[derive(Debug)]
 pub struct Request {
     /// All checks of the request.
     pub checks: Arc<Checks>,
     /// The checks that go to the server.
-    pub picked: CheckIndices,
+    pub(crate) picked: PickedChecks,
     /// The time limit of the request.
     pub budget: Budget,
     /// The server imports the slot of these checks: it executes a command on the slot only directly
@@ -66,19 +75,19 @@ pub struct CheckPosition {
 }
 
 impl Request {
-    /// The checks at `picked`, and where the reply to them arrives. Dropping the receiver cancels
-    /// what was not sent yet.
+    /// A request without picked checks, and where the reply to it arrives. Dropping the receiver
+    /// cancels what was not sent yet.
     pub(crate) fn new(
         checks: &Arc<Checks>,
-        picked: CheckIndices,
+        is_asking: bool,
         budget: Budget,
     ) -> (Self, oneshot::Receiver<Reply>) {
         let (reply, receiver) = oneshot::channel();
         let request = Self {
             checks: Arc::clone(checks),
-            picked,
+            picked: PickedChecks::new(),
             budget,
-            is_asking: false,
+            is_asking,
             since: Instant::now(),
             reply,
         };
@@ -88,32 +97,35 @@ impl Request {
     /// A request for all of these checks whose reply is not awaited: for probes and tests.
     #[must_use]
     pub fn unawaited(checks: Checks, budget: Budget) -> Self {
-        let picked = checks.indices();
-        Self::new(&Arc::new(checks), picked, budget).0
+        let mut request = Self::new(&Arc::new(checks), false, budget).0;
+        let slot = |check| hash_slot::of(request.checks.key(check));
+        let picked = request.checks.indexed();
+        let picked = picked.map(|(index, check)| Picked {
+            index,
+            slot: slot(check),
+        });
+        request.picked = picked.collect();
+        request
     }
 
     /// The number of usual checks that take Redis as long as these.
     pub(crate) fn weight(&self) -> usize {
-        let is_picked = |index: CheckIndex| {
-            self.picked
-                .binary_search_by_key(&index.0, |picked| picked.0)
-        };
-        let tracked = self.checks.all_tracking();
-        let tracked = tracked.filter(|&(index, _)| is_picked(index).is_ok());
-        self.picked.len() + (TRACKED_WEIGHT - 1) * tracked.count()
+        let is_tracked = |picked: &&Picked| self.checks.tracking(picked.index).is_some();
+        let tracked = self.picked.iter().filter(is_tracked).count();
+        self.picked.len() + (TRACKED_WEIGHT - 1) * tracked
     }
 
     /// Whether one of the picked checks hits this key.
     pub(crate) fn hits(&self, key: &[u8]) -> bool {
         self.picked
             .iter()
-            .map(|&index| &self.checks[index])
+            .map(|picked| &self.checks[picked.index])
             .any(|check| check.hits > 0 && self.checks.key(check) == key)
     }
 
     /// A picked check, by its index into them.
     pub(crate) fn check(&self, pick: usize) -> &Check {
-        &self.checks[self.picked[pick]]
+        &self.checks[self.picked[pick].index]
     }
 }
 

@@ -9,9 +9,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    Batch, CheckPosition, CommandGroup, CounterCommand, Encoding, Reply, window_without_script,
-};
+use super::{Batch, CommandGroup, CounterCommand, Encoding, Reply, window_without_script};
 use crate::core::algorithm::FixedWindow;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
@@ -20,7 +18,7 @@ use crate::store::redis::error;
 use crate::store::redis::wire::call::Notes;
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::replies::{Parser, Token, time};
-use crate::store::redis::wire::request::{Answer, Request};
+use crate::store::redis::wire::request::Answer;
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
@@ -67,21 +65,20 @@ impl Batch<'_> {
             );
             match outcome {
                 Ok(now) => {
-                    for (&CheckPosition { request, pick }, answer) in
-                        group.checks.iter().zip(&answers)
-                    {
-                        replies[request].answers[pick] = *answer;
-                        replies[request].now = now;
+                    for (at, answer) in group.checks.iter().zip(&answers) {
+                        replies[at.request].answers[at.pick] = *answer;
+                        replies[at.request].now = now;
                     }
                     for (position, summary) in notes.usage.drain(..) {
                         let at = group.checks[position];
-                        replies[at.request].usage.push((self.index(at), summary));
+                        let summary = summary.map(|summary| (self.index(at), summary));
+                        replies[at.request].usage.extend(summary);
                     }
                     for (position, change) in notes.changes.drain(..) {
-                        let CheckPosition { request, pick } = group.checks[position];
-                        let Request { checks, picked, .. } = self.requests[request];
+                        let at = group.checks[position];
+                        let checks = &self.requests[at.request].checks;
                         // By the clock that scrapes read, which may differ from that of Redis.
-                        checks.note_holders(picked[pick], change, clock::now());
+                        checks.note_holders(self.index(at), change, clock::now());
                     }
                     for (index, redirect) in redirects.drain(..) {
                         let at = group.checks[index];
@@ -89,20 +86,16 @@ impl Batch<'_> {
                         redirects.push((self.index(at), redirect));
                     }
                 }
-                Err(GroupError { error, cause }) => match cause
-                    .filter(|_| self.options.by_slot)
-                    .and_then(Redirect::read)
-                {
-                    None => group
-                        .checks
-                        .iter()
-                        .for_each(|&CheckPosition { request, pick }| {
-                            replies[request].answers[pick] = Err(error);
-                        }),
-                    Some(redirect) => {
+                Err(GroupError { error, cause }) => {
+                    let cause = cause.filter(|_| self.options.by_slot);
+                    if let Some(redirect) = cause.and_then(Redirect::read) {
                         self.redirect_group(group, group_tokens, error, &redirect, replies);
+                        continue;
                     }
-                },
+                    for at in &group.checks {
+                        replies[at.request].answers[at.pick] = Err(error);
+                    }
+                }
             }
         }
     }
@@ -119,9 +112,9 @@ impl Batch<'_> {
         replies: &mut [Reply],
     ) {
         // Behind the replies to ASKING, MULTI and TIME.
-        let mut tokens = tokens.skip(2 + usize::from(group.is_asking));
+        let mut tokens = tokens.skip(2 + usize::from(group.way.is_asking));
         let mut redirects: SmallVec<[Option<Redirect>; 4]> = SmallVec::new();
-        if group.encoding == Encoding::Transaction {
+        if group.way.encoding == Encoding::Transaction {
             for command in self.counter_commands(group) {
                 let own = tokens.by_ref().take(command.in_transaction());
                 let own = own.fold(None, |found: Option<Redirect>, token| {
@@ -133,15 +126,14 @@ impl Batch<'_> {
         if redirects.iter().all(Option::is_none) {
             redirects = SmallVec::from_elem(Some(redirect.clone()), group.checks.len());
         }
-        for (&CheckPosition { request, pick }, redirect) in group.checks.iter().zip(redirects) {
-            replies[request].answers[pick] = Err(if redirect.is_some() {
-                error
-            } else {
-                StoreError::NotExecuted(error::EXEC_ABORT)
+        for (&at, redirect) in group.checks.iter().zip(redirects) {
+            let reply = &mut replies[at.request];
+            reply.answers[at.pick] = Err(match redirect {
+                Some(_) => error,
+                None => StoreError::NotExecuted(error::EXEC_ABORT),
             });
-            replies[request]
-                .redirects
-                .extend(redirect.map(|redirect| (self.requests[request].picked[pick], redirect)));
+            let redirect = redirect.map(|redirect| (self.index(at), redirect));
+            reply.redirects.extend(redirect);
         }
     }
 
@@ -154,7 +146,7 @@ impl Batch<'_> {
         notes: &mut Notes,
     ) -> Result<Micros, GroupError<'r>> {
         // A refused ASKING needs no handling: the reply to the command behind it shows the result.
-        if group.is_asking
+        if group.way.is_asking
             && !matches!(
                 tokens.next(),
                 Some(Token::SimpleString(_) | Token::Error(_))
@@ -162,7 +154,7 @@ impl Batch<'_> {
         {
             return Err(PROTOCOL_ERROR.into());
         }
-        match group.encoding {
+        match group.way.encoding {
             Encoding::Plain => Ok(self.read_plain(group, tokens, answers, redirects)?),
             Encoding::Transaction => {
                 executed(tokens, self.queued(group))?;

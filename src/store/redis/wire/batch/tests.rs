@@ -235,7 +235,7 @@ fn only_calls_without_their_script_are_sent_again() {
         .calls_to_resend(&replies)
         .expect("a call was answered with NOSCRIPT");
     assert_eq!(
-        (again.groups.len(), again.groups[0].encoding),
+        (again.groups.len(), again.groups[0].way.encoding),
         (1, Encoding::Script(ScriptRef::ByText))
     );
     assert!(
@@ -380,7 +380,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
         replies[0].answers.copy_from_slice(&answers[..3]);
         replies[1].answers.copy_from_slice(&answers[3..]);
         let again = batch.calls_by_slot(&replies)?;
-        assert!(again.groups.iter().all(|group| !group.crosses_slots));
+        assert!(again.groups.iter().all(|group| !group.way.crosses_slots));
         // The node may not know the other text.
         again
             .groups
@@ -392,7 +392,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
             });
         let texts = again.calls_to_resend(&replies).expect("no script");
         assert_eq!(
-            texts.groups[0].encoding,
+            texts.groups[0].way.encoding,
             Encoding::Script(ScriptRef::ByText)
         );
         Some(positions(&again))
@@ -612,7 +612,7 @@ fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() 
     assert_second_moved(&replies_of(&second, &wire(&text))[0], [2, 2]);
     let asking = [asking(&all[0])];
     let batch = Batch::new(&asking, BY_SLOT, now, &mut known_ttls);
-    let by_transaction = |group: &CommandGroup| group.encoding == Encoding::Transaction;
+    let by_transaction = |group: &CommandGroup| group.way.encoding == Encoding::Transaction;
     assert!(
         batch.groups.iter().all(by_transaction),
         "behind ASKING no TTL is taken as known"
@@ -673,11 +673,11 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
             "a transaction of {requests}"
         );
     }
-    for (requests, expected) in [(64, 10), (96, 10)] {
+    for (requests, expected) in [(64, 9), (96, 9)] {
         let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(99, false))).collect();
         let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
         // The same four lists; the lists of keys and of their first occurrences; the buffer for a
-        // key, which grows once; and the buffer for packed rows, which grows for the requests.
+        // key, which grows once; and the buffer for packed rows.
         assert_eq!(
             allocations(&all, &replies),
             expected,

@@ -27,7 +27,7 @@ use crate::limits::plan::Check;
 use crate::limits::rules::Commit;
 use crate::store::redis::error;
 use crate::store::redis::wire::replies::{Token, time};
-use crate::store::redis::wire::request::{Answer, Request};
+use crate::store::redis::wire::request::{Answer, CheckPosition, Request};
 
 /// Elements of a reply before the error lines: the two of TIME, and the packed text.
 const HEADER_VALUES: usize = 3;
@@ -65,11 +65,9 @@ enum CheckRow {
 }
 
 impl ReplyParts<'_> {
-    fn arrival(&self, request: &Request) -> Arrival {
-        Arrival {
-            now: self.now,
-            max_hold: request.budget.max_hold,
-        }
+    fn looks(&self) -> impl Iterator<Item = usize> {
+        let looks = self.looks.as_chunks::<POSITION_BYTES>().0.iter();
+        looks.map(|&position| u16::from_le_bytes(position).into())
     }
 }
 
@@ -106,123 +104,67 @@ impl Call<'_> {
             };
             lines.push(line);
         }
-        let mut rest = parts.rows;
-        for (position, ((request, check), answer)) in
-            self.checks().zip(answers.iter_mut()).enumerate()
-        {
-            let (row, others) = rest
-                .split_at_checked(row_size(&check.algorithm))
-                .ok_or(PROTOCOL_ERROR)?;
-            *answer = match read_row(&check.algorithm, row) {
-                Some(CheckRow::Failed(line)) => Err(lines
-                    .get(line.wrapping_sub(1))
-                    .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
-                Some(row) => {
-                    if let &CheckRow::Decided {
-                        reset: reset @ 1.., ..
-                    } = &row
-                        && check.algorithm.has_holders()
-                    {
-                        notes.changes.push((position, Change::of_row(reset)));
-                    }
-                    self.verdict(row, check, check.hits, parts.arrival(request))
-                }
-                None => Err(PROTOCOL_ERROR),
+        let (mut rows, mut looks, mut begin) = (parts.rows, parts.looks().peekable(), 0);
+        for (request, checks) in self.parts() {
+            let (own_rows, end) = (rows, begin + checks.len());
+            let own = answers.get_mut(begin..end).ok_or(PROTOCOL_ERROR)?;
+            let arrival = Arrival {
+                now: parts.now,
+                max_hold: request.budget.max_hold,
             };
-            rest = others;
+            for (position, (at, answer)) in (begin..).zip(checks.iter().zip(&mut *own)) {
+                let check = request.check(at.pick);
+                let row = take_row(&mut rows, &check.algorithm);
+                if let Some(CheckRow::Decided {
+                    reset: reset @ 1.., ..
+                }) = row
+                    && check.algorithm.has_holders()
+                {
+                    notes.changes.push((position, Change::of_row(reset)));
+                }
+                let is_look = looks.next_if_eq(&(position + 1)).is_some();
+                *answer = match row {
+                    Some(CheckRow::Failed(line)) => Err(lines
+                        .get(line.wrapping_sub(1))
+                        .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
+                    Some(row) if is_look => self.look(row, check, arrival),
+                    Some(row) => self.verdict(row, check, check.hits, arrival),
+                    None => Err(PROTOCOL_ERROR),
+                };
+            }
+            if request.checks.commit == Commit::AllOrNone {
+                read_without_debt(request, checks, own_rows, arrival, own);
+            }
+            begin = end;
         }
+        if looks.next().is_some() {
+            return Err(PROTOCOL_ERROR);
+        }
+        let mut summaries = summaries(parts.usage);
         if !parts.usage.is_empty() {
             let positions = self.tracked().map(|(position, ..)| position);
-            let tracked = positions.zip(summaries(parts.usage));
-            let summary = |(position, summary): (usize, Option<_>)| Some((position, summary?));
-            notes.usage.extend(tracked.filter_map(summary));
+            notes.usage.extend(positions.zip(&mut summaries));
+            notes.refused.extend(summaries);
         }
-        self.read_looks(&parts, answers)?;
-        self.read_refused_groups(&parts, answers)?;
         Ok(parts.now)
     }
 
-    /// Reads the rows of refused checks again where a request counts nothing because it was refused
-    /// as a whole: nothing of them became debt.
-    fn read_refused_groups(
-        &self,
-        parts: &ReplyParts<'_>,
-        answers: &mut [Answer],
-    ) -> Result<(), StoreError> {
-        let mut first = 0;
-        for (request, checks) in self.parts() {
-            let behind = first + checks.len();
-            let group = answers.get(first..behind).ok_or(PROTOCOL_ERROR)?;
-            if request.checks.commit == Commit::AllOrNone
-                && group.iter().all(Result::is_ok)
-                && request
-                    .checks
-                    .is_over_limit(group.iter().flatten().map(|verdict| verdict.allowed))
-            {
-                for (at, answer) in (first..behind).zip(&mut answers[first..behind]) {
-                    let (_, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
-                    if answer.is_ok_and(|verdict| !verdict.allowed)
-                        && check.algorithm.counts_denied()
-                        && let Some(CheckRow::Found(state)) = self
-                            .row(parts, at)
-                            .and_then(|row| read_row(&check.algorithm, row))
-                    {
-                        let free = check.algorithm.without_debt();
-                        let step = free.step(state, parts.arrival(request), check.hits);
-                        *answer = Ok(step.verdict);
-                    }
-                }
-            }
-            first = behind;
-        }
-        Ok(())
-    }
-
-    /// The row of a check, by its position in the call.
-    fn row<'r>(&self, parts: &ReplyParts<'r>, at: usize) -> Option<&'r [u8]> {
-        let begin: usize = self
-            .checks()
-            .take(at)
-            .map(|(_, check)| row_size(&check.algorithm))
-            .sum();
-        parts
-            .rows
-            .get(begin..)?
-            .get(..row_size(&self.checks().nth(at)?.1.algorithm))
-    }
-
-    /// Reads the rows of looks again: those checks are allowed, and their rows show what they have
-    /// left without any hits.
-    fn read_looks(&self, parts: &ReplyParts<'_>, answers: &mut [Answer]) -> Result<(), StoreError> {
-        for position in parts.looks.as_chunks::<POSITION_BYTES>().0 {
-            let at = usize::from(u16::from_le_bytes(*position)).wrapping_sub(1);
-            let (request, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
-            let row = self.row(parts, at).ok_or(PROTOCOL_ERROR)?;
-            let row = match read_row(&check.algorithm, row).ok_or(PROTOCOL_ERROR)? {
-                CheckRow::Decided { used, reset, .. } => CheckRow::Decided {
-                    used,
-                    reset,
-                    retry: 0,
-                },
-                found => found,
-            };
-            let verdict = self.verdict(row, check, 0, parts.arrival(request));
-            *answers.get_mut(at).ok_or(PROTOCOL_ERROR)? = verdict.map(|verdict| Verdict {
-                allowed: true,
-                ..verdict
-            });
-        }
-        Ok(())
-    }
-
-    /// The summaries of the usage records after this call: of each tracked check, then of each of
-    /// [`Call::refused`]. `None` where nothing was recorded.
-    #[must_use]
-    pub fn usage(&self, reply: &Value) -> Vec<Option<Summary>> {
-        let tokens = tokens(reply);
-        self.begin(&mut tokens.iter().copied())
-            .map(|parts| summaries(parts.usage).collect())
-            .unwrap_or_default()
+    /// The answer to a check that would have been allowed in a request that was refused: its row
+    /// shows what it has left without any hits.
+    fn look(&self, row: CheckRow, check: &Check, arrival: Arrival) -> Answer {
+        let row = match row {
+            CheckRow::Decided { used, reset, .. } => CheckRow::Decided {
+                used,
+                reset,
+                retry: 0,
+            },
+            found => found,
+        };
+        let verdict = self.verdict(row, check, 0, arrival)?;
+        Ok(Verdict {
+            allowed: true,
+            ..verdict
+        })
     }
 
     /// Reads everything before the error lines.
@@ -253,15 +195,16 @@ impl Call<'_> {
         let (_, rest) = rest
             .split_at_checked(kept_numbers * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
-        let (usage, looks) = rest
-            .split_at_checked(self.usage_rows() * SUMMARY_NUMBERS * NUMBER_BYTES)
-            .ok_or(PROTOCOL_ERROR)?;
-        let most_looks = if self.has_groups() {
-            self.checks.len()
+        let usage_rows = if self.is_tracked() {
+            self.tracked().count() + self.refused.len()
         } else {
             0
         };
-        if looks.len() % POSITION_BYTES > 0 || looks.len() > POSITION_BYTES * most_looks {
+        let (usage, looks) = rest
+            .split_at_checked(usage_rows * SUMMARY_NUMBERS * NUMBER_BYTES)
+            .ok_or(PROTOCOL_ERROR)?;
+        // Only a request that commits all or none has looks.
+        if looks.len() % POSITION_BYTES > 0 || !(looks.is_empty() || self.has_groups()) {
             return Err(PROTOCOL_ERROR);
         }
         Ok(ReplyParts {
@@ -329,8 +272,34 @@ fn row_size(algorithm: &Algorithm) -> usize {
     algorithm.spec().reply_numbers * NUMBER_BYTES
 }
 
-/// Reads the row of a check. `None` for a row that the script never writes.
-fn read_row(algorithm: &Algorithm, row: &[u8]) -> Option<CheckRow> {
+/// Reads the refused checks of a request again if it was refused as a whole and counts nothing:
+/// nothing of them became debt.
+fn read_without_debt(
+    request: &Request,
+    checks: &[CheckPosition],
+    mut rows: &[u8],
+    arrival: Arrival,
+    answers: &mut [Answer],
+) {
+    let allowed = answers.iter().flatten().map(|verdict| verdict.allowed);
+    if answers.iter().any(Result::is_err) || !request.checks.is_over_limit(allowed) {
+        return;
+    }
+    for (at, answer) in checks.iter().zip(answers) {
+        let check = request.check(at.pick);
+        if let Some(CheckRow::Found(state)) = take_row(&mut rows, &check.algorithm)
+            && answer.is_ok_and(|verdict| !verdict.allowed)
+            && check.algorithm.counts_denied()
+        {
+            let free = check.algorithm.without_debt();
+            *answer = Ok(free.step(state, arrival, check.hits).verdict);
+        }
+    }
+}
+
+/// Takes the row of a check. `None` for a row that the script never writes.
+fn take_row(rows: &mut &[u8], algorithm: &Algorithm) -> Option<CheckRow> {
+    let row = rows.split_off(..row_size(algorithm))?;
     let mut rest = numbers(row);
     let mut number = || rest.next();
     let (first, second, third) = (number()?, number()?, number()?);
