@@ -209,7 +209,7 @@ fn pages() -> Vec<Row> {
         [count MAX_COUNT in desk::admin::query, "elements of an answer", "`cursor` leads to the next ones"]
         [count MAX_OVERRIDES in limits::overrides, "overrides", "a further one is refused; of more in Redis or in the file the newest are in force"]
         [count MAX_PATTERNS in limits::overrides, "overrides with a `*`", "as above"]
-        [count MAX_ENDED in live::overrides::kept, "overrides that have ended, of 16 KiB each at most, kept for a week", "the oldest is dropped"]
+        [count MAX_ENDED in live::overrides::versioned, "overrides that have ended, of 16 KiB each at most, kept for a week", "the oldest is dropped"]
         [bytes MAX_RECORD_BYTES in limits::overrides::record, "one override as JSON", "it is not read, and reported"]
         [bytes MAX_BYTES in live::overrides::file, "`OVERRIDES_FILE`", "it is not read, and reported; those known last stay in force"]
         [bytes MAX_TEXT_BYTES in limits::overrides::record, "domain and entries of an override", "HTTP status 400"]

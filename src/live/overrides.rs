@@ -9,11 +9,10 @@
 
 mod audit;
 pub(crate) mod file;
-pub(crate) mod kept;
-mod place;
-mod shared;
+mod redis;
+mod store;
+pub(crate) mod versioned;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,9 +21,8 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 pub(crate) use self::file::read_overrides;
-pub use self::kept::Keeping;
-use self::kept::{Change, Kept, Mark, RESET, Reading, keep_ended};
-use self::place::Place;
+pub use self::store::OverrideStore;
+use self::versioned::{Change, StoredOverride, Versioned, keep_ended};
 use super::Live;
 use crate::core::lock;
 use crate::core::time::Span;
@@ -40,11 +38,11 @@ pub const POLL: Duration = Duration::from_millis(500);
 /// tenth of it.
 const START_WAIT: Duration = Duration::from_millis(250);
 
-/// How long an override that has ended stays where it is kept, so that the clocks of all replicas
+/// How long an override that has expired stays where it is kept, so that the clocks of all replicas
 /// agree that it has.
 const KEPT_AFTER_END: Span = Span::from_secs(60);
 
-/// Ended overrides that one sweep removes at most. What is left is removed by the next one.
+/// Expired overrides that one sweep removes at most. What is left is removed by the next one.
 const MAX_SWEPT: usize = 100;
 
 /// On average one reading of so many sweeps, so that replicas do not all sweep at once.
@@ -68,7 +66,7 @@ pub enum ChangeError {
 #[derive(Debug)]
 pub struct Registry {
     live: Arc<Live>,
-    place: Place,
+    store: OverrideStore,
     /// Held from the reading to the end of what follows from it, so that a later reading is not
     /// replaced by an earlier one.
     gate: tokio::sync::Mutex<()>,
@@ -79,23 +77,22 @@ pub struct Registry {
 
 struct OnReset(Box<dyn Fn() + Send + Sync>);
 
-/// What was read last.
+/// What was loaded last.
 #[derive(Debug, Default)]
 struct Known {
-    mark: Option<Mark>,
-    all: Vec<Kept>,
-    unreadable: usize,
-    /// How many were read and are not among all, because there are too many.
-    left_out: usize,
-    /// How many were not in force for that when it was logged.
+    loaded: Versioned,
+    /// How many were not in force because there are too many, when it was logged.
     logged_left_out: usize,
-    /// Records of those that have ended, and are not among all.
-    past: Vec<Record>,
-    read_at: Option<Instant>,
-    /// Those whose end was logged.
-    ended: HashSet<Box<str>>,
-    /// Why the last reading failed.
+    loaded_at: Option<Instant>,
+    /// Why the last attempt to load failed.
     error: Option<String>,
+}
+
+impl Known {
+    fn find(&self, id: &str) -> Option<Arc<Override>> {
+        let mut all = self.loaded.all.iter().map(|stored| &stored.one);
+        all.find(|one| *one.id == *id).cloned()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -115,11 +112,14 @@ impl fmt::Debug for OnReset {
 impl Registry {
     /// A registry that has read nothing. It calls `on_reset` after any replica has reset a counter.
     #[must_use]
-    pub fn new(live: Arc<Live>, keeping: Keeping, on_reset: Box<dyn Fn() + Send + Sync>) -> Self {
-        let place = Place::new(keeping);
+    pub fn new(
+        live: Arc<Live>,
+        store: OverrideStore,
+        on_reset: Box<dyn Fn() + Send + Sync>,
+    ) -> Self {
         Self {
             live,
-            place,
+            store,
             gate: tokio::sync::Mutex::new(()),
             known: Mutex::default(),
             changes: Changes::default(),
@@ -153,7 +153,7 @@ impl Registry {
     /// Whether the overrides are lost when the process ends.
     #[must_use]
     pub const fn is_for_this_process_only(&self) -> bool {
-        matches!(self.place, Place::Process(_))
+        matches!(self.store, OverrideStore::Process(_))
     }
 
     /// All overrides that have not ended, in the order in which they apply.
@@ -169,9 +169,10 @@ impl Registry {
     #[must_use]
     pub fn list_ended(&self) -> Vec<Record> {
         let (now, known) = (clock::now(), self.known());
-        let mut all = known.past.clone();
-        let ended = known.all.iter().filter(|kept| kept.one.has_ended(now));
-        keep_ended(&mut all, ended.map(Kept::expired));
+        let mut all = known.loaded.ended.clone();
+        let stored = known.loaded.all.iter();
+        let expired = stored.filter(|stored| stored.one.has_ended(now));
+        keep_ended(&mut all, expired.map(StoredOverride::expired));
         all.reverse();
         all
     }
@@ -199,8 +200,7 @@ impl Registry {
             .iter()
             .find(|other| other.id == one.id && !other.has_ended(now))
             .cloned();
-        let record = Record::from(&one);
-        self.change(Change::Set(Box::new(record))).await?;
+        self.change(Some(Record::from(&one)), None, false).await?;
         self.changes.set.fetch_add(1, Ordering::Relaxed);
         audit::set(&one, before.as_deref());
         Ok(before)
@@ -214,10 +214,9 @@ impl Registry {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
         let unknown = || ChangeError::Unknown(id.escape_debug().to_string());
-        let find = |known: &Known| known.all.iter().find(|kept| *kept.one.id == *id).cloned();
-        let one = find(&self.known()).ok_or_else(unknown)?.one;
-        let ended = Record::ended(&one, clock::now(), by);
-        self.change(Change::Remove(Box::new(ended))).await?;
+        let one = self.known().find(id).ok_or_else(unknown)?;
+        let removed = Record::ended(&one, clock::now(), by);
+        self.change(None, Some(removed), false).await?;
         self.changes.removed.fetch_add(1, Ordering::Relaxed);
         audit::removed(&one, by);
         Ok(one)
@@ -234,67 +233,63 @@ impl Registry {
     ) {
         self.changes.reset.fetch_add(1, Ordering::Relaxed);
         audit::reset(domain, entries, limit, existed, by);
-        if !matches!(self.place, Place::Redis(_)) {
+        if !matches!(self.store, OverrideStore::Redis(_)) {
             return;
         }
         let _gate = self.gate.lock().await;
         // In a box of its own: it would make every call of the admin API larger.
-        if let Err(error) = Box::pin(self.change(Change::Reset)).await {
+        if let Err(error) = Box::pin(self.change(None, None, true)).await {
             tracing::warn!(%error, "overrides: other replicas may use hits that they hold of a \
                 counter that was reset");
         }
     }
 
-    async fn change(&self, change: Change) -> Result<(), ChangeError> {
-        let again = match &change {
-            Change::Set(record) => record.id.as_str(),
-            _ => "",
+    /// Sets an override or ends one, or tells that a counter was reset; and sweeps.
+    async fn change(
+        &self,
+        set: Option<Record>,
+        removed: Option<Record>,
+        is_reset: bool,
+    ) -> Result<(), ChangeError> {
+        let mut ended = self.expired_before(set.as_ref().map_or("", |record| &record.id));
+        if let Some(removed) = removed {
+            ended.retain(|(record, _)| record.id != removed.id);
+            ended.push((removed, Box::default()));
+        }
+        let change = Change {
+            set,
+            ended,
+            is_reset,
+            restored: Vec::new(),
         };
-        let ended = self.ended_before(again);
-        self.place
-            .change(&change, &ended)
-            .await
-            .map_err(ChangeError::Unavailable)?;
+        let applied = self.store.apply(change).await;
+        applied.map_err(ChangeError::Unavailable)?;
         // It was made. If it cannot be read back now, the next reading puts it in force.
         let _ = self.read().await;
         Ok(())
     }
 
-    /// Reads the overrides, and puts them in force if they changed, or if one of them ended.
+    /// Reads the overrides, and puts them in force if they changed, or if one of them expired.
     async fn poll(&self) -> Result<(), String> {
         let _gate = self.gate.lock().await;
         let result = self.read().await;
-        if result.is_ok() && fastrand::u32(..SWEEP_ODDS) == 0 {
-            let ended = self.ended_before("");
-            if !ended.is_empty() && self.place.change(&Change::Sweep, &ended).await.is_ok() {
-                let _ = self.read().await;
-            }
+        if result.is_ok() && fastrand::u32(..SWEEP_ODDS) == 0 && !self.expired_before("").is_empty()
+        {
+            let _ = self.change(None, None, false).await;
         }
         result
     }
 
     async fn read(&self) -> Result<(), String> {
         // Before a new reading takes them out.
-        self.log_ended();
-        let mark = self.known().mark.clone();
-        let mut read = self.place.read(mark.as_ref()).await;
-        if let Ok(Some(reading)) = &read
-            && self.place.has_lost(&reading.mark)
-        {
-            read = match self.restore().await {
-                Ok(true) => self.place.read(mark.as_ref()).await,
-                Ok(false) => read,
-                Err(error) => Err(format!(
-                    "Redis has lost them, and they cannot be written again: {error}"
-                )),
-            };
-        }
+        self.log_expired();
+        let loaded = self.load().await;
         let mut known = self.known();
-        match read {
-            Ok(reading) => {
-                known.read_at = Some(Instant::now());
-                if let Some(reading) = reading {
-                    self.take(&mut known, reading);
+        match loaded {
+            Ok(loaded) => {
+                known.loaded_at = Some(Instant::now());
+                if let Some(loaded) = loaded {
+                    self.take(&mut known, loaded);
                 }
                 if known.error.take().is_some() {
                     tracing::info!("overrides: read again");
@@ -314,17 +309,40 @@ impl Registry {
         }
     }
 
+    /// Loads the overrides if they changed, and restores them if Redis has lost them.
+    async fn load(&self) -> Result<Option<Versioned>, String> {
+        let seen = self.known().loaded.version.clone();
+        let loaded = self.store.load(&seen).await?;
+        if !loaded
+            .as_ref()
+            .is_some_and(|loaded| loaded.version.is_lost())
+        {
+            return Ok(loaded);
+        }
+        match self.restore().await {
+            Ok(true) => self.store.load(&seen).await,
+            Ok(false) => Ok(loaded),
+            Err(error) => Err(format!(
+                "Redis has lost them, and they cannot be written again: {error}"
+            )),
+        }
+    }
+
     /// Writes the overrides that this process knows to a Redis that has lost them, as after a
     /// restart without persistence: no operator removed them. False: it knows none.
     async fn restore(&self) -> Result<bool, String> {
         let now = clock::now();
-        let mut all = self.known().all.clone();
-        all.retain(|kept| !kept.one.has_ended(now));
-        if all.is_empty() {
+        let mut restored = self.known().loaded.all.clone();
+        restored.retain(|stored| !stored.one.has_ended(now));
+        if restored.is_empty() {
             return Ok(false);
         }
-        let count = all.len();
-        self.place.change(&Change::Restore(all), &[]).await?;
+        let count = restored.len();
+        let change = Change {
+            restored,
+            ..Change::default()
+        };
+        self.store.apply(change).await?;
         tracing::warn!(
             count,
             "overrides: Redis has lost them; this process has written those that it knows"
@@ -332,19 +350,14 @@ impl Registry {
         Ok(true)
     }
 
-    fn take(&self, known: &mut Known, reading: Reading) {
-        known.past = reading.ended;
-        known.unreadable = reading.unreadable;
-        known.left_out = reading.left_out;
-        if reading.mark.0.starts_with(RESET.as_bytes()) {
+    fn take(&self, known: &mut Known, mut loaded: Versioned) {
+        if loaded.version.is_reset() {
             (self.on_reset.0)();
         }
-        known.mark = Some(reading.mark);
-        known.all = reading.all;
-        let ids: HashSet<_> = known.all.iter().map(|kept| kept.one.id.clone()).collect();
-        known.ended.retain(|id| ids.contains(id));
+        let errors = std::mem::take(&mut loaded.errors);
+        known.loaded = loaded;
         self.put_in_force(known);
-        for (id, error) in &reading.errors {
+        for (id, error) in &errors {
             tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one \
                 cannot be read, and is not in force");
         }
@@ -352,9 +365,10 @@ impl Registry {
 
     fn put_in_force(&self, known: &mut Known) {
         let now = clock::now();
-        let in_force = known.all.iter().filter(|kept| !kept.one.has_ended(now));
-        let overrides = Overrides::new(in_force.map(|kept| Arc::clone(&kept.one)).collect());
-        let left_out = known.left_out + overrides.left_out;
+        let stored = known.loaded.all.iter();
+        let in_force = stored.filter(|stored| !stored.one.has_ended(now));
+        let overrides = Overrides::new(in_force.map(|stored| Arc::clone(&stored.one)).collect());
+        let left_out = known.loaded.left_out + overrides.left_out;
         if left_out > 0 && left_out != known.logged_left_out {
             tracing::error!(
                 left_out,
@@ -366,45 +380,36 @@ impl Registry {
         self.live.replace_overrides(overrides);
     }
 
-    /// Logs those that have ended since the last call, and takes them out of the tree, which passes
-    /// them over already.
-    fn log_ended(&self) {
-        let (now, mut known) = (clock::now(), self.known());
-        let known = &mut *known;
-        let mut any = false;
-        for Kept { one, .. } in known.all.iter().filter(|kept| kept.one.has_ended(now)) {
-            if known.ended.insert(one.id.clone()) {
-                any = true;
-                // Not those that had ended before this process started.
-                if self
-                    .live
-                    .overrides()
-                    .is_some_and(|all| all.list.iter().any(|other| other.id == one.id))
-                {
-                    self.changes.ended.fetch_add(1, Ordering::Relaxed);
-                    audit::ended(one);
-                }
-            }
+    /// Logs those that have expired since the last call, and takes them out of the tree, which
+    /// passes them over already. Those that had expired before this process started were never in
+    /// it.
+    fn log_expired(&self) {
+        let (now, all) = (clock::now(), self.live.overrides().unwrap_or_default());
+        let mut expired = all.list.iter().filter(|one| one.has_ended(now)).peekable();
+        if expired.peek().is_some() {
+            self.put_in_force(&mut self.known());
         }
-        if any {
-            self.put_in_force(known);
+        for one in expired {
+            self.changes.ended.fetch_add(1, Ordering::Relaxed);
+            audit::ended(one);
         }
     }
 
-    /// Those that ended so long ago that all replicas know. Also the one of this id, which is about
-    /// to be replaced.
-    fn ended_before(&self, again: &str) -> Vec<Kept> {
+    /// The records of those that expired so long ago that all replicas know, and their texts. Also
+    /// of the one with this id, which is about to be replaced.
+    fn expired_before(&self, replaced: &str) -> Vec<(Record, Box<str>)> {
         let now = clock::now();
-        let is_old = |Kept { one, .. }: &&Kept| {
-            let kept_for = match *one.id == *again {
+        let is_old = |StoredOverride { one, .. }: &&StoredOverride| {
+            let kept_for = match *one.id == *replaced {
                 true => Span::ZERO,
                 false => KEPT_AFTER_END,
             };
             one.until.is_some_and(|until| until + kept_for <= now)
         };
         let known = self.known();
-        let old = known.all.iter().filter(is_old).take(MAX_SWEPT);
-        old.cloned().collect()
+        let old = known.loaded.all.iter().filter(is_old).take(MAX_SWEPT);
+        old.map(|stored| (stored.expired(), stored.text.clone()))
+            .collect()
     }
 
     /// The metrics.
@@ -421,10 +426,10 @@ impl Registry {
             .map(|(kind, count)| families::OVERRIDES.count(&[*kind], count))
             .collect();
         let known = self.known();
-        samples.push(families::OVERRIDES_UNREADABLE.count(&[], known.unreadable as u64));
+        samples.push(families::OVERRIDES_UNREADABLE.count(&[], known.loaded.unreadable as u64));
         samples.extend(
             known
-                .read_at
+                .loaded_at
                 .map(|at| families::OVERRIDES_AGE.sample(&[], at.elapsed().as_secs_f64())),
         );
         let changes = &self.changes;

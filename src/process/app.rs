@@ -409,8 +409,8 @@ fn overrides(
     stores: &Stores,
     metrics: &Metrics,
 ) -> Arc<Registry> {
-    let (keeping, on_reset) = (stores.keeping(settings), stores.forget_leases());
-    let overrides = Arc::new(Registry::new(Arc::clone(live), keeping, on_reset));
+    let (store, on_reset) = (stores.of_overrides(settings), stores.forget_leases());
+    let overrides = Arc::new(Registry::new(Arc::clone(live), store, on_reset));
     let scraped = Arc::clone(&overrides);
     metrics.register(Box::new(move || scraped.samples()));
     overrides

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use super::kept::{Change, Kept, Mark, Reading, keep_ended, read_record};
+use super::versioned::{Change, StoredOverride, Version, Versioned, keep_ended, read_record};
 use crate::limits::overrides::{MAX_RECORD_BYTES, Override, Record};
 use crate::live::replaced::replace;
 
@@ -22,49 +22,39 @@ const MAX_TEXT_BYTES: usize = 4 * MAX_RECORD_BYTES;
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct File {
-    path: PathBuf,
+pub struct File {
+    pub(super) path: PathBuf,
 }
 
 impl File {
-    pub(super) const fn new(path: PathBuf) -> Self {
-        Self { path }
+    /// See [`OverrideStore::load`](super::OverrideStore).
+    pub(super) async fn load(&self, seen: &Version) -> Result<Option<Versioned>, String> {
+        let (path, seen) = (self.path.clone(), seen.clone());
+        blocking(move || {
+            let version = version(&path)?;
+            let is_new = version != seen;
+            is_new.then(|| read(&path, version)).transpose()
+        })
+        .await
     }
 
-    /// See `Place::read`.
-    pub(super) async fn read(&self, mark: Option<&Mark>) -> Result<Option<Reading>, String> {
-        let (path, mark) = (self.path.clone(), mark.cloned());
-        let read = move || {
-            let current = mark_of(&path)?;
-            if mark.as_ref() == Some(&current) {
-                return Ok(None);
-            }
-            Ok(Some(reading(&path, current)?))
-        };
-        tokio::task::spawn_blocking(read)
-            .await
-            .unwrap_or_else(|error| Err(error.to_string()))
-    }
-
-    /// See `Place::change`. What cannot be read stays as it is.
-    pub(super) async fn change(&self, change: &Change, ended: &[Kept]) -> Result<(), String> {
+    /// See [`OverrideStore::apply`](super::OverrideStore). What cannot be read stays as it is.
+    pub(super) async fn apply(&self, change: Change) -> Result<(), String> {
         let path = self.path.clone();
-        let past = change.past(ended);
-        let added = match change {
-            Change::Set(record) => Some((**record).clone()),
-            _ => None,
-        };
-        let write = move || {
+        blocking(move || {
             let text = text(&path)?;
             let mut file = document(&path, &text)?;
-            let is_out = |id: &str| past.iter().chain(&added).any(|record| record.id == id);
             file.overrides.retain(|text| {
-                read_record(None, text.get(), MAX_TEXT_BYTES).map_or(true, |one| !is_out(&one.id))
+                read_record(None, text.get(), MAX_TEXT_BYTES)
+                    .map_or(true, |one| !change.replaces(&one.id))
             });
-            let added = added.as_ref().map(indented).transpose();
+            let added = change.set.as_ref().map(indented).transpose();
             let added = added.map_err(|error| error.to_string())?;
             file.overrides.extend(added.as_deref());
-            keep_ended(&mut file.ended, past);
+            keep_ended(
+                &mut file.ended,
+                change.ended.into_iter().map(|(record, _)| record),
+            );
             let mut new = Vec::with_capacity(text.len() + 2 * MAX_RECORD_BYTES);
             serde_json::to_writer_pretty(&mut new, &file).map_err(|error| error.to_string())?;
             if new.len() as u64 >= MAX_BYTES {
@@ -76,11 +66,17 @@ impl File {
                     path.display()
                 )
             })
-        };
-        tokio::task::spawn_blocking(write)
-            .await
-            .unwrap_or_else(|error| Err(error.to_string()))
+        })
+        .await
     }
+}
+
+/// Runs `work` on a thread that may block.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 /// The file. The texts of overrides stay as they are; each of them is read alone, because all as
@@ -107,24 +103,24 @@ fn indented(record: &Record) -> serde_json::Result<Box<RawValue>> {
     RawValue::from_string(text.replace('\n', "\n    "))
 }
 
-/// Everything in the file, which is in the state of `mark`.
-fn reading(path: &Path, mark: Mark) -> Result<Reading, String> {
+/// Everything in the file, which has this version.
+fn read(path: &Path, version: Version) -> Result<Versioned, String> {
     let text = text(path)?;
     let file = document(path, &text)?;
-    let mut reading = Reading {
-        mark,
+    let mut all = Versioned {
+        version,
         ended: file.ended,
-        ..Reading::default()
+        ..Versioned::default()
     };
     for (number, text) in (1..).zip(file.overrides) {
-        let read = read_record(None, text.get(), MAX_TEXT_BYTES).map(|one| Kept {
+        let read = read_record(None, text.get(), MAX_TEXT_BYTES).map(|one| StoredOverride {
             one: one.into(),
             text: Box::default(),
         });
-        reading.add(|| format!("number {number} in {}", path.display()), read);
+        all.add(|| format!("number {number} in {}", path.display()), read);
     }
-    reading.keep_newest();
-    Ok(reading)
+    all.keep_newest();
+    Ok(all)
 }
 
 /// The overrides in a file as a service would read it, whether or not they have ended.
@@ -133,31 +129,22 @@ fn reading(path: &Path, mark: Mark) -> Result<Reading, String> {
 /// There is no file, it cannot be read, or one of the overrides cannot be.
 pub(crate) fn read_overrides(path: &Path) -> Result<Vec<Override>, String> {
     fs::metadata(path).map_err(|error| unreadable(path, &error))?;
-    let reading = reading(path, Mark::default())?;
-    match reading.errors.first() {
+    let Versioned { all, errors, .. } = read(path, Version::default())?;
+    match errors.first() {
         Some((which, error)) => Err(format!("{which}: {error}")),
-        None => Ok(reading
-            .all
-            .into_iter()
-            .map(|kept| (*kept.one).clone())
-            .collect()),
+        None => Ok(all.iter().map(|stored| (*stored.one).clone()).collect()),
     }
 }
 
 /// Changes with each replacement of the file, and with each change of its length or time.
-fn mark_of(path: &Path) -> Result<Mark, String> {
+fn version(path: &Path) -> Result<Version, String> {
     match fs::metadata(path) {
-        Ok(found) => Ok(Mark(
-            format!(
-                "{} {} {} {}",
-                found.ino(),
-                found.len(),
-                found.mtime(),
-                found.mtime_nsec()
-            )
-            .into_bytes(),
-        )),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Mark::default()),
+        Ok(found) => {
+            let (inode, length) = (found.ino(), found.len());
+            let modified = format!("{} {}", found.mtime(), found.mtime_nsec());
+            Ok(Version(format!("{inode} {length} {modified}").into_bytes()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Version::default()),
         Err(error) => Err(unreadable(path, &error)),
     }
 }

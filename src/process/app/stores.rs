@@ -11,7 +11,7 @@ use crate::limiter::leases::{Event, Leases};
 use crate::limiter::replicas::{self, Source};
 use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
 use crate::limits::plan;
-use crate::live::overrides::Keeping;
+use crate::live::overrides::OverrideStore;
 use crate::net::clock;
 use crate::observe::metrics::{Metrics, Sample, families};
 use crate::process::settings::{Backend, Settings};
@@ -132,14 +132,14 @@ impl Stores {
     }
 
     /// Where overrides are kept: with the counters. Logs what an operator does not expect.
-    pub(super) fn keeping(&self, settings: &Settings) -> Keeping {
+    pub(super) fn of_overrides(&self, settings: &Settings) -> OverrideStore {
         match (&self.store, &settings.overrides_file) {
-            (SharedStore::Redis { main, .. }, _) => Keeping::Redis(
+            (SharedStore::Redis { main, .. }, _) => OverrideStore::redis(
                 Direct::new(Arc::clone(main)),
                 plan::key::of_overrides(&settings.rls.plan.key_prefix),
             ),
-            (SharedStore::Memory(_), Some(path)) => Keeping::File(path.clone()),
-            (SharedStore::Memory(_), None) => Keeping::Process,
+            (SharedStore::Memory(_), Some(path)) => OverrideStore::file(path.clone()),
+            (SharedStore::Memory(_), None) => OverrideStore::process(),
         }
     }
 

@@ -1,54 +1,41 @@
-//! Overrides as they are kept: what is read and changed, wherever that is.
+//! What a store of overrides has: they and their version; and a change of it.
+//!
+//! One whose `until` is past has *expired*. One that has expired or was removed has *ended*: it is
+//! not in force, and its record is kept for a week.
 
 use std::cmp::Reverse;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::core::time::{Micros, Span};
 use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Override, Record, parse_instant};
 use crate::net::clock;
-use crate::store::redis::Direct;
 
-/// Overrides that have ended and are kept, as records of at most [`MAX_RECORD_BYTES`].
+/// Records of overrides that have ended, of at most [`MAX_RECORD_BYTES`].
 pub(crate) const MAX_ENDED: usize = 1_000;
 
 /// How long they are kept.
 pub(super) const ENDED_KEPT: Span = Span::from_secs(7 * 86_400);
 
-/// Where overrides are kept.
-#[derive(Debug)]
-pub enum Keeping {
-    /// In this process, until it ends.
-    Process,
-    /// In this file (`OVERRIDES_FILE`).
-    File(PathBuf),
-    /// In Redis, in one hash under this key.
-    Redis(Direct, Vec<u8>),
-}
-
-/// Identifies a state of a place: equal marks, equal overrides.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mark(pub(super) Vec<u8>);
-
-/// The mark begins so after the reset of a counter, which changes no override.
-pub(super) const RESET: &str = "reset";
-
 /// Unreadable overrides that are named when they are found; all of them are counted.
 const MAX_NAMED: usize = 10;
 
+/// Identifies a state of a store: equal versions, equal overrides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Version(pub(super) Vec<u8>);
+
 /// An override, and its text in Redis.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredOverride {
     /// Shared with those in force.
     pub(super) one: Arc<Override>,
     pub(super) text: Box<str>,
 }
 
-/// Everything that was read, in bounded memory.
-#[derive(Debug, Default)]
-pub(super) struct Reading {
-    pub(super) mark: Mark,
-    pub(super) all: Vec<Kept>,
+/// Everything in a store, in bounded memory.
+#[derive(Clone, Debug, Default)]
+pub struct Versioned {
+    pub(super) version: Version,
+    pub(super) all: Vec<StoredOverride>,
     /// Older ones that are not among all, because there are too many.
     pub(super) left_out: usize,
     /// How many cannot be read.
@@ -59,11 +46,35 @@ pub(super) struct Reading {
     pub(super) ended: Vec<Record>,
 }
 
-impl Reading {
+/// A change, which is made in one step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Change {
+    /// Added, in the place of one with its id.
+    pub(super) set: Option<Record>,
+    /// The records of those that end, each with the text of the override: one that was changed
+    /// meanwhile stays. An empty text is any.
+    pub(super) ended: Vec<(Record, Box<str>)>,
+    /// Written if there is nothing.
+    pub(super) restored: Vec<StoredOverride>,
+    /// A counter was reset, which concerns all replicas.
+    pub(super) is_reset: bool,
+}
+
+impl Version {
+    pub(super) fn random() -> String {
+        format!("{:032x}", fastrand::u128(..))
+    }
+}
+
+impl Versioned {
     /// Adds what was read, and drops older ones where there are too many.
-    pub(super) fn add(&mut self, id: impl FnOnce() -> String, read: Result<Kept, String>) {
+    pub(super) fn add(
+        &mut self,
+        id: impl FnOnce() -> String,
+        read: Result<StoredOverride, String>,
+    ) {
         match read {
-            Ok(kept) => self.all.push(kept),
+            Ok(stored) => self.all.push(stored),
             Err(error) => {
                 self.unreadable += 1;
                 if self.errors.len() < MAX_NAMED {
@@ -76,58 +87,53 @@ impl Reading {
         }
     }
 
-    /// Keeps the newest [`MAX_OVERRIDES`], each once, and beside them [`MAX_ENDED`] that have ended
-    /// and are to be swept.
+    /// Keeps the newest [`MAX_OVERRIDES`], each once, and beside them [`MAX_ENDED`] that have
+    /// expired and are to be swept.
     pub(super) fn keep_newest(&mut self) {
         let (now, all) = (clock::now(), &mut self.all);
-        all.sort_unstable_by(|Kept { one, .. }, Kept { one: other, .. }| {
-            (Reverse(one.created_at), &one.id).cmp(&(Reverse(other.created_at), &other.id))
-        });
+        all.sort_unstable_by(
+            |StoredOverride { one, .. }, StoredOverride { one: other, .. }| {
+                (Reverse(one.created_at), &one.id).cmp(&(Reverse(other.created_at), &other.id))
+            },
+        );
         // A page of Redis may repeat one.
-        all.dedup_by(|one, before| one.one == before.one);
+        all.dedup_by(|stored, before| stored.one == before.one);
         let (before, mut kept) = (all.len(), [0, 0]);
-        all.retain(|Kept { one, .. }| {
-            let has_ended = usize::from(one.has_ended(now));
-            kept[has_ended] += 1;
-            kept[has_ended] <= [MAX_OVERRIDES, MAX_ENDED][has_ended]
+        all.retain(|stored| {
+            let has_expired = usize::from(stored.one.has_ended(now));
+            kept[has_expired] += 1;
+            kept[has_expired] <= [MAX_OVERRIDES, MAX_ENDED][has_expired]
         });
         self.left_out += before - all.len();
     }
-}
 
-/// A change.
-#[derive(Debug)]
-pub(super) enum Change {
-    /// Adds this one, in the place of one with its id.
-    Set(Box<Record>),
-    /// Removes the one of this record, which says so.
-    Remove(Box<Record>),
-    /// Only removes those that have ended.
-    Sweep,
-    /// Writes all of these, if there is nothing.
-    Restore(Vec<Kept>),
-    /// Changes none, but tells all replicas that a counter was reset.
-    Reset,
-}
-
-impl Change {
-    /// The records of those that have ended with it, each once. `ended` are those that ended by
-    /// themselves.
-    pub(super) fn past(&self, ended: &[Kept]) -> Vec<Record> {
-        let removed = match self {
-            Self::Remove(record) => Some(&**record),
-            _ => None,
-        };
-        let by_themselves = ended
-            .iter()
-            .filter(|kept| removed.is_none_or(|record| *record.id != *kept.one.id))
-            .map(Kept::expired);
-        by_themselves.chain(removed.cloned()).collect()
+    pub(super) fn apply(&mut self, change: Change) -> Result<(), String> {
+        self.version = Version(Version::random().into_bytes());
+        self.all.retain(|stored| !change.replaces(&stored.one.id));
+        keep_ended(
+            &mut self.ended,
+            change.ended.into_iter().map(|(record, _)| record),
+        );
+        if let Some(record) = change.set {
+            self.all.push(StoredOverride {
+                one: record.read().map_err(|error| error.0)?.into(),
+                text: Box::default(),
+            });
+        }
+        Ok(())
     }
 }
 
-impl Kept {
-    /// The record of one that has ended by itself.
+impl Change {
+    /// Whether the override of this id ends or is set anew.
+    pub(super) fn replaces(&self, id: &str) -> bool {
+        let ended = self.ended.iter().map(|(record, _)| record);
+        ended.chain(&self.set).any(|record| record.id == id)
+    }
+}
+
+impl StoredOverride {
+    /// The record of one that has expired.
     pub(super) fn expired(&self) -> Record {
         Record::ended(&self.one, Micros(u64::MAX), "")
     }

@@ -15,11 +15,11 @@
 
 use bb8_redis::redis::Value;
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
-use super::kept::{
-    Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, RESET, Reading, keep_ended, oldest_end, read_record,
-    too_long,
+use super::versioned::{
+    Change, ENDED_KEPT, MAX_ENDED, StoredOverride, Version, Versioned, keep_ended, oldest_end,
+    read_record, too_long,
 };
 use crate::core::verdict::StoreError;
 use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Record, instant};
@@ -29,21 +29,35 @@ use crate::store::redis::wire::commands::CommandBuffer;
 /// The field of the version. No id is written so.
 const VERSION: &str = "version";
 
-/// Fields of one page, more or less, and the bytes of one HMGET: a reply may have a megabyte.
-const PAGE_FIELDS: &str = "500";
-const MAX_BYTES: usize = 512 << 10;
+/// The version begins so after the reset of a counter, which changes no override.
+const RESET: &str = "reset";
+
+/// The longest wait for one reading or one change.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// The bytes of one page, more or less; a reply may have a megabyte.
+const PAGE_BYTES: usize = 256 << 10;
 
 /// How often a reading begins again because a change came between its parts.
 const ATTEMPTS: usize = 3;
 
-/// A page of a hash: the cursor of the next one, and fields, each with the length of its text. KEYS:
-/// the hash. ARGV: the cursor, and the fields of a page.
+/// A page of a hash: the cursor of the next one, and fields, each with its text, or with nothing if
+/// that is too long. KEYS: the hash. ARGV: the cursor, the longest text, and the bytes of a page.
 const PAGE: &str = "
-local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
-for index = 2, #page[2], 2 do
-  page[2][index] = #page[2][index]
-end
-return page
+local cursor, fields, bytes = ARGV[1], {}, 0
+repeat
+  local page = redis.call('HSCAN', KEYS[1], cursor, 'COUNT', '10')
+  cursor = page[1]
+  for index = 1, #page[2], 2 do
+    local field, text = page[2][index], page[2][index + 1]
+    if #text > tonumber(ARGV[2]) then
+      text = false
+    end
+    fields[#fields + 1], fields[#fields + 2] = field, text
+    bytes = bytes + #field + (text and #text or 0)
+  end
+until cursor == '0' or bytes > tonumber(ARGV[3])
+return { cursor, fields }
 ";
 
 /// Applies a change in one step. KEYS: the hash, and that of those that have ended. ARGV: the next
@@ -92,89 +106,90 @@ type Take<'t> = &'t mut (dyn FnMut(&str, Result<&str, String>) + Send);
 
 /// The hash.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub struct RedisHash {
     direct: Direct,
     key: Vec<u8>,
     /// The key of those that have ended.
     ended: Vec<u8>,
 }
 
-impl Shared {
+impl Version {
+    /// Whether there is no hash at all. One whose overrides were removed has its version.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0 == [0, b'0']
+    }
+
+    /// Whether the last change told that a counter was reset.
+    pub(super) fn is_reset(&self) -> bool {
+        self.0.starts_with(RESET.as_bytes())
+    }
+}
+
+impl RedisHash {
     pub(super) fn new(direct: Direct, key: Vec<u8>) -> Self {
         let ended = [&key[..], b"ended"].concat();
         Self { direct, key, ended }
     }
 
-    /// Whether there is no hash at all. One whose overrides were removed has its version.
-    pub(super) fn is_missing(mark: &Mark) -> bool {
-        mark.0 == [0, b'0']
-    }
-
-    /// See `Place::read`.
-    pub(super) async fn read(
-        &self,
-        mark: Option<&Mark>,
-        deadline: Instant,
-    ) -> Result<Option<Reading>, String> {
+    /// See [`OverrideStore::load`](super::OverrideStore).
+    pub(super) async fn load(&self, seen: &Version) -> Result<Option<Versioned>, String> {
+        let deadline = Instant::now() + DEADLINE;
         for _ in 0..ATTEMPTS {
-            let before = self.mark(deadline).await?;
-            if Some(&before) == mark {
+            let before = self.version(deadline).await?;
+            if before == *seen {
                 return Ok(None);
             }
-            let mut reading = Reading::default();
+            let mut loaded = Versioned::default();
             let mut add = |id: &str, text: Result<&str, String>| {
                 let read = text.and_then(|text| {
-                    Ok(Kept {
+                    Ok(StoredOverride {
                         one: read_record(Some(id), text, MAX_RECORD_BYTES)?.into(),
                         text: text.into(),
                     })
                 });
-                reading.add(|| id.to_owned(), read);
+                loaded.add(|| id.to_owned(), read);
             };
             self.read_all(&self.key, deadline, &mut add).await?;
-            reading.keep_newest();
-            let mut ended = Vec::new();
+            loaded.keep_newest();
+            let ended = &mut loaded.ended;
             let mut add = |_: &str, text: Result<&str, String>| {
                 ended.extend(text.ok().and_then(|text| serde_json::from_str(text).ok()));
                 if ended.len() >= 2 * MAX_ENDED {
-                    keep_ended(&mut ended, []);
+                    keep_ended(ended, []);
                 }
             };
             // What is over keeps nothing that is in force from being read.
             let _ = self.read_all(&self.ended, deadline, &mut add).await;
-            reading.ended = ended;
-            if self.mark(deadline).await? == before {
-                reading.mark = before;
-                return Ok(Some(reading));
+            if self.version(deadline).await? == before {
+                loaded.version = before;
+                return Ok(Some(loaded));
             }
         }
         Err("Redis: they changed while they were read; they are read again".to_owned())
     }
 
     /// The version and the number of fields.
-    async fn mark(&self, deadline: Instant) -> Result<Mark, String> {
-        let replies = self
-            .query(
-                deadline,
-                &[
-                    &[b"HGET", &self.key, VERSION.as_bytes()],
-                    &[b"HLEN", &self.key],
-                ],
-            )
-            .await?;
+    async fn version(&self, deadline: Instant) -> Result<Version, String> {
+        let (version, length): ([&[u8]; 3], [&[u8]; 2]) = (
+            [b"HGET", &self.key, VERSION.as_bytes()],
+            [b"HLEN", &self.key],
+        );
+        let replies = self.query(deadline, &[&version, &length]).await?;
         let [version, length] = &replies[..] else {
             return Err(no_reply());
         };
-        let mut mark = bytes(version).unwrap_or_default().to_vec();
-        mark.push(0);
+        let mut version = bytes(version).unwrap_or_default().to_vec();
+        version.push(0);
         if let Value::Int(length) = length {
-            mark.extend_from_slice(length.to_string().as_bytes());
+            version.extend_from_slice(length.to_string().as_bytes());
         }
-        Ok(Mark(mark))
+        Ok(Version(version))
     }
 
     /// Reads the fields of a hash page by page. A field may come twice.
     async fn read_all(&self, key: &[u8], deadline: Instant, take: Take<'_>) -> Result<(), String> {
+        let numbers = [MAX_RECORD_BYTES, PAGE_BYTES].map(|number| number.to_string());
+        let [longest, page_bytes] = numbers.each_ref().map(String::as_bytes);
         let mut cursor = b"0".to_vec();
         loop {
             let command = [
@@ -183,7 +198,8 @@ impl Shared {
                 b"1",
                 key,
                 &cursor,
-                PAGE_FIELDS.as_bytes(),
+                longest,
+                page_bytes,
             ];
             let replies = self.query(deadline, &[&command]).await?;
             let [Value::Array(page)] = &replies[..] else {
@@ -192,28 +208,14 @@ impl Shared {
             let [next, Value::Array(fields)] = &page[..] else {
                 return Err(no_reply());
             };
-            let (mut group, mut group_bytes) = (Vec::new(), 0);
-            for pair in fields.chunks_exact(2) {
-                let (Some(field), Value::Int(length)) = (bytes(&pair[0]), &pair[1]) else {
-                    return Err(no_reply());
-                };
+            for [field, text] in fields.as_chunks().0 {
+                let field = bytes(field).ok_or_else(no_reply)?;
                 if field == VERSION.as_bytes() {
                     continue;
                 }
-                let length = usize::try_from(*length).unwrap_or(usize::MAX);
-                if length > MAX_RECORD_BYTES {
-                    take(&String::from_utf8_lossy(field), Err(too_long()));
-                    continue;
-                }
-                if group_bytes + length > MAX_BYTES {
-                    self.read_group(deadline, key, &group, take).await?;
-                    (group, group_bytes) = (Vec::new(), 0);
-                }
-                group.push(field);
-                group_bytes += length;
-            }
-            if !group.is_empty() {
-                self.read_group(deadline, key, &group, take).await?;
+                let text = bytes(text).map(String::from_utf8_lossy);
+                let text = text.as_deref().ok_or_else(too_long);
+                take(&String::from_utf8_lossy(field), text);
             }
             cursor = bytes(next).ok_or_else(no_reply)?.to_vec();
             if cursor == b"0" {
@@ -222,87 +224,52 @@ impl Shared {
         }
     }
 
-    async fn read_group(
-        &self,
-        deadline: Instant,
-        key: &[u8],
-        fields: &[&[u8]],
-        take: Take<'_>,
-    ) -> Result<(), String> {
-        let mut command: Vec<&[u8]> = vec![b"HMGET", key];
-        command.extend_from_slice(fields);
-        let replies = self.query(deadline, &[&command]).await?;
-        let Some(Value::Array(texts)) = replies.first() else {
-            return Err(no_reply());
-        };
-        for (field, text) in fields.iter().zip(texts) {
-            // It was removed meanwhile; the version says so.
-            let Some(text) = bytes(text) else { continue };
-            let text = String::from_utf8_lossy(text);
-            take(&String::from_utf8_lossy(field), Ok(&text));
-        }
-        Ok(())
-    }
-
-    /// See `Place::change`.
-    pub(super) async fn change(
-        &self,
-        change: &Change,
-        ended: &[Kept],
-        deadline: Instant,
-    ) -> Result<(), String> {
-        let mut version = format!("{:032x}", fastrand::u128(..));
-        if matches!(change, Change::Reset) {
+    /// See [`OverrideStore::apply`](super::OverrideStore).
+    pub(super) async fn apply(&self, change: &Change) -> Result<(), String> {
+        let mut version = Version::random();
+        if change.is_reset {
             version.insert_str(0, RESET);
         }
-        let most = MAX_OVERRIDES.to_string();
-        let (name, id, text) = match change {
-            Change::Set(record) => {
+        let (name, id, text) = match &change.set {
+            Some(record) => {
                 let text = serde_json::to_string(record).map_err(|error| error.to_string())?;
                 ("set", record.id.as_str(), text)
             }
-            Change::Remove(_) | Change::Sweep | Change::Reset => ("sweep", "", String::new()),
-            Change::Restore(_) => ("restore", "", String::new()),
+            None if change.restored.is_empty() => ("sweep", "", String::new()),
+            None => ("restore", "", String::new()),
         };
         let numbers = [
+            MAX_OVERRIDES.to_string(),
             instant(oldest_end()),
             MAX_ENDED.to_string(),
             (ENDED_KEPT.micros() / 1_000).to_string(),
         ];
+        let [most, oldest, most_ended, life] = numbers.each_ref().map(String::as_str);
+        let arguments = [&version, most, name, id, &text, oldest, most_ended, life];
         let mut command: Vec<&[u8]> =
             vec![b"EVAL", SCRIPT.as_bytes(), b"2", &self.key, &self.ended];
-        command.extend([&*version, &*most, name, id, &*text].map(str::as_bytes));
-        command.extend(numbers.iter().map(String::as_bytes));
-        if let Change::Restore(all) = change {
-            command.extend(
-                all.iter()
-                    .flat_map(|kept| [kept.one.id.as_bytes(), kept.text.as_bytes(), b"", b""]),
-            );
-        }
+        command.extend(arguments.map(str::as_bytes));
         let field = |record: &Record| {
-            format!(
-                "{} {}",
-                record.ended.as_ref().map_or("", |ended| &ended.at),
-                record.id
-            )
+            let at = record.ended.as_ref().map_or("", |ended| &ended.at);
+            format!("{at} {}", record.id)
         };
-        let past: Vec<_> = change
-            .past(ended)
-            .into_iter()
-            .map(|record| (field(&record), json!(record).to_string(), record.id))
+        let ended = change.ended.iter();
+        let ended: Vec<_> = ended
+            .map(|(record, text)| {
+                [
+                    &record.id,
+                    &**text,
+                    &field(record),
+                    &json!(record).to_string(),
+                ]
+                .map(str::to_owned)
+            })
             .collect();
-        for (field, record, id) in &past {
-            let text = ended
-                .iter()
-                .find(|kept| *kept.one.id == **id)
-                .map_or("", |kept| &kept.text);
-            command.extend([
-                id.as_bytes(),
-                text.as_bytes(),
-                field.as_bytes(),
-                record.as_bytes(),
-            ]);
-        }
+        let ended = ended.iter().map(|row| row.each_ref().map(String::as_bytes));
+        let restored = change.restored.iter();
+        let restored = restored.map(|it| [it.one.id.as_bytes(), it.text.as_bytes(), b"", b""]);
+        command.extend(restored.chain(ended).flatten());
+        let deadline = Instant::now() + DEADLINE;
         match &self.query(deadline, &[&command]).await?[..] {
             [Value::Int(1)] => Ok(()),
             [Value::Int(0)] => Err(format!(

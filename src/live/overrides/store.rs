@@ -1,0 +1,68 @@
+//! Where overrides are kept: in this process, in a file, or in Redis.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use super::file::File;
+use super::redis::RedisHash;
+use super::versioned::{Change, Version, Versioned};
+use crate::core::lock;
+use crate::store::redis::Direct;
+
+/// Where overrides are kept.
+#[derive(Debug)]
+pub enum OverrideStore {
+    /// In this process, until it ends.
+    Process(Mutex<Versioned>),
+    /// In a file (`OVERRIDES_FILE`).
+    File(File),
+    /// In Redis, in one hash.
+    Redis(RedisHash),
+}
+
+impl OverrideStore {
+    /// In this process.
+    #[must_use]
+    pub fn process() -> Self {
+        Self::Process(Mutex::default())
+    }
+
+    /// In the file at `path`.
+    #[must_use]
+    pub const fn file(path: PathBuf) -> Self {
+        Self::File(File { path })
+    }
+
+    /// In Redis, under `key`.
+    #[must_use]
+    pub fn redis(direct: Direct, key: Vec<u8>) -> Self {
+        Self::Redis(RedisHash::new(direct, key))
+    }
+
+    /// Loads all overrides; `None` if their version is still `seen`.
+    ///
+    /// # Errors
+    /// Why they cannot be read, and how to mend it.
+    pub(super) async fn load(&self, seen: &Version) -> Result<Option<Versioned>, String> {
+        match self {
+            Self::Process(state) => {
+                let state = lock(state);
+                Ok((state.version != *seen).then(|| state.clone()))
+            }
+            Self::File(file) => file.load(seen).await,
+            Self::Redis(hash) => hash.load(seen).await,
+        }
+    }
+
+    /// Makes a change.
+    ///
+    /// # Errors
+    /// Why it was not made, or may not have been, and what to do.
+    pub(super) async fn apply(&self, change: Change) -> Result<(), String> {
+        match self {
+            Self::Process(state) => lock(state).apply(change),
+            Self::File(file) => file.apply(change).await,
+            Self::Redis(hash) => hash.apply(&change).await,
+        }
+    }
+}
