@@ -12,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::net::dial::{Address, Connector, Dial, TcpOptions};
 use crate::net::http::client::HttpClient;
-use crate::net::tls::{self, ClientOptions, Identity, NameCheck, Peer, PemFile, SubjectName};
+use crate::net::tls::{self, ClientOptions, NameCheck, Peer, SubjectName};
 
 /// The longest time for a connection of a command that has no time of its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -56,20 +56,14 @@ impl TlsFlags {
     pub(super) fn options(&self) -> anyhow::Result<Option<ClientOptions>> {
         let is_on =
             self.tls || self.cacert.is_some() || self.cert.is_some() || self.server_name.is_some();
-        let setting = "--cacert";
-        let authorities = self.cacert.clone();
-        let authorities = authorities.map(|path| PemFile { setting, path });
-        let identity = Identity::try_new(
+        let files = [
+            ("--cacert", self.cacert.as_deref()),
             ("--cert", self.cert.as_deref()),
             ("--key", self.key.as_deref()),
-        )?;
+        ];
         let name = self.server_name.clone();
         let name_check = name.map_or(NameCheck::Strict, NameCheck::Only);
-        Ok(is_on.then_some(ClientOptions {
-            authorities,
-            identity,
-            name_check,
-        }))
+        Ok(is_on.then_some(ClientOptions::try_new(files, name_check)?))
     }
 }
 

@@ -19,12 +19,11 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 pub use authorities::authorities;
 pub use client::{ClientOptions, client_config, http2_client_config};
 pub use hints::{Hint, Peer, hint, is_about_certificates};
-pub use pem::{Identity, PemFile, TlsError};
+pub use pem::{FileSetting, Identity, PemFile, TlsError};
 pub use validity::expiry;
 pub use verify::{ClientVerifier, NameCheck, SubjectName, UntrustedAuthority};
 
 /// The algorithms of ring.
-#[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

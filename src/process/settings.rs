@@ -4,6 +4,16 @@
 //! Variables have the names of envoyproxy/ratelimit. Each room declares its own options with their
 //! defaults and reasons; this file fills them in. No message here shows a secret.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "only this room reads the environment"
+)]
+#![expect(
+    clippy::struct_excessive_bools,
+    clippy::struct_field_names,
+    reason = "each field of the flags is a setting of its own, and has its name"
+)]
+
 mod counting;
 mod debug;
 mod exporters;
@@ -141,10 +151,6 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that cannot be used.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "only this function reads the environment"
-    )]
     pub fn try_new(flags: Flags, given: Given) -> Result<Self, SettingError> {
         let environment = std::env::vars_os();
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
@@ -368,10 +374,6 @@ const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so tha
 
 /// The format of log lines that these arguments of `weir serve` and the environment ask for, for an
 /// error of the arguments themselves. Text where they ask for none.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "arguments that cannot be parsed do not give the variable"
-)]
 pub fn log_format_of(arguments: &[OsString]) -> Format {
     const FLAG: &str = "--log-format";
     let texts: Vec<_> = arguments

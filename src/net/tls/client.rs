@@ -6,7 +6,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::sign::SingleCertAndKey;
 
 use super::authorities::authorities;
-use super::pem::{Identity, PemFile, TlsError};
+use super::pem::{FileSetting, Identity, PemFile, TlsError};
 use super::provider;
 use super::verify::{NameCheck, ServerVerifier};
 
@@ -20,6 +20,23 @@ pub struct ClientOptions {
     pub identity: Option<Identity>,
     /// The names for which the server's certificate has to be valid.
     pub name_check: NameCheck,
+}
+
+impl ClientOptions {
+    /// Options with these files of authorities, the client's certificate and its key.
+    ///
+    /// # Errors
+    /// A certificate without its key, or a key without its certificate.
+    pub fn try_new(
+        [authorities, certificate, key]: [FileSetting<'_>; 3],
+        name_check: NameCheck,
+    ) -> Result<Self, TlsError> {
+        Ok(Self {
+            authorities: PemFile::of(authorities),
+            identity: Identity::try_new(certificate, key)?,
+            name_check,
+        })
+    }
 }
 
 /// The protocol of gRPC. Go's servers refuse a client that does not offer it. Source: RFC 7540,

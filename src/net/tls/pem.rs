@@ -53,9 +53,14 @@ pub enum TlsError {
     Unpaired(&'static str, &'static str),
 }
 
+/// The name of a setting, and the path that it has.
+pub type FileSetting<'a> = (&'static str, Option<&'a Path>);
+
 impl PemFile {
-    pub(super) fn new(setting: &'static str, path: PathBuf) -> Self {
-        Self { setting, path }
+    /// The file of this setting, if it names one.
+    pub fn of((setting, path): FileSetting<'_>) -> Option<Self> {
+        let path = path?.to_owned();
+        Some(Self { setting, path })
     }
 
     /// The certificates in the file, of which there is at least one.
@@ -145,17 +150,14 @@ impl Identity {
     /// # Errors
     /// [`TlsError::Unpaired`].
     pub fn try_new(
-        (certificate_setting, certificate): (&'static str, Option<&Path>),
-        (key_setting, key): (&'static str, Option<&Path>),
+        certificate: FileSetting<'_>,
+        key: FileSetting<'_>,
     ) -> Result<Option<Self>, TlsError> {
-        match (certificate, key) {
+        match (PemFile::of(certificate), PemFile::of(key)) {
             (None, None) => Ok(None),
-            (Some(_), None) => Err(TlsError::Unpaired(certificate_setting, key_setting)),
-            (None, Some(_)) => Err(TlsError::Unpaired(key_setting, certificate_setting)),
-            (Some(certificate), Some(key)) => Ok(Some(Self {
-                certificate: PemFile::new(certificate_setting, certificate.to_owned()),
-                key: PemFile::new(key_setting, key.to_owned()),
-            })),
+            (Some(_), None) => Err(TlsError::Unpaired(certificate.0, key.0)),
+            (None, Some(_)) => Err(TlsError::Unpaired(key.0, certificate.0)),
+            (Some(certificate), Some(key)) => Ok(Some(Self { certificate, key })),
         }
     }
 

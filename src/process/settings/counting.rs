@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 
 use super::{Backend, parse};
 use crate::limits::rules::Commit;
@@ -12,23 +12,21 @@ use crate::store::redis::Topology;
 
 /// How limits count.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Counting")]
+#[command(next_help_heading = "Counting", mut_args = parse::switch)]
 pub(super) struct CountingFlags {
     /// Count a refused request nowhere, in domains that do not declare `commit`
     ///
     /// These domains are then as if they declared `commit: all_or_none`; one that declares
     /// `commit: each` is not changed. In Redis, all keys of such a domain are in one hash slot, which
     /// is on one node of a cluster, and its limits per second are counted in the main Redis.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     stop_cache_key_increment_when_overlimit: bool,
     /// Count fixed windows per month by the calendar, in UTC
     ///
     /// Without it a month is 30 days. The counters of the two are apart. Other algorithms have no
     /// windows that begin at a boundary: for them a month is 30 days in any case, and so is a
     /// year 365.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) use_calendar_month_rate_limit: bool,
     /// Name of the region of this process in `region_shares`
     ///

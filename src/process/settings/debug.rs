@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 
 use super::listeners::address;
 use super::setting::{no_effect, written};
@@ -15,11 +15,10 @@ const LOOPBACK: &str = "127.0.0.1";
 
 /// The debug listener.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Debug listener")]
+#[command(next_help_heading = "Debug listener", mut_args = parse::switch)]
 pub(super) struct DebugFlags {
     /// Open the debug listener, which shows the limits in force and the counters
-    #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "true", value_name = "BOOL")]
     debug_enabled: bool,
     /// Address of the debug listener; 0.0.0.0 for all addresses
     ///
@@ -77,11 +76,7 @@ impl DebugFlags {
 
     /// Where the debug listener listens, if it is on.
     pub(super) fn address(&self) -> Result<Option<TcpAddress>, SettingError> {
-        let host = if self.debug_host.is_empty() {
-            LOOPBACK
-        } else {
-            &self.debug_host
-        };
+        let host = written(Some(&self.debug_host)).unwrap_or(LOOPBACK);
         self.debug_enabled
             .then(|| address("DEBUG_HOST", Some(host), LOOPBACK, self.debug_port))
             .transpose()

@@ -5,14 +5,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 
 use super::listeners::address;
 use super::setting::{list, written};
 use super::{SettingError, parse};
+use crate::observe::exporters::statsd::Protocol;
 use crate::observe::exporters::statsd::mogrifiers::Mogrifiers;
 use crate::observe::exporters::{prometheus, statsd};
 use crate::service::server::TcpAddress;
+
+/// The start of variables whose names have those of mogrifiers, which are the user's.
+pub(super) const MOGRIFIERS: &str = "DOG_STATSD_MOGRIFIER";
 
 /// Labels that metrics have anyway.
 const TAKEN_LABELS: [&str; 6] = ["domain", "key1", "key2", "grpc_method", "err_type", "le"];
@@ -33,17 +37,12 @@ pub struct PrometheusPort {
 
 /// Exporters of metrics.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Exporters of metrics")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a setting of its own"
-)]
+#[command(next_help_heading = "Exporters of metrics", mut_args = parse::switch)]
 pub(super) struct ExporterFlags {
     /// Serve metrics at PROMETHEUS_ADDR, under the names and labels of envoyproxy/ratelimit
     ///
     /// The page also has all metrics of /metrics on the HTTP port, which is there with any setting.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     use_prometheus: bool,
     /// Address of these metrics: `host:port`, or `:port` for all addresses of the machine
     #[arg(long, env, default_value = ":9090", value_name = "[HOST]:PORT")]
@@ -57,17 +56,14 @@ pub(super) struct ExporterFlags {
     #[arg(long, env, value_name = "PATH")]
     prometheus_mapper_yaml: Option<PathBuf>,
     /// Show ratelimit_service_response_time_seconds in milliseconds at PROMETHEUS_ADDR
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     prometheus_response_time_as_milliseconds: bool,
     /// Send metrics to a StatsD server [default: true if STATSD_HOST or STATSD_PORT is set and no
     /// other exporter is on]
-    #[arg(long, env, value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, value_name = "BOOL")]
     use_statsd: Option<bool>,
     /// Send metrics to a DogStatsD server, which has tags; always by UDP
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     use_dog_statsd: bool,
     /// Host of the StatsD server [default: localhost]
     #[arg(long, env, value_name = "HOST")]
@@ -76,8 +72,9 @@ pub(super) struct ExporterFlags {
     #[arg(long, env, value_parser = parse::port, value_name = "PORT")]
     statsd_port: Option<u16>,
     /// How metrics travel to the StatsD server
-    #[arg(long, env, default_value = "tcp", value_parser = protocol, value_name = "tcp|udp")]
-    statsd_protocol: statsd::Protocol,
+    #[arg(long, env, default_value = "tcp", value_name = "tcp|udp")]
+    #[arg(value_parser = parse::named(&[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]))]
+    statsd_protocol: Protocol,
     /// Names of the mogrifiers of DogStatsD, in order, with commas between them
     ///
     /// The mogrifier NAME is made of DOG_STATSD_MOGRIFIER_NAME_PATTERN (a regular expression),
@@ -92,21 +89,12 @@ pub(super) struct ExporterFlags {
     #[arg(long, env, default_value = "", value_name = "TEXT")]
     extra_tags: String,
     /// Time between two flushes to the StatsD server; 100ms to 1h
-    #[arg(long, env, default_value = "10s", value_parser = parse::flush_interval)]
+    #[arg(long, env, default_value = "10s", value_parser = parse::duration_from("100ms"))]
     #[arg(value_name = "DURATION")]
     stats_flush_interval: Duration,
     /// Turn all exporters off; /metrics on the HTTP port stays
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     disable_stats: bool,
-}
-
-fn protocol(text: &str) -> Result<statsd::Protocol, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "tcp" => Ok(statsd::Protocol::Tcp),
-        "udp" => Ok(statsd::Protocol::Udp),
-        _ => Err("write tcp or udp".to_owned()),
-    }
 }
 
 impl ExporterFlags {
@@ -184,7 +172,7 @@ impl ExporterFlags {
                 .to_owned(),
             port: self.statsd_port.unwrap_or(8125),
             protocol: if self.use_dog_statsd {
-                statsd::Protocol::Udp
+                Protocol::Udp
             } else {
                 self.statsd_protocol
             },
@@ -203,39 +191,31 @@ impl ExporterFlags {
             )));
         }
         for name in names {
-            // envoyproxy/ratelimit reads the first of these, and its README names the second.
-            let variable = |part: &str| {
-                ["DOG_STATSD_MOGRIFIER", "DOG_STATSD_MOGRIFIERS"]
-                    .map(|prefix| format!("{prefix}_{}_{part}", name.to_ascii_uppercase()))
-            };
+            let upper = name.to_ascii_uppercase();
             let value = |part: &str| {
-                let names = variable(part);
-                let found = names.iter().find_map(|name| {
-                    environment
-                        .iter()
-                        .find(|(variable, value)| variable == name && !value.is_empty())
-                });
-                found.map(|(variable, value)| (variable.clone(), value.clone()))
+                // envoyproxy/ratelimit reads the first of these, and its README names the second.
+                let names = ["", "S"].map(|plural| format!("{MOGRIFIERS}{plural}_{upper}_{part}"));
+                let set = |name: &String| {
+                    let is_set = |(variable, value): &&(String, String)| {
+                        variable == name && !value.is_empty()
+                    };
+                    environment.iter().find(is_set).cloned()
+                };
+                names.iter().find_map(set)
             };
             let needed = |part: &str| {
                 value(part).ok_or_else(|| {
                     SettingError(format!(
-                        "USE_DOG_STATSD_MOGRIFIERS has {name}: set {}",
-                        variable(part)[0]
+                        "USE_DOG_STATSD_MOGRIFIERS has {name}: set {MOGRIFIERS}_{upper}_{part}"
                     ))
                 })
             };
-            let ((pattern_variable, pattern), (_, new_name)) =
-                (needed("PATTERN")?, needed("NAME")?);
-            let tags = match value("TAGS") {
-                Some((variable, text)) => tags(&variable, &text)?,
-                None => BTreeMap::new(),
-            };
+            let ((variable, pattern), (_, new_name)) = (needed("PATTERN")?, needed("NAME")?);
+            let (tag_variable, text) = value("TAGS").unwrap_or_default();
+            let tags = tags(&tag_variable, &text)?;
             mogrifiers.add(&pattern, new_name, tags).map_err(|error| {
-                SettingError(format!(
-                    "{pattern_variable}: not a regular expression: {}",
-                    error.to_string().replace('\n', " ")
-                ))
+                let error = error.to_string().replace('\n', " ");
+                SettingError(format!("{variable}: not a regular expression: {error}"))
             })?;
         }
         Ok(mogrifiers)

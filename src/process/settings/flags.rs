@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 
 use super::Backend;
 use super::counting::CountingFlags;
@@ -32,6 +32,7 @@ use crate::store::memory;
 
 /// The settings of `weir serve`. A flag comes before its variable.
 #[derive(Args, Clone, Debug)]
+#[command(mut_args = parse::switch)]
 pub struct Flags {
     /// Folder of limit files, or one file [default: ./config, or the path that the RUNTIME_
     /// variables give]
@@ -54,7 +55,8 @@ pub struct Flags {
     /// Longest wait for the store; 1ms to 1h
     ///
     /// A client's own deadline (grpc-timeout) comes first if it is shorter.
-    #[arg(long, env, default_value = "500ms", value_parser = parse::store_timeout)]
+    // A shorter one would fail most requests, and no client waits for an hour.
+    #[arg(long, env, default_value = "500ms", value_parser = parse::duration_from("1ms"))]
     #[arg(help_heading = "Store", value_name = "DURATION")]
     pub(super) store_timeout: Duration,
     /// Keys in the memory store at most; 1000 to 4000000000
@@ -91,17 +93,15 @@ pub struct Flags {
     #[arg(value_name = "MEMORY")]
     pub(super) memory_limit: Option<u64>,
     /// Threads that answer requests; 1 to 1024 [default: one per core]
-    #[arg(long, env, value_parser = parse::count, help_heading = "Process")]
-    #[arg(value_name = "COUNT")]
+    #[arg(long, env, value_parser = parse::count, help_heading = "Process", value_name = "COUNT")]
     pub(super) workers: Option<usize>,
     /// Refuse calls that have waited too long in the socket
     ///
     /// A call that has waited in the socket for longer than its deadline (grpc-timeout) is answered
     /// with RESOURCE_EXHAUSTED. A connection whose calls have all waited for more than a quarter of
     /// theirs is read when the thread has nothing else to do.
-    #[arg(long, env, default_value = "true", value_parser = parse::boolean)]
-    #[arg(help_heading = "Process", value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "true", help_heading = "Process")]
+    #[arg(value_name = "BOOL")]
     pub(super) load_shedding_enabled: bool,
     /// Least severe log lines to write: error, warn, info, debug, trace or off
     ///
@@ -127,7 +127,7 @@ pub struct Flags {
     /// Time between SIGTERM and the end of connections; 0 to 1h
     ///
     /// During this time Weir is unhealthy and still answers, so that clients find another replica.
-    #[arg(long, env, default_value = "5s", value_parser = parse::drain_delay)]
+    #[arg(long, env, default_value = "5s", value_parser = parse::duration_from("0"))]
     #[arg(help_heading = "Process", value_name = "DURATION")]
     pub(super) drain_delay: Duration,
     #[command(flatten)]
@@ -160,8 +160,9 @@ pub(super) struct OutageFlags {
     /// UNAVAILABLE, and Envoy's failure_mode_deny decides. allow: the limit is ignored. deny: the
     /// request is over the limit. local: Weir counts in its own memory, against 1/REPLICAS of the
     /// limit.
-    #[arg(long, env, default_value = "error", value_parser = parse::on_store_failure)]
+    #[arg(long, env, default_value = "error")]
     #[arg(value_name = "error|allow|deny|local")]
+    #[arg(value_parser = parse::named(&OnStoreFailure::NAMED))]
     pub(super) on_store_failure: OnStoreFailure,
     /// Number of Weir replicas that share the limits: 1 or more, or dns:NAME to count the addresses
     /// of a name
@@ -224,7 +225,7 @@ const APP_DIRECTORY: &str = "config";
 
 /// Where limit files are.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Limit files")]
+#[command(next_help_heading = "Limit files", mut_args = parse::switch)]
 pub(super) struct FileFlags {
     /// Root of the limit files, as in envoyproxy/ratelimit [default: /srv/runtime_data/current if
     /// RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is set]
@@ -247,20 +248,17 @@ pub(super) struct FileFlags {
     /// RUNTIME_ROOT/RUNTIME_SUBDIRECTORY whose path, joined by dots, begins with
     /// RUNTIME_APPDIRECTORY and a dot. Without RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and
     /// RUNTIME_APPDIRECTORY there is no such folder. Weir notices changes either way.
-    #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "true", value_name = "BOOL")]
     pub(super) runtime_watch_root: bool,
     /// Start although the limit files cannot be used, or before the control plane has sent limits
     ///
     /// Every request is answered with UNAVAILABLE until there are limits. Without this setting,
     /// Weir prints the problems of the files and exits; with a control plane it is unhealthy until
     /// the first limits.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) force_start_without_initial_config: bool,
     /// Be unhealthy while no domain is loaded
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) healthy_with_at_least_one_config_loaded: bool,
     // The last, because its headings stay for what follows.
     #[command(flatten)]
@@ -269,21 +267,19 @@ pub(super) struct FileFlags {
 
 /// How limit files are read, by `weir serve` and by the commands that read them.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Limit files")]
+#[command(next_help_heading = "Limit files", mut_args = parse::switch)]
 pub struct ReadFlags {
     /// Ignore files and folders whose name begins with a dot
     ///
     /// Names that begin with two dots are always ignored.
-    #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "true", value_name = "BOOL")]
     runtime_ignoredotfiles: bool,
     /// Allow several files to declare the same domain; their limits are merged
     ///
     /// Without it, that is an error. The same holds for resources of a control plane, of which the
     /// first by name applies without it.
     #[arg(long, alias = "merge_domain_configs", env, default_value = "false")]
-    #[arg(value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(value_name = "BOOL")]
     pub(super) merge_domain_config: bool,
     #[command(flatten)]
     pub(super) counting: CountingFlags,
@@ -291,7 +287,6 @@ pub struct ReadFlags {
 
 impl ReadFlags {
     /// The options for reading `path`; `strict` makes errors of warnings.
-    #[must_use]
     pub fn options(&self, path: PathBuf, strict: bool) -> files::Options {
         files::Options {
             path,
@@ -344,17 +339,15 @@ impl FileFlags {
 
 /// What requests are decided to, what metrics show, and the age of connections.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Responses and connections")]
+#[command(next_help_heading = "Responses and connections", mut_args = parse::switch)]
 pub(super) struct AnswerFlags {
     /// Refuse nothing
     ///
     /// Every request is answered with OK. Statuses and metrics show what would have been refused.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) shadow_mode: bool,
     /// Refuse a request only if all its descriptors are over their limits
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) quota_mode: bool,
     /// Share of a limit above which hits count as near it in metrics; above 1, none do
     #[arg(long, env, default_value_t = 0.8, value_parser = parse::ratio, value_name = "RATIO")]
@@ -363,8 +356,7 @@ pub(super) struct AnswerFlags {
     ///
     /// Each limit has 13 series. With this setting it gets them with its first request, and keeps
     /// them.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) metrics_omit_unused_limits: bool,
     /// Age at which Weir asks a gRPC connection to close; 0 means never
     ///

@@ -12,6 +12,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command};
 
+use super::exporters::MOGRIFIERS;
 use super::{Flags, reference};
 
 /// The settings that flags gave: the variable and the flag of each.
@@ -20,7 +21,6 @@ pub struct Given(Vec<(String, String)>);
 
 impl Given {
     /// The flags of the subcommand in `matches`, which are those of `command`.
-    #[must_use]
     pub fn new(command: &Command, matches: &ArgMatches) -> Self {
         let Some((name, matches)) = matches.subcommand() else {
             return Self::default();
@@ -40,7 +40,6 @@ impl Given {
     }
 
     /// A message in which the settings that flags gave have the names of their flags.
-    #[must_use]
     pub fn name(&self, message: &str) -> String {
         let is_of_name =
             |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
@@ -64,11 +63,6 @@ impl Given {
 
 /// The message of an error of the arguments, in which a setting that a variable gave has the name
 /// of that variable.
-#[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "clap does not say whose value is not text"
-)]
 pub fn name_variables(
     message: &str,
     error: &clap::Error,
@@ -128,11 +122,6 @@ const EMPTY_IS_A_VALUE: [&str; 1] = ["RUNTIME_APPDIRECTORY"];
 
 /// The command without the variables that are set to nothing, so that their settings have their
 /// defaults: manifests leave such variables behind.
-#[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "clap takes an empty variable for a value"
-)]
 pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |name: &str| {
         !EMPTY_IS_A_VALUE.contains(&name) && env::var_os(name).is_some_and(|value| value.is_empty())
@@ -146,9 +135,6 @@ pub fn without_empty_variables(command: Command) -> Command {
     };
     command.mut_subcommands(|subcommand| subcommand.mut_args(reset))
 }
-
-/// The names of mogrifiers are those of the user; settings/exporters.rs reads their variables.
-const MOGRIFIERS: &str = "DOG_STATSD_MOGRIFIER";
 
 /// A warning for each variable whose name is nearly that of a setting. Names that have nothing to do
 /// with Weir are not among them: one letter in eight may differ, and none of a short name.

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 
 use super::setting::{no_effect, written};
 use super::{SettingError, parse};
@@ -54,15 +54,13 @@ pub struct ListenerFlags {
 
 /// TLS on the gRPC port.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "TLS of the gRPC port")]
-#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
+#[command(next_help_heading = "TLS of the gRPC port", mut_args = parse::switch)]
 struct TlsFlags {
     /// Speak TLS 1.2 and 1.3 on the gRPC port, and nothing without it
     ///
     /// Weir reads changed files of certificates within two seconds, and uses them for new
     /// connections.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     grpc_server_use_tls: bool,
     /// File of the certificate (PEM) of the gRPC port, followed by the intermediate certificates
     #[arg(long, env, value_name = "PATH")]
@@ -183,10 +181,7 @@ impl ListenerFlags {
                  only those with a certificate of the authorities in GRPC_SERVER_TLS_CA_CERT"
             ));
         }
-        let client_authorities = authorities.map(|path| PemFile {
-            setting: CLIENT_CACERT,
-            path: path.into(),
-        });
+        let client_authorities = PemFile::of((CLIENT_CACERT, authorities.map(Path::new)));
         Ok(Some(server::TlsOptions {
             identity,
             client_authorities,

@@ -18,7 +18,6 @@ const MAX_SECRET_BYTES: u64 = 4_096;
 /// Logs of refusals, and values in logs.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Process")]
-#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(super) struct LogFlags {
     /// Log refusals: lines of each limit in a second at most, 0 to 1000; 0 is off
     ///

@@ -7,25 +7,24 @@
 use std::path::Path;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-use super::setting::{list, setting};
+use super::setting::{list, setting, written};
 use super::{SettingError, in_range, parse};
-use crate::net::tls::{ClientOptions, Identity, PemFile};
+use crate::net::tls::{ClientOptions, NameCheck};
 use crate::observe::traces::{Options, Protocol};
 
 /// Traces and their export.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Tracing")]
+#[command(next_help_heading = "Tracing", mut_args = parse::switch)]
 pub(super) struct TracingFlags {
     /// Record spans of calls and export them by OTLP
     ///
     /// A call belongs to the trace that its headers name: b3, x-b3-* or traceparent.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     tracing_enabled: bool,
     /// Attribute service.name of all spans
     #[arg(long, env, default_value = "RateLimit", value_name = "TEXT")]
@@ -37,7 +36,8 @@ pub(super) struct TracingFlags {
     #[arg(long, env, value_name = "TEXT")]
     tracing_service_instance_id: Option<String>,
     /// Protocol to the collector: protobuf over HTTP, or gRPC
-    #[arg(long, env, default_value = "http", value_parser = protocol, value_name = "http|grpc")]
+    #[arg(long, env, default_value = "http", value_name = "http|grpc")]
+    #[arg(value_parser = parse::named(&PROTOCOLS))]
     tracing_exporter_protocol: Protocol,
     /// Part of the traces without a parent that is recorded; 0 to 1
     ///
@@ -106,13 +106,11 @@ fn millis(text: &str) -> Result<Millis, String> {
     }
 }
 
-fn protocol(text: &str) -> Result<Protocol, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "http" | "" => Ok(Protocol::Http),
-        "grpc" => Ok(Protocol::Grpc),
-        _ => Err("write http or grpc".to_owned()),
-    }
-}
+const PROTOCOLS: [(&str, Protocol); 3] = [
+    ("", Protocol::Http),
+    ("http", Protocol::Http),
+    ("grpc", Protocol::Grpc),
+];
 
 /// A setting: the name of its variable, and its text.
 type Setting<'a> = (&'static str, &'a String);
@@ -120,11 +118,6 @@ type Setting<'a> = (&'static str, &'a String);
 /// The first of two settings if it is set, else the second.
 fn first<'a>(traces: Setting<'a>, all: Setting<'a>) -> Setting<'a> {
     if traces.1.is_empty() { all } else { traces }
-}
-
-/// The path of a setting, if it is set.
-fn path((_, path): Setting<'_>) -> Option<&Path> {
-    (!path.is_empty()).then(|| Path::new(path))
 }
 
 impl TracingFlags {
@@ -189,15 +182,9 @@ impl TracingFlags {
             setting!(self.otel_exporter_otlp_traces_client_key),
             setting!(self.otel_exporter_otlp_client_key),
         );
-        let identity = Identity::try_new((certificate.0, path(certificate)), (key.0, path(key)));
-        Ok(ClientOptions {
-            authorities: path(authorities).map(|path| PemFile {
-                setting: authorities.0,
-                path: path.to_owned(),
-            }),
-            identity: identity?,
-            ..ClientOptions::default()
-        })
+        let path = |path| written(Some(path)).map(Path::new);
+        let files = [authorities, certificate, key].map(|(name, file)| (name, path(file)));
+        Ok(ClientOptions::try_new(files, NameCheck::Strict)?)
     }
 }
 
@@ -260,17 +247,10 @@ fn parse_headers((name, text): Setting<'_>) -> Result<HeaderMap, SettingError> {
 
 /// A random UUID. Source: RFC 9562, section 5.4.
 fn random_uuid() -> String {
-    let bits = fastrand::u128(..) & !(0xf << 76) | 4 << 76;
-    let bits = bits & !(0b11 << 62) | 0b10 << 62;
-    let hex = format!("{bits:032x}");
-    [
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..],
-    ]
-    .join("-")
+    let (high, low) = (fastrand::u64(..), fastrand::u64(..));
+    let (first, second, third) = (high >> 32, high >> 16 & 0xffff, high & 0xfff);
+    let (fourth, last) = (low >> 48 & 0x3fff | 0x8000, low & 0xffff_ffff_ffff);
+    format!("{first:08x}-{second:04x}-4{third:03x}-{fourth:04x}-{last:012x}")
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use clap::{Arg, ArgAction};
+
 use crate::core::time::parse_duration;
-use crate::limits::rules::limit::OnStoreFailure;
 
 /// `MEMORY_MAX_KEYS` and `LOCAL_MAX_KEYS`: fewer keys would be dropped while they count, more fit
 /// into no memory.
@@ -19,6 +20,18 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Stands for "never" among ages: ten years, so that sums of it do not overflow.
 pub(super) const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+
+/// Lets a flag whose value is a `BOOL` stand without one: `--redis-tls` is `--redis-tls=true`.
+pub(super) fn switch(flag: Arg) -> Arg {
+    if flag.get_value_names() != Some(&["BOOL".into()]) {
+        return flag;
+    }
+    flag.value_parser(boolean)
+        .action(ArgAction::Set)
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("true")
+}
 
 /// Go's `strconv.ParseBool`.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
@@ -37,19 +50,31 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `STORE_TIMEOUT`: a shorter one would fail most requests, and no client waits for an hour.
-pub(super) fn store_timeout(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_millis(1), HOUR, "write 1ms to 1h")
+/// Durations from `min` to one hour.
+pub(super) fn duration_from(
+    min: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let (parsed, range) = (duration(text)?, duration(min)?..=HOUR);
+        let is_inside = range.contains(&parsed).then_some(parsed);
+        is_inside.ok_or_else(|| format!("write {min} to 1h"))
+    }
 }
 
-/// `ON_STORE_FAILURE`, in any letter case.
-pub(super) fn on_store_failure(text: &str) -> Result<OnStoreFailure, String> {
-    let named = OnStoreFailure::NAMED
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(text));
-    named
-        .map(|&(_, policy)| policy)
-        .ok_or_else(|| "write error, allow, deny or local".to_owned())
+/// The values with these names, in any letter case. Errors list the names that are not empty.
+pub(super) fn named<T: Copy + Send + Sync>(
+    names: &'static [(&'static str, T)],
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let mut found = names.iter();
+        let found = found.find(|(name, _)| name.eq_ignore_ascii_case(text));
+        found.map(|&(_, value)| value).ok_or_else(|| {
+            let names = names.iter().map(|(name, _)| *name);
+            let names = names.filter(|name| !name.is_empty()).collect::<Vec<_>>();
+            let (last, before) = names.split_last().expect("there are names");
+            format!("write {} or {last}", before.join(", "))
+        })
+    }
 }
 
 /// A whole number as Go's `strconv.ParseInt` reads one with base 0: with a sign, with the prefix
@@ -141,16 +166,6 @@ pub(super) fn jitter_secs(text: &str) -> Result<u32, String> {
     Ok(u32::try_from(integer(text)?.max(0)).unwrap_or(u32::MAX))
 }
 
-/// `STATS_FLUSH_INTERVAL`.
-pub(super) fn flush_interval(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_millis(100), HOUR, "write 100ms to 1h")
-}
-
-/// `DRAIN_DELAY`.
-pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
-    within(text, Duration::ZERO, HOUR, "write 0 to 1h")
-}
-
 /// `GRPC_UDS_MODE`: permissions in octal digits, as chmod takes them.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
@@ -163,16 +178,6 @@ pub(super) fn mode(text: &str) -> Result<u32, String> {
 pub(super) fn age(text: &str) -> Result<Duration, String> {
     let age = duration(text)?.min(NEVER);
     Ok(if age.is_zero() { NEVER } else { age })
-}
-
-/// `CONFIG_GRPC_XDS_PING_INTERVAL`: more PINGs than one a second are of no use.
-pub(super) fn ping(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_secs(1), HOUR, "write 1s to 1h")
-}
-
-/// Waits between connections: a shorter one would keep a server busy that refuses them.
-pub(super) fn reconnect(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_millis(10), HOUR, "write 10ms to 1h")
 }
 
 /// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: a gRPC message is shorter than 4 GiB, and one of a gibibyte
@@ -201,16 +206,6 @@ pub(super) fn memory_limit(text: &str) -> Result<u64, String> {
     bytes
         .filter(|bytes| BOUNDS.contains(bytes))
         .ok_or_else(|| "write 64Mi or more, such as 512Mi or 1Gi, or bytes".to_owned())
-}
-
-fn within(text: &str, min: Duration, max: Duration, remedy: &str) -> Result<Duration, String> {
-    duration(text).and_then(|duration| {
-        if (min..=max).contains(&duration) {
-            Ok(duration)
-        } else {
-            Err(remedy.to_owned())
-        }
-    })
 }
 
 #[cfg(test)]
@@ -348,11 +343,11 @@ mod tests {
             assert_eq!(age(text), Ok(Duration::from_secs(secs)), "{text}");
         }
         assert!(age("-1h").is_err());
-        assert_eq!(drain_delay("0"), Ok(Duration::ZERO));
-        assert!(drain_delay("61m").is_err());
-        assert_eq!(store_timeout("1ms"), Ok(Duration::from_millis(1)));
+        assert_eq!(duration_from("0")("0"), Ok(Duration::ZERO));
+        assert!(duration_from("0")("61m").is_err());
+        assert_eq!(duration_from("1ms")("1ms"), Ok(Duration::from_millis(1)));
         for text in ["0", "999us", "61m", "2540400h", "9999999999h"] {
-            assert!(store_timeout(text).is_err(), "{text}");
+            assert!(duration_from("1ms")(text).is_err(), "{text}");
         }
     }
 }

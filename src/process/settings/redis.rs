@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 
 use super::setting::{no_effect, set, setting, written};
 use super::{Backend, SettingError, parse};
@@ -15,11 +15,7 @@ use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 
 /// The flags of the main Redis, and those that both deployments share.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Redis")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a setting of its own"
-)]
+#[command(next_help_heading = "Redis", mut_args = parse::switch)]
 pub(super) struct RedisFlags {
     /// Kind of Redis deployment that REDIS_URL names
     #[arg(long, env, default_value = "single")]
@@ -58,8 +54,7 @@ pub(super) struct RedisFlags {
     #[arg(long, env, value_name = "PATH")]
     redis_sentinel_auth_file: Option<String>,
     /// Use TLS for connections to Redis; `rediss://` in REDIS_URL does the same
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     redis_tls: bool,
     /// File of certificate authorities (PEM) to trust, and no others [default: those of the system]
     #[arg(long, env, value_name = "PATH")]
@@ -71,8 +66,7 @@ pub(super) struct RedisFlags {
     #[arg(long, env, value_name = "PATH")]
     redis_tls_client_key: Option<String>,
     /// Accept a certificate for any host name if a trusted authority signed it
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     redis_tls_skip_hostname_verification: bool,
     /// Longest random time that Weir adds to the expiry of a fixed window's key, in seconds
     /// [default: 300]
@@ -83,13 +77,11 @@ pub(super) struct RedisFlags {
     /// Send fixed windows to Redis as scripts instead of INCRBY
     ///
     /// A script that reaches Redis after its deadline counts nothing. It costs Redis more CPU.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     fixed_windows_by_script: bool,
     /// Be unhealthy while no Redis server can be used: none answers probes, or all circuit breakers
     /// are open
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) redis_health_check_active_connection: bool,
     #[command(flatten)]
     per_second: PerSecondFlags,
@@ -97,12 +89,10 @@ pub(super) struct RedisFlags {
 
 /// The flags of the Redis of limits per second.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Redis for limits per second")]
-#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
+#[command(next_help_heading = "Redis for limits per second", mut_args = parse::switch)]
 struct PerSecondFlags {
     /// Keep limits per second in a Redis of their own, at REDIS_PERSECOND_URL
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     redis_persecond: bool,
     /// As REDIS_TYPE
     #[arg(long, env, default_value = "single")]
@@ -130,8 +120,7 @@ struct PerSecondFlags {
     #[arg(long, env, value_name = "PATH")]
     redis_persecond_sentinel_auth_file: Option<String>,
     /// As REDIS_TLS; the certificates are those of the main Redis
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     redis_persecond_tls: bool,
 }
 

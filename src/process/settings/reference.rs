@@ -78,11 +78,8 @@ pub(super) const NOT_ACTED_ON: &[(&str, &[Setting])] = &[
 
 /// The names of these settings.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    let of_reason = |(_, settings): &(_, &'static [Setting])| settings.iter();
-    NOT_ACTED_ON
-        .iter()
-        .flat_map(of_reason)
-        .map(|(name, _)| *name)
+    let settings = NOT_ACTED_ON.iter().flat_map(|(_, settings)| *settings);
+    settings.map(|(name, _)| *name)
 }
 
 /// The warnings about these settings in `environment`: one for each reason, which names its
@@ -90,24 +87,17 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 pub(super) fn check(environment: &[(String, String)]) -> Vec<String> {
     let mut warnings = Vec::new();
     for (reason, settings) in NOT_ACTED_ON {
-        let mut set: Vec<_> = environment
-            .iter()
-            .filter(|(name, value)| {
-                settings
-                    .iter()
-                    .any(|setting| is_reported(setting, name, value))
-            })
-            .collect();
-        set.sort();
-        let names: Vec<_> = set.iter().map(|(name, _)| name.as_str()).collect();
+        let is_set = |(name, value): &&(String, String)| {
+            let value = value.to_ascii_lowercase();
+            let mut known = settings.iter().filter(|_| !value.is_empty());
+            known.any(|(known, harmless)| known == name && !harmless.contains(&value.as_str()))
+        };
+        let set = environment.iter().filter(is_set);
+        let mut names: Vec<_> = set.map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
         warnings.extend(without_effect(&names, reason));
     }
     warnings
-}
-
-fn is_reported((known, harmless): &Setting, name: &str, value: &str) -> bool {
-    let value = value.to_ascii_lowercase();
-    *known == name && !value.is_empty() && !harmless.contains(&value.as_str())
 }
 
 /// Every variable of envoyproxy/ratelimit, its default, and what Weir does with another value;

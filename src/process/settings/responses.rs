@@ -1,6 +1,6 @@
 //! What clients read of limits: the flags of headers, bodies and metadata in responses.
 
-use clap::{ArgAction, Args};
+use clap::Args;
 
 use super::setting::{no_effect, setting};
 use super::{SettingError, parse};
@@ -8,11 +8,7 @@ use crate::service::rls::respond::{self, HeaderNames, RateLimitHeaders};
 
 /// The content of responses.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Response headers and bodies")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a setting of its own"
-)]
+#[command(next_help_heading = "Response headers and bodies", mut_args = parse::switch)]
 pub(super) struct ResponseFlags {
     /// Form of the headers about limits [default: legacy if LIMIT_RESPONSE_HEADERS_ENABLED is true,
     /// else off]
@@ -21,13 +17,12 @@ pub(super) struct ResponseFlags {
     /// draft-ietf-httpapi-ratelimit-headers-11. draft-03: three headers about the limit with the
     /// least remaining hits, and a list of all, as Envoy's DRAFT_VERSION_03. legacy: three headers
     /// about one limit, as in envoyproxy/ratelimit. off: none.
-    #[arg(long, env, value_parser = form, value_name = "draft-11|draft-03|legacy|off")]
+    #[arg(long, env, value_parser = parse::named(&FORMS), value_name = "draft-11|draft-03|legacy|off")]
     ratelimit_headers: Option<Form>,
     /// Add headers with limit, remaining hits and reset of the nearest limit to responses
     ///
     /// The same as RATELIMIT_HEADERS=legacy, which takes precedence.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     limit_response_headers_enabled: bool,
     /// Name of the header for the limit, in the forms legacy and draft-03
     #[arg(long, env, default_value = "RateLimit-Limit", value_name = "HEADER")]
@@ -40,15 +35,13 @@ pub(super) struct ResponseFlags {
     #[arg(long, env, default_value = "RateLimit-Reset", value_name = "HEADER")]
     limit_reset_header: String,
     /// Add the header retry-after, in seconds, to refused requests
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     retry_after_header_enabled: bool,
     /// Give refused requests a body in JSON that says which limits refused them
     ///
     /// The body is a problem as in RFC 9457, with content type application/problem+json and
     /// status 429.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     problem_details_enabled: bool,
     /// Name of a header for the names of the limits that refuse a request; empty for none
     #[arg(long, env, default_value = "", value_name = "HEADER")]
@@ -57,14 +50,12 @@ pub(super) struct ResponseFlags {
     ///
     /// The name is that of `current_limit` in the status, which Envoy shows to clients in
     /// x-ratelimit-limit.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     limit_paths_as_names_enabled: bool,
     /// Return the request's descriptors and the metadata of its limits as dynamic metadata
     ///
     /// The metadata of a request that is over limits also lists these limits, as `refusedBy`.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     response_dynamic_metadata: bool,
 }
 
@@ -79,16 +70,13 @@ enum Form {
     Off,
 }
 
-fn form(text: &str) -> Result<Form, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "" => Ok(Form::Unset),
-        "draft-11" => Ok(Form::Draft11),
-        "draft-03" => Ok(Form::Draft03),
-        "legacy" => Ok(Form::Legacy),
-        "off" => Ok(Form::Off),
-        _ => Err("write draft-11, draft-03, legacy or off".to_owned()),
-    }
-}
+const FORMS: [(&str, Form); 5] = [
+    ("", Form::Unset),
+    ("draft-11", Form::Draft11),
+    ("draft-03", Form::Draft03),
+    ("legacy", Form::Legacy),
+    ("off", Form::Off),
+];
 
 impl ResponseFlags {
     /// The options of responses; adds a warning for a setting without effect.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::Args;
 use prost_types::Struct;
 
 use super::setting::{list, set, setting};
@@ -13,14 +13,14 @@ use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
 use crate::live::xds::{BackoffOptions, DEFAULT_MAX_MESSAGE_BYTES, Header, Options, Server};
 use crate::net::dial::Address;
-use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
+use crate::net::tls::{ClientOptions, NameCheck, SubjectName};
 
 /// The address that envoyproxy/ratelimit connects to by default.
 const DEFAULT_SERVER: &str = "localhost:18000";
 
 /// The flags of limits from a control plane.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Limits from a control plane")]
+#[command(next_help_heading = "Limits from a control plane", mut_args = parse::switch)]
 pub(super) struct XdsFlags {
     /// Where limits come from: files, or a control plane that speaks xDS
     ///
@@ -48,8 +48,7 @@ pub(super) struct XdsFlags {
     /// Use TLS for the connection to the control plane
     ///
     /// Weir reads the files of certificates and keys again for each connection.
-    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
     config_grpc_xds_server_use_tls: bool,
     /// File of certificate authorities (PEM) to trust, and no others [default: those of the system]
     #[arg(long, env, value_name = "PATH")]
@@ -90,18 +89,21 @@ pub(super) struct XdsFlags {
     /// A connection without an answer for 10 s is replaced. Control planes written in Go close a
     /// connection with more than one PING in five minutes. TCP's own probes find one that is gone
     /// within 40 s.
-    #[arg(long, env, default_value = "310s", value_parser = parse::ping, value_name = "DURATION")]
+    // More PINGs than one a second are of no use.
+    #[arg(long, env, default_value = "310s", value_parser = parse::duration_from("1s"))]
+    #[arg(value_name = "DURATION")]
     config_grpc_xds_ping_interval: Duration,
     /// Wait after a connection to the control plane that could not be opened; 10ms to 1h [default:
     /// as the wait after a lost connection]
-    #[arg(long, env, value_parser = parse::reconnect, value_name = "DURATION")]
+    // A shorter wait would keep a server busy that refuses connections.
+    #[arg(long, env, value_parser = parse::duration_from("10ms"), value_name = "DURATION")]
     config_grpc_xds_server_connect_retry_interval: Option<Duration>,
     /// Wait after a lost connection to the control plane, which each further failure doubles; 10ms
     /// to 1h [default: 500ms]
-    #[arg(long, env, value_parser = parse::reconnect, value_name = "DURATION")]
+    #[arg(long, env, value_parser = parse::duration_from("10ms"), value_name = "DURATION")]
     xds_client_backoff_initial_interval: Option<Duration>,
     /// Longest wait before Weir connects to the control plane again; 10ms to 1h [default: 30s]
-    #[arg(long, env, value_parser = parse::reconnect, value_name = "DURATION")]
+    #[arg(long, env, value_parser = parse::duration_from("10ms"), value_name = "DURATION")]
     xds_client_backoff_max_interval: Option<Duration>,
     /// Part of these waits that is random; 0 to 1 [default: 1]
     ///
@@ -109,8 +111,7 @@ pub(super) struct XdsFlags {
     #[arg(long, env, value_parser = parse::ratio, value_name = "RATIO")]
     xds_client_backoff_random_factor: Option<f32>,
     /// Whether a part of these waits is random
-    #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, env, default_value = "true", value_name = "BOOL")]
     xds_client_backoff_jitter: bool,
     /// Largest configuration that Weir takes from the control plane, in bytes; 0 is 64 MiB, at most
     /// 1073741824
@@ -176,12 +177,12 @@ impl XdsFlags {
 
     fn server(&self, warnings: &mut Vec<String>) -> Result<Server, SettingError> {
         let address = host_and_port(&self.config_grpc_xds_server_url)?;
-        let (setting, authorities) = setting!(self.config_grpc_xds_server_tls_cacert);
+        let authorities = setting!(self.config_grpc_xds_server_tls_cacert);
         let certificate = setting!(self.config_grpc_xds_client_tls_cert);
         let key = setting!(self.config_grpc_xds_client_tls_key);
         if !self.config_grpc_xds_server_use_tls {
             let set = set(&[
-                (setting, authorities),
+                (authorities.0, authorities.1),
                 (certificate.0, certificate.1),
                 (key.0, key.1),
             ]);
@@ -193,10 +194,6 @@ impl XdsFlags {
             }
             return Ok(Server { address, tls: None });
         }
-        let identity = Identity::try_new(
-            (certificate.0, certificate.1.as_deref()),
-            (key.0, key.1.as_deref()),
-        )?;
         let name_check = match self.config_grpc_xds_server_tls_san.as_deref() {
             None | Some("") => NameCheck::Strict,
             Some(name) => NameCheck::Only(SubjectName::parse(name).ok_or_else(|| {
@@ -206,16 +203,9 @@ impl XdsFlags {
                 ))
             })?),
         };
-        let authorities = authorities.clone();
-        let authorities = authorities.map(|path| PemFile { setting, path });
-        Ok(Server {
-            address,
-            tls: Some(ClientOptions {
-                authorities,
-                identity,
-                name_check,
-            }),
-        })
+        let files = [authorities, certificate, key].map(|(name, path)| (name, path.as_deref()));
+        let tls = Some(ClientOptions::try_new(files, name_check)?);
+        Ok(Server { address, tls })
     }
 
     fn defaults(&self) -> Result<XdsDefaults, SettingError> {

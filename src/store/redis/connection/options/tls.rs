@@ -12,7 +12,7 @@ use tokio::time::{Duration, Instant};
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::core::lock;
-use crate::net::tls::{self, ClientOptions, Identity, PemFile};
+use crate::net::tls::{self, ClientOptions};
 pub use crate::net::tls::{NameCheck, TlsError};
 
 /// The shortest time between two reads of the files.
@@ -70,19 +70,12 @@ impl Tls {
     /// # Errors
     /// The first file that cannot be used.
     pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
-        let identity = Identity::try_new(
+        let named = [
+            (CA_CERT, files.ca_cert.as_deref()),
             (CLIENT_CERT, files.client_cert.as_deref()),
             (CLIENT_KEY, files.client_key.as_deref()),
-        )?;
-        let authorities = files.ca_cert.map(|path| PemFile {
-            setting: CA_CERT,
-            path,
-        });
-        let options = ClientOptions {
-            authorities,
-            identity,
-            name_check: files.name_check,
-        };
+        ];
+        let options = ClientOptions::try_new(named, files.name_check)?;
         let config = Mutex::new(Arc::new(tls::client_config(&options)?));
         Ok(Self(Arc::new(TlsState {
             options,
