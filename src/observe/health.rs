@@ -3,74 +3,18 @@
 //! One status for `grpc.health.v1` and for `/healthcheck`. `app` derives it from the rules, the
 //! store and the shutdown, and reports it here; this file asks none of them.
 
-use std::fmt;
-
 use tokio::sync::watch;
 
 /// Whether the process wants traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Something that requests need is missing.
-    NotReady(Missing),
+    /// Something that requests need is missing: one reason each, with the setting that makes it
+    /// one. Without reasons the process is starting.
+    NotReady(Vec<&'static str>),
     /// The process wants traffic.
     Ready,
     /// The process is shutting down. No other status follows.
     Draining,
-}
-
-/// What requests need and the process does not have. Nothing: the process is starting.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each may be missing whatever the others are"
-)]
-pub struct Missing {
-    /// Any rules: the control plane has not sent limits yet.
-    pub limits: bool,
-    /// A domain in the rules.
-    pub domain: bool,
-    /// A Redis server for all limits, or for all except those per second.
-    pub redis: bool,
-    /// A Redis server for limits per second, if they have a Redis of their own.
-    pub redis_per_second: bool,
-}
-
-impl Missing {
-    /// Whether nothing is missing.
-    #[must_use]
-    pub fn is_empty(self) -> bool {
-        self == Self::default()
-    }
-}
-
-impl fmt::Display for Missing {
-    /// One reason per line, each with the setting that makes it one.
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reasons = [
-            (self.is_empty(), "the process is starting"),
-            (
-                self.limits,
-                "the control plane has not sent limits yet (FORCE_START_WITHOUT_INITIAL_CONFIG)",
-            ),
-            (
-                self.domain,
-                "no domain is loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED)",
-            ),
-            (
-                self.redis,
-                "no Redis server can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)",
-            ),
-            (
-                self.redis_per_second,
-                "no Redis server of limits per second can be used \
-                 (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)",
-            ),
-        ];
-        reasons
-            .iter()
-            .filter(|(applies, _)| *applies)
-            .try_for_each(|(_, reason)| writeln!(out, "{reason}"))
-    }
 }
 
 /// The health of the process; clones share one status.
@@ -80,7 +24,7 @@ pub struct Health(watch::Sender<Status>);
 impl Default for Health {
     /// [`Status::NotReady`].
     fn default() -> Self {
-        Self(watch::Sender::new(Status::NotReady(Missing::default())))
+        Self(watch::Sender::new(Status::NotReady(Vec::new())))
     }
 }
 
@@ -97,23 +41,23 @@ impl Health {
     }
 
     /// Whether the status is [`Status::Ready`].
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         *self.0.borrow() == Status::Ready
     }
 
     /// Why the process is not ready, for people: one reason per line. `None` if it is.
-    #[must_use]
     pub fn problem(&self) -> Option<String> {
         match &*self.0.borrow() {
             Status::Ready => None,
-            Status::NotReady(missing) => Some(missing.to_string()),
+            Status::NotReady(reasons) if reasons.is_empty() => {
+                Some("the process is starting\n".to_owned())
+            }
+            Status::NotReady(reasons) => Some(reasons.join("\n") + "\n"),
             Status::Draining => Some("the process is shutting down\n".to_owned()),
         }
     }
 
     /// Follows the status; a report of the same status again is no change.
-    #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Status> {
         self.0.subscribe()
     }
@@ -142,11 +86,8 @@ mod tests {
         assert_eq!(*changes.borrow_and_update(), Status::Ready);
         health.report(Status::Ready);
         assert!(!changes.has_changed().unwrap(), "the same status again");
-        let not_ready = Status::NotReady(Missing {
-            domain: true,
-            ..Missing::default()
-        });
-        health.report(not_ready);
+        let not_ready = Status::NotReady(vec!["no domain is loaded"]);
+        health.report(not_ready.clone());
         assert_eq!(*changes.borrow_and_update(), not_ready);
     }
 
@@ -157,25 +98,8 @@ mod tests {
             health.problem().as_deref(),
             Some("the process is starting\n")
         );
-        health.report(Status::NotReady(Missing {
-            limits: true,
-            domain: true,
-            redis: true,
-            redis_per_second: true,
-        }));
-        let problem = health.problem().expect("four reasons");
-        assert_eq!(
-            problem
-                .lines()
-                .map(|line| line.split_whitespace().nth(1))
-                .collect::<Vec<_>>(),
-            [
-                Some("control"),
-                Some("domain"),
-                Some("Redis"),
-                Some("Redis")
-            ]
-        );
+        health.report(Status::NotReady(vec!["no limits", "no domain"]));
+        assert_eq!(health.problem().as_deref(), Some("no limits\nno domain\n"));
         health.report(Status::Ready);
         assert_eq!(health.problem(), None);
         health.report(Status::Draining);

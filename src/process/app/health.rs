@@ -6,11 +6,19 @@ use std::time::Duration;
 
 use super::redis::{DeploymentName, Deployments};
 use crate::live::Live;
-use crate::observe::health::{Health, Missing, Status};
+use crate::observe::health::{Health, Status};
 
 /// How often the conditions are checked. They are atomic reads, and a probe of a load balancer is
 /// no quicker.
 const TICK: Duration = Duration::from_millis(250);
+
+// Why the process is not ready, with the settings that make these reasons.
+const NO_LIMITS: &str =
+    "the control plane has not sent limits yet (FORCE_START_WITHOUT_INITIAL_CONFIG)";
+const NO_DOMAIN: &str = "no domain is loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED)";
+const NO_REDIS: &str = "no Redis server can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)";
+const NO_REDIS_PER_SECOND: &str = "no Redis server of limits per second can be used \
+    (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)";
 
 /// The conditions that have to hold for the process to be ready.
 pub(super) struct Conditions {
@@ -44,22 +52,24 @@ impl Conditions {
 
     /// Whether the process is ready: all conditions hold now.
     pub(super) fn status(&self) -> Status {
+        let live = self.live.load();
         let has_a_domain = || {
-            self.live
-                .load()
-                .is_some_and(|snapshot| snapshot.rules.domains().next().is_some())
+            live.as_ref()
+                .is_some_and(|live| live.rules.domains().next().is_some())
         };
-        let is_missing = |sought| {
+        let is_unusable = |sought| {
             self.deployments
                 .iter()
                 .any(|(name, deployment)| *name == sought && !deployment.is_usable())
         };
-        let missing = Missing {
-            limits: self.needs_limits && self.live.load().is_none(),
-            domain: self.needs_a_domain && !has_a_domain(),
-            redis: is_missing(DeploymentName::Main),
-            redis_per_second: is_missing(DeploymentName::PerSecond),
-        };
+        let reasons = [
+            (self.needs_limits && live.is_none(), NO_LIMITS),
+            (self.needs_a_domain && !has_a_domain(), NO_DOMAIN),
+            (is_unusable(DeploymentName::Main), NO_REDIS),
+            (is_unusable(DeploymentName::PerSecond), NO_REDIS_PER_SECOND),
+        ];
+        let missing = reasons.into_iter().filter(|(is_missing, _)| *is_missing);
+        let missing: Vec<_> = missing.map(|(_, reason)| reason).collect();
         if missing.is_empty() {
             Status::Ready
         } else {
@@ -85,12 +95,9 @@ mod tests {
             deployments: Vec::new(),
         };
         assert_eq!(conditions(false).status(), Status::Ready);
-        let not_ready = Status::NotReady(Missing {
-            domain: true,
-            ..Missing::default()
-        });
+        let not_ready = Status::NotReady(vec![NO_DOMAIN]);
         for (rules, status) in [
-            (None, not_ready),
+            (None, not_ready.clone()),
             (Some(Rules::default()), not_ready),
             (Some(rules_of("domain: d")), Status::Ready),
         ] {
@@ -118,10 +125,7 @@ mod tests {
             (conditions(false).status(), conditions(false).may_change()),
             (Status::Ready, false)
         );
-        let not_ready = Status::NotReady(Missing {
-            limits: true,
-            ..Missing::default()
-        });
+        let not_ready = Status::NotReady(vec![NO_LIMITS]);
         assert_eq!(
             (conditions(true).status(), conditions(true).may_change()),
             (not_ready, true)
