@@ -7,6 +7,11 @@
 //! After SIGTERM the process serves for `DRAIN_DELAY` (5 s) while it reports itself unhealthy, so
 //! that clients find another replica before connections end.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tasks of the control thread, all of which end with `run`"
+)]
+
 mod exporters;
 mod health;
 mod limits;
@@ -114,10 +119,6 @@ pub fn serve(settings: Settings) -> Result<(), StartError> {
     ended
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "tasks of the control thread, all of which end below"
-)]
 async fn run(
     settings: Settings,
     logs: &telemetry::Logs,
@@ -275,7 +276,6 @@ impl Shared {
     }
 
     /// Maintains the stores, and reads the overrides before anything is decided.
-    #[expect(clippy::disallowed_methods, reason = "tasks of the control thread")]
     async fn start_overrides(&self) {
         // It finds the servers of Redis, which the first reading of the overrides needs.
         tokio::spawn(self.stores.clone().maintain());
@@ -284,7 +284,6 @@ impl Shared {
     }
 
     /// Starts what goes on beside the listeners.
-    #[expect(clippy::disallowed_methods, reason = "tasks of the control thread")]
     fn start_background(&self, limits: limits::Source, conditions: Conditions) {
         let metrics = &self.metrics;
         tokio::spawn(Arc::clone(&self.history).follow(Arc::clone(metrics)));
@@ -375,7 +374,6 @@ impl Shared {
 }
 
 /// Where accepted connections go: to the workers at once, or through their handshakes.
-#[expect(clippy::disallowed_methods, reason = "a task of the control thread")]
 fn entrance(
     settings: &Settings,
     workers: &Arc<Workers>,
