@@ -108,18 +108,18 @@ fn w3c(headers: &HeaderMap) -> Option<Parent> {
     {
         return None;
     }
-    let parent = context(hex(trace, &[32])?, hex(span, &[16])?, TraceState::NONE)?;
-    if hex(flags, &[2])? & u128::from(TraceFlags::SAMPLED.to_u8()) == 0 {
-        return Some(Parent::Unsampled);
-    }
-    let parent = SpanContext::new(
-        parent.trace_id(),
-        parent.span_id(),
-        TraceFlags::SAMPLED,
-        true,
-        tracestate(headers),
-    );
-    Some(Parent::Sampled(parent))
+    let is_sampled = hex(flags, &[2])? & u128::from(TraceFlags::SAMPLED.to_u8()) != 0;
+    let state = if is_sampled {
+        tracestate(headers)
+    } else {
+        TraceState::NONE
+    };
+    let parent = context(hex(trace, &[32])?, hex(span, &[16])?, state)?;
+    Some(if is_sampled {
+        Parent::Sampled(parent)
+    } else {
+        Parent::Unsampled
+    })
 }
 
 /// The `tracestate`, whose headers are one list. One that is too long or malformed is dropped; the
