@@ -12,9 +12,9 @@ use crate::core::proto::rate_limit_response::Code;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::limiter::{self, FailurePolicies, Limiter, failure_policies};
 use crate::limits::plan;
+use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{Compiled, Options, Problem, Severity, SourceText, compile};
 use crate::limits::rules::limit::Limit;
-use crate::limits::rules::{Lookup, Rules};
 use crate::live::Live;
 use crate::observe::metrics::{Core, Metrics};
 use crate::observe::subjects::Subjects;
@@ -177,11 +177,9 @@ fn check_served(rules: Rules) {
             })
             .collect();
         let snapshot = live.load().expect("rules");
-        let found = match snapshot.rules.find(limit.domain.as_bytes(), &entries) {
-            Lookup::Limit(found) => Some(found),
-            Lookup::NoLimit => None,
-            Lookup::UnknownDomain => panic!("{limit:?}"),
-        };
+        let domain = limit.domain.as_bytes();
+        assert!(snapshot.rules.commit(domain).is_some(), "{limit:?}");
+        let found = snapshot.rules.find(domain, &entries);
         let is_exact = limit.levels.iter().all(|level| {
             !level.key.contains('*')
                 && level

@@ -32,7 +32,6 @@
 //! client with a long token can be blocked by what lists know of it, and so can one whose value is
 //! no UTF-8.
 
-mod order;
 mod reach;
 pub(crate) mod record;
 
@@ -269,7 +268,7 @@ impl Overrides {
         });
         list.truncate(MAX_OVERRIDES);
         let left_out = before - list.len();
-        list.sort_by_cached_key(|one| order::Precedence::new(one));
+        list.sort_by_cached_key(|one| precedence(one));
         let mut domains: HashMap<&str, Vec<(&[Pattern], Rank)>> = HashMap::new();
         for (rank, one) in (0..).zip(&list) {
             domains
@@ -414,9 +413,28 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
         bucket.burst = amount.algorithm.capacity();
     }
     Ok(Amount {
+        rate: own,
         whole: to.requests_per_unit,
-        ..amount.with_rate(own, algorithm)
+        shown: Amount::new(own, scale, algorithm).shown,
+        algorithm,
+        ..*amount
     })
+}
+
+/// Of two overrides, the one with the smaller precedence applies; see the top of this file.
+///
+/// All overrides that match are looked at, not the first branch as with limits: no order may hide
+/// another one behind a branch without a match, or behind one that has ended. So an end needs no
+/// poll. A property test compares the tree with a list in this order.
+fn precedence(one: &Override) -> impl Ord + use<> {
+    let text = |entry: &Pattern| (entry.has_wildcards(), Reverse(entry.literal_bits()));
+    (
+        matches!(one.kind, Kind::Raise(_)),
+        one.entries.iter().map(text).collect::<Vec<_>>(),
+        one.kind.index(),
+        Reverse(one.created_at),
+        one.id.clone(),
+    )
 }
 
 /// The tree of these paths.

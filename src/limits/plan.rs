@@ -161,7 +161,7 @@ impl Plan {
         let mut found: Found<'_> = SmallVec::with_capacity(ask.len());
         for (descriptor, entries) in ask.descriptors() {
             found.push(match (descriptor.limit, domain) {
-                (None, Some(domain)) => domain.find(entries).limit(),
+                (None, Some(domain)) => domain.find(entries),
                 (Some(_), _) | (None, None) => None,
             });
         }
@@ -202,7 +202,10 @@ impl Plan {
     /// The limit of a slot.
     #[must_use]
     pub fn limit(&self, slot: &Slot) -> Option<LimitInForce<'_>> {
-        slot.limit.map(|id| self.rules.in_force(id, slot.row))
+        slot.limit.map(|id| LimitInForce {
+            limit: self.rules.limit(id),
+            row: slot.row,
+        })
     }
 
     /// The trials among the checks: each with the index of its descriptor, and the limit that has
@@ -399,8 +402,7 @@ impl Matcher<'_, '_> {
     /// 2^32 - 1 hits are cut to the most that is counted.
     fn own_amount(&self, rate: Rate, entries: &[Entry<'_>]) -> Option<Amount> {
         let domain = self.domain?;
-        let replaced = domain.find(entries).limit();
-        let replaced = replaced.and_then(LimitInForce::amount);
+        let replaced = domain.find(entries).and_then(LimitInForce::amount);
         let (scale, share) = replaced.map_or((Scale::ONE, domain.share), |amount| {
             (amount.scale, amount.share)
         });

@@ -16,6 +16,7 @@ pub mod compile;
 pub mod diff;
 pub mod domains;
 pub mod limit;
+pub mod place;
 pub mod region;
 pub mod resource;
 pub mod shown_name;
@@ -30,7 +31,6 @@ use hashbrown::HashMap;
 use crate::core::ask::Entry;
 use limit::{Limit, LimitId, LimitInForce, LimitTable, OnStoreFailure};
 use region::RegionShare;
-use table::RowNumber;
 use tree::Tree;
 pub use tree::trace;
 
@@ -72,29 +72,6 @@ pub enum Commit {
     Each,
     /// A refused request counts nowhere.
     AllOrNone,
-}
-
-/// The result of looking up a descriptor.
-#[derive(Debug)]
-pub enum Lookup<'r> {
-    /// No file defines this domain.
-    UnknownDomain,
-    /// The descriptor has no limit: no branch matches it, or the one that does has no limit.
-    NoLimit,
-    /// The limit on the branch of its last entry, or that of the row of its table.
-    Limit(LimitInForce<'r>),
-}
-
-impl<'r> Lookup<'r> {
-    /// The limit, if there is one.
-    #[inline]
-    #[must_use]
-    pub fn limit(self) -> Option<LimitInForce<'r>> {
-        match self {
-            Self::Limit(limit) => Some(limit),
-            Self::NoLimit | Self::UnknownDomain => None,
-        }
-    }
 }
 
 impl Rules {
@@ -139,31 +116,22 @@ impl Rules {
         Some(self.domain(domain)?.commit)
     }
 
-    /// Finds the limit of a descriptor.
+    /// Finds the limit of a descriptor: the one on the branch of its last entry, or of the row of its
+    /// table. `None` also if no file defines the domain.
     ///
     /// At each level the exact value is tried first, then sets, the network with the longest
     /// prefix, wildcards and regular expressions in the order of the file, and the key alone,
     /// without backtracking. A limit counts only on the branch of the last entry. Source:
     /// envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
-    pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
-        self.domain(domain)
-            .map_or(Lookup::UnknownDomain, |domain| domain.find(entries))
+    pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Option<LimitInForce<'_>> {
+        self.domain(domain)?.find(entries)
     }
 
     /// The domain of this name, if a file defines it.
     #[must_use]
     pub(crate) fn domain(&self, name: &[u8]) -> Option<&Domain> {
         self.by_name.get(name).map(AsRef::as_ref)
-    }
-
-    /// A limit with what a row of its table says, which [`Rules::find`] has found in these rules.
-    #[must_use]
-    pub fn in_force(&self, id: LimitId, row: Option<RowNumber>) -> LimitInForce<'_> {
-        LimitInForce {
-            limit: self.limit(id),
-            row,
-        }
     }
 
     /// What says why [`Rules::find`] finds what it does, for the descriptors of a request; `None`
@@ -210,13 +178,11 @@ impl Rules {
 impl Domain {
     /// [`Rules::find`] in this domain.
     #[inline]
-    pub(crate) fn find(&self, entries: &[Entry<'_>]) -> Lookup<'_> {
-        let Some(id) = self.tree.find(entries) else {
-            return Lookup::NoLimit;
-        };
+    pub(crate) fn find(&self, entries: &[Entry<'_>]) -> Option<LimitInForce<'_>> {
+        let id = self.tree.find(entries)?;
         let limit = &self.limits[id.limit as usize];
         match &limit.table {
-            None => Lookup::Limit(limit.into()),
+            None => Some(limit.into()),
             Some(table) => self.find_row(limit, table, entries),
         }
     }
@@ -229,23 +195,20 @@ impl Domain {
         limit: &'r Limit,
         table: &LimitTable,
         entries: &[Entry<'_>],
-    ) -> Lookup<'r> {
+    ) -> Option<LimitInForce<'r>> {
         let value = entries
             .get(table.level)
             .map_or(&[][..], |entry| entry.value);
-        match table.rows.find(value) {
-            Some(row) => {
-                let of_row = table
-                    .rows
-                    .meaning(row)
-                    .and_then(|meaning| self.limits.get(meaning.limit as usize));
-                Lookup::Limit(LimitInForce {
-                    limit: of_row.unwrap_or(limit),
-                    row: Some(row),
-                })
-            }
-            None if table.has_default => Lookup::Limit(limit.into()),
-            None => Lookup::NoLimit,
-        }
+        let Some(row) = table.rows.find(value) else {
+            return table.has_default.then(|| limit.into());
+        };
+        let of_row = table
+            .rows
+            .meaning(row)
+            .and_then(|meaning| self.limits.get(meaning.limit as usize));
+        Some(LimitInForce {
+            limit: of_row.unwrap_or(limit),
+            row: Some(row),
+        })
     }
 }

@@ -130,7 +130,7 @@ impl Walk<'_> {
             ) && let Some(reason) = source.kind.never_sends(value)
             {
                 let what = format!("{} never sends '{value}'", source.text);
-                self.problems.push(own.at.error(what, reason));
+                self.problems.push(Problem::error(&own.at, what, reason));
             }
             self.check_values(&own.children);
         }
@@ -251,7 +251,7 @@ impl Walk<'_> {
             return None;
         }
         let key = &*own.key;
-        let error = |what: String, remedy: &str| Some(own.at.error(what, remedy));
+        let error = |what: String, remedy: &str| Some(Problem::error(&own.at, what, remedy));
         let source = self.sources.get(key);
         let wrong = match (source, self.protocol) {
             (None, protocol) => Some(without_source(own, protocol)),
@@ -297,7 +297,7 @@ impl Walk<'_> {
                         shown(own)
                     );
                     let remedy = format!("name them: --from {key}=generic-key:VALUE,VALUE");
-                    self.problems.push(own.at.error(what, remedy));
+                    self.problems.push(Problem::error(&own.at, what, remedy));
                     Vec::new()
                 }
             },
@@ -348,7 +348,8 @@ impl Walk<'_> {
                 "Envoy would have to send more than {MOST_AT_ONCE} descriptors for a request, or \
                  try more than {MOST_LISTS}"
             );
-            self.problems.push(first.at.error(
+            self.problems.push(Problem::error(
+                &first.at,
                 what,
                 "say sources that send what the request has, such as header or path",
             ));
@@ -401,8 +402,7 @@ fn shown(own: &Outline) -> String {
 }
 
 fn named(path: &[String], own: &Outline) -> String {
-    let (path, at) = (path.join(", "), &own.at);
-    OneLine(&format!("{path} ({}:{})", at.file, at.line)).to_string()
+    OneLine(&format!("{} ({})", path.join(", "), own.at)).to_string()
 }
 
 /// A key that Envoy could take from anywhere.
@@ -411,9 +411,8 @@ fn without_source(own: &Outline, protocol: Protocol) -> Problem {
     if key.contains('*') {
         let what =
             format!("the key '{key}' is a pattern, and Envoy sends keys of its configuration");
-        return own
-            .at
-            .error(what, "write a descriptor for each key that Envoy sends");
+        let remedy = "write a descriptor for each key that Envoy sends";
+        return Problem::error(&own.at, what, remedy);
     }
     let fixed = fixed_value(own).is_some();
     let likely = match (key, protocol) {
@@ -431,6 +430,5 @@ fn without_source(own: &Outline, protocol: Protocol) -> Problem {
         "say where Envoy takes it from, such as --from {key}={likely}; `weir envoy --help` lists \
          all sources"
     );
-    own.at
-        .error(format!("the key '{key}' has no source"), remedy)
+    Problem::error(&own.at, format!("the key '{key}' has no source"), remedy)
 }

@@ -113,10 +113,8 @@ impl Collector<'_> {
     fn error(&mut self, own: &Outline, what: String, before: &str) {
         let (key, other) = (self.key, value_source(&self.source.kind));
         let remedy = "say a source that sends what the request has";
-        let problem = own
-            .at
-            .error(what, format!("{remedy}{before} --from {key}={other}"));
-        self.problems.push(problem);
+        let remedy = format!("{remedy}{before} --from {key}={other}");
+        self.problems.push(Problem::error(&own.at, what, remedy));
     }
 }
 

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use super::source::{Kind, Source};
 use crate::limits::rules::compile::Problem;
-use crate::limits::rules::compile::outline::{Outline, WrittenAt, WrittenPair};
+use crate::limits::rules::compile::outline::{Outline, WrittenPair};
+use crate::limits::rules::place::Place;
 
 /// `KEY=SOURCE`.
 #[derive(Clone, Debug)]
@@ -32,7 +33,7 @@ impl FromStr for KeySource {
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     /// In the order in which they were given.
-    all: Vec<(String, Source, WrittenAt)>,
+    all: Vec<(String, Source, Place)>,
 }
 
 impl Sources {
@@ -46,7 +47,7 @@ impl Sources {
         for KeySource { key, source } in given {
             if sources.get(key).is_some() {
                 let what = format!("the key '{key}' has two sources");
-                problems.push(command_line().error(what, "say one"));
+                problems.push(Problem::error(&command_line(), what, "say one"));
             }
             sources
                 .all
@@ -58,7 +59,8 @@ impl Sources {
                 Ok(_) if given.iter().any(|from| *from.key == **key) => {}
                 Ok(source) => sources.all.push((key.to_string(), source, at.clone())),
                 Err(error) => {
-                    problems.push(at.error(format!("the source of '{key}' cannot be used"), error));
+                    let what = format!("the source of '{key}' cannot be used");
+                    problems.push(Problem::error(at, what, error));
                 }
             }
         }
@@ -106,12 +108,13 @@ impl Sources {
                 let what = format!("no limit of the domain has the key '{key}'");
                 let keys = keys.join(", ");
                 let remedy = format!("remove its source, or write one of the keys {keys}");
-                problems.push(at.error(what, remedy));
+                problems.push(Problem::error(at, what, remedy));
             } else if let Kind::GenericKey(values) = &source.kind {
                 let is_known =
                     |value: &&String| outline.iter().any(|own| own.has_value(key, value));
                 for value in values.iter().filter(|value| !is_known(value)) {
-                    problems.push(at.error(
+                    problems.push(Problem::error(
+                        at,
                         format!(
                             "no limit of the domain has the key '{key}' with the value '{value}'"
                         ),
@@ -124,12 +127,8 @@ impl Sources {
     }
 }
 
-fn command_line() -> WrittenAt {
-    WrittenAt {
-        file: "--from".into(),
-        line: 0,
-        column: 0,
-    }
+fn command_line() -> Place {
+    Place::named("--from")
 }
 
 /// The keys that lead to limits, each once.

@@ -9,7 +9,6 @@ use super::source::Source;
 use super::sources::{KeySource, Sources};
 use super::*;
 use crate::core::ask::Entry;
-use crate::limits::rules::Lookup;
 use crate::limits::rules::compile::outline::Outline;
 use crate::limits::rules::compile::{Problem, SourceText};
 use crate::limits::rules::source::any::{Value as Yaml, read};
@@ -105,10 +104,8 @@ fn found(rules: &Rules, sent: &[Vec<(String, String)>]) -> Vec<String> {
             value: value.as_bytes(),
         });
         let entries: Vec<_> = entries.collect();
-        match rules.find(b"d", &entries) {
-            Lookup::Limit(limit) => Some(limit.limit.path()),
-            _ => None,
-        }
+        let found = rules.find(b"d", &entries);
+        found.map(|limit| limit.limit.path())
     };
     let mut paths: Vec<_> = sent.iter().filter_map(limit).collect();
     paths.sort_unstable();

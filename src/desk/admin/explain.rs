@@ -527,7 +527,7 @@ fn why_no_limit(rules: &Rules, trace: Option<&Trace>, entries: &[String]) -> Str
         Some(End::Limit(id)) => {
             let table = rules.limit(*id).table.as_ref();
             let (file, entry) = table
-                .map(|table| (one_line(table.rows.file()), entry(table.level)))
+                .map(|table| (one_line(&table.rows.file.document.name), entry(table.level)))
                 .unwrap_or_default();
             format!("the table {file} has no row for {entry}, and there is no 'rate_limit'")
         }

@@ -88,7 +88,7 @@ pub(crate) fn object(rules: &Rules, limit: &Limit) -> Value {
         "unlimited": limit.is_unlimited(),
         "shadow_mode": limit.shadow_mode,
         "quota_mode": limit.quota_mode,
-        "from": { "document": *limit.origin.document, "line": Some(limit.origin.line).filter(|&line| line > 0) },
+        "from": { "document": *limit.origin.document.name, "line": Some(limit.origin.line).filter(|&line| line > 0) },
     });
     if let Some(fields) = object.as_object_mut() {
         if let Some(amount) = &limit.amount {

@@ -11,8 +11,9 @@ use crate::core::verdict::Decision;
 use crate::limits::overrides::{Applied, EntryRecord, InForce, Override};
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::plan::{CheckIndex, Checks, Fate, NoPlan, Plan, ask_of};
+use crate::limits::rules::Rules;
+use crate::limits::rules::limit::LimitInForce;
 use crate::limits::rules::limit::{Amount, Limit};
-use crate::limits::rules::{Lookup, Rules};
 
 /// Entries of a subject at most, as in a request.
 const MAX_ENTRIES: usize = 64;
@@ -188,10 +189,8 @@ pub(super) fn override_of<'o>(
     domain: &[u8],
     entries: &[ask::Entry<'_>],
 ) -> Option<(&'o Override, Applied)> {
-    let amount = match rules.find(domain, entries) {
-        Lookup::Limit(limit) => limit.amount(),
-        Lookup::NoLimit | Lookup::UnknownDomain => None,
-    };
+    let limit = rules.find(domain, entries);
+    let amount = limit.and_then(LimitInForce::amount);
     overrides.find(domain, entries, amount)
 }
 

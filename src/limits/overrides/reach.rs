@@ -57,7 +57,7 @@ impl<'r> Reach<'r> {
         let entries: Option<Vec<Entry<'_>>> = one.entries.iter().map(exact).collect();
         match entries {
             Some(entries) => {
-                if let Some(limit) = rules.find(one.domain.as_bytes(), &entries).limit() {
+                if let Some(limit) = rules.find(one.domain.as_bytes(), &entries) {
                     reach.add(limit, limit.amount().into_iter(), one.kind);
                 }
             }

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 
 use super::key::{self, Subject};
 use super::*;
-use crate::limits::rules::Lookup;
 use crate::limits::rules::address::{self, Text};
 use crate::limits::rules::compile::rules_of;
 
@@ -43,7 +42,7 @@ fn key_of(plan: &Plan) -> Vec<u8> {
 
 /// What a value is counted as, by its limit.
 fn counted(rules: &Rules, value: &str) -> (String, String) {
-    let Lookup::Limit(limit) = rules.find(
+    let Some(limit) = rules.find(
         b"d",
         &[Entry {
             key: b"ip",

@@ -36,18 +36,22 @@ pub(crate) fn canonical(value: &[u8]) -> Option<Text> {
 /// The network that a value is, without bits behind its prefix. An address is the network of it
 /// alone.
 pub(crate) fn read_network(value: &[u8]) -> Option<IpNet> {
+    parse_network(value).filter(|network| network.trunc() == *network)
+}
+
+/// The same, perhaps with bits behind its prefix.
+pub(crate) fn parse_network(value: &[u8]) -> Option<IpNet> {
     if let Some(address) = read(value) {
         return Some(address.into());
     }
     let text = str::from_utf8(value)
         .ok()
         .filter(|text| text.len() <= LONGEST_NETWORK && text.contains('/'))?;
-    let network = without_mapping(text.parse().ok()?);
-    (network.trunc() == network).then_some(network)
+    Some(without_mapping(text.parse().ok()?))
 }
 
 /// An IPv4-mapped network is the IPv4 network.
-pub(crate) fn without_mapping(network: IpNet) -> IpNet {
+fn without_mapping(network: IpNet) -> IpNet {
     /// Bits before the IPv4 address.
     const MAPPED_BITS: u8 = 96;
     match network {

@@ -7,24 +7,23 @@
 //! ignores is a warning. Nothing here reads files or the clock: the caller passes the texts, sorted
 //! by name, and wildcards of a domain that several files share are in that order.
 
+mod build;
 pub(crate) mod data;
 mod defaults;
 pub(crate) mod descriptor;
 mod fields;
 mod foreign;
-mod locations;
+mod layers;
 pub(crate) mod matching;
 mod options;
 pub mod outline;
 pub(crate) mod overlay;
 mod partial;
-mod pending_table;
 pub(crate) mod plans;
 pub(crate) mod problem;
 mod rate;
 pub(crate) mod resource;
 mod sections;
-mod settle;
 mod siblings;
 mod suspicion;
 pub(crate) mod table;
@@ -35,10 +34,11 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::limit::Limit;
+use super::place::Place;
 use super::region::RegionShare;
-use super::source::{Node, Position, ValueType};
+use super::source::{Node, ValueType};
 use super::{Commit, Rules};
+use build::{PendingLimit, build};
 use data::Data;
 pub(crate) use data::is_table;
 use defaults::Defaults;
@@ -49,11 +49,10 @@ pub(super) use overlay::EntryNumber;
 pub use overlay::{Overlay, ReadOverlay, XdsDefaults};
 use plans::Plans;
 pub(crate) use problem::OneLine;
-use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
+use problem::{Problems, quoted};
 pub use resource::XdsOptions;
 pub(super) use resource::compile_domain;
-use settle::PendingLimit;
 use siblings::Siblings;
 
 /// How to compile.
@@ -124,24 +123,25 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
         data: Data::read(&problems, files),
         ..Compiler::new(&problems)
     };
-    let mut domains: HashMap<Box<str>, Domain> = HashMap::new();
+    let mut domains: HashMap<Box<str>, (Domain, Siblings)> = HashMap::new();
     let is_limits = |file: &&SourceText| !compiler.data.has(&file.name);
     for file in files.iter().filter(is_limits).collect::<Vec<_>>() {
-        problems.open(&file.name);
         compile_file(&mut compiler, &mut domains, file, options);
     }
-    for domain in domains.values_mut() {
-        domain.siblings.finish(&mut compiler);
-        check_for_limits(&problems, domain);
-        domain.limits = settle::settle(&mut compiler, domain, &options.process);
-        check_replaced(&problems, domain);
+    let mut built = Vec::with_capacity(domains.len());
+    for (mut domain, mut siblings) in domains.into_values() {
+        siblings.finish(&mut compiler);
+        check_for_limits(&problems, &domain);
+        let tree = siblings.tree;
+        let rules = super::Domain {
+            tree,
+            ..build(&mut compiler, &mut domain, &options.process)
+        };
+        check_replaced(&problems, &domain);
+        built.push((domain.number, Arc::new(rules)));
     }
     let warnings = problems.finish(options.strict, options.strict || options.for_check)?;
-    let rules = Rules::new(
-        domains
-            .into_values()
-            .map(|domain| (domain.number, Arc::new(domain.finish(&options.process)))),
-    );
+    let rules = Rules::new(built);
     Ok(Compiled { rules, warnings })
 }
 
@@ -185,28 +185,23 @@ struct Domain {
     /// The number of its next limit.
     next_limit: u32,
     /// Where its first file defines it.
-    first: Location,
-    siblings: Siblings,
+    first: Place,
     /// The names of its limits.
     names: HashSet<Box<str>>,
     /// The names in `replaces`, which a later file may define.
-    replaced: Vec<(Location, Box<str>)>,
+    replaced: Vec<(Place, Box<str>)>,
     /// What its first file that says so declares, and where.
-    commit: Option<(Commit, Location)>,
+    commit: Option<(Commit, Place)>,
     defaults: Defaults,
     plans: Plans,
     /// Whether a file contains a limit, or the attempt of one.
     mentions_limit: bool,
     /// Its limits, which depend on the defaults that a later file may hold.
     pending: Vec<PendingLimit>,
-    /// The limits that are settled.
-    limits: Vec<Limit>,
-    /// The share of limits that requests bring along.
-    share: RegionShare,
 }
 
 impl Domain {
-    fn new(name: &str, number: u32, first: Location) -> Self {
+    fn new(name: &str, number: u32, first: Place) -> Self {
         Self {
             name: name.into(),
             number,
@@ -214,28 +209,17 @@ impl Domain {
             ..Self::default()
         }
     }
-
-    fn finish(self, process: &ProcessDefaults) -> super::Domain {
-        super::Domain {
-            name: self.name,
-            tree: self.siblings.tree,
-            limits: self.limits,
-            commit: self.commit.map_or(process.commit, |(commit, _)| commit),
-            on_store_failure: self.defaults.on_store_failure(),
-            region: process.region.clone(),
-            share: self.share,
-        }
-    }
 }
 
 fn compile_file(
     compiler: &mut Compiler<'_>,
-    domains: &mut HashMap<Box<str>, Domain>,
+    domains: &mut HashMap<Box<str>, (Domain, Siblings)>,
     file: &SourceText,
     options: &Options,
 ) {
     let problems = compiler.problems;
-    let Some(document) = problems.document(&file.text) else {
+    let whole = problems.open(&file.name);
+    let Some(document) = problems.document(&whole, &file.text) else {
         return;
     };
     let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
@@ -246,7 +230,6 @@ fn compile_file(
         } else {
             "the file is empty"
         };
-        let whole = Position::default();
         return problems.error(whole, what, REMEDY_FOR_DOMAIN);
     };
     if let Some((what, remedy)) = foreign::foreign(&root) {
@@ -255,41 +238,42 @@ fn compile_file(
     let Some(fields) = fields::read(problems, &root, Section::Root) else {
         return;
     };
-    let location = problems.here(fields.lack("domain").at);
+    let location = &fields.lack("domain").at;
     // A file without a domain of its own is an error already. The rest of it is checked in a domain
     // that is dropped.
-    let mut scratch = Domain::new("", 0, location);
+    let mut scratch = (Domain::new("", 0, location.clone()), Siblings::default());
     let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
     let lack = "the file has no domain";
-    let domain = match fields.required("domain", lack, REMEDY_FOR_DOMAIN) {
+    let (domain, siblings) = match fields.required("domain", lack, REMEDY_FOR_DOMAIN) {
         None => &mut scratch,
-        Some(name) => match domains.get(name).map(|known| known.first) {
+        Some(name) => match domains.get(name).map(|(known, _)| &known.first) {
             Some(first) if !options.merge_domains => {
-                let (shown, first) = (quoted(name), problems.show(first));
+                let shown = quoted(name);
                 let what = format!("the domain {shown} is already defined, in {first}");
                 let remedy = "merge the files, or set MERGE_DOMAIN_CONFIG=true, with which files \
                     may share a domain";
                 problems.error(fields.lack("domain"), what, remedy);
                 &mut scratch
             }
-            _ => domains
-                .entry(name.into())
-                .or_insert_with(|| Domain::new(name, number, location)),
+            _ => domains.entry(name.into()).or_insert_with(|| {
+                (
+                    Domain::new(name, number, location.clone()),
+                    Siblings::default(),
+                )
+            }),
         },
     };
     defaults::read(problems, &fields, domain);
-    domain.mentions_limit |= fields.meant("descriptors") || fields.has_misplaced();
+    domain.mentions_limit |= fields.meant("descriptors") || fields.has_misplaced;
     if let Some(list) = fields.get("descriptors") {
-        let mut siblings = std::mem::take(&mut domain.siblings);
         let mut reader = descriptor::DescriptorReader {
             compiler,
             domain,
             path: Vec::new(),
         };
-        reader.list(list, &mut siblings);
-        domain.siblings = siblings;
+        reader.list(list, siblings);
     }
-    settle::settle(compiler, &mut scratch, &options.process);
+    build(compiler, &mut scratch.0, &options.process);
 }
 
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";
@@ -304,14 +288,14 @@ fn check_for_limits(problems: &Problems, domain: &Domain) {
              in it"
         );
         let remedy = "add a descriptor with 'rate_limit', or remove the file";
-        problems.warning(domain.first, what, remedy);
+        problems.warning(&domain.first, what, remedy);
     }
 }
 
 /// A name that no limit has is a warning, because the Go service ignores it.
 fn check_replaced(problems: &Problems, domain: &Domain) {
     let is_unknown = |(_, name): &&(_, Box<str>)| !domain.names.contains(name);
-    for (location, name) in domain.replaced.iter().filter(is_unknown) {
+    for (at, name) in domain.replaced.iter().filter(is_unknown) {
         let near = fields::nearest(name, domain.names.iter().map(AsRef::as_ref));
         let (own, name) = (quoted(&domain.name), quoted(name));
         let what = format!("no limit of the domain {own} has the name {name}");
@@ -319,6 +303,6 @@ fn check_replaced(problems: &Problems, domain: &Domain) {
             || "give a limit this name, or remove the entry".to_owned(),
             |near| format!("write {}", quoted(near)),
         );
-        problems.warning(*location, what, remedy);
+        problems.warning(at, what, remedy);
     }
 }

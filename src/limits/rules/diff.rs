@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::compile::OneLine;
 use super::limit::{Amount, Level, Limit, LimitInForce, Matching, OnStoreFailure, Scale};
+use super::place::cut;
 use super::region::RegionShare;
-use super::source::cut;
 use super::{Commit, Rules};
 use crate::core::algorithm::{Algorithm, Debt};
 use crate::core::time::{Period, Span, Unit, people};
@@ -102,15 +102,6 @@ impl Difference {
         difference.removed = removed.map(NamedLimit::new).collect();
         difference
     }
-
-    /// Whether no limit differs.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.added.is_empty()
-            && self.removed.is_empty()
-            && self.changed.is_empty()
-            && self.rows.is_empty()
-    }
 }
 
 impl NamedLimit {
@@ -126,7 +117,7 @@ impl NamedLimit {
             Some(other) => amount += &format!(", {}", other.kind().spec().name),
         }
         if let Some(table) = limit.own_table() {
-            let file = shown(table.rows.file());
+            let file = shown(&table.rows.file.document.name);
             amount += &format!(", {} rows of {file}", table.rows.len());
         }
         Self {
@@ -238,7 +229,7 @@ pub fn fields<'r>(
     }
     add("plan", limit.plan.as_deref().map(str::to_owned));
     if let Some(table) = limit.table.as_deref().filter(|_| in_force.row.is_none()) {
-        add("table", Some(table.rows.file().to_owned()));
+        add("table", Some(table.rows.file.to_string()));
         add("rows", Some(table.rows_of(limit.id).to_string()));
     }
     add(
@@ -457,7 +448,8 @@ descriptors:
 
     #[test]
     fn equal_rules_do_not_differ_and_each_field_counts() {
-        assert!(Difference::new(&rules_of(OLD), &rules_of(OLD)).is_empty());
+        let same = Difference::new(&rules_of(OLD), &rules_of(OLD));
+        assert_eq!(same, Difference::default());
         let one = "domain: d\ndescriptors:\n- key: a\n  value: b*\n";
         let limit = "  rate_limit: { unit: day, requests_per_unit: 1 }\n";
         let with = |more: &str| rules_of(&format!("{one}{more}"));

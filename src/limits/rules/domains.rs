@@ -188,12 +188,8 @@ impl Domains {
         let own_bytes = known
             .and_then(|entry| entry.good.as_ref())
             .map_or(0, |good| good.path_bytes);
-        let compiled = compile_domain(
-            &received,
-            number,
-            &self.settings,
-            self.path_bytes - own_bytes,
-        );
+        let others = self.path_bytes - own_bytes;
+        let compiled = compile_domain(&received, number, &self.settings, others);
         applied.compiled += 1;
         let entry = self
             .entries
@@ -202,49 +198,37 @@ impl Domains {
                 number,
                 ..KnownDomain::default()
             });
-        let was_refused = std::mem::take(&mut entry.problems);
+        let was_refused = std::mem::replace(&mut entry.problems, compiled.problems);
         entry.received = received;
         (entry.used, entry.is_too_large) = (compiled.used, compiled.is_too_large);
-        let Some(new) = compiled.domain else {
-            entry.problems = compiled.problems;
-            let is_new = entry.problems != was_refused;
-            applied.refused.push(entry.refused(domain.clone(), is_new));
-            if is_other {
-                self.apply_to_good(domain, applied);
+        let (resources, new, path_bytes) = match (compiled.domain, &entry.good) {
+            (Some(new), _) => {
+                applied.warnings.append(&mut entry.problems);
+                (entry.received.clone(), new, compiled.path_bytes)
             }
-            return;
+            (None, good) => {
+                let is_new = entry.problems != was_refused;
+                applied.refused.push(entry.refused(domain.clone(), is_new));
+                // Other options apply to the last good version too.
+                let Some(good) = good.as_ref().filter(|_| is_other) else {
+                    return;
+                };
+                let resources = good.resources.clone();
+                let again = compile_domain(&resources, number, &self.settings, others);
+                applied.compiled += 1;
+                let Some(new) = again.domain else { return };
+                (resources, new, again.path_bytes)
+            }
         };
-        let path_bytes = compiled.path_bytes;
-        self.path_bytes = self.path_bytes - own_bytes + path_bytes;
-        applied.warnings.extend(compiled.problems);
+        self.path_bytes = others + path_bytes;
         let good = Good {
-            resources: entry.received.clone(),
+            resources,
             domain: Arc::new(new),
             path_bytes,
         };
         match entry.good.replace(good) {
             Some(_) => applied.changed.push(domain),
             None => applied.added.push(domain),
-        }
-    }
-
-    /// Applies other options to the last good version of a domain that stays refused.
-    fn apply_to_good(&mut self, domain: String, applied: &mut Applied) {
-        let Some(entry) = self.entries.get_mut(&domain) else {
-            return;
-        };
-        let Some(good) = &mut entry.good else { return };
-        let compiled = compile_domain(
-            &good.resources,
-            entry.number,
-            &self.settings,
-            self.path_bytes - good.path_bytes,
-        );
-        applied.compiled += 1;
-        if let Some(new) = compiled.domain {
-            self.path_bytes = self.path_bytes - good.path_bytes + compiled.path_bytes;
-            (good.domain, good.path_bytes) = (Arc::new(new), compiled.path_bytes);
-            applied.changed.push(domain);
         }
     }
 

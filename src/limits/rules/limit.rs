@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::place::Place;
 use super::region::RegionShare;
 use super::shown_name::shown;
 use super::table::{RowNumber, Table};
@@ -106,8 +107,8 @@ pub struct Limit {
     pub replaces: Box<[Box<str>]>,
     /// Returned in `dynamic_metadata` if the setting asks for it.
     pub metadata: Option<Metadata>,
-    /// Where it is written.
-    pub origin: Origin,
+    /// Where it is written, for operators.
+    pub origin: Place,
 }
 
 /// `trial`: another amount for the same requests, which counts for itself what it would refuse.
@@ -275,31 +276,9 @@ impl<'r> LimitInForce<'r> {
 
     /// Where its row is written.
     #[must_use]
-    pub fn row_origin(self) -> Option<Origin> {
+    pub fn row_origin(self) -> Option<Place> {
         let (rows, row) = self.row()?;
-        Some(Origin {
-            document: rows.file().into(),
-            line: rows.line(row),
-        })
-    }
-}
-
-/// Where a limit is written, for operators. Limits of one document share its name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// The name of the document: the path of a file below the folder of limits, or the resource of
-    /// a control plane.
-    pub document: Arc<str>,
-    /// The line of the limit's descriptor, from 1 on; 0 where documents have no lines.
-    pub line: u32,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => out.write_str(&self.document),
-            line => write!(out, "{}:{line}", self.document),
-        }
+        Some(rows.file.at((rows.line(row), 0)))
     }
 }
 
@@ -407,18 +386,6 @@ impl Amount {
             lease: false,
             shown: rate.widened(scale.units_rounded_up(algorithm.capacity())),
             algorithm,
-        }
-    }
-
-    /// The same with another rate and the algorithm of it.
-    #[must_use]
-    pub fn with_rate(self, rate: Rate, algorithm: Algorithm) -> Self {
-        let shown = Self::new(rate, self.scale, algorithm).shown;
-        Self {
-            rate,
-            shown,
-            algorithm,
-            ..self
         }
     }
 

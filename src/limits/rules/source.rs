@@ -17,18 +17,12 @@ use serde::de::DeserializeOwned;
 use serde_yaml::Value;
 
 use super::limit::Metadata;
+use super::place::{Place, cut};
 pub(super) use events::read;
 use scalar::Scalar;
 
 /// Characters of the file's own text in a message.
 const LONGEST_QUOTE: usize = 60;
-
-/// The beginning of a text that is longer than so many characters, with dots behind it.
-pub(super) fn cut(text: &str, longest: usize) -> String {
-    let cut: String = text.chars().take(longest).collect();
-    let more = if cut.len() < text.len() { "..." } else { "" };
-    cut + more
-}
 
 /// A text of the file, on one line and of bounded length.
 pub(super) fn shown(text: &str) -> String {
@@ -41,45 +35,27 @@ pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", shown(text))
 }
 
-/// A position in a file, both numbers from 1 on; the column counts characters. (0, 0) is the whole
-/// file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Position {
-    pub(super) line: u32,
-    pub(super) column: u32,
-}
-
-impl Position {
-    /// A file of 16 MiB has no line or column beyond 32 bits.
-    fn new(line: usize, column: usize) -> Self {
-        let [line, column] = [line, column].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
-        Self { line, column }
-    }
-
-    /// The position behind a text that begins the file.
-    fn behind(text: &str) -> Self {
-        let last = text.rsplit('\n').next().unwrap_or_default();
-        Self::new(text.matches('\n').count() + 1, last.chars().count() + 1)
-    }
-
-    /// The beginning of a line.
-    pub(super) const fn line(line: u32) -> Self {
-        Self { line, column: 1 }
-    }
+/// The line and column after a text that begins the file.
+fn after(text: &str) -> (u32, u32) {
+    let last = text.rsplit('\n').next().unwrap_or_default();
+    (
+        text.matches('\n').count() as u32 + 1,
+        last.chars().count() as u32 + 1,
+    )
 }
 
 /// A problem that the reader found: what is wrong, and how to correct it.
 #[derive(Debug)]
 pub(super) struct Note {
-    pub(super) at: Position,
+    pub(super) at: Place,
     pub(super) what: String,
     pub(super) remedy: String,
 }
 
 impl Note {
-    pub(super) fn new(at: Position, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(super) fn new(at: &Place, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
-            at,
+            at: at.clone(),
             what: what.into(),
             remedy: remedy.into(),
         }
@@ -88,7 +64,7 @@ impl Note {
 
 /// The first document of a file.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct ParsedDocument {
     /// `None` if there are only comments.
     pub(super) root: Option<Rc<Node>>,
     /// Where the meaning may not be the intended one.
@@ -101,7 +77,7 @@ pub(super) struct Document {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     /// Where it begins; for an alias, where the alias is.
-    pub(super) at: Position,
+    pub(super) at: Place,
     pub(super) content: Content,
     /// The nodes in it and itself, with every alias expanded.
     size: usize,
@@ -173,9 +149,27 @@ impl From<Scalar> for ValueType {
     }
 }
 
+impl From<&Place> for Place {
+    fn from(place: &Self) -> Self {
+        place.clone()
+    }
+}
+
+impl From<&Node> for Place {
+    fn from(node: &Node) -> Self {
+        node.at.clone()
+    }
+}
+
+impl From<&Rc<Node>> for Place {
+    fn from(node: &Rc<Node>) -> Self {
+        node.at.clone()
+    }
+}
+
 impl Node {
     /// A node to which no alias refers: size and height bound what aliases expand to.
-    const fn new(at: Position, content: Content) -> Self {
+    const fn new(at: Place, content: Content) -> Self {
         Self {
             at,
             content,
@@ -200,6 +194,15 @@ impl Node {
         }
     }
 
+    /// The value of a key of a map.
+    pub(super) fn get(&self, name: &str) -> Option<&Self> {
+        let Content::Mapping(entries) = &self.content else {
+            return None;
+        };
+        let entry = entries.iter().find(|(key, _)| key.text() == Some(name));
+        entry.map(|(_, value)| &**value)
+    }
+
     /// Reads the node as a `T`; `None` if it is something else.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
         serde_yaml::from_value(self.value().ok()?).ok()
@@ -218,7 +221,7 @@ impl Node {
     pub(super) fn metadata(&self) -> Result<Metadata, Note> {
         serde_yaml::from_value(self.value()?).map_err(|_| {
             let what = format!("'metadata' is {}, not a map", self.value_type().name());
-            Note::new(self.at, what, "write keys and values below it")
+            Note::new(&self.at, what, "write keys and values below it")
         })
     }
 
@@ -231,7 +234,7 @@ impl Node {
             } => {
                 let what = "binary data cannot be returned as metadata";
                 let remedy = "write it as text, without !!binary";
-                return Err(Note::new(self.at, what, remedy));
+                return Err(Note::new(&self.at, what, remedy));
             }
             Content::Scalar {
                 text,
@@ -248,7 +251,7 @@ impl Node {
                     let what =
                         format!("{text} cannot be returned as metadata: JSON has no such number");
                     let remedy = format!("write \"{text}\" for the text, or a finite number");
-                    return Err(Note::new(self.at, what, remedy));
+                    return Err(Note::new(&self.at, what, remedy));
                 }
                 Scalar::Float(float) => float.into(),
                 Scalar::Text => Value::from(&**text),
@@ -264,7 +267,7 @@ impl Node {
                     }
                     _ => {
                         let what = format!("a key of metadata is {}", key.value_type().name());
-                        Err(Note::new(key.at, what, "write it as text"))
+                        Err(Note::new(&key.at, what, "write it as text"))
                     }
                 };
                 Value::Mapping(entries.iter().map(entry).collect::<Result<_, _>>()?)

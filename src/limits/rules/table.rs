@@ -11,10 +11,10 @@
 use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
+use super::place::Place;
 use super::shown_name::shown;
 
 /// The number of a row in its table, from 1 on, in the order of the file.
@@ -39,7 +39,8 @@ struct Row {
 /// Rows by their values; `T` is what a row stands for.
 #[derive(Debug)]
 pub struct Table<T> {
-    file: Arc<str>,
+    /// The whole of its file.
+    pub file: Place,
     rows: Vec<Row>,
     by_value: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -67,7 +68,7 @@ pub enum NotAdded {
 impl<T> Table<T> {
     /// A table without rows.
     #[must_use]
-    pub fn new(file: Arc<str>) -> Self {
+    pub fn new(file: Place) -> Self {
         Self {
             file,
             rows: Vec::new(),
@@ -239,26 +240,6 @@ impl<T> Table<T> {
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
-
-    /// The name of its file.
-    #[must_use]
-    pub fn file(&self) -> &str {
-        &self.file
-    }
-
-    /// The bytes that it takes, with those of what its rows stand for.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let shown = self.shown.allocation_size()
-            + self.shown.values().map(|shown| shown.len()).sum::<usize>();
-        let names = self.names.capacity() * size_of::<(u32, u32)>() + shown;
-        let rows = self.rows.capacity() * size_of::<Row>() + self.by_value.allocation_size();
-        size_of::<Self>()
-            + rows
-            + self.texts.capacity()
-            + names
-            + self.meanings.capacity() * size_of::<T>()
-    }
 }
 
 impl RowNumber {
@@ -291,6 +272,21 @@ mod tests {
 
     use super::*;
 
+    impl<T> Table<T> {
+        /// The bytes that it takes, with those of what its rows stand for.
+        fn bytes(&self) -> usize {
+            let shown = self.shown.allocation_size()
+                + self.shown.values().map(|shown| shown.len()).sum::<usize>();
+            let names = self.names.capacity() * size_of::<(u32, u32)>() + shown;
+            let rows = self.rows.capacity() * size_of::<Row>() + self.by_value.allocation_size();
+            size_of::<Self>()
+                + rows
+                + self.texts.capacity()
+                + names
+                + self.meanings.capacity() * size_of::<T>()
+        }
+    }
+
     proptest! {
         #![proptest_config(crate::testing::property(256))]
 
@@ -301,7 +297,7 @@ mod tests {
             rows in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..3), 0..5_u32, prop::option::of(0..3_u32)), 0..300),
             asked in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3), 0..100),
         ) {
-            let mut table = Table::new("t.csv".into());
+            let mut table = Table::new(Place::named("t.csv"));
             for meaning in 0..5_u32 {
                 prop_assert_eq!(table.add_meaning(meaning * 10), meaning);
             }
@@ -333,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_million_rows_take_forty_bytes_each_beside_their_texts() {
-        let mut table = Table::new("t.csv".into());
+        let mut table = Table::new(Place::named("t.csv"));
         table.add_meaning([0_u64; 20]);
         let rows = 1_000_000;
         let mut texts = 0;

@@ -63,14 +63,14 @@ pub(crate) struct Tree<T = LimitId> {
 struct BranchIndex(usize);
 
 /// What a branch matches by more than text.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Matched<'m> {
+#[derive(Clone, Debug)]
+pub(super) enum Matched {
     /// These values.
-    Set(&'m [Box<str>]),
+    Set(Vec<Box<str>>),
     /// The addresses in these networks.
-    Networks(&'m [IpNet]),
+    Networks(Vec<IpNet>),
     /// The values that a regular expression matches as a whole.
-    Regex(&'m str),
+    Regex(Box<str>),
 }
 
 /// An index of [`Tree::patterns`].
@@ -142,10 +142,7 @@ impl<T> Tree<T> {
     /// Adds a branch for the addresses and the networks in this one.
     pub(crate) fn add_network(&mut self, key: &str, network: IpNet, branch: Branch<T>) {
         let index = BranchIndex(self.branches.len());
-        self.matchers
-            .get_or_insert_default()
-            .begin(key, index, "")
-            .add_network(network, index);
+        self.matchers_mut(key).add_network(network, index);
         self.branches.push(branch);
     }
 
@@ -167,14 +164,12 @@ impl<T> Tree<T> {
         &mut self,
         key: &str,
         written: &str,
-        matched: Matched<'_>,
+        matched: &Matched,
         branch: Branch<T>,
     ) -> Vec<Option<usize>> {
         let index = BranchIndex(self.branches.len());
-        let of_key = self
-            .matchers
-            .get_or_insert_default()
-            .begin(key, index, written);
+        let of_key = self.matchers_mut(key);
+        of_key.written.push((index, written.into()));
         let known: Vec<Option<BranchIndex>> = match matched {
             Matched::Set(values) => values
                 .iter()
@@ -199,9 +194,8 @@ impl<T> Tree<T> {
     /// Compiles the regular expressions of the level, one table for each key, and returns their
     /// bytes.
     pub(super) fn compile_regexes(&mut self) -> Result<usize, TooLarge> {
-        self.matchers
-            .as_mut()
-            .map_or(Ok(0), |matchers| matchers.compile())
+        let all = self.matchers.iter_mut().flat_map(|all| all.values_mut());
+        all.map(|of_key| of_key.regexes.compile()).sum()
     }
 
     /// The branch of a value by its digest. Only values of keys with such branches are hashed.
@@ -346,9 +340,12 @@ impl<T> Tree<T> {
     }
 
     fn matchers(&self, key: &[u8]) -> Option<&OfKey> {
-        self.matchers
-            .as_deref()
-            .and_then(|matchers| matchers.of_key(key))
+        self.matchers.as_deref()?.get(key)
+    }
+
+    fn matchers_mut(&mut self, key: &str) -> &mut OfKey {
+        let all = self.matchers.get_or_insert_default();
+        all.entry(key.as_bytes().into()).or_default()
     }
 
     /// Sets, then the network with the longest prefix, then patterns and regular expressions in the

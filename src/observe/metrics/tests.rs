@@ -7,7 +7,8 @@ use crate::core::ask::Ask;
 use crate::core::time::{Period, Rate, Span, Unit};
 use crate::core::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
 use crate::limits::plan::{self, Check, CheckIndex, Checked, Checks, Fate, Modes, Plan, Slot};
-use crate::limits::rules::limit::{Amount, Level, Limit, LimitId, Origin, Scale};
+use crate::limits::rules::limit::{Amount, Level, Limit, LimitId, Scale};
+use crate::limits::rules::place::Place;
 
 const CORE: Core = Core(0);
 const FIXED: Algorithm = Algorithm::FixedWindow(FixedWindow {
@@ -51,7 +52,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         detailed_metric: false,
         replaces: [].into(),
         metadata: None,
-        origin: Origin::default(),
+        origin: Place::default(),
     }
 }
 

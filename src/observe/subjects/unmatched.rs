@@ -21,7 +21,6 @@ use crate::core::ask::{Ask, Entry};
 use crate::core::{lock, try_lock};
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::plan::{Fate, Plan};
-use crate::limits::rules::Lookup;
 
 /// Domains that are kept at most, of those that the rules know and of those that they do not know.
 pub(crate) const MAX_DOMAINS: usize = 100;
@@ -158,8 +157,7 @@ impl Unmatched {
             let keys = fingerprints.of_all(entries.iter().map(|entry| entry.key));
             let kind = keys ^ fingerprints.of(ask.domain);
             // A limit that was matched is switched off in this request.
-            if quota.take(kind) && !matches!(plan.rules.find(ask.domain, entries), Lookup::Limit(_))
-            {
+            if quota.take(kind) && plan.rules.find(ask.domain, entries).is_none() {
                 self.add(ask.domain, !plan.unknown_domain, entries, keys);
             }
         }

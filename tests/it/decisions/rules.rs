@@ -22,7 +22,7 @@ use weir::limits::rules::compile::{
     Compiled, Options, ProcessDefaults, Severity, SourceText, compile,
 };
 use weir::limits::rules::limit::{Amount, Limit, LimitId, LimitInForce, OnStoreFailure, Scale};
-use weir::limits::rules::{Commit, Lookup, Rules};
+use weir::limits::rules::{Commit, Rules};
 
 use self::resources::{Branch, trees};
 use super::scenarios::line::bytes;
@@ -426,9 +426,9 @@ fn find(rules: &Rules, domain: &[u8], entries: &[(Vec<u8>, Vec<u8>)]) -> String 
         .map(|(key, value)| Entry { key, value })
         .collect();
     match rules.find(domain, &entries) {
-        Lookup::UnknownDomain => "unknown domain".into(),
-        Lookup::NoLimit => "none".into(),
-        Lookup::Limit(limit) => limit.limit.path(),
+        None if rules.commit(domain).is_none() => "unknown domain".into(),
+        None => "none".into(),
+        Some(limit) => limit.limit.path(),
     }
 }
 

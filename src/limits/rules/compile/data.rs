@@ -7,7 +7,8 @@ use hashbrown::{HashMap, HashSet};
 use memchr::memmem;
 
 use super::SourceText;
-use super::problem::{Location, Problems};
+use super::problem::Problems;
+use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{self, Content, Node};
 
 /// The key that names a file of values.
@@ -21,79 +22,54 @@ pub(crate) const LONGEST_VALUE: usize = 64 << 10;
 
 /// The files of values, and the tables.
 #[derive(Default)]
-pub(super) struct Data<'f> {
-    files: HashMap<String, DataFile<'f>>,
-    tables: HashMap<String, TableFile<'f>>,
-    /// Names of tables that no descriptor names.
-    stray: HashSet<String>,
-}
-
-/// A table as it is written.
-#[derive(Clone, Copy)]
-pub(super) struct TableFile<'f> {
-    pub(super) name: &'f str,
-    pub(super) text: &'f [u8],
-    /// The whole file.
-    pub(super) at: Location,
-}
+pub(super) struct Data<'f>(HashMap<&'f str, DataFile<'f>>);
 
 /// One file.
 pub(super) struct DataFile<'f> {
-    /// Each with its line, from 1 on.
-    pub(super) values: Vec<(&'f str, u32)>,
     /// The whole file.
-    pub(super) at: Location,
+    pub(super) at: Place,
+    pub(super) text: &'f [u8],
+    /// Each with its line, from 1 on; `None`: it is a table.
+    pub(super) values: Option<Vec<(&'f str, u32)>>,
 }
 
 impl<'f> Data<'f> {
-    /// Reads those of `files` that others name.
+    /// Reads those of `files` that others name, and the tables that no other one names.
     pub(super) fn read(problems: &Problems, files: &'f [SourceText]) -> Self {
         let mut data = Self::default();
         let named = named(files);
-        for file in files {
-            let name = &file.name;
+        for SourceText { name, text } in files {
             let is_list = named.lists.contains(name);
             let is_known = named.tables.contains(name);
-            let is_table = is_table(name) && (is_known || !begins_limits(&file.text));
+            let is_table = is_table(name) && (is_known || !begins_limits(text));
             if !is_list && !is_table {
                 continue;
             }
-            problems.open(name);
-            let at = problems.here(source::Position::default());
-            if is_list {
-                let values = read(problems, &file.text);
-                data.files.insert(name.clone(), DataFile { values, at });
-                continue;
-            }
-            if is_known {
-                let text = &file.text;
-                data.tables
-                    .insert(name.clone(), TableFile { name, text, at });
-                continue;
-            }
-            if !named.has_unreadable {
+            let at = problems.open(name);
+            let values = is_list.then(|| read(problems, &at, text));
+            if !is_list && !is_known && !named.has_unreadable {
                 let what = "no descriptor names this table";
                 let remedy = "write 'table: ' and its name in a descriptor, or remove the file";
-                problems.error(at, what, remedy);
+                problems.error(&at, what, remedy);
             }
-            data.stray.insert(name.clone());
+            data.0.insert(name, DataFile { at, text, values });
         }
         data
     }
 
     /// Whether a file is no file of limits.
     pub(super) fn has(&self, file: &str) -> bool {
-        self.files.contains_key(file) || self.tables.contains_key(file) || self.stray.contains(file)
+        self.0.contains_key(file)
     }
 
-    /// The file of values that a file of limits names.
-    pub(super) fn find(&self, from: &str, name: &str) -> Option<&DataFile<'f>> {
-        self.files.get(&beside(from, name)?)
+    /// The file that is named at a place.
+    pub(super) fn find(&self, from: &Place, name: &str) -> Option<&DataFile<'f>> {
+        self.0.get(&*beside(&from.document.name, name)?)
     }
 
-    /// The table that a file of limits names.
-    pub(super) fn table(&self, from: &str, name: &str) -> Option<TableFile<'f>> {
-        self.tables.get(&beside(from, name)?).copied()
+    /// The table that is named at a place.
+    pub(super) fn table(&self, from: &Place, name: &str) -> Option<&DataFile<'f>> {
+        self.find(from, name).filter(|file| file.values.is_none())
     }
 }
 
@@ -103,7 +79,7 @@ pub(crate) fn is_table(name: &str) -> bool {
 }
 
 /// The lines that are values. A line that begins with `#` is a comment.
-fn read<'f>(problems: &Problems, text: &'f [u8]) -> Vec<(&'f str, u32)> {
+fn read<'f>(problems: &Problems, file: &Place, text: &'f [u8]) -> Vec<(&'f str, u32)> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut values = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
@@ -111,7 +87,7 @@ fn read<'f>(problems: &Problems, text: &'f [u8]) -> Vec<(&'f str, u32)> {
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        let at = source::Position::line(number);
+        let at = file.at((number, 1));
         match str::from_utf8(line) {
             Ok(value) if value.len() <= LONGEST_VALUE => values.push((value, number)),
             Ok(_) => problems.error(
@@ -144,7 +120,7 @@ fn named(files: &[SourceText]) -> NamedFiles {
                 .any(|finder| finder.find(&file.text).is_some())
     };
     for file in files.iter().filter(is_limits) {
-        match source::read(&file.text) {
+        match source::read(&file.text, &Place::default()) {
             Ok(document) => document
                 .root
                 .iter()
@@ -230,9 +206,9 @@ mod tests {
     #[test]
     fn lines_are_values_but_for_comments() {
         let problems = Problems::default();
-        problems.open("v.txt");
         let values = read(
             &problems,
+            &problems.open("v.txt"),
             b"\xef\xbb\xbfalice\r\n\n# bob\n  carol d \n\xff\nlast",
         );
         assert_eq!(values, [("alice", 1), ("carol d", 4), ("last", 6)]);

@@ -11,13 +11,14 @@ use super::fields::{self, Fields, Section};
 use super::options;
 use super::partial::{LayerSource, PartialLimit};
 use super::plans;
-use super::problem::{Location, Problems};
+use super::problem::Problems;
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
-use crate::limits::rules::source::Node;
+use crate::limits::rules::place::Place;
 
 /// The values of `commit` in a file.
-const COMMITS: [(&str, Commit); 2] = [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
+pub(super) const COMMITS: [(&str, Commit); 2] =
+    [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
 
 /// The `defaults` of a domain.
 #[derive(Default)]
@@ -34,21 +35,15 @@ impl Defaults {
     }
 }
 
-/// Reads a `commit`; `None`, with an error, if it is none.
-pub(super) fn commit(problems: &Problems, node: &Node) -> Option<Commit> {
-    options::named(&COMMITS)(problems, node, "commit")
-}
-
 /// Reads the keys of a file that concern its whole domain.
 pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain) {
     if let Some(node) = fields.get("commit")
-        && let Some(value) = commit(problems, node)
+        && let Some(value) = fields.value("commit", options::named(&COMMITS))
     {
-        let first = problems.here(node.at);
-        match domain.commit {
-            None => domain.commit = Some((value, first)),
-            Some((known, _)) if known == value => {}
-            Some((_, known)) => differs(problems, "commit", known, first),
+        match &domain.commit {
+            None => domain.commit = Some((value, node.at.clone())),
+            Some((known, _)) if *known == value => {}
+            Some((_, known)) => differs(problems, "commit", known, &node.at),
         }
     }
     plans::read(problems, fields, &mut domain.plans);
@@ -74,14 +69,13 @@ pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain
         (Some(layer), None) => domain.defaults.layer = Some(Arc::new(layer)),
         (Some(layer), Some(known)) if layer == **known => {}
         (Some(layer), Some(known)) => {
-            differs(problems, "defaults", known.places.at, layer.places.at);
+            differs(problems, "defaults", &known.places.at, &layer.places.at);
             domain.defaults.is_invalid = true;
         }
     }
 }
 
-fn differs(problems: &Problems, key: &str, first: Location, second: Location) {
-    let first = problems.show(first);
+fn differs(problems: &Problems, key: &str, first: &Place, second: &Place) {
     let what = format!("'{key}' differs from the one in {first}, for the same domain");
     let remedy = "write the same in both files, or remove one of them";
     problems.error(second, what, remedy);

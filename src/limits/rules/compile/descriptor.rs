@@ -1,13 +1,12 @@
 //! Descriptors: compiles a list of maps to a level of the tree, and to its limits.
 
+use super::build::PendingLimit;
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
-use super::overlay::{Added, Switches};
+use super::overlay::Switches;
 use super::partial::PartialLimit;
-use super::pending_table::PendingTable;
 use super::problem::Problems;
-use super::rate::{self, RateLimit};
-use super::settle::PendingLimit;
+use super::rate;
 use super::siblings::Siblings;
 use super::table;
 use super::{Compiler, Domain, suspicion};
@@ -33,7 +32,7 @@ pub(super) struct DescriptorReader<'r, 'o> {
     pub(super) path: Vec<Level>,
 }
 
-impl<'o> DescriptorReader<'_, 'o> {
+impl DescriptorReader<'_, '_> {
     /// Reads a list of descriptors into a level.
     pub(super) fn list(&mut self, list: &Node, siblings: &mut Siblings) {
         let problems = self.compiler.problems;
@@ -55,7 +54,7 @@ impl<'o> DescriptorReader<'_, 'o> {
         let matched = matched.flatten();
         let has_table = fields.get("table").is_some();
         let problems = self.compiler.problems;
-        let at = problems.here(fields.node().at);
+        let at = &fields.node.at;
         if let Some(level) = level.as_mut().filter(|_| !has_table) {
             siblings.count_addresses(level, at);
         }
@@ -67,8 +66,7 @@ impl<'o> DescriptorReader<'_, 'o> {
         let has_key = fields
             .locations()
             .any(|(key, _)| matches!(key, "rate_limit" | "table") || NEED_A_LIMIT.contains(&key));
-        self.domain.mentions_limit |=
-            has_key || fields.meant("rate_limit") || fields.has_misplaced();
+        self.domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced;
         let limit = self.limit(fields, level);
         let mut children = Siblings::default();
         if let Some(list) = fields.get("descriptors") {
@@ -87,59 +85,39 @@ impl<'o> DescriptorReader<'_, 'o> {
 
     /// Enters a descriptor, and reads its limit.
     fn limit(&mut self, fields: &Fields<'_>, level: Option<Level>) -> Option<LimitId> {
+        let problems = self.compiler.problems;
         let node = fields.get("rate_limit");
-        let rate_limit = node.map(|node| rate::read(self.compiler.problems, node));
         let has_table = fields.get("table").is_some();
-        let has_limit = node.is_some() || has_table || fields.meant("rate_limit");
-        if !has_limit && !self.compiler.from_control_plane {
-            warn_without_limit(self.compiler, fields);
+        let written = match node {
+            Some(node) => rate::read(problems, node, self.domain),
+            None => has_table.then(|| PartialLimit::without_keys(fields.node)),
+        };
+        if node.is_none()
+            && !has_table
+            && !fields.meant("rate_limit")
+            && !self.compiler.from_control_plane
+        {
+            warn_without_limit(problems, fields);
         }
         // The content of an unusable descriptor is checked too; the rules are dropped then.
         let mut level = level.unwrap_or_default();
         let (key, value) = (&level.key, level.value.as_deref());
         let added = self.compiler.overlay.enter(key, value, node.is_some());
-        level.share_threshold |= added.switches.share_threshold;
-        level.value_to_metric |= added.switches.value_to_metric;
+        level.share_threshold |= added.switches.has("share_threshold");
+        level.value_to_metric |= added.switches.has("value_to_metric");
         self.path.push(level);
-        let rate_limit = match rate_limit {
-            None if has_table => Some(RateLimit::of_rows(self.compiler.problems, fields)),
-            rate_limit => rate_limit.flatten(),
-        };
         let table = table::read(self.compiler, fields, &self.path);
-        self.add_limit(fields, rate_limit, table, added)
-    }
-
-    fn add_limit(
-        &mut self,
-        fields: &Fields<'_>,
-        rate_limit: Option<RateLimit<'_>>,
-        table: Option<Result<PendingTable, ()>>,
-        added: Added<'o>,
-    ) -> Option<LimitId> {
-        let Self {
-            compiler, domain, ..
-        } = self;
-        let problems = compiler.problems;
-        let switches = Switches::read(fields).or(added.switches);
+        let mut switches = Switches::read(fields);
+        switches.add(added.switches);
         let metadata = fields
             .get("metadata")
             .and_then(|node| read_metadata(problems, node));
-        let RateLimit {
-            layer,
-            name,
-            replaces,
-            plan,
-        } = rate_limit?;
-        let name = name.or_else(|| added.name());
-        domain.names.extend(name.map(Into::into));
-        let replaced = replaces
-            .iter()
-            .map(|&(at, name)| (problems.here(at), name.into()));
-        domain.replaced.extend(replaced);
-        let layer = layer?;
-        let table = table.transpose().ok()?;
-        if switches.shadow_mode && plan.is_none() {
-            warn_of_shadow(problems, &layer);
+        let (written, table) = (written?, table.ok()?);
+        if written.name.is_none() {
+            self.domain.names.extend(added.name().map(Into::into));
+        }
+        if switches.has("shadow_mode") && written.plan.is_none() {
+            warn_of_shadow(problems, &written);
         }
         self.count_path(fields)?;
         let domain = &mut *self.domain;
@@ -149,18 +127,18 @@ impl<'o> DescriptorReader<'_, 'o> {
             id,
             domain: domain.name.clone(),
             levels: self.path.as_slice().into(),
-            shadow_mode: switches.shadow_mode,
-            quota_mode: switches.quota_mode,
-            detailed_metric: switches.detailed_metric,
-            replaces: replaces.into_iter().map(|(_, name)| name.into()).collect(),
+            shadow_mode: switches.has("shadow_mode"),
+            quota_mode: switches.has("quota_mode"),
+            detailed_metric: switches.has("detailed_metric"),
+            plan: written.plan.clone(),
+            replaces: written.replaces.clone(),
             metadata,
-            origin: self.compiler.problems.origin(fields.node().at),
+            origin: fields.node.at.clone().without_path(),
             ..Limit::default()
         };
         domain.pending.push(PendingLimit {
             limit,
-            written: layer,
-            plan,
+            written,
             table,
             added: added.layers.into_iter().cloned().collect(),
         });
@@ -181,7 +159,7 @@ impl<'o> DescriptorReader<'_, 'o> {
             "the keys and values above all limits have more than {LONGEST_PATHS} bytes in total"
         );
         let remedy = "write shorter keys and values, or fewer limits";
-        self.compiler.problems.fail(fields.node(), what, remedy)
+        self.compiler.problems.fail(fields.node, what, remedy)
     }
 }
 
@@ -279,13 +257,13 @@ fn warn_of_shadow(problems: &Problems, layer: &PartialLimit) {
 
 /// Warns of what the Go service ignores: keys of a limit where there is none, and an empty
 /// `rate_limit`, unless the limits are below.
-fn warn_without_limit(compiler: &mut Compiler<'_>, fields: &Fields<'_>) {
+fn warn_without_limit(problems: &Problems, fields: &Fields<'_>) {
     if fields.get("descriptors").is_none()
         && let Some((_, at)) = fields.locations().find(|(key, _)| *key == "rate_limit")
     {
         let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";
         let what = "'rate_limit' is empty: this descriptor has no limit";
-        compiler.problems.warning(at, what, remedy);
+        problems.warning(at, what, remedy);
     }
     for key in NEED_A_LIMIT {
         let Some(node) = fields
@@ -296,6 +274,6 @@ fn warn_without_limit(compiler: &mut Compiler<'_>, fields: &Fields<'_>) {
         };
         let what = format!("'{key}' has no effect in a descriptor without 'rate_limit'");
         let remedy = "move it to the descriptor with the 'rate_limit'";
-        compiler.problems.warning(node, what, remedy);
+        problems.warning(node, what, remedy);
     }
 }

@@ -4,14 +4,15 @@
 //! where it means nothing. Here such a key is a warning, so that no file has to change; what that
 //! service refuses within an ignored value is refused here too.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use super::problem::{Problems, quoted, shown};
 pub(super) use super::sections::Section;
-use super::sections::{Format, OWN_KEYS};
-use crate::core::algorithm::OPTIONS;
+use super::sections::{Author, Format, Key};
 use crate::core::time::MAX_SAFE_INTEGER;
-use crate::limits::rules::source::{Content, Node, Position, ValueType};
+use crate::limits::rules::place::Place;
+use crate::limits::rules::source::{Content, Node, ValueType};
 
 /// The keys of tables and plans.
 const TABLES: [&str; 4] = ["table", "table_key", "plan", "plans"];
@@ -22,22 +23,20 @@ const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
 
 /// The keys of a map that belong to its section.
 pub(super) struct Fields<'n> {
-    problems: &'n Problems,
-    node: &'n Node,
+    pub(super) problems: &'n Problems,
+    /// The map.
+    pub(super) node: &'n Node,
     found: Vec<(&'static str, &'n Node)>,
     /// The keys that misspelled ones were probably meant to be: that they are missing needs no
     /// second message.
-    meant: Vec<&'static str>,
-    /// Whether a key belongs to another section.
-    has_misplaced: bool,
+    pub(super) meant: Vec<&'static str>,
+    /// Whether a key has its meaning in another section.
+    pub(super) has_misplaced: bool,
+    /// Nothing was wrong in the values that [`Fields::value`] has read so far.
+    pub(super) is_valid: Cell<bool>,
 }
 
 impl<'n> Fields<'n> {
-    /// The map.
-    pub(super) fn node(&self) -> &'n Node {
-        self.node
-    }
-
     /// The value of a key; `None` if it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
         self.written(key)
@@ -64,19 +63,9 @@ impl<'n> Fields<'n> {
         self.meant.contains(&key)
     }
 
-    /// Whether a misspelled key was probably meant to be a known one.
-    pub(super) fn has_meant(&self) -> bool {
-        !self.meant.is_empty()
-    }
-
-    /// Whether a key of the map has its meaning in another section.
-    pub(super) fn has_misplaced(&self) -> bool {
-        self.has_misplaced
-    }
-
     /// The keys with the positions of their values, including nulls.
-    pub(super) fn locations(&self) -> impl Iterator<Item = (&'static str, Position)> {
-        self.found.iter().map(|&(key, node)| (key, node.at))
+    pub(super) fn locations(&self) -> impl Iterator<Item = (&'static str, &'n Place)> {
+        self.found.iter().map(|&(key, node)| (key, &node.at))
     }
 
     /// The text of a value, exactly as it is in the file; `None` if it is missing or, with an error,
@@ -105,10 +94,20 @@ impl<'n> Fields<'n> {
         self.problems.accept(self.lack("name"), checked_name(name))
     }
 
+    /// Reads the value of a key; `None` if it is missing or, with an error, wrong.
+    pub(super) fn value<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&Problems, &Node, &str) -> Option<T>,
+    ) -> Option<T> {
+        let value = read(self.problems, self.get(key)?, key);
+        self.is_valid.set(self.is_valid.get() && value.is_some());
+        value
+    }
+
     /// The value of a switch; false if it is missing or wrong.
     pub(super) fn switch(&self, key: &str) -> bool {
-        let node = self.get(key);
-        node.and_then(|node| bool(self.problems, node, key)) == Some(true)
+        self.value(key, bool) == Some(true)
     }
 
     /// The entries of a list; none if it is missing or, with an error, no list.
@@ -131,12 +130,13 @@ pub(super) fn read<'n>(
     section: Section,
 ) -> Option<Fields<'n>> {
     let Content::Mapping(entries) = &node.content else {
-        let found = match (node.text(), node.value_type()) {
-            (Some(text), value_type) if value_type != ValueType::Nothing => quoted(text),
-            (_, value_type) => value_type.name().to_owned(),
+        let is_text = node.value_type() != ValueType::Nothing;
+        let found = match node.text().filter(|_| is_text) {
+            Some(text) => quoted(text),
+            None => node.value_type().name().to_owned(),
         };
-        let what = format!("expected a map {}, found {found}", section.expected());
-        return problems.fail(node, what, section.remedy_for_map());
+        let (what, remedy) = section.no_map(&found);
+        return problems.fail(node, what, remedy);
     };
     let mut fields = Fields {
         problems,
@@ -144,18 +144,19 @@ pub(super) fn read<'n>(
         found: Vec::with_capacity(entries.len().min(section.keys().count())),
         meant: Vec::new(),
         has_misplaced: false,
+        is_valid: Cell::new(true),
     };
     for (key, value) in entries {
         let Some(name) = key_text(problems, key) else {
             continue;
         };
         match section.known(name) {
-            Some((known, sections)) if sections.contains(&section) => {
+            Some((known, _, sections)) if sections.contains(&section) => {
                 fields.found.push((known, value));
             }
-            Some((known, sections)) => {
+            Some(known) => {
                 fields.has_misplaced = true;
-                report_misplaced(problems, section, (key, value), (known, sections));
+                report_misplaced(problems, section, (key, value), known);
             }
             None => fields
                 .meant
@@ -170,9 +171,8 @@ fn report_misplaced(
     problems: &Problems,
     section: Section,
     (key, value): (&Node, &Node),
-    (known, sections): (&str, &[Section]),
+    (known, author, sections): Key,
 ) {
-    let is_own = OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
     let what = format!("'{known}' has no meaning {}", section.name());
     // Of what belongs to both, a trial is the rarer one.
     let is_near = |other: &&Section| {
@@ -181,7 +181,7 @@ fn report_misplaced(
     let near = sections.iter().filter(is_near);
     let names: Vec<&str> = near.map(|section| section.name()).collect();
     let remedy = format!("it belongs {}", names.join(" or "));
-    if is_own
+    if author == Author::Weir
         || matches!(section, Section::Defaults | Section::Trial)
         || section.format() != Format::Files
     {
@@ -222,9 +222,9 @@ fn unknown_key(
     name: &str,
     section: Option<Section>,
 ) -> Option<&'static str> {
-    let all = || section.unwrap_or(Section::Root).all_keys();
+    let all = || section.unwrap_or(Section::Root).of_format();
     let near = match section {
-        _ if problems.is_full() => None,
+        _ if problems.is_full(&key.at) => None,
         Some(section) => nearest(name, section.keys()).or_else(|| nearest(name, all())),
         None => nearest(name, all()),
     };
@@ -495,7 +495,7 @@ mod tests {
             ("Algorithms", Some("algorithm")),
             ("x", None),
         ] {
-            assert_eq!(nearest(wrong, Section::Root.all_keys()), right, "{wrong}");
+            assert_eq!(nearest(wrong, Section::Root.of_format()), right, "{wrong}");
         }
     }
 }

@@ -6,15 +6,6 @@ use super::problem::quoted;
 use super::sections::Section;
 use crate::limits::rules::source::{Content, Node};
 
-/// The value of a key of a map.
-fn get<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
-    let Content::Mapping(entries) = &node.content else {
-        return None;
-    };
-    let entry = entries.iter().find(|(key, _)| key.text() == Some(name));
-    entry.map(|(_, value)| &**value)
-}
-
 /// What a file is that has another purpose, and the remedy.
 pub(super) fn foreign(root: &Node) -> Option<(String, String)> {
     let Content::Mapping(entries) = &root.content else {
@@ -26,11 +17,11 @@ pub(super) fn foreign(root: &Node) -> Option<(String, String)> {
         return None;
     }
     let limits = "limits are in files that begin with 'domain:' and 'descriptors:'";
-    if let (Some(_), Some(kind)) = (get(root, "apiVersion"), get(root, "kind")) {
+    if let (Some(_), Some(kind)) = (root.get("apiVersion"), root.get("kind")) {
         let kind = quoted(kind.text().unwrap_or_default());
         let what =
             format!("this is a manifest of Kubernetes, of kind {kind}, and no file of limits");
-        let remedy = match get(root, "data") {
+        let remedy = match root.get("data") {
             Some(_) => "write what is below 'data' into files, as a mount of it does".to_owned(),
             None => format!("{limits}, which a ConfigMap has below 'data'"),
         };

@@ -1,18 +1,17 @@
 //! `match`: what a descriptor matches by more than text. Sets, networks and regular expressions,
 //! with their bounds.
 
-use core::net::IpAddr;
-
 use ipnet::IpNet;
 
 use super::data::Data;
 use super::fields::{self, Fields};
-use super::problem::{Location, Problems, quoted};
+use super::problem::{Problems, quoted};
 use super::values;
 use crate::limits::rules::address;
 use crate::limits::rules::limit::Matching;
+use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
-use crate::limits::rules::tree::{Matched, check_regex};
+use crate::limits::rules::tree::{Matched, check_regex, regex_matches};
 
 /// Values of all sets and networks in all files. A set of so many takes about 100 MB.
 pub(crate) const MOST_VALUES: usize = 1_000_000;
@@ -53,47 +52,28 @@ pub(super) struct Match {
     /// matches.
     pub(super) text: Box<str>,
     pub(super) matching: Matching,
-    what: What,
+    pub(super) what: Matched,
     /// Of each value or network, in the same order.
-    at: Vec<Location>,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    Set(Vec<Box<str>>),
-    Networks(Vec<IpNet>),
-    Regex(Box<str>),
+    at: Vec<Place>,
 }
 
 impl Match {
-    /// As a tree takes it.
-    pub(super) fn matched(&self) -> Matched<'_> {
-        match &self.what {
-            What::Set(values) => Matched::Set(values),
-            What::Networks(networks) => Matched::Networks(networks),
-            What::Regex(regex) => Matched::Regex(regex),
-        }
-    }
-
     /// The text of a regular expression.
     pub(super) fn regex(&self) -> Option<&str> {
         match &self.what {
-            What::Regex(regex) => Some(regex),
-            What::Set(_) | What::Networks(_) => None,
+            Matched::Regex(regex) => Some(regex),
+            Matched::Set(_) | Matched::Networks(_) => None,
         }
     }
 
     /// Each value or network, and where it is written.
-    pub(super) fn items(&self) -> impl Iterator<Item = (String, Location)> {
-        let text = |index: usize| match &self.what {
-            What::Set(values) => values.get(index).map(|value| quoted(value)),
-            What::Networks(networks) => networks.get(index).map(ToString::to_string),
-            What::Regex(_) => None,
+    pub(super) fn items(&self) -> impl Iterator<Item = (String, &Place)> {
+        let texts: Vec<String> = match &self.what {
+            Matched::Set(values) => values.iter().map(|value| quoted(value)).collect(),
+            Matched::Networks(networks) => networks.iter().map(ToString::to_string).collect(),
+            Matched::Regex(_) => Vec::new(),
         };
-        self.at
-            .iter()
-            .enumerate()
-            .filter_map(move |(index, at)| Some((text(index)?, *at)))
+        texts.into_iter().zip(&self.at)
     }
 }
 
@@ -155,7 +135,7 @@ pub(super) fn read(
         MatchKind::Regex => regex(problems, fields),
     };
     let read = read.ok_or(())?;
-    totals.count(problems, fields.node(), &read)?;
+    totals.count(problems, fields.node, &read)?;
     Ok(Some(read))
 }
 
@@ -163,17 +143,17 @@ impl Totals {
     fn count(&mut self, problems: &Problems, node: &Node, read: &Match) -> Result<(), ()> {
         self.values = self.values.saturating_add(read.at.len());
         self.regexes += usize::from(read.regex().is_some());
-        if self.values > MOST_VALUES {
+        let (what, remedy) = if self.values > MOST_VALUES {
             let what = format!("all sets together have more than {MOST_VALUES} values");
-            problems.error(node, what, "write fewer values, or a pattern");
-            return Err(());
-        }
-        if self.regexes > MOST_REGEXES {
+            (what, "write fewer values, or a pattern")
+        } else if self.regexes > MOST_REGEXES {
             let what = format!("there are more than {MOST_REGEXES} regular expressions");
-            problems.error(node, what, "write fewer, with | between alternatives");
-            return Err(());
-        }
-        Ok(())
+            (what, "write fewer, with | between alternatives")
+        } else {
+            return Ok(());
+        };
+        problems.error(node, what, remedy);
+        Err(())
     }
 
     /// Adds the tables of a level. Returns what is wrong if they are too large.
@@ -198,7 +178,7 @@ fn regex(problems: &Problems, fields: &Fields<'_>) -> Option<Match> {
     Some(Match {
         text: format!("regex:{text}").into(),
         matching: Matching::Regex,
-        what: What::Regex(text.into()),
+        what: Matched::Regex(text.into()),
         at: Vec::new(),
     })
 }
@@ -215,7 +195,7 @@ fn set(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Matc
     Some(Match {
         text: format!("set:{name}").into(),
         matching: Matching::Set { has_addresses },
-        what: What::Set(values),
+        what: Matched::Set(values),
         at,
     })
 }
@@ -231,13 +211,13 @@ fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Mat
         }
         Some(node) => {
             let text = fields.text("value")?;
-            (String::new(), vec![(text, problems.here(node.at))])
+            (String::new(), vec![(text, node.at.clone())])
         }
         None => values::list(problems, data, fields, "networks")?,
     };
     let networks = written.iter();
     let networks: Vec<_> = networks
-        .filter_map(|&(text, at)| problems.accept(at, network(text)))
+        .filter_map(|(text, at)| problems.accept(at, network(text)))
         .collect();
     if networks.len() < written.len() {
         return None;
@@ -254,7 +234,7 @@ fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Mat
     Some(Match {
         text: format!("cidr:{name}").into(),
         matching: Matching::Cidr { prefix },
-        what: What::Networks(networks),
+        what: Matched::Networks(networks),
         at,
     })
 }
@@ -291,21 +271,10 @@ fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
 /// A network, or an address, which is the network of it alone. An IPv4-mapped one is the IPv4
 /// network.
 pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
-    let shape = || {
-        (
-            format!("{} is no network", quoted(text)),
-            "write an address and its bits, such as 10.0.0.0/8 or 2001:db8::/32".to_owned(),
-        )
-    };
-    let network: IpNet = match text.contains('/') {
-        true => text.parse().map_err(|_| shape())?,
-        false => text
-            .parse::<IpAddr>()
-            .map_err(|_| shape())?
-            .to_canonical()
-            .into(),
-    };
-    let network = address::without_mapping(network);
+    let network = address::parse_network(text.as_bytes()).ok_or_else(|| {
+        let remedy = "write an address and its bits, such as 10.0.0.0/8 or 2001:db8::/32";
+        (format!("{} is no network", quoted(text)), remedy.to_owned())
+    })?;
     if network.trunc() != network {
         let what = format!("{} has bits behind its prefix", quoted(text));
         return Err((
@@ -326,16 +295,14 @@ impl Match {
     pub(super) fn matches(&self, value: &str) -> bool {
         let found = address::read(value.as_bytes());
         match &self.what {
-            What::Set(values) => values.iter().any(|own| {
+            Matched::Set(values) => values.iter().any(|own| {
                 **own == *value
                     || found.is_some_and(|found| address::read(own.as_bytes()) == Some(found))
             }),
-            What::Networks(networks) => {
+            Matched::Networks(networks) => {
                 found.is_some_and(|found| networks.iter().any(|network| network.contains(&found)))
             }
-            What::Regex(regex) => {
-                crate::limits::rules::tree::regex_matches(regex, value.as_bytes())
-            }
+            Matched::Regex(regex) => regex_matches(regex, value.as_bytes()),
         }
     }
 
@@ -343,8 +310,8 @@ impl Match {
     /// patterns.
     pub(super) fn rank(&self, value: &str) -> (u8, u8) {
         match &self.what {
-            What::Set(_) => (0, 0),
-            What::Networks(networks) => {
+            Matched::Set(_) => (0, 0),
+            Matched::Networks(networks) => {
                 let found = address::read(value.as_bytes());
                 let longest = networks
                     .iter()
@@ -353,7 +320,7 @@ impl Match {
                     .max();
                 (1, u8::MAX - longest.unwrap_or_default())
             }
-            What::Regex(_) => (2, 0),
+            Matched::Regex(_) => (2, 0),
         }
     }
 }

@@ -3,15 +3,14 @@
 //!
 //! Rules have no positions of keys, and descriptors without a limit matter to such programs.
 
-use std::sync::Arc;
-
 use super::data::Data;
 use super::fields::{self, Fields, Section};
 use super::matching::Match;
-use super::problem::{Problem, Problems, Severity, quoted};
+use super::problem::{Problem, Problems, quoted};
 use super::{Compiler, SourceText, descriptor};
 use crate::core::algorithm::AlgorithmKind;
-use crate::limits::rules::source::{Content, Document, Node, Pair, Position, ValueType};
+use crate::limits::rules::place::Place;
+use crate::limits::rules::source::{Content, Node, Pair, ValueType};
 use crate::limits::rules::tree::Glob;
 
 /// One descriptor.
@@ -30,7 +29,7 @@ pub struct Outline {
     /// That is a limit of requests in flight.
     pub has_holders: bool,
     /// Where its key is written.
-    pub at: WrittenAt,
+    pub at: Place,
     /// The descriptors below it.
     pub children: Vec<Outline>,
 }
@@ -94,30 +93,6 @@ impl Outline {
     }
 }
 
-/// A position in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrittenAt {
-    /// The name of the file, as the caller passed it.
-    pub file: Arc<str>,
-    /// From 1 on.
-    pub line: usize,
-    /// From 1 on, in characters.
-    pub column: usize,
-}
-
-impl WrittenAt {
-    /// An error there.
-    #[must_use]
-    pub fn error(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
-        let whole = (self.file.to_string(), Position::default());
-        Problem {
-            line: self.line,
-            column: self.column,
-            ..Problem::new(Severity::Error, whole, what, remedy)
-        }
-    }
-}
-
 /// A key of a flat map, and its text.
 #[derive(Clone, Debug)]
 pub struct WrittenPair {
@@ -126,7 +101,7 @@ pub struct WrittenPair {
     /// The text behind it.
     pub text: Box<str>,
     /// Where the key is written.
-    pub at: WrittenAt,
+    pub at: Place,
 }
 
 /// The descriptors of a domain, in the order of files that [`super::compile`] accepts. Empty if no
@@ -141,9 +116,8 @@ pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
     };
     let is_limits = |file: &&SourceText| !compiler.data.has(&file.name);
     for file in files.iter().filter(is_limits).collect::<Vec<_>>() {
-        problems.open(&file.name);
         let root = problems
-            .document(&file.text)
+            .document(&problems.open(&file.name), &file.text)
             .and_then(|document| document.root);
         let Some(root) = root else {
             continue;
@@ -179,7 +153,7 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<Outline> {
             share_threshold: own.share_threshold,
             has_limit: limit.is_some() || fields.get("table").is_some(),
             has_holders: algorithm == Some(AlgorithmKind::Concurrency.name()),
-            at: written_at(&problems.name(), fields.lack("key").at),
+            at: fields.lack("key").at.clone(),
             children: fields
                 .get("descriptors")
                 .map_or_else(Vec::new, |list| level(compiler, list)),
@@ -194,20 +168,17 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<Outline> {
 /// Everything else, with its position.
 pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
     let problems = Problems::default();
-    problems.open(&file.name);
-    let document = problems.document(&file.text);
-    let pairs = document.and_then(|document| pairs(&problems, &document));
+    let whole = problems.open(&file.name);
+    let document = problems.document(&whole, &file.text);
+    let pairs = document.and_then(|document| pairs(&problems, &whole, document.root.as_deref()));
     problems.finish(true, true)?;
     Ok(pairs.unwrap_or_default())
 }
 
 /// The pairs of a map without those that are wrong, which is reported; `None` if it is no map.
-fn pairs(problems: &Problems, document: &Document) -> Option<Vec<WrittenPair>> {
-    let (whole, remedy) = (
-        Position::default(),
-        "write a map, one `KEY: SOURCE` in each line",
-    );
-    let Some(root) = &document.root else {
+fn pairs(problems: &Problems, whole: &Place, root: Option<&Node>) -> Option<Vec<WrittenPair>> {
+    let remedy = "write a map, one `KEY: SOURCE` in each line";
+    let Some(root) = root else {
         return problems.fail(whole, "the file is empty", remedy);
     };
     let Content::Mapping(entries) = &root.content else {
@@ -229,18 +200,10 @@ fn pairs(problems: &Problems, document: &Document) -> Option<Vec<WrittenPair>> {
         Some(WrittenPair {
             key: name.into(),
             text: text.into(),
-            at: written_at(&problems.name(), key.at),
+            at: key.at.clone(),
         })
     };
     Some(entries.iter().filter_map(pair).collect())
-}
-
-fn written_at(file: &Arc<str>, at: Position) -> WrittenAt {
-    WrittenAt {
-        file: Arc::clone(file),
-        line: at.line as usize,
-        column: at.column as usize,
-    }
 }
 
 #[cfg(test)]
@@ -280,16 +243,12 @@ mod tests {
             ),
             ("c", Some("b*"), true, true)
         );
-        assert_eq!(
-            below.at,
-            written_at(
-                &"a".into(),
-                Position {
-                    line: 6,
-                    column: 25
-                }
-            )
-        );
+        let Place {
+            document,
+            line,
+            column,
+        } = &below.at;
+        assert_eq!((&*document.name, *line, *column), ("a", 6, 25));
         assert!(outline(&files, "none").is_empty());
     }
 

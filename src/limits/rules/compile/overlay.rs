@@ -21,7 +21,7 @@ use super::partial::PartialLimit;
 use super::problem::{Problem, Severity};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
-use crate::limits::rules::source::Position;
+use crate::limits::rules::place::Place;
 use crate::limits::rules::tree::Glob;
 pub use read::XdsDefaults;
 
@@ -30,8 +30,8 @@ pub use read::XdsDefaults;
 pub struct Overlay {
     file: SourceText,
     defaults: Option<Arc<PartialLimit>>,
-    domains: Vec<OverlaidDomain>,
-    entries: Vec<OverlayEntry>,
+    domains: Vec<OverlayEntry>,
+    entries: EntryNumber,
 }
 
 /// An overlay, and the warnings about it.
@@ -50,96 +50,88 @@ impl PartialEq for Overlay {
     }
 }
 
-/// The number of an entry: a domain or a descriptor of the overlay.
+/// The number of an entry.
 pub(in crate::limits::rules) type EntryNumber = u32;
 
-/// A domain or a descriptor of the overlay, for the warning that nothing matches it.
+/// A domain or a descriptor of the overlay.
 #[derive(Debug)]
 struct OverlayEntry {
-    at: Position,
-    above: Option<EntryNumber>,
-    what: &'static str,
-}
-
-#[derive(Debug)]
-struct OverlaidDomain {
-    entry: EntryNumber,
-    name: Glob,
-    commit: Option<Commit>,
-    defaults: Option<Arc<PartialLimit>>,
-    levels: Vec<OverlaidLevel>,
-}
-
-#[derive(Debug)]
-struct OverlaidLevel {
-    entry: EntryNumber,
+    number: EntryNumber,
+    at: Place,
+    is_domain: bool,
+    /// The key, or the name of the domain.
     key: Glob,
     /// `None`: any value, also none. A descriptor without a value has an empty one.
     value: Option<Glob>,
+    commit: Option<Commit>,
     switches: Switches,
     limit: Option<Arc<PartialLimit>>,
     /// For the limits here and below.
     defaults: Option<Arc<PartialLimit>>,
-    below: Vec<OverlaidLevel>,
+    below: Vec<OverlayEntry>,
 }
 
 /// What a descriptor switches on.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "they are fields of a descriptor"
-)]
-pub(super) struct Switches {
-    pub(super) shadow_mode: bool,
-    pub(super) quota_mode: bool,
-    pub(super) detailed_metric: bool,
-    pub(super) value_to_metric: bool,
-    pub(super) share_threshold: bool,
-}
+pub(super) struct Switches([bool; 5]);
 
 impl Switches {
+    const NAMES: [&str; 5] = [
+        "shadow_mode",
+        "quota_mode",
+        "detailed_metric",
+        "value_to_metric",
+        "share_threshold",
+    ];
+
     pub(super) fn read(fields: &Fields<'_>) -> Self {
-        let switch = |key| fields.switch(key);
-        Self {
-            shadow_mode: switch("shadow_mode"),
-            quota_mode: switch("quota_mode"),
-            detailed_metric: switch("detailed_metric"),
-            value_to_metric: switch("value_to_metric"),
-            share_threshold: switch("share_threshold"),
+        Self(Self::NAMES.map(|name| fields.switch(name)))
+    }
+
+    pub(super) fn has(self, name: &str) -> bool {
+        let mut all = Self::NAMES.into_iter().zip(self.0);
+        all.any(|(own, is_on)| own == name && is_on)
+    }
+
+    fn remove(&mut self, name: &str) {
+        for (own, is_on) in Self::NAMES.into_iter().zip(&mut self.0) {
+            *is_on &= own != name;
         }
     }
 
-    pub(super) const fn or(self, other: Self) -> Self {
-        Self {
-            shadow_mode: self.shadow_mode | other.shadow_mode,
-            quota_mode: self.quota_mode | other.quota_mode,
-            detailed_metric: self.detailed_metric | other.detailed_metric,
-            value_to_metric: self.value_to_metric | other.value_to_metric,
-            share_threshold: self.share_threshold | other.share_threshold,
-        }
+    /// Adds what others switch on.
+    pub(super) fn add(&mut self, others: Self) {
+        let all = self.0.iter_mut().zip(others.0);
+        all.for_each(|(own, other)| *own |= other);
     }
 }
 
 impl Overlay {
     /// The number of its domains and descriptors.
     #[must_use]
-    pub fn entries(&self) -> usize {
-        self.entries.len()
+    pub const fn entries(&self) -> usize {
+        self.entries as usize
     }
 
     /// A warning for each entry that is not among `used`, and is not below such a one.
     pub(in crate::limits::rules) fn unused(&self, used: &HashSet<EntryNumber>) -> Vec<Problem> {
-        let is_unused = |number: EntryNumber| !used.contains(&number);
-        let outermost = (0..)
-            .zip(&self.entries)
-            .filter(|&(number, entry)| is_unused(number) && !entry.above.is_some_and(is_unused));
-        let problem = |entry: &OverlayEntry| {
-            let what = format!("no {} of the control plane matches this entry", entry.what);
+        let mut unused = Vec::new();
+        let mut rest: Vec<&OverlayEntry> = self.domains.iter().rev().collect();
+        while let Some(entry) = rest.pop() {
+            if used.contains(&entry.number) {
+                rest.extend(entry.below.iter().rev());
+                continue;
+            }
+            let kind = match (entry.is_domain, &entry.limit) {
+                (true, _) => "domain",
+                (false, Some(_)) => "descriptor with a limit",
+                (false, None) => "descriptor",
+            };
+            let what = format!("no {kind} of the control plane matches this entry");
             let remedy = "correct its names, keys and values, or remove it";
-            let at = (self.file.name.clone(), entry.at);
-            Problem::new(Severity::Warning, at, what, remedy)
-        };
-        outermost.map(|(_, entry)| problem(entry)).collect()
+            unused.push(Problem::new(Severity::Warning, &entry.at, what, remedy));
+        }
+        unused
     }
 }
 
@@ -151,7 +143,7 @@ type Layers<'o> = Vec<&'o Arc<PartialLimit>>;
 pub(super) struct Cursor<'o> {
     /// For each level from the root on, the entries that may match it, and the defaults that
     /// entries above it give, first of these first.
-    stack: Vec<(Vec<&'o [OverlaidLevel]>, Layers<'o>)>,
+    stack: Vec<(Vec<&'o [OverlayEntry]>, Layers<'o>)>,
     /// The weakest layers, the strongest first: defaults of the domain, of the overlay, and of the
     /// process.
     base: Layers<'o>,
@@ -178,13 +170,13 @@ impl<'o> Cursor<'o> {
         let matching = overlay
             .into_iter()
             .flat_map(|overlay| &overlay.domains)
-            .filter(|entry| entry.name.matches(domain.as_bytes()));
+            .filter(|entry| entry.key.matches(domain.as_bytes()));
         let mut levels = Vec::new();
         for entry in matching {
-            cursor.used.insert(entry.entry);
+            cursor.used.insert(entry.number);
             cursor.commit = cursor.commit.or(entry.commit);
             cursor.base.extend(&entry.defaults);
-            levels.push(&entry.levels[..]);
+            levels.push(&entry.below[..]);
         }
         let of_all = overlay.and_then(|overlay| overlay.defaults.as_ref());
         cursor.base.extend(of_all.into_iter().chain(process));
@@ -210,21 +202,24 @@ impl<'o> Cursor<'o> {
         let (mut below, mut defaults) = (Vec::new(), Vec::new());
         if let Some((levels, _)) = self.stack.last() {
             let value_text = value.unwrap_or_default().as_bytes();
-            let is_match = |level: &&'o OverlaidLevel| {
-                let value = level.value.as_ref();
-                level.key.matches(key.as_bytes())
-                    && value.is_none_or(|value| value.matches(value_text))
-            };
             let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
-            for level in levels.iter().copied().flatten().filter(is_match) {
-                if (has_limit || level.limit.is_none())
-                    && (is_pattern || !level.switches.share_threshold)
-                {
-                    self.used.insert(level.entry);
+            for entry in levels.iter().copied().flatten() {
+                let mut globs = entry.value.iter();
+                if !entry.key.matches(key.as_bytes()) || !globs.all(|own| own.matches(value_text)) {
+                    continue;
                 }
-                added.add(level, is_pattern);
-                defaults.extend(&level.defaults);
-                below.push(&level.below[..]);
+                let mut switches = entry.switches;
+                if !is_pattern {
+                    switches.remove("share_threshold");
+                }
+                let has_threshold = entry.switches.has("share_threshold");
+                if (has_limit || entry.limit.is_none()) && (is_pattern || !has_threshold) {
+                    self.used.insert(entry.number);
+                }
+                added.switches.add(switches);
+                added.layers.extend(&entry.limit);
+                defaults.extend(&entry.defaults);
+                below.push(&entry.below[..]);
             }
             self.stack.push((below, defaults));
         }
@@ -241,14 +236,6 @@ impl<'o> Cursor<'o> {
 }
 
 impl<'o> Added<'o> {
-    fn add(&mut self, level: &'o OverlaidLevel, is_pattern: bool) {
-        self.switches = self.switches.or(Switches {
-            share_threshold: level.switches.share_threshold && is_pattern,
-            ..level.switches
-        });
-        self.layers.extend(&level.limit);
-    }
-
     /// The name of a limit without one.
     pub(super) fn name(&self) -> Option<&'o str> {
         self.layers.iter().find_map(|layer| layer.name.as_deref())

@@ -1,6 +1,6 @@
 //! A layer of a limit: what a `rate_limit`, a plan, a row, a trial, an entry of an overlay or
-//! `defaults` say of it. All are read here, and `settle.rs` makes a limit of those that stand above
-//! each other.
+//! `defaults` say of it. All are read here, and `layers.rs` resolves those that stand above each
+//! other.
 //!
 //! Each value is checked for itself here. Which options belong to which algorithm, and their
 //! bounds, is the algorithms' own knowledge.
@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use super::fields::{self, Fields, Section};
 use super::options;
-use super::problem::{Location, Problems};
+use super::problem::Problems;
 use crate::core::algorithm::{AlgorithmKind, OPTIONS, OptionError, OptionField, Options};
 use crate::core::time::{PeriodKind, Rate, Unit, WEEKDAYS};
 use crate::core::usage;
 use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Node, ValueType};
 
@@ -34,6 +35,10 @@ pub(super) struct PartialLimit {
     pub(super) name: Option<Box<str>>,
     pub(super) shadow_mode: Option<bool>,
     pub(super) trial: Option<Box<PartialLimit>>,
+    /// The plan below it.
+    pub(super) plan: Option<Box<str>>,
+    /// Names of other limits.
+    pub(super) replaces: Box<[Box<str>]>,
     pub(super) source: LayerSource,
     pub(super) places: Places,
 }
@@ -53,9 +58,9 @@ pub(super) enum LayerSource {
 /// Where a layer is written, which is no part of what it says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
-    pub(super) at: Location,
+    pub(super) at: Place,
     /// Of each value by its key.
-    pub(super) keys: Vec<(&'static str, Location)>,
+    pub(super) keys: Vec<(&'static str, Place)>,
 }
 
 impl PartialEq for Places {
@@ -64,69 +69,60 @@ impl PartialEq for Places {
     }
 }
 
-/// `track_usage` and its options.
-const USAGE: [&str; 5] = [
-    "track_usage",
-    "usage_interval",
-    "usage_buckets",
-    "usage_expiry",
-    "usage_subjects",
-];
-
-/// The keys of options that an unlimited limit does not have, nor another one above `unlimited`.
+/// The keys of what only a limit has, but for its number and its unit.
 fn options_of_limits() -> impl Iterator<Item = &'static str> {
-    ["unit_multiplier", "algorithm", "on_store_failure"]
-        .into_iter()
-        .chain(["region_shares"])
-        .chain(OPTIONS.iter().map(|&(name, _)| name))
+    Section::OverlayLimit
+        .keys()
+        .filter(|key| !matches!(*key, "name" | "trial"))
+}
+
+fn is_of_usage(key: &str) -> bool {
+    key == "track_usage" || key.starts_with("usage_")
 }
 
 impl PartialLimit {
     /// Reads a layer; `None` if something in it is wrong, which is reported.
     pub(super) fn read(problems: &Problems, fields: &Fields<'_>) -> Option<Self> {
-        let name = fields.name();
-        let mut reader = LayerReader {
-            problems,
-            fields,
-            // A misspelled key is reported already.
-            is_valid: !fields.has_meant(),
-        };
         let mut read = Self {
-            name: name.map(Into::into),
-            shadow_mode: reader.value("shadow_mode", fields::bool),
-            unlimited: reader.value("unlimited", fields::bool),
+            name: fields.name().map(Into::into),
+            plan: fields.value("plan", |problems, node, key| {
+                fields::text(problems, node, key).map(Into::into)
+            }),
+            shadow_mode: fields.value("shadow_mode", fields::bool),
+            unlimited: fields.value("unlimited", fields::bool),
             ..Self::default()
         };
+        let trial = fields.written("trial");
         if read.unlimited == Some(true) {
-            refuse_beside_unlimited(reader.problems, fields);
-            if fields.written("trial").is_some() {
-                read.usage = reader.usage();
-            }
+            refuse_beside_unlimited(problems, fields);
         } else {
-            read.requests_per_unit = reader.value("requests_per_unit", fields::amount);
-            read.unit = reader.value("unit", options::unit);
-            read.unit_multiplier = reader.value("unit_multiplier", options::multiplier);
-            read.algorithm = reader.value("algorithm", options::algorithm);
-            read.options = reader.options();
-            read.region_shares = reader.value("region_shares", options::region_shares);
-            read.usage = reader.usage();
+            read.requests_per_unit = fields.value("requests_per_unit", fields::amount);
+            read.unit = fields.value("unit", options::unit);
+            read.unit_multiplier = fields.value("unit_multiplier", options::multiplier);
+            read.algorithm = fields.value("algorithm", options::algorithm);
+            read.options = options_of(fields);
+            read.region_shares = fields.value("region_shares", options::region_shares);
             let policy = options::named(&OnStoreFailure::NAMED);
-            read.on_store_failure = reader.value("on_store_failure", policy);
+            read.on_store_failure = fields.value("on_store_failure", policy);
         }
-        if let Some(node) = fields.written("trial") {
-            let trial = Self::read_trial(reader.problems, node);
-            reader.is_valid &= trial.is_some();
-            read.trial = trial.map(Box::new);
+        if read.unlimited != Some(true) || trial.is_some() {
+            read.usage = usage_of(fields);
         }
-        let is_valid = reader.is_valid;
+        if let Some(node) = trial {
+            read.trial = Self::read_trial(problems, node).map(Box::new);
+        }
         read.places = Places {
-            at: problems.here(fields.node().at),
+            at: fields.node.at.clone(),
             keys: fields
                 .locations()
                 .filter(|(key, _)| fields.get(key).is_some())
-                .map(|(key, at)| (key, problems.here(at)))
+                .map(|(key, at)| (key, at.clone()))
                 .collect(),
         };
+        // A misspelled key is reported already.
+        let is_valid = fields.is_valid.get()
+            && fields.meant.is_empty()
+            && read.trial.is_some() == trial.is_some();
         is_valid.then_some(read)
     }
 
@@ -141,7 +137,7 @@ impl PartialLimit {
             let remedy = "write 'requests_per_unit: ' and a number below it, or remove 'trial'";
             return problems.fail(node, what, remedy);
         };
-        Self::read(problems, &fields).filter(|_| !fields.has_misplaced())
+        Self::read(problems, &fields).filter(|_| !fields.has_misplaced)
     }
 
     /// The same, from outside of the files of limits, where it cannot stand.
@@ -151,6 +147,18 @@ impl PartialLimit {
         }
         (self.source, self.places) = (source, Places::default());
         self
+    }
+
+    /// That of a descriptor whose table says all.
+    pub(super) fn without_keys(descriptor: &Node) -> Self {
+        let at = descriptor.at.clone();
+        Self {
+            places: Places {
+                at,
+                keys: Vec::new(),
+            },
+            ..Self::default()
+        }
     }
 
     /// An amount and its options as the defaults of a trial.
@@ -167,9 +175,9 @@ impl PartialLimit {
     }
 
     /// Where a key is written.
-    pub(super) fn place(&self, key: &str) -> Option<Location> {
+    pub(super) fn place(&self, key: &str) -> Option<&Place> {
         let mut keys = self.places.keys.iter();
-        keys.find(|(known, _)| *known == key).map(|&(_, at)| at)
+        keys.find(|(known, _)| *known == key).map(|(_, at)| at)
     }
 
     /// Whether it leaves the amount to what stands below.
@@ -178,6 +186,7 @@ impl PartialLimit {
             on_store_failure: self.on_store_failure,
             name: self.name.clone(),
             shadow_mode: self.shadow_mode,
+            plan: self.plan.clone(),
             ..Self::default()
         };
         *self == beside
@@ -196,13 +205,12 @@ impl PartialLimit {
     }
 
     /// A key of what only a limit has, but for its number.
-    pub(super) fn of_a_limit(&self) -> Option<(&'static str, Location)> {
-        let is_one = |key: &str| key == "unit" || options_of_limits().any(|known| known == key);
-        self.places
-            .keys
-            .iter()
-            .copied()
-            .find(|(key, _)| is_one(key))
+    pub(super) fn of_a_limit(&self) -> Option<&(&'static str, Place)> {
+        let is_one = |key: &str| {
+            key == "unit" || options_of_limits().any(|known| known == key && !is_of_usage(key))
+        };
+        let mut keys = self.places.keys.iter();
+        keys.find(|(key, _)| is_one(key))
     }
 
     /// The errors of options that are not those of the algorithm beside them.
@@ -238,58 +246,38 @@ impl LayerSource {
     }
 }
 
-/// Reads the values of a map.
-struct LayerReader<'r, 'n> {
-    problems: &'r Problems,
-    fields: &'r Fields<'n>,
-    /// Nothing was wrong so far.
-    is_valid: bool,
-}
-
-impl LayerReader<'_, '_> {
-    fn value<T>(
-        &mut self,
-        key: &str,
-        read: impl FnOnce(&Problems, &Node, &str) -> Option<T>,
-    ) -> Option<T> {
-        let value = read(self.problems, self.fields.get(key)?, key);
-        self.is_valid &= value.is_some();
-        value
-    }
-
-    fn options(&mut self) -> Options {
-        let mut read = Options::default();
-        for (name, field) in OPTIONS {
-            match field {
-                OptionField::Number(field) => *field(&mut read) = self.value(name, fields::number),
-                OptionField::Amount(field) => *field(&mut read) = self.value(name, fields::amount),
-                OptionField::Duration(field) => {
-                    *field(&mut read) = self.value(name, options::duration);
-                }
-                OptionField::Bool(field) => *field(&mut read) = self.value(name, fields::bool),
-                OptionField::Period(field) => {
-                    *field(&mut read) = self.value(name, options::named(&PeriodKind::NAMED));
-                }
-                OptionField::Zone(field) => *field(&mut read) = self.value(name, options::zone),
-                OptionField::Weekday(field) => {
-                    *field(&mut read) = self.value(name, options::named(&WEEKDAYS));
-                }
-                OptionField::Anchor(field) => {
-                    *field(&mut read) = self.value(name, options::anchor);
-                }
+fn options_of(fields: &Fields<'_>) -> Options {
+    let mut read = Options::default();
+    for (name, field) in OPTIONS {
+        match field {
+            OptionField::Number(field) => *field(&mut read) = fields.value(name, fields::number),
+            OptionField::Amount(field) => *field(&mut read) = fields.value(name, fields::amount),
+            OptionField::Duration(field) => {
+                *field(&mut read) = fields.value(name, options::duration);
+            }
+            OptionField::Bool(field) => *field(&mut read) = fields.value(name, fields::bool),
+            OptionField::Period(field) => {
+                *field(&mut read) = fields.value(name, options::named(&PeriodKind::NAMED));
+            }
+            OptionField::Zone(field) => *field(&mut read) = fields.value(name, options::zone),
+            OptionField::Weekday(field) => {
+                *field(&mut read) = fields.value(name, options::named(&WEEKDAYS));
+            }
+            OptionField::Anchor(field) => {
+                *field(&mut read) = fields.value(name, options::anchor);
             }
         }
-        read
     }
+    read
+}
 
-    fn usage(&mut self) -> usage::Options {
-        usage::Options {
-            track: self.value("track_usage", fields::bool),
-            interval: self.value("usage_interval", options::duration),
-            buckets: self.value("usage_buckets", fields::number),
-            expiry: self.value("usage_expiry", options::duration),
-            subjects: self.value("usage_subjects", fields::number),
-        }
+fn usage_of(fields: &Fields<'_>) -> usage::Options {
+    usage::Options {
+        track: fields.value("track_usage", fields::bool),
+        interval: fields.value("usage_interval", options::duration),
+        buckets: fields.value("usage_buckets", fields::number),
+        expiry: fields.value("usage_expiry", options::duration),
+        subjects: fields.value("usage_subjects", fields::number),
     }
 }
 
@@ -304,10 +292,8 @@ fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
             problems.warning(node, format!("{what}; it is ignored"), "remove 'unit'");
         }
     }
-    let of_usage = USAGE
-        .into_iter()
-        .filter(|_| fields.written("trial").is_none());
-    for key in options_of_limits().chain(of_usage) {
+    let has_trial = fields.written("trial").is_some();
+    for key in options_of_limits().filter(|key| !(has_trial && is_of_usage(key))) {
         let Some(node) = fields.get(key) else {
             continue;
         };

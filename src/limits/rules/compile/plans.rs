@@ -4,8 +4,9 @@ use hashbrown::HashMap;
 
 use super::fields::{self, Fields, Section};
 use super::partial::PartialLimit;
-use super::problem::{Location, Problems, quoted};
+use super::problem::{Problems, quoted};
 use super::rate;
+use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node};
 
 /// Plans of a domain: each is a limit of each table that uses it.
@@ -27,7 +28,7 @@ pub(super) struct NamedPlan {
     /// `None`: it is wrong, which is reported.
     pub(super) layer: Option<PartialLimit>,
     /// Where it is written.
-    pub(super) at: Location,
+    pub(super) at: Place,
 }
 
 impl Plans {
@@ -85,7 +86,7 @@ impl Plans {
             return problems.fail(key, what, remedy);
         }
         if let Some(first) = self.by_name.get(name) {
-            let (name, first) = (quoted(name), problems.show(first.at));
+            let (name, first) = (quoted(name), &first.at);
             let what = format!("the plan {name} is already defined, in {first}");
             return problems.fail(key, what, "remove one of them");
         }
@@ -93,7 +94,7 @@ impl Plans {
             PartialLimit::read(problems, &fields)
                 .filter(|layer| rate::is_of_many(problems, &fields, layer))
         });
-        let at = problems.here(key.at);
+        let at = key.at.clone();
         self.by_name.insert(name.into(), NamedPlan { layer, at });
         Some(())
     }

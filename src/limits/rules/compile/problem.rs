@@ -2,14 +2,13 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use super::locations::Resources;
-use crate::limits::rules::limit::Origin;
-use crate::limits::rules::source::{self, Document, Node, Position};
+use super::sections::Section;
+use crate::limits::rules::place::{Document, Place};
+use crate::limits::rules::source::{self, ParsedDocument};
 pub(super) use crate::limits::rules::source::{quoted, shown};
 
 /// Problems shown per file, so that a broken file of 16 MiB does not become gigabytes of messages.
@@ -73,20 +72,26 @@ impl Problem {
     /// An error of a whole file or resource.
     #[must_use]
     pub fn whole(file: String, what: String, remedy: &str) -> Self {
-        Self::new(Severity::Error, (file, Position::default()), what, remedy)
+        Self::new(Severity::Error, &Place::named(file), what, remedy)
     }
 
-    /// A problem at a position in a file.
-    pub(in crate::limits::rules) fn new(
+    /// An error at a place.
+    #[must_use]
+    pub fn error(at: &Place, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(Severity::Error, at, what, remedy)
+    }
+
+    /// A problem at a place.
+    pub(super) fn new(
         severity: Severity,
-        (file, at): (String, Position),
+        at: &Place,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
         Self {
             severity,
-            file,
-            path: String::new(),
+            file: at.document.name.to_string(),
+            path: at.document.path(),
             line: at.line as usize,
             column: at.column as usize,
             what: what.into(),
@@ -140,61 +145,6 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// A position in one of the files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Location {
-    file: usize,
-    at: Position,
-}
-
-impl Location {
-    /// The beginning of a line of the same file.
-    pub(super) const fn line(self, line: u32) -> Self {
-        self.at(Position::line(line))
-    }
-
-    /// The same position in the file of another location.
-    pub(super) const fn in_file_of(self, other: Self) -> Self {
-        other.at(self.at)
-    }
-
-    /// A position in the same file.
-    pub(super) const fn at(self, at: Position) -> Self {
-        Self { at, ..self }
-    }
-}
-
-/// Where a problem is.
-pub(super) trait At {
-    fn location(self, problems: &Problems) -> Location;
-}
-
-impl At for Location {
-    fn location(self, _: &Problems) -> Location {
-        self
-    }
-}
-
-/// In the current file.
-impl At for Position {
-    fn location(self, problems: &Problems) -> Location {
-        problems.here(self)
-    }
-}
-
-/// In the current file.
-impl At for &Node {
-    fn location(self, problems: &Problems) -> Location {
-        problems.here(self.at)
-    }
-}
-
-impl At for &Rc<Node> {
-    fn location(self, problems: &Problems) -> Location {
-        problems.here(self.at)
-    }
-}
-
 /// The problems found so far, in all files. Everything that reads shares them, because everything
 /// may find some.
 #[derive(Default)]
@@ -202,151 +152,81 @@ pub(super) struct Problems(RefCell<Found>);
 
 #[derive(Default)]
 struct Found {
+    /// The files, or one domain of a control plane.
     files: Vec<File>,
-    all: Vec<(Location, Grade, String, String)>,
-    /// A problem is reported once, though aliases lead to its location more than once.
-    reported: HashSet<(Location, String)>,
+    is_domain: bool,
+    all: Vec<(Place, Grade, String, String)>,
+    /// A problem is reported once, though aliases lead to its place more than once.
+    reported: HashSet<((usize, u32, u32, u32), String)>,
     /// Where problems are warnings, and whose they are: those of what is left out for them.
-    left_out: Option<(Location, Arc<str>)>,
+    left_out: Option<(Place, Arc<str>)>,
+    /// What is read is a row: remedies do not name the key of a value in front of it.
+    is_row: bool,
     worst: Option<Grade>,
 }
 
 struct File {
-    name: Arc<str>,
+    whole: Place,
     found: usize,
     unshown: usize,
-    /// The resources, if it is a domain of a control plane and no file.
-    resources: Option<Resources>,
 }
 
-impl File {
-    fn new(name: &str, resources: Option<Resources>) -> Self {
-        Self {
-            name: name.into(),
-            found: 0,
-            unshown: 0,
-            resources,
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        let most = match self.resources {
-            Some(_) => MOST_PER_DOMAIN,
-            None => MOST_PER_FILE,
+impl Found {
+    fn is_full(&self, file: usize) -> bool {
+        let most = if self.is_domain {
+            MOST_PER_DOMAIN
+        } else {
+            MOST_PER_FILE
         };
-        self.found >= most
-    }
-
-    fn problem(&self, severity: Severity, at: Position, what: String, remedy: String) -> Problem {
-        match &self.resources {
-            None => Problem::new(severity, (self.name.to_string(), at), what, remedy),
-            Some(resources) => {
-                let (file, path) = resources.show(at);
-                let whole = (file.to_string(), Position::default());
-                Problem {
-                    path,
-                    ..Problem::new(severity, whole, what, remedy)
-                }
-            }
-        }
-    }
-
-    /// What is said of problems that are not shown.
-    fn more(&self, severity: Severity) -> Option<Problem> {
-        let of = match self.resources {
-            Some(_) => "domain",
-            None => "file",
-        };
-        let what = format!("{} more problems in this {of} are not shown", self.unshown);
-        let remedy = "correct these first".to_owned();
-        (self.unshown > 0).then(|| self.problem(severity, Position::default(), what, remedy))
+        self.files.get(file).is_some_and(|file| file.found >= most)
     }
 }
 
 impl Problems {
-    /// Begins a file: problems from now on are in it.
-    pub(super) fn open(&self, name: &str) {
-        self.0.borrow_mut().files.push(File::new(name, None));
+    /// Adds a file, and returns the whole of it.
+    pub(super) fn open(&self, name: &str) -> Place {
+        let files = &mut self.0.borrow_mut().files;
+        let whole = Place::whole(Document {
+            name: name.into(),
+            file: files.len(),
+            ..Document::default()
+        });
+        files.push(File {
+            whole: whole.clone(),
+            found: 0,
+            unshown: 0,
+        });
+        whole
     }
 
-    /// Begins a domain of a control plane: problems from now on are in these resources of it. A
-    /// position in it is a descriptor, by its number.
-    pub(super) fn open_domain(&self, resources: Resources) {
-        let domain = File::new("", Some(resources));
-        self.0.borrow_mut().files.push(domain);
-    }
-
-    /// What `ask` says of the resources of the current domain; the default in a file.
-    pub(super) fn of_resources<T: Default>(&self, ask: impl FnOnce(&mut Resources) -> T) -> T {
-        let mut found = self.0.borrow_mut();
-        let domain = found.files.last_mut();
-        let resources = domain.and_then(|file| file.resources.as_mut());
-        resources.map(ask).unwrap_or_default()
-    }
-
-    /// Where a limit at a position in the current file, or domain of a control plane, is written.
-    pub(super) fn origin(&self, at: Position) -> Origin {
-        let found = self.0.borrow();
-        let Some(file) = found.files.last() else {
-            return Origin::default();
-        };
-        match &file.resources {
-            Some(resources) => Origin {
-                document: resources.document(at),
-                line: 0,
-            },
-            None => Origin {
-                document: Arc::clone(&file.name),
-                line: at.line,
-            },
-        }
-    }
-
-    /// The name of the current file.
-    pub(super) fn name(&self) -> Arc<str> {
-        let found = self.0.borrow();
-        let name = found.files.last().map(|file| Arc::clone(&file.name));
-        name.unwrap_or_default()
+    /// Adds a domain of a control plane, and returns the whole of its first resource.
+    pub(super) fn open_domain(&self, resource: &str) -> Place {
+        self.0.borrow_mut().is_domain = true;
+        self.open(resource)
     }
 
     /// Whether a file has no errors.
-    pub(super) fn is_clean(&self, file: Location) -> bool {
-        let is_error = |(location, grade, ..): &(Location, Grade, _, _)| {
-            location.file == file.file && *grade == Grade::Error
+    pub(super) fn is_clean(&self, file: &Place) -> bool {
+        let is_error = |(place, grade, ..): &(Place, Grade, _, _)| {
+            place.document.file == file.document.file && *grade == Grade::Error
         };
         !self.0.borrow().all.iter().any(is_error)
     }
 
-    /// The location of a position in the current file.
-    pub(super) fn here(&self, at: Position) -> Location {
-        let file = self.0.borrow().files.len().saturating_sub(1);
-        Location { file, at }
-    }
-
-    /// The location as text: file and line, or resource and path.
-    pub(super) fn show(&self, location: Location) -> String {
-        let found = self.0.borrow();
-        let Some(file) = found.files.get(location.file) else {
-            return String::new();
-        };
-        match &file.resources {
-            Some(resources) => {
-                let (resource, path) = resources.show(location.at);
-                format!("{resource}: {path}")
-            }
-            None => format!("{}:{}", file.name, location.at.line),
-        }
-    }
-
     /// Adds an error.
-    pub(super) fn error(&self, at: impl At, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn error(
+        &self,
+        at: impl Into<Place>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.add(at, Grade::Error, what.into(), remedy.into());
     }
 
     /// Adds an error, so that there is no value.
     pub(super) fn fail<T>(
         &self,
-        at: impl At,
+        at: impl Into<Place>,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Option<T> {
@@ -357,7 +237,7 @@ impl Problems {
     /// The value, or an error without one: what is wrong, and how to correct it.
     pub(super) fn accept<T, W: Into<String>, R: Into<String>>(
         &self,
-        at: impl At,
+        at: impl Into<Place>,
         read: Result<T, (W, R)>,
     ) -> Option<T> {
         match read {
@@ -367,71 +247,85 @@ impl Problems {
     }
 
     /// Adds what is an error for `weir check`, and a warning when a service loads the file.
-    pub(super) fn mistake(&self, at: impl At, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn mistake(
+        &self,
+        at: impl Into<Place>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.add(at, Grade::Mistake, what.into(), remedy.into());
     }
 
     /// Adds a warning.
-    pub(super) fn warning(&self, at: impl At, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn warning(
+        &self,
+        at: impl Into<Place>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.add(at, Grade::Warning, what.into(), remedy.into());
     }
 
-    /// Reads a document of the current file, and takes its warnings over; `None`, with an error, if
-    /// it cannot be read.
-    pub(super) fn document(&self, text: &[u8]) -> Option<Document> {
-        let mut document = source::read(text)
+    /// Reads the document of a file, and takes its warnings over; `None`, with an error, if it cannot
+    /// be read.
+    pub(super) fn document(&self, file: &Place, text: &[u8]) -> Option<ParsedDocument> {
+        let mut document = source::read(text, file)
             .map_err(|note| self.error(note.at, note.what, note.remedy))
             .ok()?;
         for note in std::mem::take(&mut document.warnings) {
             self.warning(note.at, note.what, note.remedy);
         }
-        if let Some(file) = self.0.borrow_mut().files.last_mut() {
+        if let Some(file) = self.0.borrow_mut().files.get_mut(file.document.file) {
             file.unshown += document.further_warnings;
         }
         Some(document)
     }
 
-    /// Takes the problems of another list over, as problems of this file, with remedies as `word`
-    /// puts them.
-    pub(super) fn adopt(&self, file: Location, others: Self, word: impl Fn(String) -> String) {
-        for (location, grade, what, remedy) in others.0.into_inner().all {
-            self.add(file.at(location.at), grade, what, word(remedy));
-        }
+    /// Whether the file has so many problems that another one would only be counted, so that its
+    /// message is not needed.
+    pub(super) fn is_full(&self, at: &Place) -> bool {
+        self.0.borrow().is_full(at.document.file)
     }
 
-    /// Whether the current file has so many problems that another one would only be counted, so
-    /// that its message is not needed.
-    pub(super) fn is_full(&self) -> bool {
-        self.0.borrow().files.last().is_some_and(File::is_full)
+    /// Whether what is read from now on is the row of a table.
+    pub(super) fn read_row(&self, is_row: bool) {
+        self.0.borrow_mut().is_row = is_row;
     }
 
     /// From now on, problems are warnings there: what has them is not used for this limit. `None`:
     /// problems are what they are.
-    pub(super) fn warn_only(&self, left_out: Option<(Location, Arc<str>)>) {
+    pub(super) fn warn_only(&self, left_out: Option<(Place, Arc<str>)>) {
         self.0.borrow_mut().left_out = left_out;
     }
 
-    fn add(&self, at: impl At, grade: Grade, what: String, remedy: String) {
-        let location = at.location(self);
+    fn add(&self, at: impl Into<Place>, grade: Grade, what: String, remedy: String) {
         let mut found = self.0.borrow_mut();
         let found = &mut *found;
-        let (location, grade, what) = match &found.left_out {
+        let mut remedy = remedy;
+        if found.is_row {
+            remedy = Section::Row.keys().fold(remedy, |remedy, column| {
+                remedy.replace(&format!("'{column}: "), "'")
+            });
+        }
+        let (at, grade, what) = match &found.left_out {
             Some((at, source)) if grade != Grade::Warning => {
                 let what = format!("{what}: {source} is not used for this limit");
-                (*at, Grade::Warning, what)
+                (at.clone(), Grade::Warning, what)
             }
-            Some((at, _)) => (*at, grade, what),
-            None => (location, grade, what),
+            Some((at, _)) => (at.clone(), grade, what),
+            None => (at.into(), grade, what),
         };
         found.worst = found.worst.max(Some(grade));
-        let Some(file) = found.files.get_mut(location.file) else {
+        let index = at.document.file;
+        let is_full = found.is_full(index);
+        let Some(file) = found.files.get_mut(index) else {
             return;
         };
-        if file.is_full() {
+        if is_full {
             file.unshown += 1;
-        } else if found.reported.insert((location, what.clone())) {
+        } else if found.reported.insert((at.order(), what.clone())) {
             file.found += 1;
-            found.all.push((location, grade, what, remedy));
+            found.all.push((at, grade, what, remedy));
         }
     }
 
@@ -458,16 +352,26 @@ impl Problems {
             false => Severity::Warning,
         };
         let refused = found.worst.is_some_and(|worst| worst >= from);
-        found.all.sort_by_key(|(location, ..)| *location);
+        found.all.sort_by_key(|(at, ..)| at.order());
+        let of = if found.is_domain { "domain" } else { "file" };
         let mut problems = Vec::with_capacity(found.all.len());
         let mut all = found.all.into_iter().peekable();
         for (index, file) in found.files.iter().enumerate() {
-            while let Some((location, grade, what, remedy)) =
-                all.next_if(|(location, ..)| location.file == index)
+            while let Some((at, grade, what, remedy)) =
+                all.next_if(|(at, ..)| at.document.file == index)
             {
-                problems.push(file.problem(severity(grade), location.at, what, remedy));
+                problems.push(Problem::new(severity(grade), &at, what, remedy));
             }
-            problems.extend(file.more(severity(Grade::Warning)));
+            if file.unshown > 0 {
+                let what = format!("{} more problems in this {of} are not shown", file.unshown);
+                let severity = severity(Grade::Warning);
+                problems.push(Problem::new(
+                    severity,
+                    &file.whole,
+                    what,
+                    "correct these first",
+                ));
+            }
         }
         if refused { Err(problems) } else { Ok(problems) }
     }

@@ -1,59 +1,35 @@
 //! The `rate_limit` of a descriptor.
 
+use std::rc::Rc;
+
+use super::Domain;
 use super::fields::{self, Fields, Section};
 use super::options::{self, NO_UNIT};
 use super::partial::PartialLimit;
-use super::problem::{Location, Problems, quoted};
+use super::problem::{Problems, quoted};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::time::{Rate, Unit};
-use crate::limits::rules::source::{Node, Position, ValueType};
+use crate::limits::rules::place::Place;
+use crate::limits::rules::source::{Node, ValueType};
 
-/// The content of a `rate_limit`.
-#[derive(Default)]
-pub(super) struct RateLimit<'n> {
-    /// `None`: it is wrong, which is reported.
-    pub(super) layer: Option<PartialLimit>,
-    /// Its name, also if the rest is wrong, so that one mistake is not reported as two.
-    pub(super) name: Option<&'n str>,
-    /// Names of other limits, with their positions.
-    pub(super) replaces: Vec<(Position, &'n str)>,
-    /// The plan below it.
-    pub(super) plan: Option<(Location, Box<str>)>,
-}
-
-impl RateLimit<'_> {
-    /// That of a descriptor whose table says all.
-    pub(super) fn of_rows(problems: &Problems, fields: &Fields<'_>) -> Self {
-        let mut layer = PartialLimit::default();
-        layer.places.at = problems.here(fields.node().at);
-        Self {
-            layer: Some(layer),
-            ..Self::default()
-        }
-    }
-}
-
-/// Reads a `rate_limit`; `None`, with an error, if it is not a map.
-pub(super) fn read<'n>(problems: &'n Problems, node: &'n Node) -> Option<RateLimit<'n>> {
+/// Reads a `rate_limit`, and adds its names to those of the domain, also if the rest is wrong, so
+/// that one mistake is not reported as two. `None` if something in it is wrong, which is reported.
+pub(super) fn read(problems: &Problems, node: &Node, domain: &mut Domain) -> Option<PartialLimit> {
     let fields = fields::read(problems, node, Section::RateLimit)?;
     let name = fields.name();
+    domain.names.extend(name.map(Into::into));
     let replaces = replaces(problems, &fields, name);
     let mut layer = PartialLimit::read(problems, &fields);
-    let is_unlimited = fields.get("unlimited").and_then(Node::read) == Some(true);
-    let mut plan = None;
-    if let Some(node) = fields.get("plan") {
-        plan = fields
-            .text("plan")
-            .map(|name| (problems.here(node.at), name.into()));
-        layer = layer.filter(|layer| plan.is_some() && is_of_many(problems, &fields, layer));
-    } else if !is_unlimited {
+    if fields.get("plan").is_some() {
+        layer = layer.filter(|layer| is_of_many(problems, &fields, layer));
+    } else if fields.get("unlimited").and_then(Node::read) != Some(true) {
         layer = complete(problems, &fields, layer);
     }
-    Some(RateLimit {
-        layer,
-        name,
-        replaces,
-        plan,
+    let names = replaces.iter().map(|(_, name)| name.clone()).collect();
+    domain.replaced.extend(replaces);
+    Some(PartialLimit {
+        replaces: names,
+        ..layer?
     })
 }
 
@@ -90,7 +66,7 @@ fn complete(
     if fields.get(hits).is_none() && !fields.meant(hits) {
         let what = "'requests_per_unit' is missing, which means 0: every request is refused";
         let remedy = "write 'requests_per_unit: ' and a number, even if it is 0";
-        problems.mistake(fields.lack(hits).at, what, remedy);
+        problems.mistake(fields.lack(hits), what, remedy);
     }
     let layer = layer.filter(|_| is_valid)?;
     let unit = layer.unit.or(is_concurrency.then_some(Unit::None))?;
@@ -125,39 +101,31 @@ fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
     written.iter().all(Option::is_none)
 }
 
-fn replaces<'n>(
-    problems: &'n Problems,
-    fields: &Fields<'n>,
+fn replaces(
+    problems: &Problems,
+    fields: &Fields<'_>,
     own_name: Option<&str>,
-) -> Vec<(Position, &'n str)> {
+) -> Vec<(Place, Box<str>)> {
     let remedy = "write '- name: ' and the name of a limit below it";
-    let items = fields.items("replaces", remedy);
-    let mut replaces = Vec::with_capacity(items.len());
-    for item in items {
+    let replaced = |item: &Rc<Node>| {
         if item.value_type() == ValueType::Nothing {
-            let what = "an entry of replaces is empty";
             let remedy = "write '- name: ' and the name of a limit, or remove it";
-            problems.error(item, what, remedy);
-            continue;
+            return problems.fail(item, "an entry of replaces is empty", remedy);
         }
-        let Some(entry) = fields::read(problems, item, Section::Replaced) else {
-            continue;
-        };
+        let entry = fields::read(problems, item, Section::Replaced)?;
         let what = "an entry of replaces has no name";
-        let remedy = "write the name of a limit, or remove the entry";
-        let Some(name) = entry
-            .required("name", what, remedy)
-            .and_then(|_| entry.name())
-        else {
-            continue;
-        };
-        let node = entry.lack("name");
+        entry.required(
+            "name",
+            what,
+            "write the name of a limit, or remove the entry",
+        )?;
+        let (name, node) = (entry.name()?, entry.lack("name"));
         if own_name == Some(name) {
             let what = format!("the limit {} replaces itself", quoted(name));
-            problems.error(node, what, "name another limit, or remove the entry");
-            continue;
+            return problems.fail(node, what, "name another limit, or remove the entry");
         }
-        replaces.push((node.at, name));
-    }
-    replaces
+        Some((node.at.clone(), name.into()))
+    };
+    let items = fields.items("replaces", remedy).iter();
+    items.filter_map(replaced).collect()
 }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::locations::Resources;
 use super::overlay::{Cursor, EntryNumber, Overlay, XdsDefaults};
 use super::problem::{Problem, Problems};
-use super::{Compiler, Domain, ProcessDefaults, Siblings, check_replaced, descriptor, settle};
+use super::{Compiler, Domain, ProcessDefaults, Siblings, build, check_replaced, descriptor};
 use crate::core::time::Unit;
 use crate::limits::rules::limit::Metadata;
+use crate::limits::rules::place::{Document, LONGEST_PATH, Place, cut};
 use crate::limits::rules::resource::{Descriptor, Policy, Resource};
-use crate::limits::rules::source::{Node, Position};
+use crate::limits::rules::source::{Node, shown};
 
 /// Levels of descriptors, and of values in metadata. Envoy sends at most 64 entries in a descriptor
 /// that Weir accepts.
@@ -70,31 +70,30 @@ pub(in crate::limits::rules) fn compile_domain(
         name,
     );
     let problems = Problems::default();
-    let names = resources.iter().map(|resource| resource.name.clone());
-    problems.open_domain(Resources::new(names));
+    let names = resources.iter();
+    let names = names.map(|own| format!("resource {}", cut(&own.name, LONGEST_PATH)));
+    let named: Vec<Place> = names.map(Place::named).collect();
+    let whole = problems.open_domain(named.first().map_or("", |first| &first.document.name));
     let mut compiler = Compiler {
         path_bytes,
         from_control_plane: true,
         overlay,
         ..Compiler::new(&problems)
     };
-    let mut domain = Domain::new(name, number, problems.here(Position::default()));
+    let mut domain = Domain::new(name, number, whole.clone());
     if name.is_empty() {
         let what = "the resource has no domain";
         let remedy = "send the domain that Envoy sends";
-        problems.error(Position::default(), what, remedy);
+        problems.error(&whole, what, remedy);
     }
-    let lists: Vec<_> = resources
-        .iter()
-        .enumerate()
-        .map(|(index, resource)| (index, &resource.descriptors[..]))
-        .collect();
     let list = Converter {
         problems: &problems,
+        resources: &named,
+        descriptors: 0,
         keys: HashMap::new(),
         has_options: false,
     }
-    .list(&lists, Position::default(), 1);
+    .root(resources, &whole);
     let mut siblings = Siblings::default();
     let mut reader = descriptor::DescriptorReader {
         compiler: &mut compiler,
@@ -103,11 +102,13 @@ pub(in crate::limits::rules) fn compile_domain(
     };
     reader.list(&list, &mut siblings);
     siblings.finish(&mut compiler);
-    domain.siblings = siblings;
+    let of_overlay = compiler.overlay.commit;
+    domain.commit = of_overlay.map(|commit| (commit, whole));
+    let built = crate::limits::rules::Domain {
+        tree: siblings.tree,
+        ..build(&mut compiler, &mut domain, &settings.process)
+    };
     check_replaced(&problems, &domain);
-    let (of_overlay, process) = (compiler.overlay.commit, &settings.process);
-    domain.commit = of_overlay.map(|commit| (commit, domain.first));
-    domain.limits = settle::settle(&mut compiler, &mut domain, process);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
     let on_store_failure = compiler.overlay.on_store_failure();
@@ -116,7 +117,7 @@ pub(in crate::limits::rules) fn compile_domain(
         Ok(warnings) => {
             let domain = crate::limits::rules::Domain {
                 on_store_failure,
-                ..domain.finish(process)
+                ..built
             };
             (Some(domain), warnings)
         }
@@ -134,6 +135,9 @@ pub(in crate::limits::rules) fn compile_domain(
 /// Makes nodes of descriptors.
 struct Converter<'p> {
     problems: &'p Problems,
+    resources: &'p [Place],
+    /// The number of descriptors so far.
+    descriptors: u32,
     /// The nodes of keys, which all descriptors share.
     keys: HashMap<&'static str, Rc<Node>>,
     /// Some metadata has options, which is reported.
@@ -178,14 +182,18 @@ impl<'r> Group<'r> {
 }
 
 impl Converter<'_> {
+    /// The first level of a domain.
+    fn root(&mut self, resources: &[Arc<Resource>], whole: &Place) -> Rc<Node> {
+        let lists = resources.iter().enumerate();
+        let lists: Vec<_> = lists
+            .map(|(index, resource)| (index, &resource.descriptors[..]))
+            .collect();
+        self.list(&lists, whole, 1)
+    }
+
     /// One level, from one or more lists: descriptors of one key and value are merged, in the order
     /// of the first of each.
-    fn list(
-        &mut self,
-        lists: &[(usize, &[Descriptor])],
-        parent: Position,
-        depth: usize,
-    ) -> Rc<Node> {
+    fn list(&mut self, lists: &[(usize, &[Descriptor])], parent: &Place, depth: usize) -> Rc<Node> {
         let mut groups: Vec<Group<'_>> =
             Vec::with_capacity(lists.iter().map(|(_, list)| list.len()).sum());
         let mut indices: HashMap<(&str, &str), usize> = HashMap::new();
@@ -206,13 +214,11 @@ impl Converter<'_> {
         Node::of_list(parent, nodes.collect())
     }
 
-    fn descriptor(&mut self, group: &Group<'_>, parent: Position, depth: usize) -> Rc<Node> {
+    fn descriptor(&mut self, group: &Group<'_>, parent: &Place, depth: usize) -> Rc<Node> {
         let descriptor = group.descriptor;
-        let at = self.problems.of_resources(|all| all.next());
+        let at = &self.place(group, parent);
         let key = Node::of_text(at, &descriptor.key);
         let value = (!descriptor.value.is_empty()).then(|| Node::of_text(at, &descriptor.value));
-        self.problems
-            .of_resources(|all| all.add(group.resource, parent, Rc::clone(&key), value.clone()));
         self.warn_of_ignored(at, descriptor.rate_limit.as_ref(), &group.ignored);
         let mut entries = vec![(self.key("key"), key)];
         entries.extend(value.map(|value| (self.key("value"), value)));
@@ -249,15 +255,36 @@ impl Converter<'_> {
         Node::of_map(at, entries)
     }
 
+    /// The place of the next descriptor, which is below the one at `parent`.
+    fn place(&mut self, group: &Group<'_>, parent: &Place) -> Place {
+        let Descriptor { key, value, .. } = group.descriptor;
+        let key = shown(key);
+        let level = match &**value {
+            "" => key,
+            value => format!("{key}={}", shown(value)),
+        };
+        let resource = &self.resources[group.resource];
+        let is_below = parent.document.resource.is_some();
+        self.descriptors = self.descriptors.saturating_add(1);
+        Place::whole(Document {
+            name: Arc::clone(&resource.document.name),
+            level: level.into(),
+            above: is_below.then(|| Arc::clone(&parent.document)),
+            resource: Some(Arc::clone(&resource.document)),
+            file: 0,
+            number: self.descriptors,
+        })
+    }
+
     fn warn_of_ignored(
         &mut self,
-        at: Position,
+        at: &Place,
         counts: Option<&Policy>,
         ignored: &[(usize, &Policy)],
     ) {
         let Some(counts) = counts else { return };
         for &(resource, policy) in ignored {
-            let other = self.problems.of_resources(|all| all.name(resource));
+            let other = &self.resources[resource];
             let (counts, policy) = (amount(counts), amount(policy));
             let what = format!(
                 "the descriptor has more than one limit: {counts} counts, and {policy} of {other} \
@@ -269,7 +296,7 @@ impl Converter<'_> {
     }
 
     /// Warns once that options do not come from the metadata.
-    fn warn_of_options(&mut self, at: Position) {
+    fn warn_of_options(&mut self, at: &Place) {
         if !std::mem::replace(&mut self.has_options, true) {
             let what = "'weir' in the metadata has no effect";
             let remedy = "write its options into the file that CONFIG_GRPC_XDS_OVERLAY_FILE names";
@@ -278,7 +305,7 @@ impl Converter<'_> {
     }
 
     /// A limit.
-    fn policy(&mut self, at: Position, policy: &Policy) -> Rc<Node> {
+    fn policy(&mut self, at: &Place, policy: &Policy) -> Rc<Node> {
         let mut entries = Vec::new();
         if policy.unlimited {
             entries.push((self.key("unlimited"), Node::of_plain(at, "true")));
@@ -306,7 +333,7 @@ impl Converter<'_> {
         Node::of_map(at, entries)
     }
 
-    fn json(&mut self, at: Position, value: &serde_json::Value, depth: usize) -> Rc<Node> {
+    fn json(&mut self, at: &Place, value: &serde_json::Value, depth: usize) -> Rc<Node> {
         use serde_json::Value;
         if depth > DEEPEST {
             let what = format!("the metadata has more than {DEEPEST} levels");
@@ -317,10 +344,7 @@ impl Converter<'_> {
         match value {
             Value::Null => Node::of_plain(at, "null"),
             Value::Bool(bool) => Node::of_plain(at, &bool.to_string()),
-            Value::Number(number) => Node::of_plain(
-                at,
-                &whole(number).map_or_else(|| number.to_string(), |whole| whole.to_string()),
-            ),
+            Value::Number(number) => Node::of_plain(at, &number.to_string()),
             Value::String(text) => Node::of_text(at, text),
             Value::Array(items) => {
                 let items = items.iter().map(|item| self.json(at, item, depth + 1));
@@ -340,17 +364,9 @@ impl Converter<'_> {
         Rc::clone(
             self.keys
                 .entry(name)
-                .or_insert_with(|| Node::of_text(Position::default(), name)),
+                .or_insert_with(|| Node::of_text(&Place::default(), name)),
         )
     }
-}
-
-/// A number without a fraction. In a `google.protobuf.Struct` every number is a double.
-fn whole(number: &serde_json::Number) -> Option<i64> {
-    /// Up to here each whole number is a double.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    let double = number.as_f64()?;
-    (double.fract() == 0.0 && double.abs() <= EXACT).then_some(double as i64)
 }
 
 fn unit_of(policy: &Policy) -> Option<Unit> {

@@ -1,5 +1,6 @@
 //! The sections of files and overlays, and the keys that belong to each.
 
+use Author::{Go, Weir};
 use Section::{
     Defaults, Descriptor, Overlay, OverlayDescriptor, OverlayDomain, OverlayLimit, Plan, RateLimit,
     Replaced, Root, Row, Trial,
@@ -28,94 +29,6 @@ pub(super) enum Section {
     OverlayLimit,
 }
 
-impl Section {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Root | Self::Overlay => "at the root of the file",
-            Self::Descriptor | Self::OverlayDescriptor => "in a descriptor",
-            Self::RateLimit | Self::OverlayLimit => "in rate_limit",
-            Self::OverlayDomain => "in a domain",
-            Self::Replaced => "in an entry of replaces",
-            Self::Defaults => "in defaults",
-            Self::Trial => "in trial",
-            Self::Plan => "in a plan",
-            Self::Row => "in a table",
-        }
-    }
-
-    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
-        keys()
-            .filter(move |(_, sections)| sections.contains(&self))
-            .map(|(key, _)| key)
-    }
-
-    /// The names of its keys, for a remedy.
-    pub(super) fn list(self) -> String {
-        self.keys().collect::<Vec<_>>().join(", ")
-    }
-
-    pub(super) const fn format(self) -> Format {
-        match self {
-            Self::Root
-            | Self::Descriptor
-            | Self::RateLimit
-            | Self::Replaced
-            | Self::Defaults
-            | Self::Trial => Format::Files,
-            Self::Plan => Format::Plans,
-            Self::Row => Format::Tables,
-            Self::Overlay | Self::OverlayDomain | Self::OverlayDescriptor | Self::OverlayLimit => {
-                Format::Overlay
-            }
-        }
-    }
-
-    /// Where a map of the section was expected.
-    pub(super) const fn expected(self) -> &'static str {
-        match self {
-            Self::Root | Self::Overlay => "at the root of the file",
-            Self::Descriptor | Self::OverlayDescriptor => "in the list of descriptors",
-            Self::RateLimit | Self::OverlayLimit => "under rate_limit",
-            Self::OverlayDomain => "in the list of domains",
-            Self::Replaced => "in the list of replaces",
-            Self::Defaults => "under defaults",
-            Self::Trial => "under trial",
-            Self::Plan => "under the name of a plan",
-            Self::Row => "in a table",
-        }
-    }
-
-    pub(super) const fn remedy_for_map(self) -> &'static str {
-        match self {
-            Self::Root => "begin the file with 'domain: ' and 'descriptors:'",
-            Self::Descriptor | Self::OverlayDescriptor => "begin each descriptor with '- key: '",
-            Self::Overlay => "begin the file with 'domains:' or 'defaults:'",
-            Self::OverlayDomain => "begin each domain with '- domain: '",
-            Self::RateLimit | Self::Plan | Self::Row => {
-                "write 'unit: ' and 'requests_per_unit: ' below it"
-            }
-            Self::Replaced => "write '- name: ' and the name of a limit",
-            Self::Trial => "write 'requests_per_unit: ' and a number below it",
-            Self::Defaults | Self::OverlayLimit => "write 'algorithm: ' and its options below it",
-        }
-    }
-
-    /// All keys of the sections of the same format.
-    pub(super) fn all_keys(self) -> impl Iterator<Item = &'static str> {
-        self.of_format().map(|(key, _)| key)
-    }
-
-    /// The key of that name, if a section of the same format has one.
-    pub(super) fn known(self, name: &str) -> Option<(&'static str, &'static [Section])> {
-        self.of_format().find(|(known, _)| *known == name)
-    }
-
-    fn of_format(self) -> impl Iterator<Item = (&'static str, &'static [Section])> {
-        let is_near = move |other: &Section| other.format() == self.format();
-        keys().filter(move |(_, sections)| sections.iter().any(is_near))
-    }
-}
-
 /// What sections are sections of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -125,58 +38,140 @@ pub(super) enum Format {
     Overlay,
 }
 
-/// The sections that each key belongs to, but for the options of algorithms.
-const KEYS: [(&str, &[Section]); 37] = [
-    ("domain", &[Root, OverlayDomain]),
-    ("domains", &[Overlay]),
-    ("key", &[Descriptor, OverlayDescriptor]),
-    ("value", &[Descriptor, Row, OverlayDescriptor]),
-    ("match", &[Descriptor]),
-    ("values", &[Descriptor]),
-    ("values_file", &[Descriptor]),
-    ("prefix", &[Descriptor]),
-    ("table", &[Descriptor]),
-    ("table_key", &[Descriptor]),
-    ("rate_limit", &[Descriptor, OverlayDescriptor]),
-    ("shadow_mode", &[Descriptor, Plan, Row, OverlayDescriptor]),
-    ("quota_mode", &[Descriptor, OverlayDescriptor]),
-    ("detailed_metric", &[Descriptor, OverlayDescriptor]),
-    ("value_to_metric", &[Descriptor, OverlayDescriptor]),
-    ("share_threshold", &[Descriptor, OverlayDescriptor]),
-    ("metadata", &[Descriptor]),
-    (
-        "descriptors",
-        &[Root, Descriptor, OverlayDomain, OverlayDescriptor],
-    ),
-    ("unit", &[RateLimit, Trial, Plan, Row]),
-    (
-        "unit_multiplier",
-        &[RateLimit, Trial, Plan, Row, OverlayLimit],
-    ),
-    ("requests_per_unit", &[RateLimit, Trial, Plan, Row]),
-    ("unlimited", &[RateLimit, Plan, Row]),
-    ("plan", &[RateLimit, Row]),
-    ("name", &[RateLimit, Replaced, Plan, Row, OverlayLimit]),
-    ("replaces", &[RateLimit]),
-    ("trial", &[RateLimit, OverlayLimit]),
-    ("algorithm", &OF_OPTIONS),
-    (
-        "on_store_failure",
-        &[RateLimit, Defaults, Plan, Row, OverlayLimit],
-    ),
-    ("region_shares", &[RateLimit, Defaults, Plan, OverlayLimit]),
-    ("track_usage", &OF_USAGE),
-    ("usage_interval", &OF_USAGE),
-    ("usage_buckets", &OF_USAGE),
-    ("usage_expiry", &OF_USAGE),
-    ("usage_subjects", &OF_USAGE),
-    ("plans", &[Root]),
-    (
-        "defaults",
-        &[Root, Overlay, OverlayDomain, OverlayDescriptor],
-    ),
-    ("commit", &[Root, OverlayDomain]),
+/// Who reads a key. The Go service refuses those of Weir, so that they are not tolerated anywhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Author {
+    Go,
+    Weir,
+}
+
+/// A key, who reads it, and the sections that it belongs to.
+pub(super) type Key = (&'static str, Author, &'static [Section]);
+
+impl Section {
+    pub(super) const fn format(self) -> Format {
+        match self {
+            Plan => Format::Plans,
+            Row => Format::Tables,
+            Overlay | OverlayDomain | OverlayDescriptor | OverlayLimit => Format::Overlay,
+            _ => Format::Files,
+        }
+    }
+
+    /// The place of its keys in messages, and the place where a map of it was expected.
+    const fn places(self) -> (&'static str, &'static str) {
+        match self {
+            Root | Overlay => ("at the root of the file", "at the root of the file"),
+            Descriptor | OverlayDescriptor => ("in a descriptor", "in the list of descriptors"),
+            RateLimit | OverlayLimit => ("in rate_limit", "under rate_limit"),
+            OverlayDomain => ("in a domain", "in the list of domains"),
+            Replaced => ("in an entry of replaces", "in the list of replaces"),
+            Defaults => ("in defaults", "under defaults"),
+            Trial => ("in trial", "under trial"),
+            Plan => ("in a plan", "under the name of a plan"),
+            Row => ("in a table", "in a table"),
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        self.places().0
+    }
+
+    /// What is wrong where something else is in the place of a map of the section, and the remedy.
+    pub(super) fn no_map(self, found: &str) -> (String, &'static str) {
+        let remedy = match self {
+            Root => "begin the file with 'domain: ' and 'descriptors:'",
+            Descriptor | OverlayDescriptor => "begin each descriptor with '- key: '",
+            Overlay => "begin the file with 'domains:' or 'defaults:'",
+            OverlayDomain => "begin each domain with '- domain: '",
+            RateLimit | Plan | Row => "write 'unit: ' and 'requests_per_unit: ' below it",
+            Replaced => "write '- name: ' and the name of a limit",
+            Trial => "write 'requests_per_unit: ' and a number below it",
+            Defaults | OverlayLimit => "write 'algorithm: ' and its options below it",
+        };
+        (
+            format!("expected a map {}, found {found}", self.places().1),
+            remedy,
+        )
+    }
+
+    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
+        keys()
+            .filter(move |(.., sections)| sections.contains(&self))
+            .map(|(key, ..)| key)
+    }
+
+    /// The names of its keys, for a remedy.
+    pub(super) fn list(self) -> String {
+        self.keys().collect::<Vec<_>>().join(", ")
+    }
+
+    /// All keys of the sections of the same format.
+    pub(super) fn of_format(self) -> impl Iterator<Item = &'static str> {
+        let near = keys().filter(move |key| self.is_near(key));
+        near.map(|(key, ..)| key)
+    }
+
+    /// The key of that name, if a section of the same format has one.
+    pub(super) fn known(self, name: &str) -> Option<Key> {
+        let key = keys().find(|(known, ..)| *known == name);
+        key.filter(|key| self.is_near(key))
+    }
+
+    fn is_near(self, (.., sections): &Key) -> bool {
+        let format = self.format();
+        sections.iter().any(|other| other.format() == format)
+    }
+}
+
+/// All keys but the options of algorithms.
+static KEYS: [Key; 37] = [
+    ("domain", Go, &[Root, OverlayDomain]),
+    ("domains", Go, &[Overlay]),
+    ("key", Go, &DESCRIPTORS),
+    ("value", Go, &[Descriptor, Row, OverlayDescriptor]),
+    ("match", Weir, &[Descriptor]),
+    ("values", Weir, &[Descriptor]),
+    ("values_file", Weir, &[Descriptor]),
+    ("prefix", Weir, &[Descriptor]),
+    ("table", Weir, &[Descriptor]),
+    ("table_key", Weir, &[Descriptor]),
+    ("rate_limit", Go, &DESCRIPTORS),
+    ("shadow_mode", Go, &OF_SHADOW_MODE),
+    ("quota_mode", Go, &DESCRIPTORS),
+    ("detailed_metric", Go, &DESCRIPTORS),
+    ("value_to_metric", Go, &DESCRIPTORS),
+    ("share_threshold", Go, &DESCRIPTORS),
+    ("metadata", Go, &[Descriptor]),
+    ("descriptors", Go, &OF_DESCRIPTORS),
+    ("unit", Go, &[RateLimit, Trial, Plan, Row]),
+    ("unit_multiplier", Weir, &OF_MULTIPLIER),
+    ("requests_per_unit", Go, &[RateLimit, Trial, Plan, Row]),
+    ("unlimited", Go, &[RateLimit, Plan, Row]),
+    ("plan", Weir, &[RateLimit, Row]),
+    ("name", Go, &[RateLimit, Replaced, Plan, Row, OverlayLimit]),
+    ("replaces", Go, &[RateLimit]),
+    ("trial", Weir, &[RateLimit, OverlayLimit]),
+    ("algorithm", Weir, &OF_OPTIONS),
+    ("on_store_failure", Weir, &OF_POLICY),
+    ("region_shares", Weir, &OF_SHARES),
+    ("track_usage", Weir, &OF_USAGE),
+    ("usage_interval", Weir, &OF_USAGE),
+    ("usage_buckets", Weir, &OF_USAGE),
+    ("usage_expiry", Weir, &OF_USAGE),
+    ("usage_subjects", Weir, &OF_USAGE),
+    ("plans", Weir, &[Root]),
+    ("defaults", Weir, &OF_DEFAULTS),
+    ("commit", Weir, &[Root, OverlayDomain]),
 ];
+
+const DESCRIPTORS: [Section; 2] = [Descriptor, OverlayDescriptor];
+const OF_DEFAULTS: [Section; 4] = [Root, Overlay, OverlayDomain, OverlayDescriptor];
+const OF_DESCRIPTORS: [Section; 4] = [Root, Descriptor, OverlayDomain, OverlayDescriptor];
+const OF_MULTIPLIER: [Section; 5] = [RateLimit, Trial, Plan, Row, OverlayLimit];
+const OF_POLICY: [Section; 5] = [RateLimit, Defaults, Plan, Row, OverlayLimit];
+const OF_SHADOW_MODE: [Section; 4] = [Descriptor, Plan, Row, OverlayDescriptor];
+const OF_SHARES: [Section; 4] = [RateLimit, Defaults, Plan, OverlayLimit];
 
 /// The sections of what is recorded of a limit, which is the same for all of its plans.
 const OF_USAGE: [Section; 3] = [RateLimit, Defaults, OverlayLimit];
@@ -184,33 +179,10 @@ const OF_USAGE: [Section; 3] = [RateLimit, Defaults, OverlayLimit];
 /// The sections of an algorithm and its options.
 const OF_OPTIONS: [Section; 6] = [RateLimit, Defaults, Trial, Plan, Row, OverlayLimit];
 
-/// All keys with the sections that they belong to.
-fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
-    let options = OPTIONS.iter().map(|&(name, _)| (name, &OF_OPTIONS[..]));
-    KEYS.into_iter().chain(options)
+/// All keys.
+fn keys() -> impl Iterator<Item = Key> {
+    let options = OPTIONS
+        .iter()
+        .map(|&(name, _)| (name, Weir, &OF_OPTIONS[..]));
+    KEYS.iter().copied().chain(options)
 }
-
-/// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so
-/// that they are not tolerated anywhere.
-pub(super) const OWN_KEYS: [&str; 20] = [
-    "table",
-    "table_key",
-    "plan",
-    "plans",
-    "match",
-    "values",
-    "values_file",
-    "prefix",
-    "unit_multiplier",
-    "trial",
-    "algorithm",
-    "on_store_failure",
-    "region_shares",
-    "track_usage",
-    "usage_interval",
-    "usage_buckets",
-    "usage_expiry",
-    "usage_subjects",
-    "defaults",
-    "commit",
-];

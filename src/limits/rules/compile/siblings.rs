@@ -8,10 +8,11 @@ use hashbrown::{HashMap, HashSet};
 
 use super::Compiler;
 use super::matching::Match;
-use super::problem::{Location, Problems, quoted};
+use super::problem::{Problems, quoted};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{Level, Matching};
-use crate::limits::rules::source::{Content, Node};
+use crate::limits::rules::place::Place;
+use crate::limits::rules::source::Node;
 use crate::limits::rules::tree::{Branch, LARGEST_REGEXES, Tree, is_for_all};
 
 /// Patterns of one level that are compared with those before them, so that thousands of them do not
@@ -23,15 +24,15 @@ const MOST_PATTERNS: usize = 1_000;
 pub(super) struct Siblings {
     pub(super) tree: Tree,
     /// Key and value as a pair: (`a_b`, `c`) is not (`a`, `b_c`).
-    seen: HashMap<(Box<str>, Option<Box<str>>), Location>,
+    seen: HashMap<(Box<str>, Option<Box<str>>), Place>,
     /// Where each branch of the tree is written, in the order of the branches.
-    written: Vec<Location>,
+    written: Vec<Place>,
     /// The patterns so far.
     patterns: usize,
     /// Keys with networks: all values that are addresses count by their canonical text there.
     with_networks: HashSet<Box<str>>,
     /// Keys whose values count as they are sent, and where each was first written.
-    as_sent: HashMap<Box<str>, Location>,
+    as_sent: HashMap<Box<str>, Place>,
 }
 
 impl Siblings {
@@ -39,15 +40,7 @@ impl Siblings {
     /// for those that an earlier file has.
     pub(super) fn add_networks(&mut self, problems: &Problems, items: &[Rc<Node>]) {
         for item in items {
-            let Content::Mapping(pairs) = &item.content else {
-                continue;
-            };
-            let text = |name| {
-                pairs
-                    .iter()
-                    .find(|(key, _)| key.text() == Some(name))
-                    .and_then(|(_, value)| value.text())
-            };
+            let text = |name| item.get(name).and_then(Node::text);
             let Some(key) = text("match")
                 .filter(|matching| *matching == "cidr")
                 .and(text("key"))
@@ -56,10 +49,9 @@ impl Siblings {
             };
             if let Some(first) = self.as_sent.remove(key) {
                 let what = format!(
-                    "the networks of {} stand behind {}, where its addresses count as they are \
-                     spelled",
+                    "the networks of {} stand behind {first}, where its addresses count as they \
+                     are spelled",
                     quoted(key),
-                    problems.show(first)
                 );
                 problems.warning(
                     item,
@@ -74,7 +66,7 @@ impl Siblings {
 
     /// Counts addresses in one spelling where a descriptor compares its values as text beside
     /// networks of its key. Without them, its values are noted as texts.
-    pub(super) fn count_addresses(&mut self, level: &mut Level, at: Location) {
+    pub(super) fn count_addresses(&mut self, level: &mut Level, at: &Place) {
         if !matches!(level.matching, Matching::Text | Matching::Address) {
             return;
         }
@@ -85,7 +77,7 @@ impl Siblings {
                 level.value = Some(address.to_string().into());
             }
         } else if !self.as_sent.contains_key(&level.key) {
-            self.as_sent.insert(level.key.clone(), at);
+            self.as_sent.insert(level.key.clone(), at.clone());
         }
     }
 
@@ -94,13 +86,13 @@ impl Siblings {
     pub(super) fn add(
         &mut self,
         problems: &Problems,
-        at: Location,
+        at: &Place,
         level: &Level,
         matched: Option<&Match>,
         branch: Branch,
     ) {
         let own = self.written.len();
-        self.written.push(at);
+        self.written.push(at.clone());
         let text = level.value.as_deref();
         let Some(matched) = matched else {
             return self.tree.add(&level.key, text, branch);
@@ -108,10 +100,10 @@ impl Siblings {
         let text = text.unwrap_or_default();
         let known = self
             .tree
-            .add_matched(&level.key, text, matched.matched(), branch);
+            .add_matched(&level.key, text, &matched.what, branch);
         let of_other = |branch: &Option<usize>| {
             let other = branch.filter(|branch| *branch != own)?;
-            self.written.get(other).map(|at| problems.show(*at))
+            self.written.get(other).map(Place::to_string)
         };
         let others: Vec<Option<String>> = known.iter().map(of_other).collect();
         if let Some(Some(first)) = others.first()
@@ -152,24 +144,19 @@ impl Siblings {
         if let Some(at) = self.written.get(branch) {
             let remedy =
                 "write fewer that begin with .*, join them with |, or write a set of values";
-            compiler.problems.error(*at, what, remedy);
+            compiler.problems.error(at, what, remedy);
         }
     }
 
     /// Whether the level of a descriptor already has one with the same key and value, which is
     /// reported.
-    pub(super) fn is_duplicate(
-        &mut self,
-        problems: &Problems,
-        at: Location,
-        level: &Level,
-    ) -> bool {
+    pub(super) fn is_duplicate(&mut self, problems: &Problems, at: &Place, level: &Level) -> bool {
         let first = match self.seen.entry((level.key.clone(), level.value.clone())) {
             Entry::Vacant(entry) => {
-                entry.insert(at);
+                entry.insert(at.clone());
                 return false;
             }
-            Entry::Occupied(entry) => problems.show(*entry.get()),
+            Entry::Occupied(entry) => entry.get().to_string(),
         };
         let value = level.value.as_ref().map_or_else(
             || "no value".to_owned(),
@@ -189,7 +176,7 @@ impl Siblings {
     pub(super) fn warn_of_unreachable(
         &mut self,
         problems: &Problems,
-        at: Location,
+        at: &Place,
         level: &Level,
         matched: Option<&Match>,
     ) {
@@ -214,7 +201,6 @@ impl Siblings {
             .pattern_before(key, value)
             .and_then(|branch| self.written.get(branch))
         {
-            let first = problems.show(*first);
             let what = format!(
                 "this descriptor is never reached: the pattern in {first} matches everything that \
                  it matches"
@@ -232,12 +218,11 @@ impl Siblings {
             && is_for_all
             && let Some(first) = self.seen.get(&(level.key.clone(), None))
         {
-            let here = problems.show(at);
             let what = format!(
-                "this descriptor is never reached: the pattern in {here} matches every value of \
-                 the key"
+                "this descriptor is never reached: the pattern in {at} matches every value of the \
+                 key"
             );
-            problems.warning(*first, what, "remove it, or remove that pattern");
+            problems.warning(first, what, "remove it, or remove that pattern");
         }
     }
 }

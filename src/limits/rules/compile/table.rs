@@ -9,37 +9,39 @@ pub(crate) mod rows;
 use std::sync::Arc;
 
 use super::Compiler;
+use super::build::{Builder, PendingTable};
 use super::data;
 use super::fields::{self, Fields};
-use super::pending_table::PendingTable;
+use super::layers::Layers;
 use super::problem::{Problems, quoted};
-use super::settle::{Settling, Stack, fill};
-use crate::limits::rules::limit::{Level, Limit, LimitId, LimitTable, Matching};
+use crate::limits::rules::limit::{Level, Limit, LimitTable, Matching};
 use crate::limits::rules::source::Node;
-use rows::UsedPlan;
 
-/// Reads which table a descriptor names; `None` without one, and an error, which is reported, where
-/// it cannot have it.
+/// Reads which table a descriptor names; an error, which is reported, where it cannot have it.
 pub(super) fn read(
-    compiler: &mut Compiler<'_>,
+    compiler: &Compiler<'_>,
     fields: &Fields<'_>,
     path: &[Level],
-) -> Option<Result<PendingTable, ()>> {
-    let problems = compiler.problems;
-    let Some(node) = fields.get("table") else {
-        if let Some(node) = fields.get("table_key") {
-            let what = "'table_key' needs 'table'";
-            let remedy = "write 'table: ' and the name of a file, or remove it";
-            problems.error(node, what, remedy);
-            return Some(Err(()));
-        }
-        return fields.meant("table").then_some(Err(()));
-    };
-    Some(read_named(compiler, fields, path, node).ok_or(()))
+) -> Result<Option<PendingTable>, ()> {
+    if let Some(node) = fields.get("table") {
+        return read_named(compiler, fields, path, node).map(Some).ok_or(());
+    }
+    if let Some(node) = fields.get("table_key") {
+        let remedy = "write 'table: ' and the name of a file, or remove it";
+        compiler
+            .problems
+            .error(node, "'table_key' needs 'table'", remedy);
+        return Err(());
+    }
+    if fields.meant("table") {
+        Err(())
+    } else {
+        Ok(None)
+    }
 }
 
 fn read_named(
-    compiler: &mut Compiler<'_>,
+    compiler: &Compiler<'_>,
     fields: &Fields<'_>,
     path: &[Level],
     node: &Node,
@@ -51,7 +53,7 @@ fn read_named(
         let what = format!("the name of the table {shown} does not end in .csv");
         return problems.fail(node, what, "give the file a name that ends in .csv");
     }
-    let has_file = compiler.data.table(&problems.name(), name).is_some();
+    let has_file = compiler.data.table(&node.at, name).is_some();
     if !has_file {
         let what = format!("the folder of limits has no file {shown} beside this one");
         let remedy = "create it with the line 'value,requests_per_unit' at its top, and set the \
@@ -68,11 +70,10 @@ fn read_named(
     }
     has_file.then_some(())?;
     Some(PendingTable {
-        from: problems.name(),
         name: name.into(),
         level: level?,
         has_default: fields.get("rate_limit").is_some(),
-        at: problems.here(node.at),
+        at: node.at.clone(),
     })
 }
 
@@ -111,45 +112,31 @@ fn why_no_rows(level: &Level) -> Option<(&'static str, &'static str)> {
     is_one_value().then_some((what, remedy))
 }
 
-impl Settling<'_, '_> {
+impl Builder<'_, '_> {
     /// A limit with its table, and those of the plans that its rows use. `shadow_mode` is that of
     /// the descriptor.
     pub(super) fn with_rows(
         &mut self,
         mut limit: Limit,
         shadow_mode: bool,
-        stack: &Stack<'_>,
+        layers: &Layers<'_>,
         named: &PendingTable,
     ) -> Option<(Limit, Vec<Limit>)> {
-        let file = self.data.table(&named.from, &named.name)?;
-        let (rows, used) = rows::read(self, (&limit, stack), file)?;
+        let file = self.data.table(&named.at, &named.name)?;
+        let (rows, mut of_plans) = rows::read(self, (&limit, shadow_mode), layers, file)?;
         if rows.is_empty() && !named.has_default {
             let what = format!(
                 "the table {} has no rows, and the descriptor no 'rate_limit': nothing is limited",
                 quoted(&named.name)
             );
             let remedy = "add rows, or a 'rate_limit' for values without a row";
-            self.problems.warning(named.at, what, remedy);
+            self.problems.warning(&named.at, what, remedy);
         }
         let table = LimitTable::new(rows, named.level, limit.id.limit, named.has_default);
         limit.table = Some(Arc::new(table));
-        let of_plan = |used: UsedPlan<'_>| {
-            let own = stack.own.first().copied();
-            let own: Vec<_> = [used.layer].into_iter().chain(own).collect();
-            let of_plan = Limit {
-                id: LimitId::new(limit.id.domain, used.limit),
-                trial: None,
-                shadow_mode,
-                ..limit.clone()
-            };
-            fill(
-                of_plan,
-                &used.settled,
-                Some(used.name),
-                &stack.with_own(&own),
-            )
-        };
-        let of_plans = used.into_iter().map(of_plan).collect();
+        for of_plan in &mut of_plans {
+            of_plan.table = limit.table.clone();
+        }
         Some((limit, of_plans))
     }
 }

@@ -4,10 +4,11 @@
 //! A file of values stands in the folder of limits, and another file names it. So the scan, its
 //! bounds and its fingerprint hold for it without a second way to read.
 
-use super::data::{Data, DataFile};
+use super::data::Data;
 use super::fields::{self, Fields};
-use super::problem::{Location, Problems, quoted};
+use super::problem::{Problems, quoted};
 use crate::core::digest::{hex, sha256};
+use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 
 /// Characters of the name of a list. A longer one is cut, and has a digest of the whole list.
@@ -19,7 +20,7 @@ pub(super) fn list<'d>(
     data: &Data<'d>,
     fields: &Fields<'d>,
     what: &str,
-) -> Option<(String, Vec<(&'d str, Location)>)> {
+) -> Option<(String, Vec<(&'d str, Place)>)> {
     match (fields.get("values"), fields.get("values_file")) {
         (Some(node), None) => {
             let values = inline(problems, node, what)?;
@@ -28,13 +29,15 @@ pub(super) fn list<'d>(
         (None, Some(node)) => {
             let name = fields.text("values_file")?;
             let shown = quoted(name);
-            let Some(DataFile { values, at }) = data.find(&problems.name(), name) else {
+            let found = data.find(&node.at, name);
+            let Some((at, values)) = found.and_then(|file| Some((&file.at, file.values.as_ref()?)))
+            else {
                 let what = format!("the folder of limits has no file {shown} beside this one");
                 let remedy = "create it with one value in each line, and set the path to the \
                     folder, not to one file";
                 return problems.fail(node, what, remedy);
             };
-            if !problems.is_clean(*at) {
+            if !problems.is_clean(at) {
                 return None;
             }
             if values.is_empty() {
@@ -42,7 +45,9 @@ pub(super) fn list<'d>(
                     format!("the file {shown} has no values: nothing matches this descriptor");
                 problems.warning(node, what, "add values, or remove the descriptor");
             }
-            let values = values.iter().map(|&(value, line)| (value, at.line(line)));
+            let values = values
+                .iter()
+                .map(|&(value, line)| (value, at.at((line, 1))));
             Some((name.to_owned(), values.collect()))
         }
         (Some(node), Some(_)) => {
@@ -57,7 +62,7 @@ pub(super) fn list<'d>(
     }
 }
 
-fn inline<'n>(problems: &Problems, node: &'n Node, what: &str) -> Option<Vec<(&'n str, Location)>> {
+fn inline<'n>(problems: &Problems, node: &'n Node, what: &str) -> Option<Vec<(&'n str, Place)>> {
     let items = fields::items(problems, node, "values", "write 'values: [one, two]'")?;
     if items.is_empty() {
         let what = format!("there are no {what}");
@@ -65,14 +70,14 @@ fn inline<'n>(problems: &Problems, node: &'n Node, what: &str) -> Option<Vec<(&'
     }
     let texts = items.iter().filter_map(|item| {
         let text = fields::text(problems, item, "values")?;
-        Some((text, problems.here(item.at)))
+        Some((text, item.at.clone()))
     });
     let texts: Vec<_> = texts.collect();
     Some(texts).filter(|texts| !texts.is_empty() && texts.len() == items.len())
 }
 
 /// The values themselves if they are few, and otherwise the first of them and a digest of all.
-fn name_of(values: &[(&str, Location)]) -> String {
+fn name_of(values: &[(&str, Place)]) -> String {
     let all: Vec<_> = values.iter().map(|(value, _)| *value).collect();
     let all = all.join(",");
     if all.chars().nth(LONGEST_NAME).is_none() {

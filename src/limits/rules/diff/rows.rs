@@ -53,7 +53,7 @@ impl ChangedRows {
         let (before, after) = (old.1.own_table()?, new.1.own_table()?);
         let mut all = Self {
             limit: name_of(new.1),
-            table: shown(after.rows.file()),
+            table: shown(&after.rows.file.document.name),
             ..Self::default()
         };
         for row in after.rows.rows() {

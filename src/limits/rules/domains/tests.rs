@@ -5,10 +5,10 @@ use super::*;
 use crate::core::algorithm::Algorithm;
 use crate::core::ask::Entry as AskEntry;
 use crate::core::time::Unit;
+use crate::limits::rules::Commit;
 use crate::limits::rules::compile::{Options, ProcessDefaults, SourceText};
 use crate::limits::rules::limit::{Limit, OnStoreFailure};
 use crate::limits::rules::resource::{Descriptor, Policy};
-use crate::limits::rules::{Commit, Lookup};
 
 const MINUTE: i32 = 2;
 
@@ -59,9 +59,9 @@ fn found(
     };
     let entries: Vec<_> = entries.iter().map(entry).collect();
     match rules.find(domain.as_bytes(), &entries) {
-        Lookup::UnknownDomain => Err("unknown domain"),
-        Lookup::NoLimit => Ok(None),
-        Lookup::Limit(limit) => {
+        None if rules.commit(domain.as_bytes()).is_none() => Err("unknown domain"),
+        None => Ok(None),
+        Some(limit) => {
             assert!(
                 std::ptr::eq(rules.limit(limit.limit.id), limit.limit),
                 "the id leads to the limit"

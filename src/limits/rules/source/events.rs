@@ -9,7 +9,9 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use super::{Content, Document, Node, Note, Pair, Position, ValueType, quoted, quotes, scalar};
+use super::{
+    Content, Node, Note, Pair, ParsedDocument, Place, ValueType, after, quoted, quotes, scalar,
+};
 
 /// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
 const LARGEST_FILE: usize = 16 << 20;
@@ -28,25 +30,25 @@ const MOST_WARNINGS: usize = 1_000;
 /// exponentially.
 const MOST_ALIASED: usize = 100_000;
 
-/// Reads the first document of a file.
+/// Reads the first document of the file that `whole` is.
 ///
 /// # Errors
 /// What makes the file unreadable: its position, what is wrong, and how to correct it.
-pub(in crate::limits::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
-    let text = decode(bytes)?;
+pub(in crate::limits::rules) fn read(bytes: &[u8], whole: &Place) -> Result<ParsedDocument, Note> {
+    let text = decode(bytes, whole)?;
     let mut parser = Parser::new_from_str(text);
     let mut builder = Builder::default();
     let mut root = None;
     // Ends at the end of the first document, or of the stream when there is none.
     while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| scan_error(text, &error))?;
+        let (event, span) = event.map_err(|error| scan_error(text, &error, whole))?;
         match event {
             Event::DocumentEnd => {
                 root = builder.root.take();
                 break;
             }
             Event::StreamEnd => break,
-            event => builder.take(event, position(&span.start))?,
+            event => builder.take(event, whole.at(position(&span.start)))?,
         }
     }
     if root.is_some()
@@ -54,35 +56,39 @@ pub(in crate::limits::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
     {
         let what =
             "only the first document of a file is read, and the one that begins here is ignored";
-        let at = position(&span.start);
-        builder.warn(|| Note::new(at, what, "move it to a file of its own"));
+        let at = whole.at(position(&span.start));
+        builder.warn(|| Note::new(&at, what, "move it to a file of its own"));
     }
-    Ok(Document {
+    Ok(ParsedDocument {
         root,
         warnings: builder.warnings,
         further_warnings: builder.further_warnings,
     })
 }
 
-fn decode(bytes: &[u8]) -> Result<&str, Note> {
-    let whole = |what: String, remedy: &str| Note::new(Position::default(), what, remedy);
+fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
     if bytes.len() > LARGEST_FILE {
         let what = format!(
             "the file has {} bytes, more than the maximum of {LARGEST_FILE}",
             bytes.len()
         );
-        return Err(whole(
+        return Err(Note::new(
+            whole,
             what,
             "split it into several files, with MERGE_DOMAIN_CONFIG where they share a domain",
         ));
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return Err(whole("the file is UTF-16".into(), "save it as UTF-8"));
+        return Err(Note::new(whole, "the file is UTF-16", "save it as UTF-8"));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-        let at = Position::behind(&before);
-        Note::new(at, "the file is not UTF-8 from here on", "save it as UTF-8")
+        let at = whole.at(after(&before));
+        Note::new(
+            &at,
+            "the file is not UTF-8 from here on",
+            "save it as UTF-8",
+        )
     })?;
     if bytes
         .iter()
@@ -91,7 +97,8 @@ fn decode(bytes: &[u8]) -> Result<&str, Note> {
         > MOST_IN_BRACKETS
     {
         let what = format!("the file has more than {MOST_IN_BRACKETS} commas and opening brackets");
-        return Err(whole(
+        return Err(Note::new(
+            whole,
             what,
             "write lists and maps on lines of their own, or split the file",
         ));
@@ -115,17 +122,17 @@ struct Builder {
 /// A list or map whose end has not come yet. The children of a map are its keys and values by
 /// turns.
 struct Open {
-    at: Position,
+    at: Place,
     anchor: usize,
     is_mapping: bool,
     children: Vec<Rc<Node>>,
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, at: Position) -> Result<(), Note> {
+    fn take(&mut self, event: Event<'_>, at: Place) -> Result<(), Note> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                self.count_node(at)?;
+                self.count_node(&at)?;
                 let is_plain = style == ScalarStyle::Plain;
                 let content = Content::Scalar {
                     value_type: type_of(&text, is_plain, tag.as_deref()),
@@ -155,7 +162,7 @@ impl Builder {
         }
     }
 
-    fn count_node(&mut self, at: Position) -> Result<(), Note> {
+    fn count_node(&mut self, at: &Place) -> Result<(), Note> {
         self.nodes += 1;
         if self.nodes > MOST_NODES {
             let what = format!("the file has more than {MOST_NODES} values");
@@ -164,10 +171,10 @@ impl Builder {
         Ok(())
     }
 
-    fn begin(&mut self, at: Position, anchor: usize, is_mapping: bool) -> Result<(), Note> {
-        self.count_node(at)?;
+    fn begin(&mut self, at: Place, anchor: usize, is_mapping: bool) -> Result<(), Note> {
+        self.count_node(&at)?;
         if self.open.len() >= DEEPEST {
-            return Err(too_deep(at));
+            return Err(too_deep(&at));
         }
         self.open.push(Open {
             at,
@@ -201,19 +208,19 @@ impl Builder {
         Ok(())
     }
 
-    fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Note> {
+    fn alias(&mut self, anchor: usize, at: Place) -> Result<(), Note> {
         let Some(target) = self.anchors.get(&anchor) else {
             let what = "the alias is inside the node that it refers to";
             let remedy = "write the node out, or move the anchor '&' to a node that is complete";
-            return Err(Note::new(at, what, remedy));
+            return Err(Note::new(&at, what, remedy));
         };
         self.aliased = self.aliased.saturating_add(target.size);
         if self.aliased > MOST_ALIASED {
             let what = format!("the aliases of this file expand to more than {MOST_ALIASED} nodes");
-            return Err(Note::new(at, what, "use fewer aliases, or split the file"));
+            return Err(Note::new(&at, what, "use fewer aliases, or split the file"));
         }
         if self.open.len() + target.height > DEEPEST {
-            return Err(too_deep(at));
+            return Err(too_deep(&at));
         }
         let node = Node {
             at,
@@ -256,7 +263,7 @@ impl Builder {
                     let what =
                         format!("the key {name} occurs twice in one map, and the last one counts");
                     let remedy = format!("remove one of them; the first is in line {first}");
-                    Note::new(key.at, what, remedy)
+                    Note::new(&key.at, what, remedy)
                 });
                 own[index] = (key, value);
             } else {
@@ -294,7 +301,7 @@ fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
         );
         let remedy = "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' \
             needs quotes";
-        Note::new(node.at, what, remedy)
+        Note::new(&node.at, what, remedy)
     };
     match &value.content {
         Content::Mapping(_) => Ok(vec![Rc::clone(value)]),
@@ -318,11 +325,11 @@ fn type_of(text: &str, is_plain: bool, tag: Option<&Tag>) -> ValueType {
     }
 }
 
-fn position(mark: &Marker) -> Position {
-    Position::new(mark.line(), mark.col() + 1)
+fn position(mark: &Marker) -> (u32, u32) {
+    (mark.line() as u32, mark.col() as u32 + 1)
 }
 
-fn too_deep(at: Position) -> Note {
+fn too_deep(at: &Place) -> Note {
     let what = format!("lists and maps are nested more than {DEEPEST} levels deep");
     Note::new(at, what, "write the limits with fewer levels")
 }
@@ -332,7 +339,7 @@ const A_TAB: &str = "a tab, where only spaces are allowed";
 
 /// Where the tab is that the parser complains of at `mark`, which is often the end of the line before:
 /// the next one that indents a line, or the one that follows a `:` in this line.
-fn tab(text: &str, mark: &Marker, follows: bool) -> Option<Position> {
+fn tab(text: &str, mark: &Marker, follows: bool) -> Option<(u32, u32)> {
     let (own, is_tab) = (mark.line().saturating_sub(1), |c| c == '\t');
     let indent = |line: &str| {
         let mut blanks = line.chars().take_while(|c| matches!(c, ' ' | '\t'));
@@ -347,10 +354,8 @@ fn tab(text: &str, mark: &Marker, follows: bool) -> Option<Position> {
         lines.find_map(|(number, line)| Some((number, indent(line)?)))
     }?;
     let is_here = number == own && !follows;
-    Some(Position::new(
-        number + 1,
-        if is_here { mark.col() } else { column } + 1,
-    ))
+    let column = if is_here { mark.col() } else { column };
+    Some((number as u32 + 1, column as u32 + 1))
 }
 
 /// What the parser says of the usual mistakes, in any of these words; what is wrong, and the
@@ -408,13 +413,14 @@ const SCAN_ERRORS: [(&[&str], &str, &str); 7] = [
 ];
 
 /// Explains the parser's message for the usual mistakes; other messages are passed on.
-fn scan_error(text: &str, error: &ScanError) -> Note {
+fn scan_error(text: &str, error: &ScanError, whole: &Place) -> Note {
     let (at, info) = (position(error.marker()), error.info());
+    let note = |at, what: &str, remedy| Note::new(&whole.at(at), what, remedy);
     if info.contains("recursion limit") {
-        return too_deep(at);
+        return too_deep(&whole.at(at));
     }
     if let Some(quote) = quotes::unclosed(text).filter(|quote| *quote <= at) {
-        return Note::new(
+        return note(
             quote,
             "the quote that opens here is not closed",
             "close the quote",
@@ -427,14 +433,14 @@ fn scan_error(text: &str, error: &ScanError) -> Note {
     if (follows || known.is_some_and(|(words, ..)| words.contains(&TAB)))
         && let Some(tab) = tab(text, error.marker(), follows)
     {
-        return Note::new(tab, A_TAB, "indent with spaces");
+        return note(tab, A_TAB, "indent with spaces");
     }
     if let Some(&(_, what, remedy)) = known {
-        return Note::new(at, what, remedy);
+        return note(at, what, remedy);
     }
     let what = format!("this is not YAML: {}", info.escape_debug());
     let remedy = "check indentation, quotes and brackets here and in the lines before";
-    Note::new(at, what, remedy)
+    note(at, &what, remedy)
 }
 
 #[cfg(test)]
@@ -442,49 +448,37 @@ mod tests {
     use super::*;
 
     fn root(text: &str) -> Rc<Node> {
-        read(text.as_bytes())
+        read(text.as_bytes(), &Place::default())
             .expect("reads")
             .root
             .expect("has a root")
     }
 
-    fn entry<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
-        let Content::Mapping(entries) = &node.content else {
-            return None;
-        };
-        entries
-            .iter()
-            .find(|(key, _)| key.text() == Some(name))
-            .map(|(_, value)| &**value)
-    }
-
     #[test]
     fn nodes_remember_where_they_stand() {
         let root = root("a: 1\nb:\n  - c: ü\n    d: \"x\"\n");
-        let b = entry(&root, "b").expect("b");
-        assert_eq!(b.at, Position { line: 3, column: 3 });
+        let b = root.get("b").expect("b");
+        assert_eq!((b.at.line, b.at.column), (3, 3));
         let Content::Sequence(items) = &b.content else {
             panic!("a list")
         };
-        assert_eq!(
-            entry(&items[0], "d").expect("d").at,
-            Position { line: 4, column: 8 }
-        );
+        let d = &items[0].get("d").expect("d").at;
+        assert_eq!((d.line, d.column), (4, 8));
     }
 
     #[test]
     fn a_byte_order_mark_is_no_column() {
         let root = root("\u{feff}a: 1\n");
-        assert_eq!(root.at, Position { line: 1, column: 1 });
-        assert_eq!(entry(&root, "a").expect("a").read::<u32>(), Some(1));
+        assert_eq!((root.at.line, root.at.column), (1, 1));
+        assert_eq!(root.get("a").expect("a").read::<u32>(), Some(1));
     }
 
     #[test]
     fn own_keys_win_over_merged_ones_wherever_they_stand() {
         let root =
             root("x: &x {a: 1, b: 2}\ny: &y {b: 3, c: 4}\nz:\n  a: 9\n  <<: [*x, *y]\n  c: 8\n");
-        let z = entry(&root, "z").expect("z");
-        let read = |name| entry(z, name).and_then(Node::read::<u32>);
+        let z = root.get("z").expect("z");
+        let read = |name| z.get(name).and_then(Node::read::<u32>);
         assert_eq!(
             (read("a"), read("b"), read("c")),
             (Some(9), Some(2), Some(8))
@@ -493,7 +487,9 @@ mod tests {
 
     #[test]
     fn nothing_but_comments_is_no_document() {
-        assert!(read(b"# nothing\n").expect("reads").root.is_none());
-        assert!(read(b"").expect("reads").root.is_none());
+        for text in ["# nothing\n", ""] {
+            let document = read(text.as_bytes(), &Place::default()).expect("reads");
+            assert!(document.root.is_none());
+        }
     }
 }

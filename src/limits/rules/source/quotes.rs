@@ -3,11 +3,11 @@
 //! The parser reads on to the next quote of the file and reports what stands behind that one, or
 //! its indentation, which is far from the mistake.
 
-use super::Position;
+use super::after;
 
-/// The first quote that opens a value or a key and is not closed: not at all, or only by a quote of
+/// The line and column of the first quote that opens a value or a key and is not closed: not at all, or only by a quote of
 /// a later line in front of more text.
-pub(super) fn unclosed(text: &str) -> Option<Position> {
+pub(super) fn unclosed(text: &str) -> Option<(u32, u32)> {
     let mut line_start = 0;
     while line_start < text.len() {
         let end = text[line_start..]
@@ -28,7 +28,7 @@ pub(super) fn unclosed(text: &str) -> Option<Position> {
                     }
                     _ => {
                         let before = text[..at].trim_start_matches('\u{feff}');
-                        return Some(Position::behind(before));
+                        return Some(after(before));
                     }
                 },
                 _ => {}
@@ -98,7 +98,6 @@ mod tests {
             ("a: \"two\n  lines\" # \"\nb: ''\nc: \"\"\n", None),
             ("", None),
         ] {
-            let expected = expected.map(|(line, column)| Position { line, column });
             assert_eq!(unclosed(text), expected, "{text}");
         }
     }

@@ -22,15 +22,12 @@ use prefix_trie::joint::JointPrefixMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::BranchIndex;
-use super::regexes::{Regexes, TooLarge};
+use super::regexes::Regexes;
 use super::trace::How;
 use crate::limits::rules::address::{self, Text};
 
 /// The branches of a level that match by more than text, by key.
-#[derive(Debug, Default)]
-pub(super) struct Matchers {
-    by_key: HashMap<Box<[u8]>, OfKey>,
-}
+pub(super) type Matchers = HashMap<Box<[u8]>, OfKey>;
 
 /// Those of one key.
 #[derive(Debug, Default)]
@@ -41,7 +38,7 @@ pub(super) struct OfKey {
     networks: JointPrefixMap<IpNet, Owners>,
     pub(super) regexes: Regexes,
     /// How each branch is written.
-    written: Vec<(BranchIndex, Box<str>)>,
+    pub(super) written: Vec<(BranchIndex, Box<str>)>,
 }
 
 /// The branches that name a value or a network: the first of the files counts.
@@ -54,37 +51,6 @@ fn add(owners: &mut Owners, branch: BranchIndex) -> Option<BranchIndex> {
         owners.push(branch);
     }
     first
-}
-
-impl Matchers {
-    pub(super) fn of_key(&self, key: &[u8]) -> Option<&OfKey> {
-        self.by_key.get(key)
-    }
-
-    /// The matchers of a key, to which a branch is added.
-    pub(super) fn begin(&mut self, key: &str, branch: BranchIndex, written: &str) -> &mut OfKey {
-        let of_key = self.by_key.entry(key.as_bytes().into()).or_default();
-        of_key.written.push((branch, written.into()));
-        of_key
-    }
-
-    /// All branches, with key and text.
-    pub(super) fn written(&self) -> impl Iterator<Item = (BranchIndex, &[u8], &str)> {
-        self.by_key.iter().flat_map(|(key, of_key)| {
-            of_key
-                .written
-                .iter()
-                .map(move |(branch, text)| (*branch, &**key, &**text))
-        })
-    }
-
-    /// Compiles the regular expressions of each key to one table, and returns the bytes of all.
-    pub(super) fn compile(&mut self) -> Result<usize, TooLarge> {
-        self.by_key
-            .values_mut()
-            .map(|of_key| of_key.regexes.compile())
-            .sum()
-    }
 }
 
 impl OfKey {

@@ -46,13 +46,15 @@ impl Kind {
             Self::Set(values) => {
                 let values: Vec<Box<str>> =
                     values.iter().map(|value| value.as_str().into()).collect();
-                tree.add_matched("ip", written, Matched::Set(&values), branch);
+                tree.add_matched("ip", written, &Matched::Set(values), branch);
             }
             Self::Networks(networks) => {
-                drop(tree.add_matched("ip", written, Matched::Networks(networks), branch));
+                let networks = Matched::Networks(networks.clone());
+                drop(tree.add_matched("ip", written, &networks, branch));
             }
             Self::Regex(regex) => {
-                drop(tree.add_matched("ip", written, Matched::Regex(regex), branch));
+                let regex = Matched::Regex((*regex).into());
+                drop(tree.add_matched("ip", written, &regex, branch));
             }
         }
     }

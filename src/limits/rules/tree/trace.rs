@@ -133,7 +133,8 @@ struct Branches<'t> {
     by_key: HashMap<Cow<'t, [u8]>, Vec<BranchIndex>>,
     /// Those with a `*` in the key.
     by_pattern: Vec<(Glob, BranchIndex)>,
-    keys: Option<Vec<String>>,
+    /// Each once, sorted.
+    keys: Vec<String>,
 }
 
 /// Where the text of a branch is.
@@ -254,21 +255,7 @@ impl<'t> Tracer<'t> {
     }
 
     fn keys(&mut self, tree: &'t Tree) -> Named<String> {
-        let (siblings, most) = self.siblings(tree);
-        let Branches {
-            by_key, by_pattern, ..
-        } = siblings;
-        let keys = siblings.keys.get_or_insert_with(|| {
-            let exact = by_key
-                .keys()
-                .map(|key| String::from_utf8_lossy(key).into_owned());
-            let mut keys: Vec<String> = exact
-                .chain(by_pattern.iter().map(|(key, _)| key.text()))
-                .collect();
-            keys.sort_unstable();
-            keys.dedup();
-            keys
-        });
+        let (Branches { keys, .. }, most) = self.siblings(tree);
         let named = Named::new(keys.iter().cloned(), keys.len(), most);
         self.left -= named.first.len();
         named
@@ -292,8 +279,11 @@ impl<'t> Branches<'t> {
         for (key, branch) in &tree.any_value {
             put(*branch, Cow::Borrowed(key), None, false);
         }
-        for (branch, key, written) in tree.matchers.iter().flat_map(|matchers| matchers.written()) {
-            put(branch, key.into(), Some(written.as_bytes().into()), true);
+        for (key, of_key) in tree.matchers.iter().flat_map(|all| &**all) {
+            for (branch, written) in &of_key.written {
+                let value = Some(written.as_bytes().into());
+                put(*branch, Cow::Borrowed(key), value, true);
+            }
         }
         for (pair, branch) in &tree.exact {
             let (key, value) = (Cow::Borrowed(&*pair.key), Cow::Borrowed(&*pair.value));
@@ -315,7 +305,17 @@ impl<'t> Branches<'t> {
                 of_key.push(BranchIndex(index));
             }
         }
-        Self { all, ..siblings }
+        let exact = siblings.by_key.keys();
+        let exact = exact.map(|key| String::from_utf8_lossy(key).into_owned());
+        let patterns = siblings.by_pattern.iter().map(|(key, _)| key.text());
+        let mut keys: Vec<String> = exact.chain(patterns).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Self {
+            all,
+            keys,
+            ..siblings
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use prost::Message;
 use super::*;
 use crate::core::ask::Entry;
 use crate::core::proto::xds;
-use crate::limits::rules::Lookup;
+use crate::limits::rules::limit::LimitInForce;
 
 fn users(domain: &str, amount: u32) -> xds::RateLimitConfig {
     let rate_limit = xds::RateLimitPolicy {
@@ -86,12 +86,9 @@ impl Tested {
             key: b"user",
             value: b"u",
         };
-        match self.1.find(domain.as_bytes(), &[entry]) {
-            Lookup::Limit(limit) => limit
-                .amount()
-                .map_or(0, |amount| amount.rate.requests_per_unit as u32),
-            _ => 0,
-        }
+        let limit = self.1.find(domain.as_bytes(), &[entry]);
+        let amount = limit.and_then(LimitInForce::amount);
+        amount.map_or(0, |amount| amount.rate.requests_per_unit as u32)
     }
 
     fn in_force(&self) -> Vec<&str> {

@@ -8,7 +8,6 @@ use weir::core::algorithm::Algorithm;
 use weir::core::ask::Entry;
 use weir::core::time::{Rate, Unit};
 use weir::limits::overrides::raised;
-use weir::limits::rules::Lookup;
 use weir::limits::rules::compile::{
     Compiled, Options, Problem, ProcessDefaults, SourceText, compile,
 };
@@ -49,10 +48,8 @@ fn amount(compiled: &Compiled) -> Amount {
         key: b"k",
         value: b"v",
     };
-    match compiled.rules.find(b"d", &[entry]) {
-        Lookup::Limit(limit) => *limit.amount().expect("an amount"),
-        other => panic!("{other:?}"),
-    }
+    let limit = compiled.rules.find(b"d", &[entry]).expect("a limit");
+    *limit.amount().expect("an amount")
 }
 
 fn suffix(algorithm: &Algorithm) -> Vec<u8> {

@@ -534,7 +534,7 @@ proptest! {
             prop_assert!(applied.refused.is_empty(), "{:?}", applied);
             let rules = applied.rules.expect("rules");
             let difference = Difference::new(&from_file, &rules);
-            prop_assert!(difference.is_empty(), "{:?}", difference);
+            prop_assert_eq!(difference, Difference::default());
             let shown = |rules: &Rules| rules.limits().map(show).collect::<std::collections::BTreeSet<_>>();
             prop_assert_eq!(shown(&from_file), shown(&rules));
             for entries in &requests {

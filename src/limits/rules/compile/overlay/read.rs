@@ -3,15 +3,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::super::defaults;
+use super::super::defaults::COMMITS;
 use super::super::fields::{self, Fields, Section};
+use super::super::options;
 use super::super::partial::{LayerSource, PartialLimit};
 use super::super::problem::{Problem, Problems};
 use super::super::{Options, SourceText};
-use super::{
-    EntryNumber, OverlaidDomain, OverlaidLevel, Overlay, OverlayEntry, ReadOverlay, Switches,
-};
-use crate::limits::rules::source::{Node, Position, ValueType};
+use super::{EntryNumber, Overlay, OverlayEntry, ReadOverlay, Switches};
+use crate::limits::rules::source::{Node, ValueType};
 use crate::limits::rules::tree::Glob;
 
 /// Domains and descriptors of an overlay. Every compiled descriptor may be compared with each of
@@ -26,25 +25,33 @@ impl Overlay {
     /// an error.
     pub fn read(file: SourceText, options: &Options) -> Result<ReadOverlay, Vec<Problem>> {
         let problems = Problems::default();
-        problems.open(&file.name);
+        let whole = problems.open(&file.name);
         let mut reader = OverlayReader {
             problems: &problems,
-            name: &file.name,
-            entries: Vec::new(),
+            entries: 0,
         };
         let (mut defaults, mut domains) = (None, Vec::new());
-        if let Some(document) = problems.document(&file.text) {
+        if let Some(document) = problems.document(&whole, &file.text) {
             let is_something = |root: &Rc<Node>| root.value_type() != ValueType::Nothing;
             match document.root.filter(is_something) {
-                Some(root) => (defaults, domains) = reader.root(&root),
+                Some(root) => {
+                    if let Some(fields) = fields::read(&problems, &root, Section::Overlay) {
+                        defaults = reader.defaults(&fields);
+                        domains = reader.list(&fields, Section::OverlayDomain);
+                    }
+                }
                 None => problems.warning(
-                    Position::default(),
+                    &whole,
                     "the file has no entries",
                     "write 'domains:', or remove the file",
                 ),
             }
         }
         let entries = reader.entries;
+        if entries > MOST_ENTRIES as EntryNumber {
+            let what = format!("the file has more than {MOST_ENTRIES} domains and descriptors");
+            problems.error(&whole, what, "name several at once by '*'");
+        }
         let warnings = problems.finish(options.strict, options.strict || options.for_check)?;
         let overlay = Self {
             file,
@@ -59,74 +66,46 @@ impl Overlay {
 /// Reads the nodes of an overlay.
 struct OverlayReader<'r> {
     problems: &'r Problems,
-    /// Of the file.
-    name: &'r str,
-    entries: Vec<OverlayEntry>,
+    /// The number of entries so far.
+    entries: EntryNumber,
 }
 
 impl OverlayReader<'_> {
-    fn root(&mut self, root: &Node) -> (Option<Arc<PartialLimit>>, Vec<OverlaidDomain>) {
-        let Some(fields) = fields::read(self.problems, root, Section::Overlay) else {
-            return Default::default();
+    /// The domains of the overlay, or the descriptors of an entry.
+    fn list(&mut self, fields: &Fields<'_>, section: Section) -> Vec<OverlayEntry> {
+        let (key, remedy) = match section {
+            Section::OverlayDomain => ("domains", "begin each entry below it with '- domain: '"),
+            _ => ("descriptors", "begin each entry below it with '- key: '"),
         };
-        let defaults = self.defaults(&fields);
-        let remedy = "begin each entry below it with '- domain: '";
-        let items = fields.items("domains", remedy);
-        let domains = items.iter().filter_map(|item| self.domain(item)).collect();
-        if self.entries.len() > MOST_ENTRIES {
-            let what = format!("the file has more than {MOST_ENTRIES} domains and descriptors");
-            self.problems
-                .error(Position::default(), what, "name several at once by '*'");
-        }
-        (defaults, domains)
+        let items = fields.items(key, remedy).iter();
+        items.filter_map(|item| self.entry(item, section)).collect()
     }
 
-    fn domain(&mut self, node: &Node) -> Option<OverlaidDomain> {
-        let fields = fields::read(self.problems, node, Section::OverlayDomain)?;
-        let entry = self.entry(node, None, "domain");
-        let what = "the entry has no domain";
-        let remedy = "write 'domain: ' and a domain, or a pattern with '*'";
-        let name = fields.required("domain", what, remedy);
-        let commit = fields
-            .get("commit")
-            .and_then(|node| defaults::commit(self.problems, node));
-        let defaults = self.defaults(&fields);
-        let levels = self.levels(&fields, entry);
-        Some(OverlaidDomain {
-            entry,
-            name: Glob::new(name?),
-            commit,
-            defaults,
-            levels,
-        })
-    }
-
-    fn levels(&mut self, fields: &Fields<'_>, above: EntryNumber) -> Vec<OverlaidLevel> {
-        let remedy = "begin each entry below it with '- key: '";
-        let levels = fields.items("descriptors", remedy).iter();
-        levels.filter_map(|item| self.level(item, above)).collect()
-    }
-
-    fn level(&mut self, node: &Node, above: EntryNumber) -> Option<OverlaidLevel> {
-        let fields = fields::read(self.problems, node, Section::OverlayDescriptor)?;
-        let what = if fields.get("rate_limit").is_some() {
-            "descriptor with a limit"
+    fn entry(&mut self, node: &Node, section: Section) -> Option<OverlayEntry> {
+        let fields = fields::read(self.problems, node, section)?;
+        let number = self.entries;
+        self.entries = number.saturating_add(1);
+        let is_domain = section == Section::OverlayDomain;
+        let key = if is_domain {
+            let remedy = "write 'domain: ' and a domain, or a pattern with '*'";
+            fields.required("domain", "the entry has no domain", remedy)
         } else {
-            "descriptor"
+            let remedy = "write 'key: ' and a key, or a pattern with '*'";
+            fields.required("key", "the descriptor has no key", remedy)
         };
-        let entry = self.entry(node, Some(above), what);
-        let what = "the descriptor has no key";
-        let remedy = "write 'key: ' and a key, or a pattern with '*'";
-        let key = fields.required("key", what, remedy);
         let value = fields.text("value");
+        let commit = fields.value("commit", options::named(&COMMITS));
         let switches = Switches::read(&fields);
         let limit = fields.get("rate_limit").and_then(|node| self.limit(node));
         let defaults = self.defaults(&fields);
-        let below = self.levels(&fields, entry);
-        Some(OverlaidLevel {
-            entry,
+        let below = self.list(&fields, Section::OverlayDescriptor);
+        Some(OverlayEntry {
+            number,
+            at: node.at.clone(),
+            is_domain,
             key: Glob::new(key?),
             value: value.map(Glob::new),
+            commit,
             switches,
             limit,
             defaults,
@@ -138,7 +117,7 @@ impl OverlayReader<'_> {
         let fields = fields::read(self.problems, node, Section::OverlayLimit)?;
         let layer = PartialLimit::read(self.problems, &fields)?;
         for error in layer.foreign() {
-            let at = layer.place(error.option).unwrap_or(layer.places.at);
+            let at = layer.place(error.option).unwrap_or(&layer.places.at);
             self.problems.error(at, error.what, error.remedy);
         }
         if let Some(node) = fields
@@ -150,7 +129,7 @@ impl OverlayReader<'_> {
             self.problems
                 .error(node, what, "remove it, or remove 'period'");
         }
-        let source = LayerSource::Overlay(self.source(node));
+        let source = LayerSource::Overlay(node.at.to_string().into());
         Some(Arc::new(layer.moved_outside(source)))
     }
 
@@ -158,28 +137,8 @@ impl OverlayReader<'_> {
         let node = fields.get("defaults")?;
         let fields = fields::read(self.problems, node, Section::Defaults)?;
         let layer = PartialLimit::read(self.problems, &fields)?;
-        let source = LayerSource::Defaults(Some(self.source(node)));
+        let source = LayerSource::Defaults(Some(node.at.to_string().into()));
         Some(Arc::new(layer.moved_outside(source)))
-    }
-
-    /// The name of a layer in messages.
-    fn source(&self, node: &Node) -> Arc<str> {
-        format!("{}:{}", self.name, node.at.line).into()
-    }
-
-    fn entry(
-        &mut self,
-        node: &Node,
-        above: Option<EntryNumber>,
-        what: &'static str,
-    ) -> EntryNumber {
-        let number = EntryNumber::try_from(self.entries.len()).unwrap_or(EntryNumber::MAX);
-        self.entries.push(OverlayEntry {
-            at: node.at,
-            above,
-            what,
-        });
-        number
     }
 }
 
@@ -211,9 +170,8 @@ impl std::str::FromStr for XdsDefaults {
         }
         let text = format!("{{{content}}}");
         let problems = Problems::default();
-        problems.open("");
         let root = problems
-            .document(text.as_bytes())
+            .document(&problems.open(""), text.as_bytes())
             .and_then(|document| document.root);
         let read = root.and_then(|root| {
             let fields = fields::read(&problems, &root, Section::Defaults)?;

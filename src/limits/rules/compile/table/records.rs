@@ -5,8 +5,6 @@
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
-use crate::limits::rules::source::Position;
-
 /// The byte with which a comment begins.
 const COMMENT: u8 = b'#';
 
@@ -66,11 +64,11 @@ impl<'t> Records<'t> {
         (byte < self.text.len()).then_some(Begin { line, byte })
     }
 
-    /// Where the cell of that index is in the record that begins there, and whether it ends where
-    /// its quotes do, if it has some.
-    pub(super) fn cell(&self, begin: Begin, cell: usize) -> (Position, bool) {
+    /// The line and column of the cell of that index in the record that begins there, and whether
+    /// it ends where its quotes do, if it has some.
+    pub(super) fn cell(&self, begin: Begin, cell: usize) -> ((u32, u32), bool) {
         let text = self.text.get(begin.byte..).unwrap_or_default();
-        let (mut at, mut cells, mut state) = (Position::line(begin.line), 0, Cell::Begins);
+        let (mut at, mut cells, mut state) = ((begin.line, 1), 0, Cell::Begins);
         let mut first = at;
         for &byte in text {
             state = match (state, byte) {
@@ -83,23 +81,15 @@ impl<'t> Records<'t> {
                 (Cell::Begins | Cell::Plain, _) => Cell::Plain,
             };
             at = match byte {
-                b'\n' => Position::line(at.line + 1),
+                b'\n' => (at.0 + 1, 1),
                 // A character counts once, whatever its bytes.
-                _ => Position {
-                    column: at.column + u32::from(byte & 0xc0 != 0x80),
-                    ..at
-                },
+                _ => (at.0, at.1 + u32::from(byte & 0xc0 != 0x80)),
             };
             if matches!(state, Cell::Begins) {
                 (first, cells) = (at, cells + 1);
             }
         }
         (first, !matches!(state, Cell::Quoted | Cell::GoesOn))
-    }
-
-    /// Where the cell of that index is in the record that begins there.
-    pub(super) fn at(&self, begin: Begin, cell: usize) -> Position {
-        self.cell(begin, cell).0
     }
 }
 
@@ -128,10 +118,7 @@ mod tests {
         let mut record = ByteRecord::new();
         let mut all = Vec::new();
         while let Some(begin) = records.next(&mut record) {
-            let at = |cell| {
-                let Position { line, column } = records.at(begin, cell);
-                (line, column)
-            };
+            let at = |cell| records.cell(begin, cell).0;
             all.push((
                 begin.line,
                 record.iter().map(<[u8]>::to_vec).collect::<Vec<_>>(),

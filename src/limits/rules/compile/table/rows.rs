@@ -9,14 +9,16 @@ use csv::ByteRecord;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::records::{Begin, Records};
-use crate::limits::rules::compile::data::{LONGEST_VALUE, TableFile};
+use crate::limits::rules::compile::build::Builder;
+use crate::limits::rules::compile::data::{DataFile, LONGEST_VALUE};
 use crate::limits::rules::compile::fields::{self, Section};
+use crate::limits::rules::compile::layers::{Layers, Resolved};
 use crate::limits::rules::compile::partial::PartialLimit;
-use crate::limits::rules::compile::problem::{Location, Problems, quoted};
+use crate::limits::rules::compile::problem::{Problems, quoted};
 use crate::limits::rules::compile::rate;
-use crate::limits::rules::compile::settle::{Settled, Settling, Stack, Whole};
-use crate::limits::rules::limit::{Limit, RowAmount, RowMeaning};
-use crate::limits::rules::source::{Node, Position};
+use crate::limits::rules::limit::{Limit, LimitId, RowAmount, RowMeaning};
+use crate::limits::rules::place::Place;
+use crate::limits::rules::source::Node;
 use crate::limits::rules::table::{NotAdded, Table};
 
 /// Rows of all tables. A row takes at most 40 bytes beside its value, its name, and numbers that no
@@ -26,13 +28,11 @@ pub(crate) const MOST_ROWS: usize = 2_000_000;
 /// Texts of rows whose meaning is kept while a table is read.
 pub(crate) const MOST_KNOWN: usize = 100_000;
 
-/// A plan that rows of a table use, as a limit of the descriptor.
-pub(super) struct UsedPlan<'p> {
-    pub(super) name: Box<str>,
-    pub(super) layer: &'p PartialLimit,
-    pub(super) settled: Settled,
-    /// The number of the limit in its domain.
-    pub(super) limit: u32,
+/// A plan that rows of a table use.
+struct UsedPlan<'p> {
+    layer: &'p PartialLimit,
+    /// The limit of the descriptor with this plan, without its table.
+    limit: Limit,
 }
 
 /// A row as it is written.
@@ -40,29 +40,29 @@ struct WrittenRow<'t> {
     records: &'t Records<'t>,
     begin: Begin,
     cells: &'t ByteRecord,
-    file: Location,
+    file: &'t Place,
 }
 
 impl WrittenRow<'_> {
     /// Where a cell is.
-    fn at(&self, cell: usize) -> Location {
-        self.file.at(self.records.at(self.begin, cell))
+    fn at(&self, cell: usize) -> Place {
+        self.file.at(self.records.cell(self.begin, cell).0)
     }
 
     /// Where it begins.
-    fn begin(&self) -> Location {
-        self.file.line(self.begin.line)
+    fn begin(&self) -> Place {
+        self.file.at((self.begin.line, 1))
     }
 }
 
 /// A table that is being read.
 struct TableReading<'r, 'a, 'f> {
-    settling: &'r mut Settling<'a, 'f>,
+    builder: &'r mut Builder<'a, 'f>,
     /// The limit of the descriptor.
     base: &'r Limit,
-    /// Its layers.
-    stack: &'r Stack<'r>,
-    file: TableFile<'f>,
+    /// That of the descriptor.
+    shadow_mode: bool,
+    layers: &'r Layers<'r>,
     columns: Vec<&'static str>,
     /// The columns of values and of names.
     value: usize,
@@ -77,37 +77,39 @@ struct TableReading<'r, 'a, 'f> {
     hasher: DefaultHashBuilder,
 }
 
-/// Reads a table, and returns its rows and the plans that they use; `None` if it has no usable
-/// header, which is reported.
+/// Reads a table, and returns its rows and the limits of the plans that they use, which miss the
+/// table; `None` if it has no usable header, which is reported. `shadow_mode` is that of the
+/// descriptor.
 pub(super) fn read<'a, 'f>(
-    settling: &mut Settling<'a, 'f>,
-    (base, stack): (&Limit, &Stack<'_>),
-    file: TableFile<'f>,
-) -> Option<(Table<RowMeaning>, Vec<UsedPlan<'a>>)> {
+    builder: &mut Builder<'a, 'f>,
+    (base, shadow_mode): (&Limit, bool),
+    layers: &Layers<'_>,
+    file: &DataFile<'f>,
+) -> Option<(Table<RowMeaning>, Vec<Limit>)> {
     let mut records = Records::new(file.text);
     let mut cells = ByteRecord::new();
     let Some(begin) = records.next(&mut cells) else {
         let what = "the table is empty";
         let remedy = "write the names of its columns in the first line, such as 'value,plan'";
-        return settling.problems.fail(file.at, what, remedy);
+        return builder.problems.fail(&file.at, what, remedy);
     };
     let row = WrittenRow {
         records: &records,
         begin,
         cells: &cells,
-        file: file.at,
+        file: &file.at,
     };
-    let columns = header(settling.problems, &row)?;
+    let columns = header(builder.problems, &row)?;
     let mut reading = TableReading {
-        settling,
+        builder,
         base,
-        stack,
-        file,
+        shadow_mode,
+        layers,
         value: columns.iter().position(|&column| column == "value")?,
         name: columns.iter().position(|&column| column == "name"),
         columns,
         used: Vec::new(),
-        table: Table::new(file.name.into()),
+        table: Table::new(file.at.clone()),
         known: HashMap::new(),
         names: HashTable::new(),
         hasher: DefaultHashBuilder::default(),
@@ -118,10 +120,10 @@ pub(super) fn read<'a, 'f>(
             records: &records,
             begin,
             cells: &cells,
-            file: file.at,
+            file: &file.at,
         };
-        *reading.settling.rows += 1;
-        if *reading.settling.rows > MOST_ROWS {
+        *reading.builder.rows += 1;
+        if *reading.builder.rows > MOST_ROWS {
             let what = format!("all tables together have more than {MOST_ROWS} rows");
             reading.error(row.begin(), what, "write fewer rows, or a pattern");
             break;
@@ -132,7 +134,7 @@ pub(super) fn read<'a, 'f>(
         mut table, used, ..
     } = reading;
     table.complete();
-    Some((table, used))
+    Some((table, used.into_iter().map(|used| used.limit).collect()))
 }
 
 /// The names of the columns; `None` if there is none of values. An unknown column is one without a
@@ -169,8 +171,8 @@ fn header(problems: &Problems, row: &WrittenRow<'_>) -> Option<Vec<&'static str>
 }
 
 impl TableReading<'_, '_, '_> {
-    fn error(&mut self, at: Location, what: impl Into<String>, remedy: impl Into<String>) {
-        self.settling.problems.error(at, what, remedy);
+    fn error(&mut self, at: Place, what: impl Into<String>, remedy: impl Into<String>) {
+        self.builder.problems.error(at, what, remedy);
     }
 
     /// Reads a row. `key` is a buffer.
@@ -200,7 +202,7 @@ impl TableReading<'_, '_, '_> {
         if text.trim_ascii() != text {
             let what = "the value begins or ends with a blank, and is only found with it";
             let remedy = "remove the blank if it is not meant";
-            self.settling.problems.warning(at, what, remedy);
+            self.builder.problems.warning(&at, what, remedy);
         }
         // The value is added also if the rest is wrong, so that it is compared with all others.
         let meaning = meaning.unwrap_or_default();
@@ -230,7 +232,7 @@ impl TableReading<'_, '_, '_> {
         if let Some(known) = self.names.find(hash, is_it) {
             return Some(*known);
         }
-        let problems = self.settling.problems;
+        let problems = self.builder.problems;
         problems.accept(row.at(column), fields::checked_name(name))?;
         if self.base.replaces.iter().any(|other| **other == *name) {
             let own = quoted(name);
@@ -258,8 +260,8 @@ impl TableReading<'_, '_, '_> {
         if let Some(Some(known)) = self.known.get(&**key) {
             return Some(*known);
         }
-        let meaning = self.layer(row).and_then(|(layer, plan)| {
-            let meaning = self.settle(row, &layer, plan)?;
+        let meaning = self.layer(row).and_then(|layer| {
+            let meaning = self.resolve(row, &layer)?;
             Some(self.table.add_meaning(meaning))
         });
         if self.known.len() >= MOST_KNOWN {
@@ -269,94 +271,70 @@ impl TableReading<'_, '_, '_> {
         meaning
     }
 
-    /// What the row says as a layer, and its plan with where that is written.
-    fn layer(
-        &mut self,
-        row: &WrittenRow<'_>,
-    ) -> Option<(PartialLimit, Option<(String, Location)>)> {
-        let file = self.file.at;
+    /// What the row says as a layer.
+    fn layer(&mut self, row: &WrittenRow<'_>) -> Option<PartialLimit> {
         let mut entries = Vec::new();
         for (index, (&column, cell)) in self.columns.iter().zip(row.cells).enumerate() {
             let text = str::from_utf8(cell).unwrap_or_default().trim();
             if matches!(column, "value" | "name" | "") || text.is_empty() {
                 continue;
             }
-            let at = row.records.at(row.begin, index);
-            let node = if column == "plan" {
-                Node::of_text(at, text)
-            } else {
-                Node::of_plain(at, text)
+            let at = row.at(index);
+            let node = match column {
+                "plan" => Node::of_text(&at, text),
+                _ => Node::of_plain(&at, text),
             };
-            entries.push((Node::of_text(at, column), node));
+            entries.push((Node::of_text(&at, column), node));
         }
-        let all = Node::of_map(Position::line(row.begin.line), entries);
-        let problems = Problems::default();
-        problems.open("");
-        let read = fields::read(&problems, &all, Section::Row).and_then(|fields| {
-            let mut layer = PartialLimit::read(&problems, &fields)
-                .filter(|layer| rate::is_of_many(&problems, &fields, layer))?;
-            for (_, at) in &mut layer.places.keys {
-                *at = at.in_file_of(file);
-            }
-            let plan = fields.get("plan");
-            let plan = plan.and_then(|node| Some((node.text()?.to_owned(), file.at(node.at))));
-            Some((layer, plan))
+        let all = Node::of_map(&row.begin(), entries);
+        let problems = self.builder.problems;
+        problems.read_row(true);
+        let layer = fields::read(problems, &all, Section::Row).and_then(|fields| {
+            PartialLimit::read(problems, &fields)
+                .filter(|layer| rate::is_of_many(problems, &fields, layer))
         });
-        // Remedies for files of limits name the key in front of a value.
-        let word = |remedy: String| {
-            self.columns.iter().fold(remedy, |remedy, column| {
-                remedy.replace(&format!("'{column}: "), "'")
-            })
-        };
-        self.settling.problems.adopt(file, problems, word);
-        read
+        problems.read_row(false);
+        layer
     }
 
-    fn settle(
-        &mut self,
-        row: &WrittenRow<'_>,
-        layer: &PartialLimit,
-        plan: Option<(String, Location)>,
-    ) -> Option<RowMeaning> {
-        let base = self.base;
-        let of_plan = match plan {
-            Some((name, at)) => Some(self.used_plan(&name, at)?),
+    fn resolve(&mut self, row: &WrittenRow<'_>, layer: &PartialLimit) -> Option<RowMeaning> {
+        let of_plan = match &layer.plan {
+            Some(name) => Some(self.used_plan(name, layer.place("plan")?)?),
             None => None,
         };
         let used = of_plan.and_then(|index| self.used.get(index));
+        let limit = used.map_or(self.base, |used| &used.limit);
         let meaning = |amount| RowMeaning {
-            limit: used.map_or(base.id.limit, |used| used.limit),
+            limit: limit.id.limit,
             amount,
             shadow_mode: layer.shadow_mode,
             on_store_failure: layer.on_store_failure,
         };
-        let (amount, is_by_rows) = used.map_or((base.amount, base.is_by_rows), |used| {
-            (used.settled.amount, used.settled.is_by_rows)
-        });
-        let is_policy_of_nothing = amount.is_none() && layer.on_store_failure.is_some();
-        if layer.has_no_amount() && !is_by_rows && !is_policy_of_nothing {
+        let is_policy_of_nothing = limit.amount.is_none() && layer.on_store_failure.is_some();
+        if layer.has_no_amount() && !limit.is_by_rows && !is_policy_of_nothing {
             return Some(meaning(RowAmount::OfLimit));
         }
         // Without a plan of its own, a row has that of the descriptor.
         let of_descriptor = match used {
-            Some(_) => self.stack.own.get(..1)?,
-            None => self.stack.own,
+            Some(_) => self.layers.own.get(..1)?,
+            None => self.layers.own,
         };
         let mut own = vec![layer];
         own.extend(used.map(|used| used.layer));
         own.extend(of_descriptor);
-        let stack = self.stack.with_own(&own);
-        let settled = self.settling.settle(&stack, row.begin(), Whole::Row)?;
-        Some(meaning(RowAmount::Own(settled.amount)))
+        let layers = self.layers.with_own(&own);
+        let resolved = self.builder.complete(&layers, &row.begin(), "row")?;
+        Some(meaning(RowAmount::Own(resolved.amount)))
     }
 
     /// The index of a plan among those that rows use; `None` if it cannot be used, which is
     /// reported.
-    fn used_plan(&mut self, name: &str, at: Location) -> Option<usize> {
-        if let Some(known) = self.used.iter().position(|used| *used.name == *name) {
+    fn used_plan(&mut self, name: &str, at: &Place) -> Option<usize> {
+        let is_it = |used: &UsedPlan<'_>| used.limit.plan.as_deref() == Some(name);
+        if let Some(known) = self.used.iter().position(is_it) {
             return Some(known);
         }
-        let plan = self.settling.plan(name, at)?;
+        let plan = self.builder.plan(name, at)?;
         let layer = plan.layer.as_ref()?;
         let name_of_plan = layer.name.as_ref();
         if let Some(own) = name_of_plan.filter(|own| self.base.replaces.contains(own)) {
@@ -364,20 +342,26 @@ impl TableReading<'_, '_, '_> {
             let what =
                 format!("the limit replaces {own}, which is the name of the plan of this row");
             let remedy = "give the plan another name, or remove it from 'replaces'";
-            return self.settling.problems.fail(at, what, remedy);
+            return self.builder.problems.fail(at, what, remedy);
         }
         let mut own = vec![layer];
-        own.extend(self.stack.own.first());
-        let stack = self.stack.with_own(&own);
-        let settled = self.settling.settle(&stack, plan.at, Whole::Plan)?;
-        let limit = *self.settling.next_limit;
-        *self.settling.next_limit = limit.checked_add(1)?;
-        self.used.push(UsedPlan {
-            name: name.into(),
-            layer,
-            settled,
-            limit,
-        });
+        own.extend(self.layers.own.first());
+        let layers = self.layers.with_own(&own);
+        let resolved = match layers.rate() {
+            Ok(rate) => self.builder.resolve(&layers, rate, &plan.at)?,
+            Err(_) => Resolved::by_rows(),
+        };
+        let number = *self.builder.next_limit;
+        *self.builder.next_limit = number.checked_add(1)?;
+        let mut limit = Limit {
+            id: LimitId::new(self.base.id.domain, number),
+            plan: Some(name.into()),
+            trial: None,
+            shadow_mode: self.shadow_mode,
+            ..self.base.clone()
+        };
+        resolved.fill(&mut limit, &layers);
+        self.used.push(UsedPlan { layer, limit });
         Some(self.used.len() - 1)
     }
 }

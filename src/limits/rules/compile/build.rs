@@ -1,0 +1,492 @@
+//! Makes the limits of a domain once all its files are read: each of its layers, its trial, and its
+//! rows. Reports what is wrong with them.
+//!
+//! All files of a domain share its defaults and plans, in whatever order they are read. So no limit
+//! gets into the rules before all are read.
+//!
+//! The resolved options of a limit are the defaults of its trial, so that one rule says what applies
+//! to another algorithm or unit.
+
+use std::sync::Arc;
+
+use super::data::Data;
+use super::defaults::Defaults;
+use super::layers::{Layers, NoRate, Resolved, Terms};
+use super::options::checked_window;
+use super::partial::{LayerSource, PartialLimit};
+use super::plans::{NamedPlan, Plans};
+use super::problem::{Problems, quoted};
+use super::{Compiler, Domain, ProcessDefaults};
+use crate::core::algorithm::OptionError;
+use crate::core::time::{Rate, Unit};
+use crate::core::usage::{self, Tracking};
+use crate::limits::rules::Commit;
+use crate::limits::rules::limit::{Amount, Level, Limit, Trial};
+use crate::limits::rules::place::Place;
+use crate::limits::rules::region::RegionShare;
+
+/// A limit that waits for the defaults and the plans of its domain.
+pub(super) struct PendingLimit {
+    /// All of it but what its layers say.
+    pub(super) limit: Limit,
+    /// Its `rate_limit`.
+    pub(super) written: PartialLimit,
+    pub(super) table: Option<PendingTable>,
+    /// What the overlay and the defaults of the process add, the strongest first.
+    pub(super) added: Vec<Arc<PartialLimit>>,
+}
+
+/// The table that a descriptor names.
+pub(super) struct PendingTable {
+    /// Its name in the file that names it.
+    pub(super) name: Box<str>,
+    /// The index of the entry whose value picks the row.
+    pub(super) level: usize,
+    /// There is a `rate_limit` too, for values without a row.
+    pub(super) has_default: bool,
+    /// Where it is named.
+    pub(super) at: Place,
+}
+
+/// Makes the limits of the domain, and returns it without its tree. A limit whose options make no
+/// algorithm is reported, and is not in it.
+pub(super) fn build(
+    compiler: &mut Compiler<'_>,
+    domain: &mut Domain,
+    process: &ProcessDefaults,
+) -> crate::limits::rules::Domain {
+    let mut built = crate::limits::rules::Domain {
+        name: domain.name.clone(),
+        commit: domain
+            .commit
+            .as_ref()
+            .map_or(process.commit, |(commit, _)| *commit),
+        on_store_failure: domain.defaults.on_store_failure(),
+        region: process.region.clone(),
+        ..Default::default()
+    };
+    // Wrong defaults are reported. Without them, errors of the limits would be guesses.
+    if domain.defaults.is_invalid {
+        return built;
+    }
+    let mut builder = Builder {
+        problems: compiler.problems,
+        data: &compiler.data,
+        rows: &mut compiler.rows,
+        defaults: &domain.defaults,
+        plans: &domain.plans,
+        process,
+        terms: Terms {
+            share: process.region_share,
+            calendar_months: process.calendar_months,
+            commit: built.commit,
+            declares_commit: domain.commit.is_some(),
+        },
+        next_limit: &mut domain.next_limit,
+    };
+    let defaults = domain.defaults.layer.iter().chain(compiler.overlay.base());
+    let defaults: Vec<_> = defaults.cloned().collect();
+    let of_domain = Layers {
+        own: &[],
+        below: &defaults,
+        ends_with_value: false,
+    };
+    let Some(share) = builder.share(&of_domain, &domain.first) else {
+        return built;
+    };
+    built.share = share;
+    let mut of_plans = Vec::new();
+    for pending in domain.pending.drain(..) {
+        if let Some((limit, more)) = builder.limits(pending) {
+            built.limits.push(limit);
+            of_plans.extend(more);
+        }
+    }
+    built.limits.extend(of_plans);
+    if !domain.replaced.is_empty() {
+        for limit in &built.limits {
+            domain.names.extend(limit.name.clone());
+            let of_rows = limit
+                .own_table()
+                .into_iter()
+                .flat_map(|table| table.rows.names());
+            domain.names.extend(of_rows.map(Box::from));
+        }
+    }
+    built
+}
+
+/// What the limits of a domain are made with.
+pub(super) struct Builder<'a, 'f> {
+    pub(super) problems: &'a Problems,
+    pub(super) data: &'a Data<'f>,
+    /// Rows of all tables so far.
+    pub(super) rows: &'a mut usize,
+    defaults: &'a Defaults,
+    plans: &'a Plans,
+    process: &'a ProcessDefaults,
+    /// With the share of the process.
+    terms: Terms,
+    /// The number of the domain's next limit.
+    pub(super) next_limit: &'a mut u32,
+}
+
+impl<'a> Builder<'a, '_> {
+    /// A limit with `track_usage`, or its trial.
+    fn tracking(&self, settings: usage::Settings, limit: &Limit, is_trial: bool) -> Arc<Tracking> {
+        let levels = limit.levels.iter();
+        let levels = levels.map(|level| (level.key.clone(), level.value.clone()));
+        Arc::new(Tracking {
+            settings,
+            domain: limit.domain.clone(),
+            levels: levels.collect(),
+            is_trial,
+            is_in_slot_of_domain: self.terms.commit == Commit::AllOrNone,
+        })
+    }
+
+    /// The limit of a descriptor: that of its `rate_limit` or, in its place, of rows without a
+    /// plan; and those of the plans that rows use.
+    fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
+        let PendingLimit {
+            mut limit,
+            written,
+            table,
+            mut added,
+        } = pending;
+        added.extend(self.defaults.layer.clone());
+        let mut own = vec![&written];
+        if let Some(name) = &written.plan {
+            own.push(self.plan(name, written.place("plan")?)?.layer.as_ref()?);
+        }
+        let at = &written.places.at;
+        if written.is_concurrency() && (written.plan.is_some() || table.is_some()) {
+            let what = "a concurrency limit has no table and no plan";
+            let remedy = "write the number in 'rate_limit', or another 'algorithm'";
+            return self.problems.fail(at, what, remedy);
+        }
+        let layers = Layers {
+            own: &own,
+            below: &added,
+            ends_with_value: limit.levels.last().is_some_and(Level::is_one_value),
+        };
+        let mut resolved = match (&table, layers.rate()) {
+            (Some(table), _) if !table.has_default => Resolved::by_rows(),
+            // Rows may stand above it.
+            (Some(_), Err(NoRate::BesideUnlimited(..))) => self.resolve(&layers, None, at)?,
+            _ => self.complete(&layers, at, "rate_limit")?,
+        };
+        if resolved.amount.is_none() && table.is_some() {
+            resolved.usage = match layers.usage() {
+                Ok(usage) => usage,
+                Err(error) => {
+                    self.report(&layers, at, &error);
+                    return None;
+                }
+            };
+        }
+        let trial = self.trial(&layers, &resolved, at);
+        if let Some(at) = layers.place("lease")
+            && trial.is_some()
+            && resolved.amount.is_some_and(|amount| amount.lease)
+        {
+            let what = "'lease' saves nothing beside 'trial', which asks the store for each hit";
+            let remedy = "remove 'trial' once it has told enough, or 'lease'";
+            self.problems.warning(at, what, remedy);
+        }
+        limit.trial = trial.and_then(|trial| {
+            let usage = trial.usage.map(|usage| self.tracking(usage, &limit, true));
+            let amount = trial.amount?;
+            Some(Box::new(Trial { amount, usage }))
+        });
+        limit.usage = resolved
+            .usage
+            .map(|usage| self.tracking(usage, &limit, false));
+        let shadow_mode = limit.shadow_mode;
+        resolved.fill(&mut limit, &layers);
+        if table.is_none() && written.plan.is_none() && limit.is_unlimited() {
+            limit.on_store_failure = None;
+        }
+        match table {
+            Some(table) => self.with_rows(limit, shadow_mode, &layers, &table),
+            None => Some((limit, Vec::new())),
+        }
+    }
+
+    /// What a limit tries: what it writes or, without that, what the overlay says, which is left out
+    /// where it makes no trial. `None` if it tries nothing, or with an error if what it writes makes
+    /// no trial.
+    fn trial(&mut self, layers: &Layers<'_>, real: &Resolved, at: &Place) -> Option<Resolved> {
+        let (layer, trial) = layers.find(|layer| Some((layer, layer.trial.as_deref()?)))?;
+        let source = layer
+            .source
+            .name()
+            .map(|source| (at.clone(), source.into()));
+        self.problems.warn_only(source);
+        let resolved = self.resolve_trial(trial, layers, real);
+        self.problems.warn_only(None);
+        resolved
+    }
+
+    /// What a trial does not write is the real limit's, as far as that has a meaning for the
+    /// algorithm and the unit of the trial. Where the limit is unlimited, it is that of the domain.
+    fn resolve_trial(
+        &mut self,
+        trial: &PartialLimit,
+        layers: &Layers<'_>,
+        real: &Resolved,
+    ) -> Option<Resolved> {
+        let at = &trial.places.at;
+        let has_holders = |amount: Amount| amount.algorithm.has_holders();
+        if trial.is_concurrency() || real.amount.is_some_and(has_holders) {
+            let what =
+                "a concurrency limit has no trial: its requests take places and give them back";
+            let remedy = "remove 'trial', or write another 'algorithm' for both";
+            return self.problems.fail(at, what, remedy);
+        }
+        if let Some(at) = trial.place("lease") {
+            let what = "a trial has no 'lease': the store is asked for each of its hits";
+            return self.problems.fail(at, what, "remove 'lease'");
+        }
+        let Some(amount) = &real.amount else {
+            let missing = [
+                ("requests_per_unit", trial.requests_per_unit.is_none()),
+                ("unit", trial.unit.is_none()),
+            ];
+            for (key, _) in missing.iter().filter(|(_, is_missing)| *is_missing) {
+                let what =
+                    format!("the trial has no '{key}', and the limit beside it is unlimited");
+                let remedy = format!("write '{key}: ' in the trial");
+                self.problems.error(at, what, remedy);
+            }
+            trial.requests_per_unit.and(trial.unit)?;
+            let own = [trial, *layers.own.first()?];
+            return self.complete(&layers.with_own(&own), at, "rate_limit");
+        };
+        let real_layer = Arc::new(PartialLimit {
+            region_shares: layers.region_shares().map(|(_, shares)| Arc::clone(shares)),
+            ..PartialLimit::of(&amount.whole_rate(), &real.options)
+        });
+        let layers = Layers {
+            own: &[trial],
+            below: &[real_layer],
+            ends_with_value: false,
+        };
+        let mut resolved = self.complete(&layers, at, "rate_limit")?;
+        if resolved.amount == real.amount {
+            let what =
+                "the trial is the same as the limit, so that it counts what the limit counts";
+            let remedy = "write another 'requests_per_unit' in the trial, or remove 'trial'";
+            self.problems.warning(at, what, remedy);
+        }
+        if let Some(amount) = &mut resolved.amount {
+            amount.lease = false;
+        }
+        resolved.usage = real.usage;
+        Some(resolved)
+    }
+
+    /// The plan of that name. An error if there is none, unless plans are wrong anyway.
+    pub(super) fn plan(&self, name: &str, at: &Place) -> Option<&'a NamedPlan> {
+        let plan = self.plans.find(name);
+        if self.plans.is_invalid {
+            return plan.ok();
+        }
+        self.problems.accept(at, plan)
+    }
+
+    /// Resolves the layers of a `row` or a `rate_limit`, which have to say all of a limit; `None` if
+    /// they make none, which is reported.
+    pub(super) fn complete(
+        &mut self,
+        layers: &Layers<'_>,
+        at: &Place,
+        whose: &str,
+    ) -> Option<Resolved> {
+        let (at, what, remedy) = match layers.rate() {
+            Ok(rate) => return self.resolve(layers, rate, at),
+            Err(NoRate::Missing(key)) => (
+                at,
+                format!("the {whose} has no '{key}', and neither has its plan or the descriptor"),
+                format!("write '{key}' here, in a plan or in 'rate_limit'"),
+            ),
+            Err(NoRate::BesideUnlimited(key, key_at)) => {
+                let (own, below) = match (whose, key_at) {
+                    ("rate_limit", _) => (whose, "its plan is"),
+                    (_, Some(_)) => (whose, "its plan or the rate_limit is"),
+                    (_, None) => ("plan of the row", "the rate_limit is"),
+                };
+                let what = format!(
+                    "the {own} has '{key}' and no 'requests_per_unit', and {below} unlimited"
+                );
+                let remedy = format!("write 'requests_per_unit' for a limit, or remove '{key}'");
+                (key_at.unwrap_or(at), what, remedy)
+            }
+        };
+        self.problems.fail(at, what, remedy)
+    }
+
+    /// Resolves layers with this rate; `None` is unlimited. A layer from outside of the files that
+    /// makes no algorithm of this limit is left out: its author did not have this limit in mind, and
+    /// no limit would be worse.
+    pub(super) fn resolve(
+        &mut self,
+        layers: &Layers<'_>,
+        rate: Option<Rate>,
+        at: &Place,
+    ) -> Option<Resolved> {
+        let Some(rate) = rate else {
+            self.warn_of_unlimited(layers, at);
+            return Some(Resolved::default());
+        };
+        if rate.unit != Unit::None {
+            self.problems.accept(at, checked_window(&rate))?;
+        }
+        let rate = self.multiplied(layers, rate, at);
+        let terms = Terms {
+            share: self.share(layers, at)?,
+            ..self.terms
+        };
+        for left_out in 0..=layers.below.len() {
+            let rest = Layers {
+                below: &layers.below[left_out..],
+                ..*layers
+            };
+            let errors = match rest.resolve(rate, &terms) {
+                Ok(resolved) => {
+                    self.warn_of_anchor(layers, &rate, at);
+                    let burst = resolved.options.burst.unwrap_or(0);
+                    self.warn_of_ones(layers, ("requests_per_unit", rate.requests_per_unit), at);
+                    self.warn_of_ones(layers, ("burst", burst), at);
+                    return Some(resolved);
+                }
+                Err(errors) => errors,
+            };
+            let source = rest.below.first().and_then(|layer| layer.source.name());
+            let Some(source) = source else {
+                for error in &errors {
+                    self.report(layers, at, error);
+                }
+                return None;
+            };
+            if let Some(error) = errors.first() {
+                let what = format!("{}: {source} is not used for this limit", error.what);
+                self.problems.warning(at, what, error.remedy.as_str());
+            }
+        }
+        None
+    }
+
+    /// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.
+    fn multiplied(&self, layers: &Layers<'_>, rate: Rate, at: &Place) -> Rate {
+        let of_overlay = layers
+            .below
+            .iter()
+            .find_map(|layer| Some((layer.unit_multiplier?, layer.source.name()?)));
+        // A trial has a unit of its own.
+        let is_trial = layers.own.len() > 1;
+        let Some((unit_multiplier, source)) = of_overlay.filter(|_| !is_trial) else {
+            return rate;
+        };
+        let multiplied = Rate {
+            unit_multiplier,
+            ..rate
+        };
+        let mut for_limit = layers
+            .below
+            .iter()
+            .filter(|layer| matches!(layer.source, LayerSource::Overlay(_)));
+        let (what, remedy) = if for_limit.any(|layer| layer.has_calendar()) {
+            let what = format!(
+                "the limit has 'period: calendar': the 'unit_multiplier' of {source} is not used \
+                 for this limit"
+            );
+            (what, "remove it, or remove 'period'")
+        } else if let Err((what, remedy)) = checked_window(&multiplied) {
+            let what = format!("{what}: {source} is not used for this limit");
+            (what, remedy)
+        } else {
+            return multiplied;
+        };
+        self.problems.warning(at, what, remedy);
+        rate
+    }
+
+    /// The share of this region; `None`, with an error, if the shares of the limit give it none.
+    fn share(&self, layers: &Layers<'_>, at: &Place) -> Option<RegionShare> {
+        let Some((layer, shares)) = layers.region_shares() else {
+            return Some(self.process.region_share);
+        };
+        let share = match &self.process.region {
+            Some(region) => shares.of_region(region).ok_or_else(|| {
+                let what = format!("the region {} has no share", quoted(region));
+                (what, "add it to 'region_shares', or correct REGION")
+            }),
+            None => {
+                let what = "the limit is divided by 'region_shares', and REGION is not set";
+                Err((what.to_owned(), "write the name of this region in REGION"))
+            }
+        };
+        let at = layer.place("region_shares").unwrap_or(at);
+        self.problems.accept(at, share)
+    }
+
+    /// Warns of a number of which a share is 1 only because it would be 0.
+    fn warn_of_ones(&self, layers: &Layers<'_>, number: (&str, u64), at: &Place) {
+        let (key, amount) = number;
+        let map = layers.region_shares();
+        let mut shares = vec![self.process.region_share];
+        map.inspect(|(_, map)| shares = map.0.iter().map(|(_, share)| *share).collect());
+        if shares.iter().any(|share| share.is_raised_to_one(amount)) {
+            let sum: u64 = shares.iter().map(|share| share.of(amount)).sum();
+            let sum = map.map_or("1 each".to_owned(), |_| format!("{sum} together"));
+            let what = format!("a share of {amount} is below 1 and is 1: the regions admit {sum}");
+            let remedy = "write a larger number, or larger shares";
+            let at = layers.place(key).unwrap_or(at);
+            self.problems.warning(at, what, remedy);
+        }
+    }
+
+    fn warn_of_anchor(&self, layers: &Layers<'_>, rate: &Rate, at: &Place) {
+        let has_anchor = |layer: &&&PartialLimit| layer.options.anchor.is_some();
+        let own = layers.own.iter().find(has_anchor);
+        if own.is_some_and(|layer| layer.options.has_idle_anchor(rate)) {
+            let at = layers.place("anchor").unwrap_or(at);
+            let what = "'anchor' changes nothing: a day begins at midnight on every date";
+            let remedy = "write a time of day, such as 2026-03-31T06:00, or remove it";
+            self.problems.warning(at, what, remedy);
+        }
+    }
+
+    /// Nothing asks a store about an unlimited limit, so that it has no options.
+    fn warn_of_unlimited(&self, layers: &Layers<'_>, at: &Place) {
+        if layers.all().any(|layer| layer.trial.is_some()) {
+            return;
+        }
+        let is_unused = |layer: &&Arc<PartialLimit>| {
+            matches!(layer.source, LayerSource::Overlay(_)) && layer.has_options()
+        };
+        for source in layers.below.iter().filter(is_unused) {
+            let what = format!(
+                "an unlimited limit has no options: {} is not used for this limit",
+                source.source.name().unwrap_or_default()
+            );
+            self.problems
+                .warning(at, what, "remove them, or set an amount");
+        }
+    }
+
+    fn report(&self, layers: &Layers<'_>, at: &Place, error: &OptionError) {
+        let mut what = error.what.clone();
+        let place = layers.place(error.option);
+        let of_default = layers
+            .below
+            .iter()
+            .find_map(|layer| layer.place(error.option));
+        if let (None, Some(default)) = (place, of_default) {
+            what += &format!(" ('{}' is the default in {default})", error.option);
+        }
+        self.problems
+            .error(place.unwrap_or(at), what, error.remedy.as_str());
+    }
+}
