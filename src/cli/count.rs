@@ -43,8 +43,8 @@ fn report(count: &Count) -> String {
         .map(|refused| format!(", over the limit {}", grouped(refused)));
     let text = format!(
         "{} of {}\n  hits     {}{}\n  from     {}\n  to       {}\n",
-        print::row(&count.entries, Some(&count.subject)),
-        OneLine(&count.limit),
+        print::row(&count.of.entries, Some(&count.of.subject)),
+        OneLine(&count.of.limit),
         grouped(count.hits),
         refused.unwrap_or_default(),
         instant(count.from),

@@ -134,7 +134,7 @@ fn message(explain: &Explain) -> anyhow::Result<Vec<u8>> {
 
 /// A request of the subject with this name.
 fn exact(name: &str) -> Result<(String, RateLimitDescriptor), String> {
-    let subject = Subject::read(name).map_err(|error| error.to_string())?;
+    let subject = name.parse::<Subject>().map_err(|error| error.to_string())?;
     let ask = subject.one_of().map_err(|why| format!("subject: {why}"))?;
     let domain = String::from_utf8(ask.domain.to_vec())
         .map_err(|_| "subject: its domain is no UTF-8".to_owned())?;

@@ -221,8 +221,12 @@ pub(super) fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow
 pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
     let sought = match (&undo.subject, &undo.domain) {
         (Some(name), _) => Some(
-            order_of(&Subject::read(name).map_err(|error| UsageError(error.to_string()))?)
-                .map_err(|error| UsageError(error.error))?,
+            order_of(
+                &name
+                    .parse::<Subject>()
+                    .map_err(|error| UsageError(error.to_string()))?,
+            )
+            .map_err(|error| UsageError(error.error))?,
         ),
         (None, Some(domain)) => Some((domain.clone(), entries(&undo.which)?)),
         (None, None) => None,

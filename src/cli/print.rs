@@ -63,7 +63,7 @@ pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
     let is_text = |entry: &Entry<'_>| {
         str::from_utf8(entry.key).is_ok() && str::from_utf8(entry.value).is_ok()
     };
-    match subject.map(|name| (name, Subject::read(name))) {
+    match subject.map(|name| (name, name.parse::<Subject>())) {
         Some((name, Ok(subject)))
             if !subject
                 .exact()
@@ -71,7 +71,7 @@ pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
         {
             shell_word(&format!("--subject={name}")).into_owned()
         }
-        _ => words(entries.iter().map(EntryText::written)),
+        _ => words(entries.iter().map(EntryText::to_string)),
     }
 }
 

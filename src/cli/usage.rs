@@ -115,7 +115,7 @@ impl SubjectArgs {
         for Entry { key, value } in entries() {
             if key.contains(&b'=') || str::from_utf8(value).is_err() {
                 // Only a name can say it.
-                let name = key::name_of(domain.as_bytes(), entries());
+                let name = key::Subject::new(domain.as_bytes(), entries()).to_string();
                 return Ok(vec![("subject", Some(name))]);
             }
             let entry = [key, b"=", value].concat();
@@ -150,9 +150,10 @@ async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Top> {
 }
 
 fn report(usage: &Usage) -> String {
-    let row = print::row(&usage.entries, Some(&usage.subject));
-    let of = if usage.trial { "the trial of " } else { "" };
-    let mut text = format!("{row} of {of}{}\n", OneLine(&usage.limit));
+    let subject = &usage.of;
+    let row = print::row(&subject.entries, Some(&subject.subject));
+    let of = if subject.trial { "the trial of " } else { "" };
+    let mut text = format!("{row} of {of}{}\n", OneLine(&subject.limit));
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
         return text + "  not seen, or not since its record expired\n";
     };

@@ -10,6 +10,7 @@
 pub mod access;
 pub mod decisions;
 pub mod explain;
+mod inspector;
 pub(crate) mod known;
 pub mod limits;
 mod openapi;
@@ -36,9 +37,9 @@ use tokio::sync::Semaphore;
 
 use self::access::Caller;
 pub use self::access::{Access, Tokens};
+pub use self::inspector::Inspector;
 use self::query::Query;
 use self::reply::{Failure, json};
-use self::routes::Operation;
 use crate::limiter::outages::UnderWay;
 use crate::live::Live;
 use crate::live::overrides::Registry;
@@ -49,7 +50,6 @@ use crate::observe::health::Health;
 use crate::observe::history::History;
 use crate::observe::metrics::Metrics;
 use crate::observe::subjects::Subjects;
-use crate::service::rls::Rls;
 use crate::store::Usage;
 use crate::store::redis::Deployment;
 
@@ -75,8 +75,8 @@ pub struct Parts {
     pub subjects: Arc<Subjects>,
     /// The status of the process.
     pub health: Health,
-    /// The request path, to look at limits without counting.
-    pub rls: Arc<Rls>,
+    /// Looks at limits, and resets counters.
+    pub inspector: Inspector,
     /// The Redis deployments by name; none for the memory store.
     pub deployments: Vec<(&'static str, Arc<Deployment>)>,
     /// The usage of subjects.
@@ -89,12 +89,13 @@ pub struct Parts {
     pub outage: UnderWay,
     /// When the process started.
     pub started_at: Timestamp,
+    /// Who may call.
+    pub access: Access,
 }
 
 /// The API of one process.
 pub struct Api {
     parts: Arc<Parts>,
-    access: Access,
     permits: Semaphore,
     unanswered: Unfinished,
 }
@@ -102,7 +103,7 @@ pub struct Api {
 impl fmt::Debug for Api {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Api")
-            .field("access", &self.access)
+            .field("access", &self.parts.access)
             .finish_non_exhaustive()
     }
 }
@@ -111,12 +112,11 @@ impl Api {
     /// The path under which all calls of the API are.
     pub const PREFIX: &'static str = "/api/";
 
-    /// An API that shows `parts` to those whom `access` lets in.
+    /// An API that shows `parts` to those whom their `access` lets in.
     #[must_use]
-    pub fn new(parts: Parts, access: Access) -> Self {
+    pub fn new(parts: Parts) -> Self {
         Self {
             parts: Arc::new(parts),
-            access,
             permits: Semaphore::new(MAX_AT_A_TIME),
             unanswered: Unfinished::new(MAX_UNANSWERED_BYTES),
         }
@@ -131,7 +131,7 @@ impl Api {
     /// Answers one request below [`Api::PREFIX`].
     pub async fn answer(&self, request: Request<Incoming>) -> Page {
         let found = routes::find(request.method(), request.uri().path());
-        let found = match found {
+        let ((_, _, need, handler), id) = match found {
             Ok(found) => found,
             Err(None) => {
                 return Failure::not_found("no such call; /api/v1/openapi.json lists them").into();
@@ -143,11 +143,11 @@ impl Api {
                 );
             }
         };
-        let caller = match self.access.caller(request.headers(), found.need).await {
+        let caller = match self.parts.access.caller(request.headers(), *need).await {
             Ok(caller) => caller,
             Err(failure) => return failure.into(),
         };
-        let (operation, id) = (found.operation, found.id.to_owned());
+        let id = id.to_owned();
         let charge = self.unanswered.charge(0);
         let answer = charge.unless_oldest(async {
             let (head, body) = request.into_parts();
@@ -163,7 +163,9 @@ impl Api {
                 body,
                 caller,
             };
-            Ok(self.run(operation, call).await.unwrap_or_else(Page::from))
+            handler(Arc::clone(&self.parts), call)
+                .await
+                .map_err(Page::from)
         });
         match Box::pin(answer).await {
             Some(Ok(page) | Err(page)) => page,
@@ -171,27 +173,6 @@ impl Api {
                 "too many requests are unanswered, and this one was the oldest; try again",
             )
             .into(),
-        }
-    }
-
-    async fn run(&self, operation: Operation, call: Call) -> Result<Page, Failure> {
-        let parts = Arc::clone(&self.parts);
-        match operation {
-            Operation::OpenApi => Ok(openapi::page()),
-            Operation::Status => Ok(json(&status::report(&parts, &self.access, &call.caller))),
-            Operation::Limits => blocking(move || limits::page(&parts, &call.query)).await,
-            Operation::Decisions => blocking(move || decisions::report(&parts, &call.query)).await,
-            Operation::History => Ok(json(&parts.history.read())),
-            Operation::Usage => Ok(json(&usage::subject(&parts, &call.query).await?)),
-            Operation::UsageTop => Ok(json(&usage::top(&parts, &call.query).await?)),
-            Operation::Count => Ok(json(&usage::count(&parts, &call.query).await?)),
-            Operation::Top => blocking(move || top::report(&parts, &call.query)).await,
-            Operation::Unmatched => blocking(move || unmatched::report(&parts, &call.query)).await,
-            Operation::Overrides => blocking(move || overrides::list(&parts, &call.query)).await,
-            Operation::SetOverride => overrides::set(&parts, &call).await,
-            Operation::RemoveOverride => overrides::remove(&parts, &call).await,
-            Operation::Reset => overrides::reset(&parts, &call).await,
-            Operation::Explain => explain::running(&parts, call).await,
         }
     }
 }
@@ -226,7 +207,7 @@ impl Call {
 }
 
 /// Makes an answer on a thread of lower priority, because it may take long.
-async fn blocking<T: Serialize + Send + 'static>(
+async fn blocking<T: Serialize>(
     make: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<Page, Failure> {
     let made = tokio::task::spawn_blocking(move || make().map(|answer| json(&answer))).await;

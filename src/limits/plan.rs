@@ -18,7 +18,9 @@ pub use all_or_none::AllOrNone;
 pub use checks::{Changes, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::Explanation;
 pub use outcome::{By, Outcome, Outcomes};
-pub(crate) use subject::{NoPlan, ask as ask_of};
+pub(crate) use subject::NoPlan;
+#[cfg(test)]
+pub(crate) use subject::ask as ask_of;
 
 use std::num::NonZeroU64;
 use std::ops::Range;

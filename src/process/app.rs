@@ -31,9 +31,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
 
-use crate::desk::admin::{self, Access, Api};
+use crate::desk::admin::{self, Access, Api, Inspector};
 use crate::desk::debug;
-use crate::limiter::outages;
+use crate::limiter::{Limiter, outages};
 use crate::limits::rules::compile::Problem;
 use crate::live::Live;
 use crate::live::overrides::Registry;
@@ -147,8 +147,9 @@ async fn run(
     let debug = open_debug(&settings);
 
     let (stop, stopping) = watch::channel(false);
-    let rls = Arc::new(new_rls(Core(settings.workers)));
-    let pages = shared.pages(budget.unfinished.clone(), Arc::clone(&rls));
+    let rls = new_rls(Core(settings.workers));
+    let limiter = rls.limiter().clone();
+    let pages = shared.pages(budget.unfinished.clone(), Arc::new(rls));
     let entrance = entrance(&settings, &workers, &budget, &shared.metrics)?;
     shared.start_overrides().await;
     let metrics = &shared.metrics;
@@ -162,7 +163,7 @@ async fn run(
         tokio::spawn(http::serve(at, pages, stopping.clone()));
     }
     if let Some(at) = debug {
-        let pages = shared.debug_pages(&settings, ip_of(&at), rls);
+        let pages = shared.debug_pages(&settings, ip_of(&at), limiter);
         tokio::spawn(http::serve(at, pages, stopping.clone()));
     }
     shared.start_background(limits, conditions);
@@ -350,14 +351,18 @@ impl Shared {
     }
 
     /// The pages of the debug port at an address, with the admin API.
-    fn debug_pages(&self, settings: &Settings, ip: IpAddr, rls: Arc<Rls>) -> debug::Pages {
+    fn debug_pages(&self, settings: &Settings, ip: IpAddr, limiter: Limiter) -> debug::Pages {
         let deployments = self.stores.deployments().into_iter();
         let parts = admin::Parts {
             live: Arc::clone(&self.live),
             metrics: Arc::clone(&self.metrics),
             subjects: Arc::clone(&self.subjects),
             health: self.health.clone(),
-            rls,
+            inspector: Inspector {
+                live: Arc::clone(&self.live),
+                limiter,
+                options: settings.rls.plan.clone(),
+            },
             usage: self.stores.usage(),
             overrides: Arc::clone(&self.overrides),
             deployments: deployments
@@ -366,8 +371,9 @@ impl Shared {
             history: Arc::clone(&self.history),
             outage: self.outage.clone(),
             started_at: self.started_at,
+            access: Access::new(ip, settings.admin_tokens.clone()),
         };
-        let api = Api::new(parts, Access::new(ip, settings.admin_tokens.clone()));
+        let api = Api::new(parts);
         let (live, metrics) = (Arc::clone(&self.live), Arc::clone(&self.metrics));
         debug::Pages::new(Guard::new(ip), live, metrics, api)
     }

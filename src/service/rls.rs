@@ -18,10 +18,8 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Request, Response, Status};
 
 use crate::core::ask::Ask;
-use crate::core::verdict::{Decisions, StoreError};
 use crate::limiter::{Begun, Limiter};
-use crate::limits::plan::key::Subject;
-use crate::limits::plan::{self, Checks, NoPlan, Plan};
+use crate::limits::plan::{self, Plan};
 use crate::live::Live;
 use crate::observe::metrics::{Core, ErrorCause, Metrics};
 use crate::observe::subjects::Subjects;
@@ -83,6 +81,12 @@ impl Rls {
             core,
             options,
         }
+    }
+
+    /// The limiter, whose clones share its connections.
+    #[must_use]
+    pub const fn limiter(&self) -> &Limiter {
+        &self.limiter
     }
 
     /// Answers one encoded request, and counts it if it fails.
@@ -153,86 +157,6 @@ impl Rls {
     fn failed(&self, cause: ErrorCause, status: Status) -> Status {
         self.metrics.request_failed(self.core, cause);
         status
-    }
-
-    /// The plan of an ask whose descriptors look, and what its limits and its trials have left;
-    /// `None` before there are rules. Counts nothing, also not in metrics.
-    pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions)> {
-        let live = self.live.load()?;
-        let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
-        let decisions = self.look_at(&plan.checks).await;
-        Some((plan, decisions))
-    }
-
-    /// What the limits and the trials of these checks have left. The checks look.
-    pub async fn look_at(&self, checks: &Arc<Checks>) -> Decisions {
-        let span = TraceSpan::default();
-        self.limiter.decide(checks, None, &span).await
-    }
-
-    /// The hits that this process has drawn ahead for a check and still holds.
-    #[must_use]
-    pub fn held(&self, plan: &Plan, check: plan::CheckIndex) -> u64 {
-        self.limiter.held(&plan.checks, check)
-    }
-
-    /// The plan of an ask, which is not decided; `None` before there are rules. Of the overrides
-    /// only raises apply: what is blocked or exempt has a counter too.
-    pub fn plan(&self, ask: &Ask<'_>) -> Option<Plan> {
-        let live = self.live.load()?;
-        let raises = live.overrides().map(|overrides| overrides.for_hits(-1));
-        Some(Plan::with_overrides(
-            &live.rules,
-            raises,
-            ask,
-            &self.options.plan,
-        ))
-    }
-
-    /// The plan of a subject that is named, without overrides; `None` before there are rules.
-    /// `limit` is the path of its limit, where it is known.
-    pub(crate) fn plan_of(
-        &self,
-        subject: &Subject,
-        limit: Option<&str>,
-    ) -> Option<Result<Plan, NoPlan>> {
-        Some(Plan::of_subject(
-            &self.live.load()?.rules,
-            subject,
-            limit,
-            &self.options.plan,
-        ))
-    }
-
-    /// Lets the counter of a check or of a trial of `plan` start from zero. Returns whether the store
-    /// had a counter.
-    ///
-    /// # Errors
-    /// The store did not do it, or perhaps it did.
-    pub async fn reset_counter(
-        &self,
-        plan: &Plan,
-        check: plan::CheckIndex,
-    ) -> Result<bool, StoreError> {
-        self.limiter.reset(&plan.checks, check, &plan.checks).await
-    }
-
-    /// Lets the counter of the only descriptor of `ask` start from zero. Returns its plan without
-    /// overrides, and whether the store had a counter (`None`: nothing is counted); `None` before
-    /// there are rules.
-    pub async fn reset(&self, ask: &Ask<'_>) -> Option<(Plan, Option<Result<bool, StoreError>>)> {
-        let live = self.live.load()?;
-        let plan = Plan::new(&live.rules, ask, &self.options.plan);
-        let raised = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
-        let existed = match plan.checks.indices().first().copied() {
-            Some(index) => Some(
-                self.limiter
-                    .reset(&plan.checks, index, &raised.checks)
-                    .await,
-            ),
-            None => None,
-        };
-        Some((plan, existed))
     }
 }
 

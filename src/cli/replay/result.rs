@@ -8,7 +8,7 @@ use super::tally::{LimitTally, Listed, MAX_LISTED, Series, Tally, Top};
 use super::trace::BadRows;
 use crate::cli::print;
 use crate::core::time::people::{self, counted, grouped};
-use crate::limits::plan::key::{self, EntryText};
+use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitId};
@@ -198,11 +198,11 @@ impl LimitOutcome {
 
 fn listed(top: &Top) -> Vec<SubjectCount> {
     let subject = |one: &Listed| {
-        let parts = key::read(&one.key);
+        let subject = Subject::of_key(&one.key);
         SubjectCount {
-            subject: key::name(&one.key),
-            domain: parts.domain,
-            entries: parts.entries,
+            subject: subject.to_string(),
+            domain: subject.domain.to_string(),
+            entries: subject.texts(),
             count: one.count,
         }
     };

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::engine::Decided;
 use crate::core::ask::Ask;
 use crate::core::time::{Micros, Span, people};
-use crate::limits::plan::key::name_of;
+use crate::limits::plan::key::Subject;
 use crate::limits::plan::{By, Outcome, Outcomes};
 use crate::limits::rules::limit::LimitId;
 
@@ -290,7 +290,7 @@ impl Unmatched {
         if let Some((_, (count, example))) = self.kinds.of((ask.domain, keys)) {
             *count += 1;
             if *count == 1 {
-                *example = name_of(ask.domain, entries.iter().copied());
+                *example = Subject::new(ask.domain, entries.iter().copied()).to_string();
             }
         }
     }

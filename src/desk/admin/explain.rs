@@ -6,6 +6,8 @@
 //! branches of a level and 4,000 of a request: on the control thread one of a large level stopped
 //! health checks and new connections.
 
+mod reason;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,24 +15,22 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::reason::list;
+use self::reason::{Reason, ReasonNow, UnknownDomain, field, one_line};
 use super::reply::Failure;
-use super::{Call, Parts, blocking, known, subject};
+use super::{Call, Parts, blocking, subject};
 use crate::core::ask::{Ask, Entry};
-use crate::core::time::people;
 use crate::core::verdict::{Decision, Decisions};
-use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
-use crate::limits::plan::{By, Check, CheckIndex, Explanation, Fate, Outcomes, Plan, Slot, key};
-use crate::limits::rules::compile::OneLine;
+use crate::limits::overrides::{InForce, RateRecord, Record};
+use crate::limits::plan::key::Subject;
+use crate::limits::plan::{By, Check, Fate, Outcomes, Plan};
 use crate::limits::rules::limit::{LimitInForce, Scale};
-use crate::limits::rules::trace::{self, End, How, Named, Trace, WhyNot};
+use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
 use crate::net::http::responses::Page;
 use crate::service::pages::json;
 use crate::service::rls::decode::decode;
 use crate::store::redis::error;
-
-/// Domains that are named where the domain of a request is unknown.
-const MAX_DOMAINS: usize = 20;
 
 /// What is said of a request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -151,7 +151,7 @@ pub struct State {
 /// # Errors
 /// 400: the body is no request, or the values of the subject are not known. 503: there are no rules
 /// yet.
-pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Failure> {
+pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> {
     let asked = match call.query.get("subject") {
         Some(_) if !call.body.is_empty() => {
             return Err(Failure::bad_request(
@@ -161,28 +161,25 @@ pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Fail
         Some(name) => Asked::Subject(subject::read(name)?),
         None => Asked::Message(message(call.body).await?),
     };
-    let (looked, hits) = {
+    let (plan, decisions, hits) = {
         let mut ask = asked.ask()?;
         let of_each = ask.descriptors();
         let hits = of_each.map(|(one, _)| ask.hits(one).max(1).unsigned_abs());
         let hits: Vec<_> = hits.collect();
         ask.look();
-        (parts.rls.look(&ask).await, hits)
+        let (plan, decisions) = parts.inspector.look(&ask).await?;
+        (plan, decisions, hits)
     };
-    let (plan, decisions) =
-        looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
-    let parts = Arc::clone(parts);
     blocking(move || {
-        let ask = asked.ask()?;
-        let mut report = Report::new(&plan, &ask);
-        let (outcomes, is_alone) = (plan.outcomes(&decisions), parts.deployments.is_empty());
-        report.add_states(&plan, &outcomes, &decisions, is_alone);
-        report.add_never(&outcomes, &hits);
-        report.add_held(&outcomes, |check| parts.rls.held(&plan, check));
         let snapshot = parts.live.load();
-        if let Some(overrides) = snapshot.as_ref().and_then(|live| live.overrides()) {
-            report.name_overrides(&plan, &ask, overrides);
-        }
+        let now = Now {
+            parts: &parts,
+            outcomes: plan.outcomes(&decisions),
+            decisions: &decisions,
+            hits: &hits,
+            overrides: snapshot.as_ref().and_then(|live| live.overrides()),
+        };
+        let report = Report::with(&plan, &asked.ask()?, Some(&now));
         asked.check(&report)?;
         Ok(report)
     })
@@ -194,7 +191,7 @@ enum Asked {
     /// A request.
     Message(Bytes),
     /// One descriptor.
-    Subject(key::Subject),
+    Subject(Subject),
 }
 
 impl Asked {
@@ -215,7 +212,7 @@ impl Asked {
             return Ok(());
         };
         let is_it = |descriptor: &Descriptor| {
-            key::Subject::read(&descriptor.subject).is_ok_and(|found| found.tag() == subject.tag())
+            (descriptor.subject.parse()).is_ok_and(|found: Subject| found.tag() == subject.tag())
         };
         if subject.is_shared() && !report.descriptors.iter().all(is_it) {
             return Err(Failure::not_found(
@@ -236,161 +233,148 @@ async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
     })
 }
 
+/// What a running process knows beside the plan.
+struct Now<'n> {
+    parts: &'n Parts,
+    outcomes: Outcomes<'n>,
+    /// Looks at the checks and the trials.
+    decisions: &'n Decisions,
+    /// What each descriptor asks for.
+    hits: &'n [u64],
+    overrides: Option<InForce<'n>>,
+}
+
 impl Report {
     /// Explains `plan`, which was made of `ask`.
     #[must_use]
     pub fn new(plan: &Plan, ask: &Ask<'_>) -> Self {
+        Self::with(plan, ask, None)
+    }
+
+    fn with(plan: &Plan, ask: &Ask<'_>, now: Option<&Now<'_>>) -> Self {
         // Once: a request may have thousands of descriptors, and there may be many domains.
         let unknown = plan
             .unknown_domain
-            .then(|| unknown_domain(&plan.rules, ask.domain));
+            .then(|| UnknownDomain::new(&plan.rules, ask.domain));
         let all = ask.descriptors().zip(plan.explain(ask)).enumerate();
         let descriptors = all.map(|(index, ((_, entries), explanation))| {
-            Descriptor::new(
-                plan,
-                index,
-                ask.domain,
-                entries,
-                &explanation,
-                unknown.as_deref(),
-            )
+            let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
+            let slot = &plan.slots[index];
+            let reason = Reason::new(plan, slot, &explanation, &written, unknown.as_ref());
+            let mut descriptor = Descriptor::new(plan, index, ask.domain, entries, &reason);
+            let traced = explanation.trace.iter();
+            let traced = traced.flat_map(|trace| trace.levels.iter().zip(&written));
+            descriptor.levels = traced.map(Level::new).collect();
+            descriptor.entries.clone_from(&written);
+            match now {
+                Some(now) => {
+                    now.add_to(&mut descriptor, plan, index);
+                    now.name_override(&mut descriptor, plan, index, ask.domain, entries, &reason);
+                }
+                None => descriptor.reason = reason.to_string(),
+            }
+            descriptor
         });
         Self {
             domain: String::from_utf8_lossy(ask.domain).into_owned(),
             descriptors: descriptors.collect(),
         }
     }
+}
 
-    /// Adds what the counters have now, given what becomes of looks at them, and the decisions on
-    /// those of the trials. `is_alone`: all counters are in this process.
-    fn add_states(
-        &mut self,
-        plan: &Plan,
-        outcomes: &Outcomes<'_>,
-        decisions: &Decisions,
-        is_alone: bool,
-    ) {
-        let all = self.descriptors.iter_mut().zip(&outcomes.each);
-        for (index, (descriptor, outcome)) in all.enumerate() {
-            descriptor.refused_now = outcome.refuses;
-            if let By::Check {
-                planned,
-                check,
-                decision,
-            } = outcome.by
-            {
-                let verdict = decision.verdict();
-                descriptor.refused_now |=
-                    !check.modes.shadow && verdict.is_some_and(|verdict| verdict.remaining == 0);
-                descriptor.live = Some(State::new(decision, planned.scale, check, is_alone));
-            }
-            if let (Some(trial), Some((check, limit))) =
-                (&mut descriptor.trial, plan.trial_of(index))
-            {
-                trial.live = limit.trial.as_ref().map(|limit| {
-                    let (check, decision) = (&plan.checks[check], &decisions[check.0]);
-                    State::new(decision, limit.amount.scale, check, is_alone)
-                });
-            }
-        }
-    }
-
-    /// Adds to the reason of each descriptor that its hits can never pass.
-    fn add_never(&mut self, outcomes: &Outcomes<'_>, hits: &[u64]) {
-        let all = self.descriptors.iter_mut().zip(&outcomes.each).zip(hits);
-        for ((descriptor, outcome), &hits) in all {
-            if let By::Check { check, .. } = outcome.by
-                && hits > check.algorithm.capacity()
-            {
-                descriptor.refused_now = !check.modes.shadow;
-                descriptor.reason += ", never passes: asks for more than the limit";
-            }
-        }
-    }
-
-    /// Adds the hits that this replica has drawn ahead.
-    fn add_held(&mut self, outcomes: &Outcomes<'_>, held: impl Fn(CheckIndex) -> u64) {
-        for (descriptor, outcome) in self.descriptors.iter_mut().zip(&outcomes.each) {
-            if let (By::Check { planned, .. }, Some(live)) = (outcome.by, &mut descriptor.live) {
-                let units = planned.scale.units(held(planned.check));
-                live.held = Some(units).filter(|&units| units > 0);
-            }
-        }
-    }
-
-    /// Adds to the reason of each descriptor which override decides it.
-    fn name_overrides(&mut self, plan: &Plan, ask: &Ask<'_>, overrides: InForce<'_>) {
-        for ((descriptor, slot), (_, entries)) in self
-            .descriptors
-            .iter_mut()
-            .zip(&plan.slots)
-            .zip(ask.descriptors())
+impl Now<'_> {
+    /// Adds the states of the counters of a descriptor, and of its trial.
+    fn add_to(&self, descriptor: &mut Descriptor, plan: &Plan, index: usize) {
+        let is_alone = self.parts.deployments.is_empty();
+        let outcome = &self.outcomes.each[index];
+        descriptor.refused_now = outcome.refuses;
+        if let By::Check {
+            planned,
+            check,
+            decision,
+        } = outcome.by
         {
-            let is_overridden = match &slot.fate {
-                Fate::Exempt | Fate::Blocked(_) => true,
-                Fate::Checked(checked) => checked.is_raised,
-                Fate::Free | Fate::Unlimited => false,
-            };
-            let Some((one, applied)) =
-                subject::override_of(&plan.rules, overrides, ask.domain, entries)
-                    .filter(|_| is_overridden)
-            else {
-                continue;
-            };
-            let until = one.until.map_or_else(String::new, |until| {
-                format!(" until {}", people::instant(people::timestamp(until)))
+            let verdict = decision.verdict();
+            descriptor.refused_now |=
+                !check.modes.shadow && verdict.is_some_and(|verdict| verdict.remaining == 0);
+            if self.never_passes(index) {
+                descriptor.refused_now = !check.modes.shadow;
+            }
+            let held = self.parts.inspector.held(plan, planned.check);
+            descriptor.live = Some(State {
+                held: Some(planned.scale.units(held)).filter(|&units| units > 0),
+                ..State::new(decision, planned.scale, check, is_alone)
             });
-            let behind = |mark: &str, text: &str| match text {
-                "" => String::new(),
-                text => format!("{mark}{text}"),
-            };
-            let (by, why) = (behind(" of ", &one.by), behind(": ", &one.reason));
-            let before = match applied {
-                Applied::Raise(amount) => {
-                    format!("{}, raised to {}", descriptor.reason, amount.rate)
-                }
-                Applied::Block { .. } => "blocked".to_owned(),
-                Applied::Exempt => "exempt".to_owned(),
-            };
-            descriptor.reason = one_line(&format!(
-                "{before} by the override {}{by}{until}{why}",
-                one.id
-            ));
-            descriptor.overridden = Some(Record::from(one));
         }
+        if let (Some(trial), Some((check, limit))) = (&mut descriptor.trial, plan.trial_of(index)) {
+            trial.live = limit.trial.as_ref().map(|limit| {
+                let (check, decision) = (&plan.checks[check], &self.decisions[check.0]);
+                State::new(decision, limit.amount.scale, check, is_alone)
+            });
+        }
+    }
+
+    /// Whether the hits of a descriptor are more than its limit ever has.
+    fn never_passes(&self, index: usize) -> bool {
+        match self.outcomes.each[index].by {
+            By::Check { check, .. } => self.hits[index] > check.algorithm.capacity(),
+            _ => false,
+        }
+    }
+
+    /// Adds which override decides a descriptor, and says so in its reason.
+    fn name_override(
+        &self,
+        descriptor: &mut Descriptor,
+        plan: &Plan,
+        index: usize,
+        domain: &[u8],
+        entries: &[Entry<'_>],
+        reason: &Reason<'_>,
+    ) {
+        let is_overridden = match &plan.slots[index].fate {
+            Fate::Exempt | Fate::Blocked(_) => true,
+            Fate::Checked(checked) => checked.is_raised,
+            Fate::Free | Fate::Unlimited => false,
+        };
+        let by = self.overrides.filter(|_| is_overridden);
+        let by = by.and_then(|all| subject::override_of(&plan.rules, all, domain, entries));
+        descriptor.overridden = by.map(|(one, _)| Record::from(one));
+        descriptor.reason = ReasonNow {
+            reason,
+            never_passes: self.never_passes(index),
+            by: by.as_ref(),
+        }
+        .to_string();
     }
 }
 
 impl Descriptor {
+    /// What the files say of it, without its entries, its reason and the look-up.
     fn new(
         plan: &Plan,
         index: usize,
         domain: &[u8],
         entries: &[Entry<'_>],
-        explanation: &Explanation<'_>,
-        unknown: Option<&str>,
+        reason: &Reason<'_>,
     ) -> Self {
         let slot = &plan.slots[index];
-        let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
-        let traced = explanation.trace.iter();
-        let levels = traced
-            .flat_map(|trace| trace.levels.iter().zip(&written))
-            .map(Level::new)
-            .collect();
         let counter = match &slot.fate {
             Fate::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
             _ => None,
         };
-        let (outcome, reason) = outcome(plan, slot, explanation, &written, unknown);
+        let subject = counter.map_or_else(
+            || Subject::new(domain, entries.iter().copied()),
+            Subject::of_key,
+        );
         Self {
-            subject: counter
-                .map_or_else(|| key::name_of(domain, entries.iter().copied()), key::name),
-            outcome: outcome.to_owned(),
-            reason,
+            entries: Vec::new(),
+            subject: subject.to_string(),
+            outcome: reason.outcome().to_owned(),
+            reason: String::new(),
             refused_now: false,
             overridden: None,
-            entries: written,
-            levels,
+            levels: Vec::new(),
             limit: plan.limit(slot).map(|limit| Shown::new(&plan.rules, limit)),
             counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
             live: None,
@@ -432,127 +416,6 @@ impl State {
     }
 }
 
-/// What happens to a descriptor, by its name and in one line.
-fn outcome(
-    plan: &Plan,
-    slot: &Slot,
-    explanation: &Explanation<'_>,
-    entries: &[String],
-    unknown: Option<&str>,
-) -> (&'static str, String) {
-    let rate =
-        |limit: Option<LimitInForce<'_>>| limit.map_or_else(String::new, |limit| rate(plan, limit));
-    let limit = plan.limit(slot);
-    if let (Fate::Free, Some(why)) = (&slot.fate, unknown) {
-        return ("unknown_domain", why.to_owned());
-    }
-    match (&slot.fate, limit) {
-        (Fate::Free, None) => {
-            let why = why_no_limit(&plan.rules, explanation.trace.as_ref(), entries);
-            ("no_limit", format!("not limited: {why}"))
-        }
-        (Fate::Free, Some(_)) => {
-            let by = explanation.replaced_by.iter().map(|by| {
-                let (path, origin) = (by.limit.path(), by.limit.origin.to_string());
-                format!("{} ({})", one_line(&path), one_line(&origin))
-            });
-            let by = by.collect::<Vec<_>>().join(", ");
-            ("replaced", format!("not limited: replaced by {by}"))
-        }
-        (Fate::Unlimited, _) => ("unlimited", rate(limit)),
-        (Fate::Exempt, _) => ("exempt", "exempt by an override of an operator".to_owned()),
-        (Fate::Blocked(_), _) => (
-            "blocked",
-            "blocked by an override of an operator".to_owned(),
-        ),
-        (Fate::Checked(_), None) => ("checked", "the request brings a limit along".to_owned()),
-        (Fate::Checked(_), Some(in_force)) if in_force.shadow_mode() => {
-            let rate = rate(limit);
-            ("checked", format!("{rate}, never refused (shadow_mode)"))
-        }
-        (Fate::Checked(_), _) => ("checked", rate(limit)),
-    }
-}
-
-/// What is said of a domain that no file defines.
-fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
-    let mut domains: Vec<&[u8]> = rules.domains().collect();
-    domains.sort_unstable();
-    let more = domains.len().saturating_sub(MAX_DOMAINS);
-    domains.truncate(MAX_DOMAINS);
-    let domains: Vec<_> = domains
-        .into_iter()
-        .map(|domain| one_line(&String::from_utf8_lossy(domain)))
-        .collect();
-    let domain = String::from_utf8_lossy(domain);
-    let near = known::near_domain(rules, &domain);
-    format!(
-        "not limited: no file defines the domain {}; there are: {}{near}",
-        one_line(&domain),
-        list(&domains, more)
-    )
-}
-
-fn why_no_limit(rules: &Rules, trace: Option<&Trace>, entries: &[String]) -> String {
-    let entry = |level: usize| one_line(entries.get(level).map_or("", String::as_str));
-    // The last level is the one whose entry failed.
-    let failed = || entry(trace.map_or(0, |trace| trace.levels.len().saturating_sub(1)));
-    match trace.map(|trace| &trace.end) {
-        Some(End::NoBranch(keys)) if keys.first.is_empty() => format!(
-            "the descriptor goes on with {} where the files have no further level",
-            failed()
-        ),
-        Some(End::NoBranch(keys)) => {
-            let names: Vec<_> = keys.first.iter().map(|key| one_line(key)).collect();
-            let entry = failed();
-            let key = entry.split('=').next().unwrap_or_default();
-            let near = names.iter().filter(|name| **name != key);
-            format!(
-                "no branch matches the entry {entry}; its level has the keys {}{}",
-                list(&names, keys.more),
-                known::did_you_mean(key, near.map(String::as_str))
-            )
-        }
-        Some(End::NoLimit(below)) if below.first.is_empty() => {
-            "what it matches has no rate_limit".to_owned()
-        }
-        Some(End::NoLimit(below)) => {
-            let written = below.first.iter().map(ToString::to_string);
-            let names: Vec<_> = written.map(|written| one_line(&written)).collect();
-            format!(
-                "what it matches has no rate_limit; the files go on with {}",
-                list(&names, below.more)
-            )
-        }
-        Some(End::Limit(id)) => {
-            let table = rules.limit(*id).table.as_ref();
-            let (file, entry) = table
-                .map(|table| (one_line(&table.rows.file.document.name), entry(table.level)))
-                .unwrap_or_default();
-            format!("the table {file} has no row for {entry}, and there is no 'rate_limit'")
-        }
-        None => String::new(),
-    }
-}
-
-/// The value of a field of a limit.
-fn field<'f>(fields: &'f [(&str, String)], sought: &str) -> Option<&'f str> {
-    let mut named = fields.iter().filter(|(name, _)| *name == sought);
-    named.next().map(|(_, value)| &**value)
-}
-
-/// The rate, and what says so.
-fn rate(plan: &Plan, limit: LimitInForce<'_>) -> String {
-    let fields = diff::fields(&plan.rules, limit);
-    let mut rate = field(&fields, "rate").unwrap_or_default().to_owned();
-    for name in ["share", "plan", "row"] {
-        if let Some(value) = field(&fields, name) {
-            rate += &format!(", {name} {}", one_line(value));
-        }
-    }
-    rate
-}
-
 impl Level {
     fn new((level, entry): (&trace::TracedLevel, &String)) -> Self {
         let Named { first, more } = &level.passed;
@@ -560,15 +423,12 @@ impl Level {
             first
                 .iter()
                 .filter(|(_, why)| is(why))
-                .map(|(written, _)| one_line(&written.to_string()))
+                .map(|(written, _)| one_line(written))
                 .collect()
         };
         Self {
             entry: entry.clone(),
-            matched: level
-                .matched
-                .as_ref()
-                .map(|(written, _)| one_line(&written.to_string())),
+            matched: level.matched.as_ref().map(|(written, _)| one_line(written)),
             how: level
                 .matched
                 .as_ref()
@@ -590,26 +450,11 @@ const fn how_text(how: How) -> &'static str {
     }
 }
 
-/// Names, and how many more there are.
-#[must_use]
-pub fn list(names: &[String], more: usize) -> String {
-    let more = if more == 0 {
-        String::new()
-    } else {
-        format!(" and {more} more")
-    };
-    format!("{}{more}", names.join(", "))
-}
-
-fn one_line(text: &str) -> String {
-    OneLine(text).to_string()
-}
-
 impl Shown {
     fn new(rules: &Rules, limit: LimitInForce<'_>) -> Self {
         Self {
             path: limit.limit.path(),
-            from: one_line(&limit.limit.origin.to_string()),
+            from: one_line(&limit.limit.origin),
             rate: limit.amount().map(|amount| RateRecord::new(&amount.shown)),
             fields: diff::fields(rules, limit)
                 .into_iter()

@@ -1,21 +1,22 @@
 //! `/api/v1/overrides` and `/api/v1/reset`: what operators order for some descriptors, and counters
 //! that start from zero.
 
+use std::sync::Arc;
+
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::query::{Query, next};
-use super::reply::{Failure, json, with_status};
+use super::reply::{Failure, with_status};
 use super::{Call, Parts, known, subject};
-use crate::core::ask::Ask;
+use crate::core::ask::Entry;
 use crate::core::ask::written::shell_word;
 use crate::core::time::Unit;
-use crate::core::verdict::StoreError;
 use crate::limits::overrides::{
-    EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, above, raised,
+    EntryRecord, Invalid, Kind, Override, Pattern, RateRecord, Reach, Record, Unfit, above, raised,
 };
-use crate::limits::plan::key::{self, EntryText, Subject};
-use crate::limits::plan::{CheckIndex, Fate, Plan, ask_of};
+use crate::limits::plan::key::{EntryText, Subject};
+use crate::limits::plan::{Fate, Plan};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
@@ -170,7 +171,7 @@ pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
 }
 
 /// POST: sets an override.
-pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> {
     let mut order: Order = call.body()?;
     if let Some(name) = &order.subject {
         is_alone(&order.domain, &order.entries)?;
@@ -191,7 +192,7 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
         ..record.read()?
     };
     // There may be many limits.
-    let (rules, ordered) = (known::rules(parts), one.clone());
+    let (rules, ordered) = (known::rules(&parts), one.clone());
     let ordered = tokio::task::spawn_blocking(move || {
         if !order.force {
             is_known(&rules, &ordered)?;
@@ -226,11 +227,11 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
 }
 
 /// DELETE: ends an override.
-pub(super) async fn remove(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+pub(super) async fn remove(parts: Arc<Parts>, call: Call) -> Result<Removed, Failure> {
     let removed = parts.overrides.remove(&call.id, call.by()).await?;
-    Ok(json(&Removed {
+    Ok(Removed {
         removed: Record::from(&*removed),
-    }))
+    })
 }
 
 /// Checks the names of an override.
@@ -368,167 +369,96 @@ fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<(), Failure> {
     ))
 }
 
-/// POST: resets the counter of one descriptor.
-pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+/// POST: resets the counter of one subject, and that of its trial.
+pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failure> {
     let order: ResetOrder = call.body()?;
-    if let Some(name) = &order.subject {
-        is_alone(&order.domain, &order.entries)?;
-        return reset_subject(parts, call, &subject::read(name)?, order.limit.as_deref()).await;
-    }
+    let subject = match &order.subject {
+        Some(name) => {
+            is_alone(&order.domain, &order.entries)?;
+            subject::read(name)?
+        }
+        None => exact(&order)?,
+    };
+    let (plan, counters) = (parts.inspector)
+        .reset(&subject, order.limit.as_deref())
+        .await?;
+    let (domain, entries) = (subject.domain.to_string(), subject.texts());
+    let words = entries.iter().map(EntryText::to_string);
+    let words: Vec<_> = words.collect();
+    let found = match plan.limit(&plan.slots[0]) {
+        Some(found) if !counters.is_empty() => found.limit,
+        found => {
+            let texts = entries.iter().map(|entry| (&*entry.key, &*entry.value));
+            known::entries(&plan.rules, &domain, texts)?;
+            return Err(counts_nothing(&plan, found, &domain, &words));
+        }
+    };
+    let limit = path(found);
+    let reset: Vec<_> = counters
+        .into_iter()
+        .map(|(key, existed)| ResetCounter {
+            limit: limit.clone(),
+            subject: Subject::of_key(&key).to_string(),
+            counter: String::from_utf8_lossy(&key).into_owned(),
+            existed,
+        })
+        .collect();
+    let existed = reset.iter().any(|counter| counter.existed);
+    let (domain, words) = (OneLine(&domain).to_string(), words.join(" "));
+    (parts.overrides)
+        .record_reset(&domain, &words, &limit, existed, call.by())
+        .await;
+    Ok(Reset {
+        reset,
+        warnings: reset_warnings(&parts, &plan, found),
+    })
+}
+
+/// The subject of domain and entries. Its bounds are those of overrides; the values are as they
+/// were written, because a limit without networks counts each spelling of an address.
+fn exact(order: &ResetOrder) -> Result<Subject, Failure> {
+    let (domain, entries) = (order.domain.clone(), order.entries.clone());
     let record = Record {
         kind: Kind::NAMES[0].to_owned(),
-        domain: order.domain,
-        entries: order.entries,
+        domain,
+        entries,
         ..Record::default()
     };
-    // The bounds are those of overrides. The values are as they were written: a limit without
-    // networks counts each spelling of an address.
     record.read()?;
-    let patterns = record
-        .entries
-        .iter()
-        .map(EntryRecord::pattern)
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut entries = Vec::new();
-    for entry in &patterns {
-        let (key, value) = entry.exact().ok_or_else(|| {
+    let patterns = record.entries.iter().map(EntryRecord::pattern);
+    let patterns: Vec<_> = patterns.collect::<Result<_, _>>()?;
+    let entry = |entry| {
+        let (key, value) = Pattern::exact(entry).ok_or_else(|| {
             Failure::bad_request(&format!(
                 "entries: a reset takes one exact descriptor; write a key and its whole value in \
                  the place of `{entry}`, and a star of it as \\*"
             ))
         })?;
-        entries.push((key.as_bytes(), value.as_bytes()));
-    }
-    let ask = ask_of(record.domain.as_bytes(), &entries);
-    reset_ask(parts, call, &ask).await
-}
-
-/// A counter that an operator resets: its plan, and its descriptor as people read it.
-struct Target<'p> {
-    plan: &'p Plan,
-    domain: String,
-    entries: Vec<String>,
-}
-
-/// Resets the counter of a named subject. One whose texts are all known is a descriptor.
-async fn reset_subject(
-    parts: &Parts,
-    call: &Call,
-    subject: &Subject,
-    limit: Option<&str>,
-) -> Result<Page, Failure> {
-    if let Ok(ask) = subject.exact() {
-        return reset_ask(parts, call, &ask).await;
-    }
-    let plan = subject::plan_of(parts, subject, limit)?;
-    let existed = if plan.checks.is_empty() {
-        None
-    } else {
-        Some(parts.rls.reset_counter(&plan, CheckIndex(0)).await)
+        let (key, value) = (key.as_bytes(), value.as_bytes());
+        Ok(Entry { key, value })
     };
-    let target = Target {
-        plan: &plan,
-        domain: subject.domain.shown(),
-        entries: subject::entries_of(subject)
-            .iter()
-            .map(EntryText::written)
-            .collect(),
-    };
-    target.was_reset(parts, call, existed).await
+    let entries: Vec<_> = patterns.iter().map(entry).collect::<Result<_, Failure>>()?;
+    Ok(Subject::new(record.domain.as_bytes(), entries))
 }
 
-async fn reset_ask(parts: &Parts, call: &Call, ask: &Ask<'_>) -> Result<Page, Failure> {
-    let (plan, existed) = parts.rls.reset(ask).await.ok_or_else(subject::no_limits)?;
-    let domain = String::from_utf8_lossy(ask.domain);
-    let target = Target {
-        plan: &plan,
-        domain: OneLine(&domain).to_string(),
-        entries: ask.first().iter().map(ToString::to_string).collect(),
-    };
-    if existed.is_none() && plan.trial_of(0).is_none() {
-        let texts = ask.first().iter().filter_map(|entry| {
-            let key = str::from_utf8(entry.key).ok()?;
-            Some((key, str::from_utf8(entry.value).ok()?))
-        });
-        known::entries(&plan.rules, &domain, texts)?;
-        let words: Vec<_> = target
-            .entries
-            .iter()
-            .map(|entry| shell_word(entry))
-            .collect();
-        return Err(target.counts_nothing(&words.join(" ")));
+fn counts_nothing(
+    plan: &Plan,
+    found: Option<LimitInForce<'_>>,
+    domain: &str,
+    words: &[String],
+) -> Failure {
+    if let (Fate::Unlimited, Some(found)) = (&plan.slots[0].fate, found) {
+        let path = path(found.limit);
+        return Failure::not_found(&format!("the limit {path} is unlimited: it counts nothing"));
     }
-    target.was_reset(parts, call, existed).await
-}
-
-impl Target<'_> {
-    /// Resets the trial too. Returns the answer, and writes the line of the audit. `existed` is
-    /// `None` where only the trial counts.
-    async fn was_reset(
-        &self,
-        parts: &Parts,
-        call: &Call,
-        existed: Option<Result<bool, StoreError>>,
-    ) -> Result<Page, Failure> {
-        let (plan, entries) = (self.plan, self.entries.join(" "));
-        let slot = &plan.slots[0];
-        let (Fate::Checked(_) | Fate::Unlimited, Some(found)) = (&slot.fate, plan.limit(slot))
-        else {
-            return Err(self.counts_nothing(&entries));
-        };
-        let limit = path(found.limit);
-        let counter = |check: CheckIndex, existed: Result<bool, StoreError>| {
-            let existed = existed.map_err(|error| {
-                Failure::unavailable(&format!(
-                    "the store did not reset the counter: {error}; try again"
-                ))
-            })?;
-            let key = plan.checks.key(&plan.checks[check]);
-            Ok::<_, Failure>(ResetCounter {
-                limit: limit.clone(),
-                counter: String::from_utf8_lossy(key).into_owned(),
-                subject: key::name(key),
-                existed,
-            })
-        };
-        let mut reset = Vec::new();
-        if let Some(existed) = existed {
-            reset.push(counter(CheckIndex(0), existed)?);
-        }
-        if let Some((trial, _)) = plan.trial_of(0) {
-            reset.push(counter(trial, parts.rls.reset_counter(plan, trial).await)?);
-        }
-        let existed = reset.iter().any(|counter| counter.existed);
-        parts
-            .overrides
-            .record_reset(&self.domain, &entries, &limit, existed, call.by())
-            .await;
-        Ok(json(&Reset {
-            reset,
-            warnings: reset_warnings(parts, plan, found.limit),
-        }))
-    }
-
-    fn counts_nothing(&self, words: &str) -> Failure {
-        let Self {
-            plan,
-            domain,
-            entries,
-        } = self;
-        let slot = &plan.slots[0];
-        Failure::not_found(&match (&slot.fate, plan.limit(slot)) {
-            (Fate::Unlimited, Some(found)) => format!(
-                "the limit {} is unlimited: it counts nothing",
-                path(found.limit)
-            ),
-            _ => format!(
-                "no limit applies to {} in the domain {domain}; `weir explain --domain {} {words}` \
-                 says why",
-                entries.join(" "),
-                shell_word(domain)
-            ),
-        })
-    }
+    let domain = OneLine(domain).to_string();
+    let for_shell: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
+    Failure::not_found(&format!(
+        "no limit applies to {} in the domain {domain}; `weir explain --domain {} {}` says why",
+        words.join(" "),
+        shell_word(&domain),
+        for_shell.join(" ")
+    ))
 }
 
 fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {

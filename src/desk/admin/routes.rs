@@ -1,97 +1,126 @@
-//! The calls of the API: method, path, and whether they change anything. `openapi.json` describes
-//! each of them.
+//! The calls of the API: method, path, whether they change anything, and what answers them.
+//! `openapi.json` describes each of them.
+
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use hyper::Method;
+use serde::Serialize;
 
 use super::access::Need::{self, Change, Read};
+use super::query::Query;
+use super::reply::{Failure, json};
+use super::{
+    Call, Parts, blocking, decisions, explain, limits, openapi, overrides, status, top, unmatched,
+    usage,
+};
+use crate::net::http::responses::Page;
 
-/// What a call asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
-    OpenApi,
-    Status,
-    Limits,
-    Decisions,
-    History,
-    Explain,
-    Usage,
-    UsageTop,
-    Count,
-    Top,
-    Unmatched,
-    Overrides,
-    SetOverride,
-    RemoveOverride,
-    Reset,
-}
+/// Makes the answer to a call.
+type Handler = fn(Arc<Parts>, Call) -> Answer;
+type Answer = Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>>;
 
-/// Method, path below [`BASE`] and operation of a call.
-type Route = (Method, &'static str, Need, Operation);
+/// A call, by its method and its path below [`BASE`].
+pub(super) type Route = (Method, &'static str, Need, Handler);
 
 /// Where all paths begin.
 pub(super) const BASE: &str = "/api/v1/";
 
 /// All calls.
 pub(super) static ROUTES: [Route; 15] = [
-    (Method::GET, "openapi.json", Read, Operation::OpenApi),
-    (Method::GET, "status", Read, Operation::Status),
-    (Method::GET, "limits", Read, Operation::Limits),
-    (Method::GET, "decisions", Read, Operation::Decisions),
-    (Method::GET, "history", Read, Operation::History),
-    (Method::POST, "explain", Read, Operation::Explain),
-    (Method::GET, "usage", Read, Operation::Usage),
-    (Method::GET, "usage/top", Read, Operation::UsageTop),
-    (Method::GET, "count", Read, Operation::Count),
-    (Method::GET, "top", Read, Operation::Top),
-    (Method::GET, "unmatched", Read, Operation::Unmatched),
-    (Method::GET, "overrides", Read, Operation::Overrides),
-    (Method::POST, "overrides", Change, Operation::SetOverride),
-    (
-        Method::DELETE,
-        "overrides/{id}",
-        Change,
-        Operation::RemoveOverride,
-    ),
-    (Method::POST, "reset", Change, Operation::Reset),
+    (Method::GET, "openapi.json", Read, |_, _| {
+        Box::pin(ready(Ok(openapi::page())))
+    }),
+    (Method::GET, "status", Read, |parts, call| {
+        now(&status::report(&parts, &call.caller))
+    }),
+    (Method::GET, "limits", Read, |parts, call| {
+        apart(parts, call, limits::page)
+    }),
+    (Method::GET, "decisions", Read, |parts, call| {
+        apart(parts, call, decisions::report)
+    }),
+    (Method::GET, "history", Read, |parts, _| {
+        now(&parts.history.read())
+    }),
+    (Method::POST, "explain", Read, |parts, call| {
+        Box::pin(explain::running(parts, call))
+    }),
+    (Method::GET, "usage", Read, |parts, call| {
+        later(usage::subject(parts, call))
+    }),
+    (Method::GET, "usage/top", Read, |parts, call| {
+        later(usage::top(parts, call))
+    }),
+    (Method::GET, "count", Read, |parts, call| {
+        later(usage::count(parts, call))
+    }),
+    (Method::GET, "top", Read, |parts, call| {
+        apart(parts, call, top::report)
+    }),
+    (Method::GET, "unmatched", Read, |parts, call| {
+        apart(parts, call, unmatched::report)
+    }),
+    (Method::GET, "overrides", Read, |parts, call| {
+        apart(parts, call, overrides::list)
+    }),
+    (Method::POST, "overrides", Change, |parts, call| {
+        Box::pin(overrides::set(parts, call))
+    }),
+    (Method::DELETE, "overrides/{id}", Change, |parts, call| {
+        later(overrides::remove(parts, call))
+    }),
+    (Method::POST, "reset", Change, |parts, call| {
+        later(overrides::reset(parts, call))
+    }),
 ];
+
+/// An answer that is there at once.
+fn now(answer: &impl Serialize) -> Answer {
+    Box::pin(ready(Ok(json(answer))))
+}
+
+/// An answer that waits for the store.
+fn later<T: Serialize>(
+    answer: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Answer {
+    Box::pin(async { Ok(json(&answer.await?)) })
+}
+
+/// An answer that is made on another thread.
+fn apart<T: Serialize + 'static>(
+    parts: Arc<Parts>,
+    call: Call,
+    make: fn(&Parts, &Query) -> Result<T, Failure>,
+) -> Answer {
+    Box::pin(blocking(move || make(&parts, &call.query)))
+}
 
 /// The last part of the path of a call about one thing.
 const ID: &str = "{id}";
 
-/// What a request asks for.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct FoundRoute<'p> {
-    pub(super) operation: Operation,
-    pub(super) need: Need,
-    /// The last part of the path of a call about one thing; else empty.
-    pub(super) id: &'p str,
-}
-
-/// The operation of a request.
+/// The route of a request, and the last part of the path of a call about one thing (else empty).
 ///
 /// # Errors
 /// The methods of the path, if the request has another one; `None`: there is no such path.
 pub(super) fn find<'p>(
     method: &Method,
     path: &'p str,
-) -> Result<FoundRoute<'p>, Option<&'static str>> {
+) -> Result<(&'static Route, &'p str), Option<&'static str>> {
     let path = path.strip_prefix(BASE).ok_or(None)?;
     let mut allowed = None;
-    for &(ref known, pattern, need, operation) in &ROUTES {
-        let Some(id) = matched(pattern, path) else {
+    for route in &ROUTES {
+        let Some(id) = matched(route.1, path) else {
             continue;
         };
-        if known == method {
-            return Ok(FoundRoute {
-                operation,
-                need,
-                id,
-            });
+        if route.0 == method {
+            return Ok((route, id));
         }
         // No path has more than two methods.
         allowed = Some(match allowed {
             Some(_) => "GET, POST",
-            None => known.as_str(),
+            None => route.0.as_str(),
         });
     }
     Err(allowed)
@@ -113,42 +142,28 @@ mod tests {
 
     #[test]
     fn a_call_is_found_by_its_method_and_path() {
-        for (method, path, operation, need, id) in [
-            (
-                Method::GET,
-                "/api/v1/overrides",
-                Operation::Overrides,
-                Read,
-                "",
-            ),
-            (
-                Method::POST,
-                "/api/v1/overrides",
-                Operation::SetOverride,
-                Change,
-                "",
-            ),
+        let found = |method: Method, path: &'static str| {
+            find(&method, path).map(|((method, path, need, _), id)| (method, *path, *need, id))
+        };
+        for (method, path, expected) in [
+            (Method::GET, "overrides", ("overrides", Read, "")),
+            (Method::POST, "overrides", ("overrides", Change, "")),
             (
                 Method::DELETE,
-                "/api/v1/overrides/a1",
-                Operation::RemoveOverride,
-                Change,
-                "a1",
+                "overrides/a1",
+                ("overrides/{id}", Change, "a1"),
             ),
         ] {
-            let found = FoundRoute {
-                operation,
-                need,
-                id,
-            };
-            assert_eq!(find(&method, path), Ok(found));
+            let (route, need, id) = expected;
+            let path = format!("{BASE}{path}").leak();
+            assert_eq!(found(method.clone(), path), Ok((&method, route, need, id)));
         }
         assert_eq!(
-            find(&Method::DELETE, "/api/v1/overrides"),
+            found(Method::DELETE, "/api/v1/overrides"),
             Err(Some("GET, POST"))
         );
         assert_eq!(
-            find(&Method::GET, "/api/v1/overrides/a1"),
+            found(Method::GET, "/api/v1/overrides/a1"),
             Err(Some("DELETE"))
         );
         for path in [
@@ -156,7 +171,7 @@ mod tests {
             "/api/v1/overrides/a/b",
             "/api/v1/none",
         ] {
-            assert_eq!(find(&Method::DELETE, path), Err(None), "{path}");
+            assert_eq!(found(Method::DELETE, path), Err(None), "{path}");
         }
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Parts;
-use super::access::{Access, Caller};
+use super::access::Caller;
 use crate::observe::metrics::PolicyAnswers;
 
 /// The answer.
@@ -97,7 +97,7 @@ pub fn now() -> Timestamp {
     Timestamp::try_from(SystemTime::now()).unwrap_or_default()
 }
 
-pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status {
+pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
     let snapshot = parts.live.load();
     let rules = snapshot.as_ref().map(|snapshot| &snapshot.rules);
     let reasons = parts.health.problem().unwrap_or_default();
@@ -151,6 +151,6 @@ pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status 
             answers: parts.metrics.policy_answers().since(before),
         }),
         authorized_as: caller.0.as_deref().map(str::to_owned),
-        may_change: access.accepts_changes(),
+        may_change: parts.access.accepts_changes(),
     }
 }

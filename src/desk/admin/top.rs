@@ -108,14 +108,18 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
             found = parts.subjects.heaviest(&asked);
         }
     }
-    let kind = subject::override_kinds(parts);
+    let overrides = subject::overrides_of(parts);
     let subject = |ranked: Ranked| {
         let of = ranked.subject;
         Subject {
             limit: of.limit,
             domain: of.domain,
             entries: of.entries,
-            overridden: of.name.as_deref().and_then(&kind),
+            overridden: of
+                .name
+                .as_deref()
+                .and_then(&overrides)
+                .map(|(kind, _)| kind),
             subject: of.name,
             hits: ranked.hits,
             hits_error: ranked.hits_error,

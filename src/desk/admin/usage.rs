@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::explain::State;
+use super::inspector::some_of;
 use super::query::{Query, next};
 use super::reply::Failure;
 use super::subject::{self, CountedSubject};
-use super::{Parts, known};
+use super::{Call, Parts, known};
 use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
 use crate::core::time::{Micros, Span, Unit, parse_duration};
@@ -35,9 +36,9 @@ const MISSING_RIGHT: &str = "the Redis user lacks a right: grant it +time +get +
 /// Subjects in an answer that asks for no number.
 const USUAL_COUNT: usize = 20;
 
-/// The usage of one subject.
+/// A subject, and the limit that counts it.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Usage {
+pub struct CountedBy {
     /// The limit's full key.
     pub limit: String,
     /// It is what the `trial` of the limit counts.
@@ -49,6 +50,14 @@ pub struct Usage {
     pub entries: Vec<EntryText>,
     /// Its exact name, which calls take in place of domain and entries.
     pub subject: String,
+}
+
+/// The usage of one subject.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Usage {
+    #[serde(flatten)]
+    /// The subject and its limit.
+    pub of: CountedBy,
     /// Hits that count now, as in an explanation; `None` if no store answered.
     pub used: Option<u64>,
     /// Hits that still fit now, as in an explanation.
@@ -157,17 +166,9 @@ pub struct Subject {
 /// The hits of a subject in a recent interval.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Count {
-    /// The limit's full key.
-    pub limit: String,
-    /// It is what the `trial` of the limit counts.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub trial: bool,
-    /// Its domain.
-    pub domain: String,
-    /// The subject.
-    pub entries: Vec<EntryText>,
-    /// Its exact name, which calls take in place of domain and entries.
-    pub subject: String,
+    #[serde(flatten)]
+    /// The subject and its limit.
+    pub of: CountedBy,
     /// `usage`: hits as they were asked. `buckets`: those that count against the limit.
     pub source: String,
     /// The hits from `from` to `to`.
@@ -187,8 +188,9 @@ pub struct Count {
 }
 
 /// The usage of one subject.
-pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failure> {
-    let found = subject::find(parts, query)?;
+pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Failure> {
+    let query = &call.query;
+    let found = subject::find(&parts, query)?;
     let limit = found.limit()?;
     let Some(tracking) = found.checks().tracking(found.check) else {
         return Err(untracked(limit));
@@ -208,15 +210,15 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
     let record =
         record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
     let series = record.series(now, since);
-    let name = found.name();
-    let (overridden, applied) = subject::overrides_of(parts)(&name).unzip();
+    let of = found.counted_by(limit);
+    let (overridden, applied) = subject::overrides_of(&parts)(&of.subject).unzip();
     let amount = match &applied {
         Some(Applied::Raise(raised)) if !found.is_trial => Some(raised),
         _ => found.amount(),
     };
     let check = &found.checks()[found.check];
     let refused_count = check.algorithm.counts_denied();
-    let (counter, is_alone) = (found.counter(parts).await, parts.deployments.is_empty());
+    let (counter, is_alone) = (found.counter(&parts).await, parts.deployments.is_empty());
     let mut periods = amount.map_or_else(Vec::new, |amount| {
         periods(&series, amount, record.first_seen, refused_count)
     });
@@ -227,13 +229,9 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
     let state = amount
         .zip(counter)
         .map(|(amount, counter)| State::new(&counter, amount.scale, check, is_alone));
-    let of = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
+    let each = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
-        limit: limit.path(),
-        trial: found.is_trial,
-        domain: limit.domain.to_string(),
-        entries: found.entries.clone(),
-        subject: name,
+        of,
         used: state.as_ref().and_then(|state| state.used),
         left: state.and_then(|state| state.left),
         hits: record.total.asked,
@@ -246,12 +244,24 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
         series: Series {
             begin: timestamp(series.begin),
             interval_seconds: series.interval.micros() as f64 / 1e6,
-            hits: of(|hits| hits.asked),
-            refused: of(|hits| hits.refused),
-            given_back: of(|hits| hits.given_back),
+            hits: each(|hits| hits.asked),
+            refused: each(|hits| hits.refused),
+            given_back: each(|hits| hits.given_back),
         },
         periods,
     })
+}
+
+impl CountedSubject {
+    fn counted_by(&self, limit: &Limit) -> CountedBy {
+        CountedBy {
+            limit: limit.path(),
+            trial: self.is_trial,
+            domain: limit.domain.to_string(),
+            entries: self.entries.clone(),
+            subject: self.name(),
+        }
+    }
 }
 
 /// The buckets of a series by the periods of an amount: a bucket belongs to the period in which it
@@ -311,7 +321,8 @@ fn is_per_second(limit: &Limit, commit: Commit, is_trial: bool) -> bool {
 }
 
 /// The subjects of a limit.
-pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
+pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
+    let query = &call.query;
     let by = query.get("by").unwrap_or("hits");
     let Some((name, order)) = Order::NAMED.into_iter().find(|(name, _)| *name == by) else {
         return Err(Failure::bad_request(
@@ -319,10 +330,7 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         ));
     };
     let page = query.page(USUAL_COUNT)?;
-    let snapshot = parts
-        .live
-        .load()
-        .ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    let snapshot = parts.inspector.snapshot()?;
     let is_trial = query.is("trial")?;
     // There may be many limits to look through.
     let (rules, asked) = (Arc::clone(&snapshot.rules), query.clone());
@@ -354,13 +362,13 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         )
         .await
         .map_err(|error| failed(&error))?;
-    let kind = subject::override_kinds(parts);
+    let overrides = subject::overrides_of(&parts);
     let subject = |(subject, record): &(Vec<u8>, Record)| {
-        let name = key::name(subject);
-        let read = key::Subject::read(&name);
+        let subject = key::Subject::of_key(subject);
+        let name = subject.to_string();
         Subject {
-            entries: read.map_or_else(|_| Vec::new(), |subject| subject::entries_of(&subject)),
-            overridden: kind(&name),
+            entries: subject.texts(),
+            overridden: overrides(&name).map(|(kind, _)| kind),
             subject: name,
             hits: record.total.asked,
             refused: record.total.refused,
@@ -380,30 +388,27 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
 }
 
 /// The hits of a subject in a recent interval.
-pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure> {
-    let found = subject::find(parts, query)?;
+pub(super) async fn count(parts: Arc<Parts>, call: Call) -> Result<Count, Failure> {
+    let query = &call.query;
+    let found = subject::find(&parts, query)?;
     let limit = found.limit()?;
     let over = query
         .get("since")
         .ok_or_else(|| Failure::bad_request("since: write an interval, such as 90s"))?;
     let over = duration("since", over)?;
     let deadline = Instant::now() + TIMEOUT;
-    let by_record = by_record(parts, &found, over, deadline).await?;
+    let by_record = by_record(&parts, &found, over, deadline).await?;
     let (source, counted) = match (by_record, &found.checks()[found.check].algorithm) {
         (Some(counted), _) => ("usage", counted),
         (None, Algorithm::SlidingWindowBuckets(buckets)) => {
-            let counted = by_buckets(parts, &found, buckets, over, deadline).await?;
+            let counted = by_buckets(&parts, &found, buckets, over, deadline).await?;
             ("buckets", counted)
         }
         (None, _) => return Err(uncounted(&found, limit, over)),
     };
     let (hits, at_least) = (counted.hits.asked, counted.at_least.asked);
     Ok(Count {
-        limit: limit.path(),
-        trial: found.is_trial,
-        domain: limit.domain.to_string(),
-        entries: found.entries.clone(),
-        subject: found.name(),
+        of: found.counted_by(limit),
         source: source.to_owned(),
         hits,
         refused: (source == "usage").then_some(counted.hits.refused),
@@ -540,20 +545,10 @@ fn tracked_limit<'r>(
             "no limit here has track_usage; add 'track_usage: true' to one",
         )),
         _ => {
-            const SHOWN: usize = 10;
-            let names: Vec<_> = tracked
-                .iter()
-                .take(SHOWN)
-                .map(|limit| limit.path())
-                .collect();
-            let more = if tracked.len() > SHOWN {
-                " and others"
-            } else {
-                ""
-            };
+            let names: Vec<_> = tracked.iter().map(|limit| limit.path()).collect();
             Err(Failure::bad_request(&format!(
-                "limit: several have track_usage; write one of {}{more}",
-                names.join(", ")
+                "limit: several have track_usage; write one of {}",
+                some_of(&names)
             )))
         }
     }

@@ -12,12 +12,10 @@
 //! all_or_none` (the second line) the domain, whose checks one script call has to decide. The store
 //! appends the window number.
 
-mod read;
 pub(crate) mod subject;
 
-pub use read::EntryText;
-pub(crate) use read::{Parts, read};
-pub(crate) use subject::{Part, Subject, SubjectEntry, name, name_of};
+pub use subject::EntryText;
+pub(crate) use subject::{Part, Subject, SubjectEntry};
 
 use crate::core::algorithm::Algorithm;
 use crate::core::ask::Entry;

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
 
-use super::key::{self, Subject};
+use super::key::Subject;
 use super::*;
 use crate::limits::rules::address::{self, Text};
 use crate::limits::rules::compile::rules_of;
@@ -121,9 +121,9 @@ proptest! {
     fn a_name_leads_to_its_counter(value in value()) {
         let rules = rules();
         let key = key_of(&Plan::new(&rules, &ask_of(b"d", &[(b"ip", value.as_bytes())]), &Options::default()));
-        let name = key::name(&key);
+        let name = Subject::of_key(&key).to_string();
         let limit = counted(&rules, &value).0;
-        let plan = Plan::of_subject(&rules, &Subject::read(&name).expect("a name"), Some(&limit), &Options::default());
+        let plan = Plan::of_subject(&rules, &name.parse().expect("a name"), Some(&limit), &Options::default());
         let plan = plan.unwrap_or_else(|error| panic!("{name}: {error:?}"));
         prop_assert_eq!(key_of(&plan), key, "{}", name);
     }
@@ -133,11 +133,12 @@ proptest! {
 fn keys_name_the_network_and_one_spelling() {
     let rules = rules();
     let name = |value: &str| {
-        key::name(&key_of(&Plan::new(
+        let key = key_of(&Plan::new(
             &rules,
             &ask_of(b"d", &[(b"ip", value.as_bytes())]),
             &Options::default(),
-        )))
+        ));
+        Subject::of_key(&key).to_string()
     };
     for (value, expected) in [
         ("::ffff:10.0.0.9", "d|ip=10.0.0.9"),

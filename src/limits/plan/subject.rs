@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::key::{self, Part, Subject, SubjectEntry};
 use super::{Checked, Checks, Fate, Options, Plan, Slot};
+#[cfg(test)]
 use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::limits::rules::Rules;
 use crate::limits::rules::address;
@@ -109,6 +110,7 @@ impl Plan {
 }
 
 /// An ask with one descriptor.
+#[cfg(test)]
 pub(crate) fn ask<'a>(domain: &'a [u8], entries: &[(&'a [u8], &'a [u8])]) -> Ask<'a> {
     let mut ask = Ask::default();
     ask.domain = domain;
@@ -247,7 +249,7 @@ descriptors:
             .map(|check| plan.checks.key(check).to_vec())
             .next()
             .expect("a check");
-        let name = key::name(&key);
+        let name = Subject::of_key(&key).to_string();
         (key, name)
     }
 
@@ -269,7 +271,7 @@ descriptors:
         let find = |name: &str, limit: Option<&str>| {
             Plan::of_subject(
                 &rules,
-                &Subject::read(name).expect("a name"),
+                &name.parse().expect("a name"),
                 limit,
                 &Options::default(),
             )

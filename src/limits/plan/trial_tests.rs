@@ -177,15 +177,12 @@ fn a_subject_that_is_known_by_its_digest_has_the_trial_of_its_limit() {
     let rules = Arc::new(rules_of(FILE));
     let long = "v".repeat(200);
     for (key, checks) in [("a", 1), ("u", 0)] {
-        let name = key::name_of(
-            b"d",
-            [Entry {
-                key: key.as_bytes(),
-                value: long.as_bytes(),
-            }]
-            .into_iter(),
-        );
-        let subject = key::Subject::read(&name).expect("a name");
+        let entry = Entry {
+            key: key.as_bytes(),
+            value: long.as_bytes(),
+        };
+        let name = key::Subject::new(b"d", [entry]).to_string();
+        let subject = name.parse().expect("a name");
         let plan = Plan::of_subject(&rules, &subject, None, &Options::default()).expect("a plan");
         let mut whole = Ask::default();
         whole.domain = b"d";

@@ -151,11 +151,8 @@ pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
     } else {
         (key, &[][..])
     };
-    let key::Parts {
-        domain,
-        mut entries,
-    } = key::read(key);
-    let name = (!is_cut).then(|| key::name(key));
+    let subject = key::Subject::of_key(key);
+    let mut entries = subject.texts();
     if is_cut && let Some(key::EntryText { value, .. }) = entries.last_mut() {
         value.push_str(MARK);
         value.push_str("sha256:");
@@ -163,8 +160,8 @@ pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
     }
     Subject {
         limit: String::from_utf8_lossy(path).into_owned(),
-        domain,
+        domain: subject.domain.to_string(),
         entries,
-        name,
+        name: (!is_cut).then(|| subject.to_string()),
     }
 }

@@ -272,7 +272,7 @@ impl Samples {
                 .collect(),
             subject: sample
                 .is_whole
-                .then(|| key::name_of(domain, entries(&sample.texts))),
+                .then(|| key::Subject::new(domain, entries(&sample.texts)).to_string()),
             seen_at: Timestamp::from_second(sample.seen.cast_signed()).unwrap_or_default(),
         };
         let descriptors = self.descriptors.iter().rev().map(descriptor).collect();

@@ -1,4 +1,4 @@
-//! The exact name of a subject: what is inside the hash tag of its counter key, as text, such as
+//! A subject: the text inside the hash tag of its counter keys, and its exact name, such as
 //! `shop|user=42`.
 //!
 //! No two subjects have the same name, whatever bytes a client sends, so that a row of a list can
@@ -8,7 +8,11 @@
 //! Where only a digest is known, all limits that may count it are candidates, and several are an
 //! error, not a guess.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+use percent_encoding::percent_decode;
+use serde::{Deserialize, Serialize};
 
 use super::{DIGEST, PATTERN, VALUE, is_reserved, write_part};
 use crate::core::ask::written::is_visible;
@@ -23,21 +27,35 @@ pub(crate) const MAX_NAME_BYTES: usize = 64 << 10;
 /// Hexadecimal digits of a SHA-256.
 const DIGEST_CHARS: usize = 64;
 
-/// A subject: one counter of a limit, whichever that is.
+/// An entry of a descriptor as text, as lists and answers show it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EntryText {
+    /// The key.
+    pub key: String,
+    /// The value as it was sent, whatever it contains. Bytes that are not UTF-8 are U+FFFD. A value
+    /// of more than 128 bytes is `sha256:` with its digest, where Weir knows it by that only.
+    pub value: String,
+}
+
+impl fmt::Display for EntryText {
+    /// `key=value` as operators write it in commands, which then mean this value and no other.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, value) = (self.key.as_bytes(), self.value.as_bytes());
+        Entry { key, value }.fmt(out)
+    }
+}
+
+/// One counter of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
-    /// The domain.
     pub domain: Part,
     /// In the order of the descriptor.
     pub entries: Vec<SubjectEntry>,
 }
 
-/// An entry of its descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubjectEntry {
-    /// The key.
     pub key: Part,
-    /// The value.
     pub value: Part,
     /// The value is a pattern of a limit with `share_threshold`, whose values share the counter.
     pub is_shared: bool,
@@ -46,7 +64,6 @@ pub(crate) struct SubjectEntry {
 /// A text in a key, which is known by its digest if it is long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// It.
     Text(Vec<u8>),
     /// The SHA-256 of a text of more than 128 bytes, in lower-case hexadecimal digits.
     Digest(String),
@@ -57,67 +74,149 @@ pub(crate) enum Part {
 #[error("subject: {0}; copy the `subject` of an answer, such as shop|user=42")]
 pub(crate) struct NoSubject(&'static str);
 
-/// The name of the subject of a counter key, or of the key of a usage record.
-pub(crate) fn name(key: &[u8]) -> String {
-    let mut name = String::new();
-    for chunk in super::subject(key).utf8_chunks() {
-        // The only brace is that behind a domain which is the hash tag.
-        for letter in chunk.valid().chars().filter(|&letter| letter != '}') {
-            if is_visible(letter) && letter != ' ' {
-                name.push(letter);
-            } else {
-                letter
-                    .encode_utf8(&mut [0; 4])
-                    .bytes()
-                    .for_each(|byte| escape(&mut name, byte));
+impl fmt::Display for Subject {
+    /// Its name.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.tag().utf8_chunks() {
+            for letter in chunk.valid().chars() {
+                if is_visible(letter) && letter != ' ' {
+                    out.write_char(letter)?;
+                } else {
+                    escape(out, letter.encode_utf8(&mut [0; 4]).as_bytes())?;
+                }
             }
+            escape(out, chunk.invalid())?;
         }
-        chunk
-            .invalid()
-            .iter()
-            .for_each(|&byte| escape(&mut name, byte));
+        Ok(())
     }
-    name
 }
 
-/// The name of the subject of these entries, where no limit shares its counter.
-pub(crate) fn name_of<'e>(domain: &[u8], entries: impl Iterator<Item = Entry<'e>>) -> String {
-    let entry = |entry: Entry<'_>| SubjectEntry {
-        key: Part::Text(entry.key.to_vec()),
-        value: Part::Text(entry.value.to_vec()),
-        is_shared: false,
-    };
-    let subject = Subject {
-        domain: Part::Text(domain.to_vec()),
-        entries: entries.map(entry).collect(),
-    };
-    name(&[b"{", &*subject.tag(), b"}"].concat())
+fn escape(out: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(out, "%{byte:02x}"))
 }
 
-fn escape(name: &mut String, byte: u8) {
-    // Writing to a string does not fail.
-    let _ = write!(name, "%{byte:02x}");
-}
+impl FromStr for Subject {
+    type Err = NoSubject;
 
-impl Subject {
-    /// The subject of this name.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn read(name: &str) -> Result<Self, NoSubject> {
+    /// Reads a name.
+    fn from_str(name: &str) -> Result<Self, NoSubject> {
         if name.len() > MAX_NAME_BYTES {
             return Err(NoSubject("it is longer than 64 KiB"));
         }
-        let mut parts = name.split('|');
-        let domain = Part::read(parts.next().unwrap_or_default())?;
-        if domain == Part::Text(Vec::new()) {
+        let mut parts = name.as_bytes().split(|&byte| byte == b'|');
+        let domain = parts.next().unwrap_or_default();
+        check_part(domain)?;
+        if domain.is_empty() {
             return Err(NoSubject("it begins with no domain"));
         }
-        let entries: Vec<_> = parts.map(SubjectEntry::read).collect::<Result<_, _>>()?;
-        if entries.is_empty() || entries.len() > MAX_ENTRIES {
+        parts.try_for_each(check_entry)?;
+        let subject = Self::of_tag(name.as_bytes());
+        if subject.entries.is_empty() || subject.entries.len() > MAX_ENTRIES {
             return Err(NoSubject("it has no entries, or more than 64"));
         }
-        Ok(Self { domain, entries })
+        Ok(subject)
+    }
+}
+
+/// Checks one entry of a name.
+fn check_entry(entry: &[u8]) -> Result<(), NoSubject> {
+    let (key, mark, value) = split_entry(entry);
+    let Some(mark) = mark else {
+        return Err(NoSubject("an entry has no value"));
+    };
+    // A digest is in the place of the mark of a value.
+    if mark == VALUE && value.first() == Some(&DIGEST) {
+        return Err(NoSubject("a # of a value is written %23"));
+    }
+    check_part(key)?;
+    if key.is_empty() {
+        return Err(NoSubject("a key is empty"));
+    }
+    check_part(value)
+}
+
+/// Checks one part of a name.
+fn check_part(part: &[u8]) -> Result<(), NoSubject> {
+    if let [DIGEST, digest @ ..] = part {
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_digest = digest.len() == DIGEST_CHARS && digest.iter().all(is_digit);
+        return match is_digest {
+            true => Ok(()),
+            false => Err(NoSubject("a # stands before the 64 digits of a SHA-256")),
+        };
+    }
+    let mut rest = part;
+    while let [byte, behind @ ..] = rest {
+        rest = match behind {
+            [one, two, behind @ ..]
+                if *byte == b'%' && one.is_ascii_hexdigit() && two.is_ascii_hexdigit() =>
+            {
+                behind
+            }
+            _ if *byte == b'%' => {
+                return Err(NoSubject("a % stands before two hexadecimal digits"));
+            }
+            _ if is_reserved(*byte) => {
+                return Err(NoSubject(
+                    "a part has one of {}|=~#, which is written as % and two digits",
+                ));
+            }
+            _ => behind,
+        };
+    }
+    Ok(())
+}
+
+/// The key of an entry, the mark behind it (none where the end is missing), and the value; that of a
+/// digest is a part of the value.
+fn split_entry(entry: &[u8]) -> (&[u8], Option<u8>, &[u8]) {
+    // A key that is a digest begins with the mark of one.
+    let from = usize::from(entry.first() == Some(&DIGEST));
+    let is_mark = |byte: &u8| [VALUE, PATTERN, DIGEST].contains(byte);
+    let at = entry.iter().skip(from).position(is_mark);
+    let (key, value) = entry.split_at(at.map_or(entry.len(), |at| from + at));
+    let mark = value.first().copied();
+    let has_text = mark.is_some_and(|mark| mark != DIGEST);
+    (key, mark, &value[usize::from(has_text)..])
+}
+
+impl Subject {
+    /// The subject of these entries, where no limit shares its counter.
+    pub(crate) fn new<'e>(domain: &[u8], entries: impl IntoIterator<Item = Entry<'e>>) -> Self {
+        let entry = |entry: Entry<'_>| SubjectEntry {
+            key: Part::Text(entry.key.to_vec()),
+            value: Part::Text(entry.value.to_vec()),
+            is_shared: false,
+        };
+        Self {
+            domain: Part::Text(domain.to_vec()),
+            entries: entries.into_iter().map(entry).collect(),
+        }
+    }
+
+    /// The subject of a counter key, or of the key of a usage record, also of one whose end is
+    /// missing.
+    pub(crate) fn of_key(key: &[u8]) -> Self {
+        Self::of_tag(super::subject(key))
+    }
+
+    /// Reads what [`Subject::tag`] writes, or the text between the braces of a key, which has one
+    /// after a domain that is the hash tag.
+    fn of_tag(tag: &[u8]) -> Self {
+        let mut parts = tag.split(|&byte| byte == b'|');
+        let domain = parts.next().unwrap_or_default();
+        let entry = |entry| {
+            let (key, mark, value) = split_entry(entry);
+            SubjectEntry {
+                key: Part::read(key),
+                value: Part::read(value),
+                is_shared: mark == Some(PATTERN),
+            }
+        };
+        Self {
+            domain: Part::read(domain.strip_suffix(b"}").unwrap_or(domain)),
+            entries: parts.map(entry).collect(),
+        }
     }
 
     /// What is inside the hash tag of its counter keys.
@@ -145,6 +244,15 @@ impl Subject {
             );
         }
         self.one_of()
+    }
+
+    /// Its entries, as lists show them.
+    pub(crate) fn texts(&self) -> Vec<EntryText> {
+        let text = |entry: &SubjectEntry| EntryText {
+            key: entry.key.to_string(),
+            value: entry.value.to_string(),
+        };
+        self.entries.iter().map(text).collect()
     }
 
     /// Whether values share the counter.
@@ -198,71 +306,15 @@ impl SubjectEntry {
         let network: ipnet::Ipv6Net = str::from_utf8(value).ok()?.parse().ok()?;
         self.is_shared.then_some(network.prefix_len())
     }
-
-    fn read(text: &str) -> Result<Self, NoSubject> {
-        let bytes = text.as_bytes();
-        // A key that is a digest begins with the mark of one.
-        let from = usize::from(bytes.first() == Some(&DIGEST));
-        let at = bytes
-            .iter()
-            .skip(from)
-            .position(|byte| [VALUE, PATTERN, DIGEST].contains(byte));
-        let (key, value) = text.split_at(from + at.ok_or(NoSubject("an entry has no value"))?);
-        let is_shared = value.as_bytes().first() == Some(&PATTERN);
-        let value = value
-            .strip_prefix([char::from(VALUE), char::from(PATTERN)])
-            .unwrap_or(value);
-        // A digest stands in the place of the mark of a value.
-        if text.as_bytes().get(key.len()) == Some(&VALUE)
-            && value.as_bytes().first() == Some(&DIGEST)
-        {
-            return Err(NoSubject("a # of a value is written %23"));
-        }
-        let key = Part::read(key)?;
-        if key == Part::Text(Vec::new()) {
-            return Err(NoSubject("a key is empty"));
-        }
-        Ok(Self {
-            key,
-            value: Part::read(value)?,
-            is_shared,
-        })
-    }
 }
 
 impl Part {
-    fn read(text: &str) -> Result<Self, NoSubject> {
-        if let Some(digest) = text.strip_prefix(char::from(DIGEST)) {
-            let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-            let is_digest = digest.len() == DIGEST_CHARS && digest.bytes().all(is_digit);
-            return if is_digest {
-                Ok(Self::Digest(digest.to_owned()))
-            } else {
-                Err(NoSubject("a # stands before the 64 digits of a SHA-256"))
-            };
+    /// A part of a key or of a name, without its escapes.
+    fn read(part: &[u8]) -> Self {
+        match part {
+            [DIGEST, digest @ ..] => Self::Digest(String::from_utf8_lossy(digest).into_owned()),
+            text => Self::Text(percent_decode(text).collect()),
         }
-        let mut bytes = Vec::with_capacity(text.len());
-        let mut rest = text.as_bytes();
-        while let Some((&byte, behind)) = rest.split_first() {
-            rest = behind;
-            if byte == b'%' {
-                let digits = behind
-                    .get(..2)
-                    .and_then(|digits| str::from_utf8(digits).ok());
-                let digits =
-                    digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-                let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-                bytes.push(byte.ok_or(NoSubject("a % stands before two hexadecimal digits"))?);
-                rest = &behind[2..];
-            } else if is_reserved(byte) {
-                return Err(NoSubject(
-                    "a part has one of {}|=~#, which is written as % and two digits",
-                ));
-            } else {
-                bytes.push(byte);
-            }
-        }
-        Ok(Self::Text(bytes))
     }
 
     fn write(&self, out: &mut Vec<u8>, mark: Option<u8>) {
@@ -287,12 +339,14 @@ impl Part {
             }
         }
     }
+}
 
-    /// For people: what it is, or its digest.
-    pub(crate) fn shown(&self) -> String {
+impl fmt::Display for Part {
+    /// Its text, or its digest.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Text(text) => String::from_utf8_lossy(text).into_owned(),
-            Self::Digest(digest) => format!("sha256:{digest}"),
+            Self::Text(text) => out.write_str(&String::from_utf8_lossy(text)),
+            Self::Digest(digest) => write!(out, "sha256:{digest}"),
         }
     }
 }
@@ -308,7 +362,20 @@ mod tests {
     use crate::limits::rules::Commit;
     use crate::limits::rules::limit::Level;
 
+    fn name(key: &[u8]) -> String {
+        Subject::of_key(key).to_string()
+    }
+
     fn key(domain: &[u8], entries: &[(&[u8], &[u8])], levels: &[Level]) -> Vec<u8> {
+        key_of(domain, entries, levels, Commit::Each)
+    }
+
+    fn key_of(
+        domain: &[u8],
+        entries: &[(&[u8], &[u8])],
+        levels: &[Level],
+        commit: Commit,
+    ) -> Vec<u8> {
         let rate = Rate {
             requests_per_unit: 1,
             unit: Unit::Minute,
@@ -327,7 +394,7 @@ mod tests {
             &entries,
             levels,
             Some(&algorithm),
-            Commit::Each,
+            commit,
         );
         key
     }
@@ -350,21 +417,27 @@ mod tests {
         };
         let shared = name(&key(b"d", &[(b"path", b"/ab")], &[level]));
         assert_eq!(shared, "d|path~/a*");
-        let shared = Subject::read(&shared).expect("a subject");
+        let shared = shared.parse::<Subject>().expect("a subject");
         assert!(
             shared.entries[0].is_shared && shared.exact().is_err_and(|why| why.contains("pattern"))
         );
         let long = "x".repeat(200);
         let digest = hex(&sha256(&long));
-        let subject = Subject::read(&name(&key(b"d", &[(b"user", long.as_bytes())], &[])))
+        let subject = name(&key(b"d", &[(b"user", long.as_bytes())], &[]))
+            .parse::<Subject>()
             .expect("a subject");
         assert_eq!(subject.entries[0].value, Part::Digest(digest.clone()));
         assert_eq!(
-            (subject.exact().is_err(), subject.entries[0].value.shown()),
+            (
+                subject.exact().is_err(),
+                subject.entries[0].value.to_string()
+            ),
             (true, format!("sha256:{digest}"))
         );
         // Written out it is the same.
-        let whole = Subject::read(&format!("d|user={long}")).expect("a subject");
+        let whole = format!("d|user={long}")
+            .parse::<Subject>()
+            .expect("a subject");
         assert_eq!(whole.tag(), subject.tag());
     }
 
@@ -389,10 +462,58 @@ mod tests {
             (&format!("shop|a={}", "b".repeat(70_000)), "64 KiB"),
         ] {
             assert!(
-                Subject::read(text).is_err_and(|error| error.0.contains(why)),
+                text.parse::<Subject>()
+                    .is_err_and(|error| error.0.contains(why)),
                 "{text}: {:?}",
-                Subject::read(text)
+                text.parse::<Subject>()
             );
+        }
+    }
+
+    /// Lists show keys of Weir, and whatever else a store has.
+    #[test]
+    fn entries_are_readable() {
+        let texts = |key: &[u8]| {
+            let texts = Subject::of_key(key).texts().into_iter();
+            texts.map(|text| (text.key, text.value)).collect::<Vec<_>>()
+        };
+        let level = Level {
+            key: "path".into(),
+            value: Some("/a*".into()),
+            share_threshold: true,
+            ..Level::default()
+        };
+        let own = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+        assert_eq!(
+            texts(&key(b"d", &[(b"path", b"/ab")], &[level])),
+            own("path", "/a*")
+        );
+        let long = "x".repeat(200);
+        let long = long.as_bytes();
+        let subject = Subject::of_key(&key(long, &[(long, b"v"), (b"k", long), (long, long)], &[]));
+        let digest = format!("sha256:{}", hex(&sha256(long)));
+        assert_eq!(subject.domain.to_string(), digest);
+        let entry = |key: &str, value: &str| format!("{key}={value}");
+        assert_eq!(
+            subject
+                .texts()
+                .iter()
+                .map(EntryText::to_string)
+                .collect::<Vec<_>>(),
+            [
+                entry(&digest, "v"),
+                entry("k", &digest),
+                entry(&digest, &digest)
+            ]
+        );
+        assert_eq!(
+            texts(b"w1{d|k=%zz%f"),
+            own("k", "%zz%f"),
+            "not written by Weir"
+        );
+        assert_eq!(texts(b"w1{d|k=a\xffb}fw60"), own("k", "a\u{fffd}b"));
+        for nothing in [&b""[..], b"}{"] {
+            assert_eq!(Subject::of_key(nothing), Subject::new(b"", []));
         }
     }
 
@@ -413,8 +534,9 @@ mod tests {
             let entries: Vec<_> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
             let key = key(&domain, &entries, &[]);
             let name = name(&key);
-            let subject = Subject::read(&name).expect("a subject");
+            let subject: Subject = name.parse().expect("a subject");
             prop_assert_eq!(subject.tag(), super::super::subject(&key));
+            prop_assert_eq!(&subject, &Subject::of_key(&key));
             prop_assert!(name.chars().all(|letter| is_visible(letter) && letter != ' '), "{}", name);
             if let Ok(exact) = subject.exact() {
                 let found: Vec<_> = exact.first().iter().map(|entry| (entry.key, entry.value)).collect();
@@ -422,13 +544,27 @@ mod tests {
             }
         }
 
+        /// What a key was made of is what lists show.
+        #[test]
+        fn a_key_is_read_as_it_was_written(domain in "[a-z|{}%#=~./]{1,12}", entries in prop::collection::vec(("[a-z|{}%#=~]{1,6}", "\\PC{0,20}"), 1..4), in_slot: bool) {
+            let bytes: Vec<_> = entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
+            let commit = if in_slot { Commit::AllOrNone } else { Commit::Each };
+            let subject = Subject::of_key(&key_of(domain.as_bytes(), &bytes, &[], commit));
+            let texts = subject.texts().into_iter().map(|text| (text.key, text.value));
+            prop_assert_eq!((subject.domain.to_string(), texts.collect::<Vec<_>>()), (domain, entries));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = Subject::of_key(&bytes).to_string();
+        }
+
         /// Whatever is read is one subject: its name leads to it again.
         #[test]
         fn any_text_is_read_or_refused(text in "[ad|{}%0-9a-f#=~]{0,20}|\\PC{0,20}") {
-            if let Ok(subject) = Subject::read(&text) {
-                let tag = subject.tag();
-                let again = Subject::read(&name(&[b"w1{", &*tag, b"}"].concat())).expect("a name");
-                prop_assert_eq!(again.tag(), tag);
+            if let Ok(subject) = text.parse::<Subject>() {
+                let again: Subject = subject.to_string().parse().expect("a name");
+                prop_assert_eq!(again.tag(), subject.tag());
             }
         }
     }

@@ -39,8 +39,14 @@ fn keys_read_well_and_stay_short() {
     let mut record = Vec::new();
     write_usage(&trial, &mut record);
     assert_eq!(record, b"pw1{shop}|user=42|path=/x}trus");
-    assert_eq!(name(&of_domain), "shop|user=42|path=/x");
-    assert_eq!(name(subject(&of_domain)), "shop|user=42|path=/x");
+    assert_eq!(
+        Subject::of_key(&of_domain).to_string(),
+        "shop|user=42|path=/x"
+    );
+    assert_eq!(
+        Subject::of_key(subject(&of_domain)).to_string(),
+        "shop|user=42|path=/x"
+    );
     let (mut of_subject, subject) = (Vec::new(), b"shop|user=42|path=/x");
     write_subject(&mut of_subject, "p", subject, Commit::AllOrNone);
     assert_eq!([&of_subject[..], b"fw60"].concat(), of_domain);
