@@ -202,7 +202,7 @@ pub(super) fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow
     let order = api::Order {
         kind: kind.to_owned(),
         domain: which.domain.clone().unwrap_or_default(),
-        entries,
+        entries: entries.iter().map(EntryRecord::from).collect(),
         subject: which.subject.clone(),
         to,
         until: until.map(|at| at.to_string()),
@@ -220,14 +220,11 @@ pub(super) fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow
 /// Ends overrides of this kind: `unblock`, `unexempt` and `unraise`.
 pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
     let sought = match (&undo.subject, &undo.domain) {
-        (Some(name), _) => Some(
-            order_of(
-                &name
-                    .parse::<Subject>()
-                    .map_err(|error| UsageError(error.to_string()))?,
-            )
-            .map_err(|error| UsageError(error.error))?,
-        ),
+        (Some(name), _) => {
+            let subject = name.parse::<Subject>();
+            let subject = subject.map_err(|error| UsageError(error.to_string()))?;
+            Some(order_of(&subject).map_err(|error| UsageError(error.error))?)
+        }
         (None, Some(domain)) => Some((domain.clone(), entries(&undo.which)?)),
         (None, None) => None,
     };
@@ -245,19 +242,19 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
             None => remove(&undo.asked, &undo.which),
         };
     };
-    let patterns = |entries: &[EntryRecord]| {
-        entries
-            .iter()
-            .map(|entry| entry.pattern().map(Pattern::canonical))
-            .collect::<Result<Vec<_>, _>>()
-    };
+    let canonical = entries.iter().cloned().map(Pattern::canonical);
+    let canonical: Vec<_> = canonical.collect();
     let found = known.find(|record| {
+        let patterns = record.entries.iter().map(EntryRecord::pattern);
         record.kind == kind
             && record.domain == domain
-            && patterns(&record.entries) == patterns(&entries)
+            && patterns
+                .map(|pattern| pattern.map(Pattern::canonical))
+                .eq(canonical.iter().cloned().map(Ok))
     });
     let no_such = || {
-        let (entries, domain) = (output::entries(&entries), OneLine(&domain).to_string());
+        let entries = print::words(&entries);
+        let domain = OneLine(&domain).to_string();
         anyhow::anyhow!(
             "no {kind} of {entries} in {domain} is in force; `weir overrides --domain {}` lists \
              what is",
@@ -328,7 +325,9 @@ async fn all(asked: &Asked, domain: Option<&str>, ended: bool) -> anyhow::Result
 pub(super) fn reset(reset: &ResetArgs) -> anyhow::Result<ExitCode> {
     let order = api::ResetOrder {
         domain: reset.domain.clone().unwrap_or_default(),
-        entries: exact_entries(&reset.entries)?,
+        entries: (exact_entries(&reset.entries)?.iter())
+            .map(EntryRecord::from)
+            .collect(),
         subject: reset.subject.clone(),
         limit: reset.limit.clone(),
     };

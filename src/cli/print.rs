@@ -71,17 +71,14 @@ pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
         {
             shell_word(&format!("--subject={name}")).into_owned()
         }
-        _ => words(entries.iter().map(EntryText::to_string)),
+        _ => words(entries),
     }
 }
 
 /// These, as words that a shell reads.
-pub(super) fn words(all: impl IntoIterator<Item = String>) -> String {
-    let words: Vec<_> = all
-        .into_iter()
-        .map(|word| shell_word(&word).into_owned())
-        .collect();
-    words.join(" ")
+pub(super) fn words(all: impl IntoIterator<Item = impl ToString>) -> String {
+    let word = |word: _| shell_word(&ToString::to_string(&word)).into_owned();
+    all.into_iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// Rows in columns that are as wide as their widest cell; the first ones have numbers.

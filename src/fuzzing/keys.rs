@@ -1,5 +1,6 @@
 //! Counter keys: an inverse reads back from a key what it was made of, so that two different
-//! counters never share one; the length has a bound.
+//! counters never share one; the length has a bound. Names of subjects and entries that operators
+//! write are read as what was printed.
 //!
 //! The inverse is the definition of the format: separators, escapes and digests as `plan/key.rs`
 //! documents them.
@@ -9,7 +10,8 @@ use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::core::ask::Entry;
 use crate::core::digest::{hex, sha256};
 use crate::core::time::{PeriodKind, Rate, Span, Unit, Zone};
-use crate::limits::plan::key;
+use crate::limits::overrides::Pattern;
+use crate::limits::plan::key::{self, Subject};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::Level;
 
@@ -84,6 +86,14 @@ enum Text {
 }
 
 pub(super) fn check(input: &[u8]) {
+    let written = String::from_utf8_lossy(input);
+    if let Ok(pattern) = written.parse::<Pattern>() {
+        assert_eq!(pattern.to_string().parse(), Ok(pattern), "{written}");
+    }
+    if let Ok(subject) = written.parse::<Subject>() {
+        let again: Subject = subject.to_string().parse().expect("a name");
+        assert_eq!(again.tag(), subject.tag(), "{written}");
+    }
     let mut input = Input(input);
     let (one, other) = (counter(&mut input), counter(&mut input));
     let keys = [&one, &other].map(checked_key);
@@ -172,6 +182,16 @@ fn checked_key(counter: &Counter) -> Vec<u8> {
         "{}",
         key.escape_ascii()
     );
+    let subject = Subject::of_key(&key);
+    let is_named = |(key, _): &(Vec<u8>, Value)| !key.is_empty();
+    if !counter.domain.is_empty() && !entries.is_empty() && counter.entries.iter().all(is_named) {
+        assert_eq!(
+            subject.to_string().parse(),
+            Ok(subject),
+            "{}",
+            key.escape_ascii()
+        );
+    }
     let opening = key.iter().filter(|&&byte| byte == b'{').count();
     assert_eq!(opening, 1, "one hash tag: {}", key.escape_ascii());
     let parts = 1 + 2 * entries.len();

@@ -37,6 +37,7 @@ pub(crate) mod record;
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -45,7 +46,7 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::Algorithm;
 use crate::core::ask::Entry;
-use crate::core::ask::written::Text;
+use crate::core::ask::written::{Role, Text};
 use crate::core::digest;
 use crate::core::time::{Micros, Rate, Span};
 use crate::limits::rules::address;
@@ -157,14 +158,33 @@ impl Override {
     }
 }
 
+impl FromStr for Pattern {
+    type Err = Invalid;
+
+    /// Reads `KEY=VALUE`, or `KEY` for any value.
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key, Value::Text(Text::read(value))),
+            None => (text, Value::Any),
+        };
+        if key.is_empty() {
+            return Err(Invalid(format!(
+                "`{text}` has no key; write KEY=VALUE, or KEY for any value"
+            )));
+        }
+        let key = Text::read(key);
+        Ok(Self { key, value })
+    }
+}
+
 impl fmt::Display for Pattern {
     /// As operators write it, on one line: `key=value`, or the key alone for any value. A digest is
-    /// `key#` and its digits.
+    /// `key#` and its digits, which commands do not read.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.key.shown_as_key())?;
+        out.write_str(&self.key.shown(Role::Key))?;
         match &self.value {
             Value::Any => Ok(()),
-            Value::Text(text) => write!(out, "={}", text.shown()),
+            Value::Text(text) => write!(out, "={}", text.shown(Role::Value)),
             Value::Network(network) => write!(out, "={network}"),
             Value::Digest(digest) => write!(out, "#{}", digest::hex(digest)),
         }
@@ -172,6 +192,25 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
+    /// The entry with this key and this value and no other, whatever they contain.
+    #[must_use]
+    pub fn literal(key: &str, value: &[u8]) -> Self {
+        let value = match str::from_utf8(value) {
+            Ok(value) => Value::Text(Text::literal(value)),
+            Err(_) => Value::Digest(digest::sha256(value)),
+        };
+        let key = Text::literal(key);
+        Self { key, value }
+    }
+
+    /// The entry of a pattern of a file, in which each `*` is a wildcard.
+    #[must_use]
+    pub fn of_file(key: &str, pattern: &str) -> Self {
+        let text = |text: &str| Text::read(&text.replace('\\', r"\\"));
+        let (key, value) = (text(key), Value::Text(text(pattern)));
+        Self { key, value }
+    }
+
     fn has_wildcards(&self) -> bool {
         matches!(self.value, Value::Any | Value::Network(_)) || self.wildcards() > 0
     }

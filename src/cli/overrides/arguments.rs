@@ -7,50 +7,31 @@ use jiff::{Span, Timestamp};
 use crate::cli::UsageError;
 use crate::cli::amount;
 use crate::core::time::people;
-use crate::limits::overrides::{EntryRecord, Pattern, RateRecord, Value};
+use crate::limits::overrides::{Invalid, Pattern, RateRecord, Value};
 
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
-pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
-    let entry = |text: &String| {
-        let (key, value) = match text.split_once('=') {
-            Some((key, value)) => (key, Some(value.to_owned())),
-            None => (&**text, None),
-        };
-        if key.is_empty() {
-            return Err(UsageError(format!(
-                "`{text}` has no key; write KEY=VALUE, or KEY for any value"
-            )));
-        }
-        if key == "," {
-            return Err(UsageError(
-                "one descriptor at a time; give each override a command of its own".to_owned(),
-            ));
-        }
-        Ok(EntryRecord {
-            key: key.to_owned(),
-            value,
-            value_sha256: None,
-        })
+pub(super) fn entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageError> {
+    let entry = |text: &String| match text.split('=').next() {
+        Some(",") => Err(UsageError(
+            "one descriptor at a time; give each override a command of its own".to_owned(),
+        )),
+        _ => text.parse().map_err(|error: Invalid| UsageError(error.0)),
     };
     arguments.iter().map(entry).collect()
 }
 
 /// Asks for `--all` where no entry has a value: every descriptor with these keys would be meant.
-pub(super) fn check_values(entries: &[EntryRecord], kind: &str) -> Result<(), UsageError> {
-    let has_text = |pattern: Pattern| match pattern.value {
+pub(super) fn check_values(entries: &[Pattern], kind: &str) -> Result<(), UsageError> {
+    let has_text = |pattern: &Pattern| match pattern.clone().canonical().value {
         Value::Text(text) => text.as_literal().is_some() || text.literal_bytes() > 0,
         Value::Network(network) => network.prefix_len() > 0,
         Value::Digest(_) => true,
         Value::Any => false,
     };
-    if entries.iter().any(|entry| {
-        entry
-            .pattern()
-            .is_ok_and(|pattern| has_text(pattern.canonical()))
-    }) {
+    if entries.iter().any(has_text) {
         return Ok(());
     }
-    let keys: Vec<_> = entries.iter().map(|entry| &*entry.key).collect();
+    let keys: Vec<_> = entries.iter().map(|entry| entry.key.to_string()).collect();
     let does = match kind {
         "raise" => "raises the limit of".to_owned(),
         kind => format!("{kind}s"),
@@ -58,25 +39,21 @@ pub(super) fn check_values(entries: &[EntryRecord], kind: &str) -> Result<(), Us
     Err(UsageError(format!(
         "this {does} every {}: write a value, as in {}=VALUE, or --all if all are meant",
         keys.join(" and "),
-        keys.first().unwrap_or(&"KEY")
+        keys.first().map_or("KEY", String::as_str)
     )))
 }
 
 /// The entries of one exact descriptor.
-pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
+pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageError> {
     let entries = entries(arguments)?;
-    for (entry, text) in entries.iter().zip(arguments) {
-        if entry
-            .pattern()
-            .is_ok_and(|pattern| pattern.exact().is_none())
-        {
-            return Err(UsageError(format!(
-                "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE \
-                 with the whole value, and a star of it as \\*"
-            )));
-        }
+    let mut all = entries.iter().zip(arguments);
+    match all.find(|(entry, _)| entry.exact().is_none()) {
+        None => Ok(entries),
+        Some((_, text)) => Err(UsageError(format!(
+            "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE \
+             with the whole value, and a star of it as \\*"
+        ))),
     }
-    Ok(entries)
 }
 
 /// A rate: `500/minute`, `20/30 seconds`, `20/30second`; `20` of a limit of requests in flight.
@@ -277,19 +254,8 @@ mod tests {
     fn an_entry_without_a_value_matches_any() {
         let text = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         let read = entries(&text(&["user=42", "path", "q=a=b", "e="])).expect("entries");
-        let values: Vec<_> = read
-            .iter()
-            .map(|entry| (entry.key.as_str(), entry.value.as_deref()))
-            .collect();
-        assert_eq!(
-            values,
-            [
-                ("user", Some("42")),
-                ("path", None),
-                ("q", Some("a=b")),
-                ("e", Some(""))
-            ]
-        );
+        let shown: Vec<_> = read.iter().map(Pattern::to_string).collect();
+        assert_eq!(shown, ["user=42", "path", "q=a=b", "e="]);
         assert!(entries(&text(&["=x"])).is_err() && entries(&text(&["a=b", ","])).is_err());
         assert!(exact_entries(&text(&["user=42", r"path=\*", r"a\*=\\"])).is_ok());
         for wrong in ["user", "user=4*", "us*=42", r"user=\\*"] {

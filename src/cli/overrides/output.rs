@@ -73,32 +73,6 @@ pub(super) fn record(one: &Value) -> serde_json::Result<Record> {
     Record::deserialize(one)
 }
 
-/// A column of the list, and its cell of an override.
-type Column = (&'static str, fn(&Record) -> String);
-
-const BEFORE_END: [Column; 4] = [
-    ("ID", |one| one.id.clone()),
-    ("ORDER", order),
-    ("DOMAIN", |one| one.domain.clone()),
-    ("ENTRIES", |one| entries(&one.entries)),
-];
-const UNTIL: [Column; 1] = [("UNTIL", |one| instant(one.until.as_deref()))];
-const ENDED: [Column; 2] = [
-    ("ENDED", |one| {
-        instant(one.ended.as_ref().map(|ended| &*ended.at))
-    }),
-    ("ENDED BY", |one| {
-        one.ended
-            .as_ref()
-            .map_or_else(String::new, |ended| ended.by.clone())
-    }),
-];
-const BEHIND_END: [Column; 3] = [
-    ("MADE", |one| instant(one.created_at.as_deref())),
-    ("BY", |one| one.by.clone()),
-    ("REASON", |one| one.reason.clone()),
-];
-
 pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
     if overrides.is_empty() {
         return if ended {
@@ -108,26 +82,47 @@ pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
         }
         .to_owned();
     }
-    let end = if ended { &ENDED[..] } else { &UNTIL };
-    let columns = [&BEFORE_END[..], end, &BEHIND_END].concat();
-    let row = |one: &Value| {
-        let record = record(one);
-        let cell = |(index, column): (usize, &Column)| match (&record, index) {
-            (Ok(record), _) => column.1(record),
-            // One that this version does not understand.
-            (Err(_), 0) => one.to_string(),
-            (Err(_), _) => String::new(),
-        };
-        let cells = columns.iter().enumerate().map(cell);
-        cells
-            .map(|cell| OneLine(if cell.is_empty() { "-" } else { &cell }).to_string())
-            .collect()
+    let end: &[&str] = if ended {
+        &["ENDED", "ENDED BY"]
+    } else {
+        &["UNTIL"]
     };
-    let head = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let rows: Vec<Vec<_>> = std::iter::once(head)
+    let head = [
+        &["ID", "ORDER", "DOMAIN", "ENTRIES"],
+        end,
+        &["MADE", "BY", "REASON"],
+    ]
+    .concat();
+    let row = |one: &Value| {
+        let mut cells = match record(one) {
+            Ok(record) => cells(&record, ended),
+            // One that this version does not understand.
+            Err(_) => vec![one.to_string()],
+        };
+        cells.resize(head.len(), String::new());
+        let cells = cells
+            .iter()
+            .map(|cell| if cell.is_empty() { "-" } else { cell });
+        cells.map(|cell| OneLine(cell).to_string()).collect()
+    };
+    let first = head.iter().map(|&name| name.to_owned()).collect();
+    let rows: Vec<Vec<_>> = std::iter::once(first)
         .chain(overrides.iter().map(row))
         .collect();
     print::table(&rows, 0)
+}
+
+fn cells(one: &Record, ended: bool) -> Vec<String> {
+    let (id, domain) = (one.id.clone(), one.domain.clone());
+    let mut cells = vec![id, order(one), domain, entries(&one.entries)];
+    match &one.ended {
+        Some(end) if ended => cells.extend([instant(Some(&end.at)), end.by.clone()]),
+        _ if ended => cells.extend([String::new(), String::new()]),
+        _ => cells.push(instant(one.until.as_deref())),
+    }
+    let made = instant(one.created_at.as_deref());
+    cells.extend([made, one.by.clone(), one.reason.clone()]);
+    cells
 }
 
 /// An instant of a record, if there is one.

@@ -175,7 +175,9 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
     let mut order: Order = call.body()?;
     if let Some(name) = &order.subject {
         is_alone(&order.domain, &order.entries)?;
-        (order.domain, order.entries) = subject::order_of(&subject::read(name)?)?;
+        let (domain, entries) = subject::order_of(&subject::read(name)?)?;
+        order.domain = domain;
+        order.entries = entries.iter().map(EntryRecord::from).collect();
     }
     let record = Record {
         kind: order.kind,

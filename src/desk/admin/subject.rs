@@ -8,8 +8,10 @@ use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, known};
 use crate::core::ask::Entry;
+use crate::core::ask::written::Text;
 use crate::core::verdict::Decision;
-use crate::limits::overrides::{Applied, EntryRecord, InForce, Override};
+use crate::limits::overrides::record::read_digits;
+use crate::limits::overrides::{Applied, InForce, Override, Pattern, Value};
 use crate::limits::plan::key::{EntryText, Part, Subject, SubjectEntry};
 use crate::limits::plan::{CheckIndex, Checks, Fate, Plan};
 use crate::limits::rules::Rules;
@@ -171,12 +173,11 @@ pub(super) fn overrides_of(parts: &Parts) -> impl Fn(&str) -> Option<(String, Ap
 
 /// The domain of a subject, and the entries of an override of it: of a counter that values share
 /// they are those of its pattern.
-pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<EntryRecord>), Failure> {
+pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Failure> {
     let known = |part: &Part, what: &str| {
-        let text = if let Part::Text(text) = part {
-            String::from_utf8(text.clone()).ok()
-        } else {
-            None
+        let text = match part {
+            Part::Text(text) => String::from_utf8(text.clone()).ok(),
+            Part::Digest(_) => None,
         };
         let why = format!(
             "subject: its {what} is no UTF-8, or is known by its digest only; write domain and \
@@ -184,18 +185,18 @@ pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<EntryRecord>), 
         );
         text.ok_or_else(|| Failure::bad_request(&why))
     };
-    let entry = |entry: &SubjectEntry| -> Result<EntryRecord, Failure> {
+    let entry = |entry: &SubjectEntry| -> Result<Pattern, Failure> {
         let key = known(&entry.key, "key")?;
         Ok(match (&entry.value, entry.is_shared) {
-            (shared, true) => EntryRecord::of_file(&key, &known(shared, "pattern")?),
-            (Part::Text(text), false) => EntryRecord::exact_bytes(&key, text),
-            (Part::Digest(digest), false) => EntryRecord::of_digest(&key, digest),
+            (shared, true) => Pattern::of_file(&key, &known(shared, "pattern")?),
+            (Part::Text(text), false) => Pattern::literal(&key, text),
+            (Part::Digest(digits), false) => Pattern {
+                key: Text::literal(&key),
+                value: Value::Digest(read_digits(digits)?),
+            },
         })
     };
-    let entries = subject
-        .entries
-        .iter()
-        .map(entry)
-        .collect::<Result<_, Failure>>()?;
+    let entries = subject.entries.iter().map(entry);
+    let entries = entries.collect::<Result<_, Failure>>()?;
     Ok((known(&subject.domain, "domain")?, entries))
 }

@@ -162,24 +162,11 @@ fn covers(one: &Pattern, other: &Pattern) -> bool {
     has_value && contains(&one.key.symbols(), &other.key.symbols())
 }
 
-/// Whether a pattern matches each text of another, of whose wildcards each is within one of its own.
-/// `reached[j]` says whether what is read of `one` contains the first `j` symbols of `other`.
+/// Whether a pattern matches each text of another, of whose wildcards each is within one of its own:
+/// a wildcard of the other is then a letter that no text has.
 pub(super) fn contains(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
-    let mut reached = vec![false; other.len() + 1];
-    reached[0] = true;
-    for symbol in one {
-        let mut diagonal = reached[0];
-        reached[0] &= symbol.is_none();
-        for (index, facing) in other.iter().enumerate() {
-            let above = reached[index + 1];
-            reached[index + 1] = match symbol {
-                None => above || reached[index],
-                Some(_) => diagonal && symbol == facing,
-            };
-            diagonal = above;
-        }
-    }
-    reached[other.len()]
+    let letters = other.iter().map(|symbol| symbol.or(Some(0xff)));
+    intersect(one, &letters.collect::<Vec<_>>())
 }
 
 /// The bytes of a pattern in a file, where each `*` is a wildcard.

@@ -218,7 +218,7 @@ impl From<&Override> for Record {
             id: one.id.to_string(),
             kind: one.kind.name().to_owned(),
             domain: one.domain.to_string(),
-            entries: one.entries.iter().map(EntryRecord::new).collect(),
+            entries: one.entries.iter().map(EntryRecord::from).collect(),
             to: match &one.kind {
                 Kind::Raise(rate) => Some(RateRecord::new(rate)),
                 Kind::Block | Kind::Exempt => None,
@@ -232,8 +232,8 @@ impl From<&Override> for Record {
     }
 }
 
-impl EntryRecord {
-    fn new(pattern: &Pattern) -> Self {
+impl From<&Pattern> for EntryRecord {
+    fn from(pattern: &Pattern) -> Self {
         let (value, value_sha256) = match &pattern.value {
             Value::Any => (None, None),
             Value::Text(text) => (Some(text.to_string()), None),
@@ -246,46 +246,9 @@ impl EntryRecord {
             value_sha256,
         }
     }
+}
 
-    /// The entry that matches this key and this value and nothing else, whatever they contain.
-    #[must_use]
-    pub fn exact(key: &str, value: &str) -> Self {
-        Self::new(&Pattern {
-            key: Text::literal(key),
-            value: Value::Text(Text::literal(value)),
-        })
-    }
-
-    /// The same for a value of any bytes.
-    #[must_use]
-    pub fn exact_bytes(key: &str, value: &[u8]) -> Self {
-        match str::from_utf8(value) {
-            Ok(value) => Self::exact(key, value),
-            Err(_) => Self::of_digest(key, &digest::hex(&digest::sha256(value))),
-        }
-    }
-
-    /// The entry that matches the value with this SHA-256, in hexadecimal digits.
-    #[must_use]
-    pub fn of_digest(key: &str, digits: &str) -> Self {
-        Self {
-            key: Text::literal(key).to_string(),
-            value: None,
-            value_sha256: Some(digits.to_owned()),
-        }
-    }
-
-    /// The entry that matches what a pattern of a file matches, where each `*` is a wildcard.
-    #[must_use]
-    pub fn of_file(key: &str, pattern: &str) -> Self {
-        let written = |text: &str| text.replace('\\', r"\\");
-        Self {
-            key: written(key),
-            value: Some(written(pattern)),
-            value_sha256: None,
-        }
-    }
-
+impl EntryRecord {
     /// What it says.
     ///
     /// # Errors
@@ -363,21 +326,14 @@ impl RateRecord {
     }
 }
 
-fn read_digits(digits: &str) -> Result<[u8; 32], Invalid> {
-    let wrong = || {
-        Invalid("entries: value_sha256 is no SHA-256; write its 64 hexadecimal digits".to_owned())
-    };
-    let mut digest = [0; 32];
-    if digits.len() != 2 * digest.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return Err(wrong());
+/// Reads a SHA-256 in hexadecimal digits.
+pub(crate) fn read_digits(digits: &str) -> Result<[u8; 32], Invalid> {
+    let is_digest = digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let byte = |at| u8::from_str_radix(&digits[2 * at..][..2], 16).unwrap_or_default();
+    match is_digest {
+        true => Ok(std::array::from_fn(byte)),
+        false => invalid("entries: value_sha256 is no SHA-256; write its 64 hexadecimal digits"),
     }
-    for (byte, pair) in digest.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
-        *byte = str::from_utf8(pair)
-            .ok()
-            .and_then(|pair| u8::from_str_radix(pair, 16).ok())
-            .ok_or_else(wrong)?;
-    }
-    Ok(digest)
 }
 
 fn one_line(field: &str, text: &str, most: usize) -> Result<(), Invalid> {

@@ -493,7 +493,11 @@ fn digest(value: &[u8]) -> String {
 
 fn of_digest(kind: &str, value: &[u8]) -> Override {
     let record = Record {
-        entries: vec![EntryRecord::of_digest("user", &digest(value))],
+        entries: vec![EntryRecord {
+            key: "user".to_owned(),
+            value: None,
+            value_sha256: Some(digest(value)),
+        }],
         ..record(kind, &[])
     };
     record.read().expect("an override")
@@ -552,20 +556,14 @@ fn a_digest_is_read_back_as_it_was_and_stands_alone() {
         assert!(error.0.contains("value_sha256"), "{error:?}");
     }
     assert_eq!(
-        EntryRecord::exact_bytes("user", b"\xff").value_sha256,
+        EntryRecord::from(&Pattern::literal("user", b"\xff")).value_sha256,
         Some(digest(b"\xff"))
     );
     assert_eq!(
-        EntryRecord::exact_bytes("user", b"4*"),
-        EntryRecord::exact("user", "4*")
+        EntryRecord::from(&Pattern::literal("user", b"4*")).pattern(),
+        Ok(Pattern::literal("user", b"4*"))
     );
-    assert_eq!(
-        EntryRecord::of_file("user", r"a\*")
-            .pattern()
-            .expect("an entry")
-            .to_string(),
-        r"user=a\\*"
-    );
+    assert_eq!(Pattern::of_file("user", r"a\*").to_string(), r"user=a\\*");
 }
 
 #[test]
@@ -738,7 +736,7 @@ proptest! {
         let line = crate::core::ask::written::entry(b"user", value.as_bytes());
         let (key, written) = line.split_once('=').expect("an entry");
         let others = [other, value.replace('*', &star), value.replace('\\', &star), format!("{value}{star}")];
-        for entry in [EntryRecord::exact("user", &value), EntryRecord { key: key.to_owned(), value: Some(written.to_owned()), value_sha256: None }] {
+        for entry in [EntryRecord::from(&Pattern::literal("user", value.as_bytes())), EntryRecord { key: key.to_owned(), value: Some(written.to_owned()), value_sha256: None }] {
             let overrides = overrides(entry);
             prop_assert!(!overrides.list[0].entries.iter().any(Pattern::has_wildcards) && find(&overrides, 0, &[("user", &value)]) == Some("block"));
             for other in others.iter().filter(|other| **other != value) {

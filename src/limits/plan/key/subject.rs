@@ -11,6 +11,7 @@
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
+use ipnet::Ipv6Net;
 use percent_encoding::percent_decode;
 use serde::{Deserialize, Serialize};
 
@@ -290,21 +291,24 @@ impl Subject {
 const DIGEST_ONLY: &str = "Weir knows a text of more than 128 bytes by its digest only; write the \
     entries with the whole value";
 
+/// The network that groups addresses, if a value is one.
+fn network(value: &[u8]) -> Option<Ipv6Net> {
+    str::from_utf8(value).ok()?.parse().ok()
+}
+
 /// The first address of a network that groups some.
 fn first_address(value: &[u8]) -> Option<&[u8]> {
-    let network: ipnet::Ipv6Net = str::from_utf8(value).ok()?.parse().ok()?;
-    let end = value.iter().position(|&byte| byte == b'/')?;
-    (network.trunc() == network).then_some(&value[..end])
+    let network = network(value).filter(|network| network.trunc() == *network);
+    network.and(value.split(|&byte| byte == b'/').next())
 }
 
 impl SubjectEntry {
     /// The bits of the network that it is, if it is one that groups addresses.
     pub(crate) fn prefix(&self) -> Option<u8> {
-        let Part::Text(value) = &self.value else {
-            return None;
-        };
-        let network: ipnet::Ipv6Net = str::from_utf8(value).ok()?.parse().ok()?;
-        self.is_shared.then_some(network.prefix_len())
+        match &self.value {
+            Part::Text(value) if self.is_shared => Some(network(value)?.prefix_len()),
+            _ => None,
+        }
     }
 }
 
