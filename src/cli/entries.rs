@@ -4,24 +4,18 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use super::{UsageError, print};
-use crate::core::ask::written::read_exact;
+pub(super) use crate::core::ask::written::read_exact;
 use crate::core::proto::RateLimitDescriptor;
 use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::limits::plan::key::EntryText;
 
-/// The descriptors of these arguments as commands print them, and as overrides are written: `\*` is
-/// a star, as `*` is.
-///
-/// # Errors
-/// As [`descriptors`].
-pub(super) fn written_descriptors(
-    arguments: &[OsString],
-) -> Result<Vec<RateLimitDescriptor>, UsageError> {
-    let mut descriptors = descriptors(arguments)?;
-    let entries = descriptors.iter_mut().flat_map(|own| &mut own.entries);
-    for Entry { key, value } in entries {
-        (*key, *value) = (read_exact(key), read_exact(value));
+/// An entry, as lists show it.
+pub(super) fn text(entry: &Entry) -> EntryText {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    EntryText {
+        key: text(&entry.key),
+        value: text(&entry.value),
     }
-    Ok(descriptors)
 }
 
 /// Says where a value has what may be the next entry, as in `path=/login,user=42`.
@@ -39,18 +33,24 @@ fn hint_at_commas(argument: &[u8]) {
     }
 }
 
-/// The descriptors of these arguments, whose values are as they are, and may be any bytes.
+/// The descriptors of these arguments. `read` reads keys and values, which may be any bytes:
+/// [`read_exact`] as commands print them and as overrides are written, where `\*` is a star, as `*`
+/// is.
 ///
 /// # Errors
 /// An argument is no entry, or a descriptor has none.
-pub(super) fn descriptors(arguments: &[OsString]) -> Result<Vec<RateLimitDescriptor>, UsageError> {
-    arguments
-        .split(|text| text == ",")
-        .map(descriptor)
-        .collect()
+pub(super) fn descriptors(
+    arguments: &[OsString],
+    read: fn(&[u8]) -> Vec<u8>,
+) -> Result<Vec<RateLimitDescriptor>, UsageError> {
+    let all = arguments.split(|text| text == ",");
+    all.map(|arguments| descriptor(arguments, read)).collect()
 }
 
-fn descriptor(arguments: &[OsString]) -> Result<RateLimitDescriptor, UsageError> {
+fn descriptor(
+    arguments: &[OsString],
+    read: fn(&[u8]) -> Vec<u8>,
+) -> Result<RateLimitDescriptor, UsageError> {
     let mut descriptor = RateLimitDescriptor::default();
     for text in arguments {
         let bytes = text.as_bytes();
@@ -62,8 +62,8 @@ fn descriptor(arguments: &[OsString]) -> Result<RateLimitDescriptor, UsageError>
         };
         hint_at_commas(bytes);
         descriptor.entries.push(Entry {
-            key: bytes[..equals].to_vec(),
-            value: bytes[equals + 1..].to_vec(),
+            key: read(&bytes[..equals]),
+            value: read(&bytes[equals + 1..]),
         });
     }
     if descriptor.entries.is_empty() {

@@ -9,13 +9,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use bytes::Bytes;
 use clap::Args;
 use http::Method;
 use prost::Message;
 use serde_json::{Value, json};
 
 use super::admin::{AdminFlags, with_query};
-use super::{UnusableFiles, UsageError, entries, print, success_if};
+use super::entries::{self, read_exact};
+use super::{UnusableFiles, UsageError, print, success_if};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::core::time::Zone;
@@ -29,6 +31,7 @@ use crate::limits::rules::{Rules, compile};
 use crate::live::files;
 use crate::process::settings::ReadFlags;
 use crate::service::pages::json;
+use crate::service::rls::decode::decode;
 
 /// The longest JSON that is read, in bytes: the longest request that a service takes.
 const MAX_JSON_BYTES: u64 = 4 << 20;
@@ -93,60 +96,36 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
 }
 
 fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
-    let message = message(explain)?;
-    let ask = crate::service::rls::decode::decode(&message)
-        .map_err(|error| UsageError(error.to_string()))?;
+    let subject = explain.subject.as_deref().map(str::parse::<Subject>);
+    let subject = subject.transpose();
+    let subject = subject.map_err(|error| UsageError(error.to_string()))?;
+    let message = match (&subject, &explain.json) {
+        (Some(_), _) => Bytes::new(),
+        (None, Some(path)) => json::request(&read(path)?).map_err(UsageError)?,
+        (None, None) => {
+            let request = RateLimitRequest {
+                domain: explain.domain.clone().unwrap_or_default(),
+                descriptors: entries::descriptors(&explain.entries, read_exact)?,
+                hits_addend: 0,
+            };
+            request.encode_to_vec().into()
+        }
+    };
+    let ask = match &subject {
+        Some(subject) => subject.one_of().map_err(|why| format!("subject: {why}")),
+        None => decode(&message).map_err(|error| error.to_string()),
+    };
+    let ask = ask.map_err(UsageError)?;
     let options = explain.read.options(config.to_owned(), false);
     let compiled =
         files::read(&options).and_then(|read| compile::compile(&read.texts, &options.compile));
     let rules: Arc<Rules> = Arc::new(compiled.map_err(UnusableFiles::limits)?.rules);
-    let calendar_months = options.compile.process.calendar_months;
     let options = plan::Options {
         key_prefix: explain.cache_key_prefix.clone(),
-        calendar_months,
+        calendar_months: options.compile.process.calendar_months,
         ..plan::Options::default()
     };
     Ok(Report::new(&Plan::new(&rules, &ask, &options), &ask))
-}
-
-/// The request as Envoy would send it.
-fn message(explain: &Explain) -> anyhow::Result<Vec<u8>> {
-    if let Some(path) = &explain.json {
-        return Ok(json::request(&read(path)?).map_err(UsageError)?.to_vec());
-    }
-    let (domain, descriptors) = match &explain.subject {
-        Some(name) => {
-            let (domain, descriptor) = exact(name).map_err(UsageError)?;
-            (domain, vec![descriptor])
-        }
-        None => (
-            explain.domain.clone().unwrap_or_default(),
-            entries::written_descriptors(&explain.entries)?,
-        ),
-    };
-    let request = RateLimitRequest {
-        domain,
-        descriptors,
-        hits_addend: 0,
-    };
-    Ok(request.encode_to_vec())
-}
-
-/// A request of the subject with this name.
-fn exact(name: &str) -> Result<(String, RateLimitDescriptor), String> {
-    let subject = name.parse::<Subject>().map_err(|error| error.to_string())?;
-    let ask = subject.one_of().map_err(|why| format!("subject: {why}"))?;
-    let domain = String::from_utf8(ask.domain.to_vec())
-        .map_err(|_| "subject: its domain is no UTF-8".to_owned())?;
-    let entries = ask.first().iter().map(|entry| Entry {
-        key: entry.key.to_vec(),
-        value: entry.value.to_vec(),
-    });
-    let descriptor = RateLimitDescriptor {
-        entries: entries.collect(),
-        ..RateLimitDescriptor::default()
-    };
-    Ok((domain, descriptor))
 }
 
 /// The request as JSON. The service says what is wrong with it.
@@ -158,7 +137,7 @@ fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     let domain = explain.domain.as_deref().unwrap_or_default();
-    let descriptors = entries::written_descriptors(&explain.entries)?;
+    let descriptors = entries::descriptors(&explain.entries, read_exact)?;
     let what = "an entry is not UTF-8; explain it by --config";
     Ok(as_json(domain, &descriptors).ok_or_else(|| UsageError(what.to_owned()))?)
 }
@@ -227,7 +206,7 @@ fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
     for own in &report.descriptors {
-        let words = print::words(own.entries.iter().cloned());
+        let words = print::words(&own.entries);
         let refused = if own.refused_now { "REFUSED NOW: " } else { "" };
         let _ = writeln!(text, "{words}: {refused}{}", own.reason);
         let widths = own.levels.iter().map(|level| level.entry.chars().count());

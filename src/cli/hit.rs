@@ -13,14 +13,12 @@ use super::connect::{TlsFlags, address, connect};
 use super::explain::{Explained, explained};
 use super::load::client::is_without_limit;
 use super::{amount, entries, print};
-use crate::core::ask::written::entry as entry_text;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
-    rate_limit_descriptor,
 };
-use crate::core::time::Unit;
 use crate::core::time::people::{self, grouped};
+use crate::core::time::{Unit, Zone};
 use crate::desk::admin::status::now;
 use crate::limits::plan::key::EntryText;
 use crate::limits::rules::compile::OneLine;
@@ -92,10 +90,7 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
             (asked, known) = (kinds, hit.explained(&request).await);
         }
         let answer = HitAnswer::new(&request, &response, &known);
-        if !hit
-            .format
-            .print(&answer, |_| describe(&request, &response, &known))?
-        {
+        if !hit.format.print(&answer, HitAnswer::text)? {
             break;
         }
     }
@@ -131,7 +126,7 @@ pub(super) fn request_error(address: &Address, status: &Status) -> anyhow::Error
 }
 
 fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
-    let mut descriptors = entries::descriptors(&hit.entries)?;
+    let mut descriptors = entries::descriptors(&hit.entries, <[u8]>::to_vec)?;
     for descriptor in &mut descriptors {
         descriptor.hits_addend = hit.hits.map(i64::unsigned_abs);
         descriptor.is_negative_hits = hit.hits.is_some_and(i64::is_negative);
@@ -143,124 +138,15 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
     })
 }
 
-/// One line per descriptor. The overall code stands before a single descriptor, and on a line of
-/// its own before several.
-fn describe(
-    request: &RateLimitRequest,
-    response: &RateLimitResponse,
-    known: &[Explained],
-) -> String {
-    let overall = code_name(response.overall_code());
-    let lines: Vec<_> = request
-        .descriptors
-        .iter()
-        .zip(&response.statuses)
-        .enumerate()
-        .map(|(index, (descriptor, status))| line(descriptor, status, known.get(index)))
-        .collect();
-    if let [(_, only)] = &lines[..] {
-        return format!("{overall:<10}  {only}\n");
-    }
-    let mut text = format!("{overall}\n");
-    for (code, line) in lines {
-        text += &format!("  {code:<10}  {line}\n");
-    }
-    text
-}
-
-fn line(
-    descriptor: &RateLimitDescriptor,
-    status: &DescriptorStatus,
-    known: Option<&Explained>,
-) -> (&'static str, String) {
-    let entry = |entry: &rate_limit_descriptor::Entry| entry_text(&entry.key, &entry.value);
-    let entries: Vec<_> = descriptor.entries.iter().map(entry).collect();
-    let entries = entries.join(" ");
-    let mut limit = match &status.current_limit {
-        None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
-        // A limit that refuses is shown, also where a failure policy refuses.
-        None if status.code() == Code::OverLimit => {
-            "blocked by an override, without an end (weir explain says by which)".to_owned()
-        }
-        None => known
-            .map_or(UNKNOWN_REASON, |known| &known.reason)
-            .to_owned(),
-        Some(limit) => {
-            let unit = unit_name(limit.unit).unwrap_or("unknown unit");
-            let per = match limit.unit_multiplier {
-                Some(multiplier) => format!("{multiplier} {unit}s"),
-                None => unit.to_owned(),
-            };
-            let name = match &*limit.name {
-                "" => String::new(),
-                name => format!(" ({name})"),
-            };
-            let reset = status
-                .duration_until_reset
-                .as_ref()
-                .map(|duration| duration.seconds);
-            let zone = known.and_then(|known| known.zone);
-            let ahead = |seconds: i64| people::ahead(seconds as f64, now(), zone);
-            let left = format!(
-                "{} of {}",
-                grouped(status.limit_remaining.into()),
-                grouped(limit.requests_per_unit.into())
-            );
-            // A limit of requests in flight has no unit, and no time until a reset.
-            match (limit.unit, reset) {
-                (0, None) => format!("{left} in flight left{name}"),
-                (0, Some(retry)) => {
-                    format!("{left} in flight left{name}, retry in {}", ahead(retry))
-                }
-                (_, reset) => format!(
-                    "{left} per {per} left{name}, resets in {}",
-                    ahead(reset.unwrap_or(0))
-                ),
-            }
-        }
-    };
-    if let (Some(_), Some(policy)) = (
-        &status.current_limit,
-        known.and_then(|known| known.policy.as_ref()),
-    ) {
-        limit += &format!("; {policy} answered");
-    }
-    (code_name(status.code()), format!("{entries}: {limit}"))
-}
-
 /// The reasons of a descriptor without a limit, where the debug listener is not asked.
 const UNKNOWN_REASON: &str = "no limit: no file has the domain, no limit matches, or \
     on_store_failure: allow let it pass; with --admin the debug listener says which";
 
-/// An answer as JSON.
+/// An answer, as JSON shows it.
 #[derive(Serialize)]
 struct HitAnswer<'a> {
     code: &'static str,
     descriptors: Vec<DescriptorAnswer<'a>>,
-}
-
-impl<'a> HitAnswer<'a> {
-    fn new(
-        request: &'a RateLimitRequest,
-        response: &'a RateLimitResponse,
-        known: &'a [Explained],
-    ) -> Self {
-        let descriptors = request.descriptors.iter().zip(&response.statuses);
-        Self {
-            code: code_name(response.overall_code()),
-            descriptors: descriptors
-                .enumerate()
-                .map(|(index, (descriptor, status))| {
-                    let (known, is_without) = (known.get(index), is_without_limit(status));
-                    DescriptorAnswer {
-                        reason: known.filter(|_| is_without).map(|known| &*known.reason),
-                        policy: known.and_then(|known| known.policy.as_deref()),
-                        ..DescriptorAnswer::new(descriptor, status)
-                    }
-                })
-                .collect(),
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -275,6 +161,9 @@ struct DescriptorAnswer<'a> {
     reason: Option<&'a str>,
     /// The failure policy that answered in place of the store.
     policy: Option<&'a str>,
+    /// The zone of its calendar.
+    #[serde(skip)]
+    zone: Option<Zone>,
     left: Option<u32>,
     resets_in_seconds: Option<i64>,
 }
@@ -283,51 +172,110 @@ struct DescriptorAnswer<'a> {
 struct AnsweredLimit<'a> {
     name: &'a str,
     requests_per_unit: u32,
+    /// None of a limit of requests in flight.
     unit: Option<&'static str>,
     unit_multiplier: u32,
 }
 
-impl<'a> DescriptorAnswer<'a> {
-    fn new(descriptor: &'a RateLimitDescriptor, status: &'a DescriptorStatus) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let entries = descriptor.entries.iter();
-        let entries = entries.map(|entry| EntryText {
-            key: text(&entry.key),
-            value: text(&entry.value),
-        });
-        let limit = status.current_limit.as_ref().map(|limit| AnsweredLimit {
-            name: &limit.name,
-            requests_per_unit: limit.requests_per_unit,
-            unit: unit_name(limit.unit),
-            unit_multiplier: limit.unit_multiplier.unwrap_or(1),
-        });
+impl<'a> HitAnswer<'a> {
+    fn new(
+        request: &RateLimitRequest,
+        response: &'a RateLimitResponse,
+        known: &'a [Explained],
+    ) -> Self {
+        let known = known.iter().map(Some).chain(std::iter::repeat(None));
+        let statuses = response.statuses.iter().zip(known);
         Self {
-            entries: entries.collect(),
-            code: code_name(status.code()),
-            unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
-            left: limit.as_ref().map(|_| status.limit_remaining),
-            resets_in_seconds: status
-                .duration_until_reset
-                .as_ref()
-                .map(|duration| duration.seconds),
-            reason: None,
-            policy: None,
-            limit,
+            code: response.overall_code().as_str_name(),
+            descriptors: (request.descriptors.iter().zip(statuses))
+                .map(|(own, (status, known))| DescriptorAnswer::new(own, status, known))
+                .collect(),
         }
+    }
+
+    /// One line per descriptor. The overall code stands before a single descriptor, and on a line
+    /// of its own before several.
+    fn text(&self) -> String {
+        let overall = self.code;
+        if let [only] = &self.descriptors[..] {
+            return format!("{overall:<10}  {}\n", only.text());
+        }
+        let line = |one: &DescriptorAnswer<'_>| format!("  {:<10}  {}\n", one.code, one.text());
+        let lines: String = self.descriptors.iter().map(line).collect();
+        format!("{overall}\n{lines}")
     }
 }
 
-/// The name of a unit of the protocol.
-fn unit_name(number: i32) -> Option<&'static str> {
-    let unit = Unit::from_number(u64::try_from(number).ok()?)?;
-    Some(unit.name())
-}
+impl<'a> DescriptorAnswer<'a> {
+    fn new(
+        descriptor: &RateLimitDescriptor,
+        status: &'a DescriptorStatus,
+        known: Option<&'a Explained>,
+    ) -> Self {
+        let limit = status.current_limit.as_ref().map(|limit| AnsweredLimit {
+            name: &limit.name,
+            requests_per_unit: limit.requests_per_unit,
+            unit: (limit.unit.try_into().ok())
+                .and_then(Unit::from_number)
+                .map(Unit::name),
+            unit_multiplier: limit.unit_multiplier.unwrap_or(1),
+        });
+        let reset = status.duration_until_reset.as_ref();
+        let without = known.filter(|_| is_without_limit(status));
+        Self {
+            entries: descriptor.entries.iter().map(entries::text).collect(),
+            code: status.code().as_str_name(),
+            unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
+            left: limit.as_ref().map(|_| status.limit_remaining),
+            resets_in_seconds: reset.map(|duration| duration.seconds),
+            reason: without.map(|known| &*known.reason),
+            policy: known.and_then(|known| known.policy.as_deref()),
+            zone: known.and_then(|known| known.zone),
+            limit,
+        }
+    }
 
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER_LIMIT",
-        Code::Unknown => "UNKNOWN",
+    fn text(&self) -> String {
+        let entries: Vec<_> = self.entries.iter().map(EntryText::to_string).collect();
+        let entries = entries.join(" ");
+        let Some(limit) = &self.limit else {
+            let why = match self.code {
+                _ if self.unlimited => "unlimited",
+                // A limit that refuses is shown, also where a failure policy refuses.
+                "OVER_LIMIT" => {
+                    "blocked by an override, without an end (weir explain says by which)"
+                }
+                _ => self.reason.unwrap_or(UNKNOWN_REASON),
+            };
+            return format!("{entries}: {why}");
+        };
+        let left = self.left.unwrap_or_default();
+        let left = format!(
+            "{} of {}",
+            grouped(left.into()),
+            grouped(limit.requests_per_unit.into())
+        );
+        let name = match limit.name {
+            "" => String::new(),
+            name => format!(" ({name})"),
+        };
+        let ahead = |seconds: i64| people::ahead(seconds as f64, now(), self.zone);
+        let text = match (limit.unit, limit.unit_multiplier, self.resets_in_seconds) {
+            (None, _, None) => format!("{left} in flight left{name}"),
+            (None, _, Some(retry)) => {
+                format!("{left} in flight left{name}, retry in {}", ahead(retry))
+            }
+            (Some(unit), multiplier, reset) => {
+                let per = match multiplier {
+                    1 => unit.to_owned(),
+                    multiplier => format!("{multiplier} {unit}s"),
+                };
+                let reset = ahead(reset.unwrap_or(0));
+                format!("{left} per {per} left{name}, resets in {reset}")
+            }
+        };
+        let policy = self.policy.map(|policy| format!("; {policy} answered"));
+        format!("{entries}: {text}{}", policy.unwrap_or_default())
     }
 }
 
@@ -343,7 +291,7 @@ mod tests {
                 limit_remaining,
                 ..DescriptorStatus::default()
             };
-            line(&RateLimitDescriptor::default(), &status, None).1
+            DescriptorAnswer::new(&RateLimitDescriptor::default(), &status, None).text()
         };
         for (code, remaining, text) in [
             (Code::Ok, 0, ": no limit: no file has the domain"),

@@ -6,12 +6,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::admin::{Asked, with_query};
-use super::{UsageError, amount, entries, print};
-use crate::core::ask::Entry;
+use super::entries::{self, read_exact};
+use super::{UsageError, amount, print};
+use crate::core::ask;
+use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::time::Span;
 use crate::core::time::people::{grouped, instant, span};
 use crate::desk::admin::usage::{Series, Top, Usage};
-use crate::limits::plan::key;
+use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::rules::compile::OneLine;
 use clap::Args;
 
@@ -98,29 +100,32 @@ impl SubjectArgs {
             let limit = limit.map(str::to_owned);
             return Ok(vec![("subject", Some(name.clone())), ("limit", limit)]);
         }
-        let descriptors = entries::written_descriptors(&self.entries)?;
+        let descriptors = entries::descriptors(&self.entries, read_exact)?;
         let [descriptor] = &descriptors[..] else {
             let what = "usage is that of one descriptor; write its entries without `,`";
             return Err(UsageError(what.to_owned()));
         };
         let domain = self.domain.as_deref().unwrap_or_default();
-        let entries = || {
+        let is_text = |entry: &Entry| {
+            let is_text = |text| str::from_utf8(text).is_ok();
+            is_text(&entry.key) && is_text(&entry.value) && !entry.key.contains(&b'=')
+        };
+        if !descriptor.entries.iter().all(is_text) {
+            // Only a name can say it.
             let entries = descriptor.entries.iter();
-            entries.map(|entry| Entry {
+            let entries = entries.map(|entry| ask::Entry {
                 key: &entry.key,
                 value: &entry.value,
-            })
+            });
+            let name = Subject::new(domain.as_bytes(), entries).to_string();
+            return Ok(vec![("subject", Some(name))]);
+        }
+        let entry = |entry| {
+            let EntryText { key, value } = entries::text(entry);
+            ("entry", Some(format!("{key}={value}")))
         };
         let mut query = vec![("domain", Some(domain.to_owned()))];
-        for Entry { key, value } in entries() {
-            if key.contains(&b'=') || str::from_utf8(value).is_err() {
-                // Only a name can say it.
-                let name = key::Subject::new(domain.as_bytes(), entries()).to_string();
-                return Ok(vec![("subject", Some(name))]);
-            }
-            let entry = [key, b"=", value].concat();
-            query.push(("entry", Some(String::from_utf8_lossy(&entry).into_owned())));
-        }
+        query.extend(descriptor.entries.iter().map(entry));
         Ok(query)
     }
 }

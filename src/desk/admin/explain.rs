@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::reason::list;
-use self::reason::{Reason, ReasonNow, UnknownDomain, field, one_line};
+use self::reason::{Reason, by_override, field, one_line, unknown_domain};
 use super::reply::Failure;
 use super::{Call, Parts, blocking, subject};
 use crate::core::ask::{Ask, Entry};
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::{InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
-use crate::limits::plan::{By, Check, Fate, Outcomes, Plan};
+use crate::limits::plan::{By, Check, Explanation, Fate, Outcomes, Plan};
 use crate::limits::rules::limit::{LimitInForce, Scale};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
@@ -174,6 +174,7 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Page, Failu
         let snapshot = parts.live.load();
         let now = Now {
             parts: &parts,
+            plan: &plan,
             outcomes: plan.outcomes(&decisions),
             decisions: &decisions,
             hits: &hits,
@@ -233,13 +234,14 @@ async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
     })
 }
 
-/// What a running process knows beside the plan.
+/// The facts of a running process that the plan does not have.
 struct Now<'n> {
     parts: &'n Parts,
+    plan: &'n Plan,
     outcomes: Outcomes<'n>,
-    /// Looks at the checks and the trials.
+    /// Of the checks and the trials.
     decisions: &'n Decisions,
-    /// What each descriptor asks for.
+    /// The hits that each descriptor asks for.
     hits: &'n [u64],
     overrides: Option<InForce<'n>>,
 }
@@ -255,23 +257,14 @@ impl Report {
         // Once: a request may have thousands of descriptors, and there may be many domains.
         let unknown = plan
             .unknown_domain
-            .then(|| UnknownDomain::new(&plan.rules, ask.domain));
+            .then(|| unknown_domain(&plan.rules, ask.domain));
         let all = ask.descriptors().zip(plan.explain(ask)).enumerate();
         let descriptors = all.map(|(index, ((_, entries), explanation))| {
-            let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
-            let slot = &plan.slots[index];
-            let reason = Reason::new(plan, slot, &explanation, &written, unknown.as_ref());
-            let mut descriptor = Descriptor::new(plan, index, ask.domain, entries, &reason);
-            let traced = explanation.trace.iter();
-            let traced = traced.flat_map(|trace| trace.levels.iter().zip(&written));
-            descriptor.levels = traced.map(Level::new).collect();
-            descriptor.entries.clone_from(&written);
-            match now {
-                Some(now) => {
-                    now.add_to(&mut descriptor, plan, index);
-                    now.name_override(&mut descriptor, plan, index, ask.domain, entries, &reason);
-                }
-                None => descriptor.reason = reason.to_string(),
+            let unknown = unknown.as_deref();
+            let mut descriptor =
+                Descriptor::new(plan, index, ask.domain, entries, &explanation, unknown);
+            if let Some(now) = now {
+                now.add_to(&mut descriptor, index, ask.domain, entries);
             }
             descriptor
         });
@@ -283,9 +276,16 @@ impl Report {
 }
 
 impl Now<'_> {
-    /// Adds the states of the counters of a descriptor, and of its trial.
-    fn add_to(&self, descriptor: &mut Descriptor, plan: &Plan, index: usize) {
-        let is_alone = self.parts.deployments.is_empty();
+    /// Adds the states of the counters of a descriptor and of its trial, and the override that
+    /// decides it.
+    fn add_to(
+        &self,
+        descriptor: &mut Descriptor,
+        index: usize,
+        domain: &[u8],
+        entries: &[Entry<'_>],
+    ) {
+        let (plan, is_alone) = (self.plan, self.parts.deployments.is_empty());
         let outcome = &self.outcomes.each[index];
         descriptor.refused_now = outcome.refuses;
         if let By::Check {
@@ -294,11 +294,13 @@ impl Now<'_> {
             decision,
         } = outcome.by
         {
+            let never_passes = self.hits[index] > check.algorithm.capacity();
             let verdict = decision.verdict();
-            descriptor.refused_now |=
-                !check.modes.shadow && verdict.is_some_and(|verdict| verdict.remaining == 0);
-            if self.never_passes(index) {
+            let is_used_up = verdict.is_some_and(|verdict| verdict.remaining == 0);
+            descriptor.refused_now |= !check.modes.shadow && is_used_up;
+            if never_passes {
                 descriptor.refused_now = !check.modes.shadow;
+                descriptor.reason += ", never passes: asks for more than the limit";
             }
             let held = self.parts.inspector.held(plan, planned.check);
             descriptor.live = Some(State {
@@ -312,53 +314,33 @@ impl Now<'_> {
                 State::new(decision, limit.amount.scale, check, is_alone)
             });
         }
-    }
-
-    /// Whether the hits of a descriptor are more than its limit ever has.
-    fn never_passes(&self, index: usize) -> bool {
-        match self.outcomes.each[index].by {
-            By::Check { check, .. } => self.hits[index] > check.algorithm.capacity(),
-            _ => false,
-        }
-    }
-
-    /// Adds which override decides a descriptor, and says so in its reason.
-    fn name_override(
-        &self,
-        descriptor: &mut Descriptor,
-        plan: &Plan,
-        index: usize,
-        domain: &[u8],
-        entries: &[Entry<'_>],
-        reason: &Reason<'_>,
-    ) {
         let is_overridden = match &plan.slots[index].fate {
             Fate::Exempt | Fate::Blocked(_) => true,
             Fate::Checked(checked) => checked.is_raised,
             Fate::Free | Fate::Unlimited => false,
         };
-        let by = self.overrides.filter(|_| is_overridden);
-        let by = by.and_then(|all| subject::override_of(&plan.rules, all, domain, entries));
-        descriptor.overridden = by.map(|(one, _)| Record::from(one));
-        descriptor.reason = ReasonNow {
-            reason,
-            never_passes: self.never_passes(index),
-            by: by.as_ref(),
+        let overrides = self.overrides.filter(|_| is_overridden);
+        let find = |all| subject::override_of(&plan.rules, all, domain, entries);
+        if let Some((one, applied)) = overrides.and_then(find) {
+            descriptor.reason = by_override(&descriptor.reason, one, &applied);
+            descriptor.overridden = Some(Record::from(one));
         }
-        .to_string();
     }
 }
 
 impl Descriptor {
-    /// What the files say of it, without its entries, its reason and the look-up.
     fn new(
         plan: &Plan,
         index: usize,
         domain: &[u8],
         entries: &[Entry<'_>],
-        reason: &Reason<'_>,
+        explanation: &Explanation<'_>,
+        unknown: Option<&str>,
     ) -> Self {
         let slot = &plan.slots[index];
+        let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
+        let traced = explanation.trace.iter();
+        let levels = traced.flat_map(|trace| trace.levels.iter().zip(&written));
         let counter = match &slot.fate {
             Fate::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
             _ => None,
@@ -367,14 +349,15 @@ impl Descriptor {
             || Subject::new(domain, entries.iter().copied()),
             Subject::of_key,
         );
+        let reason = Reason::new(plan, slot, explanation, &written, unknown);
         Self {
-            entries: Vec::new(),
             subject: subject.to_string(),
             outcome: reason.outcome().to_owned(),
-            reason: String::new(),
+            reason: reason.to_string(),
             refused_now: false,
             overridden: None,
-            levels: Vec::new(),
+            levels: levels.map(Level::new).collect(),
+            entries: written,
             limit: plan.limit(slot).map(|limit| Shown::new(&plan.rules, limit)),
             counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
             live: None,

@@ -1,4 +1,4 @@
-//! Why a descriptor is limited as it is, or not at all; what is said of it in one line.
+//! Reasons of an explanation: one line that says why a descriptor is limited as it is, or not.
 
 use std::fmt;
 
@@ -16,67 +16,47 @@ const MAX_DOMAINS: usize = 20;
 
 /// Why a descriptor is limited as it is.
 pub(super) enum Reason<'e> {
-    /// No file defines the domain.
-    UnknownDomain(&'e UnknownDomain),
-    NoLimit(NoLimit<'e>),
+    /// With the sentence about its domain.
+    UnknownDomain(&'e str),
+    /// Why the look-up found none.
+    NoLimit(String),
     /// These limits of the request name its own in `replaces`.
     Replaced(&'e [LimitInForce<'e>]),
-    Unlimited(Rate<'e>),
+    /// By a limit of the files, with its rate.
+    Unlimited(String),
     Exempt,
     Blocked,
     /// The limit is one that the request brings along.
     OfRequest,
-    Checked {
-        rate: Rate<'e>,
-        shadow_mode: bool,
-    },
-}
-
-/// The rate of a limit, and what says so.
-pub(super) struct Rate<'e>(&'e Rules, LimitInForce<'e>);
-
-/// A look-up that found no limit.
-pub(super) struct NoLimit<'e> {
-    rules: &'e Rules,
-    trace: Option<&'e Trace>,
-    /// As operators write them.
-    entries: &'e [String],
-}
-
-/// A domain that no file defines.
-pub(super) struct UnknownDomain {
-    domain: String,
-    /// Some of those that there are.
-    known: Vec<String>,
-    more: usize,
-    near: String,
+    /// By a limit of the files, with its rate.
+    Checked(String),
+    Shadow(String),
 }
 
 impl<'e> Reason<'e> {
     pub(super) fn new(
-        plan: &'e Plan,
+        plan: &Plan,
         slot: &Slot,
         explanation: &'e Explanation<'_>,
-        entries: &'e [String],
-        unknown: Option<&'e UnknownDomain>,
+        entries: &[String],
+        unknown: Option<&'e str>,
     ) -> Self {
         let rules = &*plan.rules;
         match (&slot.fate, plan.limit(slot), unknown) {
             (Fate::Free, _, Some(unknown)) => Self::UnknownDomain(unknown),
-            (Fate::Free, None, None) => Self::NoLimit(NoLimit {
-                rules,
-                trace: explanation.trace.as_ref(),
-                entries,
-            }),
+            (Fate::Free, None, None) => {
+                let trace = explanation.trace.as_ref();
+                Self::NoLimit(trace.map_or_else(String::new, |it| no_limit(rules, it, entries)))
+            }
             (Fate::Free, Some(_), None) => Self::Replaced(&explanation.replaced_by),
             (Fate::Exempt, ..) => Self::Exempt,
             (Fate::Blocked(_), ..) => Self::Blocked,
-            (Fate::Unlimited, Some(limit), _) => Self::Unlimited(Rate(rules, limit)),
+            (Fate::Unlimited, Some(limit), _) => Self::Unlimited(rate(rules, limit)),
             (Fate::Unlimited | Fate::Checked(_), None, _) => Self::OfRequest,
-            (Fate::Checked(_), Some(limit), _) => Self::Checked {
-                shadow_mode: limit.shadow_mode(),
-                rate: Rate(rules, limit),
-            },
+            (Fate::Checked(_), Some(limit), _) if limit.shadow_mode() => {
+                Self::Shadow(rate(rules, limit))
+            }
+            (Fate::Checked(_), Some(limit), _) => Self::Checked(rate(rules, limit)),
         }
     }
 
@@ -84,12 +64,12 @@ impl<'e> Reason<'e> {
     pub(super) const fn outcome(&self) -> &'static str {
         match self {
             Self::UnknownDomain(_) => "unknown_domain",
-            Self::NoLimit { .. } => "no_limit",
+            Self::NoLimit(_) => "no_limit",
             Self::Replaced(_) => "replaced",
             Self::Unlimited(_) => "unlimited",
             Self::Exempt => "exempt",
             Self::Blocked => "blocked",
-            Self::OfRequest | Self::Checked { .. } => "checked",
+            Self::OfRequest | Self::Checked(_) | Self::Shadow(_) => "checked",
         }
     }
 }
@@ -97,7 +77,7 @@ impl<'e> Reason<'e> {
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownDomain(unknown) => unknown.fmt(out),
+            Self::UnknownDomain(why) => write!(out, "not limited: {why}"),
             Self::NoLimit(why) => write!(out, "not limited: {why}"),
             Self::Replaced(by) => {
                 let by = by.iter().map(|by| {
@@ -107,143 +87,98 @@ impl fmt::Display for Reason<'_> {
                 let by: Vec<_> = by.collect();
                 write!(out, "not limited: replaced by {}", by.join(", "))
             }
-            Self::Unlimited(rate) => rate.fmt(out),
+            Self::Unlimited(rate) | Self::Checked(rate) => out.write_str(rate),
             Self::Exempt => out.write_str("exempt by an override of an operator"),
             Self::Blocked => out.write_str("blocked by an override of an operator"),
             Self::OfRequest => out.write_str("the request brings a limit along"),
-            Self::Checked { rate, shadow_mode } => match shadow_mode {
-                true => write!(out, "{rate}, never refused (shadow_mode)"),
-                false => rate.fmt(out),
-            },
+            Self::Shadow(rate) => write!(out, "{rate}, never refused (shadow_mode)"),
         }
     }
 }
 
-impl fmt::Display for Rate<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fields = diff::fields(self.0, self.1);
-        out.write_str(field(&fields, "rate").unwrap_or_default())?;
-        for name in ["share", "plan", "row"] {
-            if let Some(value) = field(&fields, name) {
-                write!(out, ", {name} {}", OneLine(value))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for NoLimit<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(trace) = self.trace else {
-            return Ok(());
-        };
-        let entry = |level: usize| self.entries.get(level).map_or("", String::as_str);
-        // The last level is the one whose entry failed.
-        let failed = entry(trace.levels.len().saturating_sub(1));
-        match &trace.end {
-            End::NoBranch(keys) if keys.first.is_empty() => write!(
-                out,
-                "the descriptor goes on with {} where the files have no further level",
-                OneLine(failed)
-            ),
-            End::NoBranch(keys) => {
-                let names: Vec<_> = keys.first.iter().map(one_line).collect();
-                let entry = OneLine(failed).to_string();
-                let key = entry.split('=').next().unwrap_or_default();
-                let near = names.iter().filter(|name| **name != key);
-                write!(
-                    out,
-                    "no branch matches the entry {entry}; its level has the keys {}{}",
-                    list(&names, keys.more),
-                    known::did_you_mean(key, near.map(String::as_str))
-                )
-            }
-            End::NoLimit(below) => {
-                out.write_str("what it matches has no rate_limit")?;
-                if below.first.is_empty() {
-                    return Ok(());
-                }
-                let names: Vec<_> = below.first.iter().map(one_line).collect();
-                write!(out, "; the files go on with {}", list(&names, below.more))
-            }
-            End::Limit(id) => {
-                let table = self.rules.limit(*id).table.as_ref();
-                let (file, level) =
-                    table.map_or(("", usize::MAX), |table| (table.rows.file(), table.level));
-                write!(
-                    out,
-                    "the table {} has no row for {}, and there is no 'rate_limit'",
-                    OneLine(file),
-                    OneLine(entry(level))
-                )
-            }
+/// The rate of a limit, and what says so.
+fn rate(rules: &Rules, limit: LimitInForce<'_>) -> String {
+    let fields = diff::fields(rules, limit);
+    let mut rate = field(&fields, "rate").unwrap_or_default().to_owned();
+    for name in ["share", "plan", "row"] {
+        if let Some(value) = field(&fields, name) {
+            rate += &format!(", {name} {}", OneLine(value));
         }
     }
+    rate
 }
 
-impl UnknownDomain {
-    pub(super) fn new(rules: &Rules, domain: &[u8]) -> Self {
-        let domain = String::from_utf8_lossy(domain);
-        let mut known: Vec<&[u8]> = rules.domains().collect();
-        known.sort_unstable();
-        let named = known.iter().take(MAX_DOMAINS);
-        Self {
-            near: known::near_domain(rules, &domain),
-            domain: OneLine(&domain).to_string(),
-            more: known.len().saturating_sub(MAX_DOMAINS),
-            known: named
-                .map(|name| one_line(&String::from_utf8_lossy(name)))
-                .collect(),
+/// The sentence about a domain that no file defines.
+pub(super) fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
+    let mut domains: Vec<_> = rules.domains().map(String::from_utf8_lossy).collect();
+    domains.sort_unstable();
+    let more = domains.len().saturating_sub(MAX_DOMAINS);
+    let domains: Vec<_> = domains.iter().take(MAX_DOMAINS).map(one_line).collect();
+    let domain = String::from_utf8_lossy(domain);
+    format!(
+        "no file defines the domain {}; there are: {}{}",
+        OneLine(&domain),
+        list(&domains, more),
+        known::near_domain(rules, &domain)
+    )
+}
+
+/// Why a look-up found no limit.
+fn no_limit(rules: &Rules, trace: &Trace, entries: &[String]) -> String {
+    let entry = |level: usize| one_line(entries.get(level).map_or("", String::as_str));
+    // The last level is the one whose entry failed.
+    let failed = entry(trace.levels.len().saturating_sub(1));
+    match &trace.end {
+        End::NoBranch(keys) if keys.first.is_empty() => {
+            format!("the descriptor goes on with {failed} where the files have no further level")
+        }
+        End::NoBranch(keys) => {
+            let names: Vec<_> = keys.first.iter().map(one_line).collect();
+            let key = failed.split('=').next().unwrap_or_default();
+            let near = names.iter().filter(|name| **name != key);
+            format!(
+                "no branch matches the entry {failed}; its level has the keys {}{}",
+                list(&names, keys.more),
+                known::did_you_mean(key, near.map(String::as_str))
+            )
+        }
+        End::NoLimit(below) => {
+            let names: Vec<_> = below.first.iter().map(one_line).collect();
+            let names = match below.first.is_empty() {
+                true => String::new(),
+                false => format!("; the files go on with {}", list(&names, below.more)),
+            };
+            format!("what it matches has no rate_limit{names}")
+        }
+        End::Limit(id) => {
+            let table = rules.limit(*id).table.as_ref();
+            let row =
+                table.map(|table| (one_line(&table.rows.file.document.name), entry(table.level)));
+            let (file, entry) = row.unwrap_or_default();
+            format!("the table {file} has no row for {entry}, and there is no 'rate_limit'")
         }
     }
 }
 
-impl fmt::Display for UnknownDomain {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "not limited: no file defines the domain {}; there are: {}{}",
-            self.domain,
-            list(&self.known, self.more),
-            self.near
-        )
-    }
-}
-
-/// The reason of a descriptor in a running process.
-pub(super) struct ReasonNow<'e> {
-    pub(super) reason: &'e Reason<'e>,
-    /// It asks for more than its limit.
-    pub(super) never_passes: bool,
-    /// What decides it, and what that makes of it.
-    pub(super) by: Option<&'e (&'e Override, Applied)>,
-}
-
-impl fmt::Display for ReasonNow<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let never = match self.never_passes {
-            true => ", never passes: asks for more than the limit",
-            false => "",
-        };
-        let Some((one, applied)) = self.by else {
-            return write!(out, "{}{never}", self.reason);
-        };
-        let before = match applied {
-            Applied::Raise(amount) => format!("{}{never}, raised to {}", self.reason, amount.rate),
-            Applied::Block { .. } => "blocked".to_owned(),
-            Applied::Exempt => "exempt".to_owned(),
-        };
-        let until = one.until.map_or_else(String::new, |until| {
-            format!(" until {}", people::instant(people::timestamp(until)))
-        });
-        let behind = |mark: &str, text: &str| match text {
-            "" => String::new(),
-            text => format!("{mark}{text}"),
-        };
-        let (by, why) = (behind(" of ", &one.by), behind(": ", &one.reason));
-        let line = format!("{before} by the override {}{by}{until}{why}", one.id);
-        OneLine(&line).fmt(out)
-    }
+/// The reason of a descriptor that an override decides, which had this one before.
+pub(super) fn by_override(before: &str, one: &Override, applied: &Applied) -> String {
+    let before = match applied {
+        Applied::Raise(amount) => format!("{before}, raised to {}", amount.rate),
+        Applied::Block { .. } => "blocked".to_owned(),
+        Applied::Exempt => "exempt".to_owned(),
+    };
+    let until = one.until.map_or_else(String::new, |until| {
+        format!(" until {}", people::instant(people::timestamp(until)))
+    });
+    let behind = |mark: &str, text: &str| match text {
+        "" => String::new(),
+        text => format!("{mark}{text}"),
+    };
+    let (by, why) = (behind(" of ", &one.by), behind(": ", &one.reason));
+    one_line(&format!(
+        "{before} by the override {}{by}{until}{why}",
+        one.id
+    ))
 }
 
 /// The value of a field of a limit.
