@@ -27,9 +27,9 @@ use crate::limits::rules::limit::Amount;
 use crate::live::files;
 use crate::process::settings::ReadFlags;
 use descriptors::{Descriptors, Protocol};
-use output::{Asking, Attach, GatewayListener, Mesh};
+use output::{Asking, Attach, Mesh, gateway_listener};
 use source::{Kind, Source};
-use sources::{KeySource, Sources};
+use sources::{Sources, key_source};
 
 /// How long Envoy waits for a decision, unless a limit delays for longer. Its own default of 20 ms
 /// is short for a busy machine.
@@ -51,8 +51,8 @@ pub(super) struct Envoy {
     domain: Option<String>,
     /// Where Envoy takes the value of a key from; once for each key, without remote_address,
     /// source_cluster and destination_cluster, which Envoy sends in one way only
-    #[arg(long, value_name = "KEY=SOURCE")]
-    from: Vec<KeySource>,
+    #[arg(long, value_name = "KEY=SOURCE", value_parser = key_source)]
+    from: Vec<(String, Source)>,
     /// File with a source for each key, as a YAML map: `user: header:x-user`. --from is stronger
     #[arg(long, value_name = "FILE")]
     sources: Option<PathBuf>,
@@ -88,9 +88,10 @@ pub(super) struct Envoy {
         long,
         default_value = "default/eg/http",
         value_name = "NAMESPACE/GATEWAY/LISTENER",
+        value_parser = gateway_listener,
         help_heading = "Envoy Gateway"
     )]
-    listener: GatewayListener,
+    listener: [String; 3],
     #[command(flatten)]
     read: ReadFlags,
 }
@@ -243,7 +244,7 @@ fn text(
             }
         }
         Target::Istio => text += &(envoy.mesh.envoy_filter(&name, &asking) + "\n"),
-        Target::EnvoyGateway => text += &(envoy.listener.envoy_patch_policy(&name, &asking) + "\n"),
+        Target::EnvoyGateway => text += &(asking.envoy_patch_policy(&name, &envoy.listener) + "\n"),
     }
     Ok(text)
 }

@@ -11,7 +11,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::matches::{Values, default_action};
 use super::source::{Kind, Source};
-use super::sources::Sources;
+use super::sources::{Sources, all_of};
 use super::yaml::scalar;
 use crate::limits::rules::compile::outline::Outline;
 use crate::limits::rules::compile::{OneLine, Problem};
@@ -122,17 +122,16 @@ struct Walk<'s> {
 
 impl Walk<'_> {
     /// Finds the values of the files that their sources never send.
-    fn check_values(&mut self, level: &[Outline]) {
-        for own in level {
-            if let (Some(source), Some(value)) = (
-                self.sources.get(&own.key),
-                own.value.as_deref().filter(|_| !own.is_by_more_than_text()),
-            ) && let Some(reason) = source.kind.never_sends(value)
+    fn check_values(&mut self, outline: &[Outline]) {
+        for (_, own) in all_of(outline) {
+            let written = own.value.as_deref();
+            if let Some(source) = self.sources.get(&own.key)
+                && let Some(value) = written.filter(|_| !own.is_by_more_than_text())
+                && let Some(reason) = source.kind.never_sends(value)
             {
                 let what = format!("{} never sends '{value}'", source.text);
                 self.problems.push(Problem::error(&own.at, what, reason));
             }
-            self.check_values(&own.children);
         }
     }
 
@@ -251,33 +250,33 @@ impl Walk<'_> {
             return None;
         }
         let key = &*own.key;
-        let error = |what: String, remedy: &str| Some(Problem::error(&own.at, what, remedy));
-        let source = self.sources.get(key);
-        let wrong = match (source, self.protocol) {
-            (None, protocol) => Some(without_source(own, protocol)),
+        let problem = match (self.sources.get(key), self.protocol) {
+            (None, protocol) => without_source(own, protocol),
             (Some(Source { kind, text, .. }), Protocol::Http) => match kind.only_key() {
-                _ if matches!(kind, Kind::Connection(_)) => error(
+                _ if matches!(kind, Kind::Connection(_)) => Problem::error(
+                    &own.at,
                     format!("{text} exists for TCP connections only"),
                     "say another source, or write --attach tcp",
                 ),
-                Some(only) if only != key => error(
+                Some(only) if only != key => Problem::error(
+                    &own.at,
                     format!("Envoy sends {text} under the key '{only}' only"),
-                    &format!("rename the key '{key}' to '{only}'"),
+                    format!("rename the key '{key}' to '{only}'"),
                 ),
-                _ => None,
+                _ => return self.sources.get(key).cloned(),
             },
-            (Some(Source { kind, text, .. }), Protocol::Tcp) => match kind {
-                Kind::GenericKey(_) => None,
-                _ if kind.of_connection().is_some() => None,
-                _ => error(
-                    format!("a TCP connection has no {text}"),
-                    "say remote-address, server-name, peer-subject, peer-uri, local-port or \
-                     generic-key",
-                ),
-            },
-        };
-        let Some(problem) = wrong else {
-            return source.cloned();
+            (Some(source), Protocol::Tcp)
+                if matches!(source.kind, Kind::GenericKey(_))
+                    || source.kind.of_connection().is_some() =>
+            {
+                return Some(source.clone());
+            }
+            (Some(source), Protocol::Tcp) => Problem::error(
+                &own.at,
+                format!("a TCP connection has no {}", source.text),
+                "say remote-address, server-name, peer-subject, peer-uri, local-port or \
+                 generic-key",
+            ),
         };
         if self.reported.insert(key.to_owned()) {
             self.problems.push(problem);

@@ -5,7 +5,8 @@
 //! may match a request, in the whole domain: the matcher of a pattern excludes the exact values and
 //! the patterns before it.
 
-use super::source::{Kind, Source, network};
+use super::source::{Kind, PATH, Source, network};
+use super::sources::all_of;
 use super::yaml::{fill, list, scalar};
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::Outline;
@@ -25,105 +26,23 @@ pub(super) struct Values {
 struct ValuePattern {
     /// As it is written.
     text: String,
-    prefix: String,
     /// The list of descriptors that it stands in.
     list: usize,
 }
 
-/// Collects the values of a key; problems are those of values that its source cannot send.
-struct Collector<'c> {
-    key: &'c str,
-    source: &'c Source,
-    all: Values,
-    /// Lists of descriptors so far.
-    lists: usize,
-    problems: &'c mut Vec<Problem>,
-}
-
-impl Collector<'_> {
-    fn add(&mut self, list: &[Outline]) {
-        self.lists += 1;
-        let (key, number) = (self.key, self.lists);
-        for own in list {
-            if *own.key == *key {
-                let source = &self.source.text;
-                match own.value.as_deref() {
-                    Some(value) if own.is_by_more_than_text() => self.error(
-                        own,
-                        format!(
-                            "{source} only sends values that the file writes, and '{value}' \
-                             matches others"
-                        ),
-                        ", such as",
-                    ),
-                    None if own.limits_anything() => self.error(
-                        own,
-                        format!(
-                            "the limit of '{key}' counts each value by itself, and {source} only \
-                             sends values that the file writes"
-                        ),
-                        ", such as",
-                    ),
-                    None => {}
-                    Some(value) if value.contains(ANY) => self.add_pattern(own, value, number),
-                    Some(value) if self.all.exact.iter().any(|known| known == value) => {}
-                    Some(value) => self.all.exact.push(value.to_owned()),
-                }
-            }
-            self.add(&own.children);
-        }
-    }
-
-    fn add_pattern(&mut self, own: &Outline, value: &str, list: usize) {
-        let source = &self.source.text;
-        let prefix = value
-            .strip_suffix(ANY)
-            .filter(|prefix| !prefix.contains(ANY));
-        let (Some(prefix), Kind::HeaderMatch(_) | Kind::PathMatch) = (prefix, &self.source.kind)
-        else {
-            return self.error(own, format!("{source} cannot match '{value}'"), ":");
-        };
-        if own.limits_anything() && !own.share_threshold {
-            let what = format!(
-                "'{value}' counts each value by itself, and {source} sends the pattern for all of \
-                 them"
-            );
-            self.error(own, what, ":");
-            if let Some(problem) = self.problems.last_mut() {
-                problem.remedy += ", or write share_threshold: true";
-            }
-            return;
-        }
-        let mut others = self.all.patterns.iter().filter(|known| known.list != list);
-        if let Some(known) = others.find(|known| known.overlaps(prefix)) {
-            let what = format!(
-                "'{value}' and '{}', in another list of descriptors, may match the same request",
-                known.text
-            );
-            return self.error(own, what, ":");
-        }
-        self.all.patterns.push(ValuePattern {
-            text: value.to_owned(),
-            prefix: prefix.to_owned(),
-            list,
-        });
-    }
-
-    /// Adds a problem whose remedy is another source.
-    fn error(&mut self, own: &Outline, what: String, before: &str) {
-        let (key, other) = (self.key, value_source(&self.source.kind));
-        let remedy = "say a source that sends what the request has";
-        let remedy = format!("{remedy}{before} --from {key}={other}");
-        self.problems.push(Problem::error(&own.at, what, remedy));
-    }
-}
-
 impl ValuePattern {
+    fn prefix(&self) -> &str {
+        self.text.trim_end_matches(ANY)
+    }
+
     /// Whether a value may begin with its prefix and with this one.
     fn overlaps(&self, prefix: &str) -> bool {
-        self.prefix.starts_with(prefix) || prefix.starts_with(&self.prefix)
+        self.prefix().starts_with(prefix) || prefix.starts_with(self.prefix())
     }
 }
+
+/// Why a value cannot be sent, and what follows and ends the remedy.
+type Unsent = (String, &'static str, &'static str);
 
 impl Values {
     /// The values of a key; problems are added where this source cannot send what the file limits.
@@ -133,15 +52,69 @@ impl Values {
         descriptors: &[Outline],
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let mut collector = Collector {
-            key,
-            source,
-            all: Self::default(),
-            lists: 0,
-            problems,
+        let mut all = Self::default();
+        let of_key = all_of(descriptors);
+        for (list, own) in of_key.iter().filter(|(_, own)| *own.key == *key) {
+            if let Err((what, before, behind)) = all.add(own, *list, source) {
+                let other = value_source(&source.kind);
+                let remedy = "say a source that sends what the request has";
+                let remedy = format!("{remedy}{before} --from {key}={other}{behind}");
+                problems.push(Problem::error(&own.at, what, remedy));
+            }
+        }
+        all
+    }
+
+    fn add(&mut self, own: &Outline, list: usize, source: &Source) -> Result<(), Unsent> {
+        let (key, text) = (&own.key, &source.text);
+        let Some(value) = own.value.as_deref() else {
+            return match own.limits_anything() {
+                true => Err((
+                    format!(
+                        "the limit of '{key}' counts each value by itself, and {text} only sends \
+                         values that the file writes"
+                    ),
+                    ", such as",
+                    "",
+                )),
+                false => Ok(()),
+            };
         };
-        collector.add(descriptors);
-        collector.all
+        if own.is_by_more_than_text() {
+            let what = format!(
+                "{text} only sends values that the file writes, and '{value}' matches others"
+            );
+            return Err((what, ", such as", ""));
+        }
+        if !value.contains(ANY) {
+            if !self.exact.iter().any(|known| known == value) {
+                self.exact.push(value.to_owned());
+            }
+            return Ok(());
+        }
+        let prefix = value.strip_suffix(ANY);
+        let prefix = prefix.filter(|prefix| !prefix.contains(ANY));
+        let (Some(prefix), Kind::HeaderMatch(_)) = (prefix, &source.kind) else {
+            return Err((format!("{text} cannot match '{value}'"), ":", ""));
+        };
+        if own.limits_anything() && !own.share_threshold {
+            let what = format!(
+                "'{value}' counts each value by itself, and {text} sends the pattern for all of \
+                 them"
+            );
+            return Err((what, ":", ", or write share_threshold: true"));
+        }
+        let mut others = self.patterns.iter().filter(|known| known.list != list);
+        if let Some(known) = others.find(|known| known.overlaps(prefix)) {
+            let what = format!(
+                "'{value}' and '{}', in another list of descriptors, may match the same request",
+                known.text
+            );
+            return Err((what, ":", ""));
+        }
+        let text = value.to_owned();
+        self.patterns.push(ValuePattern { text, list });
+        Ok(())
     }
 
     /// All texts that are sent.
@@ -155,11 +128,6 @@ impl Values {
     /// The actions that send this value. A request that has it matches one of them, and no other
     /// request does.
     pub(super) fn actions(&self, key: &str, source: &Source, value: &str) -> Vec<String> {
-        let by_header = |name: &str| {
-            let lists = self.matchers(name, value).into_iter();
-            let action = |headers: Vec<String>| action("header", key, value, "", &headers);
-            lists.map(action).collect()
-        };
         match &source.kind {
             Kind::QueryMatch(name) => {
                 let parameter = matcher(name, "exact", value);
@@ -177,8 +145,11 @@ impl Values {
                 ];
                 vec![fill(include_str!("templates/address_action.yaml"), &blocks)]
             }
-            Kind::HeaderMatch(name) => by_header(name),
-            Kind::PathMatch => by_header(PATH),
+            Kind::HeaderMatch(name) => {
+                let lists = self.matchers(name, value).into_iter();
+                let action = |headers: Vec<String>| action("header", key, value, "", &headers);
+                lists.map(action).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -198,14 +169,11 @@ impl Values {
             matchers.extend(exact(name, other).map(inverted));
         }
         for pattern in before {
-            matchers.push(inverted(starting_with(name, &pattern.prefix)));
+            matchers.push(inverted(starting_with(name, pattern.prefix())));
         }
         vec![matchers]
     }
 }
-
-/// The header that is a path with its query.
-const PATH: &str = ":path";
 
 /// A matcher of a header or a parameter by its text.
 fn matcher(name: &str, kind: &str, text: &str) -> String {
@@ -269,7 +237,7 @@ pub(super) fn default_action(key: &str, kind: &Kind, default: &str) -> Option<St
 /// The source that sends what this one matches.
 fn value_source(kind: &Kind) -> String {
     match kind {
-        Kind::HeaderMatch(name) => format!("header:{name}"),
+        Kind::HeaderMatch(name) if name != PATH => format!("header:{name}"),
         Kind::QueryMatch(name) => format!("query:{name}"),
         Kind::AddressMatch => "remote-address".to_owned(),
         _ => "path".to_owned(),

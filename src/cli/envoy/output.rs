@@ -1,8 +1,6 @@
 //! The pieces of configuration around the descriptors: for Envoy's own files, for Istio, and for
 //! Envoy Gateway. `templates` has what is the same in all of them.
 
-use std::str::FromStr;
-
 use clap::Args;
 
 use super::Target;
@@ -267,41 +265,34 @@ impl Mesh {
     }
 }
 
-/// A listener of a Gateway of Envoy Gateway: the namespace, the Gateway and the listener in it.
-#[derive(Clone, Debug)]
-pub(super) struct GatewayListener([String; 3]);
-
-impl FromStr for GatewayListener {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        let parts: Vec<_> = text.split('/').map(str::to_owned).collect();
-        let is_named = parts.iter().all(|part| !part.is_empty());
-        match parts.try_into() {
-            Ok(parts) if is_named => Ok(Self(parts)),
-            _ => Err("write NAMESPACE/GATEWAY/LISTENER, such as default/eg/http"),
-        }
-    }
+/// Reads a listener of a Gateway of Envoy Gateway: the namespace, the Gateway and the listener.
+///
+/// # Errors
+/// What to write.
+pub(super) fn gateway_listener(text: &str) -> Result<[String; 3], &'static str> {
+    let parts: Vec<_> = text.split('/').map(str::to_owned).collect();
+    let is_named = parts.iter().all(|part| !part.is_empty());
+    let parts = parts.try_into().ok().filter(|_| is_named);
+    parts.ok_or("write NAMESPACE/GATEWAY/LISTENER, such as default/eg/http")
 }
 
-impl GatewayListener {
+impl Asking<'_> {
     /// The EnvoyPatchPolicy of this name: the Envoys of Envoy Gateway ask a Weir with the limits of
     /// files. A BackendTrafficPolicy cannot say most of a limit (algorithms, windows, patterns),
     /// and its limits come by xDS in place of files.
-    pub(super) fn envoy_patch_policy(&self, name: &str, asking: &Asking<'_>) -> String {
-        let [namespace, gateway, _] = &self.0;
+    pub(super) fn envoy_patch_policy(&self, name: &str, listener: &[String; 3]) -> String {
+        let [namespace, gateway, _] = listener;
         // Envoy Gateway gives listeners of Envoy this name, unless Gateways are merged. The filter
         // stands behind filters that verify clients, as the router is the last one.
-        let listener = self.0.join("/");
         fill(
             include_str!("templates/envoy_patch_policy.yaml"),
             &[
                 ("name", &scalar(name)),
                 ("namespace", &scalar(namespace)),
                 ("gateway", &scalar(gateway)),
-                ("listener", &scalar(&listener)),
-                ("filter", &asking.filter(FILTER_OF_GATEWAY)),
-                ("cluster", &asking.cluster()),
+                ("listener", &scalar(&listener.join("/"))),
+                ("filter", &self.filter(FILTER_OF_GATEWAY)),
+                ("cluster", &self.cluster()),
             ],
         )
     }

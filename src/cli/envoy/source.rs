@@ -12,6 +12,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 
 use super::yaml::{fill, list, scalar};
+use crate::limits::rules::compile::nearest;
 
 /// All sources: the name, what stands behind it, and what Envoy sends.
 pub(super) const SOURCES: &str = "\
@@ -50,6 +51,12 @@ fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
+/// The header that is a path with its query.
+pub(super) const PATH: &str = ":path";
+
+/// The key of the address of the client.
+const REMOTE_ADDRESS: &str = "remote_address";
+
 /// Between a source and the value that is sent where the source has none.
 const DEFAULT: &str = " or ";
 
@@ -69,22 +76,21 @@ pub(super) enum Kind {
     Header(String),
     Path,
     Query(String),
-    RemoteAddress,
+    /// An action without fields, and the key that Envoy sends with it.
+    Own(&'static str),
     MaskedRemoteAddress {
         v4: u8,
         v6: u8,
     },
     /// Without values: those that the file writes.
     GenericKey(Vec<String>),
-    SourceCluster,
-    DestinationCluster,
     Metadata {
         of: &'static str,
         filter: String,
         path: Vec<String>,
     },
+    /// A header in lower case, or the path.
     HeaderMatch(String),
-    PathMatch,
     QueryMatch(String),
     AddressMatch,
     /// An operator of Envoy's access log.
@@ -125,14 +131,9 @@ impl FromStr for Source {
 
 fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
     let Some((_, hint)) = names().find(|(known, _)| *known == name) else {
-        let nearest = names()
-            .map(|(known, _)| (strsim::damerau_levenshtein(known, name), known))
-            .min();
-        let remedy = match nearest {
-            Some((distance, near)) if distance <= near.len() / 3 => {
-                format!("did you mean `{near}`?")
-            }
-            _ => {
+        let remedy = match nearest(name, names().map(|(known, _)| known)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => {
                 let all: Vec<_> = names()
                     .map(|(known, hint)| [known, hint].concat())
                     .collect();
@@ -152,13 +153,11 @@ fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
     Ok(match name {
         "header" => Kind::Header(header(needed()?)?),
         "header-match" => Kind::HeaderMatch(header(needed()?)?),
-        "method" => Kind::Header(":method".to_owned()),
-        "authority" => Kind::Header(":authority".to_owned()),
-        "scheme" => Kind::Header(":scheme".to_owned()),
-        "path-and-query" => Kind::Header(":path".to_owned()),
+        "method" | "authority" | "scheme" => Kind::Header(format!(":{name}")),
+        "path-and-query" => Kind::Header(PATH.to_owned()),
         "path" => Kind::Path,
         "query" => Kind::Query(needed()?.to_owned()),
-        "remote-address" => Kind::RemoteAddress,
+        "remote-address" => Kind::Own(REMOTE_ADDRESS),
         "masked-remote-address" => masked(argument).ok_or(
             "write masked-remote-address:V4,V6 with the bits of the networks, such as \
              `masked-remote-address:24,64`",
@@ -167,8 +166,8 @@ fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
             None => Vec::new(),
             Some(_) => needed()?.split(',').map(str::to_owned).collect(),
         }),
-        "source-cluster" => Kind::SourceCluster,
-        "destination-cluster" => Kind::DestinationCluster,
+        "source-cluster" => Kind::Own("source_cluster"),
+        "destination-cluster" => Kind::Own("destination_cluster"),
         "metadata" => metadata("DYNAMIC", needed()?)?,
         "route-metadata" => metadata("ROUTE_ENTRY", needed()?)?,
         "cluster-metadata" => metadata("CLUSTER_ENTRY", needed()?)?,
@@ -178,7 +177,7 @@ fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
             filter: "envoy.filters.http.jwt_authn".to_owned(),
             path: vec!["payload".to_owned(), needed()?.to_owned()],
         },
-        "path-match" => Kind::PathMatch,
+        "path-match" => Kind::HeaderMatch(PATH.to_owned()),
         "query-match" => Kind::QueryMatch(needed()?.to_owned()),
         "address-match" => Kind::AddressMatch,
         "server-name" => Kind::Connection("%REQUESTED_SERVER_NAME%"),
@@ -191,14 +190,12 @@ fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
 
 fn header(name: &str) -> Result<String, String> {
     let name = name.to_ascii_lowercase();
-    let own = [
-        (":path", "path"),
-        (":method", "method"),
-        (":authority", "authority"),
-        ("host", "authority"),
-        (":scheme", "scheme"),
-    ];
-    if let Some((_, source)) = own.iter().find(|(own, _)| *own == name) {
+    let own = match &*name {
+        "host" => Some("authority"),
+        ":path" | ":method" | ":authority" | ":scheme" => Some(&name[1..]),
+        _ => None,
+    };
+    if let Some(source) = own {
         return Err(format!(
             "write the source `{source}` in place of the header `{name}`"
         ));
@@ -235,21 +232,15 @@ impl Kind {
     pub(super) const fn sends_value_of_request(&self) -> bool {
         !matches!(
             self,
-            Self::GenericKey(_)
-                | Self::HeaderMatch(_)
-                | Self::PathMatch
-                | Self::QueryMatch(_)
-                | Self::AddressMatch
+            Self::GenericKey(_) | Self::HeaderMatch(_) | Self::QueryMatch(_) | Self::AddressMatch
         )
     }
 
     /// The key that Envoy sends in HTTP, where it leaves no choice.
     pub(super) const fn only_key(&self) -> Option<&'static str> {
         match self {
-            Self::RemoteAddress => Some("remote_address"),
+            Self::Own(key) => Some(*key),
             Self::MaskedRemoteAddress { .. } => Some("masked_remote_address"),
-            Self::SourceCluster => Some("source_cluster"),
-            Self::DestinationCluster => Some("destination_cluster"),
             _ => None,
         }
     }
@@ -264,18 +255,18 @@ impl Kind {
     }
 
     /// Whether it is the address of the client, or made of it.
-    pub(super) const fn is_address(&self) -> bool {
-        matches!(
-            self,
-            Self::RemoteAddress | Self::MaskedRemoteAddress { .. } | Self::AddressMatch
-        )
+    pub(super) fn is_address(&self) -> bool {
+        match self {
+            Self::Own(key) => *key == REMOTE_ADDRESS,
+            _ => matches!(self, Self::MaskedRemoteAddress { .. } | Self::AddressMatch),
+        }
     }
 
     /// Whether it is a path.
     pub(super) fn is_path(&self) -> bool {
         match self {
-            Self::Header(name) => name == ":path",
-            _ => matches!(self, Self::Path | Self::PathMatch),
+            Self::Header(name) | Self::HeaderMatch(name) => name == PATH,
+            _ => *self == Self::Path,
         }
     }
 
@@ -295,12 +286,10 @@ impl Kind {
                 let template = include_str!("templates/path_action.yaml");
                 fill(template, &[("key", &key)])
             }
-            Self::RemoteAddress => "remote_address: {}".to_owned(),
+            Self::Own(key) => format!("{key}: {{}}"),
             Self::MaskedRemoteAddress { v4, v6 } => format!(
                 "masked_remote_address:\n  v4_prefix_mask_len: {v4}\n  v6_prefix_mask_len: {v6}"
             ),
-            Self::SourceCluster => "source_cluster: {}".to_owned(),
-            Self::DestinationCluster => "destination_cluster: {}".to_owned(),
             Self::Metadata { of, filter, path } => {
                 let path: Vec<_> = path
                     .iter()
@@ -321,9 +310,9 @@ impl Kind {
     }
 
     /// The value in a descriptor of a TCP connection; `None` if there is none.
-    pub(super) const fn of_connection(&self) -> Option<&'static str> {
+    pub(super) fn of_connection(&self) -> Option<&'static str> {
         match self {
-            Self::RemoteAddress => Some("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"),
+            Self::Own(REMOTE_ADDRESS) => Some("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"),
             Self::Connection(operator) => Some(operator),
             _ => None,
         }
@@ -332,7 +321,7 @@ impl Kind {
     /// Why Envoy never sends this value, which a file writes; `None` if it may.
     pub(super) fn never_sends(&self, value: &str) -> Option<String> {
         let why = match self {
-            Self::Path | Self::PathMatch if value.contains(['?', '#']) => {
+            Self::Path | Self::HeaderMatch(_) if self.is_path() && value.contains(['?', '#']) => {
                 "the path is sent without `?` and what follows it; write the path alone, or use \
                  path-and-query"
             }
@@ -344,7 +333,7 @@ impl Kind {
                 return Some(format!("methods are in capital letters; write {method}"));
             }
             Self::AddressMatch if network(value).is_none() => "write a network, such as 10.0.0.0/8",
-            Self::RemoteAddress if !value.contains('*') => match value.parse::<IpAddr>() {
+            Self::Own(REMOTE_ADDRESS) if !value.contains('*') => match value.parse::<IpAddr>() {
                 Ok(address) if address.to_string() == value => return None,
                 Ok(address) => return Some(format!("Envoy writes this address as {address}")),
                 Err(_) => {

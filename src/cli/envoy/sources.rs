@@ -1,32 +1,20 @@
 //! The source of each key, from the command line (`--from KEY=SOURCE`) and from a file.
 
-use std::str::FromStr;
-
 use super::source::{Kind, Source};
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::{Outline, WrittenPair};
 use crate::limits::rules::place::Place;
 
-/// `KEY=SOURCE`.
-#[derive(Clone, Debug)]
-pub(super) struct KeySource {
-    key: String,
-    source: Source,
-}
-
-impl FromStr for KeySource {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (key, source) = text
-            .split_once('=')
-            .filter(|(key, _)| !key.is_empty())
-            .ok_or("write KEY=SOURCE, such as user=header:x-user")?;
-        Ok(Self {
-            key: key.to_owned(),
-            source: source.parse()?,
-        })
-    }
+/// Reads `KEY=SOURCE`.
+///
+/// # Errors
+/// What to write.
+pub(super) fn key_source(text: &str) -> Result<(String, Source), String> {
+    let (key, source) = text
+        .split_once('=')
+        .filter(|(key, _)| !key.is_empty())
+        .ok_or("write KEY=SOURCE, such as user=header:x-user")?;
+    Ok((key.to_owned(), source.parse()?))
 }
 
 /// The sources of all keys.
@@ -41,10 +29,13 @@ impl Sources {
     ///
     /// # Errors
     /// All sources that are wrong, and keys that have two.
-    pub(super) fn try_new(given: &[KeySource], file: &[WrittenPair]) -> Result<Self, Vec<Problem>> {
+    pub(super) fn try_new(
+        given: &[(String, Source)],
+        file: &[WrittenPair],
+    ) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut sources = Self::default();
-        for KeySource { key, source } in given {
+        for (key, source) in given {
             if sources.get(key).is_some() {
                 let what = format!("the key '{key}' has two sources");
                 problems.push(Problem::error(&command_line(), what, "say one"));
@@ -56,7 +47,7 @@ impl Sources {
         for WrittenPair { key, text, at } in file {
             match text.parse::<Source>() {
                 // The command line wins over the file, as with settings.
-                Ok(_) if given.iter().any(|from| *from.key == **key) => {}
+                Ok(_) if given.iter().any(|(given, _)| **given == **key) => {}
                 Ok(source) => sources.all.push((key.to_string(), source, at.clone())),
                 Err(error) => {
                     let what = format!("the source of '{key}' cannot be used");
@@ -100,8 +91,13 @@ impl Sources {
     /// The sources of keys that no limit has, and the values of `generic-key` that no descriptor
     /// has: misspelled, most likely.
     pub(super) fn unused(&self, outline: &[Outline]) -> Vec<Problem> {
-        let mut keys = Vec::new();
-        collect(outline, &mut keys);
+        // Those that lead to limits, each once.
+        let mut keys: Vec<&str> = Vec::new();
+        for (_, own) in all_of(outline) {
+            if own.limits_anything() && !keys.contains(&&*own.key) {
+                keys.push(&own.key);
+            }
+        }
         let mut problems = Vec::new();
         for (key, source, at) in &self.all {
             if !keys.contains(&key.as_str()) {
@@ -131,12 +127,17 @@ fn command_line() -> Place {
     Place::named("--from")
 }
 
-/// The keys that lead to limits, each once.
-fn collect<'o>(outline: &'o [Outline], keys: &mut Vec<&'o str>) {
-    for own in outline.iter().filter(|own| own.limits_anything()) {
-        if !keys.contains(&&*own.key) {
-            keys.push(&own.key);
+/// All descriptors in the order of the files, each with the number of its list.
+pub(super) fn all_of(outline: &[Outline]) -> Vec<(usize, &Outline)> {
+    fn add<'o>(list: &'o [Outline], lists: &mut usize, all: &mut Vec<(usize, &'o Outline)>) {
+        *lists += 1;
+        let number = *lists;
+        for own in list {
+            all.push((number, own));
+            add(&own.children, lists, all);
         }
-        collect(&own.children, keys);
     }
+    let mut all = Vec::new();
+    add(outline, &mut 0, &mut all);
+    all
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::descriptors::{Descriptors, Protocol, descriptors};
 use super::source::Source;
-use super::sources::{KeySource, Sources};
+use super::sources::{Sources, key_source};
 use super::*;
 use crate::core::ask::Entry;
 use crate::limits::rules::compile::outline::Outline;
@@ -26,7 +26,7 @@ fn compiled(text: &str) -> (Rules, Vec<SourceText>) {
 fn generate(text: &str, from: &[&str], protocol: Protocol) -> Result<Descriptors, String> {
     let (_, files) = compiled(text);
     let source = |from: &&str| {
-        let read = from.parse::<KeySource>();
+        let read = key_source(from);
         read.unwrap_or_else(|error| panic!("{from}: {error}"))
     };
     let given: Vec<_> = from.iter().map(source).collect();
@@ -380,7 +380,7 @@ fn sources_of_a_file_are_weaker_than_flags() {
     let wrong = Sources::try_new(&[], &pairs).expect_err("b is wrong")[0].to_string();
     let expected = "s:2:1: error: the source of 'b' cannot be used; `nothing` is no source";
     assert!(wrong.starts_with(expected), "{wrong}");
-    let given: KeySource = "a=path".parse().expect("a source");
+    let given = key_source("a=path").expect("a source");
     let sources = Sources::try_new(&[given], &pairs[..1]).expect("sources");
     assert_eq!(sources.get("a"), "path".parse::<Source>().ok().as_ref());
 }
