@@ -221,10 +221,6 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// The service at `address`.
-    ///
-    /// # Errors
-    /// The address or the token cannot be used.
     fn try_new(address: &str, token: Option<&Path>) -> anyhow::Result<Self> {
         if address.starts_with("https://") {
             let why = "the debug listener has no TLS; write http://HOST:PORT, or forward its port \

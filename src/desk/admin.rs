@@ -25,7 +25,6 @@ pub mod top;
 pub mod unmatched;
 pub mod usage;
 
-use std::fmt;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -98,14 +97,6 @@ pub struct Api {
     parts: Arc<Parts>,
     permits: Semaphore,
     unanswered: Unfinished,
-}
-
-impl fmt::Debug for Api {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Api")
-            .field("access", &self.parts.access)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Api {
@@ -193,7 +184,7 @@ pub(crate) struct Call {
 impl Call {
     /// The name of the caller's token; empty without one.
     pub(crate) fn by(&self) -> &str {
-        self.caller.0.as_deref().unwrap_or_default()
+        self.caller.as_deref().unwrap_or_default()
     }
 
     /// The body, read as JSON.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
+use crate::desk::admin::query::Query;
 use crate::desk::admin::{self, Api};
 use crate::live::Live;
 use crate::net::http::guard::Guard;
@@ -62,12 +63,6 @@ const LIST: &str = "/: this list
 Weir has no pprof: it profiles programs in Go. Use perf.
 Metrics for Prometheus are at /metrics on the HTTP port.
 ";
-
-impl std::fmt::Debug for Pages {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Pages").finish_non_exhaustive()
-    }
-}
 
 impl Pages {
     /// The limits in force, the counters, and the admin API with its page.
@@ -129,17 +124,14 @@ impl View {
     /// # Errors
     /// What is wrong, and what to write.
     fn try_new(query: &str) -> Result<Self, String> {
-        let mut view = Self::default();
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            match (&*name, &*value) {
-                ("format", "text") => view.format = Format::Text,
-                ("format", "json") => view.format = Format::Json,
-                ("format", _) => return Err("format: write text or json".to_owned()),
-                ("domain", domain) => view.domain = Some(domain.to_owned()),
-                _ => {}
-            }
-        }
-        Ok(view)
+        let query = Query::new(query);
+        let format = match query.all("format").last() {
+            None | Some("text") => Format::Text,
+            Some("json") => Format::Json,
+            Some(_) => return Err("format: write text or json".to_owned()),
+        };
+        let domain = query.all("domain").last().map(str::to_owned);
+        Ok(Self { format, domain })
     }
 }
 

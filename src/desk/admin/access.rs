@@ -9,7 +9,6 @@
 //! file of tokens is read for each token that is presented, so that removing a line needs no
 //! restart.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -48,8 +47,7 @@ pub enum Need {
 }
 
 /// Who calls: the name of the token, if there is one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller(pub Option<Box<str>>);
+pub type Caller = Option<Box<str>>;
 
 /// The file of tokens: a line `name:token` each. It is read anew for each token that is presented,
 /// so that a removed one is refused at once.
@@ -158,18 +156,11 @@ fn name_of(tokens: &[Known], presented: &[u8]) -> Option<Box<str>> {
 }
 
 /// The rules of one listener.
+#[derive(Debug)]
 pub struct Access {
     is_loopback: bool,
     tokens: Option<Tokens>,
     warnings: Mutex<Throttle>,
-}
-
-impl fmt::Debug for Access {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Access")
-            .field("is_loopback", &self.is_loopback)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Access {
@@ -196,7 +187,7 @@ impl Access {
     pub async fn caller(&self, headers: &HeaderMap, need: Need) -> Result<Caller, Failure> {
         let Some(presented) = headers.get(AUTHORIZATION) else {
             return match (&self.tokens, need) {
-                (_, Need::Read) if self.is_loopback => Ok(Caller(None)),
+                (_, Need::Read) if self.is_loopback => Ok(None),
                 (None, Need::Change) => Err(Failure::forbidden(
                     "this process accepts no changes; set ADMIN_TOKEN_FILE",
                 )),
@@ -226,11 +217,11 @@ impl Access {
             tokio::task::spawn_blocking(move || tokens.read().map(|known| name_of(&known, &token)))
                 .await;
         match name {
-            Ok(Ok(Some(name))) => Ok(Caller(Some(name))),
             Ok(Ok(None)) => {
                 self.log_wrong_token();
                 Err(Failure::unauthorized("ADMIN_TOKEN_FILE has no such token"))
             }
+            Ok(Ok(name)) => Ok(name),
             Ok(Err(error)) => Err(Failure::unavailable(&format!("ADMIN_TOKEN_FILE {error}"))),
             Err(error) => Err(Failure::unavailable(&error.to_string())),
         }
@@ -279,7 +270,6 @@ mod tests {
         access
             .caller(&headers(all), need)
             .await
-            .map(|caller| caller.0)
             .map_err(|failure| failure.status)
     }
 

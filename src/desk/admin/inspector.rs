@@ -1,5 +1,5 @@
-//! What operators ask of the limits in force beside the request path: plans that are not decided,
-//! looks at counters, and resets. Looks count nothing, also not in metrics.
+//! Operators' view of the limits in force: plans that are not decided, looks at counters, and
+//! resets. The request path does not use it. Looks count nothing, also not in metrics.
 
 use std::sync::Arc;
 

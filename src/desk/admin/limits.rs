@@ -1,7 +1,7 @@
 //! `/api/v1/limits`: the limits in force, and where each is written.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::query::{Query, next};
 use super::reply::Failure;
@@ -90,24 +90,13 @@ pub(crate) fn object(rules: &Rules, limit: &Limit) -> Value {
         "quota_mode": limit.quota_mode,
         "from": { "document": *limit.origin.document.name, "line": Some(limit.origin.line).filter(|&line| line > 0) },
     });
-    if let Some(fields) = object.as_object_mut() {
-        if let Some(amount) = &limit.amount {
-            if amount.rate.unit != Unit::None {
-                fields.insert("unit".to_owned(), amount.rate.unit.name().into());
-                fields.insert(
-                    "unit_multiplier".to_owned(),
-                    amount.rate.unit_multiplier.into(),
-                );
-            }
-            fields.insert(
-                "requests_per_unit".to_owned(),
-                amount.rate.requests_per_unit.into(),
-            );
+    if let Some(rate) = limit.amount.as_ref().map(|amount| amount.rate) {
+        if rate.unit != Unit::None {
+            object["unit"] = rate.unit.name().into();
+            object["unit_multiplier"] = rate.unit_multiplier.into();
         }
-        let further: Map<String, Value> = further_fields(rules, limit)
-            .map(|(name, value)| (name.to_owned(), value.into()))
-            .collect();
-        fields.insert("further".to_owned(), further.into());
+        object["requests_per_unit"] = rate.requests_per_unit.into();
     }
+    object["further"] = further_fields(rules, limit).collect();
     object
 }

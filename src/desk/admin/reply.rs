@@ -81,17 +81,7 @@ pub fn json(body: &impl Serialize) -> Page {
 /// An answer with this body.
 #[must_use]
 pub fn with_status(status: StatusCode, body: &impl Serialize) -> Page {
-    let mut text = match serde_json::to_vec(body) {
-        Ok(text) => text,
-        // Maps of the API have texts as keys.
-        Err(error) => {
-            return Failure::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                &format!("the answer cannot be written: {error}"),
-            )
-            .into();
-        }
-    };
+    let mut text = serde_json::to_vec(body).expect("maps of the API have texts as keys");
     text.push(b'\n');
     let mut page = response(status, "application/json", text);
     page.headers_mut()

@@ -1,4 +1,4 @@
-//! The calls of the API: method, path, whether they change anything, and what answers them.
+//! The calls of the API: method, path, whether they change anything, and their handlers.
 //! `openapi.json` describes each of them.
 
 use std::future::ready;
@@ -29,40 +29,26 @@ pub(super) const BASE: &str = "/api/v1/";
 
 /// All calls.
 pub(super) static ROUTES: [Route; 15] = [
-    (Method::GET, "openapi.json", Read, |_, _| {
-        Box::pin(ready(Ok(openapi::page())))
-    }),
-    (Method::GET, "status", Read, |parts, call| {
+    get("openapi.json", |_, _| Box::pin(ready(Ok(openapi::page())))),
+    get("status", |parts, call| {
         now(&status::report(&parts, &call.caller))
     }),
-    (Method::GET, "limits", Read, |parts, call| {
-        apart(parts, call, limits::page)
-    }),
-    (Method::GET, "decisions", Read, |parts, call| {
+    get("limits", |parts, call| apart(parts, call, limits::page)),
+    get("decisions", |parts, call| {
         apart(parts, call, decisions::report)
     }),
-    (Method::GET, "history", Read, |parts, _| {
-        now(&parts.history.read())
-    }),
+    get("history", |parts, _| now(&parts.history.read())),
     (Method::POST, "explain", Read, |parts, call| {
         Box::pin(explain::running(parts, call))
     }),
-    (Method::GET, "usage", Read, |parts, call| {
-        later(usage::subject(parts, call))
-    }),
-    (Method::GET, "usage/top", Read, |parts, call| {
-        later(usage::top(parts, call))
-    }),
-    (Method::GET, "count", Read, |parts, call| {
-        later(usage::count(parts, call))
-    }),
-    (Method::GET, "top", Read, |parts, call| {
-        apart(parts, call, top::report)
-    }),
-    (Method::GET, "unmatched", Read, |parts, call| {
+    get("usage", |parts, call| later(usage::subject(parts, call))),
+    get("usage/top", |parts, call| later(usage::top(parts, call))),
+    get("count", |parts, call| later(usage::count(parts, call))),
+    get("top", |parts, call| apart(parts, call, top::report)),
+    get("unmatched", |parts, call| {
         apart(parts, call, unmatched::report)
     }),
-    (Method::GET, "overrides", Read, |parts, call| {
+    get("overrides", |parts, call| {
         apart(parts, call, overrides::list)
     }),
     (Method::POST, "overrides", Change, |parts, call| {
@@ -75,6 +61,10 @@ pub(super) static ROUTES: [Route; 15] = [
         later(overrides::reset(parts, call))
     }),
 ];
+
+const fn get(path: &'static str, handler: Handler) -> Route {
+    (Method::GET, path, Read, handler)
+}
 
 /// An answer that is there at once.
 fn now(answer: &impl Serialize) -> Answer {

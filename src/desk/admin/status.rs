@@ -102,19 +102,19 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
     let rules = snapshot.as_ref().map(|snapshot| &snapshot.rules);
     let reasons = parts.health.problem().unwrap_or_default();
     let rejected = parts.live.rejected();
-    let mut redis = Vec::new();
-    for (name, deployment) in &parts.deployments {
-        for server in deployment.servers() {
-            if !server.address.is_empty() {
-                redis.push(RedisServer {
-                    deployment: (*name).to_owned(),
-                    circuit: server.state.name().to_owned(),
-                    up: server.status.is_up,
-                    server: server.address,
-                });
-            }
-        }
-    }
+    let servers = parts.deployments.iter().flat_map(|(name, deployment)| {
+        let servers = deployment.servers().into_iter();
+        servers.map(|server| RedisServer {
+            deployment: (*name).to_owned(),
+            circuit: server.state.name().to_owned(),
+            up: server.status.is_up,
+            server: server.address,
+        })
+    });
+    let store = match parts.deployments.is_empty() {
+        true => "memory",
+        false => "redis",
+    };
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         replica: rustix::system::uname()
@@ -124,12 +124,7 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
         commit: COMMIT.to_owned(),
         started_at: parts.started_at,
         now: now(),
-        store: if parts.deployments.is_empty() {
-            "memory"
-        } else {
-            "redis"
-        }
-        .to_owned(),
+        store: store.to_owned(),
         healthy: parts.health.is_ready(),
         reasons: reasons.lines().map(str::to_owned).collect(),
         generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation),
@@ -145,12 +140,12 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
                 .map(ToString::to_string)
                 .collect(),
         }),
-        redis,
+        redis: servers.filter(|server| !server.server.is_empty()).collect(),
         outage: parts.outage.borrow().map(|(began, before)| Outage {
             since: now().checked_sub(began.elapsed()).unwrap_or_default(),
             answers: parts.metrics.policy_answers().since(before),
         }),
-        authorized_as: caller.0.as_deref().map(str::to_owned),
+        authorized_as: caller.as_deref().map(str::to_owned),
         may_change: parts.access.accepts_changes(),
     }
 }

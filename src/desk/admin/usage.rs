@@ -199,12 +199,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
         Some(text) => duration("since", text)?,
         None => tracking.settings.span(),
     };
-    let deadline = Instant::now() + TIMEOUT;
-    let (now, record) = parts
-        .usage
-        .record(found.checks(), found.check, deadline)
-        .await
-        .map_err(|error| failed(&error))?;
+    let (now, record) = found.record(&parts).await?;
     // A subject that was never seen has an empty series.
     let known = record.is_some();
     let record =
@@ -252,7 +247,17 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     })
 }
 
+fn deadline() -> Instant {
+    Instant::now() + TIMEOUT
+}
+
 impl CountedSubject {
+    /// The time of the store, and the record of the subject.
+    async fn record(&self, parts: &Parts) -> Result<(Micros, Option<Record>), Failure> {
+        let record = parts.usage.record(self.checks(), self.check, deadline());
+        Ok(record.await?)
+    }
+
     fn counted_by(&self, limit: &Limit) -> CountedBy {
         CountedBy {
             limit: limit.path(),
@@ -350,18 +355,10 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
         .commit(limit.domain.as_bytes())
         .filter(|_| !is_trial)
         .unwrap_or_default();
-    let deadline = Instant::now() + TIMEOUT;
-    let top = parts
-        .usage
-        .top(
-            tracking,
-            is_per_second(limit, commit, is_trial),
-            order,
-            page,
-            deadline,
-        )
-        .await
-        .map_err(|error| failed(&error))?;
+    let is_per_second = is_per_second(limit, commit, is_trial);
+    let top = (parts.usage)
+        .top(tracking, is_per_second, order, page, deadline())
+        .await?;
     let overrides = subject::overrides_of(&parts);
     let subject = |(subject, record): &(Vec<u8>, Record)| {
         let subject = key::Subject::of_key(subject);
@@ -396,12 +393,11 @@ pub(super) async fn count(parts: Arc<Parts>, call: Call) -> Result<Count, Failur
         .get("since")
         .ok_or_else(|| Failure::bad_request("since: write an interval, such as 90s"))?;
     let over = duration("since", over)?;
-    let deadline = Instant::now() + TIMEOUT;
-    let by_record = by_record(&parts, &found, over, deadline).await?;
+    let by_record = by_record(&parts, &found, over).await?;
     let (source, counted) = match (by_record, &found.checks()[found.check].algorithm) {
         (Some(counted), _) => ("usage", counted),
         (None, Algorithm::SlidingWindowBuckets(buckets)) => {
-            let counted = by_buckets(&parts, &found, buckets, over, deadline).await?;
+            let counted = by_buckets(&parts, &found, buckets, over).await?;
             ("buckets", counted)
         }
         (None, _) => return Err(uncounted(&found, limit, over)),
@@ -424,14 +420,11 @@ async fn by_record(
     parts: &Parts,
     found: &CountedSubject,
     over: Span,
-    deadline: Instant,
 ) -> Result<Option<usage::Count>, Failure> {
-    let checks = found.checks();
-    if checks.tracking(found.check).is_none() {
+    if found.checks().tracking(found.check).is_none() {
         return Ok(None);
     }
-    let record = parts.usage.record(checks, found.check, deadline).await;
-    let (now, record) = record.map_err(|error| failed(&error))?;
+    let (now, record) = found.record(parts).await?;
     let none = usage::Count {
         hits: Hits::default(),
         at_least: Hits::default(),
@@ -448,7 +441,6 @@ async fn by_buckets(
     found: &CountedSubject,
     buckets: &SlidingWindowBuckets,
     over: Span,
-    deadline: Instant,
 ) -> Result<usage::Count, Failure> {
     let limit = found.limit()?;
     let span = buckets.interval.saturating_mul(buckets.buckets.into());
@@ -462,11 +454,9 @@ async fn by_buckets(
             limit.origin,
         )));
     }
-    let ring = parts
-        .usage
-        .ring(found.checks(), found.check, deadline)
-        .await;
-    let (now, state) = ring.map_err(|error| failed(&error))?;
+    let (now, state) = (parts.usage)
+        .ring(found.checks(), found.check, deadline())
+        .await?;
     let hits = buckets.count_over(state.as_ref(), now, over);
     // The part of the oldest bucket that is within the interval.
     let from = now.0.saturating_sub(over.micros()) + 1;
@@ -571,14 +561,16 @@ fn untracked(limit: &Limit) -> Failure {
     ))
 }
 
-fn failed(error: &StoreError) -> Failure {
-    if redis_error::is_missing_right(*error) {
-        return Failure::unavailable(MISSING_RIGHT);
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        if redis_error::is_missing_right(error) {
+            return Self::unavailable(MISSING_RIGHT);
+        }
+        Self::unavailable(&format!(
+            "the store does not answer: {}; try again",
+            redis_error::for_callers(error)
+        ))
     }
-    Failure::unavailable(&format!(
-        "the store does not answer: {}; try again",
-        redis_error::for_callers(*error)
-    ))
 }
 
 /// A duration above zero.

@@ -4,11 +4,13 @@
 use std::fmt::Write;
 use std::time::SystemTime;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Format, View};
 use crate::core::time::Unit;
 use crate::desk::admin::limits;
+use crate::desk::admin::status::now;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::Limit;
@@ -39,14 +41,12 @@ fn lines(
 ) -> String {
     let mut text = String::new();
     let all = limits::in_order(rules, view.domain.as_deref());
-    'all: for (_, limits) in &all {
-        for limit in *limits {
-            if text.len() >= max_bytes {
-                text.push_str("# cut; ?domain=NAME shows one domain\n");
-                break 'all;
-            }
-            line(rules, limit, &mut text);
+    for limit in all.iter().flat_map(|(_, limits)| *limits) {
+        if text.len() >= max_bytes {
+            text.push_str("# cut; ?domain=NAME shows one domain\n");
+            break;
         }
+        line(rules, limit, &mut text);
     }
     // Writing to a string does not fail.
     let count: usize = all.iter().map(|(_, limits)| limits.len()).sum();
@@ -72,35 +72,24 @@ fn lines(
 /// Where the answer of the reference has no room: `, name: value` for what is not as usual, and
 /// last where the limit is written.
 fn line(rules: &Rules, limit: &Limit, text: &mut String) {
-    let (unit, requests) = match &limit.amount {
-        Some(amount) if amount.rate.unit == Unit::None => {
-            ("UNKNOWN".to_owned(), amount.rate.requests_per_unit)
-        }
-        Some(amount) => (
-            amount.rate.unit.name().to_ascii_uppercase(),
-            amount.rate.requests_per_unit,
-        ),
-        None => ("UNKNOWN".to_owned(), 0),
-    };
-    let Limit {
-        shadow_mode,
-        quota_mode,
-        ..
-    } = limit;
+    let rate = limit.amount.as_ref().map(|amount| amount.rate);
+    let unit = rate.filter(|rate| rate.unit != Unit::None);
+    let unit = unit.map_or("unknown", |rate| rate.unit.name());
     let path = limit.path();
     let _ = write!(
         text,
-        "{}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, quota_mode: \
-         {quota_mode}",
-        OneLine(&path)
+        "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}",
+        OneLine(&path),
+        unit.to_ascii_uppercase(),
+        rate.map_or(0, |rate| rate.requests_per_unit),
+        limit.shadow_mode,
+        limit.quota_mode
     );
-    match &limit.amount {
-        Some(amount) if amount.rate.unit_multiplier != 1 => {
-            let _ = write!(text, ", unit_multiplier: {}", amount.rate.unit_multiplier);
-        }
-        Some(_) => {}
-        None if limit.is_unlimited() => text.push_str(", unlimited: true"),
-        None => {}
+    if let Some(rate) = rate.filter(|rate| rate.unit_multiplier != 1) {
+        let _ = write!(text, ", unit_multiplier: {}", rate.unit_multiplier);
+    }
+    if limit.is_unlimited() {
+        text.push_str(", unlimited: true");
     }
     for (name, value) in limits::further_fields(rules, limit) {
         let is_usual = matches!(
@@ -167,15 +156,9 @@ fn rejected_object(rejected: Option<&RejectedConfig>) -> Value {
     json!({ "seconds_ago": secs_since(*at), "problems": problems.len(), "first_problems": shown })
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "shown to people; nothing depends on it"
-)]
-fn secs_since(at: SystemTime) -> u64 {
-    SystemTime::now()
-        .duration_since(at)
-        .unwrap_or_default()
-        .as_secs()
+fn secs_since(at: SystemTime) -> i64 {
+    let at = Timestamp::try_from(at).unwrap_or_default();
+    now().duration_since(at).as_secs().max(0)
 }
 
 #[cfg(test)]
