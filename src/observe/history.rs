@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::{Duration, interval};
 
@@ -20,7 +21,7 @@ const MAX_POINTS: usize = 180;
 type Outcomes = BTreeMap<&'static str, u64>;
 
 /// The answer of `/api/v1/history`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct Series {
     /// Seconds that each count covers.
     pub every_seconds: u64,

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Parts;
@@ -20,7 +21,7 @@ const USUAL_COUNT: usize = 50;
 pub type Outcomes = BTreeMap<String, u64>;
 
 /// The answer.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Decisions {
     /// When these were the counters.
     pub now: Timestamp,
@@ -33,7 +34,7 @@ pub struct Decisions {
 }
 
 /// The decisions of one limit.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct OfLimit {
     /// Its full key: the domain and its levels, joined by dots.
     pub limit: String,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use indexmap::IndexMap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -33,7 +34,7 @@ use crate::service::rls::decode::decode;
 use crate::store::redis::error;
 
 /// What is said of a request.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Report {
     /// Its domain.
     pub domain: String,
@@ -42,7 +43,8 @@ pub struct Report {
 }
 
 /// What is said of one descriptor.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "Explained")]
 pub struct Descriptor {
     /// As `key=value`, as commands take it.
     pub entries: Vec<String>,
@@ -50,6 +52,7 @@ pub struct Descriptor {
     /// Calls take it in place of domain and entries.
     pub subject: String,
     /// `checked`, `unlimited`, `exempt`, `blocked`, `replaced`, `no_limit` or `unknown_domain`.
+    #[schemars(extend("enum" = ["checked", "unlimited", "exempt", "blocked", "replaced", "no_limit", "unknown_domain"]))]
     pub outcome: String,
     /// In one line.
     pub reason: String,
@@ -76,7 +79,8 @@ pub struct Descriptor {
 }
 
 /// The `trial` of a limit.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "ExplainedTrial")]
 pub struct Tried {
     /// Its rate, and what else differs from the limit.
     pub amount: String,
@@ -88,13 +92,14 @@ pub struct Tried {
 }
 
 /// One step of the look-up.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Level {
     /// The entry that is looked up.
     pub entry: String,
     /// The branch that matches, as it is written.
     pub matched: Option<String>,
     /// `exact value`, `set`, `network`, `pattern` or `any value`.
+    #[schemars(extend("enum" = ["exact value", "set", "network", "pattern", "any value", null]))]
     pub how: Option<String>,
     /// Other branches with this key that match too, but come later.
     pub later: Vec<String>,
@@ -105,27 +110,30 @@ pub struct Level {
 }
 
 /// A limit.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "ExplainedLimit")]
 pub struct Shown {
     /// Its full key.
     pub path: String,
     /// Where it is written.
     pub from: String,
-    /// Its amount; `None`: it is unlimited.
+    /// Its amount; left out where it is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateRecord>,
     /// Everything that it says, with the names of files. Numbers and booleans are such.
+    #[schemars(extend("additionalProperties" = { "type": ["string", "integer", "boolean"] }))]
     pub fields: IndexMap<String, Value>,
 }
 
 /// What the counter of a check has now.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "LiveState")]
 pub struct State {
-    /// Hits that count now, in the units of the limit, rounded up; `None` if no store answered.
+    /// Hits that count now, in the units of the limit, rounded up; null if no store answered.
     pub used: Option<u64>,
-    /// Hits that still fit now, in whole units of the limit; `None` if no store answered.
+    /// Hits that still fit now, in whole units of the limit; null if no store answered.
     pub left: Option<u64>,
-    /// Seconds until the limit has fully recovered; `None` also for a limit of requests in flight
+    /// Seconds until the limit has fully recovered; null also for a limit of requests in flight
     /// and for one of 0.
     pub resets_in_seconds: Option<f64>,
     /// The numbers are of this replica only: the counters are in its memory, its share of the limit
@@ -135,6 +143,7 @@ pub struct State {
     /// Hits that count as used and that this replica has drawn ahead for requests to come (`lease`),
     /// in whole units of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub held: Option<u64>,
     /// Why the store did not answer. Its failure policy decides meanwhile; `used` is what `local`
     /// counted here.

@@ -1,5 +1,6 @@
 //! `/api/v1/limits`: the limits in force, and where each is written.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -14,13 +15,14 @@ use crate::limits::rules::{Rules, diff};
 const USUAL_COUNT: usize = 100;
 
 /// The answer.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Limits {
     /// As `/rlconfig?format=json` has them.
+    #[schemars(extend("items" = { "$ref": "#/components/schemas/Limit" }))]
     pub limits: Vec<Value>,
     /// The limits that match, with those that other answers have.
     pub total: usize,
-    /// The cursor of the next answer; `None` after the last.
+    /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
 }
 

@@ -1,27 +1,87 @@
-//! The description of the API for programs, in OpenAPI 3.1. Tests compare it with the routes, and
-//! real answers with its schemas.
+//! The description of the API for programs, in OpenAPI 3.1: the calls of `openapi.json`, and the
+//! schemas of the types that are read and answered. Tests compare it with the routes, and real
+//! answers with its schemas.
+
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use hyper::StatusCode;
+use schemars::Schema;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::transform::transform_subschemas;
+use serde_json::{Map, Value};
 
+use super::overrides::{Order, Ordered, Overrides, Removed, Reset, ResetOrder};
+use super::reply::ErrorBody;
+use super::{decisions, explain, limits, status, top, unmatched, usage};
 use crate::net::http::responses::{Page, response};
+use crate::observe::history;
 
-const DOCUMENT: &str = include_str!("openapi.json");
+/// The calls, and the schema of a limit, which is no type.
+const CALLS: &str = include_str!("openapi.json");
+
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
 
 /// The document.
 pub(super) fn page() -> Page {
-    response(
-        StatusCode::OK,
-        "application/json",
-        Bytes::from_static(DOCUMENT.as_bytes()),
-    )
+    response(StatusCode::OK, "application/json", DOCUMENT.clone())
+}
+
+fn document() -> Value {
+    let mut document: Value = serde_json::from_str(CALLS).expect("the file is JSON");
+    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
+        schemas.extend(schemas_of(SchemaSettings::for_serialize, answers));
+        // What is in both may have less in an order.
+        schemas.extend(schemas_of(SchemaSettings::for_deserialize, |of| {
+            of.subschema_for::<Order>();
+            of.subschema_for::<ResetOrder>();
+        }));
+    }
+    document
+}
+
+/// The types of answers. Those inside them are found by the generator.
+fn answers(of: &mut SchemaGenerator) {
+    of.subschema_for::<ErrorBody>();
+    of.subschema_for::<status::Status>();
+    of.subschema_for::<limits::Limits>();
+    of.subschema_for::<decisions::Decisions>();
+    of.subschema_for::<history::Series>();
+    of.subschema_for::<explain::Report>();
+    of.subschema_for::<top::Top>();
+    of.subschema_for::<unmatched::Unmatched>();
+    of.subschema_for::<usage::Usage>();
+    of.subschema_for::<usage::Top>();
+    of.subschema_for::<usage::Count>();
+    of.subschema_for::<Overrides>();
+    of.subschema_for::<Ordered>();
+    of.subschema_for::<Removed>();
+    of.subschema_for::<Reset>();
+}
+
+fn schemas_of(
+    contract: fn(SchemaSettings) -> SchemaSettings,
+    add: impl FnOnce(&mut SchemaGenerator),
+) -> Map<String, Value> {
+    let settings = SchemaSettings::draft2020_12()
+        .with(|settings| settings.definitions_path = "/components/schemas".into())
+        .with_transform(closed);
+    let mut generator = contract(settings).into_generator();
+    add(&mut generator);
+    generator.take_definitions(true)
+}
+
+/// An object with names has no others.
+fn closed(schema: &mut Schema) {
+    if schema.get("properties").is_some() && schema.get("additionalProperties").is_none() {
+        schema.insert("additionalProperties".to_owned(), false.into());
+    }
+    transform_subschemas(&mut closed, schema);
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use serde_json::Value;
 
     use super::*;
     use crate::desk::admin::access::Need;
@@ -29,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_call_is_described_and_nothing_else() {
-        let document: Value = serde_json::from_str(DOCUMENT).expect("JSON");
+        let document = document();
         let mut described = BTreeSet::new();
         for (path, methods) in document["paths"].as_object().expect("paths") {
             for (method, call) in methods.as_object().expect("methods") {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::query::{Query, next};
@@ -31,19 +32,20 @@ const USUAL_COUNT: usize = 100;
 const MAX_NAMED: usize = 5;
 
 /// The overrides in force, or those that have ended.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Overrides {
     /// In the order in which they apply; those that have ended from the last one on.
     pub overrides: Vec<Record>,
-    /// The cursor of the next answer; `None` after the last.
+    /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
 }
 
 /// What an operator orders: a record without what Weir adds.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
     /// block, exempt or raise.
+    #[schemars(extend("enum" = ["block", "exempt", "raise"]))]
     pub kind: String,
     /// The domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -69,9 +71,9 @@ pub struct Order {
 }
 
 /// An override that was set.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Ordered {
-    /// It.
+    /// As it is in force.
     pub r#override: Record,
     /// The paths of limits whose descriptors it may match; at most a hundred.
     pub limits: Vec<String>,
@@ -84,14 +86,14 @@ pub struct Ordered {
 }
 
 /// An override that was removed.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Removed {
-    /// It.
+    /// As it was in force.
     pub removed: Record,
 }
 
 /// The descriptor of a counter.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResetOrder {
     /// The domain.
@@ -109,7 +111,7 @@ pub struct ResetOrder {
 }
 
 /// The counters that were reset.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Reset {
     /// One for each limit that the descriptor finds.
     pub reset: Vec<ResetCounter>,
@@ -118,7 +120,7 @@ pub struct Reset {
 }
 
 /// A counter that was reset.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ResetCounter {
     /// The path of its limit.
     pub limit: String,

@@ -2,6 +2,7 @@
 
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::net::http::responses::{Page, response};
@@ -16,7 +17,8 @@ pub struct Failure {
 }
 
 /// The body of a failure.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "Error")]
 pub struct ErrorBody {
     /// What is wrong, where, and how to mend it.
     pub error: String,

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Parts;
@@ -10,7 +11,7 @@ use super::access::Caller;
 use crate::observe::metrics::PolicyAnswers;
 
 /// The answer.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Status {
     /// The version of Weir.
     pub version: String,
@@ -23,6 +24,7 @@ pub struct Status {
     /// The clock of its machine.
     pub now: Timestamp,
     /// `memory` or `redis`.
+    #[schemars(extend("enum" = ["memory", "redis"]))]
     pub store: String,
     /// Whether the process wants traffic.
     pub healthy: bool,
@@ -51,7 +53,7 @@ pub struct Status {
 }
 
 /// A configuration that was refused.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Rejected {
     /// When it was.
     pub at: Timestamp,
@@ -60,7 +62,7 @@ pub struct Rejected {
 }
 
 /// An outage of Redis.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Outage {
     /// When it began.
     pub since: Timestamp,
@@ -69,13 +71,15 @@ pub struct Outage {
 }
 
 /// One server.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct RedisServer {
     /// `main`, or `per_second` for the one of limits per second.
+    #[schemars(extend("enum" = ["main", "per_second"]))]
     pub deployment: String,
     /// `host:port` or the path of a socket.
     pub server: String,
     /// The state of its circuit breaker.
+    #[schemars(extend("enum" = ["closed", "open", "ramp"]))]
     pub circuit: String,
     /// Whether it answered its latest inspection.
     pub up: bool,

@@ -1,6 +1,7 @@
 //! `/api/v1/top`: the heaviest subjects of the last minute or hour, by hits or by refusals, in this
 //! process.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::query::Query;
@@ -20,11 +21,13 @@ pub const RANKINGS: [(&str, Ranking); 2] =
     [("hits", Ranking::Hits), ("refused", Ranking::Refusals)];
 
 /// The answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Top {
     /// `minute` or `hour`.
+    #[schemars(extend("enum" = ["minute", "hour"]))]
     pub window: String,
     /// `hits` or `refused`.
+    #[schemars(extend("enum" = ["hits", "refused"]))]
     pub by: String,
     /// The time that was counted: a minute or an hour, up to a sixth longer, or the time since the
     /// start.
@@ -44,7 +47,7 @@ pub struct Top {
 
 /// A subject: one counter of a limit. Its numbers are never too high, and too low by at most their
 /// errors.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Subject {
     /// The path of its limit; cut if it is long.
     pub limit: String,
@@ -52,7 +55,7 @@ pub struct Subject {
     pub domain: String,
     /// Keys and values; where values share a counter, the pattern.
     pub entries: Vec<EntryText>,
-    /// Its exact name, which calls take in place of domain and entries; `None` if it is too long to
+    /// Its exact name, which calls take in place of domain and entries; null if it is too long to
     /// be kept.
     pub subject: Option<String>,
     /// Hits, also refused ones: at least so many.
@@ -65,6 +68,7 @@ pub struct Subject {
     pub refused_error: u64,
     /// The kind of the override that decides it now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
     pub overridden: Option<String>,
 }
 

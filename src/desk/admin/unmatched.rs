@@ -1,5 +1,6 @@
 //! `/api/v1/unmatched`: the last descriptors that no limit matched, by domain. They are samples.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::query::Query;
@@ -8,7 +9,7 @@ use super::{Parts, known};
 pub use crate::observe::subjects::{UnmatchedDescriptor, UnmatchedDomain};
 
 /// The answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Unmatched {
     /// The domain that was seen last comes first.
     pub domains: Vec<UnmatchedDomain>,

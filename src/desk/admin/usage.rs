@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -37,7 +38,7 @@ const MISSING_RIGHT: &str = "the Redis user lacks a right: grant it +time +get +
 const USUAL_COUNT: usize = 20;
 
 /// A subject, and the limit that counts it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct CountedBy {
     /// The limit's full key.
     pub limit: String,
@@ -53,12 +54,12 @@ pub struct CountedBy {
 }
 
 /// The usage of one subject.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Usage {
     #[serde(flatten)]
     /// The subject and its limit.
     pub of: CountedBy,
-    /// Hits that count now, as in an explanation; `None` if no store answered.
+    /// Hits that count now, as in an explanation; null if no store answered.
     pub used: Option<u64>,
     /// Hits that still fit now, as in an explanation.
     pub left: Option<u64>,
@@ -71,12 +72,13 @@ pub struct Usage {
     pub refused_count: bool,
     /// Hits that were given back.
     pub given_back: u64,
-    /// When it was first seen; `None`: it was not, or its record has expired.
+    /// When it was first seen; null: it was not, or its record has expired.
     pub first_seen: Option<Timestamp>,
     /// When it was last seen.
     pub last_seen: Option<Timestamp>,
     /// The kind of the override that decides it now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
     pub overridden: Option<String>,
     /// The same over time.
     pub series: Series,
@@ -86,7 +88,7 @@ pub struct Usage {
 }
 
 /// The hits of one period of a limit, such as a month.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct PeriodOfUse {
     /// When it begins.
     pub begin: Timestamp,
@@ -109,7 +111,8 @@ pub struct PeriodOfUse {
 
 /// Hits over time. All lists have an element for each bucket, and the last one is that of the
 /// present.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "UsageSeries")]
 pub struct Series {
     /// When the first bucket begins.
     pub begin: Timestamp,
@@ -124,7 +127,8 @@ pub struct Series {
 }
 
 /// The subjects of a limit, in an order.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "UsageTop")]
 pub struct Top {
     /// The limit's full key.
     pub limit: String,
@@ -139,12 +143,13 @@ pub struct Top {
     pub total: usize,
     /// In that order.
     pub subjects: Vec<Subject>,
-    /// The cursor of the next answer; `None` after the last.
+    /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
 }
 
 /// One of them.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "UsageSubject")]
 pub struct Subject {
     /// What it is.
     pub entries: Vec<EntryText>,
@@ -160,20 +165,22 @@ pub struct Subject {
     pub last_seen: Timestamp,
     /// The kind of the override that decides it now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
     pub overridden: Option<String>,
 }
 
 /// The hits of a subject in a recent interval.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Count {
     #[serde(flatten)]
     /// The subject and its limit.
     pub of: CountedBy,
     /// `usage`: hits as they were asked. `buckets`: those that count against the limit.
+    #[schemars(extend("enum" = ["usage", "buckets"]))]
     pub source: String,
     /// The hits from `from` to `to`.
     pub hits: u64,
-    /// Of these, over the limit; `None` where the source does not know.
+    /// Of these, over the limit; null where the source does not know.
     pub refused: Option<u64>,
     /// The begin of the oldest bucket that overlaps the interval.
     pub from: Timestamp,

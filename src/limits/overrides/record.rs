@@ -6,6 +6,7 @@
 //! Redis would need a trip, and overrides have to end while Redis is away.
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, Override, Pattern, Value};
@@ -36,13 +37,16 @@ pub const MAX_RECORD_BYTES: usize = 16 << 10;
 const ID_BYTES: usize = 16;
 
 /// An override as JSON.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "Override")]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// See [`Override::id`]. It may be missing in what a person writes.
+    /// Names it in changes; the same for the same kind, domain and entries. It may be missing in a
+    /// file that a person writes.
     #[serde(default)]
     pub id: String,
     /// block, exempt or raise.
+    #[schemars(extend("enum" = ["block", "exempt", "raise"]))]
     pub kind: String,
     /// The domain.
     pub domain: String,
@@ -69,7 +73,7 @@ pub struct Record {
 }
 
 /// The end of an override as JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ended {
     /// RFC 3339.
@@ -79,31 +83,37 @@ pub struct Ended {
 }
 
 /// An entry as JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "OverrideEntry")]
 #[serde(deny_unknown_fields)]
 pub struct EntryRecord {
-    /// The key, as in [`crate::core::ask::written`]: each `*` stands for any text, and `\*` for a star.
+    /// The key. Each `*` stands for any text; `\*` is a star, `\\` a backslash, and `\u{2e}` the
+    /// character with this number in hexadecimal.
     pub key: String,
     /// The value, written like the key. Null: any.
     #[serde(default)]
     pub value: Option<String>,
     /// The SHA-256 of the value in hexadecimal digits, in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = "^[0-9a-fA-F]{64}$"))]
     pub value_sha256: Option<String>,
 }
 
 /// An amount as JSON, with the names of limit files. That of a limit of requests in flight has no
 /// unit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "OverrideRate")]
 #[serde(deny_unknown_fields)]
 pub struct RateRecord {
     /// Hits per window.
     pub requests_per_unit: u64,
     /// The unit of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["second", "minute", "hour", "day", "week", "month", "quarter", "year", null]))]
     pub unit: Option<String>,
     /// The window is this many units; 1 if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub unit_multiplier: Option<u32>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tonic::Code;
 
@@ -85,7 +86,7 @@ static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
 ];
 
 /// Checks that failure policies answered, by policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct PolicyAnswers {
     /// `error`: their requests failed.
     #[serde(rename = "error")]

@@ -14,6 +14,7 @@ use std::time::SystemTime;
 
 use hashbrown::HashMap;
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fingerprint::Fingerprints;
@@ -109,7 +110,7 @@ struct Sample {
 }
 
 /// A domain with descriptors that no limit matched.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct UnmatchedDomain {
     /// Its name, cut if it is long.
     pub domain: String,
@@ -121,11 +122,11 @@ pub struct UnmatchedDomain {
 }
 
 /// A descriptor that no limit matched.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct UnmatchedDescriptor {
     /// Keys and values. Long ones are cut, and `…` stands for what was left out.
     pub entries: Vec<EntryText>,
-    /// The exact name of its subject, which calls take in place of domain and entries; `None` if
+    /// The exact name of its subject, which calls take in place of domain and entries; null if
     /// something was cut.
     pub subject: Option<String>,
     /// When it was seen last, to about a second.

@@ -13,6 +13,7 @@ use std::str::FromStr;
 
 use ipnet::Ipv6Net;
 use percent_encoding::percent_decode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DIGEST, PATTERN, VALUE, is_reserved, write_part};
@@ -29,7 +30,10 @@ pub(crate) const MAX_NAME_BYTES: usize = 64 << 10;
 const DIGEST_CHARS: usize = 64;
 
 /// An entry of a descriptor as text, as lists and answers show it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
+#[schemars(rename = "Entry")]
 pub struct EntryText {
     /// The key.
     pub key: String,
