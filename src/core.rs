@@ -1,10 +1,12 @@
 //! The vocabulary and the pure logic: plain data and total functions. No file here names a clock, a
-//! socket, a file or the environment; the generated messages of `proto` are the one exception.
+//! socket, a file or the environment; the exceptions are the generated messages of `proto`, and the
+//! random secret of `fingerprint`.
 
 pub mod algorithm;
 pub mod ask;
 pub mod breaker;
 pub mod digest;
+pub mod fingerprint;
 mod lock;
 pub mod proto;
 pub mod time;

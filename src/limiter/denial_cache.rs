@@ -27,8 +27,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::table::{Fingerprint, Table};
+use super::table::{Table, fingerprint};
 use crate::core::algorithm::Algorithm;
+use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::time::Span;
 use crate::core::verdict::{StoreError, Verdict, Wait};
@@ -114,10 +115,7 @@ impl DenialCache {
         if checks.iter().any(|check| check.hits < 0) {
             return nothing();
         }
-        let known: CachedRefusals = checks
-            .iter()
-            .map(|check| self.find(checks.key(check), check, now))
-            .collect();
+        let known: CachedRefusals = checks.iter().map(|check| self.find(check, now)).collect();
         let refuses = || {
             checks.is_over_limit(known.iter().map(Option::is_none))
                 || known.iter().all(Option::is_some)
@@ -146,7 +144,7 @@ impl DenialCache {
                 && !checks.is_trial(index)
                 && is_cacheable(checks, check, verdict)
             {
-                self.insert(checks.key(check), check, verdict, began, now);
+                self.insert(check, verdict, began, now);
             }
         }
         // A give-back ends the entry of its key: after the loop above, so that no refusal of the
@@ -156,19 +154,17 @@ impl DenialCache {
             .map(|&index| &checks[index])
             .filter(|check| check.hits < 0)
         {
-            self.forget_check(checks, check);
+            self.forget_check(check);
         }
     }
 
     /// Forgets the refusals of these checks.
     pub fn forget(&self, checks: &Checks) {
-        checks
-            .iter()
-            .for_each(|check| self.forget_check(checks, check));
+        checks.iter().for_each(|check| self.forget_check(check));
     }
 
-    fn forget_check(&self, checks: &Checks, check: &Check) {
-        let key = self.0.fingerprint(checks.key(check), &check.algorithm);
+    fn forget_check(&self, check: &Check) {
+        let key = fingerprint(check);
         for entry in self
             .0
             .set(key)
@@ -195,16 +191,13 @@ impl DenialCache {
         (valid, lookups)
     }
 
-    fn find(&self, key: &[u8], check: &Check, now: Instant) -> Option<Verdict> {
+    fn find(&self, check: &Check, now: Instant) -> Option<Verdict> {
         let hits = u64::try_from(check.hits).ok().filter(|&hits| hits > 0)?;
         let is_never = hits > check.algorithm.capacity();
         if bypasses(&check.algorithm) || (hits > 1 && !is_never && !waits_alike(&check.algorithm)) {
             return None;
         }
-        let (key, now) = (
-            self.0.fingerprint(key, &check.algorithm),
-            self.0.micros(now),
-        );
+        let (key, now) = (fingerprint(check), self.0.micros(now));
         let mut set = self.0.set(key);
         let found = set
             .entries
@@ -233,7 +226,7 @@ impl DenialCache {
         })
     }
 
-    fn insert(&self, key: &[u8], check: &Check, verdict: &Verdict, began: Instant, now: Instant) {
+    fn insert(&self, check: &Check, verdict: &Verdict, began: Instant, now: Instant) {
         let wait = match verdict.retry_after {
             _ if waits_alike(&check.algorithm) => Some(verdict.reset_after),
             Wait::For(wait) => Some(wait),
@@ -242,7 +235,7 @@ impl DenialCache {
         let (began, now) = (self.0.micros(began), self.0.micros(now));
         let longest = MAX_AGE.as_micros() as u64;
         let new = Entry {
-            key: self.0.fingerprint(key, &check.algorithm),
+            key: fingerprint(check),
             until: began.saturating_add(wait.map_or(longest, |wait| wait.micros().min(longest))),
             retry: now.saturating_add(wait.map_or(u64::MAX, Span::micros)),
             reset: now.saturating_add(verdict.reset_after.micros()),
@@ -273,7 +266,7 @@ fn is_cacheable(checks: &Checks, check: &Check, verdict: &Verdict) -> bool {
     checks.commit == Commit::Each
         || checks
             .iter()
-            .filter(|other| checks.key(other) == checks.key(check))
+            .filter(|other| other.fingerprint == check.fingerprint)
             .count()
             == 1
 }

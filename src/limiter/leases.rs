@@ -15,14 +15,15 @@ mod lease;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use self::lease::{Lease, Terms, Turn};
 use super::replicas::ReplicaCount;
-use super::table::{Fingerprint, Table};
+use super::table::{Table, fingerprint};
+use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
@@ -126,8 +127,8 @@ impl Leases {
             let Some(hits) = Self::hits(check) else {
                 return Draw::None;
             };
-            let (key, mut set) = self.set(checks, check);
-            let now = self.table().micros(began);
+            let (key, table) = (fingerprint(check), self.table());
+            let (mut set, now) = (table.set(key), table.micros(began));
             let entry = self.entry(&mut set, key, now);
             match entry.lease.turn(now, hits, terms(check, replicas)) {
                 Turn::Held(verdict) => Draw::Answered(verdict),
@@ -149,7 +150,7 @@ impl Leases {
         let Some(table) = self.0.table.get().filter(|_| check.lease) else {
             return 0;
         };
-        let (key, now) = (fingerprint(table, checks, check), table.micros(now));
+        let (key, now) = (fingerprint(check), table.micros(now));
         let set = table.set(key);
         set.iter()
             .find(|entry| entry.key == key)
@@ -162,7 +163,7 @@ impl Leases {
             return;
         };
         for check in checks.iter().filter(|check| check.lease) {
-            let key = fingerprint(table, checks, check);
+            let key = fingerprint(check);
             let mut set = table.set(key);
             for entry in set.iter_mut().filter(|entry| entry.key == key) {
                 self.count(Event::Evicted, entry.lease.rest);
@@ -208,12 +209,6 @@ impl Leases {
     fn table(&self) -> &Table<Set> {
         let new = || Table::new(MAX_ENTRIES / WAYS);
         self.0.table.get_or_init(new)
-    }
-
-    fn set(&self, checks: &Checks, check: &Check) -> (Fingerprint, MutexGuard<'_, Set>) {
-        let table = self.table();
-        let key = fingerprint(table, checks, check);
-        (key, table.set(key))
     }
 
     /// The entry of a key, in place of another one if it has none.
@@ -387,10 +382,6 @@ impl Drop for Draws<'_> {
             self.end(index);
         }
     }
-}
-
-fn fingerprint(table: &Table<Set>, checks: &Checks, check: &Check) -> Fingerprint {
-    table.fingerprint(checks.key(check), &check.algorithm)
 }
 
 fn terms(check: &Check, replicas: u64) -> Terms<'_> {

@@ -31,6 +31,7 @@ use smallvec::SmallVec;
 use crate::core::algorithm::concurrency::Gauge;
 use crate::core::algorithm::{self, Algorithm};
 use crate::core::ask::{Ask, Descriptor, Entry};
+use crate::core::fingerprint::Fingerprint;
 use crate::core::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
 use crate::limits::overrides::{Applied, InForce};
 use crate::limits::rules::limit::{
@@ -305,7 +306,7 @@ impl Matcher<'_, '_> {
         };
         let amount = own.as_ref().or_else(|| {
             limit
-                .filter(|limit| !self.is_replaced(*limit))
+                .filter(|limit| !is_replaced(*limit, self.found))
                 .and_then(LimitInForce::amount)
         });
         if self.overrides.is_some()
@@ -354,9 +355,9 @@ impl Matcher<'_, '_> {
                 Applied::Exempt => {
                     // It stays a quota, of which there is always some left: otherwise an exemption
                     // could make the request fail for its other quotas.
-                    let is_quota = asked
-                        .limit
-                        .is_some_and(|limit| limit.limit.quota_mode && !self.is_replaced(limit));
+                    let is_quota = asked.limit.is_some_and(|limit| {
+                        limit.limit.quota_mode && !is_replaced(limit, self.found)
+                    });
                     let is_unlimited = asked.limit.is_some_and(|limit| limit.amount().is_none());
                     self.checks.passing_quotas += usize::from(
                         self.domain.is_some()
@@ -448,10 +449,6 @@ impl Matcher<'_, '_> {
         }
     }
 
-    fn is_replaced(&self, limit: LimitInForce<'_>) -> bool {
-        is_replaced(limit, self.found)
-    }
-
     /// Adds the trials of the limits that were found, of which `slots` says what has become of
     /// them. The hits are those that are asked of the limit; a raise changes the real amount only.
     #[cold]
@@ -509,6 +506,7 @@ impl Checks {
         }
         let on_store_failure = limit.and_then(LimitInForce::on_store_failure);
         self.list.push(Check {
+            fingerprint: Fingerprint::of(&self.keys[key.clone()]),
             key,
             algorithm: amount.algorithm,
             hits,
@@ -535,7 +533,7 @@ impl Checks {
         }
         self.list.push(Check {
             key: start..self.keys.len(),
-            hits,
+            fingerprint: Fingerprint::of(&self.keys[start..]),
             per_second: trial.amount.rate.unit == Unit::Second,
             on_store_failure: OnStoreFailure::Allow,
             ..Check::new(trial.amount.algorithm, hits, Modes::default())

@@ -19,27 +19,25 @@ mod table;
 mod unpacked;
 mod usage;
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 
 use self::blocks::{BlockPool, FreedBlocks};
-use self::entry::{Entry, Fingerprint};
+use self::entry::{Entry, EntryKey, key_of};
 use self::packed::Packed;
 use self::shard::{NewState, Shard};
 use self::usage::UsageRecords;
 pub use self::usage::UsageSize;
 use super::Budget;
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
+use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
 use crate::core::verdict::{Answers, StoreError, Verdict};
-use crate::limits::plan::{AllOrNone, Changes, CheckIndex, Checks, key};
+use crate::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, key};
 use crate::limits::rules::Commit;
 use crate::net::clock;
 
@@ -103,7 +101,6 @@ struct Contents {
     pool: BlockPool,
     max_keys: usize,
     max_bytes: usize,
-    secret: (u64, u64),
     next_sweep: AtomicUsize,
     keys: AtomicUsize,
     /// The bytes of states that are not packed.
@@ -136,7 +133,6 @@ impl Memory {
         let shards = (options.max_keys.min(options.max_bytes / KEY_BYTES) / KEYS_PER_SHARD)
             .next_power_of_two()
             .clamp(1, MAX_SHARDS);
-        let secret = RandomState::new();
         Self(Arc::new(Contents {
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             pool: BlockPool::default(),
@@ -145,7 +141,6 @@ impl Memory {
             max_bytes: options
                 .max_bytes
                 .saturating_sub(shards * blocks::SLOTS * size_of::<Entry>()),
-            secret: (secret.hash_one(0), secret.hash_one(1)),
             next_sweep: AtomicUsize::new(0),
             keys: AtomicUsize::new(0),
             unpacked: AtomicUsize::new(0),
@@ -185,7 +180,7 @@ impl Memory {
             Some(_) => {
                 let check = &checks[index];
                 let step = |state| checks.step(index, state, at, &mut changes);
-                Ok(self.check(checks.key(check), &check.algorithm, at.now, step))
+                Ok(self.check(check, at.now, step))
             }
             None => Err(NOT_PICKED),
         };
@@ -226,7 +221,7 @@ impl Memory {
     /// Whether it holds a key, perhaps one that has expired.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
-        let key = self.fingerprint(key);
+        let key = key_of(Fingerprint::of(key));
         self.size().keys > 0 && self.lock(self.shard_index(key)).find(key).is_some()
     }
 
@@ -245,7 +240,7 @@ impl Memory {
     /// A copy of the state of a counter.
     #[must_use]
     pub fn state(&self, key: &[u8], algorithm: &Algorithm) -> Option<State> {
-        let key = self.fingerprint(key);
+        let key = key_of(Fingerprint::of(key));
         self.lock(self.shard_index(key)).peek(key, algorithm)
     }
 
@@ -257,12 +252,15 @@ impl Memory {
 
     fn check(
         &self,
-        key: &[u8],
-        algorithm: &Algorithm,
+        Check {
+            fingerprint,
+            algorithm,
+            ..
+        }: &Check,
         now: Micros,
         step: impl FnOnce(Option<State>) -> Step,
     ) -> Verdict {
-        let key = self.fingerprint(key);
+        let key = key_of(*fingerprint);
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
         let slot = shard.find(key);
@@ -295,7 +293,7 @@ impl Memory {
     }
 
     /// Adds a key that the shard does not hold, and evicts others while the store is full.
-    fn add(&self, shard: &mut Shard, key: Fingerprint, change: NewState<'_>) {
+    fn add(&self, shard: &mut Shard, key: EntryKey, change: NewState<'_>) {
         // Up to two: an earlier key may have come to an empty shard, where there was none to evict.
         for _ in 0..2 {
             if self.0.keys.load(Ordering::Relaxed) >= self.0.max_keys {
@@ -351,9 +349,9 @@ impl Memory {
         at: Arrival,
         changes: &mut Changes,
     ) -> SmallVec<[Verdict; 4]> {
-        let keys: SmallVec<[Fingerprint; 4]> = checks
+        let keys: SmallVec<[EntryKey; 4]> = checks
             .iter()
-            .map(|check| self.fingerprint(checks.key(check)))
+            .map(|check| key_of(check.fingerprint))
             .collect();
         // Locked in ascending order, so that two requests cannot deadlock.
         let mut indices: SmallVec<[usize; 4]> =
@@ -361,7 +359,7 @@ impl Memory {
         indices.sort_unstable();
         indices.dedup();
         let mut shards: SmallVec<[_; 4]> = indices.iter().map(|&index| self.lock(index)).collect();
-        let shard_of = |key: Fingerprint| {
+        let shard_of = |key: EntryKey| {
             indices
                 .binary_search(&self.shard_index(key))
                 .expect("every key's shard is locked")
@@ -400,7 +398,7 @@ impl Memory {
     /// Removes a key, so that it counts from zero. Returns whether it was there.
     #[must_use]
     pub fn reset(&self, key: &[u8]) -> bool {
-        let key = self.fingerprint(key);
+        let key = key_of(Fingerprint::of(key));
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
         let removed = shard.remove(key);
@@ -452,16 +450,9 @@ impl Memory {
         }
     }
 
-    fn fingerprint(&self, key: &[u8]) -> Fingerprint {
-        let mut hasher = SipHasher13::new_with_keys(self.0.secret.0, self.0.secret.1);
-        hasher.write(key);
-        // Zero marks a gap.
-        hasher.finish128().as_u128().max(1)
-    }
-
     /// The shard of a key, by its lowest bits. The number of shards is a power of two. The table of
     /// the shard uses the upper half.
-    fn shard_index(&self, key: Fingerprint) -> usize {
+    fn shard_index(&self, key: EntryKey) -> usize {
         key as usize & (self.shards() - 1)
     }
 

@@ -318,10 +318,10 @@ impl Redis {
         trials: &[CheckIndex],
         budget: Budget,
     ) -> Answers {
-        let each = match checks.commit {
-            Commit::Each => Arc::clone(checks),
-            Commit::AllOrNone => Arc::new(checks.each_for_itself()),
-        };
+        let mut each = Arc::clone(checks);
+        if checks.is_all_or_none() {
+            Arc::make_mut(&mut each).commit = Commit::Each;
+        }
         let decided = pin!(self.ask(checks, own, budget));
         let tried = pin!(self.ask(&each, trials, budget));
         let (mut answers, tried) = match select(decided, tried).await {

@@ -174,12 +174,13 @@ impl Bench {
 
     /// Where the set of a check is.
     fn set(&self, checks: &Checks) -> *const Set {
-        let (_, set) = self.leases.set(checks, &checks[CheckIndex(0)]);
+        let set = self.leases.table().set(fingerprint(&checks[CheckIndex(0)]));
         std::ptr::from_ref(&*set)
     }
 
     fn knows(&self, checks: &Checks) -> bool {
-        let (key, set) = self.leases.set(checks, &checks[CheckIndex(0)]);
+        let key = fingerprint(&checks[CheckIndex(0)]);
+        let set = self.leases.table().set(key);
         set.iter().any(|entry| entry.key == key)
     }
 }

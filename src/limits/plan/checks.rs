@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::{Change, Gauge, HolderId, TAKE_BACK};
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
+use crate::core::fingerprint::Fingerprint;
 use crate::core::time::Micros;
 use crate::core::usage::Tracking;
 use crate::limits::rules::Commit;
@@ -65,6 +66,8 @@ pub type Changes = SmallVec<[(CheckIndex, Change); 2]>;
 #[derive(Clone, Debug)]
 pub struct Check {
     pub(super) key: Range<usize>,
+    /// Of the key.
+    pub fingerprint: Fingerprint,
     /// The algorithm with the numbers of the limit.
     pub algorithm: Algorithm,
     /// Requested hits: 0 looks without counting, a negative number gives hits back.
@@ -80,11 +83,12 @@ pub struct Check {
 }
 
 impl Check {
-    /// A check without a key; [`Checks::of`] sets it.
+    /// A check without a key; [`Checks::of`] sets it and the fingerprint.
     #[must_use]
     pub fn new(algorithm: Algorithm, hits: i64, modes: Modes) -> Self {
         Self {
             key: 0..0,
+            fingerprint: Fingerprint::default(),
             algorithm,
             hits,
             modes,
@@ -115,6 +119,7 @@ impl Checks {
             all.keys.extend_from_slice(key);
             all.list.push(Check {
                 key: start..all.keys.len(),
+                fingerprint: Fingerprint::of(key),
                 ..check
             });
         }
@@ -312,15 +317,6 @@ impl Checks {
     #[must_use]
     pub fn is_trial(&self, index: CheckIndex) -> bool {
         index.0 >= self.len()
-    }
-
-    /// The same checks, of which a refused one does not keep the others from being counted.
-    #[must_use]
-    pub fn each_for_itself(&self) -> Self {
-        Self {
-            commit: Commit::Each,
-            ..self.clone()
-        }
     }
 
     /// Whether an override blocks a descriptor of the request.

@@ -6,12 +6,11 @@
 //! only requests for such limits take.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::counts::{Counts, add_up};
+use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 
 /// The number of locks; with several, cores seldom wait for each other.
@@ -79,7 +78,6 @@ type Shard = HashMap<Labels, Counts>;
 #[derive(Debug)]
 pub(super) struct Dynamic {
     shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
     len: AtomicUsize,
     max: usize,
 }
@@ -89,7 +87,6 @@ impl Dynamic {
     pub(super) fn new(max: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
             len: AtomicUsize::new(0),
             max,
         }
@@ -146,7 +143,7 @@ impl Dynamic {
     }
 
     fn shard(&self, labels: &Labels) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[self.hasher.hash_one(labels) as usize % SHARDS])
+        lock(&self.shards[Fingerprint::of_value(labels).half() as usize % SHARDS])
     }
 }
 

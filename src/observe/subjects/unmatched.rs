@@ -10,15 +10,15 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::SystemTime;
 
 use hashbrown::HashMap;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fingerprint::Fingerprints;
 use crate::core::ask::{Ask, Entry};
+use crate::core::fingerprint::Fingerprint;
+use crate::core::time::Micros;
 use crate::core::{lock, try_lock};
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::plan::{Fate, Plan};
@@ -135,28 +135,19 @@ pub struct UnmatchedDescriptor {
 
 impl Unmatched {
     /// Sets the time of the samples that follow.
-    pub(super) fn set_time(&self, now: SystemTime) {
-        let since = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        self.time.store(since.as_secs(), Ordering::Relaxed);
+    pub(super) fn set_time(&self, now: Micros) {
+        self.time.store(now.0 / 1_000_000, Ordering::Relaxed);
     }
 
     /// Keeps samples of the descriptors of a request that no limit matched.
     #[cold]
-    pub(super) fn observe(
-        &self,
-        quota: &Quota,
-        fingerprints: &Fingerprints,
-        ask: &Ask<'_>,
-        plan: &Plan,
-    ) {
+    pub(super) fn observe(&self, quota: &Quota, ask: &Ask<'_>, plan: &Plan) {
         for ((descriptor, entries), slot) in ask.descriptors().zip(&plan.slots) {
             if !matches!(slot.fate, Fate::Free) || descriptor.limit.is_some() {
                 continue;
             }
-            let keys = fingerprints.of_all(entries.iter().map(|entry| entry.key));
-            let kind = keys ^ fingerprints.of(ask.domain);
+            let keys = Fingerprint::of_all(entries.iter().map(|entry| entry.key)).half();
+            let kind = keys ^ Fingerprint::of(ask.domain).half();
             // A limit that was matched is switched off in this request.
             if quota.take(kind) && plan.rules.find(ask.domain, entries).is_none() {
                 self.add(ask.domain, !plan.unknown_domain, entries, keys);
@@ -353,7 +344,6 @@ fn text(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
     use crate::core::ask::Descriptor;
@@ -365,7 +355,7 @@ mod tests {
         is_known: bool,
         entries: &[(&str, &str)],
     ) {
-        unmatched.set_time(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        unmatched.set_time(Micros(seconds * 1_000_000));
         let entries: Vec<_> = entries
             .iter()
             .map(|(key, value)| Entry {
@@ -540,11 +530,7 @@ mod tests {
             requests_per_unit: 1 } }\n- { key: b, rate_limit: { unit: day, requests_per_unit: 1, \
             replaces: [{ name: first }] } }\n";
         let rules = std::sync::Arc::new(rules_of(text));
-        let (unmatched, quota, fingerprints) = (
-            Unmatched::default(),
-            Quota::default(),
-            Fingerprints::default(),
-        );
+        let (unmatched, quota) = (Unmatched::default(), Quota::default());
         for domain in ["d", "e"] {
             let mut ask = Ask::default();
             ask.domain = domain.as_bytes();
@@ -556,7 +542,7 @@ mod tests {
                 ask.close(Descriptor::default());
             }
             let plan = Plan::new(&rules, &ask, &crate::limits::plan::Options::default());
-            unmatched.observe(&quota, &fingerprints, &ask, &plan);
+            unmatched.observe(&quota, &ask, &plan);
         }
         assert_eq!(values(&unmatched, "d"), ["free"]);
         assert_eq!(

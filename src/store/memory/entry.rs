@@ -1,14 +1,19 @@
 //! What a table holds for one key.
 
 use super::packed::Packed;
+use crate::core::fingerprint::Fingerprint;
 
-/// A 128-bit keyed hash of a counter key; never zero.
-pub(super) type Fingerprint = u128;
+/// The fingerprint of a counter key; never zero, which marks a gap.
+pub(super) type EntryKey = u128;
+
+pub(super) fn key_of(fingerprint: Fingerprint) -> EntryKey {
+    fingerprint.bits().max(1)
+}
 
 /// A key and its state. A slot without an entry is all zero: a gap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) key: Fingerprint,
+    pub(super) key: EntryKey,
     pub(super) packed: Packed,
 }
 

@@ -4,7 +4,7 @@
 //! most.
 
 use super::blocks::{BlockPool, FreedBlocks};
-use super::entry::{Entry, Fingerprint};
+use super::entry::{Entry, EntryKey};
 use super::packed::Packed;
 use super::table::Table;
 use super::unpacked::UnpackedStates;
@@ -31,7 +31,7 @@ pub(super) struct NewState<'a> {
 
 impl Shard {
     /// The table slot of a key. It is valid until a key is added or removed.
-    pub(super) fn find(&self, key: Fingerprint) -> Option<usize> {
+    pub(super) fn find(&self, key: EntryKey) -> Option<usize> {
         self.table.find(key)
     }
 
@@ -46,7 +46,7 @@ impl Shard {
     }
 
     /// A copy of the state of a key.
-    pub(super) fn peek(&self, key: Fingerprint, algorithm: &Algorithm) -> Option<State> {
+    pub(super) fn peek(&self, key: EntryKey, algorithm: &Algorithm) -> Option<State> {
         let packed = self.table.get(self.table.find(key)?);
         match (packed.unpacked_index(), &self.unpacked) {
             (Some(index), Some(unpacked)) => unpacked.peek(index),
@@ -84,7 +84,7 @@ impl Shard {
     }
 
     /// Adds a key that the shard does not hold.
-    pub(super) fn add(&mut self, key: Fingerprint, change: NewState<'_>, pool: &BlockPool) {
+    pub(super) fn add(&mut self, key: EntryKey, change: NewState<'_>, pool: &BlockPool) {
         let packed = self.pack(change);
         self.table.insert(Entry { key, packed }, pool);
     }
@@ -97,7 +97,7 @@ impl Shard {
     }
 
     /// Removes a key. Returns whether it was there.
-    pub(super) fn remove(&mut self, key: Fingerprint) -> bool {
+    pub(super) fn remove(&mut self, key: EntryKey) -> bool {
         let removed = self
             .table
             .find(key)

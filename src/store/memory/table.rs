@@ -15,7 +15,7 @@
 //! not called while the pool has blocks.
 
 use super::blocks::{BlockPool, Blocks, FreedBlocks, SLOTS};
-use super::entry::{Entry, Fingerprint};
+use super::entry::{Entry, EntryKey};
 use super::packed::Packed;
 use crate::core::time::Micros;
 
@@ -37,7 +37,7 @@ impl Table {
     }
 
     /// The slot of a key.
-    pub(super) fn find(&self, key: Fingerprint) -> Option<usize> {
+    pub(super) fn find(&self, key: EntryKey) -> Option<usize> {
         let slot = self.first_not_before(key)?;
         (self.at(slot).key == key).then_some(slot)
     }
@@ -219,7 +219,7 @@ impl Table {
     }
 
     /// The slot of a key, or the slot to insert it at; `None` if that lies behind the last slot.
-    fn first_not_before(&self, key: Fingerprint) -> Option<usize> {
+    fn first_not_before(&self, key: EntryKey) -> Option<usize> {
         self.first(home(key, homes(self.slots())), |entry| {
             entry.is_gap() || entry.key >= key
         })
@@ -291,7 +291,7 @@ const fn homes(slots: usize) -> usize {
 
 /// The home slot, in proportion to the upper half of the key: a larger key never has a smaller
 /// home.
-const fn home(key: Fingerprint, homes: usize) -> usize {
+const fn home(key: EntryKey, homes: usize) -> usize {
     (((key >> 64) * homes as u128) >> 64) as usize
 }
 

@@ -27,7 +27,9 @@ fn check(limit: u64, secs: u64) -> Check {
 impl Memory {
     fn ask(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
         let step = |state| check.algorithm.step(state, at, check.hits);
-        self.check(key, &check.algorithm, at.now, step)
+        let mut of_key = check.clone();
+        of_key.fingerprint = Fingerprint::of(key);
+        self.check(&of_key, at.now, step)
     }
 
     /// Asks for one hit by the request with this id.

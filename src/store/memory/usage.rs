@@ -6,13 +6,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use lru::LruCache;
 
+use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
@@ -29,8 +28,6 @@ const OVERHEAD: usize = 64;
 pub(super) struct UsageRecords {
     /// Made for the first record: most stores have none.
     tables: OnceLock<Box<[Mutex<UsageTable>]>>,
-    /// Chooses the table of a key.
-    hasher: RandomState,
     max_bytes: usize,
     records: AtomicUsize,
     bytes: AtomicUsize,
@@ -78,7 +75,6 @@ impl UsageRecords {
     pub(super) fn new(max_bytes: usize) -> Self {
         Self {
             tables: OnceLock::new(),
-            hasher: RandomState::new(),
             max_bytes,
             records: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
@@ -95,7 +91,7 @@ impl UsageRecords {
             };
             (0..TABLES).map(table).map(Mutex::new).collect()
         });
-        let mut table = lock(&tables[self.table(key)]);
+        let mut table = lock(&tables[table_of(key)]);
         let (bytes, records) = (table.bytes, table.records.len());
         match table.records.get_mut(key) {
             Some(entry) if !entry.is_expired(now) => {
@@ -133,7 +129,7 @@ impl UsageRecords {
 
     /// A copy of the record under a key.
     pub(super) fn get(&self, key: &[u8], now: Micros) -> Option<Record> {
-        let table = lock(&self.tables.get()?[self.table(key)]);
+        let table = lock(&self.tables.get()?[table_of(key)]);
         let entry = table.records.peek(key);
         let live = entry.filter(|entry| !entry.is_expired(now))?;
         Some(live.record.clone())
@@ -223,10 +219,11 @@ impl UsageRecords {
         self.records
             .fetch_add(table.records.len().wrapping_sub(records), Ordering::Relaxed);
     }
+}
 
-    fn table(&self, key: &[u8]) -> usize {
-        self.hasher.hash_one(key) as usize % TABLES
-    }
+/// The table of a record.
+fn table_of(key: &[u8]) -> usize {
+    Fingerprint::of(key).half() as usize % TABLES
 }
 
 #[cfg(test)]

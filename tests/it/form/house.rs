@@ -15,7 +15,7 @@ const WINGS: &[(&str, &[&[&str]])] = &[
     (
         "core",
         &[
-            &["digest", "lock", "time"],
+            &["digest", "fingerprint", "lock", "time"],
             &["ask"],
             &["verdict"],
             &["algorithm"],

@@ -5,20 +5,17 @@
 //! are written alike grow apart, because one of them can be removed while the others go on.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use crate::core::fingerprint::Fingerprint;
 
 /// The counters as they were sent.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Growth {
-    sent: HashMap<u128, Sent>,
+    sent: HashMap<Fingerprint, Sent>,
     /// In a buffer that has not been sent.
     unsent: Vec<Grown>,
     flush: u64,
-    /// Clients choose values, and must not be able to construct collisions.
-    secret: (u64, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,29 +30,15 @@ struct Sent {
 pub(super) struct Grown {
     /// By so much.
     pub by: u64,
-    key: u128,
+    key: Fingerprint,
     value: u64,
-}
-
-impl Default for Growth {
-    fn default() -> Self {
-        let secret = RandomState::new();
-        Self {
-            sent: HashMap::new(),
-            unsent: Vec::new(),
-            flush: 0,
-            secret: (secret.hash_one(0), secret.hash_one(1)),
-        }
-    }
 }
 
 impl Growth {
     /// What the counter `identity` grew by, if it did. A counter that is smaller than before has begun
     /// again.
     pub(super) fn of(&mut self, identity: impl Hash, value: u64) -> Option<Grown> {
-        let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
-        identity.hash(&mut hasher);
-        let key = hasher.finish128().as_u128();
+        let key = Fingerprint::of_value(&identity);
         let before = self.sent.get_mut(&key).map_or(0, |sent| {
             sent.flush = self.flush;
             sent.value

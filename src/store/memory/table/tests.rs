@@ -43,7 +43,7 @@ fn slots(table: &Table) -> Vec<Entry> {
 /// Every entry is where it can be found, in order and without a gap before it.
 fn assert_sound(table: &Table) {
     let (homes, slots) = (homes(table.slots()), slots(table));
-    let entries: Vec<(usize, Fingerprint)> = slots
+    let entries: Vec<(usize, EntryKey)> = slots
         .iter()
         .enumerate()
         .filter(|(_, entry)| !entry.is_gap())
@@ -63,8 +63,8 @@ fn assert_sound(table: &Table) {
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    Set(Fingerprint, u64),
-    Remove(Fingerprint),
+    Set(EntryKey, u64),
+    Remove(EntryKey),
     Sweep(u64),
 }
 
@@ -125,7 +125,7 @@ proptest! {
     }
 }
 
-fn random_key(random: &mut fastrand::Rng) -> Fingerprint {
+fn random_key(random: &mut fastrand::Rng) -> EntryKey {
     random.u128(1..)
 }
 

@@ -82,7 +82,7 @@ struct Way {
 
 /// A command on a counter: one look, or one INCRBY for hits that follow each other on it.
 struct CounterCommand<'b> {
-    counter: CounterKey<'b>,
+    counter: CounterKey,
     /// The checks that it answers: all of them are hits, or it is one look.
     answers: &'b [CheckPosition],
     /// The sum of their hits.
@@ -440,7 +440,7 @@ impl<'r> Batch<'r> {
             let (checks, check) = self.check(answers[0]);
             let fixed = window_without_script(checks, check)?;
             Some(CounterCommand {
-                counter: counter(checks, check, fixed, self.now.time),
+                counter: counter(check, fixed, self.now.time),
                 answers,
                 hits: answers.iter().map(hits).sum(),
                 fixed,
@@ -495,8 +495,7 @@ fn encoding(
     // EXPIRE have to go together. A look has to keep its place among the hits of its request on the
     // same counter, and so takes their encoding.
     let is_lone_look = check.hits == 0 && !request.hits(checks.key(check));
-    if !request.is_asking && (is_lone_look || known_ttls.knows(counter(checks, check, fixed, now)))
-    {
+    if !request.is_asking && (is_lone_look || known_ttls.knows(counter(check, fixed, now))) {
         Encoding::Plain
     } else {
         Encoding::Transaction
@@ -504,14 +503,9 @@ fn encoding(
 }
 
 /// The counter of a check in the window that contains `now`.
-fn counter<'c>(
-    checks: &'c Checks,
-    check: &Check,
-    fixed: &FixedWindow,
-    now: Micros,
-) -> CounterKey<'c> {
+fn counter(check: &Check, fixed: &FixedWindow, now: Micros) -> CounterKey {
     CounterKey {
-        key: checks.key(check),
+        key: check.fingerprint,
         window: fixed.number(now),
     }
 }

@@ -19,11 +19,9 @@
 
 mod read;
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use bb8_redis::redis::Cmd;
-use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -31,6 +29,7 @@ use super::request::{CheckPosition, Request};
 use super::script;
 use crate::core::algorithm::concurrency::{Change, HolderId, TAKE_BACK};
 use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT};
+use crate::core::fingerprint::Fingerprint;
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::usage::{Settings, Summary, Tracking};
 use crate::limits::plan::{Check, CheckIndex, Checks, key};
@@ -164,24 +163,18 @@ impl Call<'_> {
             firsts: SmallVec::with_capacity(self.checks.len()),
             ..CheckRows::default()
         };
-        // Keys are compared by hash first, because there may be many, and long ones.
-        let hasher = DefaultHashBuilder::default();
-        let mut keys: SmallVec<[(u64, &[u8], u8); 16]> = SmallVec::with_capacity(self.checks.len());
+        let mut keys: SmallVec<[(Fingerprint, u8); 16]> =
+            SmallVec::with_capacity(self.checks.len());
         let mut key = Vec::new();
         let mut was_tracked = false;
         for (position, (request, index)) in self.indexed().enumerate() {
             let check = &request.checks[index];
             write_key(&request.checks, check, self.now.time, &mut key);
             command.arg(&key[..]);
-            let plain_key = request.checks.key(check);
-            let hashed_key = (
-                hasher.hash_one(plain_key),
-                plain_key,
-                check.algorithm.spec().wire_code,
-            );
-            let first = keys.iter().position(|key| *key == hashed_key);
+            let of_check = (check.fingerprint, check.algorithm.spec().wire_code);
+            let first = keys.iter().position(|key| *key == of_check);
             rows.firsts.push(first.unwrap_or(position));
-            keys.push(hashed_key);
+            keys.push(of_check);
             let mut run = self.run(request, check, number(&mut rows.limits, &&check.algorithm));
             if check.algorithm.has_holders() {
                 run.check_number = (position - rows.holders.len() / HolderId::BYTES) as u64;

@@ -14,12 +14,11 @@
 //! does a Redis that stalls for longer than a key lives beyond its window and then executes what it
 //! had buffered. Such a key stays until a connection that does not know it sets its TTL.
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
 
 use hashbrown::HashTable;
-use siphasher::sip::SipHasher13;
+
+use crate::core::fingerprint::Fingerprint;
 
 /// Counters of one generation: as many as a hash table of 65,536 buckets (576 KiB) holds at its
 /// load factor of 7/8. Two generations are kept.
@@ -27,31 +26,20 @@ const GENERATION_SIZE: usize = 65_536 / 8 * 7;
 
 /// The counter of one fixed window. Redis knows it as `key:window`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CounterKey<'k> {
-    /// The counter key without the window number.
-    pub(crate) key: &'k [u8],
+pub(crate) struct CounterKey {
+    /// Of the counter key without the window number.
+    pub(crate) key: Fingerprint,
     /// The number of the window.
     pub(crate) window: u64,
 }
 
-/// A bounded set of counters, as keyed 64-bit hashes. When the hashes of two counters collide, a
+/// A bounded set of counters, as hashes of 64 bits. When the hashes of two counters collide, a
 /// counter may be created without a TTL; the batch then repairs it as it repairs one that Redis
 /// lost.
+#[derive(Default)]
 pub(crate) struct KnownTtls {
     recent: HashTable<u64>,
     older: HashTable<u64>,
-    secret: (u64, u64),
-}
-
-impl Default for KnownTtls {
-    fn default() -> Self {
-        let secret = RandomState::new();
-        Self {
-            recent: HashTable::new(),
-            older: HashTable::new(),
-            secret: (secret.hash_one(0), secret.hash_one(1)),
-        }
-    }
 }
 
 impl fmt::Debug for KnownTtls {
@@ -65,8 +53,8 @@ impl fmt::Debug for KnownTtls {
 
 impl KnownTtls {
     /// Whether the counter is known to have a TTL. Asking keeps the counter in the set for longer.
-    pub(crate) fn knows(&mut self, counter: CounterKey<'_>) -> bool {
-        let hash = self.hash(counter);
+    pub(crate) fn knows(&mut self, counter: CounterKey) -> bool {
+        let hash = counter.hash();
         if self.recent.find(hash, |known| *known == hash).is_some() {
             return true;
         }
@@ -78,16 +66,16 @@ impl KnownTtls {
     }
 
     /// Records that the counter has a TTL.
-    pub(crate) fn learn(&mut self, counter: CounterKey<'_>) {
-        let hash = self.hash(counter);
+    pub(crate) fn learn(&mut self, counter: CounterKey) {
+        let hash = counter.hash();
         if self.recent.find(hash, |known| *known == hash).is_none() {
             self.insert(hash);
         }
     }
 
     /// Records that the counter may have no TTL.
-    pub(crate) fn forget(&mut self, counter: CounterKey<'_>) {
-        let hash = self.hash(counter);
+    pub(crate) fn forget(&mut self, counter: CounterKey) {
+        let hash = counter.hash();
         for table in [&mut self.recent, &mut self.older] {
             if let Ok(known) = table.find_entry(hash, |known| *known == hash) {
                 known.remove();
@@ -102,12 +90,13 @@ impl KnownTtls {
         }
         self.recent.insert_unique(hash, hash, |known| *known);
     }
+}
 
-    fn hash(&self, counter: CounterKey<'_>) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
-        hasher.write(counter.key);
-        hasher.write_u64(counter.window);
-        hasher.finish()
+impl CounterKey {
+    /// The half of the fingerprint is as random as a hash. The factor, an odd number near 2^64 by
+    /// the golden ratio, spreads the windows of one key.
+    fn hash(self) -> u64 {
+        self.key.half() ^ self.window.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -115,7 +104,8 @@ impl KnownTtls {
 mod tests {
     use super::*;
 
-    fn counter(key: &[u8], window: u64) -> CounterKey<'_> {
+    fn counter(key: &[u8], window: u64) -> CounterKey {
+        let key = Fingerprint::of(key);
         CounterKey { key, window }
     }
 

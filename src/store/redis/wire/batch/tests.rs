@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::core::algorithm::LARGEST_COUNT;
+use crate::core::fingerprint::Fingerprint;
 use crate::core::time::{Micros, Period, Span};
 use crate::core::verdict::Verdict;
 use crate::limits::plan::{CheckIndex, Modes};
@@ -801,8 +802,10 @@ fn a_redirect_of_a_merged_command_is_that_of_all_its_hits() {
 fn known_ttls(keys: &[&str]) -> KnownTtls {
     let mut known = KnownTtls::default();
     for key in keys.iter().map(|key| key.as_bytes()) {
-        let window = NOW.0 / 60_000_000;
-        known.learn(CounterKey { key, window });
+        known.learn(CounterKey {
+            key: Fingerprint::of(key),
+            window: NOW.0 / 60_000_000,
+        });
     }
     known
 }
