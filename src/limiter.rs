@@ -220,11 +220,12 @@ impl Limiter {
             ),
         });
         if checks.has_holders() {
-            self.failure_policies
-                .release_locally(checks, &decisions, || Arrival {
-                    now: clock::now(),
-                    max_hold: Span::ZERO,
-                });
+            // Whatever decided the releases.
+            let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
+            self.failure_policies.release(checks, is_open, || Arrival {
+                now: clock::now(),
+                max_hold: Span::ZERO,
+            });
         }
         // `decide_places` holds the others.
         let delay = if is_shaped && !checks.has_holders() {

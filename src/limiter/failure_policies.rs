@@ -139,19 +139,8 @@ impl FailurePolicies {
         decisions
     }
 
-    /// Releases places in the counters of `local` too, whatever decided the releases of `checks`:
-    /// they may have been acquired while the store was away. `at` is called only if that may be.
-    pub fn release_locally(
-        &self,
-        checks: &Checks,
-        decisions: &Decisions,
-        at: impl FnOnce() -> Arrival,
-    ) {
-        let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
-        self.release(checks, is_open, at);
-    }
-
-    /// The same for the releases of which `is_open` is true.
+    /// Releases places in the counters of `local` too, where `is_open`: they may have been acquired
+    /// while the store was away. `at` is called only if that may be.
     pub fn release(
         &self,
         checks: &Checks,

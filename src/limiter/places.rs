@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Limiter, is_shaped, less_reserve, longest_delay};
+use super::{Limiter, is_shaped, longest_delay};
 use crate::core::algorithm::Arrival;
 use crate::core::time::Span;
 use crate::core::verdict::{Decision, Decisions, StoreError};
@@ -121,8 +121,7 @@ impl Limiter {
         timeout: Option<Duration>,
         span: &TraceSpan,
     ) -> (Decisions, Option<Box<Places>>) {
-        let left = timeout.map_or(Duration::MAX, less_reserve);
-        let deadline = Instant::now() + left.min(self.options.store_timeout);
+        let deadline = self.budget(Instant::now(), timeout).deadline;
         let decisions = self.decide(checks, timeout, span).await;
         let is_unknown = |&CheckIndex(index): &CheckIndex| {
             matches!(decisions[index].store_error(), Some(StoreError::Unknown(_)))

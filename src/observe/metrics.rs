@@ -15,7 +15,6 @@ mod proc;
 mod process;
 pub mod reading;
 mod tallies;
-mod trials;
 
 use std::collections::BTreeMap;
 use std::fmt;

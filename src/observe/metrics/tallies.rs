@@ -17,7 +17,6 @@ use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
 use super::partition::{Parts, partition};
 use super::reading::{LimitReading, Part};
-use super::trials::{self, TrialSeries};
 use super::{Metrics, Sample, families, process};
 use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::concurrency::Gauge;
@@ -50,7 +49,7 @@ type SeriesOfDomain = Arc<[Counters]>;
 #[derive(Clone, Debug)]
 struct Counters {
     own: Arc<Series>,
-    trial: Option<Arc<TrialSeries>>,
+    trial: Option<Arc<Series>>,
     /// Of a limit of requests in flight.
     holders: Option<Holders>,
 }
@@ -148,7 +147,7 @@ impl DomainSeries {
             let known = by_id.get(&id).or_else(|| known?.by_id.get(&id));
             let trial = limit.trial.as_ref().map(|_| {
                 let known = known.and_then(|known| known.counters.trial.clone());
-                known.unwrap_or_else(|| Arc::new(TrialSeries::new(cores)))
+                known.unwrap_or_else(|| Arc::new(Series::new(cores)))
             });
             let own = known.map_or_else(
                 || Arc::new(Series::new(cores)),
@@ -332,7 +331,7 @@ impl LimitSeries {
         add_decisions(exposition, &of_limit, counts, expected);
         add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
         if let Some(trial) = &self.counters.trial {
-            trials::gather(trial, &of_limit, exposition);
+            add_trial(exposition, &of_limit, &trial.sums());
         }
         if let Some(holders) = &self.counters.holders {
             exposition.gauge(
@@ -441,8 +440,14 @@ impl Tallies {
         for (index, _, limit) in plan.trials() {
             let series = self.of_limit(limit.id).and_then(|all| all.trial.as_ref());
             if let Some(series) = series {
-                let check = &plan.checks[index];
-                trials::observe(series, core, check, &decisions[index.0], near_limit_ratio);
+                let trial = Counted {
+                    check: &plan.checks[index],
+                    decision: &decisions[index.0],
+                    is_undone: false,
+                };
+                for (counter, count) in trial.counts(near_limit_ratio) {
+                    series.add(core, counter, count);
+                }
             }
         }
     }
@@ -554,6 +559,24 @@ fn add_decisions(
         if expected(index) || count > 0 {
             exposition.count(&families::DECISIONS, of_limit, Some(outcome), count);
         }
+    }
+}
+
+/// Adds the counts of a trial: as of a limit, but what no store has counted is `not_counted`.
+fn add_trial(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts) {
+    for (outcome, label) in [
+        ("ok", Label::Ok),
+        ("over_limit", Label::OverLimit),
+        ("not_counted", Label::OutageAllowed),
+    ] {
+        let count = counts[DECISIONS + label as usize];
+        exposition.count(&families::TRIAL_DECISIONS, of_limit, Some(outcome), count);
+    }
+    for (family, counter) in [
+        (&families::TRIAL_HITS, TOTAL_HITS),
+        (&families::TRIAL_OVER_LIMIT_HITS, OVER_LIMIT),
+    ] {
+        exposition.count(family, of_limit, None, counts[counter]);
     }
 }
 
