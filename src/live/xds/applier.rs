@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::cache::Cache;
-use super::configuration::{Applied, Bounds, Configuration};
+use super::configuration::{Applied, Configuration};
 use super::inbox::{Inbox, Update};
 use super::overlay::OverlayFile;
 use super::protocol::Outcome;
@@ -64,20 +64,17 @@ impl Applier {
     ) -> (Self, Vec<Problem>) {
         let (overlay, problems) =
             OverlayFile::open(options.overlay_file.clone(), options.rules.clone());
-        let bounds = Bounds {
-            max_bytes: options.max_message_bytes,
-            max_memory: options.max_memory,
-        };
+        let (max_bytes, max_memory) = (options.max_message_bytes, options.max_memory);
         let cache = options.cache_file.clone().map(|path| Cache {
             path,
             node: options.node.id.clone(),
-            max_bytes: options.max_message_bytes,
+            max_bytes,
         });
         let mut applier = Self {
             live,
             metrics,
             status,
-            configuration: Configuration::new(overlay.options.clone(), bounds),
+            configuration: Configuration::new(overlay.options.clone(), max_bytes, max_memory),
             overlay,
             cache,
             report: Report::default(),

@@ -29,7 +29,10 @@ const MOST_SHOWN: usize = 100;
 pub(super) struct Configuration {
     domains: Domains,
     options: XdsOptions,
-    bounds: Bounds,
+    /// The most bytes of the messages of all resources together.
+    max_bytes: usize,
+    /// The most bytes of memory that they take, as [`weigh`] estimates them.
+    max_memory: u64,
     wanted: BTreeMap<String, Wanted>,
     /// What is wrong with resources of which not even the name is known.
     unnamed: Vec<String>,
@@ -42,15 +45,6 @@ pub(super) struct Configuration {
     has_changed: bool,
     /// The last result, while neither the resources nor the options change.
     last: Option<(Digest, Outcome)>,
-}
-
-/// How much all resources may have together.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// The bytes of their messages.
-    pub(super) max_bytes: usize,
-    /// The bytes of memory that they take, as [`weigh`] estimates them.
-    pub(super) max_memory: u64,
 }
 
 /// What came of a change.
@@ -74,11 +68,12 @@ pub(super) struct Applied {
 
 impl Configuration {
     /// Without resources.
-    pub(super) fn new(options: XdsOptions, bounds: Bounds) -> Self {
+    pub(super) fn new(options: XdsOptions, max_bytes: usize, max_memory: u64) -> Self {
         Self {
             domains: Domains::default(),
             options,
-            bounds,
+            max_bytes,
+            max_memory,
             wanted: BTreeMap::new(),
             unnamed: Vec::new(),
             in_force: BTreeMap::new(),
@@ -216,10 +211,7 @@ impl Configuration {
                 .and_then(|old| weigh(old, u64::MAX).ok())
                 .unwrap_or_default()
         };
-        let Bounds {
-            max_bytes,
-            max_memory,
-        } = self.bounds;
+        let (max_bytes, max_memory) = (self.max_bytes, self.max_memory);
         let outdated = self
             .outdated
             .iter()

@@ -43,11 +43,8 @@ fn any(config: &xds::RateLimitConfig) -> Bytes {
 }
 
 /// Bounds that nothing but the size of messages meets.
-fn bounds(max_bytes: usize) -> Bounds {
-    Bounds {
-        max_bytes,
-        max_memory: 1 << 40,
-    }
+const fn bounds(max_bytes: usize) -> (usize, u64) {
+    (max_bytes, 1 << 40)
 }
 
 /// A configuration with the rules that it gave last.
@@ -58,8 +55,8 @@ impl Tested {
         Self::with(bounds(1 << 20))
     }
 
-    fn with(bounds: Bounds) -> Self {
-        let configuration = Configuration::new(XdsOptions::default(), bounds);
+    fn with((max_bytes, max_memory): (usize, u64)) -> Self {
+        let configuration = Configuration::new(XdsOptions::default(), max_bytes, max_memory);
         Self(configuration, Rules::default())
     }
 
@@ -114,7 +111,8 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     assert_eq!(tested.in_force(), ["r-a", "r-b"]);
 
     let saved = tested.0.in_force.clone();
-    let mut restarted = Configuration::new(XdsOptions::default(), bounds(1 << 20));
+    let (max_bytes, max_memory) = bounds(1 << 20);
+    let mut restarted = Configuration::new(XdsOptions::default(), max_bytes, max_memory);
     let applied = restarted.restore(saved);
     assert_eq!(applied.outcome, Outcome::Accepted);
     assert_eq!(applied.rules.expect("rules").domains().count(), 2);
@@ -207,10 +205,7 @@ fn more_bytes_than_the_bound_refuse_what_exceeds_them() {
 #[test]
 fn domains_that_keep_old_resources_are_charged_for_them() {
     let weight = weigh(&users("d00", 1).encode_to_vec(), u64::MAX).expect("valid");
-    let bounds = Bounds {
-        max_bytes: 1 << 30,
-        max_memory: 10 * weight,
-    };
+    let bounds = (1 << 30, 10 * weight);
     let mut tested = Tested::with(bounds);
     // Each domain is refused under another name as soon as it is in force, so that nothing wants
     // what it keeps.
@@ -231,10 +226,7 @@ fn domains_that_keep_old_resources_are_charged_for_them() {
 #[test]
 fn a_resource_that_is_wanted_again_is_charged_once() {
     let weight = weigh(&users("a", 1).encode_to_vec(), u64::MAX).expect("valid");
-    let bounds = Bounds {
-        max_bytes: 1 << 30,
-        max_memory: 2 * weight + weight / 2,
-    };
+    let bounds = (1 << 30, 2 * weight + weight / 2);
     let mut tested = Tested::with(bounds);
     tested.apply_all(&[users("a", 1)]);
     let moved = xds::RateLimitConfig {
