@@ -46,7 +46,7 @@ use service::machine::{
     first_thread_micros, own_resident_bytes, processors, redis_version, version,
 };
 use service::tables::{median, write_table};
-use support::redis::RedisServer;
+use support::redis::{RedisServer, connect};
 
 const KEYS: usize = 20_000;
 const ROUNDS: usize = 5;
@@ -345,7 +345,7 @@ fn rows_of_usage(table: &mut String, rows: &[UsageRow]) {
 /// for a while.
 async fn measure_usage() -> String {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let tracking = Arc::new(Tracking {
         is_in_slot_of_domain: false,
         settings: Settings::default(),
@@ -452,7 +452,7 @@ struct Row {
 
 async fn measure() -> String {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let mut rows: Vec<_> = algorithms()
         .into_iter()
         .map(|(name, algorithm)| (name, algorithm, Row::default()))

@@ -53,6 +53,7 @@ use service::machine::{first_thread_micros, processors, redis_version};
 use service::servers::{CpuPlacement, Server};
 use service::tables::{median, write_table};
 use support::certificates::{Authority, Files};
+use support::redis::connect;
 use support::{RedisServer, ports};
 
 const KEYS: usize = 20_000;
@@ -109,7 +110,7 @@ struct Deployment {
 impl Deployment {
     fn plain() -> Self {
         let server = RedisServer::start();
-        let redis = Redis::connect_lazily(server.options());
+        let redis = connect(server.options());
         Self {
             servers: vec![server],
             keys: vec![all_keys()],
@@ -155,7 +156,7 @@ impl Deployment {
             },
             &TlsFiles::default(),
         );
-        let redis = Redis::connect_lazily(options);
+        let redis = connect(options);
         let mut keys = vec![Vec::new(); servers.len()];
         for key in all_keys() {
             let slot: u32 = servers[0].run(&["CLUSTER", "KEYSLOT", &key]);
@@ -209,7 +210,7 @@ impl Deployment {
             },
             &trusted,
         );
-        let redis = Redis::connect_lazily(options);
+        let redis = connect(options);
         Self {
             servers: vec![server],
             keys: vec![all_keys()],

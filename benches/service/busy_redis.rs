@@ -19,6 +19,7 @@ use super::scenarios::Times;
 use super::servers::{CpuPlacement, run_this_process_as_a_server, run_this_process_on};
 use super::workload::KEYS;
 use crate::support::RedisServer;
+use crate::support::redis::connect;
 
 const REPLICAS: usize = 4;
 
@@ -104,9 +105,7 @@ fn decisions(kind: AlgorithmKind, window: Duration) -> Reading {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let stores: Vec<_> = (0..REPLICAS)
-            .map(|_| Redis::connect_lazily(server.options()))
-            .collect();
+        let stores: Vec<_> = (0..REPLICAS).map(|_| connect(server.options())).collect();
         decide(&stores, &requests, window / 2).await;
         let (of_redis, batches) = (cpu_micros(server.process_id()), plain_redis::reads(&server));
         let begin = Instant::now();

@@ -18,7 +18,7 @@ use crate::store::redis::wire::batch::{Batch, BatchOptions};
 use crate::store::redis::wire::call::ClockReading;
 use crate::store::redis::wire::hash_slot::{Redirect, SLOTS};
 use crate::store::redis::wire::known_ttls::KnownTtls;
-use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer, Token};
+use crate::store::redis::wire::replies::{Parser, ReplyBuffer, Token};
 use crate::store::redis::wire::request::{Reply, Request};
 
 /// The most memory of the buffer of one connection.
@@ -61,7 +61,7 @@ pub(super) fn check(input: &[u8]) {
 }
 
 /// Receives bytes in pieces. Returns where each reply ends, and whether an error follows.
-fn receive(bytes: &[u8], piece_bytes: usize) -> (Vec<usize>, Option<ProtocolError>) {
+fn receive(bytes: &[u8], piece_bytes: usize) -> (Vec<usize>, Option<&'static str>) {
     let (mut received, mut ends) = (ReplyBuffer::default(), Vec::new());
     for mut piece in bytes.chunks(piece_bytes) {
         while !piece.is_empty() {

@@ -48,7 +48,6 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
 pub use self::connection::options::{
@@ -60,7 +59,6 @@ pub use self::error::RedisFailure;
 use self::lanes::Lanes;
 pub use self::lanes::MAX_BATCH_CHECKS;
 pub use self::monitor::supervisor::supervise;
-pub use self::topology::counters::Counts;
 pub use self::topology::deployment::{Deployment, FailingServer, Server};
 pub use self::topology::node::ConnectionCounts;
 use self::topology::node::Node;
@@ -97,8 +95,7 @@ struct WorkerLanes {
     deployment: Arc<Deployment>,
     /// One per server in use. They are made by the first request, because a connection belongs to
     /// the runtime that opened it.
-    lanes: Mutex<SmallVec<[Lanes; 1]>>,
-    supervisor: Option<JoinHandle<()>>,
+    lanes: Mutex<SmallVec<[Arc<Lanes>; 1]>>,
 }
 
 /// A [`Request`] that was sent, until its reply comes.
@@ -113,31 +110,15 @@ struct Sent {
 type RoutedCheck = (CheckIndex, Option<Redirect>);
 
 impl Redis {
-    /// A store with its own deployment and its own supervisor, which is a task of the calling
-    /// runtime. The call never fails and never waits: the store connects with the first request,
-    /// and again after a connection has closed.
-    #[must_use]
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the supervisor ends with the store"
-    )]
-    pub fn connect_lazily(options: Options) -> Self {
-        let deployment = Deployment::new(options);
-        let supervisor = tokio::spawn(supervise(Arc::clone(&deployment)));
-        Self {
-            main: WorkerLanes::new(deployment, Some(supervisor)),
-            per_second: None,
-        }
-    }
-
     /// The store for one runtime. All stores of the same deployments use the same counters. The
     /// first [`Redis::decide`] binds the store and its clones to the runtime that it runs in. The
-    /// caller has to run [`supervise`] for each deployment.
+    /// caller has to run [`supervise`] for each deployment. The call never waits: the store connects
+    /// with the first request, and again after a connection has closed.
     #[must_use]
     pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
         Self {
-            main: WorkerLanes::new(main, None),
-            per_second: per_second.map(|deployment| WorkerLanes::new(deployment, None)),
+            main: WorkerLanes::new(main),
+            per_second: per_second.map(WorkerLanes::new),
         }
     }
 
@@ -155,8 +136,8 @@ impl Redis {
         for (index, tracking) in refused {
             let (check, lanes) = (&checks[index], self.worker_lanes(checks, index));
             let hits = check.hits.unsigned_abs();
-            let queue = &lanes.deployment.usage;
-            queue.note_refused(checks.key(check), tracking, hits);
+            let record = usage::queue::record(checks.key(check));
+            lanes.deployment.usage.refuse(record, tracking, hits);
         }
     }
 
@@ -169,26 +150,25 @@ impl Redis {
 }
 
 impl WorkerLanes {
-    fn new(deployment: Arc<Deployment>, supervisor: Option<JoinHandle<()>>) -> Arc<Self> {
+    fn new(deployment: Arc<Deployment>) -> Arc<Self> {
         Arc::new(Self {
             deployment,
             lanes: Mutex::default(),
-            supervisor,
         })
     }
 
     /// The lanes to a server.
-    fn lanes(&self, node: &Arc<Node>) -> Lanes {
+    fn lanes(&self, node: &Arc<Node>) -> Arc<Lanes> {
         let mut lanes = lock(&self.lanes);
-        if let Some(known) = lanes.iter().find(|lanes| lanes.node().id == node.id) {
-            return known.clone();
+        if let Some(known) = lanes.iter().find(|lanes| lanes.node.id == node.id) {
+            return Arc::clone(known);
         }
         // Servers that left the cluster are dropped, with their connections.
         let map = self.deployment.map();
-        lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node().id));
+        lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node.id));
         let options = self.deployment.batch_options();
         let new = Lanes::new(node, options, &self.deployment.usage);
-        lanes.push(new.clone());
+        lanes.push(Arc::clone(&new));
         new
     }
 
@@ -241,7 +221,7 @@ impl WorkerLanes {
         for (mut sent, request) in parts {
             sent.picked.clone_from(&request.picked);
             let admitted = sent.node.admit(budget).map_err(StoreError::NotExecuted);
-            match admitted.and_then(|()| self.lanes(&sent.node).send(request)) {
+            match admitted.and_then(|()| self.lanes(&sent.node).enqueue(request)) {
                 Ok(()) => all_sent.push(sent),
                 Err(error) => {
                     for Picked { index, .. } in sent.picked {
@@ -251,14 +231,6 @@ impl WorkerLanes {
             }
         }
         all_sent
-    }
-}
-
-impl Drop for WorkerLanes {
-    fn drop(&mut self) {
-        if let Some(supervisor) = &self.supervisor {
-            supervisor.abort();
-        }
     }
 }
 

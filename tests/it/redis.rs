@@ -81,17 +81,17 @@ pub struct When {
 }
 
 /// One script call, with the requests that it decides.
-pub struct ScriptCall<'p> {
+pub struct ScriptCall {
     requests: Vec<Request>,
     /// Redis's clock.
     pub now: ClockReading,
-    pub refused: Vec<RefusedHits<'p>>,
+    pub refused: Vec<RefusedHits>,
     /// See [`Call::crosses_slots`].
     pub crosses_slots: bool,
 }
 
 /// One script call for these requests at their time, each with its own deadline and `max_hold`.
-pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> ScriptCall<'static> {
+pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> ScriptCall {
     let mut now = ClockReading {
         time: Micros::default(),
         at: Instant::now(),
@@ -114,13 +114,13 @@ pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> Scrip
     }
 }
 
-impl ScriptCall<'_> {
+impl ScriptCall {
     fn with<T>(&self, run: impl FnOnce(&Call<'_>) -> T) -> T {
         let requests: Vec<_> = self.requests.iter().collect();
         run(&Call {
             requests: &requests,
             checks: &CheckPosition::all(&requests),
-            refused: self.refused.clone(),
+            refused: &self.refused,
             now: self.now,
             is_time_given: true,
             crosses_slots: self.crosses_slots,

@@ -570,7 +570,7 @@ fn untracked(limit: &Limit) -> Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        if redis_error::is_missing_right(error) {
+        if redis_error::name(error) == redis_error::NO_PERMISSION {
             return Self::unavailable(MISSING_RIGHT);
         }
         Self::unavailable(&format!(

@@ -97,7 +97,7 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
         CircuitState::Open => 1.0,
         CircuitState::Ramp { .. } => 2.0,
     };
-    let (status, report, counts) = (&server.status, &server.status.report, server.counts);
+    let (status, report) = (&server.status, &server.status.report);
     let whole = |value: Option<u64>| value.map(|value| value as f64);
     let clock_ahead = status.clock_ahead_micros;
     let mut add = |family: &'static Family, value: Option<f64>| {
@@ -120,12 +120,15 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
     );
     add(&families::REDIS_MAX_MEMORY, whole(report.max_memory_bytes));
     add(&families::REDIS_EVICTED_KEYS, whole(report.evicted_keys));
-    add(&families::REDIS_BATCHES, whole(Some(counts.batches)));
+    add(
+        &families::REDIS_BATCHES,
+        whole(Some(server.round_trips.batches())),
+    );
     add(
         &families::REDIS_BATCHED_REQUESTS,
-        whole(Some(counts.requests)),
+        whole(Some(server.requests)),
     );
-    add(&families::REDIS_ABANDONED, whole(Some(counts.abandoned)));
+    add(&families::REDIS_ABANDONED, whole(Some(server.abandoned)));
     let RoundTripCounts { buckets, sum } = &server.round_trips;
     let observations = Observations {
         bounds: ROUND_TRIP_BOUNDS.as_slice().into(),

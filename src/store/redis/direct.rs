@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connection::exchange::Connection;
 use super::error;
 use super::topology::deployment::Deployment;
-use super::topology::node::{Location, Node};
+use super::topology::node::Node;
 use super::wire::commands::CommandBuffer;
 use super::wire::hash_slot::Redirect;
 use crate::core::breaker::CircuitState;
@@ -28,18 +28,8 @@ const MAX_IDLE: usize = 16;
 #[derive(Debug)]
 pub struct Direct {
     deployment: Arc<Deployment>,
-    idle: Mutex<Vec<Idle>>,
-}
-
-/// An idle connection.
-#[derive(Debug)]
-struct Idle {
-    /// The id of its node.
-    node: u64,
-    /// Where it leads to: after a failover the node has moved, and the server there may still take
-    /// writes.
-    location: Arc<Location>,
-    connection: Connection,
+    /// Idle connections, each with the id of its node.
+    idle: Mutex<Vec<(u64, Connection)>>,
 }
 
 impl Direct {
@@ -89,7 +79,7 @@ impl Direct {
         if node.state() == CircuitState::Open {
             return Err(StoreError::NotExecuted(error::CONNECT));
         }
-        let (mut connection, location) = match self.idle_connection(node) {
+        let mut connection = match self.idle_connection(node) {
             Some(idle) => idle,
             None => match timeout_at(deadline, node.connect()).await {
                 Ok(Ok(connected)) => connected,
@@ -101,26 +91,20 @@ impl Direct {
         let replies = connection.query(deadline).await?.to_vec();
         let mut idle = lock(&self.idle);
         if connection.is_reusable() && idle.len() < MAX_IDLE {
-            idle.push(Idle {
-                node: node.id,
-                location,
-                connection,
-            });
+            idle.push((node.id, connection));
         }
         Ok(replies)
     }
 
-    /// An idle connection to where the node is now that its server has not closed.
-    fn idle_connection(&self, node: &Node) -> Option<(Connection, Arc<Location>)> {
+    /// An idle connection to where the node is now that its server has not closed. After a failover
+    /// the node has moved, and the server there may still take writes.
+    fn idle_connection(&self, node: &Node) -> Option<Connection> {
         let mut idle = lock(&self.idle);
-        while let Some(index) = idle.iter().position(|idle| idle.node == node.id) {
-            let Idle {
-                location,
-                mut connection,
-                ..
-            } = idle.swap_remove(index);
-            if node.is_at(&location) && !connection.is_old() && connection.is_quiet() {
-                return Some((connection, location));
+        while let Some(index) = idle.iter().position(|(id, _)| *id == node.id) {
+            let (_, mut connection) = idle.swap_remove(index);
+            let leads_there = node.is_at(connection.generation);
+            if leads_there && !connection.is_old() && connection.is_quiet() {
+                return Some(connection);
             }
         }
         None

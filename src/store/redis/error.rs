@@ -390,11 +390,6 @@ pub(crate) fn for_callers(error: StoreError) -> &'static str {
     }
 }
 
-/// Whether the Redis user has no right to a command or a key.
-pub(crate) fn is_missing_right(error: StoreError) -> bool {
-    name(error) == NO_PERMISSION
-}
-
 /// Counts errors by name. It logs nothing: `limiter::outages` reads the counts for the log.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);
@@ -446,15 +441,7 @@ impl ErrorCounters {
         lock(&self.0).get(name).map_or(0, |counter| counter.count)
     }
 
-    /// All counts since the start, by name.
-    pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
-        let failures = self.failures().into_iter();
-        failures
-            .map(|(failure, count)| (failure.error, count))
-            .collect()
-    }
-
-    /// The same, each with the cause of the latest such error.
+    /// All counts since the start, by name, each with the cause of the latest such error.
     pub(crate) fn failures(&self) -> Vec<(RedisFailure, u64)> {
         let failure = |(&error, counter): (&&'static str, &ErrorCounter)| {
             let cause = counter.cause.clone();
@@ -670,7 +657,6 @@ mod tests {
         for cause in ["first", "second"] {
             error_counters.record_failed_connect(&RedisFailure::because(CONNECT, cause));
         }
-        assert_eq!(error_counters.counts(), [(CONNECT, 2), (IO, 1_000)]);
         let connect = RedisFailure::because(CONNECT, "second");
         assert_eq!(
             error_counters.failures(),

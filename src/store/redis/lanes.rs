@@ -40,7 +40,7 @@ use crate::core::verdict::StoreError;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::topology::node::{BatchOutcome, Node};
 use crate::store::redis::topology::round_trips;
-use crate::store::redis::usage::queue::UsageQueue;
+use crate::store::redis::usage::queue::{self, UsageQueue};
 use crate::store::redis::wire::batch::{Batch, BatchOptions};
 use crate::store::redis::wire::request::{Reply, Request};
 
@@ -59,13 +59,10 @@ const SATURATING_CHECKS: usize = 2 * MAX_BATCH_CHECKS;
 /// The most checks in the queue, whatever their deadlines.
 const MAX_QUEUED_CHECKS: usize = 4_096;
 
-/// The queue and the lanes of one worker for one server. Clones share them.
-#[derive(Clone, Debug)]
-pub(super) struct Lanes(Arc<LanesOfNode>);
-
+/// The queue and the lanes of one worker for one server.
 #[derive(Debug)]
-struct LanesOfNode {
-    node: Arc<Node>,
+pub(super) struct Lanes {
+    pub(super) node: Arc<Node>,
     pool: ConnectionPool,
     batch_options: BatchOptions,
     round_trips: Arc<round_trips::Row>,
@@ -93,21 +90,15 @@ impl Lanes {
         node: &Arc<Node>,
         batch_options: BatchOptions,
         usage: &Arc<UsageQueue>,
-    ) -> Self {
-        let (round_trips, usage) = (node.round_trips.row(), Arc::clone(usage));
-        Self(Arc::new(LanesOfNode {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             node: Arc::clone(node),
             pool: ConnectionPool::new(node),
             batch_options,
-            round_trips,
-            usage,
+            round_trips: node.round_trips.row(),
+            usage: Arc::clone(usage),
             queue: Mutex::default(),
-        }))
-    }
-
-    /// The server.
-    pub(super) fn node(&self) -> &Arc<Node> {
-        &self.0.node
+        })
     }
 
     /// Queues a request, and starts a lane if one is due.
@@ -119,9 +110,9 @@ impl Lanes {
         clippy::disallowed_methods,
         reason = "a lane ends when the queue is empty, or with its runtime"
     )]
-    pub(super) fn send(&self, request: Request) -> Result<(), StoreError> {
-        let (since, budget, rtt) = (request.since, request.budget, &self.0.node.rtt);
-        let mut queue = self.0.queue();
+    pub(super) fn enqueue(self: &Arc<Self>, request: Request) -> Result<(), StoreError> {
+        let (since, budget, rtt) = (request.since, request.budget, &self.node.rtt);
+        let mut queue = self.queue();
         let is_full = queue.weight + request.weight() > MAX_QUEUED_CHECKS && queue.weight > 0;
         if is_full || rtt.is_queue_too_long(queue.batches(), budget, since) {
             return Err(StoreError::NotExecuted(error::QUEUE_FULL));
@@ -131,16 +122,16 @@ impl Lanes {
         let min_checks = if rtt.is_deadline_too_close(budget, since) {
             1
         } else {
-            self.0.min_checks()
+            self.min_checks()
         };
         queue.push(request);
-        if self.0.should_run(queue.busy + 1, min_checks, &queue, since) {
+        if self.should_run(queue.busy + 1, min_checks, &queue, since) {
             queue.busy += 1;
             drop(queue);
             // The task runs after those that are ready now, so that their requests join its batch.
             tokio::spawn(
                 RunningLane {
-                    inner: Arc::clone(&self.0),
+                    inner: Arc::clone(self),
                     is_busy: true,
                     is_connected: false,
                     since: None,
@@ -156,7 +147,7 @@ impl Lanes {
 impl Lanes {
     /// Queued requests, their weight, and running lanes.
     pub(super) fn load(&self) -> (usize, usize, u32) {
-        let queue = self.0.queue();
+        let queue = self.queue();
         (queue.waiting.len(), queue.weight, queue.busy)
     }
 }
@@ -210,30 +201,23 @@ impl Queue {
     }
 }
 
-impl LanesOfNode {
+impl Lanes {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         lock(&self.queue)
     }
 
-    /// The lanes that run for a single waiting check; a further lane needs [`LanesOfNode::min_checks`]. A
+    /// The lanes that run for a single waiting check; a further lane needs [`Lanes::min_checks`]. A
     /// near server has one, because waiting for its reply makes larger batches, which cost least
     /// (measured). A farther server has two, so that a request need not wait for a whole round
-    /// trip. Each overdue batch adds one, because the delay may affect its connection only.
-    fn unconditional_lanes(&self, queue: &Queue, now: Instant) -> u32 {
-        self.base_lanes() + self.overdue_batches(queue, now)
-    }
-
+    /// trip.
     fn base_lanes(&self) -> u32 {
         1 + u32::from(!self.node.rtt.is_near())
     }
 
     fn overdue_batches(&self, queue: &Queue, now: Instant) -> u32 {
         let is_overdue = |&(since, _): &(_, usize)| self.node.rtt.is_overdue(since, now);
-        queue
-            .under_way
-            .iter()
-            .map(|batch| u32::from(is_overdue(batch)))
-            .sum()
+        let overdue = queue.under_way.iter().filter(|batch| is_overdue(batch));
+        overdue.map(|_| 1).sum()
     }
 
     /// The most lanes: the size of the pool. When 192 checks are under way and a reply takes more
@@ -254,11 +238,13 @@ impl LanesOfNode {
         }
     }
 
-    /// Whether this many lanes should run, if a further one needs `min_checks` waiting checks.
+    /// Whether this many lanes should run, if a further one needs `min_checks` waiting checks. Each
+    /// overdue batch adds one, because the delay may affect its connection only.
     fn should_run(&self, lanes: u32, min_checks: usize, queue: &Queue, now: Instant) -> bool {
         queue.weight > 0
             && lanes <= self.max_lanes(queue, now)
-            && (lanes <= self.unconditional_lanes(queue, now) || queue.weight >= min_checks)
+            && (lanes <= self.base_lanes() + self.overdue_batches(queue, now)
+                || queue.weight >= min_checks)
     }
 
     /// The waiting checks that a further lane needs.
@@ -276,7 +262,10 @@ impl LanesOfNode {
         if queue.busy <= self.max_lanes(&queue, now) {
             let abandoned = queue.take(taken, now);
             drop(queue);
-            self.node.counters.abandoned(abandoned);
+            if abandoned > 0 {
+                let counted = &self.node.abandoned;
+                counted.fetch_add(abandoned, Ordering::Relaxed);
+            }
         }
     }
 
@@ -338,8 +327,8 @@ impl LanesOfNode {
         for (checks, summaries) in usage {
             for (index, summary) in summaries {
                 if let Some(tracking) = checks.tracking(index) {
-                    let counter = checks.key(&checks[index]);
-                    self.usage.note(counter, tracking, summary);
+                    let record = queue::record(checks.key(&checks[index]));
+                    self.usage.note(record, tracking, summary);
                 }
             }
         }
@@ -368,7 +357,8 @@ impl LanesOfNode {
                 self.node.rtt.record(took);
                 self.round_trips.record(took);
                 batch.read(values, replies);
-                self.node.counters.answered(replies.len());
+                let requests = &self.node.requests;
+                requests.fetch_add(replies.len() as u64, Ordering::Relaxed);
                 let times = replies.iter().map(|reply| reply.now);
                 if let Some(now @ Micros(1..)) = times.max() {
                     self.node.clock.observe(now, Instant::now());
@@ -396,7 +386,7 @@ impl LanesOfNode {
 
 /// A running lane. Dropping it, whatever the reason, removes it from the queue's counts.
 struct RunningLane {
-    inner: Arc<LanesOfNode>,
+    inner: Arc<Lanes>,
     is_busy: bool,
     is_connected: bool,
     /// When its batch under way was taken.

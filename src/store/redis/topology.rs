@@ -7,7 +7,6 @@
 
 mod clock;
 pub(crate) mod cluster;
-pub(crate) mod counters;
 pub(crate) mod deployment;
 pub(crate) mod node;
 pub(crate) mod round_trips;

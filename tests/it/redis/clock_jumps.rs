@@ -15,7 +15,7 @@ use weir::limits::rules::Commit;
 use weir::store::redis::Address;
 
 use super::*;
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, connect};
 
 /// The seconds by which the proxy sets times back.
 const JUMP_SECS: u64 = 3_600;
@@ -92,7 +92,7 @@ async fn scripts_run_once_within_the_deadline_after_a_jump_of_the_clock() {
             host: "127.0.0.1".to_owned(),
             port,
         });
-        let redis = Redis::connect_lazily(options);
+        let redis = connect(options);
         // Opens the connection and shows the clock; the second time with the script.
         ask_one(&redis, "before", 10, 1)
             .await

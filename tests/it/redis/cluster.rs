@@ -16,7 +16,7 @@ use weir::store::redis::{Options as RedisOptions, RawOptions, TlsFiles, UsageCli
 use super::*;
 use crate::operators::usage::{tracked, tracking};
 use crate::support::cluster::Cluster;
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, connect};
 use crate::support::wait::eventually_async;
 use crate::support::{exclusive, ports};
 
@@ -85,7 +85,7 @@ async fn wait_for_calls_across_slots(redis: &Redis, cluster: &Cluster) {
 
 async fn start() -> (Cluster, Redis) {
     let cluster = Cluster::start();
-    let redis = Redis::connect_lazily(options(&cluster.url()));
+    let redis = connect(options(&cluster.url()));
     wait_for_calls_across_slots(&redis, &cluster).await;
     (cluster, redis)
 }
@@ -151,7 +151,7 @@ async fn a_cluster_decides_as_one_server_does() {
     let _exclusive = exclusive();
     let (_cluster, of_cluster) = start().await;
     let server = RedisServer::start();
-    let of_server = Redis::connect_lazily(server.options());
+    let of_server = connect(server.options());
     let keys = pairs(36);
     let (mut refused, mut groups) = (0, 0);
     for round in 0..600 {
@@ -585,7 +585,7 @@ async fn a_node_that_refuses_undeclared_keys_gets_a_call_for_each_slot() {
     let node = cluster.node(port);
     let relay = relay_without_undeclared_keys(port).to_string();
     node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &relay]);
-    let redis = Redis::connect_lazily(options(&cluster.url()));
+    let redis = connect(options(&cluster.url()));
     let advice = || {
         let servers = redis.deployment().servers();
         let of_relay = servers
@@ -632,7 +632,7 @@ async fn slots_without_an_owner_are_decided_soon_after_they_have_one() {
     let checks = [(&*lost[0], bucket(1_000, 1))];
     cluster.abandon(slots[0]);
     let began = std::time::Instant::now();
-    let redis = Redis::connect_lazily(options(&cluster.url()));
+    let redis = connect(options(&cluster.url()));
     for has_moved in [false, true] {
         if has_moved {
             cluster.abandon(slots[0]);
@@ -703,7 +703,7 @@ async fn a_cluster_that_is_too_large_is_refused_by_name() {
         };
         let rows: String = (0..nodes).map(row).collect();
         let port = node_that_replies(format!("*{nodes}\r\n{rows}"));
-        let redis = Redis::connect_lazily(options(&format!("127.0.0.1:{port}")));
+        let redis = connect(options(&format!("127.0.0.1:{port}")));
         let deployment = redis.deployment();
         if nodes == 1_000 {
             let all =

@@ -8,7 +8,7 @@ use weir::core::algorithm::{AlgorithmKind, Options};
 use weir::core::time::{Rate, Unit};
 
 use super::*;
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, connect};
 
 /// Requests that are sent at the same time, so that they go to Redis in one batch.
 const REQUESTS: usize = 64;
@@ -96,7 +96,7 @@ async fn commands_and_bytes_of_a_batch() {
     for (kind, commands, most_received, most_sent) in table {
         let server = RedisServer::start();
         // Each connection learns by itself which counters have a TTL.
-        let redis = Redis::connect_lazily(weir::store::redis::Options {
+        let redis = connect(weir::store::redis::Options {
             pool_size: NonZero::<u32>::MIN,
             ..server.options()
         });
@@ -158,7 +158,7 @@ async fn commands_and_bytes_of_a_batch() {
 #[tokio::test]
 async fn hits_on_one_key_are_few_commands() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(weir::store::redis::Options {
+    let redis = connect(weir::store::redis::Options {
         pool_size: NonZero::<u32>::MIN,
         ..server.options()
     });

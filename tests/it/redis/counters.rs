@@ -7,7 +7,7 @@ use weir::core::algorithm::{Arrival, State};
 use weir::store::redis::Deployment;
 
 use super::*;
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, connect};
 
 #[test]
 fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
@@ -56,7 +56,7 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
 #[tokio::test]
 async fn a_counter_that_was_lost_gets_an_expiry_again() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let hit = async |hits: i64| {
         ask_one(&redis, "lost", 100, hits)
             .await
@@ -97,7 +97,7 @@ async fn requests_that_wait_for_a_connection_are_served_in_turn() {
     let server = RedisServer::start();
     let mut options = server.options();
     options.pool_size = 2.try_into().expect("not 0");
-    let redis = Redis::connect_lazily(options);
+    let redis = connect(options);
     // More than fit into two batches.
     let tasks: Vec<_> = (0..256)
         .map(|_| {
@@ -134,7 +134,7 @@ async fn requests_that_wait_for_a_connection_are_served_in_turn() {
 #[tokio::test]
 async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let second = Check::new(
         Algorithm::FixedWindow(fixed(3, Span::from_secs(1))),
         1,
@@ -168,7 +168,7 @@ async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
 #[tokio::test]
 async fn a_hundred_checks_go_in_one_batch() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let keys: Vec<String> = (0..100)
         .map(|index| format!("{index}-{}", "k".repeat(500)))
         .collect();
@@ -188,7 +188,7 @@ async fn a_hundred_checks_go_in_one_batch() {
 #[tokio::test]
 async fn looks_write_nothing_and_read_the_count() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     assert_eq!(
         ask_one(&redis, "look", 3, 0)
             .await
@@ -215,7 +215,7 @@ async fn looks_write_nothing_and_read_the_count() {
 #[tokio::test]
 async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     assert_eq!(
         ask_one(&redis, "back", 5, -3)
             .await
@@ -277,7 +277,7 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
 #[tokio::test]
 async fn a_give_back_adds_a_missing_expiry_and_clamps_counts_beyond_2_to_the_53() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let key = stored_key("big", &ask(&redis, &[("big", check(1, 0))]).await);
     server.run::<()>(&["SET", &key, "9007199254740993"]);
     ask_one(&redis, "big", 5, -2).await.expect("Redis is well");
@@ -296,7 +296,7 @@ async fn a_give_back_adds_a_missing_expiry_and_clamps_counts_beyond_2_to_the_53(
 #[tokio::test]
 async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let full = ask_one(&redis, "widest", u32::MAX.into(), i64::MAX)
         .await
         .expect("Redis is well");
@@ -326,7 +326,7 @@ async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
 #[tokio::test]
 async fn a_value_that_is_no_counter_fails_only_its_own_check() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let answers = ask(&redis, &[("probe", check(10, 0))]).await;
     let stored = |key| stored_key(key, &answers);
     server.run::<()>(&["LPUSH", &stored("list"), "x"]);
@@ -373,7 +373,7 @@ async fn keys_name_their_window_outside_the_hash_tag_and_outlive_it_by_a_grace()
     let server = RedisServer::start();
     let mut options = server.options();
     options.expiry_jitter_secs = 30;
-    let redis = Redis::connect_lazily(options);
+    let redis = connect(options);
     let minute = Check::new(
         Algorithm::FixedWindow(fixed(3, Span::from_secs(60))),
         1,
@@ -413,7 +413,7 @@ async fn keys_name_their_window_outside_the_hash_tag_and_outlive_it_by_a_grace()
 #[tokio::test]
 async fn redis_and_the_pure_step_agree() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     // Loads the script, so that all checks of a request run in order.
     ask_one(&redis, "x", 5, -1).await.expect("Redis is well");
     let mut random = fastrand::Rng::with_seed(7);

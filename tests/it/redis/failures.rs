@@ -5,7 +5,7 @@ use weir::store::redis::{Address, Login, Options, RawOptions, TlsFiles, Topology
 
 use super::*;
 use crate::support::proxy::{Forwarding, Proxy};
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, connect};
 use crate::support::wait::eventually_async;
 
 /// Envoy's default timeout.
@@ -67,7 +67,7 @@ fn count_of(redis: &Redis, name: &str) -> u64 {
 #[tokio::test]
 async fn without_redis_at_the_start_errors_are_immediate_and_recovery_takes_a_second() {
     let mut server = RedisServer::absent();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     assert_eq!(
         ask_with_short_deadline(&redis, "key").await,
         Err(StoreError::NotExecuted("connect"))
@@ -106,7 +106,7 @@ async fn without_redis_at_the_start_errors_are_immediate_and_recovery_takes_a_se
 #[tokio::test]
 async fn a_hang_is_an_unknown_outcome_by_the_deadline_and_recovers() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     assert!(recovery_time(&redis, "hang").await < Duration::from_secs(1));
     server.pause();
     assert_eq!(
@@ -145,7 +145,7 @@ fn through_a_proxy(server: &RedisServer) -> (Redis, Proxy) {
         host: proxy.address().ip().to_string(),
         port: proxy.address().port(),
     };
-    (Redis::connect_lazily(Options::new(address)), proxy)
+    (connect(Options::new(address)), proxy)
 }
 
 /// Lost packets delay the connections that carried them, and no other.
@@ -242,7 +242,7 @@ async fn a_hit_on_a_lost_counter_does_not_wait_for_its_expiry() {
 #[tokio::test]
 async fn a_give_back_that_comes_too_late_counts_nothing() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     ask_one(&redis, "late", 10, 6).await.expect("Redis is well");
     // Loads the script.
     ask_one(&redis, "late", 10, -1)
@@ -265,7 +265,7 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
 #[tokio::test]
 async fn after_a_restart_redis_is_used_again_within_a_second() {
     let mut server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     for round in 0..3 {
         // Several connections, so that several are broken afterwards.
         let tasks: Vec<_> = (0..20)
@@ -297,7 +297,7 @@ async fn after_a_restart_redis_is_used_again_within_a_second() {
 #[tokio::test]
 async fn a_restart_under_idle_connections_causes_no_error() {
     let mut server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     ask_one(&redis, "restart", 10, 1)
         .await
         .expect("Redis is well");
@@ -319,7 +319,7 @@ async fn a_cancelled_request_leaves_no_reply_for_others() {
     let server = RedisServer::start();
     let mut options = server.options();
     options.pool_size = 1.try_into().expect("not 0");
-    let redis = Redis::connect_lazily(options);
+    let redis = connect(options);
     ask_one(&redis, "first", 100, 1)
         .await
         .expect("Redis is well");
@@ -359,7 +359,7 @@ async fn a_wrong_password_is_named_and_no_password_is_shown() {
         Options::parse(&written, &TlsFiles::default()).expect("a good address")
     };
     for auth in ["", "wr0ng", "unknown:s3cret"] {
-        let redis = Redis::connect_lazily(with(auth));
+        let redis = connect(with(auth));
         assert_eq!(
             ask_with_short_deadline(&redis, "key").await,
             Err(StoreError::NotExecuted("auth")),
@@ -372,7 +372,7 @@ async fn a_wrong_password_is_named_and_no_password_is_shown() {
         );
     }
     for auth in ["s3cret", "default:s3cret"] {
-        let redis = Redis::connect_lazily(with(auth));
+        let redis = connect(with(auth));
         assert!(ask_one(&redis, "key", 10, 1).await.is_ok(), "{auth}");
         assert!(!format!("{redis:?}").contains("s3cret"));
     }
@@ -382,7 +382,7 @@ async fn a_wrong_password_is_named_and_no_password_is_shown() {
         ..server.options()
     };
     assert_eq!(
-        ask_with_short_deadline(&Redis::connect_lazily(missing_database), "key").await,
+        ask_with_short_deadline(&connect(missing_database), "key").await,
         Err(StoreError::NotExecuted("database"))
     );
 }
@@ -409,7 +409,7 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
         database: 3,
         ..server.options()
     };
-    let redis = Redis::connect_lazily(options);
+    let redis = connect(options);
     assert_eq!(
         ask_one(&redis, "w1", 10, 3)
             .await
@@ -438,7 +438,7 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
 #[tokio::test]
 async fn error_replies_are_named_and_nothing_is_counted() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     ask_one(&redis, "refused", 10, 1)
         .await
         .expect("Redis is well");
@@ -490,7 +490,7 @@ async fn error_replies_are_named_and_nothing_is_counted() {
 #[tokio::test]
 async fn maxclients_is_named_and_open_connections_continue() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     ask_one(&redis, "room", 100_000, 1)
         .await
         .expect("Redis is well");
@@ -499,7 +499,7 @@ async fn maxclients_is_named_and_open_connections_continue() {
     let most = (clients.lines().count() + 1).to_string();
     let _last = server.connection();
     server.run::<()>(&["CONFIG", "SET", "maxclients", &most]);
-    let other = Redis::connect_lazily(server.options());
+    let other = connect(server.options());
     assert_eq!(
         ask_with_short_deadline(&other, "room").await,
         Err(StoreError::NotExecuted("maxclients"))
@@ -534,7 +534,7 @@ async fn a_server_that_is_not_redis_is_a_protocol_error() {
             .await;
         }
     });
-    let redis = Redis::connect_lazily(Options::new(Address::Tcp {
+    let redis = connect(Options::new(Address::Tcp {
         host: "127.0.0.1".to_owned(),
         port,
     }));

@@ -10,9 +10,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use weir::core::proto::RateLimitRequest;
-use weir::store::Redis;
 use weir::store::redis::{Login, Options};
 
+use crate::support::redis::connect;
 use crate::support::wait::eventually_async;
 use crate::support::{
     self, Client, RedisServer, Weir, descriptor, descriptor_with_hits, request, tools,
@@ -302,7 +302,7 @@ async fn every_right_that_is_missing_is_noticed() {
             login: Login::new(Some("weir"), "s3cret"),
             ..redis.options()
         };
-        let store = Redis::connect_lazily(options);
+        let store = connect(options);
         let is_noticed = || {
             store.deployment().servers()[0]
                 .status

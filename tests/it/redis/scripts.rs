@@ -11,7 +11,7 @@ use weir::limits::rules::Commit;
 use weir::store::redis::{Deployment, ScriptRef};
 
 use super::*;
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, connect};
 
 /// A limit of each algorithm, per year, so that no hit is regained during a test.
 fn each_algorithm(limit: u64) -> Vec<(&'static str, Algorithm)> {
@@ -134,7 +134,7 @@ async fn assert_fails_alone(redis: &Redis, unreadable: &Unreadable<'_>) {
 #[tokio::test]
 async fn an_unreadable_key_fails_only_its_own_check() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let now = decide(&redis, checks_of(&[("now", check(1, 0))])).await;
     let mut round = 0;
     for (name, algorithm) in each_algorithm(10) {
@@ -198,7 +198,7 @@ async fn an_unreadable_key_fails_only_its_own_check() {
 #[tokio::test]
 async fn a_second_check_on_a_key_sees_the_hits_of_the_first() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     for (name, algorithm) in each_algorithm(4) {
         let hits = [2, 1, 2, 1, 1, 0, -2, 0, 2].map(|hits| (name, check_of(algorithm, hits)));
         let expected = [
@@ -241,7 +241,7 @@ fn modes(quota: bool, shadow: bool) -> Modes {
 #[tokio::test]
 async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let enforced = Modes::default();
     let (quota, shadow) = (modes(true, false), modes(false, true));
     let both = modes(true, true);
@@ -287,7 +287,7 @@ async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow
 #[tokio::test]
 async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     for round in 1..4 {
         server.run::<()>(&["SCRIPT", "FLUSH"]);
         let limits = each_algorithm(10);
@@ -347,7 +347,7 @@ async fn a_late_call_counts_nothing() {
 #[tokio::test]
 async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let (_, algorithm) = each_algorithm(10)[4];
     decide(&redis, checks_of(&[("late", check_of(algorithm, 1))])).await;
     server.pause();
@@ -425,7 +425,7 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
 #[tokio::test]
 async fn a_hit_after_retry_after_is_allowed_by_redis_s_clock() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     let rate = Rate {
         requests_per_unit: 5,
         unit: Unit::Second,
@@ -630,7 +630,7 @@ async fn requests_in_one_call_see_each_other_and_fail_separately() {
 #[tokio::test]
 async fn a_key_lives_until_its_state_has_recovered_and_its_ttl_is_set_ahead() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     for kind in [
         AlgorithmKind::TokenBucket,
         AlgorithmKind::SlidingWindowCounter,

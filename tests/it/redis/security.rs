@@ -12,6 +12,7 @@ use weir::store::{Redis, StoreError};
 
 use crate::redis::ask_one;
 use crate::support::certificates::{Authority, Files};
+use crate::support::redis::connect;
 use crate::support::{RedisServer, ports};
 
 /// A redis-server with a TLS port and a plaintext port.
@@ -87,7 +88,7 @@ impl Secured {
     }
 
     fn redis(&self, host: &str, files: &TlsFiles) -> Redis {
-        Redis::connect_lazily(self.options(host, files))
+        connect(self.options(host, files))
     }
 }
 
@@ -154,9 +155,7 @@ async fn a_rotated_password_in_a_file_is_used_without_a_restart() {
         auth_file: path.to_str().expect("UTF-8"),
         ..RawOptions::default()
     };
-    let redis = Redis::connect_lazily(
-        Options::parse(&written, &TlsFiles::default()).expect("good settings"),
-    );
+    let redis = connect(Options::parse(&written, &TlsFiles::default()).expect("good settings"));
     assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
     files.write("password", "olds3cret\n");
     recovery_time(&redis).await;
@@ -190,7 +189,7 @@ async fn an_acl_user_logs_in_over_tls() {
         "rediss://weir:p%25%3A%40s3cret@localhost:{}/2",
         secured.tls_port
     );
-    let redis = Redis::connect_lazily(options(&url, &secured.trusting()));
+    let redis = connect(options(&url, &secured.trusting()));
     assert_eq!(hit(&redis).await, Ok(1));
     let without_login = secured.redis("localhost", &secured.trusting());
     assert_eq!(

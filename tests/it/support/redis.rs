@@ -2,16 +2,25 @@
 //! is dropped.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bb8_redis::redis::{self, Connection};
 use tempfile::TempDir;
-use weir::store::redis::{Address, Options};
+use weir::store::Redis;
+use weir::store::redis::{Address, Deployment, Options, supervise};
 
 use super::ports;
 
 /// How long a server may take to answer its first PING.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A store with a deployment and a supervisor of its own.
+pub fn connect(options: Options) -> Redis {
+    let deployment = Deployment::new(options);
+    tokio::spawn(supervise(Arc::clone(&deployment)));
+    Redis::new(deployment, None)
+}
 
 pub struct RedisServer {
     port: u16,

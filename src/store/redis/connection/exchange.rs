@@ -16,7 +16,7 @@ use crate::core::verdict::StoreError;
 use crate::store::redis::error;
 use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::known_ttls::KnownTtls;
-use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer};
+use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
 
 /// The longest lifetime of a connection, so that Weir soon leaves an address that its host name no
 /// longer has, or a server that lost its role.
@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     retire_at: Instant,
     /// The counters that got a TTL over this connection.
     known_ttls: KnownTtls,
+    /// The generation of the location that it leads to: see `Node`.
+    pub(crate) generation: u64,
 }
 
 impl Connection {
@@ -57,6 +59,7 @@ impl Connection {
             // together.
             retire_at: Instant::now() + MAX_LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
             known_ttls: KnownTtls::default(),
+            generation: 0,
         }
     }
 
@@ -174,8 +177,8 @@ impl Connection {
 
     /// Reads until the buffer holds one more complete reply.
     async fn receive(&mut self) -> Result<(), &'static str> {
-        while !self.received.parse_reply().map_err(protocol_error)? {
-            let spare = self.received.spare().map_err(protocol_error)?;
+        while !self.received.parse_reply()? {
+            let spare = self.received.spare()?;
             match self.socket.read(spare).await {
                 Ok(0) => return Err(error::IO),
                 Ok(count) => self.received.fill(count),
@@ -238,8 +241,4 @@ impl Connection {
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.socket.is_quiet()
     }
-}
-
-fn protocol_error(_: ProtocolError) -> &'static str {
-    error::PROTOCOL
 }

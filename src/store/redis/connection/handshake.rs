@@ -47,16 +47,9 @@ impl Purpose {
     }
 }
 
-/// A new connection.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) connection: Connection,
-    /// Unix time of the server's clock, from TIME; 0 if the purpose is not to count.
-    pub(crate) time: Micros,
-}
-
 /// Connects to `address` and performs the handshake, within `options.connect_timeout`; a little
-/// longer only to find out why TLS fails.
+/// longer only to find out why TLS fails. Returns the connection with the Unix time of the server's
+/// clock, from TIME; 0 if the purpose is not to count.
 ///
 /// # Errors
 /// The name of the error, and its cause if the log may show it. The server's text is not part of
@@ -65,7 +58,7 @@ pub(crate) async fn open(
     address: &Address,
     options: &Options,
     purpose: Purpose,
-) -> Result<Opened, RedisFailure> {
+) -> Result<(Connection, Micros), RedisFailure> {
     let deadline = Instant::now() + options.connect_timeout;
     let opened = handshake(address, options, purpose, deadline).await;
     opened.inspect_err(|failure| {
@@ -81,7 +74,7 @@ async fn handshake(
     options: &Options,
     purpose: Purpose,
     deadline: Instant,
-) -> Result<Opened, RedisFailure> {
+) -> Result<(Connection, Micros), RedisFailure> {
     let late = |_| RedisFailure::new(error::CONNECT_TIMEOUT);
     let login = purpose.login(options);
     let credentials = timeout_at(deadline, login.read()).await.map_err(late)?;
@@ -109,7 +102,7 @@ async fn handshake(
         _ => Some(Micros::default()),
     };
     let time = time.ok_or(RedisFailure::new(error::PROTOCOL))?;
-    Ok(Opened { connection, time })
+    Ok((connection, time))
 }
 
 /// Writes the commands that the handshake needs. Returns for each the name of its errors that have

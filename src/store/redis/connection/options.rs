@@ -169,20 +169,15 @@ impl Options {
         } else {
             None
         };
-        let login = LoginSettings {
-            auth: raw.auth,
-            file: raw.auth_file,
-            file_setting: "AUTH_FILE",
-        };
-        let sentinel_login = LoginSettings {
-            auth: raw.sentinel_auth,
-            file: raw.sentinel_auth_file,
-            file_setting: "SENTINEL_AUTH_FILE",
-        };
+        let (username, password) = (parsed.username, parsed.password);
+        let file = ("AUTH_FILE", raw.auth_file);
+        let sentinel_file = ("SENTINEL_AUTH_FILE", raw.sentinel_auth_file);
         Ok(Self {
-            login: login.parse(parsed.username, parsed.password)?,
+            login: parse_login(raw.auth, file, username, password)?,
             sentinel_login: match parsed.servers {
-                Topology::Sentinel { .. } => sentinel_login.parse(None, None)?,
+                Topology::Sentinel { .. } => {
+                    parse_login(raw.sentinel_auth, sentinel_file, None, None)?
+                }
                 _ => Login::default(),
             },
             database: parsed.database,
@@ -240,45 +235,36 @@ fn parse_list(list: &str) -> Result<Parsed<Vec<Address>>, OptionsError> {
     Ok(agreed.map(|()| addresses))
 }
 
-/// The settings of a login.
-struct LoginSettings<'a> {
-    auth: &'a str,
-    file: &'a str,
-    /// The end of the name of the setting of the file, for errors.
-    file_setting: &'static str,
-}
-
-impl LoginSettings<'_> {
-    /// The login from these settings and the login in the address, over which they take precedence.
-    fn parse(
-        &self,
-        username: Option<String>,
-        password: Option<Secret>,
-    ) -> Result<Login, OptionsError> {
-        let (user, text) = self.auth.split_once(':').unwrap_or(("", self.auth));
-        let user = Some(user.to_owned()).filter(|user| !user.is_empty());
-        let new_login = |username, password| Login { username, password };
-        if !self.file.is_empty() {
-            if !text.is_empty() || password.is_some() {
-                return Err(OptionsError::TwoPasswords(self.file_setting));
-            }
-            login::read_file(self.file.as_ref()).map_err(|error| {
-                OptionsError::PasswordFile(self.file_setting, error.to_string())
-            })?;
-            let password = Password::File(self.file.into());
-            return Ok(new_login(user.or(username), Some(password)));
+/// The login of `user:password` or a password, or of a file with the name of its setting, and of
+/// what the address holds.
+fn parse_login(
+    auth: &str,
+    (setting, file): (&'static str, &str),
+    username: Option<String>,
+    password: Option<Secret>,
+) -> Result<Login, OptionsError> {
+    let (user, text) = auth.split_once(':').unwrap_or(("", auth));
+    let user = Some(user.to_owned()).filter(|user| !user.is_empty());
+    let new_login = |username, password| Login { username, password };
+    if !file.is_empty() {
+        if !text.is_empty() || password.is_some() {
+            return Err(OptionsError::TwoPasswords(setting));
         }
-        if !self.auth.is_empty() {
-            // `auth` replaces the password in the address together with its user. A user alone in
-            // the address is kept.
-            let username = user.or(username.filter(|_| password.is_none()));
-            return Ok(new_login(username, Some(Password::Text(Secret::new(text)))));
-        }
-        if username.is_some() && password.is_none() {
-            return Err(OptionsError::NoPassword);
-        }
-        Ok(new_login(username, password.map(Password::Text)))
+        login::read_file(file.as_ref())
+            .map_err(|error| OptionsError::PasswordFile(setting, error.to_string()))?;
+        let password = Password::File(file.into());
+        return Ok(new_login(user.or(username), Some(password)));
     }
+    if !auth.is_empty() {
+        // `auth` replaces the password in the address together with its user. A user alone in
+        // the address is kept.
+        let username = user.or(username.filter(|_| password.is_none()));
+        return Ok(new_login(username, Some(Password::Text(Secret::new(text)))));
+    }
+    if username.is_some() && password.is_none() {
+        return Err(OptionsError::NoPassword);
+    }
+    Ok(new_login(username, password.map(Password::Text)))
 }
 
 #[cfg(test)]

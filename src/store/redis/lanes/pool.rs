@@ -12,13 +12,13 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use bb8_redis::bb8;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
 use crate::core::lock;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::error;
-use crate::store::redis::topology::node::{Location, Node};
+use crate::store::redis::topology::node::Node;
 
 /// A lane waits at most this long for a connection; attempts to connect end much sooner.
 const GET_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,10 +37,14 @@ const REAPER_RATE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
     connections: bb8::Pool<Connector>,
-    last_failure: Arc<LastFailure>,
+    last_failure: LastFailure,
     node: Arc<Node>,
     replacement: Arc<Mutex<Replacement>>,
 }
+
+/// The name of the last failed attempt's error. It wakes all lanes that wait for a connection,
+/// which bb8 would keep waiting.
+type LastFailure = watch::Sender<&'static str>;
 
 /// The connection that replaces the next old one.
 #[derive(Debug)]
@@ -51,16 +55,7 @@ enum Replacement {
     /// A task is connecting.
     Connecting,
     /// Replaces the next old connection that a lane uses.
-    Ready(Box<Connection>, Arc<Location>),
-}
-
-/// The name of the last failed attempt's error. It wakes all lanes that wait for a connection,
-/// which bb8 would keep waiting.
-#[derive(Debug, Default)]
-struct LastFailure {
-    /// The name of the error.
-    name: Mutex<&'static str>,
-    failed: Notify,
+    Ready(Box<Connection>),
 }
 
 /// A connection of the pool, which returns to it when dropped.
@@ -70,10 +65,10 @@ impl ConnectionPool {
     /// An empty pool, which opens its first connection when one is asked for. Must be used in the
     /// runtime that it was created in.
     pub(super) fn new(node: &Arc<Node>) -> Self {
-        let last_failure = Arc::new(LastFailure::default());
+        let last_failure = LastFailure::default();
         let connector = Connector {
             node: Arc::clone(node),
-            last_failure: Arc::clone(&last_failure),
+            last_failure: last_failure.clone(),
         };
         let connections = bb8::Pool::builder()
             .max_size(node.options.pool_size.get())
@@ -114,15 +109,16 @@ impl ConnectionPool {
         }
         let mut replacement = lock(&self.replacement);
         match &*replacement {
-            Replacement::Ready(..) => {
+            Replacement::Ready(_) => {
                 let taken =
                     std::mem::replace(&mut *replacement, Replacement::NotBefore(Instant::now()));
-                if let Replacement::Ready(mut connection, location) = taken
+                if let Replacement::Ready(mut connection) = taken
                     && connection.is_quiet()
-                    && self.node.is_at(&location)
+                    && self.node.is_at(connection.generation)
                 {
                     self.node.connection_opened();
-                    pooled.replace(*connection, location);
+                    let old = std::mem::replace(&mut pooled.connection, *connection);
+                    self.node.connection_closed(&old);
                 }
             }
             Replacement::NotBefore(at) if *at <= Instant::now() => {
@@ -131,9 +127,7 @@ impl ConnectionPool {
                 tokio::spawn(async move {
                     let connected = node.connect().await;
                     *lock(&replacement) = match connected {
-                        Ok((connection, location)) => {
-                            Replacement::Ready(Box::new(connection), location)
-                        }
+                        Ok(connection) => Replacement::Ready(Box::new(connection)),
                         Err(error) => {
                             node.error_counters.record_failed_connect(&error);
                             Replacement::NotBefore(Instant::now() + REPLACEMENT_RETRY_INTERVAL)
@@ -150,12 +144,12 @@ impl ConnectionPool {
     /// # Errors
     /// The name of the error, which is `connect_timeout` after 5 s.
     pub(super) async fn connection(&self) -> Result<PooledConnection<'_>, &'static str> {
-        let failed = self.last_failure.failed.notified();
+        let mut last_failure = self.last_failure.subscribe();
         let mut connection = pin!(self.connections.get());
         tokio::select! {
             biased;
             connection = &mut connection => connection.map_err(|_| error::CONNECT_TIMEOUT),
-            () = failed => Err(*lock(&self.last_failure.name)),
+            Ok(()) = last_failure.changed() => Err(*last_failure.borrow()),
         }
     }
 }
@@ -164,29 +158,21 @@ impl ConnectionPool {
 #[derive(Debug)]
 pub(super) struct Connector {
     node: Arc<Node>,
-    last_failure: Arc<LastFailure>,
+    last_failure: LastFailure,
 }
 
-/// A connection that is counted by its node while it exists, with the location that it leads to.
+/// A connection that is counted by its node while it exists.
 #[derive(Debug)]
 pub(super) struct TrackedConnection {
     connection: Connection,
-    location: Arc<Location>,
     node: Arc<Node>,
 }
 
 impl TrackedConnection {
-    /// Replaces the connection, and closes the old one.
-    fn replace(&mut self, connection: Connection, location: Arc<Location>) {
-        let old = std::mem::replace(&mut self.connection, connection);
-        self.node.connection_closed(&old);
-        self.location = location;
-    }
-
     /// Whether the connection may be used again: it is intact, and leads to the server's current
     /// location.
     pub(super) fn is_reusable(&self) -> bool {
-        self.connection.is_reusable() && self.node.is_at(&self.location)
+        self.connection.is_reusable() && self.node.is_at(self.connection.generation)
     }
 }
 
@@ -217,18 +203,16 @@ impl bb8::ManageConnection for Connector {
 
     async fn connect(&self) -> Result<TrackedConnection, &'static str> {
         match self.node.connect().await {
-            Ok((connection, location)) => {
+            Ok(connection) => {
                 self.node.connection_opened();
                 Ok(TrackedConnection {
                     connection,
-                    location,
                     node: Arc::clone(&self.node),
                 })
             }
             Err(failure) => {
                 self.node.error_counters.record_failed_connect(&failure);
-                *lock(&self.last_failure.name) = failure.error;
-                self.last_failure.failed.notify_waiters();
+                self.last_failure.send_replace(failure.error);
                 Err(failure.error)
             }
         }

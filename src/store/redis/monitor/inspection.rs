@@ -24,6 +24,7 @@ use crate::core::breaker::{CircuitState, Why};
 use crate::core::verdict::StoreError;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
+use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, RedisFailure};
 use crate::store::redis::topology::deployment::{Deployment, Uses};
 use crate::store::redis::topology::node::{Location, Node};
@@ -56,7 +57,8 @@ const MAX_FAILED_QUERIES: u32 = 3;
 
 /// Inspects all servers of a deployment at intervals. Never returns.
 pub(crate) async fn inspect_all(deployment: &Deployment) {
-    let mut inspectors: HashMap<u64, Inspector> = HashMap::new();
+    // With where the servers are.
+    let mut inspectors: HashMap<u64, (Arc<Location>, Inspector)> = HashMap::new();
     loop {
         let map = deployment.map();
         let uses = deployment.uses();
@@ -67,9 +69,9 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
             let Some(location) = node.location() else {
                 continue;
             };
-            let mut inspector = inspectors
+            let (location, mut inspector) = inspectors
                 .remove(&node.id)
-                .filter(|inspector| node.is_at(&inspector.location))
+                .filter(|(location, _)| node.is_at(location.generation))
                 .unwrap_or_else(|| {
                     // A server that moved counts as up if it was before, until its first inspection
                     // at the new address.
@@ -77,30 +79,32 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
                         is_up: node.latest_status.load().is_up,
                         ..ServerStatus::default()
                     }));
-                    Inspector::new(location)
+                    (location, Inspector::default())
                 });
             if inspector.is_due(node, uses, refusals) {
-                due.push((node, inspector));
+                due.push((node, location, inspector));
             } else {
-                others.insert(node.id, inspector);
+                others.insert(node.id, (location, inspector));
             }
         }
         // Servers that left the map are dropped, with their connections.
         inspectors = others;
         let (deployment, map) = (&deployment, &map);
-        let inspections = due.into_iter().map(|(node, mut inspector)| async move {
-            inspector.refusals = refusals;
-            inspector.inspect(deployment, map, node).await;
-            (node.id, inspector)
-        });
+        let inspections = due
+            .into_iter()
+            .map(|(node, location, mut inspector)| async move {
+                inspector.refusals = refusals;
+                inspector.inspect(deployment, map, node, &location).await;
+                (node.id, (location, inspector))
+            });
         inspectors.extend(join_all(inspections).await);
         sleep(TICK).await;
     }
 }
 
 /// The state between two inspections of one server.
+#[derive(Default)]
 struct Inspector {
-    location: Arc<Location>,
     probe: Option<ProbeConnection>,
     inspected_at: Option<Instant>,
     /// From the latest inspection to the next one.
@@ -131,22 +135,6 @@ struct ProbeConnection {
 }
 
 impl Inspector {
-    fn new(location: Arc<Location>) -> Self {
-        Self {
-            location,
-            probe: None,
-            inspected_at: None,
-            interval: Duration::ZERO,
-            failed_queries: 0,
-            answered_batches: 0,
-            refusals: 0,
-            rechecks_access: false,
-            was_open: false,
-            has_answered: false,
-            facts: Facts::default(),
-        }
-    }
-
     /// `refusals`: how often requests were refused for a missing right.
     fn is_due(&mut self, node: &Node, uses: Uses, refusals: u64) -> bool {
         let is_open = node.state() == CircuitState::Open;
@@ -177,8 +165,14 @@ impl Inspector {
     }
 
     /// Inspects the server, stores its status, and logs what has changed.
-    async fn inspect(&mut self, deployment: &Deployment, map: &SlotMap, node: &Arc<Node>) {
-        let result = self.query(deployment, map, node).await;
+    async fn inspect(
+        &mut self,
+        deployment: &Deployment,
+        map: &SlotMap,
+        node: &Arc<Node>,
+        location: &Arc<Location>,
+    ) {
+        let result = self.query(deployment, map, node, &location.address).await;
         self.inspected_at = Some(Instant::now());
         let before = node.latest_status.load_full();
         let mut status = ServerStatus {
@@ -205,7 +199,7 @@ impl Inspector {
                 status.failure = Some(failure);
                 // A server that accepts no further connection (maxclients) may still answer those
                 // of requests.
-                status.is_up = node.counters.counts().batches > self.answered_batches;
+                status.is_up = node.round_trips.counts().batches() > self.answered_batches;
                 if is_config {
                     DIAGNOSTIC_INTERVAL
                 } else {
@@ -213,18 +207,17 @@ impl Inspector {
                 }
             }
         };
-        self.answered_batches = node.counters.counts().batches;
+        self.answered_batches = node.round_trips.counts().batches();
         self.interval = interval.mul_f64(0.75 + fastrand::f64() / 4.0);
-        self.log_changes(&before, &status);
-        if node.is_at(&self.location) {
+        self.log_changes(&location.address, &before, &status);
+        if node.is_at(location.generation) {
             node.latest_status.store(Arc::new(status));
         }
     }
 
     /// Logs one line when the server answers for the first time, and one for each diagnostic that
     /// begins, changes or ends.
-    fn log_changes(&mut self, before: &ServerStatus, now: &ServerStatus) {
-        let redis = &self.location.address;
+    fn log_changes(&mut self, redis: &Address, before: &ServerStatus, now: &ServerStatus) {
         if now.failure.is_none() && !std::mem::replace(&mut self.has_answered, true) {
             let millis = |time: Duration| (time.as_secs_f64() * 1e5).round() / 100.0;
             let round_trip_ms = now.round_trip.map(millis);
@@ -259,30 +252,28 @@ impl Inspector {
         deployment: &Deployment,
         map: &SlotMap,
         node: &Node,
+        address: &Address,
     ) -> Result<Option<Duration>, RedisFailure> {
         let usable = self.probe.take_if(|probe| probe.connection.is_usable());
         self.probe = None;
         let is_new = usable.is_none();
         let mut probe = match usable {
             Some(probe) => probe,
-            None => {
-                let address = &self.location.address;
-                match handshake::open(address, &node.options, Purpose::Inspect).await {
-                    Ok(opened) => ProbeConnection {
-                        connection: opened.connection,
-                        refused: Vec::new(),
-                        checked: None,
-                    },
-                    // The server answers but the user lacks a right. After the login, the handshake
-                    // sends only SELECT.
-                    Err(failure) if failure.error == error::NO_PERMISSION => {
-                        self.facts.missing = MissingAccess::default();
-                        self.facts.missing.deny("SELECT", NO_ANSWER);
-                        return Ok(None);
-                    }
-                    Err(failure) => return Err(failure),
+            None => match handshake::open(address, &node.options, Purpose::Inspect).await {
+                Ok((connection, _)) => ProbeConnection {
+                    connection,
+                    refused: Vec::new(),
+                    checked: None,
+                },
+                // The server answers but the user lacks a right. After the login, the handshake
+                // sends only SELECT.
+                Err(failure) if failure.error == error::NO_PERMISSION => {
+                    self.facts.missing = MissingAccess::default();
+                    self.facts.missing.deny("SELECT", NO_ANSWER);
+                    return Ok(None);
                 }
-            }
+                Err(failure) => return Err(failure),
+            },
         };
         let measured = self.measure_round_trip(&mut probe.connection).await;
         let (round_trip, missing) = measured.map_err(|name| match name {
@@ -367,8 +358,9 @@ impl Inspector {
         checks_access: bool,
     ) -> Result<(), StoreError> {
         let probe_key = |number| deployment.options.probe_key(number);
-        let key = map.key_of(node, probe_key);
-        let foreign_key = map.foreign_key(node, probe_key).filter(|_| key.is_some());
+        let key = map.key_where(|owner| owner.id == node.id, probe_key);
+        let foreign_key = map.key_where(|owner| owner.id != node.id, probe_key);
+        let foreign_key = foreign_key.filter(|_| key.is_some());
         let mut queries = vec![INFO, SAVE, STOPS_WRITES];
         if deployment.is_cluster() {
             queries.push(FULL_COVERAGE);

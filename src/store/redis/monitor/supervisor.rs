@@ -100,9 +100,12 @@ async fn probe_and_record(
     node: Arc<Node>,
     connection: Option<Connection>,
 ) -> (u64, Option<Connection>) {
-    let key = map.key_of(&node, |number| deployment.options.probe_key(number));
-    let result = match key {
-        Some(key) => probe(&node, connection, &key, deployment.batch_options()).await,
+    let probe_key = |number| deployment.options.probe_key(number);
+    let result = match map.key_where(|owner| owner.id == node.id, probe_key) {
+        Some(key) => {
+            let probed = probe(&node, connection, &key, deployment.batch_options());
+            probed.await.map(Some)
+        }
         // The node owns no slot any more, so that no request goes there.
         None => Ok(None),
     };
@@ -123,14 +126,14 @@ async fn probe(
     mut connection: Option<Connection>,
     key: &[u8],
     batch_options: BatchOptions,
-) -> Result<Option<Connection>, &'static str> {
+) -> Result<Connection, &'static str> {
     let mut connection = match connection.take_if(Connection::is_usable) {
         Some(connection) => connection,
-        None => node.connect().await.map_err(|failure| failure.error)?.0,
+        None => node.connect().await.map_err(|failure| failure.error)?,
     };
     let counted = count_hit(node, &mut connection, key, batch_options).await;
     counted.map_err(error::name)?;
-    Ok(Some(connection))
+    Ok(connection)
 }
 
 /// Counts a hit on `key` by transaction and by script, as requests do.

@@ -152,19 +152,22 @@ async fn query_node(
     address: &Address,
 ) -> Result<SlotRanges, RedisFailure> {
     let options = &deployment.options;
-    let opened = handshake::open(address, options, Purpose::QueryCluster).await?;
-    let mut connection = opened.connection;
+    let (mut connection, _) = handshake::open(address, options, Purpose::QueryCluster).await?;
     let out = connection.outgoing();
     out.push([b"CLUSTER", b"SLOTS"]);
     let deadline = Instant::now() + options.connect_timeout;
     let failed = connection.query(deadline).await.err();
     let name = match (failed, connection.replies()) {
         (None, [Value::Array(rows)]) => {
-            match rows.iter().map(|row| read_range(row, address)).collect() {
-                Some(ranges) if primary_count(&ranges) <= MAX_NODES => return Ok(ranges),
-                Some(_) => error::CLUSTER_SIZE,
-                None => error::PROTOCOL,
+            let ranges = rows.iter().map(|row| read_range(row, address));
+            let Some(ranges) = ranges.collect::<Option<SlotRanges>>() else {
+                return Err(RedisFailure::new(error::PROTOCOL));
+            };
+            let primaries: HashSet<_> = ranges.iter().map(|(_, address)| address).collect();
+            if primaries.len() <= MAX_NODES {
+                return Ok(ranges);
             }
+            error::CLUSTER_SIZE
         }
         (None, [Value::ServerError(error)]) => error::name(error::classify(error)),
         (Some(_), _) if connection.received().len() >= replies::MAX_BYTES => error::CLUSTER_SIZE,
@@ -172,11 +175,6 @@ async fn query_node(
         _ => error::PROTOCOL,
     };
     Err(RedisFailure::new(name))
-}
-
-fn primary_count(ranges: &SlotRanges) -> usize {
-    let addresses: HashSet<_> = ranges.iter().map(|(_, address)| address).collect();
-    addresses.len()
 }
 
 /// Reads an entry of the reply: the first and the last slot of a range, its primary, and then its

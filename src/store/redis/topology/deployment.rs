@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::counters::Counts;
 use super::node::{ConnectionCounts, Node};
 use super::round_trips::RoundTripCounts;
 use super::slot_map::{MAX_NODES, NodeIndex, SlotMap};
@@ -34,9 +33,8 @@ pub struct Deployment {
     pub(crate) options: Arc<Options>,
     pub(crate) error_counters: Arc<ErrorCounters>,
     map: ArcSwap<SlotMap>,
-    /// Notifies the requests that wait for the first map, when it is there or its discovery failed.
-    discovered: Notify,
-    is_discovered: AtomicBool,
+    /// Wakes the requests that wait for the first map, when it is there or its discovery failed.
+    discovered: watch::Sender<bool>,
     /// Wakes discovery when a redirect contradicts the map.
     pub(crate) map_invalidated: Notify,
     /// Wakes the supervisor when a circuit opens.
@@ -82,8 +80,10 @@ pub struct Server {
     pub state: CircuitState,
     /// How often that state changed.
     pub transitions: Transitions,
-    /// The batches and requests that were sent there.
-    pub counts: Counts,
+    /// The requests in the batches that it answered.
+    pub requests: u64,
+    /// The requests that were not sent, because they were cancelled or too late.
+    pub abandoned: u64,
     /// How long it took to answer batches.
     pub round_trips: RoundTripCounts,
     /// The result of its latest inspection.
@@ -99,8 +99,7 @@ impl Deployment {
             map: ArcSwap::default(),
             options: Arc::new(options),
             error_counters: Arc::default(),
-            discovered: Notify::new(),
-            is_discovered: AtomicBool::new(false),
+            discovered: watch::Sender::default(),
             map_invalidated: Notify::new(),
             circuit_opened: Arc::default(),
             unknown_outcomes: AtomicU64::default(),
@@ -116,7 +115,8 @@ impl Deployment {
             Topology::Sentinel { .. } => Some(deployment.node(None, Purpose::CountOnPrimary)),
             Topology::Cluster(_) => None,
         };
-        let map = SlotMap::without_slots(node.into_iter().collect());
+        let mut map = SlotMap::default();
+        map.nodes.extend(node);
         deployment.map.store(Arc::new(map));
         Arc::new(deployment)
     }
@@ -126,7 +126,10 @@ impl Deployment {
     /// together. The names are the same in all versions.
     #[must_use]
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
-        self.error_counters.counts()
+        let failures = self.error_counters.failures().into_iter();
+        failures
+            .map(|(failure, count)| (failure.error, count))
+            .collect()
     }
 
     /// The number of connections to the servers of the present map.
@@ -149,7 +152,8 @@ impl Deployment {
                 .map_or_else(String::new, |location| location.address.to_string()),
             state: node.state(),
             transitions: node.transitions(),
-            counts: node.counters.counts(),
+            requests: node.requests.load(Ordering::Relaxed),
+            abandoned: node.abandoned.load(Ordering::Relaxed),
             round_trips: node.round_trips.counts(),
             status: node.latest_status.load_full(),
         };
@@ -265,19 +269,22 @@ impl Deployment {
     /// The present map. While the first discovery of a cluster is under way, waits for its result,
     /// but not beyond `deadline`.
     pub(crate) async fn map_by(&self, deadline: Instant) -> Arc<SlotMap> {
-        let discovered = self.discovered.notified();
         let map = self.map();
-        if map.nodes.is_empty() && !self.is_discovered.load(Ordering::Acquire) {
-            let _ = timeout_at(deadline, discovered).await;
-            return self.map();
+        if !map.nodes.is_empty() {
+            return map;
         }
-        map
+        let mut discovered = self.discovered.subscribe();
+        let _ = timeout_at(
+            deadline,
+            discovered.wait_for(|is_discovered| *is_discovered),
+        )
+        .await;
+        self.map()
     }
 
     /// Ends the wait of requests for the first map, after a discovery that succeeded or failed.
     pub(crate) fn finish_discovery(&self) {
-        self.is_discovered.store(true, Ordering::Release);
-        self.discovered.notify_waiters();
+        self.discovered.send_replace(true);
     }
 
     /// Replaces the map of a cluster by the owners of all slots. A server that stays keeps its

@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::clock::ServerClock;
-use super::counters::Counters;
 use super::round_trips::RoundTrips;
 use super::status::ServerStatus;
 use crate::core::breaker::{self, Breaker, Why};
@@ -56,7 +55,9 @@ pub(crate) struct Node {
     pub(crate) circuit_opened: Arc<Notify>,
     pub(crate) error_counters: Arc<ErrorCounters>,
     pub(crate) connections: OpenConnections,
-    pub(crate) counters: Counters,
+    /// Requests in answered batches, and requests that were never sent, since the start.
+    pub(crate) requests: AtomicU64,
+    pub(crate) abandoned: AtomicU64,
     pub(crate) round_trips: RoundTrips,
     /// Whether the node of a cluster runs a script on undeclared keys of its slots, and on no other
     /// keys. Written by the monitor.
@@ -74,7 +75,7 @@ pub(crate) struct Node {
 pub(crate) struct Location {
     pub(crate) address: Address,
     /// Grows with each change of the address.
-    generation: u64,
+    pub(crate) generation: u64,
     since: Instant,
 }
 
@@ -182,7 +183,8 @@ impl Node {
             circuit_opened: Arc::clone(circuit_opened),
             error_counters: Arc::clone(error_counters),
             connections: OpenConnections::default(),
-            counters: Counters::default(),
+            requests: AtomicU64::default(),
+            abandoned: AtomicU64::default(),
             round_trips: RoundTrips::default(),
             crosses_slots: AtomicBool::new(false),
             latest_status: ArcSwap::default(),
@@ -231,25 +233,25 @@ impl Node {
         redirect
     }
 
-    /// Whether the server has not moved since it was at `location`.
-    pub(crate) fn is_at(&self, location: &Arc<Location>) -> bool {
+    /// Whether the server has not moved since its location had this generation.
+    pub(crate) fn is_at(&self, generation: u64) -> bool {
         let now = self.location.load();
-        now.as_ref()
-            .is_some_and(|now| now.generation == location.generation)
+        now.as_ref().is_some_and(|now| now.generation == generation)
     }
 
-    /// Opens a connection, and returns it with the location that it leads to.
+    /// Opens a connection.
     ///
     /// # Errors
     /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else
     /// the error of the handshake.
-    pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), RedisFailure> {
+    pub(crate) async fn connect(&self) -> Result<Connection, RedisFailure> {
         let location = self.wait_for_location().await;
         let location = location.ok_or(RedisFailure::new(error::NO_PRIMARY))?;
         let opened = handshake::open(&location.address, &self.options, self.purpose).await;
-        let opened = opened
+        let (mut connection, time) = opened
             .inspect_err(|failure| lock(&self.circuit).failed_connect = Some(failure.clone()))?;
-        if !self.is_at(&location) {
+        connection.generation = location.generation;
+        if !self.is_at(location.generation) {
             // The connection leads to the old primary.
             return Err(RedisFailure::new(error::READONLY));
         }
@@ -258,11 +260,11 @@ impl Node {
         if self.connections.open.load(Ordering::Relaxed) == 0
             || self.connections.broke.swap(false, Ordering::Relaxed)
         {
-            self.clock.restart(opened.time, at);
+            self.clock.restart(time, at);
         } else {
-            self.clock.observe(opened.time, at);
+            self.clock.observe(time, at);
         }
-        Ok((opened.connection, location))
+        Ok(connection)
     }
 
     /// The location. Waits for it while it is not known, at most for the connect timeout.

@@ -39,6 +39,14 @@ pub struct RoundTripCounts {
     pub sum: Duration,
 }
 
+impl RoundTripCounts {
+    /// The number of answered batches.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+}
+
 impl RoundTrips {
     /// A row for the lanes of one thread, which nothing else adds to for as long as it is held.
     pub(crate) fn row(&self) -> Arc<Row> {

@@ -35,12 +35,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Keeps the primary's address up to date. Never returns.
 pub(crate) async fn follow(deployment: &Deployment, master: &str, sentinels: &[Address]) {
-    let reports = Reports::new(sentinels.len());
+    let reports = Mutex::new(vec![None; sentinels.len()]);
     let client = |(index, address)| SentinelClient {
         deployment,
         master,
         address,
-        index: SentinelIndex(index),
+        index,
         reports: &reports,
     };
     let clients: Vec<SentinelClient<'_>> = sentinels.iter().enumerate().map(client).collect();
@@ -55,41 +55,9 @@ struct PrimaryReport {
     epoch: u64,
 }
 
-/// The index of a Sentinel in the settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SentinelIndex(usize);
-
 /// The latest report of each Sentinel; `None` for one that cannot be reached or does not know the
 /// primary.
-#[derive(Debug)]
-struct Reports(Mutex<Vec<Option<PrimaryReport>>>);
-
-impl Reports {
-    fn new(sentinels: usize) -> Self {
-        Self(Mutex::new(vec![None; sentinels]))
-    }
-
-    /// Replaces the report of one Sentinel. Returns the report that counts: one with the highest
-    /// epoch. If several have it, the one with the address in use counts, so that Sentinels that
-    /// disagree do not move the primary back and forth.
-    fn replace(
-        &self,
-        sentinel: SentinelIndex,
-        report: Option<PrimaryReport>,
-        in_use: Option<&Address>,
-    ) -> Option<PrimaryReport> {
-        let mut reports = lock(&self.0);
-        reports[sentinel.0] = report;
-        let latest_epoch = reports.iter().flatten().map(|report| report.epoch).max()?;
-        let latest = reports.iter().flatten();
-        let latest = latest.filter(|report| report.epoch == latest_epoch);
-        // The first, if none has it.
-        latest
-            .rev()
-            .max_by_key(|report| Some(&report.address) == in_use)
-            .cloned()
-    }
-}
+type Reports = Mutex<Vec<Option<PrimaryReport>>>;
 
 /// Follows one Sentinel.
 struct SentinelClient<'s> {
@@ -97,7 +65,7 @@ struct SentinelClient<'s> {
     /// The name under which the Sentinels monitor the primary.
     master: &'s str,
     address: &'s Address,
-    index: SentinelIndex,
+    index: usize,
     /// Those of all Sentinels of the deployment.
     reports: &'s Reports,
 }
@@ -108,7 +76,7 @@ impl SentinelClient<'_> {
         loop {
             if let Err(error) = self.follow_until_error().await {
                 // The last report may be out of date.
-                self.reports.replace(self.index, None, None);
+                self.replace_report(None, None);
                 self.deployment
                     .record_failed_discovery(&error.of(self.address));
             }
@@ -123,7 +91,7 @@ impl SentinelClient<'_> {
     async fn follow_until_error(&self) -> Result<(), RedisFailure> {
         let options = &self.deployment.options;
         let open = || handshake::open(self.address, options, Purpose::QuerySentinel);
-        let (mut queries, mut subscription) = (open().await?.connection, open().await?.connection);
+        let (mut queries, mut subscription) = (open().await?.0, open().await?.0);
         let out = subscription.outgoing();
         out.push([b"SUBSCRIBE", b"+switch-master"]);
         subscription
@@ -179,6 +147,26 @@ impl SentinelClient<'_> {
         }
     }
 
+    /// Replaces the report of this Sentinel. Returns the report that counts: one with the highest
+    /// epoch. If several have it, the one with the address in use counts, so that Sentinels that
+    /// disagree do not move the primary back and forth.
+    fn replace_report(
+        &self,
+        report: Option<PrimaryReport>,
+        in_use: Option<&Address>,
+    ) -> Option<PrimaryReport> {
+        let mut reports = lock(self.reports);
+        reports[self.index] = report;
+        let latest_epoch = reports.iter().flatten().map(|report| report.epoch).max()?;
+        let latest = reports.iter().flatten();
+        let latest = latest.filter(|report| report.epoch == latest_epoch);
+        // The first, if none has it.
+        latest
+            .rev()
+            .max_by_key(|report| Some(&report.address) == in_use)
+            .cloned()
+    }
+
     /// Replaces this Sentinel's report, and moves the node to the primary that counts now. `None`
     /// counts as the error `no_primary`.
     fn update_primary(&self, report: Option<&PrimaryReport>) {
@@ -190,7 +178,7 @@ impl SentinelClient<'_> {
         for node in &self.deployment.map().nodes {
             let location = node.location();
             let in_use = location.as_ref().map(|location| &location.address);
-            let Some(primary) = self.reports.replace(self.index, report.cloned(), in_use) else {
+            let Some(primary) = self.replace_report(report.cloned(), in_use) else {
                 continue;
             };
             if in_use != Some(&primary.address) {
@@ -236,7 +224,7 @@ mod tests {
             topology,
             ..Options::new(at(1))
         });
-        let reports = Reports::new(3);
+        let reports = Mutex::new(vec![None; 3]);
         let primary = || {
             deployment.map().nodes[0]
                 .location()
@@ -248,7 +236,7 @@ mod tests {
                 deployment: &deployment,
                 master: "m",
                 address: &at(1),
-                index: SentinelIndex(index),
+                index,
                 reports: &reports,
             };
             client.update_primary(

@@ -40,14 +40,6 @@ pub(crate) struct SlotMap {
 }
 
 impl SlotMap {
-    /// The map of a deployment that is not a cluster: the first node owns all keys.
-    pub(crate) fn without_slots(nodes: Vec<Arc<Node>>) -> Self {
-        Self {
-            nodes,
-            owners: None,
-        }
-    }
-
     /// The map of a cluster without nodes: no slot has an owner.
     pub(crate) fn of_cluster() -> Self {
         Self {
@@ -112,18 +104,9 @@ impl SlotMap {
         NodeIndex::new(self.nodes.len() - 1)
     }
 
-    /// The first of the keys that `key` makes of 0, 1, 2 and so on that `node` owns, for probes;
-    /// `None` if it owns none of them.
-    pub(crate) fn key_of(&self, node: &Node, key: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
-        self.key_where(|owner| owner.id == node.id, key)
-    }
-
-    /// The first of these keys that another node than `node` owns.
-    pub(crate) fn foreign_key(&self, node: &Node, key: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
-        self.key_where(|owner| owner.id != node.id, key)
-    }
-
-    fn key_where(
+    /// The first of the keys that `key` makes of 0, 1, 2 and so on whose owner is so; `None` if
+    /// there is none. For probes.
+    pub(crate) fn key_where(
         &self,
         is_owner: impl Fn(&Node) -> bool,
         key: impl Fn(u32) -> Vec<u8>,

@@ -61,19 +61,15 @@ pub struct UsageCounts {
 }
 
 /// The key of the record of the subject of a counter.
-pub(super) fn record(counter: &[u8]) -> Vec<u8> {
+pub(crate) fn record(counter: &[u8]) -> Vec<u8> {
     let mut record = Vec::with_capacity(counter.len());
     key::write_usage(counter, &mut record);
     record
 }
 
 impl UsageQueue {
-    /// Notes the totals of the subject of a counter.
-    pub(crate) fn note(&self, counter: &[u8], tracking: &Arc<Tracking>, summary: Summary) {
-        self.note_record(record(counter), tracking, summary);
-    }
-
-    pub(super) fn note_record(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
+    /// Notes the totals of the subject of this record.
+    pub(crate) fn note(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
         self.is_used.store(true, Ordering::Relaxed);
         let mut waiting = lock(&self.waiting);
         if let Some(known) = waiting.summaries.peek_mut(&record) {
@@ -87,12 +83,8 @@ impl UsageQueue {
         }
     }
 
-    /// Notes hits of the subject of a counter that the denial cache refused.
-    pub(crate) fn note_refused(&self, counter: &[u8], tracking: &Arc<Tracking>, hits: u64) {
-        self.refuse(record(counter), tracking, hits);
-    }
-
-    pub(super) fn refuse(&self, record: Vec<u8>, tracking: &Arc<Tracking>, hits: u64) {
+    /// Notes hits of the subject of this record that the denial cache refused.
+    pub(crate) fn refuse(&self, record: Vec<u8>, tracking: &Arc<Tracking>, hits: u64) {
         self.is_used.store(true, Ordering::Relaxed);
         let mut waiting = lock(&self.waiting);
         if let Some((_, known)) = waiting.refused.get_mut(&record) {
@@ -174,11 +166,11 @@ mod tests {
         };
         for number in 0..MAX_WAITING as u64 + 5 {
             let counter = format!("w1{{d|user={number}}}tb60");
-            queue.note(counter.as_bytes(), &tracking, summary(number));
-            queue.note_refused(counter.as_bytes(), &tracking, 3);
+            queue.note(record(counter.as_bytes()), &tracking, summary(number));
+            queue.refuse(record(counter.as_bytes()), &tracking, 3);
         }
-        queue.note(b"w1{d|user=7}fw60:99", &tracking, summary(99));
-        queue.note_refused(b"w1{d|user=7}fw60:99", &tracking, u64::MAX);
+        queue.note(record(b"w1{d|user=7}fw60:99"), &tracking, summary(99));
+        queue.refuse(record(b"w1{d|user=7}fw60:99"), &tracking, u64::MAX);
         assert_eq!(
             queue.counts(),
             UsageCounts {
@@ -222,7 +214,7 @@ mod tests {
                 last_seen: Micros(2),
             };
             queue.note(
-                format!("w1{{d|user={number}}}tb60").as_bytes(),
+                record(format!("w1{{d|user={number}}}tb60").as_bytes()),
                 &tracking,
                 summary,
             );

@@ -161,29 +161,25 @@ impl UsageClient {
         let per_query = if is_cluster { 1 } else { keys.len().max(1) };
         let parts = keys.chunks(per_query).map(<[_]>::to_vec);
         let end = (HEADER_BYTES - 1).to_string();
-        let read = |keys: Vec<Vec<u8>>| self.headers(keys, &end, deadline);
+        let read = async |keys: Vec<Vec<u8>>| {
+            let replies = self.direct.query(&keys[0], deadline, |out| {
+                for key in &keys {
+                    out.push([b"GETRANGE", key, b"0", end.as_bytes()]);
+                }
+            });
+            let record = |reply: &Value| Ok(bytes(reply)?.and_then(Record::from_stored));
+            let replies = replies.await?;
+            replies
+                .iter()
+                .map(record)
+                .collect::<Result<Vec<_>, StoreError>>()
+        };
         let parts: Vec<_> = stream::iter(parts)
             .map(read)
             .buffered(AT_A_TIME)
             .try_collect()
             .await?;
         Ok(parts.concat())
-    }
-
-    /// The headers under keys of one slot.
-    async fn headers(
-        &self,
-        keys: Vec<Vec<u8>>,
-        end: &str,
-        deadline: Instant,
-    ) -> Result<Vec<Option<Record>>, StoreError> {
-        let replies = self.direct.query(&keys[0], deadline, |out| {
-            for key in &keys {
-                out.push([b"GETRANGE", key, b"0", end.as_bytes()]);
-            }
-        });
-        let record = |reply| Ok(bytes(reply)?.and_then(Record::from_stored));
-        replies.await?.iter().map(record).collect()
     }
 }
 

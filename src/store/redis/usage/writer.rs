@@ -1,6 +1,5 @@
 //! Writes what waits: refused hits into the records, then totals into the index.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bb8_redis::redis::Value;
@@ -10,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::UsageClient;
 use crate::core::time::Micros;
-use crate::core::usage::{Order, Summary, Tracking};
+use crate::core::usage::{Order, Summary};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key;
 use crate::store::redis::error;
@@ -44,9 +43,6 @@ const SUBJECTS_PER_QUERY: usize = 1_000;
 /// Queries at a time. In a cluster each slot needs its own.
 const AT_A_TIME: usize = 8;
 
-/// Some records of one slot: the key, its limit and its refused hits.
-type Refused = Vec<(Vec<u8>, Arc<Tracking>, u64)>;
-
 type Subjects = Vec<Totals>;
 
 impl UsageClient {
@@ -69,19 +65,19 @@ impl UsageClient {
     async fn write(&self, most: usize) {
         let deadline = Instant::now() + TIMEOUT;
         let by_slot = self.deployment.is_cluster();
-        let mut groups: HashMap<u16, Refused> = HashMap::new();
+        let mut groups: HashMap<u16, Vec<RefusedHits>> = HashMap::new();
         for (record, (tracking, hits)) in self.deployment.usage.take_refused() {
             let slot = if by_slot { hash_slot::of(&record) } else { 0 };
             let group = groups.entry(slot).or_default();
-            group.push((record, tracking, hits));
+            group.push(RefusedHits {
+                record,
+                tracking,
+                hits,
+            });
         }
-        let mut calls: Vec<Refused> = Vec::new();
-        for mut group in groups.into_values() {
-            while group.len() > RECORDS_PER_CALL {
-                calls.push(group.split_off(group.len() - RECORDS_PER_CALL));
-            }
-            calls.push(group);
-        }
+        let calls = groups
+            .values()
+            .flat_map(|group| group.chunks(RECORDS_PER_CALL));
         stream::iter(calls)
             .for_each_concurrent(AT_A_TIME, |refused| self.add_refused(refused, deadline))
             .await;
@@ -100,20 +96,12 @@ impl UsageClient {
 
     /// Adds hits that the denial cache refused to records of one slot. Those that certainly were
     /// not added wait for the next time.
-    async fn add_refused(&self, refused: Refused, deadline: Instant) {
+    async fn add_refused(&self, refused: &[RefusedHits], deadline: Instant) {
         let queue = &self.deployment.usage;
-        let hits = refused
-            .iter()
-            .map(|(key, tracking, hits)| RefusedHits {
-                key,
-                settings: tracking.settings,
-                hits: *hits,
-            })
-            .collect();
         let call = Call {
             requests: &[],
             checks: &[],
-            refused: hits,
+            refused,
             now: ClockReading {
                 time: Micros::default(),
                 at: Instant::now(),
@@ -128,22 +116,24 @@ impl UsageClient {
         }
         match outcome {
             Ok(summaries) => {
-                for ((record, tracking, hits), summary) in refused.iter().zip(summaries) {
+                for (refused, summary) in refused.iter().zip(summaries) {
                     match summary {
-                        Some(summary) => queue.note_record(record.clone(), tracking, summary),
+                        Some(summary) => {
+                            queue.note(refused.record.clone(), &refused.tracking, summary);
+                        }
                         // The key is of another type.
-                        None => queue.lose(*hits),
+                        None => queue.lose(refused.hits),
                     }
                 }
             }
             Err(StoreError::NotExecuted(_)) => {
-                for (record, tracking, hits) in refused.clone() {
-                    queue.refuse(record, &tracking, hits);
+                for refused in refused {
+                    queue.refuse(refused.record.clone(), &refused.tracking, refused.hits);
                 }
             }
             // They may have been added, and must not be added twice.
             Err(StoreError::Unknown(_) | StoreError::Data(_)) => {
-                queue.lose(refused.iter().map(|(.., hits)| hits).sum());
+                queue.lose(refused.iter().map(|refused| refused.hits).sum());
             }
         }
     }
@@ -154,10 +144,8 @@ impl UsageClient {
         script_ref: ScriptRef,
         deadline: Instant,
     ) -> Result<Vec<Option<Summary>>, StoreError> {
-        let Some(first) = call.refused.first() else {
-            return Err(StoreError::NotExecuted(error::PROTOCOL));
-        };
-        let replies = self.direct.query(first.key, deadline, |out| {
+        let record = &call.refused[0].record;
+        let replies = self.direct.query(record, deadline, |out| {
             call.write(script_ref, out.begin());
             out.end();
         });
@@ -170,9 +158,7 @@ impl UsageClient {
 
     /// Writes the totals of subjects of one limit, and trims its index.
     async fn write_index(&self, subjects: &[Totals], deadline: Instant) {
-        let Some((_, tracking, _)) = subjects.first() else {
-            return;
-        };
+        let (_, tracking, _) = &subjects[0];
         let mut index = Vec::new();
         key::write_index(&self.prefix, tracking, Order::Total, &mut index);
         let settings = tracking.settings;

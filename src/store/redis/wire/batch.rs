@@ -173,12 +173,8 @@ impl<'r> Batch<'r> {
     fn gather_counters(&mut self) {
         let requests = &self.requests;
         let key = |at: &CheckPosition| {
-            let Request { checks, .. } = requests[at.request];
-            (
-                checks.key(requests[at.request].check(at.pick)),
-                at.request,
-                at.pick,
-            )
+            let request = requests[at.request];
+            (request.checks.key(request.check(at.pick)), *at)
         };
         for group in &mut self.groups {
             if group.checks.len() > 1 && !matches!(group.way.encoding, Encoding::Script(_)) {
@@ -404,7 +400,7 @@ impl<'r> Batch<'r> {
         Call {
             requests: &self.requests,
             checks: &group.checks,
-            refused: Vec::new(),
+            refused: &[],
             now: self.now,
             is_time_given: false,
             crosses_slots: group.way.crosses_slots,

@@ -64,7 +64,7 @@ pub struct Call<'p> {
     /// none all have to be there.
     pub checks: &'p [CheckPosition],
     /// Hits to record that no check of this call asks for.
-    pub refused: Vec<RefusedHits<'p>>,
+    pub refused: &'p [RefusedHits],
     /// Redis's clock. It numbers the windows of fixed windows.
     pub now: ClockReading,
     /// For tests: the script uses `now` in place of Redis's clock, keeps keys for years, answers how
@@ -323,11 +323,11 @@ impl Call<'_> {
 
 /// Hits that were refused without the script, by the denial cache.
 #[derive(Clone, Debug)]
-pub struct RefusedHits<'p> {
+pub struct RefusedHits {
     /// The key of the usage record.
-    pub key: &'p [u8],
+    pub record: Vec<u8>,
     /// The limit.
-    pub settings: Settings,
+    pub tracking: Arc<Tracking>,
     /// How many.
     pub hits: u64,
 }
@@ -388,10 +388,10 @@ impl UsageRows {
             let limit = number(&mut limits, &tracking.settings);
             usage.add(&key, limit, position + 1, check.hits, 0);
         }
-        for refused in &call.refused {
+        for refused in call.refused {
             let hits = refused.hits.min(MAX_SAFE_INTEGER);
-            let limit = number(&mut limits, &refused.settings);
-            usage.add(refused.key, limit, 0, hits.cast_signed(), hits);
+            let limit = number(&mut limits, &refused.tracking.settings);
+            usage.add(&refused.record, limit, 0, hits.cast_signed(), hits);
         }
         for settings in limits {
             let expiry_ms = settings.expiry.micros().div_ceil(1_000);

@@ -5,13 +5,14 @@
 //! No tree of values is built, so that replies to requests cost no allocation.
 //!
 //! Only RESP2 is understood, which Redis speaks on every connection that does not send HELLO 3.
-//! Anything else is a [`ProtocolError`]; nothing here guesses what a server may have meant.
+//! Anything else is a protocol error; nothing here guesses what a server may have meant.
 //!
 //! Source: redis.io, "Redis serialization protocol specification".
 
 use memchr::memchr;
 
 use crate::core::time::Micros;
+use crate::store::redis::error;
 
 /// The most bytes of all replies to one batch, and the longest string or array in one. More is no
 /// answer to anything that Weir sends: the largest batch has some hundred checks with a few bytes
@@ -23,10 +24,6 @@ const INITIAL_BYTES: usize = 4_096;
 
 /// A buffer that grew beyond this size for one large reply is shrunk to it.
 const RETAINED_BYTES: usize = 64 << 10;
-
-/// The received bytes are not RESP2, or more than any reply to Weir has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ProtocolError;
 
 /// One element of a reply, named for its RESP2 data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,20 +100,20 @@ pub(crate) fn time<'t>(tokens: &mut impl Iterator<Item = Token<'t>>) -> Option<M
 }
 
 /// The first token of `bytes` and the bytes behind it; `None` while the token is incomplete.
-fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
+fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, &'static str> {
     let Some((&data_type, line)) = bytes.split_first() else {
         return Ok(None);
     };
     // Checked before the line is complete: a server that is no Redis may never send the end of a
     // line.
     if !b"+-:$*".contains(&data_type) {
-        return Err(ProtocolError);
+        return Err(error::PROTOCOL);
     }
     let Some(end) = memchr(b'\n', line) else {
         return Ok(None);
     };
     let (line, rest) = (
-        line[..end].strip_suffix(b"\r").ok_or(ProtocolError)?,
+        line[..end].strip_suffix(b"\r").ok_or(error::PROTOCOL)?,
         &line[end + 1..],
     );
     let token = match data_type {
@@ -131,7 +128,7 @@ fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
                     return Ok(None);
                 };
                 return Ok(Some((
-                    Token::BulkString(text.strip_suffix(b"\r\n").ok_or(ProtocolError)?),
+                    Token::BulkString(text.strip_suffix(b"\r\n").ok_or(error::PROTOCOL)?),
                     rest,
                 )));
             }
@@ -141,26 +138,26 @@ fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
 }
 
 /// The length of a bulk string or an array; `None` for -1, which stands for null.
-fn length(line: &[u8]) -> Result<Option<usize>, ProtocolError> {
+fn length(line: &[u8]) -> Result<Option<usize>, &'static str> {
     match parse_integer(line)? {
         -1 => Ok(None),
         length => usize::try_from(length)
             .ok()
             .filter(|&length| length <= MAX_BYTES)
             .map(Some)
-            .ok_or(ProtocolError),
+            .ok_or(error::PROTOCOL),
     }
 }
 
-fn parse_integer(text: &[u8]) -> Result<i64, ProtocolError> {
+fn parse_integer(text: &[u8]) -> Result<i64, &'static str> {
     std::str::from_utf8(text)
         .ok()
         .and_then(|text| text.parse().ok())
-        .ok_or(ProtocolError)
+        .ok_or(error::PROTOCOL)
 }
 
 /// The bytes that a connection has received, and how many of them were parsed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct ReplyBuffer {
     bytes: Vec<u8>,
     /// Received bytes; the rest of `bytes` is free.
@@ -169,15 +166,6 @@ pub(crate) struct ReplyBuffer {
     parsed: usize,
     /// Tokens that the reply parsed last still lacks.
     missing: usize,
-}
-
-impl std::fmt::Debug for ReplyBuffer {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("ReplyBuffer")
-            .field("filled", &self.filled)
-            .field("parsed", &self.parsed)
-            .finish_non_exhaustive()
-    }
 }
 
 impl ReplyBuffer {
@@ -193,10 +181,10 @@ impl ReplyBuffer {
     ///
     /// # Errors
     /// 1 MiB was received: more than any reply has.
-    pub(crate) fn spare(&mut self) -> Result<&mut [u8], ProtocolError> {
+    pub(crate) fn spare(&mut self) -> Result<&mut [u8], &'static str> {
         if self.filled == self.bytes.len() {
             if self.filled >= MAX_BYTES {
-                return Err(ProtocolError);
+                return Err(error::PROTOCOL);
             }
             self.bytes.resize((2 * self.filled).max(INITIAL_BYTES), 0);
         }
@@ -212,7 +200,7 @@ impl ReplyBuffer {
     ///
     /// # Errors
     /// The bytes are no reply.
-    pub(crate) fn parse_reply(&mut self) -> Result<bool, ProtocolError> {
+    pub(crate) fn parse_reply(&mut self) -> Result<bool, &'static str> {
         while let Some((token, rest)) = token(&self.bytes[self.parsed..self.filled])? {
             self.parsed = self.filled - rest.len();
             let elements = if let Token::Array(elements) = token {
@@ -222,7 +210,7 @@ impl ReplyBuffer {
             };
             self.missing = self.missing.max(1) - 1 + elements;
             if self.missing > MAX_BYTES {
-                return Err(ProtocolError);
+                return Err(error::PROTOCOL);
             }
             if self.missing == 0 {
                 return Ok(true);
@@ -266,7 +254,7 @@ mod tests {
         received: &mut ReplyBuffer,
         bytes: &[u8],
         piece_size: usize,
-    ) -> Result<usize, ProtocolError> {
+    ) -> Result<usize, &'static str> {
         let mut replies = 0;
         for piece in bytes.chunks(piece_size) {
             for part in piece.chunks(INITIAL_BYTES) {
@@ -329,14 +317,14 @@ mod tests {
         ] {
             assert_eq!(
                 receive(&mut ReplyBuffer::default(), text.as_bytes(), 100),
-                Err(ProtocolError),
+                Err(error::PROTOCOL),
                 "{text:?}"
             );
         }
         let endless = vec![b'+'; 2 * MAX_BYTES];
         assert_eq!(
             receive(&mut ReplyBuffer::default(), &endless, INITIAL_BYTES),
-            Err(ProtocolError),
+            Err(error::PROTOCOL),
             "no reply is that long"
         );
     }

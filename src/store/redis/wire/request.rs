@@ -66,7 +66,7 @@ pub(crate) struct Reply {
 }
 
 /// The position of one check among the requests of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CheckPosition {
     /// The index of its request.
     pub(crate) request: usize,

@@ -21,6 +21,7 @@ use super::vectors::stored;
 use super::{total, tracked, tracking};
 use crate::redis::{ScriptCall, When, call};
 use crate::support::RedisServer;
+use crate::support::redis::connect;
 use crate::support::wait::eventually_async;
 
 fn algorithm(kind: AlgorithmKind, amount: u64, unit: Unit) -> Algorithm {
@@ -133,7 +134,7 @@ fn record(
     }
 }
 
-fn answers(call: &ScriptCall<'_>, connection: &mut Connection) -> Vec<Result<Verdict, StoreError>> {
+fn answers(call: &ScriptCall, connection: &mut Connection) -> Vec<Result<Verdict, StoreError>> {
     let reply: Value = call
         .command(ScriptRef::ByText)
         .query(connection)
@@ -220,9 +221,7 @@ fn random_checks_leave_the_records_of_the_pure_step() {
 async fn concurrent_hits_of_two_stores_add_up() {
     let server = RedisServer::start();
     let tracking = tracking(1, 1_000);
-    let stores: Vec<Redis> = (0..2)
-        .map(|_| Redis::connect_lazily(server.options()))
-        .collect();
+    let stores: Vec<Redis> = (0..2).map(|_| connect(server.options())).collect();
     for kind in TABLE.iter().map(|spec| spec.kind) {
         let key = format!("w1{{d|user={}}}xx", kind.name());
         // Those that are refused are recorded too.
@@ -254,7 +253,7 @@ async fn concurrent_hits_of_two_stores_add_up() {
 #[tokio::test]
 async fn a_record_lives_as_long_as_its_subject_was_known() {
     let server = RedisServer::start();
-    let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
+    let (redis, tracking) = (connect(server.options()), tracking(60, 60));
     let hit_once = async || {
         let name = "w1{d|user=1}tb";
         hit(&redis, name, AlgorithmKind::TokenBucket, 5, &[1], &tracking).await
@@ -307,7 +306,7 @@ async fn a_record_lives_as_long_as_its_subject_was_known() {
 #[tokio::test]
 async fn a_record_lives_as_long_as_its_ring() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
+    let redis = connect(server.options());
     for (number, (interval, buckets, least)) in
         [(60, 1, 3_600), (60, 600, 36_000), (3_600, 72, 259_200)]
             .into_iter()
@@ -335,7 +334,7 @@ async fn a_record_lives_as_long_as_its_ring() {
 #[tokio::test]
 async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
     let server = RedisServer::start();
-    let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
+    let (redis, tracking) = (connect(server.options()), tracking(60, 60));
     let note = |from: usize| {
         let check = Check::new(
             algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year),
@@ -389,10 +388,7 @@ async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
 #[tokio::test]
 async fn a_recorded_hit_costs_redis_two_commands() {
     let server = RedisServer::start();
-    let (redis, tracking) = (
-        Redis::connect_lazily(server.options()),
-        tracking(86_400, 60),
-    );
+    let (redis, tracking) = (connect(server.options()), tracking(86_400, 60));
     let calls = || ["getrange", "setrange", "pexpire"].map(|command| server.calls(command));
     hit(
         &redis,
@@ -427,7 +423,7 @@ async fn a_recorded_hit_costs_redis_two_commands() {
 #[tokio::test]
 async fn a_key_that_is_no_record_fails_no_check() {
     let server = RedisServer::start();
-    let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
+    let (redis, tracking) = (connect(server.options()), tracking(60, 60));
     for (number, command) in [
         &["SET", "KEY", "text"][..],
         &["SET", "KEY", ""],
@@ -479,7 +475,7 @@ async fn a_key_that_is_no_record_fails_no_check() {
 #[tokio::test]
 async fn checks_that_failed_are_not_recorded() {
     let server = RedisServer::start();
-    let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
+    let (redis, tracking) = (connect(server.options()), tracking(60, 60));
     server.run::<i64>(&["RPUSH", "w1{d|user=1}tb", "x"]);
     for (commit, recorded) in [
         (Commit::Each, Some([1, 0, 0])),
@@ -525,9 +521,9 @@ fn hits_that_were_refused_elsewhere_are_added() {
     let refused = keys
         .iter()
         .zip([3, 4, 5])
-        .map(|(&key, hits)| RefusedHits {
-            key,
-            settings: tracking.settings,
+        .map(|(key, hits)| RefusedHits {
+            record: key.to_vec(),
+            tracking: Arc::clone(&tracking),
             hits,
         })
         .collect();

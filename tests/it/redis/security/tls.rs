@@ -340,7 +340,7 @@ async fn plaintext_on_one_side_and_tls_on_the_other_is_an_error() {
         &format!("rediss://localhost:{}", secured.server.port()),
         &secured.trusting(),
     );
-    let answer = hit(&Redis::connect_lazily(short(to_plaintext))).await;
+    let answer = hit(&connect(short(to_plaintext))).await;
     assert!(
         matches!(
             answer,
@@ -352,7 +352,7 @@ async fn plaintext_on_one_side_and_tls_on_the_other_is_an_error() {
         &format!("redis://localhost:{}", secured.tls_port),
         &TlsFiles::default(),
     );
-    let answer = hit(&Redis::connect_lazily(short(to_tls))).await;
+    let answer = hit(&connect(short(to_tls))).await;
     assert!(
         matches!(answer, Err(StoreError::NotExecuted("io" | "tls"))),
         "{answer:?}"

@@ -157,7 +157,10 @@ impl Batch<'_> {
         match group.way.encoding {
             Encoding::Plain => Ok(self.read_plain(group, tokens, answers, redirects)?),
             Encoding::Transaction => {
-                executed(tokens, self.queued(group))?;
+                let commands = self.counter_commands(group);
+                let counted: usize = commands.map(|command| command.in_transaction()).sum();
+                // After TIME.
+                executed(tokens, 1 + counted)?;
                 Ok(self.read_transaction(group, tokens, answers)?)
             }
             Encoding::Script(_) => {
@@ -167,14 +170,6 @@ impl Batch<'_> {
                     .map_err(|error| GroupError { error, cause })
             }
         }
-    }
-
-    /// The number of commands between MULTI and EXEC: TIME, and those on counters.
-    fn queued(&self, group: &CommandGroup) -> usize {
-        let commands = self.counter_commands(group);
-        1 + commands
-            .map(|command| command.in_transaction())
-            .sum::<usize>()
     }
 
     fn read_transaction(
@@ -250,9 +245,11 @@ impl Batch<'_> {
             if let Some(fixed) = window_without_script(checks, check) {
                 let judge =
                     |count, now| fixed.judge(command.counter.window, count, now, check.hits);
-                *answer = position
-                    .and_then(count)
-                    .and_then(|count| now.map(|now| judge(count, now)));
+                *answer = position.and_then(|position| {
+                    let count = u64::try_from(position);
+                    let count = count.map_err(|_| StoreError::Data(error::RANGE))?;
+                    Ok(judge(count, now?))
+                });
             }
         }
     }
@@ -286,10 +283,6 @@ fn counter_value(command: &CounterCommand<'_>, reply: Token<'_>) -> Result<i64, 
             .integer()
             .ok_or(StoreError::Data(error::NOT_AN_INTEGER)),
     }
-}
-
-fn count(number: i64) -> Result<u64, StoreError> {
-    u64::try_from(number).map_err(|_| StoreError::Data(error::RANGE))
 }
 
 fn server_error(token: Token<'_>) -> Option<&[u8]> {
