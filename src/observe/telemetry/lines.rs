@@ -1,7 +1,7 @@
 //! The two formats of a log line. What another program reads back from a line are the message and
 //! the fields of its event, whatever their texts.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use serde_json::Value;
 use tracing::field::{Field, Visit};
@@ -48,52 +48,66 @@ fn write_as_text(mut line: Writer<'_>, event: &Event<'_>, colours: bool) -> fmt:
         Some(colour) => write!(line, " \x1b[{colour}m{level:>5}\x1b[0m")?,
         None => write!(line, " {level:>5}")?,
     }
-    let mut fields = TextFields::default();
+    let mut fields = Fields::default();
     event.record(&mut fields);
-    let target = if is_audit(event) {
-        format!(" target={AUDIT}")
-    } else {
-        String::new()
-    };
-    writeln!(line, " {}{target}{}", fields.message, fields.others)
+    let is_special = |char: char| hidden(char) || matches!(char, '"' | '=' | '\\');
+    let is_quoted = fields.message.contains(is_special);
+    write!(line, " {}", text(fields.message, is_quoted))?;
+    if is_audit(event) {
+        write!(line, " target={AUDIT}")?;
+    }
+    for (name, value) in fields.others {
+        let value = match value {
+            Value::String(text) => text,
+            // As Rust writes it: 5e-5.
+            Value::Number(number) if number.is_f64() => {
+                format!("{:?}", number.as_f64().unwrap_or_default())
+            }
+            value => value.to_string(),
+        };
+        let is_apart = |char: char| is_special(char) || char.is_whitespace();
+        let is_quoted = value.is_empty() || value.contains(is_apart);
+        write!(line, " {name}={}", text(value, is_quoted))?;
+    }
+    writeln!(line)
 }
 
 fn write_as_json(mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-    let mut time = String::new();
-    SystemTime.format_time(&mut Writer::new(&mut time))?;
-    let mut fields = JsonFields::default();
+    let mut fields = Fields::default();
     event.record(&mut fields);
     let level = event.metadata().level().as_str().to_ascii_lowercase();
     // Written field by field, so that the keys of every line come first.
-    let (time, level) = (Value::from(time), Value::from(level));
-    write!(line, "{{\"@timestamp\":{time},\"level\":{level}")?;
-    write!(line, ",\"@message\":{}", json_text(&fields.message.into()))?;
+    write!(line, "{}", json_start(&level, fields.message))?;
     if is_audit(event) {
         write!(line, ",\"target\":\"{AUDIT}\"")?;
     }
     for (name, value) in fields.others {
-        write!(line, ",{}:{}", Value::from(name), json_text(&value))?;
+        // A field must not replace a key of the line itself.
+        let is_key = matches!(name, "@timestamp" | "@message" | "level" | "target");
+        let field = if is_key { "field." } else { "" };
+        let name = Value::from(field.to_owned() + name);
+        write!(line, ",{name}:{}", json_text(&value))?;
     }
     writeln!(line, "}}")
 }
 
 /// An error as one line of the log in JSON, without a newline, for errors before the log is started
 /// or after it has ended. `problems` are its details.
-#[must_use]
 pub fn json_error(message: &str, problems: &[String]) -> String {
+    let mut line = json_start("error", message.to_owned());
+    if !problems.is_empty() {
+        line += &format!(",\"problems\":{}", json_text(&problems.into()));
+    }
+    line + "}"
+}
+
+/// The first keys of a line.
+fn json_start(level: &str, message: String) -> String {
     let mut time = String::new();
     // Writing to a string does not fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
-    let problems = if problems.is_empty() {
-        String::new()
-    } else {
-        format!(",\"problems\":{}", json_text(&problems.into()))
-    };
-    format!(
-        "{{\"@timestamp\":{},\"level\":\"error\",\"@message\":{}{problems}}}",
-        Value::from(time),
-        json_text(&message.into())
-    )
+    let (time, message) = (Value::from(time), json_text(&message.into()));
+    format!("{{\"@timestamp\":{time},\"level\":\"{level}\",\"@message\":{message}")
 }
 
 fn is_audit(event: &Event<'_>) -> bool {
@@ -110,37 +124,6 @@ const fn colour(level: Level) -> Option<u8> {
     }
 }
 
-#[derive(Default)]
-struct TextFields {
-    message: String,
-    others: String,
-}
-
-impl TextFields {
-    fn add(&mut self, field: &Field, value: &str) {
-        let is_special = |char: char| hidden(char) || matches!(char, '"' | '=' | '\\');
-        if field.name() == "message" {
-            write_text(&mut self.message, value, value.contains(is_special));
-            return;
-        }
-        // Writing to a string does not fail.
-        let _ = write!(self.others, " {}=", field.name());
-        let quoted = value.is_empty()
-            || value.contains(|char: char| is_special(char) || char.is_whitespace());
-        write_text(&mut self.others, value, quoted);
-    }
-}
-
-impl Visit for TextFields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field, value);
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.add(field, &format!("{value:?}"));
-    }
-}
-
 /// Control characters, and those that end lines or change the direction of text, which can make a
 /// line look like another one.
 fn hidden(char: char) -> bool {
@@ -149,11 +132,11 @@ fn hidden(char: char) -> bool {
 }
 
 /// A text as it is, or in quotes as JSON.
-fn write_text(line: &mut String, text: &str, quoted: bool) {
-    if quoted {
-        line.push_str(&json_text(&text.into()));
+fn text(text: String, is_quoted: bool) -> String {
+    if is_quoted {
+        json_text(&text.into())
     } else {
-        line.push_str(text);
+        text
     }
 }
 
@@ -177,26 +160,23 @@ fn json_text(value: &Value) -> String {
     text
 }
 
+/// The message of an event, and its other fields.
 #[derive(Default)]
-struct JsonFields {
+struct Fields {
     message: String,
-    others: Vec<(String, Value)>,
+    others: Vec<(&'static str, Value)>,
 }
 
-impl JsonFields {
+impl Fields {
     fn add(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
-            // A field must not replace a key of the line itself.
-            (name @ ("@timestamp" | "@message" | "level" | "target"), value) => {
-                self.others.push((format!("field.{name}"), value));
-            }
-            (name, value) => self.others.push((name.to_owned(), value)),
+            (name, value) => self.others.push((name, value)),
         }
     }
 }
 
-impl Visit for JsonFields {
+impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add(field, value.into());
     }
