@@ -8,7 +8,7 @@
 
 use std::sync::LazyLock;
 
-use regex::Regex;
+use regex::{Captures, Regex};
 
 use crate::observe::metrics::families::{self, Family, MetricType, Observations, Sample, Value};
 use crate::observe::metrics::reading::LimitReading;
@@ -62,7 +62,6 @@ const LOCAL_CACHE_LOOKUPS: &str = "ratelimit.localcache.lookupCount";
 const LOCAL_CACHE_ENTRIES: &str = "ratelimit.localcache.entryCount";
 
 /// The values of these samples that envoyproxy/ratelimit has too, under its names.
-#[must_use]
 pub fn stats(samples: &[Sample]) -> Vec<Stat> {
     let mut stats = Vec::new();
     let mut lookups = None;
@@ -110,7 +109,6 @@ pub fn stats(samples: &[Sample]) -> Vec<Stat> {
 }
 
 /// The response times among these samples.
-#[must_use]
 pub fn response_times(samples: &[Sample]) -> Option<&Observations> {
     samples.iter().find_map(|sample| match &sample.value {
         Value::Observations(times) if *sample.family == families::RESPONSE_TIME => Some(times),
@@ -119,7 +117,6 @@ pub fn response_times(samples: &[Sample]) -> Option<&Observations> {
 }
 
 /// The name of a limit, to which a dot and a name of [`HITS`] belong.
-#[must_use]
 pub fn limit(limit: &LimitReading<'_>) -> String {
     let mut key = format!("{}.{}", limit.domain, limit.key1);
     if !limit.below.is_empty() {
@@ -133,20 +130,17 @@ pub fn limit(limit: &LimitReading<'_>) -> String {
 /// control characters, with which a client could write lines of its own. The dots of IPv4 addresses
 /// become `_`, as there.
 pub(super) fn sanitized(key: &str) -> String {
-    static IPV4: LazyLock<Option<Regex>> =
-        LazyLock::new(|| Regex::new(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}").ok());
-    let clean = key.replace(
-        |char: char| matches!(char, ':' | '|') || char.is_control(),
-        "_",
-    );
-    match &*IPV4 {
-        Some(ipv4) if clean.bytes().filter(|&byte| byte == b'.').count() >= 3 => ipv4
-            .replace_all(&clean, |address: &regex::Captures<'_>| {
-                address[0].replace('.', "_")
-            })
-            .into_owned(),
-        _ => clean,
+    static IPV4: LazyLock<Regex> = LazyLock::new(|| {
+        let address = r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}";
+        Regex::new(address).expect("a regular expression")
+    });
+    let is_unusable = |char: char| matches!(char, ':' | '|') || char.is_control();
+    let clean = key.replace(is_unusable, "_");
+    if clean.bytes().filter(|&byte| byte == b'.').count() < 3 {
+        return clean;
     }
+    let replaced = |address: &Captures<'_>| address[0].replace('.', "_");
+    IPV4.replace_all(&clean, replaced).into_owned()
 }
 
 /// Families that only envoyproxy/ratelimit's own port has.
@@ -168,7 +162,6 @@ mod only_there {
 }
 
 /// The samples that the port of envoyproxy/ratelimit shows besides those of Weir's own page.
-#[must_use]
 pub fn further_samples(samples: &[Sample]) -> Vec<Sample> {
     let stats = stats(samples);
     let value = |name: &str| {

@@ -2,6 +2,7 @@
 //! `DOG_STATSD_MOGRIFIER_*` of envoyproxy/ratelimit.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
@@ -37,7 +38,6 @@ impl Mogrifiers {
     }
 
     /// The name and the tags of a metric.
-    #[must_use]
     pub fn apply(&self, name: &str) -> (String, Vec<(String, String)>) {
         let found = self
             .0
@@ -56,29 +56,20 @@ impl Mogrifiers {
 
 /// The template with the groups in it. A `$` and a number of no group stay as they are.
 fn filled(template: &str, groups: &Captures<'_>) -> String {
-    let mut filled = String::new();
-    let mut rest = template;
-    while let Some((before, behind)) = rest.split_once('$') {
-        filled.push_str(before);
-        let digits = behind.len()
-            - behind
-                .trim_start_matches(|char: char| char.is_ascii_digit())
-                .len();
-        let (number, after) = behind.split_at(digits);
-        match number
-            .parse::<usize>()
-            .ok()
-            .filter(|&number| number < groups.len())
-        {
-            Some(number) => filled.push_str(groups.get(number).map_or("", |group| group.as_str())),
-            None => {
-                filled.push('$');
-                filled.push_str(number);
-            }
+    static GROUP: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\$([0-9]+)").expect("a regular expression"));
+    let group = |found: &Captures<'_>| {
+        let number = found[1].parse().unwrap_or(usize::MAX);
+        if number < groups.len() {
+            groups
+                .get(number)
+                .map_or("", |group| group.as_str())
+                .to_owned()
+        } else {
+            found[0].to_owned()
         }
-        rest = after;
-    }
-    filled + rest
+    };
+    GROUP.replace_all(template, group).into_owned()
 }
 
 #[cfg(test)]
