@@ -329,14 +329,14 @@ fn server_options(flags: &Flags, connections: u64, is_tls: bool) -> server::Opti
 
 /// How the memory store is built within so many bytes, which its keys and its usage records share.
 fn memory_options(flags: &Flags, bytes: usize) -> memory::Options {
-    let usage_bytes = flags.memory_usage_bytes.map_or_else(
-        || memory::Options::default().usage_bytes.min(bytes / 4),
-        |usage| usage as usize,
-    );
-    let max_bytes = flags.memory_max_bytes.map_or_else(
-        || bytes.saturating_sub(usage_bytes).max(bytes / 4),
-        |most| most as usize,
-    );
+    let usage_bytes = memory::Options::default().usage_bytes.min(bytes / 4);
+    let usage_bytes = flags
+        .memory_usage_bytes
+        .map_or(usage_bytes, |usage| usage as usize);
+    let max_bytes = bytes.saturating_sub(usage_bytes).max(bytes / 4);
+    let max_bytes = flags
+        .memory_max_bytes
+        .map_or(max_bytes, |most| most as usize);
     memory::Options {
         max_keys: flags.memory_max_keys as usize,
         max_bytes,

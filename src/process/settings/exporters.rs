@@ -161,21 +161,18 @@ impl ExporterFlags {
             }
             return Ok(None);
         }
-        let flavour = if self.use_dog_statsd {
-            statsd::Flavour::DogStatsd(self.mogrifiers(environment)?)
+        let (protocol, flavour) = if self.use_dog_statsd {
+            let mogrifiers = self.mogrifiers(environment)?;
+            (Protocol::Udp, statsd::Flavour::DogStatsd(mogrifiers))
         } else {
-            statsd::Flavour::Statsd
+            (self.statsd_protocol, statsd::Flavour::Statsd)
         };
         Ok(Some(statsd::Options {
             host: written(self.statsd_host.as_ref())
                 .unwrap_or("localhost")
                 .to_owned(),
             port: self.statsd_port.unwrap_or(8125),
-            protocol: if self.use_dog_statsd {
-                Protocol::Udp
-            } else {
-                self.statsd_protocol
-            },
+            protocol,
             flavour,
             tags: tags("EXTRA_TAGS", &self.extra_tags)?.into_iter().collect(),
             interval: self.stats_flush_interval,

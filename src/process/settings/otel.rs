@@ -8,7 +8,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
@@ -195,34 +194,19 @@ fn parse_endpoint((name, text): (&str, &str), base_path: &str) -> Result<Uri, Se
             "{name}: not a URL with http or https and without user; write http://collector:4318"
         ))
     };
-    let mut parts = text
-        .trim()
-        .parse::<Uri>()
-        .map_err(|_| invalid())?
-        .into_parts();
-    let is_http = parts
-        .scheme
-        .as_ref()
-        .is_some_and(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
-    let is_host = parts
-        .authority
-        .as_ref()
+    let uri: Uri = text.trim().parse().map_err(|_| invalid())?;
+    let is_host = uri
+        .authority()
         .is_some_and(|authority| !authority.as_str().contains('@') && !authority.host().is_empty());
-    if !is_http || !is_host {
+    if !is_host || !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err(invalid());
     }
-    if !base_path.is_empty() {
-        let path = parts
-            .path_and_query
-            .as_ref()
-            .map_or("", PathAndQuery::path)
-            .trim_end_matches('/');
-        parts.path_and_query = Some(
-            format!("{path}{base_path}")
-                .parse()
-                .map_err(|_| invalid())?,
-        );
+    if base_path.is_empty() {
+        return Ok(uri);
     }
+    let path = format!("{}{base_path}", uri.path().trim_end_matches('/'));
+    let mut parts = uri.into_parts();
+    parts.path_and_query = Some(path.parse().map_err(|_| invalid())?);
     Uri::from_parts(parts).map_err(|_| invalid())
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use prost_types::Struct;
 
-use super::setting::{list, set, setting};
+use super::setting::{Value, list, set, setting};
 use super::{SettingError, in_range, parse};
 use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
@@ -177,15 +177,13 @@ impl XdsFlags {
 
     fn server(&self, warnings: &mut Vec<String>) -> Result<Server, SettingError> {
         let address = host_and_port(&self.config_grpc_xds_server_url)?;
-        let authorities = setting!(self.config_grpc_xds_server_tls_cacert);
-        let certificate = setting!(self.config_grpc_xds_client_tls_cert);
-        let key = setting!(self.config_grpc_xds_client_tls_key);
+        let files = [
+            setting!(self.config_grpc_xds_server_tls_cacert),
+            setting!(self.config_grpc_xds_client_tls_cert),
+            setting!(self.config_grpc_xds_client_tls_key),
+        ];
         if !self.config_grpc_xds_server_use_tls {
-            let set = set(&[
-                (authorities.0, authorities.1),
-                (certificate.0, certificate.1),
-                (key.0, key.1),
-            ]);
+            let set = set(&files.map(|(name, path)| (name, path as &dyn Value)));
             if !set.is_empty() {
                 warnings.push(format!(
                     "no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true: {}",
@@ -203,7 +201,7 @@ impl XdsFlags {
                 ))
             })?),
         };
-        let files = [authorities, certificate, key].map(|(name, path)| (name, path.as_deref()));
+        let files = files.map(|(name, path)| (name, path.as_deref()));
         let tls = Some(ClientOptions::try_new(files, name_check)?);
         Ok(Server { address, tls })
     }
@@ -314,11 +312,8 @@ fn headers(text: &str) -> Result<Vec<Header>, SettingError> {
             ))
         };
         let (name, value) = pair.split_once(':').ok_or_else(wrong)?;
-        let name = name
-            .trim()
-            .to_ascii_lowercase()
-            .parse()
-            .map_err(|_| wrong())?;
+        let name = name.trim().to_ascii_lowercase();
+        let name = name.parse().map_err(|_| wrong())?;
         Ok((name, value.trim().parse().map_err(|_| wrong())?))
     };
     list(text).enumerate().map(header).collect()
@@ -343,14 +338,10 @@ fn host_and_port(text: &str) -> Result<Address, SettingError> {
     let bare = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_valid = match bare {
         Some(host) => host.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => {
-            !host.is_empty()
-                && host
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
-        }
+        None => !host.is_empty() && host.bytes().all(is_of_name),
     };
     match port.parse() {
         Ok(port @ 1..) if is_valid => Ok(Address::Tcp {
