@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Lowers the priority of the calling thread: beside a busy worker it gets about a tenth of that
@@ -19,6 +20,20 @@ pub fn lower_priority() {
     let _ = rustix::process::setpriority_process(None, NICE);
 }
 
+/// Starts a thread of lower priority.
+///
+/// # Errors
+/// The operating system gives no thread.
+pub fn spawn(
+    name: impl Into<String>,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(|| {
+        lower_priority();
+        run();
+    })
+}
+
 /// Calls `step` again and again on a thread of its own, which is of lower priority, until the future
 /// is dropped. The first call comes after `pause`, and each returns the pause before the next.
 /// Returns only if the operating system gives no thread.
@@ -30,12 +45,11 @@ pub async fn repeat(
     // Dropping this future drops `_alive`, which ends the thread.
     let (_alive, ended) = mpsc::sync_channel::<()>(0);
     let run = move || {
-        lower_priority();
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             pause = step();
         }
     };
-    match std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+    match spawn(name, run) {
         Ok(_) => std::future::pending().await,
         Err(error) => error,
     }

@@ -82,7 +82,8 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 /// this value exports the spans that are queued, in [`FLUSH_WITHIN`] at most.
 #[derive(Debug)]
 pub struct Traces {
-    tracer: Tracer,
+    /// The start of spans, for the workers.
+    pub tracer: Tracer,
     counts: Arc<Counts>,
     stop: Option<oneshot::Sender<()>>,
     ended: Receiver<()>,
@@ -105,7 +106,7 @@ pub fn start(options: Options) -> Result<Traces, Error> {
     let resource = Resource::builder().with_attributes(attributes).build();
     let records_none = options.sampling_rate <= 0.0;
     let (queue, queued) = queue::queue();
-    let counts = queued.counts();
+    let counts = Arc::clone(&queued.counts);
     let ratio = Sampler::TraceIdRatioBased(options.sampling_rate);
     let provider = SdkTracerProvider::builder()
         .with_sampler(Sampler::ParentBased(Box::new(ratio.clone())))
@@ -122,7 +123,6 @@ pub fn start(options: Options) -> Result<Traces, Error> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let ((stop, stopped), (end, ended)) = (oneshot::channel(), sync_channel::<()>(1));
     let run = move || {
-        background::lower_priority();
         runtime.block_on(async {
             let exporter = Exporter::new(options, connector, &resource);
             queued
@@ -132,9 +132,7 @@ pub fn start(options: Options) -> Result<Traces, Error> {
         runtime.shutdown_background();
         drop(end);
     };
-    std::thread::Builder::new()
-        .name("weir-traces".to_owned())
-        .spawn(run)?;
+    background::spawn("weir-traces", run)?;
     Ok(Traces {
         tracer: Tracer {
             sdk,
@@ -148,12 +146,6 @@ pub fn start(options: Options) -> Result<Traces, Error> {
 }
 
 impl Traces {
-    /// What starts the spans of calls.
-    #[must_use]
-    pub fn tracer(&self) -> Tracer {
-        self.tracer.clone()
-    }
-
     /// Reads what happened to finished spans.
     pub fn counts(&self) -> impl Fn() -> Vec<Sample> + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
@@ -192,7 +184,6 @@ pub struct Tracer {
 
 impl Tracer {
     /// The span of a call with these headers, if it is recorded.
-    #[must_use]
     pub fn call(&self, name: &'static str, headers: &HeaderMap) -> TraceSpan {
         let context = match parent(headers) {
             Parent::Unsampled => return TraceSpan::default(),
@@ -244,7 +235,6 @@ impl TraceSpan {
 
     /// Whether there is anything to record.
     #[inline]
-    #[must_use]
     pub fn is_recorded(&self) -> bool {
         self.0.is_some()
     }

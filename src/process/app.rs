@@ -138,7 +138,7 @@ async fn run(
     let listeners = Listeners::open(&settings)?;
     let grpc_health = GrpcHealth::new();
     let new_rls = shared.new_rls(rls::Options {
-        tracer: traces.map(Traces::tracer),
+        tracer: traces.map(|traces| traces.tracer.clone()),
         ..settings.rls.clone()
     });
     let budget = Budget::new(settings.memory.0.unfinished);
@@ -163,7 +163,9 @@ async fn run(
         tokio::spawn(http::serve(at, pages, stopping.clone()));
     }
     if let Some(at) = debug {
-        let pages = shared.debug_pages(&settings, ip_of(&at), limiter);
+        let address = at.local_addr();
+        let ip = address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
+        let pages = shared.debug_pages(&settings, ip, limiter);
         tokio::spawn(http::serve(at, pages, stopping.clone()));
     }
     shared.start_background(limits, conditions);
@@ -248,12 +250,12 @@ impl Shared {
         settings: &Settings,
         logs: &telemetry::Logs,
         traces: Option<&Traces>,
-    ) -> Result<(Self, limits::Source), StartError> {
+    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StartError> {
         let started_at = admin::status::now();
         let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
         let live = Arc::new(Live::new(Arc::clone(&metrics)));
         let subjects = Subjects::new(settings.workers + 1);
-        let limits = limits::Source::load(settings, &live, &metrics)?;
+        let limits = limits::load(settings, &live, &metrics)?;
         let stores = Stores::new(settings, &metrics);
         let overrides = overrides(settings, &live, &stores, &metrics);
         let dropped = logs.dropped();
@@ -285,12 +287,16 @@ impl Shared {
     }
 
     /// Starts what goes on beside the listeners.
-    fn start_background(&self, limits: limits::Source, conditions: Conditions) {
+    fn start_background(
+        &self,
+        limits: impl Future<Output = ()> + Send + 'static,
+        conditions: Conditions,
+    ) {
         let metrics = &self.metrics;
         tokio::spawn(Arc::clone(&self.history).follow(Arc::clone(metrics)));
         tokio::spawn(reload_on_signal(Arc::clone(&self.live)));
         tokio::spawn(server::log_resets(Arc::clone(metrics)));
-        tokio::spawn(limits.follow(Arc::clone(&self.live), Arc::clone(metrics)));
+        tokio::spawn(limits);
         tokio::spawn(log_outages(
             self.stores.clone(),
             Arc::clone(metrics),
@@ -399,13 +405,6 @@ fn entrance(
     )?))
 }
 
-/// The address of a listener; if it is unknown, one that is not loopback.
-fn ip_of(listener: &TcpListener) -> IpAddr {
-    listener
-        .local_addr()
-        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
-}
-
 /// The overrides of operators, with their metrics.
 fn overrides(
     settings: &Settings,
@@ -437,10 +436,8 @@ fn conditions(settings: &Settings, live: &Arc<Live>, stores: &Stores) -> Conditi
 
 /// The options of the gRPC listener, with no more connections than there are file descriptors for.
 fn connections(options: server::Options) -> server::Options {
-    let allowed = connections_after_raise();
-    let max_connections = options
-        .max_connections
-        .min(usize::try_from(allowed).unwrap_or(usize::MAX));
+    let allowed = connections_after_raise() as usize;
+    let max_connections = options.max_connections.min(allowed);
     if max_connections < options.max_connections {
         tracing::warn!(
             max_connections,

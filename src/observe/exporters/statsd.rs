@@ -86,16 +86,9 @@ impl Exporter {
     /// The operating system gives no thread.
     pub fn start(metrics: Arc<Metrics>, options: Options) -> io::Result<Self> {
         let (stop, stopping) = sync_channel(1);
-        let run = move || {
-            background::lower_priority();
-            Sender::new(metrics, options).run(&stopping);
-        };
-        Ok(Self {
-            stop,
-            thread: std::thread::Builder::new()
-                .name("weir-statsd".to_owned())
-                .spawn(run)?,
-        })
+        let run = move || Sender::new(metrics, options).run(&stopping);
+        let thread = background::spawn("weir-statsd", run)?;
+        Ok(Self { stop, thread })
     }
 
     /// Sends what has been counted since the last flush, and ends. Blocks until it is sent, or the

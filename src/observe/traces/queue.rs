@@ -50,7 +50,7 @@ pub(super) struct Queue {
 pub(super) struct Queued {
     spans: mpsc::Receiver<SpanData>,
     half_full: Arc<Notify>,
-    counts: Arc<Counts>,
+    pub(super) counts: Arc<Counts>,
 }
 
 pub(super) fn queue() -> (Queue, Queued) {
@@ -89,10 +89,6 @@ impl SpanProcessor for Queue {
 }
 
 impl Queued {
-    pub(super) fn counts(&self) -> Arc<Counts> {
-        Arc::clone(&self.counts)
-    }
-
     /// Exports spans until `stop` is sent or dropped, and then what is queued. `export` returns how
     /// many spans of a batch the collector refused.
     pub(super) async fn export<E: std::fmt::Display>(

@@ -98,37 +98,27 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
         CircuitState::Ramp { .. } => 2.0,
     };
     let (status, report) = (&server.status, &server.status.report);
-    let whole = |value: Option<u64>| value.map(|value| value as f64);
-    let clock_ahead = status.clock_ahead_micros;
-    let mut add = |family: &'static Family, value: Option<f64>| {
-        samples.extend(value.map(|value| family.sample(&[redis, address], value)));
-    };
-    add(&families::REDIS_BREAKER_STATE, Some(state));
-    add(&families::REDIS_UP, whole(Some(status.is_up.into())));
-    add(
-        &families::REDIS_ROUND_TRIP,
-        status.round_trip.map(|time| time.as_secs_f64()),
+    let (round_trip, clock_ahead) = (status.round_trip, status.clock_ahead_micros);
+    let labels = &[redis, address];
+    samples.push(families::REDIS_BREAKER_STATE.sample(labels, state));
+    samples.extend(
+        round_trip.map(|time| families::REDIS_ROUND_TRIP.sample(labels, time.as_secs_f64())),
     );
-    add(
-        &families::REDIS_CLOCK_OFFSET,
-        clock_ahead.map(|micros| micros as f64 / 1e6),
+    samples.extend(
+        clock_ahead.map(|micros| families::REDIS_CLOCK_OFFSET.sample(labels, micros as f64 / 1e6)),
     );
-    add(&families::REDIS_KEYS, whole(report.keys));
-    add(
-        &families::REDIS_USED_MEMORY,
-        whole(report.used_memory_bytes),
-    );
-    add(&families::REDIS_MAX_MEMORY, whole(report.max_memory_bytes));
-    add(&families::REDIS_EVICTED_KEYS, whole(report.evicted_keys));
-    add(
-        &families::REDIS_BATCHES,
-        whole(Some(server.round_trips.batches())),
-    );
-    add(
-        &families::REDIS_BATCHED_REQUESTS,
-        whole(Some(server.requests)),
-    );
-    add(&families::REDIS_ABANDONED, whole(Some(server.abandoned)));
+    let known = [
+        (&families::REDIS_UP, Some(status.is_up.into())),
+        (&families::REDIS_KEYS, report.keys),
+        (&families::REDIS_USED_MEMORY, report.used_memory_bytes),
+        (&families::REDIS_MAX_MEMORY, report.max_memory_bytes),
+        (&families::REDIS_EVICTED_KEYS, report.evicted_keys),
+        (&families::REDIS_BATCHES, Some(server.round_trips.batches())),
+        (&families::REDIS_BATCHED_REQUESTS, Some(server.requests)),
+        (&families::REDIS_ABANDONED, Some(server.abandoned)),
+    ];
+    let known = known.into_iter();
+    samples.extend(known.filter_map(|(family, count)| Some(family.count(labels, count?))));
     let RoundTripCounts { buckets, sum } = &server.round_trips;
     let observations = Observations {
         bounds: ROUND_TRIP_BOUNDS.as_slice().into(),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::redis::{self as redis_metrics, DeploymentName};
@@ -147,15 +148,12 @@ impl Stores {
     /// never ends. With Redis, the memory store holds the counters of `on_store_failure: local`.
     pub(super) async fn maintain(self) {
         let writers = self.usage_writers();
-        let usage = futures_util::future::join_all(writers.iter().map(UsageClient::run));
+        let usage = join_all(writers.iter().map(UsageClient::run));
         match self.store {
             SharedStore::Memory(memory) => sweep(&memory).await,
             SharedStore::Redis { main, per_second } => {
-                let per_second = async {
-                    if let Some(deployment) = per_second {
-                        redis::supervise(deployment).await;
-                    }
-                };
+                let deployments = [main].into_iter().chain(per_second);
+                let deployments = join_all(deployments.map(redis::supervise));
                 let replicas = async {
                     if let Source::Dns(name) = self.replicas {
                         replicas::follow(
@@ -166,13 +164,7 @@ impl Stores {
                         .await;
                     }
                 };
-                tokio::join!(
-                    sweep(self.outage.local()),
-                    redis::supervise(main),
-                    per_second,
-                    replicas,
-                    usage
-                );
+                tokio::join!(sweep(self.outage.local()), deployments, replicas, usage);
             }
         }
     }

@@ -127,7 +127,7 @@ async fn a_call_that_is_not_traced_costs_no_allocation() {
     };
     let traces = crate::observe::traces::start(options).expect("a thread");
     let mut service = service("");
-    service.options.tracer = Some(traces.tracer());
+    service.options.tracer = Some(traces.tracer.clone());
     let cost = |flags: &str| {
         let traceparent = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
         let mut call = tonic::Request::new(EncodedRequest {

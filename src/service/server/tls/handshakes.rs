@@ -109,13 +109,8 @@ impl Handshakes {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (queue, incoming) = mpsc::channel(MAX_WAITING);
             let shared = Arc::clone(&shared);
-            let run = move || {
-                background::lower_priority();
-                runtime.block_on(serve(incoming, shared));
-            };
-            std::thread::Builder::new()
-                .name(format!("weir-tls-{index}"))
-                .spawn(run)?;
+            let run = move || runtime.block_on(serve(incoming, shared));
+            background::spawn(format!("weir-tls-{index}"), run)?;
             queues.push(queue);
         }
         Ok(Self {
@@ -203,12 +198,12 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
 }
 
 fn hand_over(stream: Stream, session: Session, open: OpenConnection, shared: &Shared) {
-    let connection = |stream| NewConnection {
-        stream,
-        tls: Some(session),
-        open,
-    };
-    if !detach(stream).is_ok_and(|stream| shared.workers.assign(connection(stream))) {
+    let is_assigned = detach(stream).is_ok_and(|stream| {
+        let tls = Some(session);
+        let connection = NewConnection { stream, tls, open };
+        shared.workers.assign(connection)
+    });
+    if !is_assigned {
         shared.metrics.connection_refused();
     }
 }
