@@ -134,22 +134,15 @@ pub enum Entrance {
     Tls(Handshakes),
 }
 
-impl From<Arc<Workers>> for Entrance {
-    fn from(workers: Arc<Workers>) -> Self {
-        Self::Plaintext(workers)
-    }
-}
-
 /// Accepts until `stop` becomes true, and hands each connection to the next worker in turn, with
 /// TLS after its handshake.
 pub async fn accept(
-    listener: impl Into<Listener>,
-    entrance: impl Into<Entrance>,
+    listener: Listener,
+    entrance: Entrance,
     options: Options,
     metrics: Arc<Metrics>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let (listener, entrance) = (listener.into(), entrance.into());
     let connections = OpenConnections::new(options.max_connections);
     let gauge = Arc::clone(&connections);
     metrics.register(Box::new(move || {
@@ -169,20 +162,17 @@ pub async fn accept(
         };
         match accepted {
             Ok(stream) => {
-                let opened = connections.open();
-                // One connection is closed, this one or another.
-                let is_one_closed = opened
-                    .as_ref()
-                    .is_none_or(|(_, has_ended_another)| *has_ended_another);
-                let is_admitted = opened.is_none_or(|(open, _)| {
+                let is_one_closed = connections.open().is_none_or(|(open, has_ended_another)| {
                     let tls = None;
                     let connection = NewConnection { stream, tls, open };
-                    match &entrance {
+                    let is_admitted = match &entrance {
                         Entrance::Plaintext(workers) => workers.assign(connection),
                         Entrance::Tls(handshakes) => handshakes.begin(connection),
-                    }
+                    };
+                    has_ended_another || !is_admitted
                 });
-                if is_one_closed || !is_admitted {
+                // This one or another.
+                if is_one_closed {
                     metrics.connection_refused();
                 }
             }

@@ -71,7 +71,6 @@ impl Budget {
     /// Half of these bytes is for large messages, of which at least one always fits, and half for
     /// all else. Five seconds for a message: hundreds of times Envoy's default timeout. Ten for an
     /// answer, as for a ping.
-    #[must_use]
     pub fn new(bytes: u64) -> Self {
         let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
         Self {
@@ -151,14 +150,9 @@ impl Message {
     }
 
     /// The length that the message's prefix announces, with the prefix; as soon as that has
-    /// arrived.
+    /// arrived and is copied.
     fn announced(&self) -> Option<usize> {
-        let arrived = if self.rest.is_empty() {
-            &self.first[..]
-        } else {
-            &self.rest[..]
-        };
-        let [_, length @ ..] = arrived.first_chunk::<PREFIX_BYTES>()?;
+        let [_, length @ ..] = self.rest.first_chunk::<PREFIX_BYTES>()?;
         Some(PREFIX_BYTES + u32::from_be_bytes(*length) as usize)
     }
 }

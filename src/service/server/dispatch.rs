@@ -44,7 +44,6 @@ pub struct Services<T> {
 
 impl<T: RateLimitService> Services<T> {
     /// Rate limits by `limits`, health and reflection. All workers of a process share one `budget`.
-    #[must_use]
     pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {
         let health = HealthServer::new(HealthService::from_health_reporter(health));
         let describe = || {
@@ -111,14 +110,11 @@ impl<T: RateLimitService> Services<T> {
             body::read(stream, message, &self.budget, max_bytes).await?;
             gzip::decompress(encoding, message, &self.budget, max_bytes).await
         };
-        let read = read.await;
-        if read
-            .as_ref()
-            .is_err_and(|status| status.code() == Code::ResourceExhausted)
-        {
-            self.metrics.calls_refused(1);
-        }
-        read
+        read.await.inspect_err(|status| {
+            if status.code() == Code::ResourceExhausted {
+                self.metrics.calls_refused(1);
+            }
+        })
     }
 
     /// The request with its whole message, decompressed.

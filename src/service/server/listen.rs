@@ -30,12 +30,6 @@ pub enum TcpAddress {
     One(SocketAddr),
 }
 
-impl From<SocketAddr> for TcpAddress {
-    fn from(address: SocketAddr) -> Self {
-        Self::One(address)
-    }
-}
-
 impl fmt::Display for TcpAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -72,8 +66,8 @@ impl fmt::Display for Address {
 ///
 /// # Errors
 /// The operating system's, for example when the port is in use.
-pub fn listen(address: impl Into<TcpAddress>) -> io::Result<TcpListener> {
-    match address.into() {
+pub fn listen(address: TcpAddress) -> io::Result<TcpListener> {
+    match address {
         TcpAddress::One(address) => listen_on(address),
         TcpAddress::All(port) => match listen_on((Ipv6Addr::UNSPECIFIED, port).into()) {
             Err(error) if has_no_ipv6(&error) => listen_on((Ipv4Addr::UNSPECIFIED, port).into()),
@@ -112,12 +106,6 @@ pub enum Listener {
     Tcp(TcpListener),
     /// On a unix socket.
     Unix(UnixSocket),
-}
-
-impl From<TcpListener> for Listener {
-    fn from(listener: TcpListener) -> Self {
-        Self::Tcp(listener)
-    }
 }
 
 impl Listener {
@@ -311,7 +299,7 @@ mod tests {
             listen(TcpAddress::All(port)).expect_err("in use").kind(),
             io::ErrorKind::AddrInUse
         );
-        let only_v4 = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("opened");
+        let only_v4 = listen(TcpAddress::One((Ipv4Addr::LOCALHOST, 0).into())).expect("opened");
         assert!(only_v4.local_addr().expect("an address").is_ipv4());
     }
 

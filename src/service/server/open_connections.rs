@@ -90,14 +90,8 @@ impl OpenConnections {
             must_end: Arc::default(),
         });
         by_last_call.insert((now, id), Arc::clone(&activity));
-        Some((
-            OpenConnection {
-                all: Arc::clone(self),
-                id,
-                activity,
-            },
-            is_full,
-        ))
+        let all = Arc::clone(self);
+        Some((OpenConnection { all, id, activity }, is_full))
     }
 
     /// Asks the connection to end that was idle for longest; false if none was for a second. What

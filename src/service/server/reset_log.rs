@@ -1,7 +1,6 @@
 //! One line a minute at most about the calls and connections that HTTP/2 ended: how many, by
 //! reason.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,15 +16,8 @@ const POLL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct Log {
     lines: Throttle,
-    calls: Vec<Ended>,
-    connections: Vec<Ended>,
-}
-
-/// A line of the log: how many ended since the line before, by reason.
-#[derive(Debug, PartialEq, Eq)]
-struct Line {
-    calls: String,
-    connections: String,
+    /// Calls and connections.
+    ended: [Vec<Ended>; 2],
 }
 
 /// Writes the lines. Endless.
@@ -34,11 +26,8 @@ pub async fn log(metrics: Arc<Metrics>) {
     loop {
         sleep(POLL).await;
         let http2 = metrics.http2();
-        if let Some(Line { calls, connections }) = log.observe(
-            Instant::now(),
-            http2.streams().collect(),
-            http2.connections().collect(),
-        ) {
+        let ended = [http2.streams().collect(), http2.connections().collect()];
+        if let Some([calls, connections]) = log.observe(Instant::now(), ended) {
             tracing::warn!(
                 calls,
                 connections,
@@ -50,43 +39,33 @@ pub async fn log(metrics: Arc<Metrics>) {
 }
 
 impl Log {
-    /// The line to write now.
-    fn observe(
-        &mut self,
-        now: Instant,
-        calls: Vec<Ended>,
-        connections: Vec<Ended>,
-    ) -> Option<Line> {
+    /// How many calls and connections ended since the line before, by reason; `None`: no line is
+    /// written now.
+    fn observe(&mut self, now: Instant, ended: [Vec<Ended>; 2]) -> Option<[String; 2]> {
         if !self.lines.is_due(now) {
             return None;
         }
-        let line = Line {
-            calls: growth(&self.calls, &calls),
-            connections: growth(&self.connections, &connections),
-        };
-        if line.calls.is_empty() && line.connections.is_empty() {
+        let grown = [0, 1].map(|kind| growth(&self.ended[kind], &ended[kind]));
+        if grown.iter().all(String::is_empty) {
             return None;
         }
         self.lines.admit(now);
-        (self.calls, self.connections) = (calls, connections);
-        Some(line)
+        self.ended = ended;
+        Some(grown)
     }
 }
 
 /// What was added to each reason's count, with the reason.
 fn growth(before: &[Ended], now: &[Ended]) -> String {
-    let mut text = String::new();
-    for ended in now {
-        let before = before
-            .iter()
-            .find(|before| before.reason == ended.reason)
-            .map_or(0, |before| before.count);
-        if ended.count > before {
-            let comma = if text.is_empty() { "" } else { ", " };
-            let _ = write!(text, "{comma}{} {}", ended.reason, ended.count - before);
-        }
-    }
-    text
+    let grown = now.iter().filter_map(|ended| {
+        let mut before = before.iter();
+        let before = before.find(|before| before.reason == ended.reason);
+        let more = ended
+            .count
+            .saturating_sub(before.map_or(0, |before| before.count));
+        (more > 0).then(|| format!("{} {more}", ended.reason))
+    });
+    grown.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -98,11 +77,8 @@ mod tests {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "what observe returns")]
-    fn line(calls: &str, connections: &str) -> Option<Line> {
-        Some(Line {
-            calls: calls.to_owned(),
-            connections: connections.to_owned(),
-        })
+    fn line(calls: &str, connections: &str) -> Option<[String; 2]> {
+        Some([calls, connections].map(str::to_owned))
     }
 
     #[test]
@@ -110,11 +86,8 @@ mod tests {
         let (mut log, start) = (Log::default(), Instant::now());
         let mut at = |secs, calls: [u64; 2], connections: u64| {
             let calls = ended([("protocol_error", calls[0]), ("refused_stream", calls[1])]);
-            log.observe(
-                start + Duration::from_secs(secs),
-                calls,
-                ended([("no_pong", connections)]),
-            )
+            let connections = ended([("no_pong", connections)]);
+            log.observe(start + Duration::from_secs(secs), [calls, connections])
         };
         assert_eq!(at(0, [0, 0], 0), None, "nothing has ended");
         assert_eq!(

@@ -28,8 +28,8 @@ use weir::observe::metrics::Metrics;
 use weir::service::rls::respond::Framed;
 use weir::service::rls::{EncodedRequest, RateLimitService};
 use weir::service::server::{
-    self, Budget, Certificates, Entrance, GrpcHealth, Handshakes, Options, Services, TlsOptions,
-    Workers,
+    self, Budget, Certificates, Entrance, GrpcHealth, Handshakes, Listener, Options, Services,
+    TcpAddress, TlsOptions, Workers,
 };
 
 use crate::support::certificates::{Authority, Files};
@@ -113,7 +113,8 @@ impl Server {
     }
 
     fn start_in(options: Options, budget: Budget, tls: Option<(Authority, Files)>) -> Self {
-        let listener = server::listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a listener");
+        let listener =
+            server::listen(TcpAddress::One(([127, 0, 0, 1], 0).into())).expect("a listener");
         let address = listener.local_addr().expect("an address");
         let metrics = Metrics::new(1, 0.8);
         let shared = Arc::clone(&metrics);
@@ -153,7 +154,7 @@ impl Server {
             }
         };
         tokio::spawn(server::accept(
-            listener,
+            Listener::Tcp(listener),
             entrance,
             options,
             Arc::clone(&metrics),

@@ -18,7 +18,9 @@ use tokio::time::timeout;
 use weir::core::proto::RateLimitResponse;
 use weir::observe::metrics::Metrics;
 use weir::service::rls::RateLimitServiceServer;
-use weir::service::server::{self, Budget, Entrance, GrpcHealth, Services, Workers};
+use weir::service::server::{
+    self, Budget, Entrance, GrpcHealth, Listener, Services, TcpAddress, Workers,
+};
 
 use super::Options;
 use super::frames::{METHOD, begin, connect_to, framed, head};
@@ -273,7 +275,7 @@ fn heads() -> Vec<Case> {
 
 /// The address of the listener, with the sender whose drop stops it.
 fn listener() -> (SocketAddr, watch::Sender<bool>) {
-    let listener = server::listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a listener");
+    let listener = server::listen(TcpAddress::One(([127, 0, 0, 1], 0).into())).expect("a listener");
     let address = listener.local_addr().expect("an address");
     let metrics = Metrics::new(1, 0.8);
     let shared = Arc::clone(&metrics);
@@ -290,7 +292,7 @@ fn listener() -> (SocketAddr, watch::Sender<bool>) {
     let entrance = Entrance::Plaintext(Arc::new(workers));
     let (stop, stopping) = watch::channel(false);
     tokio::spawn(server::accept(
-        listener,
+        Listener::Tcp(listener),
         entrance,
         Options::default(),
         metrics,
