@@ -57,14 +57,13 @@ impl Pages {
     /// request path of gRPC.
     ///
     /// JSON requests count as `unfinished` until they are answered.
-    pub fn new<D, F>(
+    pub fn new<F>(
         metrics: Arc<Metrics>,
         health: Health,
         unfinished: Unfinished,
-        decide: D,
+        decide: impl Fn(Bytes) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        D: Fn(Bytes) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Bytes, Status>> + Send + 'static,
     {
         let scraped = Arc::clone(&metrics);

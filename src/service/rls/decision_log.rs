@@ -48,15 +48,12 @@ impl DecisionFilter {
     pub fn try_new(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',').map(str::trim);
         let domain = parts.next().unwrap_or_default();
-        let entry = |part: &str| match part.split_once('=') {
-            Some((key, value)) => Selected {
-                key: key.as_bytes().into(),
-                value: Some(value.as_bytes().into()),
-            },
-            None => Selected {
-                key: part.as_bytes().into(),
-                value: None,
-            },
+        let entry = |part: &str| {
+            let (key, value) = part.split_once('=').unzip();
+            Selected {
+                key: key.unwrap_or(part).as_bytes().into(),
+                value: value.map(|value: &str| value.as_bytes().into()),
+            }
         };
         let entries: Vec<_> = parts.map(entry).collect();
         if domain.is_empty() || entries.iter().any(|entry| entry.key.is_empty()) {
@@ -77,7 +74,6 @@ impl DecisionFilter {
     }
 
     /// Whether lines of decisions are written at the level of the log.
-    #[must_use]
     pub fn is_logged() -> bool {
         tracing::enabled!(tracing::Level::DEBUG)
     }

@@ -41,14 +41,12 @@ pub enum LoggedValues {
 
 impl LoggedValues {
     /// Digests with this secret: equal in all processes that have it.
-    #[must_use]
     pub fn hashed_with(secret: &[u8]) -> Self {
         Self::Hashed(Arc::new(hmac::Key::new(HMAC_SHA256, secret)))
     }
 
     /// Digests with a random secret: equal in this process until it ends. `None`: the operating
     /// system gives no random numbers.
-    #[must_use]
     pub fn hashed() -> Option<Self> {
         hmac::Key::generate(HMAC_SHA256, &SystemRandom::new())
             .ok()
@@ -99,17 +97,14 @@ pub(super) fn shown(entries: &[Entry<'_>], values: &LoggedValues) -> String {
         let (equals, value) = values
             .shown(entry.value)
             .map_or(("", Cow::default()), |value| ("=", value));
-        // Writing to a string does not fail.
         let key = cut(entry.key);
         let is_plain = !key.is_empty()
             && key
                 .chars()
                 .all(|char| char.is_alphanumeric() || "_-.:/@".contains(char));
-        let _ = if is_plain {
-            write!(text, "{comma}{key}{equals}{value}")
-        } else {
-            write!(text, "{comma}{key:?}{equals}{value}")
-        };
+        let key = if is_plain { key } else { format!("{key:?}") };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}{key}{equals}{value}");
     }
     if let Some(more @ 1..) = entries.len().checked_sub(MAX_ENTRIES) {
         let _ = write!(text, " and {more} more");

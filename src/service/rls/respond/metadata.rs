@@ -91,16 +91,15 @@ fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
 /// request's own has no name, and the keys of the descriptor are its path.
 fn refusal(ask: &Ask<'_>, index: usize, outcome: &Outcome<'_>) -> Json {
     let mut refusal = json!({"descriptor": index});
+    let cut = |path: Vec<u8>| text(&path[..path.len().min(MAX_PATH_BYTES)]);
     let own = ask.descriptors().nth(index);
     if let Some((_, entries)) = own.filter(|(descriptor, _)| descriptor.limit.is_some()) {
         let keys = entries.iter().map(|entry| entry.key);
         let path = iter::once(ask.domain).chain(keys).collect::<Vec<_>>();
-        let path = path.join(&b'.');
-        refusal["limit"] = text(&path[..path.len().min(MAX_PATH_BYTES)]);
+        refusal["limit"] = cut(path.join(&b'.'));
     }
     if let Some(in_force) = outcome.limit {
-        let path = in_force.limit.path().into_bytes();
-        refusal["limit"] = text(&path[..path.len().min(MAX_PATH_BYTES)]);
+        refusal["limit"] = cut(in_force.limit.path().into_bytes());
         if let Some(plan) = &in_force.limit.plan {
             refusal["plan"] = text(plan.as_bytes());
         }
