@@ -66,7 +66,6 @@ impl From<SocketAddr> for Address {
 
 impl Address {
     /// The server of a URI, which has this port unless it names one; `None` without a host.
-    #[must_use]
     pub fn of(uri: &Uri, port: u16) -> Option<Self> {
         let host = uri.host()?.trim_matches(['[', ']']);
         Some(Self::Tcp {
@@ -126,7 +125,6 @@ pub enum DialError {
 
 impl DialError {
     /// What happened, with what to change.
-    #[must_use]
     pub fn explain(&self, peer: &Peer) -> String {
         let address = peer.address;
         match self {
@@ -314,7 +312,6 @@ impl Service<Uri> for Connector {
 }
 
 /// An error and its causes as one text.
-#[must_use]
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -19,7 +19,6 @@ impl Default for Throttle {
 
 impl Throttle {
     /// One line in each interval.
-    #[must_use]
     pub const fn new(interval: Duration) -> Self {
         Self {
             interval,
@@ -29,7 +28,6 @@ impl Throttle {
     }
 
     /// Whether a line may be written now.
-    #[must_use]
     pub fn is_due(&self, now: impl Into<Instant>) -> bool {
         let now = now.into();
         self.last

@@ -64,7 +64,6 @@ pub struct Rls {
 
 impl Rls {
     /// A service for `core`. `limiter` must be made in the runtime that runs the service.
-    #[must_use]
     pub fn new(
         live: Arc<Live>,
         limiter: Limiter,

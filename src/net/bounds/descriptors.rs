@@ -8,7 +8,6 @@ pub(crate) const RESERVED: u64 = 1_024;
 
 /// Raises the process's soft limit to the hard one, and returns how many connections of clients fit
 /// in it.
-#[must_use]
 pub fn connections_after_raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // More than a million is of no use, and some systems refuse what they say is unlimited.

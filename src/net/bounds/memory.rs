@@ -43,7 +43,6 @@ impl Shares {
     /// The shares of a limit: an eighth is for the process itself, and of the rest two sevenths
     /// each for connections, unfinished things and the store, and one for resources. The store gets
     /// what is above the others' ceilings.
-    #[must_use]
     pub fn of(limit: u64) -> Self {
         let process = (limit / 8).max(Self::PROCESS).min(limit / 2);
         let rest = limit - process;
@@ -66,7 +65,6 @@ pub const DEFAULT_LIMIT: u64 = 512 * MIB;
 
 /// The limit of the control groups that this process is in (`cgroup`), or the memory of the
 /// `machine`, whichever is smaller, and where it comes from; the `default` where neither is known.
-#[must_use]
 pub fn limit_of_this_process() -> (u64, &'static str) {
     limit_below(Path::new("/"))
 }

@@ -35,7 +35,7 @@ pub enum Cut {
     Oldest,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Ledger {
     max_bytes: usize,
     bytes: usize,
@@ -52,13 +52,10 @@ struct Entry {
 
 impl Unfinished {
     /// A budget of so many bytes.
-    #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self(Arc::new(Mutex::new(Ledger {
             max_bytes,
-            bytes: 0,
-            next_id: 0,
-            charges: BTreeMap::new(),
+            ..Ledger::default()
         })))
     }
 
@@ -69,13 +66,11 @@ impl Unfinished {
         let mut ledger = lock(&self.0);
         let id = ledger.next_id;
         ledger.next_id += 1;
-        ledger.charges.insert(
-            id,
-            Entry {
-                bytes: 0,
-                ended: Arc::clone(&ended),
-            },
-        );
+        let entry = Entry {
+            bytes: 0,
+            ended: Arc::clone(&ended),
+        };
+        ledger.charges.insert(id, entry);
         ledger.add(id, bytes);
         drop(ledger);
         Charge {

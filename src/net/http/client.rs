@@ -37,7 +37,6 @@ pub enum CallError {
 
 impl HttpClient {
     /// A client of the server to which `connector` connects.
-    #[must_use]
     pub fn new(connector: Connector, max_body_bytes: usize) -> Self {
         Self {
             client: Client::builder(TokioExecutor::new()).build(connector),

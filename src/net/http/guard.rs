@@ -35,7 +35,6 @@ impl Guard {
     pub const ANY_NAME: Self = Self { is_loopback: false };
 
     /// Of a listener at this address.
-    #[must_use]
     pub const fn new(listener: IpAddr) -> Self {
         Self {
             is_loopback: listener.is_loopback(),

@@ -33,7 +33,6 @@ pub struct Hint {
 }
 
 /// Why a connection failed, if it failed in TLS.
-#[must_use]
 pub fn hint(error: &io::Error, peer: &Peer) -> Option<Hint> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     let Peer {
@@ -110,7 +109,6 @@ fn certificate_hint(error: &CertificateError, peer: &Peer) -> String {
 
 /// Whether an alert of the other side (RFC 8446, section 6.2) is about the certificate that it
 /// received, or the one that it missed.
-#[must_use]
 pub const fn is_about_certificates(alert: AlertDescription) -> bool {
     use AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,

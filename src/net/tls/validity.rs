@@ -12,7 +12,6 @@ use tokio_rustls::rustls::{CertificateError, Error, RootCertStore};
 ///
 /// webpki parses certificates but does not give their times. It does in its error about an expired
 /// certificate, and all are at the end of time.
-#[must_use]
 pub fn expiry(chain: &[CertificateDer<'_>]) -> Option<u64> {
     let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     let of_one = |certificate: &CertificateDer<'_>| {

@@ -51,7 +51,6 @@ pub struct UntrustedAuthority;
 
 impl SubjectName {
     /// The name that a setting gives. `None`: it is neither a URI nor a DNS name nor an IP address.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.contains("://") {
             return Some(Self::Uri(text.to_owned()));

@@ -42,7 +42,6 @@ pub struct Pages {
 
 impl Pages {
     /// The page of all metrics.
-    #[must_use]
     pub fn new(metrics: Arc<Metrics>, options: Options) -> Self {
         let path = options.path.clone();
         let scraped = Arc::clone(&metrics);
@@ -75,7 +74,6 @@ impl Site for Pages {
 }
 
 /// All metrics in Prometheus's text format.
-#[must_use]
 pub fn encode(metrics: &Metrics, options: &Options) -> String {
     let mut exposition = Exposition::with_extra_labels(options.labels.clone());
     let samples = metrics.samples();

@@ -66,7 +66,6 @@ impl Written {
 
 impl RefusalLog {
     /// At most so many lines of one limit in a second, which show values like this.
-    #[must_use]
     pub fn new(lines: u32, values: LoggedValues) -> Self {
         Self {
             lines,
@@ -77,7 +76,6 @@ impl RefusalLog {
     }
 
     /// Whether its lines are written at the level of the log.
-    #[must_use]
     pub fn is_logged() -> bool {
         tracing::enabled!(tracing::Level::INFO)
     }

@@ -14,7 +14,6 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Source: "gRPC over HTTP2", Requests: `Timeout → "grpc-timeout" TimeoutValue TimeoutUnit`, where
 /// the value has at most eight digits and the units are H (hour), M (minute), S (second), m
 /// (millisecond), u (microsecond) and n (nanosecond).
-#[must_use]
 pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
