@@ -105,7 +105,6 @@ enum Command {
 const USAGE_ERROR: u8 = 2;
 
 /// Runs the command in `arguments`, whose first one is the name of the program.
-#[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut command = settings::without_empty_variables(Cli::command());
     let arguments = arguments::with_default_command(&command, arguments);

@@ -93,7 +93,6 @@ pub struct Limiter {
 impl Limiter {
     /// A limiter in front of `store`. All workers share the denial cache (`None` where the store is
     /// as cheap to ask) and the failure policies.
-    #[must_use]
     pub fn new(
         denial_cache: Option<DenialCache>,
         store: Store,
@@ -278,7 +277,6 @@ impl Limiter {
     }
 
     /// The hits that this process has drawn ahead for a check and still holds.
-    #[must_use]
     pub fn held(&self, checks: &Checks, index: CheckIndex) -> u64 {
         let leases = self.leases.as_ref();
         leases.map_or(0, |leases| leases.held(checks, index, Instant::now()))

@@ -43,7 +43,6 @@ impl Snapshot {
     /// The overrides in force now. The clock is read only if there are any: they end by the clock
     /// of this machine.
     #[inline]
-    #[must_use]
     pub fn overrides(&self) -> Option<InForce<'_>> {
         self.overrides
             .as_ref()
@@ -76,7 +75,6 @@ pub struct Live {
 
 impl Live {
     /// Without rules.
-    #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self {
             current: ArcSwapOption::empty(),
@@ -99,7 +97,6 @@ impl Live {
     }
 
     /// The rules in force; `None` before the first ones.
-    #[must_use]
     pub fn load(&self) -> Option<Arc<Snapshot>> {
         self.current.load_full()
     }
@@ -148,7 +145,6 @@ impl Live {
     }
 
     /// The overrides in force, also before the first rules.
-    #[must_use]
     pub fn overrides(&self) -> Option<Arc<Overrides>> {
         lock(&self.overrides).clone()
     }
@@ -184,7 +180,6 @@ impl Live {
     }
 
     /// The last configuration, if it was rejected; `None` if it is in force.
-    #[must_use]
     pub fn rejected(&self) -> Option<Arc<RejectedConfig>> {
         lock(&self.rejected).clone()
     }

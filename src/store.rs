@@ -35,7 +35,6 @@ pub struct Budget {
 
 impl Budget {
     /// The store answers before `deadline`, and no shaper holds the request.
-    #[must_use]
     pub const fn until(deadline: Instant) -> Self {
         Self {
             deadline,

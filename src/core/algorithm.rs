@@ -237,7 +237,6 @@ use dispatch;
 
 impl Algorithm {
     /// Which algorithm it is.
-    #[must_use]
     pub const fn kind(&self) -> AlgorithmKind {
         match self {
             Self::FixedWindow(_) => AlgorithmKind::FixedWindow,

@@ -66,13 +66,11 @@ impl<'a> Ask<'a> {
     }
 
     /// The number of descriptors.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.descriptors.len()
     }
 
     /// Whether there are no descriptors.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.descriptors.is_empty()
     }
@@ -88,7 +86,6 @@ impl<'a> Ask<'a> {
     }
 
     /// The entries of the first descriptor.
-    #[must_use]
     pub fn first(&self) -> &[Entry<'a>] {
         self.descriptors()
             .next()
@@ -107,20 +104,17 @@ impl<'a> Ask<'a> {
     }
 
     /// Whether neither the descriptor nor the request names any hits.
-    #[must_use]
     pub const fn names_no_hits(&self, descriptor: &Descriptor) -> bool {
         descriptor.hits_addend.is_none() && self.hits_addend == 0
     }
 
     /// The hits of a descriptor: 0 looks, a negative number gives back. Saturates at the range of
     /// i64.
-    #[must_use]
     pub fn hits(&self, descriptor: &Descriptor) -> i64 {
         self.hits_or(descriptor, 1)
     }
 
     /// The same, with `default_cost` where no hits are named.
-    #[must_use]
     pub fn hits_or(&self, descriptor: &Descriptor, default_cost: u64) -> i64 {
         let of_request = if self.hits_addend == 0 {
             default_cost

@@ -64,7 +64,6 @@ pub enum CircuitState {
 
 impl CircuitState {
     /// Its name, for people and programs.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -167,7 +166,6 @@ impl FailureStreak {
 
 impl Breaker {
     /// A closed breaker: after a start, the first calls show whether the node is healthy.
-    #[must_use]
     pub fn new(options: Options) -> Self {
         let window = CallWindow::new(options.window);
         Self {
@@ -181,7 +179,6 @@ impl Breaker {
 
     /// Whether one more request may go to the node. Each step of the ramp spreads its share evenly
     /// and admits its first request.
-    #[must_use]
     pub fn admits(&mut self, now: Micros) -> bool {
         self.advance(now);
         match &mut self.phase {
@@ -264,7 +261,6 @@ impl Breaker {
 
     /// When the next probe is due; `None` if none is needed. Not meaningful between sending a probe
     /// and reporting its result.
-    #[must_use]
     pub fn next_probe(&self) -> Option<Micros> {
         match self.phase {
             Phase::Open { next_probe, .. } => Some(next_probe),
@@ -319,7 +315,6 @@ impl Breaker {
     }
 
     /// The state as of the last call.
-    #[must_use]
     pub fn state(&self) -> CircuitState {
         match self.phase {
             Phase::Closed => CircuitState::Closed,
@@ -339,7 +334,6 @@ impl Breaker {
     }
 
     /// The transitions so far, for metrics.
-    #[must_use]
     pub fn transitions(&self) -> Transitions {
         self.transitions
     }

@@ -5,7 +5,6 @@
 use ring::digest::{Context, SHA256, digest};
 
 /// SHA-256. Source: FIPS 180-4.
-#[must_use]
 pub fn sha256(text: impl AsRef<[u8]>) -> [u8; 32] {
     bytes(digest(&SHA256, text.as_ref()))
 }
@@ -24,7 +23,6 @@ fn bytes(digest: ring::digest::Digest) -> [u8; 32] {
 }
 
 /// Two lower-case hexadecimal digits for each byte.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let mut digits = Vec::with_capacity(2 * bytes.len());
     push_hex(&mut digits, bytes);

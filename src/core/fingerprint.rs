@@ -21,7 +21,6 @@ pub struct Fingerprint(u64, u64);
 
 impl Fingerprint {
     /// The fingerprint of a key.
-    #[must_use]
     pub fn of(key: &[u8]) -> Self {
         Self::written(|hasher| hasher.write(key))
     }
@@ -32,7 +31,6 @@ impl Fingerprint {
     }
 
     /// The fingerprint of something else than a key.
-    #[must_use]
     pub fn of_value(value: &impl Hash) -> Self {
         Self::written(|hasher| value.hash(hasher))
     }
@@ -53,13 +51,11 @@ impl Fingerprint {
     }
 
     /// The lower half.
-    #[must_use]
     pub const fn half(self) -> u64 {
         self.0
     }
 
     /// All bits.
-    #[must_use]
     pub const fn bits(self) -> u128 {
         self.0 as u128 | (self.1 as u128) << u64::BITS
     }

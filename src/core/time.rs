@@ -44,25 +44,21 @@ impl Span {
     pub const MAX: Self = Self(u64::MAX);
 
     /// A span of whole seconds; saturates.
-    #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(MICROS_PER_SECOND))
     }
 
     /// A span of microseconds.
-    #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
     /// The whole span in microseconds.
-    #[must_use]
     pub const fn micros(self) -> u64 {
         self.0
     }
 
     /// Seconds, rounded up, for readers that truncate fractions.
-    #[must_use]
     pub const fn secs_rounded_up(self) -> u64 {
         self.0.div_ceil(MICROS_PER_SECOND)
     }
@@ -91,7 +87,6 @@ impl Add<Span> for Micros {
 
 impl Micros {
     /// The time since `earlier`; zero if `earlier` is later, as after a clock went back.
-    #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -110,7 +105,6 @@ impl Tick {
     pub const COARSEST: Self = Self(12);
 
     /// A tick of 10^`exponent` microseconds, at most the coarsest.
-    #[must_use]
     pub const fn new(exponent: u8) -> Self {
         if exponent < Self::COARSEST.0 {
             Self(exponent)
@@ -125,38 +119,32 @@ impl Tick {
     }
 
     /// The decimal exponent.
-    #[must_use]
     pub const fn exponent(self) -> u8 {
         self.0
     }
 
     /// How many microseconds one tick is.
-    #[must_use]
     pub const fn micros(self) -> u64 {
         10_u64.pow(self.0 as u32)
     }
 
     /// The span of so many ticks; saturates.
-    #[must_use]
     pub const fn span(self, ticks: u64) -> Span {
         Span(ticks.saturating_mul(self.micros()))
     }
 
     /// The whole ticks of a span.
-    #[must_use]
     pub const fn floor(self, span: Span) -> u64 {
         span.0 / self.micros()
     }
 
     /// The ticks of a span, rounded up.
-    #[must_use]
     pub const fn ceil(self, span: Span) -> u64 {
         span.0.div_ceil(self.micros())
     }
 
     /// The factor and the divisor that turn a number of ticks of `other` into ticks of this length;
     /// one of them is 1.
-    #[must_use]
     pub const fn ratio(self, other: Self) -> (u64, u64) {
         (
             10_u64.pow(other.0.saturating_sub(self.0) as u32),
@@ -166,7 +154,6 @@ impl Tick {
 
     /// The tick that an instant is in. It stands still from the year 2255 on, so that sums of ticks
     /// never overflow.
-    #[must_use]
     pub fn at(self, now: Micros) -> u64 {
         (now.0 / self.micros()).min(MAX_SAFE_INTEGER)
     }
@@ -214,7 +201,6 @@ impl Unit {
     ];
 
     /// The unit of that name in any letter case.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMED
             .iter()
@@ -223,7 +209,6 @@ impl Unit {
     }
 
     /// The name in a configuration file.
-    #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMED
             .iter()
@@ -233,7 +218,6 @@ impl Unit {
 
     /// The number of the unit on the wire, where a [`Rate`] says [how many](Rate::on_wire) of it
     /// there are.
-    #[must_use]
     pub const fn number(self) -> i32 {
         match self {
             Self::None => 0,
@@ -248,7 +232,6 @@ impl Unit {
     }
 
     /// The unit of that number on the wire; `None` for 0 (unknown) and numbers of the future.
-    #[must_use]
     pub fn from_number(number: u64) -> Option<Self> {
         Self::NAMED
             .iter()
@@ -257,7 +240,6 @@ impl Unit {
     }
 
     /// How long one unit is, in seconds.
-    #[must_use]
     pub const fn secs(self) -> u64 {
         match self {
             Self::None => 0,
@@ -344,7 +326,6 @@ impl fmt::Display for Rate {
 
 impl Rate {
     /// The window; `None` when it is zero or longer than [`LONGEST_WINDOW`].
-    #[must_use]
     pub fn window(&self) -> Option<Span> {
         let window = Span::from_secs(
             self.unit
@@ -355,7 +336,6 @@ impl Rate {
     }
 
     /// The window as months of the calendar; `None` if its unit is another.
-    #[must_use]
     pub fn calendar_months(&self) -> Option<Period> {
         let is_of_months = matches!(self.unit, Unit::Month | Unit::Quarter);
         NonZeroU32::new(self.on_wire().1)
@@ -364,7 +344,6 @@ impl Rate {
     }
 
     /// The number of its unit on the wire, and how many of that unit the window is.
-    #[must_use]
     pub const fn on_wire(&self) -> (i32, u32) {
         let per_unit = if matches!(self.unit, Unit::Quarter) {
             3

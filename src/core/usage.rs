@@ -56,7 +56,6 @@ pub struct Tracking {
 
 impl Tracking {
     /// Whether both are of the same limit, perhaps with other settings.
-    #[must_use]
     pub fn is_same_limit(&self, other: &Self) -> bool {
         (&self.domain, &self.levels, self.is_trial)
             == (&other.domain, &other.levels, other.is_trial)
@@ -108,7 +107,6 @@ impl Hits {
     }
 
     /// What a check with so many hits adds: nothing for a look.
-    #[must_use]
     pub fn of_check(hits: i64, allowed: bool) -> Self {
         let size = hits.unsigned_abs().min(MOST_IN_TOTAL);
         match hits {
@@ -125,7 +123,6 @@ impl Hits {
     }
 
     /// Whether nothing is to be recorded.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -194,13 +191,11 @@ impl Order {
 
     /// Whether a subject is in the list of this order: in that of refused hits, only those that
     /// have some.
-    #[must_use]
     pub const fn lists(self, summary: &Summary) -> bool {
         !matches!(self, Self::Refused) || summary.refused > 0
     }
 
     /// What subjects are sorted by.
-    #[must_use]
     pub const fn score(self, summary: &Summary) -> u64 {
         match self {
             Self::Total => summary.asked,
@@ -240,7 +235,6 @@ impl Record {
     /// Records hits at `now`. Without a record it begins one; a changed length or number of buckets
     /// begins the ring anew and keeps the totals. While the clock is behind the last hits, hits
     /// count in the bucket of those.
-    #[must_use]
     pub fn step(record: Option<Self>, settings: &Settings, now: Micros, hits: Hits) -> Self {
         let mut record = record.unwrap_or_else(|| Self::new(settings, now));
         record.add(settings, now, hits);
@@ -295,7 +289,6 @@ impl Record {
     }
 
     /// The hits of a bucket; none if it is not in the ring.
-    #[must_use]
     fn bucket(&self, number: u64) -> Hits {
         match self.current.checked_sub(number) {
             Some(0) => self.open,
@@ -311,7 +304,6 @@ impl Record {
     /// How long an idle record is kept: as long as the subject has been known, at least for the
     /// ring and an hour, and at most for the limit's `usage_expiry`. So a flood of values that come
     /// once does not stay for weeks.
-    #[must_use]
     pub fn keep_for(&self, settings: &Settings) -> Span {
         self.last_seen
             .since(self.first_seen)
@@ -321,7 +313,6 @@ impl Record {
     }
 
     /// What the index holds.
-    #[must_use]
     pub const fn summary(&self) -> Summary {
         Summary {
             asked: self.total.asked,
@@ -332,7 +323,6 @@ impl Record {
     }
 
     /// The bytes that the record takes in memory.
-    #[must_use]
     pub const fn bytes(&self) -> usize {
         size_of::<Self>() + self.cells.capacity() * size_of::<Hits>()
     }

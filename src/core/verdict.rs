@@ -37,7 +37,6 @@ pub enum Wait {
 impl Verdict {
     /// The `duration_until_reset` of the response: if refused, the time until a retry is allowed
     /// (until the reset if that is never), else the time until the reset.
-    #[must_use]
     pub fn until_reset(&self) -> Span {
         match self.retry_after {
             Wait::For(span) if !self.allowed => span,
@@ -72,7 +71,6 @@ pub struct Answers {
 
 impl Answers {
     /// The same error for each of `count` checks.
-    #[must_use]
     pub fn failed(count: usize, error: StoreError) -> Self {
         Self {
             now: Micros::default(),
@@ -110,7 +108,6 @@ impl Decision {
     const POLICY_RETRY: Span = Span::from_secs(1);
 
     /// Whether the check is within its limit. A check that fails its request counts as within.
-    #[must_use]
     pub const fn allows(&self) -> bool {
         match self {
             Self::Store(verdict)
@@ -123,7 +120,6 @@ impl Decision {
     }
 
     /// The verdict of the store that counted; `None` if none did.
-    #[must_use]
     pub const fn verdict(&self) -> Option<&Verdict> {
         match self {
             Self::Store(verdict)
@@ -135,7 +131,6 @@ impl Decision {
     }
 
     /// Why the store did not decide.
-    #[must_use]
     pub const fn store_error(&self) -> Option<StoreError> {
         match self {
             Self::Store(_) | Self::Lease(_) | Self::DenialCache(_) => None,
@@ -147,7 +142,6 @@ impl Decision {
     }
 
     /// The failure policy that decided in place of the store, as limit files write it.
-    #[must_use]
     pub const fn policy(&self) -> Option<&'static str> {
         match self {
             Self::Store(_) | Self::Lease(_) | Self::DenialCache(_) => None,
@@ -159,7 +153,6 @@ impl Decision {
     }
 
     /// Why the request fails, if it does.
-    #[must_use]
     pub const fn failure(&self) -> Option<StoreError> {
         match self {
             Self::Fails(error) => Some(*error),
@@ -180,7 +173,6 @@ impl Decision {
     }
 
     /// The `duration_until_reset` of the response; `None` if unknown.
-    #[must_use]
     pub fn until_reset(&self) -> Option<Span> {
         match self {
             Self::PolicyRefuses(_) => Some(Self::POLICY_RETRY),

@@ -104,7 +104,6 @@ impl Api {
     pub const PREFIX: &'static str = "/api/";
 
     /// An API that shows `parts` to those whom their `access` lets in.
-    #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self {
             parts: Arc::new(parts),
@@ -114,7 +113,6 @@ impl Api {
     }
 
     /// The answer to a request that the guard of the listener refused.
-    #[must_use]
     pub fn refused(why: &str) -> Page {
         Failure::forbidden(why).into()
     }

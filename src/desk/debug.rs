@@ -66,7 +66,6 @@ Metrics for Prometheus are at /metrics on the HTTP port.
 
 impl Pages {
     /// The limits in force, the counters, and the admin API with its page.
-    #[must_use]
     pub fn new(guard: Guard, live: Arc<Live>, metrics: Arc<Metrics>, api: Api) -> Self {
         let counted = Arc::clone(&metrics);
         Self {

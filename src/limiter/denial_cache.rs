@@ -100,7 +100,6 @@ pub type CachedRefusals = SmallVec<[Option<Verdict>; 4]>;
 
 impl DenialCache {
     /// An empty cache; `None` if its size is 0.
-    #[must_use]
     pub fn new(options: Options) -> Option<Self> {
         let sets = options.bytes / size_of::<Mutex<Set>>();
         (options.bytes > 0).then(|| Self(Arc::new(Table::new(sets))))
@@ -109,7 +108,6 @@ impl DenialCache {
     /// The refusals that are cached at `now`. Of checks that commit all or none, there are none
     /// unless they are all or refuse the request as a whole. A request that gives hits back is
     /// always decided by the store.
-    #[must_use]
     pub fn refused(&self, checks: &Checks, now: Instant) -> CachedRefusals {
         let nothing = || SmallVec::from_elem(None, checks.len());
         if checks.iter().any(|check| check.hits < 0) {
@@ -178,7 +176,6 @@ impl DenialCache {
 
     /// The number of entries that are valid at `now`, and the look-ups so far. Locks each set in
     /// turn.
-    #[must_use]
     pub fn usage(&self, now: Instant) -> (usize, Lookups) {
         let now = self.0.micros(now);
         let (mut valid, mut lookups) = (0, Lookups::default());

@@ -58,7 +58,6 @@ pub type PartialDecisions = SmallVec<[Result<Decision, StoreError>; 4]>;
 impl FailurePolicies {
     /// Policies without any counters. Replicas behind a name are one until it is resolved, which is
     /// not done here.
-    #[must_use]
     pub fn new(options: &Options) -> Self {
         let replicas = match options.replicas {
             Source::Fixed(replicas) => replicas,
@@ -76,19 +75,16 @@ impl FailurePolicies {
     }
 
     /// The counters of `local`, for sweeping and metrics.
-    #[must_use]
     pub const fn local(&self) -> &Memory {
         &self.local
     }
 
     /// The number of replicas that share each limit.
-    #[must_use]
     pub const fn replicas(&self) -> &ReplicaCount {
         &self.replicas
     }
 
     /// Decides the checks that the store did not. `at` is called only if `local` decides any.
-    #[must_use]
     pub fn apply(
         &self,
         checks: &Checks,

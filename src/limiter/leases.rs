@@ -144,7 +144,6 @@ impl Leases {
     }
 
     /// The hits that this process holds of a counter.
-    #[must_use]
     pub fn held(&self, checks: &Checks, index: CheckIndex, now: Instant) -> u64 {
         let check = &checks[index];
         let Some(table) = self.0.table.get().filter(|_| check.lease) else {
@@ -183,7 +182,6 @@ impl Leases {
     }
 
     /// The keys of which hits are held at `now`. Locks each set in turn.
-    #[must_use]
     pub fn len(&self, now: Instant) -> usize {
         let Some(table) = self.0.table.get() else {
             return 0;
@@ -195,7 +193,6 @@ impl Leases {
     }
 
     /// How often something has happened, or to how many hits, since the start.
-    #[must_use]
     pub fn counted(&self, event: Event) -> u64 {
         self.0.events[event as usize].load(Ordering::Relaxed)
     }

@@ -47,7 +47,6 @@ impl Places {
     }
 
     /// The bytes of memory that they take.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.checks.as_ref().map_or(0, |checks| checks.bytes())
     }
@@ -83,7 +82,6 @@ impl Limiter {
     }
 
     /// Whether checks move places and may wait: then [`Limiter::decide_places`] decides them.
-    #[must_use]
     pub fn may_leave_places(&self, checks: &Checks) -> bool {
         checks.has_holders() && self.memory_at_once(checks).is_none()
     }

@@ -39,7 +39,6 @@ struct ReplicaState {
 
 impl ReplicaCount {
     /// Of this many replicas.
-    #[must_use]
     pub fn new(count: NonZeroU32) -> Self {
         Self(Arc::new(ReplicaState {
             count: count.get().into(),
@@ -49,19 +48,16 @@ impl ReplicaCount {
     }
 
     /// The number now.
-    #[must_use]
     pub fn get(&self) -> NonZeroU32 {
         NonZeroU32::new(self.0.count.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
     }
 
     /// Lookups that found addresses.
-    #[must_use]
     pub fn answered(&self) -> u64 {
         self.0.answered.load(Ordering::Relaxed)
     }
 
     /// All other lookups.
-    #[must_use]
     pub fn failed(&self) -> u64 {
         self.0.failed.load(Ordering::Relaxed)
     }

@@ -80,7 +80,6 @@ impl Kind {
     pub const NAMES: [&'static str; 3] = ["block", "exempt", "raise"];
 
     /// Its index in [`Kind::NAMES`].
-    #[must_use]
     pub const fn index(self) -> usize {
         match self {
             Self::Block => 0,
@@ -90,7 +89,6 @@ impl Kind {
     }
 
     /// As in commands and records.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         Self::NAMES[self.index()]
     }
@@ -142,7 +140,6 @@ pub enum Value {
 
 impl Override {
     /// Whether it has ended at this instant.
-    #[must_use]
     pub fn has_ended(&self, now: Micros) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
@@ -193,7 +190,6 @@ impl fmt::Display for Pattern {
 
 impl Pattern {
     /// The entry with this key and this value and no other, whatever they contain.
-    #[must_use]
     pub fn literal(key: &str, value: &[u8]) -> Self {
         let value = match str::from_utf8(value) {
             Ok(value) => Value::Text(Text::literal(value)),
@@ -204,7 +200,6 @@ impl Pattern {
     }
 
     /// The entry of a pattern of a file, in which each `*` is a wildcard.
-    #[must_use]
     pub fn of_file(key: &str, pattern: &str) -> Self {
         let text = |text: &str| Text::read(&text.replace('\\', r"\\"));
         let (key, value) = (text(key), Value::Text(text(pattern)));
@@ -252,7 +247,6 @@ impl Pattern {
     }
 
     /// Key and value, if it matches nothing else and they are known.
-    #[must_use]
     pub fn exact(&self) -> Option<(&str, &str)> {
         let Value::Text(value) = &self.value else {
             return None;
@@ -289,7 +283,6 @@ pub struct InForce<'o> {
 impl Overrides {
     /// Compiles overrides. Of those that repeat another the newest is taken, and of more than
     /// [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the newest so many.
-    #[must_use]
     pub fn new(list: Vec<impl Into<Arc<Override>>>) -> Self {
         let mut list: Vec<Arc<Override>> = list.into_iter().map(Into::into).collect();
         list.sort_by(|one, other| {
@@ -365,7 +358,6 @@ impl Overrides {
     }
 
     /// Those in force at `now`.
-    #[must_use]
     pub const fn at(&self, now: Micros) -> InForce<'_> {
         InForce {
             overrides: self,
@@ -388,7 +380,6 @@ impl<'o> InForce<'o> {
 
     /// The override that applies to a descriptor, whose limit has this amount (`None`: it has no
     /// limit, or it is unlimited), and what it makes of it. A raise comes with the raised amount.
-    #[must_use]
     pub fn find(
         &self,
         domain: &[u8],

@@ -130,7 +130,6 @@ pub struct Options {
 
 impl Plan {
     /// Matches the descriptors of `ask` against `rules`, without overrides.
-    #[must_use]
     pub fn new(rules: &Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
         Self::with_overrides(rules, None, ask, options)
     }
@@ -153,7 +152,6 @@ impl Plan {
 
     /// Matches the descriptors of `ask` against `rules`, and against the overrides in force if
     /// there are any.
-    #[must_use]
     pub fn with_overrides(
         rules: &Arc<Rules>,
         overrides: Option<InForce<'_>>,
@@ -203,7 +201,6 @@ impl Plan {
     }
 
     /// The limit of a slot.
-    #[must_use]
     pub fn limit(&self, slot: &Slot) -> Option<LimitInForce<'_>> {
         slot.limit.map(|id| LimitInForce {
             limit: self.rules.limit(id),
@@ -225,7 +222,6 @@ impl Plan {
     }
 
     /// The trial of a descriptor.
-    #[must_use]
     pub fn trial_of(&self, slot: usize) -> Option<(CheckIndex, &limit::Limit)> {
         self.trials()
             .find(|(_, of, _)| *of == slot)

@@ -111,7 +111,6 @@ impl Rules {
     }
 
     /// The domain's `commit`; `None` if no file defines the domain.
-    #[must_use]
     pub fn commit(&self, domain: &[u8]) -> Option<Commit> {
         Some(self.domain(domain)?.commit)
     }
@@ -123,26 +122,22 @@ impl Rules {
     /// prefix, wildcards and regular expressions in the order of the file, and the key alone,
     /// without backtracking. A limit counts only on the branch of the last entry. Source:
     /// envoyproxy/ratelimit, except that key and value are compared as a pair.
-    #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Option<LimitInForce<'_>> {
         self.domain(domain)?.find(entries)
     }
 
     /// The domain of this name, if a file defines it.
-    #[must_use]
     pub(crate) fn domain(&self, name: &[u8]) -> Option<&Domain> {
         self.by_name.get(name).map(AsRef::as_ref)
     }
 
     /// What says why [`Rules::find`] finds what it does, for the descriptors of a request; `None`
     /// if no file defines the domain.
-    #[must_use]
     pub fn tracer(&self, domain: &[u8]) -> Option<trace::Tracer<'_>> {
         Some(trace::Tracer::new(&self.domain(domain)?.tree))
     }
 
     /// The limit of that id.
-    #[must_use]
     pub fn limit(&self, id: LimitId) -> &Limit {
         &self.by_number[id.domain as usize].limits[id.limit as usize]
     }
@@ -153,7 +148,6 @@ impl Rules {
     }
 
     /// The number of limits.
-    #[must_use]
     pub fn limit_count(&self) -> usize {
         self.by_number
             .iter()
@@ -167,7 +161,6 @@ impl Rules {
     }
 
     /// Whether `domain` is one of these, and not only one of the same name.
-    #[must_use]
     pub fn shares(&self, domain: &Arc<Domain>) -> bool {
         self.by_name
             .get(domain.name.as_bytes())

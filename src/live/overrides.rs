@@ -111,7 +111,6 @@ impl fmt::Debug for OnReset {
 
 impl Registry {
     /// A registry that has read nothing. It calls `on_reset` after any replica has reset a counter.
-    #[must_use]
     pub fn new(
         live: Arc<Live>,
         store: OverrideStore,
@@ -151,13 +150,11 @@ impl Registry {
     }
 
     /// Whether the overrides are lost when the process ends.
-    #[must_use]
     pub const fn is_for_this_process_only(&self) -> bool {
         matches!(self.store, OverrideStore::Process(_))
     }
 
     /// All overrides that have not ended, in the order in which they apply.
-    #[must_use]
     pub fn list(&self) -> Vec<Arc<Override>> {
         let now = clock::now();
         let all = self.live.overrides().unwrap_or_default();
@@ -166,7 +163,6 @@ impl Registry {
     }
 
     /// The records of those that ended within the last week, the last one first.
-    #[must_use]
     pub fn list_ended(&self) -> Vec<Record> {
         let (now, known) = (clock::now(), self.known());
         let mut all = known.loaded.ended.clone();
@@ -413,7 +409,6 @@ impl Registry {
     }
 
     /// The metrics.
-    #[must_use]
     pub fn samples(&self) -> Vec<Sample> {
         let mut counts = [0; Kind::NAMES.len()];
         let (now, all) = (clock::now(), self.live.overrides().unwrap_or_default());

@@ -99,7 +99,6 @@ impl Client {
     /// Reads the overlay file, and puts the saved configuration in force, if there is one. Returns
     /// the problems of the overlay file too; without the client being dropped, it goes on without
     /// an overlay until the file can be used.
-    #[must_use]
     pub fn new(live: Arc<Live>, options: Options, metrics: Arc<Metrics>) -> (Self, Vec<Problem>) {
         let status = Status::default();
         let (applier, problems) =

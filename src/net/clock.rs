@@ -5,7 +5,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::core::time::Micros;
 
 /// The time, to which windows are aligned. A clock before 1970 counts as 1970.
-#[must_use]
 #[expect(
     clippy::disallowed_methods,
     reason = "the clock of what this process decides and shows"

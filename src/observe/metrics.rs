@@ -106,7 +106,6 @@ impl fmt::Debug for Metrics {
 
 impl Metrics {
     /// As [`Metrics::with_options`], with series for every limit.
-    #[must_use]
     pub fn new(cores: usize, near_limit_ratio: f32) -> Arc<Self> {
         Self::with_options(
             cores,
@@ -118,7 +117,6 @@ impl Metrics {
     }
 
     /// All zero. `cores` is the number of threads that count, including the control thread.
-    #[must_use]
     pub fn with_options(cores: usize, options: Options) -> Arc<Self> {
         Arc::new(Self {
             options,
@@ -157,7 +155,6 @@ impl Metrics {
     }
 
     /// The checks that failure policies answered since the start.
-    #[must_use]
     pub fn policy_answers(&self) -> PolicyAnswers {
         self.process.policy_answers()
     }
@@ -179,7 +176,6 @@ impl Metrics {
     }
 
     /// The counters of HTTP/2.
-    #[must_use]
     pub fn http2(&self) -> &Http2 {
         &self.http2
     }
@@ -216,7 +212,6 @@ impl Metrics {
     }
 
     /// All metrics in Prometheus's text format, version 0.0.4.
-    #[must_use]
     pub fn encode(&self) -> String {
         let mut exposition = Exposition::default();
         for sample in self.samples() {
@@ -228,7 +223,6 @@ impl Metrics {
 
     /// The samples of everything but limits: of the process, its domains, and all sources. Samples
     /// with equal labels are to be added up.
-    #[must_use]
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = Vec::new();
         self.process.gather(&mut samples);

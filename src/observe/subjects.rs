@@ -102,7 +102,6 @@ struct Kept {
 impl Subjects {
     /// Nothing yet. `cores` is the number of threads that decide requests, including the control
     /// thread.
-    #[must_use]
     pub fn new(cores: usize) -> Arc<Self> {
         let cores = cores.max(1);
         let pane_bytes =
@@ -144,7 +143,6 @@ impl Subjects {
 
     /// The heaviest subjects. Takes milliseconds of the thread, and blocks it while another ranking
     /// is computed.
-    #[must_use]
     pub fn heaviest(&self, query: &Query) -> Heaviest {
         let mut kept = lock(&self.kept);
         let now = self.started.elapsed();
@@ -155,7 +153,6 @@ impl Subjects {
 
     /// The last descriptors that no limit matched, by domain; of one domain only, if it is given.
     /// The domain that was seen last comes first.
-    #[must_use]
     pub fn unmatched(&self, domain: Option<&str>) -> Vec<UnmatchedDomain> {
         self.unmatched.by_domain(domain)
     }

@@ -83,7 +83,6 @@ impl Rls {
     }
 
     /// The limiter, whose clones share its connections.
-    #[must_use]
     pub const fn limiter(&self) -> &Limiter {
         &self.limiter
     }

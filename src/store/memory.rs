@@ -128,7 +128,6 @@ pub struct Size {
 
 impl Memory {
     /// An empty store.
-    #[must_use]
     pub fn new(options: Options) -> Self {
         let shards = (options.max_keys.min(options.max_bytes / KEY_BYTES) / KEYS_PER_SHARD)
             .next_power_of_two()
@@ -150,7 +149,6 @@ impl Memory {
     }
 
     /// Decides the checks at `picked`, as [`Store::decide`](super::Store::decide) does.
-    #[must_use]
     pub fn decide(&self, checks: &Checks, picked: &[CheckIndex], budget: Budget) -> Answers {
         let at = Arrival {
             now: clock::now(),
@@ -160,7 +158,6 @@ impl Memory {
     }
 
     /// Decides the checks at `picked` at the time `at`.
-    #[must_use]
     pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
         debug_assert!(
             picked.is_sorted_by(|one, next| one.0 < next.0),
@@ -219,33 +216,28 @@ impl Memory {
     }
 
     /// Whether it holds a key, perhaps one that has expired.
-    #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         let key = key_of(Fingerprint::of(key));
         self.size().keys > 0 && self.lock(self.shard_index(key)).find(key).is_some()
     }
 
     /// The usage record under a key at `now`.
-    #[must_use]
     pub fn usage(&self, key: &[u8], now: Micros) -> Option<Record> {
         self.0.usage.get(key, now)
     }
 
     /// Usage records of a limit in this order. Walks over all records.
-    #[must_use]
     pub fn top_usage(&self, tracking: &Tracking, order: Order, page: Page, now: Micros) -> Top {
         self.0.usage.top(tracking, order, page, now)
     }
 
     /// A copy of the state of a counter.
-    #[must_use]
     pub fn state(&self, key: &[u8], algorithm: &Algorithm) -> Option<State> {
         let key = key_of(Fingerprint::of(key));
         self.lock(self.shard_index(key)).peek(key, algorithm)
     }
 
     /// The size of all usage records. Takes no lock.
-    #[must_use]
     pub fn usage_size(&self) -> UsageSize {
         self.0.usage.size()
     }
@@ -396,7 +388,6 @@ impl Memory {
     }
 
     /// Removes a key, so that it counts from zero. Returns whether it was there.
-    #[must_use]
     pub fn reset(&self, key: &[u8]) -> bool {
         let key = key_of(Fingerprint::of(key));
         let mut shard = self.lock(self.shard_index(key));
@@ -434,13 +425,11 @@ impl Memory {
     }
 
     /// The number of shards: so many calls of [`Memory::sweep`] visit every key once.
-    #[must_use]
     pub fn shards(&self) -> usize {
         self.0.shards.len()
     }
 
     /// The size of the store. Takes no lock.
-    #[must_use]
     pub fn size(&self) -> Size {
         let keys = self.0.keys.load(Ordering::Relaxed);
         Size {

@@ -114,7 +114,6 @@ impl Redis {
     /// first [`Redis::decide`] binds the store and its clones to the runtime that it runs in. The
     /// caller has to run [`supervise`] for each deployment. The call never waits: the store connects
     /// with the first request, and again after a connection has closed.
-    #[must_use]
     pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
         Self {
             main: WorkerLanes::new(main),
@@ -123,7 +122,6 @@ impl Redis {
     }
 
     /// The main deployment, which counts all limits or all but those per second.
-    #[must_use]
     pub fn deployment(&self) -> &Arc<Deployment> {
         &self.main.deployment
     }

@@ -168,13 +168,11 @@ impl Tally {
     }
 
     /// Calls that were answered OK or OVER_LIMIT.
-    #[must_use]
     pub const fn answered(&self) -> u64 {
         self.ok + self.over_limit
     }
 
     /// Calls that failed.
-    #[must_use]
     pub fn failed(&self) -> u64 {
         self.failures.values().map(|(count, _)| count).sum()
     }

@@ -51,7 +51,6 @@ impl Process {
 
 /// CPU time of all threads of a process so far, in microseconds; `None` without such a process. The
 /// kernel counts ticks, mostly of 10 ms. Source: proc_pid_stat(5).
-#[must_use]
 pub fn cpu_micros(id: &str) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name is in brackets, and may have any characters.

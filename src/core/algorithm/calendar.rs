@@ -114,7 +114,6 @@ impl Options {
     }
 
     /// Whether the anchor changes nothing: a day begins on any date.
-    #[must_use]
     pub fn has_idle_anchor(&self, rate: &Rate) -> bool {
         rate.unit == Unit::Day
             && self

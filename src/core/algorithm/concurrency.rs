@@ -83,7 +83,6 @@ impl HolderId {
     pub const BYTES: usize = 16;
 
     /// The digest of an id. An empty one is an id like any other.
-    #[must_use]
     pub fn of(id: &[u8]) -> Self {
         let digest = sha256(id);
         let (half, _) = digest
@@ -108,7 +107,6 @@ impl Change {
     const RADIX: u64 = 1 << 14;
 
     /// The change that a row of `lua/concurrency.lua` holds.
-    #[must_use]
     pub const fn of_row(number: u64) -> Self {
         Self {
             age: Span::from_micros(number / Self::RADIX),
@@ -119,7 +117,6 @@ impl Change {
 
 impl Concurrency {
     /// The limit of these numbers, which the caller has checked.
-    #[must_use]
     pub fn new(limit: u64, max_duration: Span) -> Self {
         Self {
             limit,
@@ -152,7 +149,6 @@ impl Concurrency {
     }
 
     /// Decides hits of the request with this id. Returns also what it took or gave back.
-    #[must_use]
     pub fn step_by(
         &self,
         id: HolderId,
@@ -221,7 +217,6 @@ impl Concurrency {
 
     /// The state after an acquire of a request that is refused as a whole: its id is known, as that
     /// of any refused request. `None` if it was.
-    #[must_use]
     pub fn note_refused(
         &self,
         id: HolderId,

@@ -26,7 +26,6 @@ impl Debt {
     };
 
     /// Refused hits count, up to so many full limits; `None` beyond 1 and [`Debt::MOST`].
-    #[must_use]
     pub fn of(limits: u32) -> Option<Self> {
         let limits = u8::try_from(limits)
             .ok()
@@ -38,13 +37,11 @@ impl Debt {
     }
 
     /// Whether refused hits count.
-    #[must_use]
     pub const fn counts(self) -> bool {
         self.counts
     }
 
     /// How many full limits a key may be below zero.
-    #[must_use]
     pub const fn limits(self) -> u64 {
         self.limits as u64
     }

@@ -171,13 +171,11 @@ impl AlgorithmKind {
 
     /// Its row of the table.
     #[inline]
-    #[must_use]
     pub const fn spec(self) -> &'static Spec {
         &TABLE[self as usize]
     }
 
     /// The name in a file.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         self.spec().name
     }
@@ -186,32 +184,27 @@ impl AlgorithmKind {
 impl Algorithm {
     /// Its row of the table.
     #[inline]
-    #[must_use]
     pub const fn spec(&self) -> &'static Spec {
         self.kind().spec()
     }
 
     /// Decides `hits` at an arrival: above 0 takes, 0 looks, below 0 gives back. Total: it never
     /// panics, whatever is stored and asked. A state of another algorithm counts as none.
-    #[must_use]
     pub fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step {
         dispatch!(self, it => it.step(state, arrival, hits))
     }
 
     /// Whether an allowed check may have a delay: only a shaper's.
-    #[must_use]
     pub fn may_delay(&self) -> bool {
         dispatch!(self, it => it.may_delay())
     }
 
     /// What becomes of refused hits.
-    #[must_use]
     pub fn debt(&self) -> Debt {
         dispatch!(self, it => it.debt())
     }
 
     /// Whether refused hits count.
-    #[must_use]
     pub fn counts_denied(&self) -> bool {
         dispatch!(self, it => it.debt().counts())
     }
@@ -245,7 +238,6 @@ impl Algorithm {
     }
 
     /// The most hits that a key without a state can take at once.
-    #[must_use]
     pub fn capacity(&self) -> u64 {
         dispatch!(self, it => it.capacity())
     }
@@ -253,7 +245,6 @@ impl Algorithm {
     /// The largest number of hits that makes a difference: more are refused alike, and leave the
     /// same state. With `count_denied` that is where a key without a state reaches the bound of its
     /// debt.
-    #[must_use]
     pub fn largest_charge(&self) -> u64 {
         dispatch!(self, it => it.largest_charge())
     }
@@ -261,20 +252,17 @@ impl Algorithm {
     /// Whether the last entry of a descriptor is the id of its request, and no part of the
     /// counter's key.
     #[inline]
-    #[must_use]
     pub const fn has_holders(&self) -> bool {
         matches!(self, Self::Concurrency(_))
     }
 
     /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the
     /// length that counts. Of a limit of requests in flight it is the longest time that one counts.
-    #[must_use]
     pub fn window(&self) -> Period {
         dispatch!(self, it => it.window())
     }
 
     /// The resolution of its times.
-    #[must_use]
     pub fn tick(&self) -> Tick {
         dispatch!(self, it => it.tick())
     }
@@ -287,7 +275,6 @@ impl Algorithm {
     }
 
     /// The limit as its step in `lua/` takes it; unused numbers are 0.
-    #[must_use]
     pub fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
         let [second, third, fourth, fifth, sixth] = dispatch!(self, it => it.script_parameters());
         let debt = self.debt().script_parameter();
@@ -295,7 +282,6 @@ impl Algorithm {
     }
 
     /// The number of one check that its step in `lua/` takes besides the hits; 0 if it takes none.
-    #[must_use]
     pub fn check_parameter(&self, max_hold: Span) -> u64 {
         dispatch!(self, it => it.check_parameter(max_hold))
     }
@@ -303,20 +289,17 @@ impl Algorithm {
     /// The state in a row of the script's reply: the expiry, whose fraction may name a tick (see
     /// `lua/frame.lua`), and the numbers behind it, of which missing ones are 0. `None`: rows of
     /// this algorithm hold the decision and not the state.
-    #[must_use]
     pub fn state_of_row(&self, row: [f64; 4]) -> Option<State> {
         dispatch!(self, it => it.state_of_row(row))
     }
 
     /// The state as a time in microseconds since the epoch and a number, for a store that keeps two
     /// words per key. `None`: it does not fit.
-    #[must_use]
     pub fn pack(&self, state: &State) -> Option<(u64, u64)> {
         dispatch!(self, it => it.pack(state))
     }
 
     /// The state that [`Algorithm::pack`] turned into these words.
-    #[must_use]
     pub fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         dispatch!(self, it => it.unpack(micros, number))
     }

@@ -22,27 +22,23 @@ pub struct FixedWindow {
 
 impl FixedWindow {
     /// The number of the window that `now` lies in.
-    #[must_use]
     pub fn number(&self, now: Micros) -> u64 {
         self.window.number_at(now)
     }
 
     /// The end of window `number`.
-    #[must_use]
     pub fn end(&self, number: u64) -> Micros {
         self.window.end(number)
     }
 
     /// Hits as they are counted: at most as many as make a difference, so that one request cannot
     /// overflow a counter.
-    #[must_use]
     pub fn clamp(hits: i64) -> i64 {
         hits.min(LARGEST_COUNT.cast_signed())
     }
 
     /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is
     /// always allowed. Reports at most [`LARGEST_COUNT`], which Redis may exceed.
-    #[must_use]
     pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
         let after = after.min(LARGEST_COUNT);
         // The clock may have left the window already; the caller still gets a wait above zero.

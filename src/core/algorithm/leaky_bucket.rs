@@ -31,7 +31,6 @@ pub struct LeakyBucket {
 impl LeakyBucket {
     /// The queue of these numbers. At most 2^32 - 1 hits wait, or one full limit if that is more,
     /// however long `max_delay` is.
-    #[must_use]
     pub fn new(limit: u64, max_delay: Span, window: Span, debt: Debt) -> Self {
         let at = |units: Units| {
             let (tick, flow) = (units.tick(window), Flow::new(limit, window, units));

@@ -26,7 +26,6 @@ impl AlgorithmKind {
 
 impl Algorithm {
     /// The shortest time for which a position means the same; `None`: it has no leases.
-    #[must_use]
     pub fn lease_window(&self) -> Option<Span> {
         match self {
             Self::FixedWindow(fixed) => Some(fixed.window.shortest()),
@@ -42,7 +41,6 @@ impl Algorithm {
     /// The time from the decision until the positions of the hits that it counted have lost their
     /// meaning: to the end of the window, or of the bucket. Less by a tick, because the store's time
     /// is rounded down to one.
-    #[must_use]
     pub fn lease_left(&self, verdict: &Verdict) -> Span {
         let behind = match self {
             // Hits of this window reach to the end of the next one.
@@ -57,7 +55,6 @@ impl Algorithm {
 
     /// The hits that counted in the window before these, by the verdict on them; `None`: they were
     /// not counted, or not all of them.
-    #[must_use]
     pub fn counted_before(&self, verdict: &Verdict, hits: u64) -> Option<u64> {
         let is_counted = verdict.allowed || self.counts_denied();
         verdict

@@ -58,7 +58,6 @@ impl Ring {
     }
 
     /// The hits of a bucket; 0 if it is not in the ring.
-    #[must_use]
     pub fn count(&self, number: u64) -> u64 {
         match self.last.checked_sub(number) {
             Some(age) if age < self.counts.len() as u64 => self.counts[self.index(number)],
@@ -95,7 +94,6 @@ impl Ring {
 
 impl SlidingWindowBuckets {
     /// The buckets of these numbers, which the caller has checked.
-    #[must_use]
     pub fn new(
         limit: u64,
         window: Span,
@@ -119,7 +117,6 @@ impl SlidingWindowBuckets {
 
     /// The hits of all buckets that overlap the `interval` before `now`, as far as the ring goes
     /// back.
-    #[must_use]
     pub fn count_over(&self, state: Option<&State>, now: Micros, interval: Span) -> u64 {
         let (clock, ring) = self.read(state, self.tick.at(now));
         let first = self.first(clock.now, self.tick.ceil(interval));

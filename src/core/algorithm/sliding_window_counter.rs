@@ -38,7 +38,6 @@ struct Windows {
 
 impl SlidingWindowCounter {
     /// The counter of these numbers.
-    #[must_use]
     pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
         let tick = ticks::finest(window, limit, Self::most_hits(limit, debt))
             .unwrap_or_else(|| ticks::split_tick(window));

@@ -93,7 +93,6 @@ impl Log {
 
 impl SlidingWindowLog {
     /// The log of these numbers, which the caller has checked.
-    #[must_use]
     pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
         let tick = Tick::FINEST;
         Self {

@@ -55,13 +55,11 @@ impl Units {
     pub(super) const CODES: u64 = 16;
 
     /// The units of this code, modulo 16.
-    #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code % Self::CODES as u8)
     }
 
     /// The code.
-    #[must_use]
     pub const fn code(self) -> u8 {
         self.0
     }

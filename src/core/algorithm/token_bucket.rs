@@ -31,7 +31,6 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// The bucket of these numbers. A bucket that is never refilled holds nothing, so that a limit
     /// of 0 refuses everything.
-    #[must_use]
     pub fn new(limit: u64, burst: u64, window: Span, debt: Debt) -> Self {
         let burst = if limit == 0 { 0 } else { burst };
         let at = |units: Units| Self {

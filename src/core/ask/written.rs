@@ -18,7 +18,6 @@ pub struct Text(Box<[Box<str>]>);
 
 impl Text {
     /// Reads what was written.
-    #[must_use]
     pub fn read(written: &str) -> Self {
         let mut pieces = vec![Vec::new()];
         scan(written.as_bytes(), |part| match part {
@@ -39,13 +38,11 @@ impl Text {
     }
 
     /// This text and no other.
-    #[must_use]
     pub fn literal(text: &str) -> Self {
         Self([text.into()].into())
     }
 
     /// The text, if it has no wildcards.
-    #[must_use]
     pub fn as_literal(&self) -> Option<&str> {
         match &*self.0 {
             [text] => Some(text),
@@ -59,19 +56,16 @@ impl Text {
     }
 
     /// The wildcards.
-    #[must_use]
     pub fn wildcards(&self) -> usize {
         self.0.len() - 1
     }
 
     /// Bytes of all literal texts.
-    #[must_use]
     pub fn literal_bytes(&self) -> usize {
         self.pieces().map(str::len).sum()
     }
 
     /// Literal bytes, and `None` for each wildcard.
-    #[must_use]
     pub fn symbols(&self) -> Vec<Option<u8>> {
         let mut symbols = Vec::with_capacity(self.literal_bytes() + self.wildcards());
         for (index, piece) in self.pieces().enumerate() {
@@ -82,7 +76,6 @@ impl Text {
     }
 
     /// On one line, for people: [`Text::read`] reads it.
-    #[must_use]
     pub fn shown(&self, role: Role) -> String {
         let pieces = self.pieces().map(|piece| shown(piece, role));
         pieces.collect::<Vec<_>>().join("*")
@@ -132,14 +125,12 @@ fn shown(text: &str, role: Role) -> String {
 }
 
 /// Whether people see a character as it is, and it leaves the order of its neighbours.
-#[must_use]
 pub fn is_visible(letter: char) -> bool {
     // `escape_debug` knows which characters Unicode calls printable; quotes are not escaped here.
     matches!(letter, '\'' | '"' | ' ') || letter.escape_debug().eq([letter])
 }
 
 /// An exact entry as it is written: `key=value`. Bytes that are not UTF-8 are shown as U+FFFD.
-#[must_use]
 pub fn entry(key: &[u8], value: &[u8]) -> String {
     format!(
         "{}={}",
@@ -149,7 +140,6 @@ pub fn entry(key: &[u8], value: &[u8]) -> String {
 }
 
 /// An exact key or value that was written: a `*` is a star.
-#[must_use]
 pub fn read_exact(written: &[u8]) -> Vec<u8> {
     let mut exact = Vec::with_capacity(written.len());
     scan(written, |part| {
@@ -163,7 +153,6 @@ pub fn read_exact(written: &[u8]) -> Vec<u8> {
 }
 
 /// A written text as one word of a shell.
-#[must_use]
 pub fn shell_word(written: &str) -> Cow<'_, str> {
     let is_plain = |letter: char| letter.is_alphanumeric() || "%+,-./:=@_".contains(letter);
     if !written.is_empty() && written.chars().all(is_plain) {

@@ -27,7 +27,6 @@ pub enum ParseAnchorError {
 
 impl ParseAnchorError {
     /// What is wrong, as the end of a sentence about the text, and how to correct it.
-    #[must_use]
     pub fn report(self) -> (&'static str, &'static str) {
         match self {
             Self::Offset => (
@@ -57,7 +56,6 @@ impl Anchor {
     }
 
     /// The time of day in seconds since midnight; `None`: not written.
-    #[must_use]
     pub fn time_secs(self) -> Option<u32> {
         self.time_secs
     }

@@ -55,7 +55,6 @@ impl Calendar {
     /// The days, weeks, months, quarters or years of a zone; `None` for a shorter unit. They begin
     /// on the day and at the time of an anchor, or else on the first day at midnight. A week
     /// without an anchor begins on `week_starts`.
-    #[must_use]
     pub fn new(
         unit: Unit,
         zone: Zone,
@@ -109,7 +108,6 @@ impl Calendar {
     }
 
     /// The window that `now` lies in.
-    #[must_use]
     pub fn window_at(self, now: Micros) -> Window {
         recent::window(
             self,
@@ -120,7 +118,6 @@ impl Calendar {
 
     /// The window of that number. Before 1970 and behind the last instant there are only empty
     /// ones.
-    #[must_use]
     pub fn window(self, number: u64) -> Window {
         recent::window(
             self,
@@ -131,7 +128,6 @@ impl Calendar {
 
     /// A length that no window falls below, except for days that a zone has skipped in whole or in
     /// part.
-    #[must_use]
     pub const fn shortest(self) -> Span {
         // Clocks have changed by up to three hours.
         let hours = match self.days {
@@ -146,13 +142,11 @@ impl Calendar {
     }
 
     /// The zone.
-    #[must_use]
     pub fn zone(self) -> Zone {
         self.zone
     }
 
     /// The day on which a week begins; `None` for another unit.
-    #[must_use]
     pub fn week_starts(self) -> Option<&'static str> {
         let Days::Weekly(days) = self.days else {
             return None;
@@ -165,7 +159,6 @@ impl Calendar {
     /// The day and the time at which a window begins, where they are not those of a calendar
     /// without an anchor: `day 31`, `12-24 at 06:00`, `06:00`. Of a quarter, the day is that of the
     /// first in a year.
-    #[must_use]
     pub fn anchor(self) -> Option<String> {
         let day = match self.days {
             Days::Every

@@ -41,7 +41,6 @@ pub enum ParseDurationError {
 
 impl ParseDurationError {
     /// What is wrong, as the end of a sentence about the text, and how to correct it.
-    #[must_use]
     pub fn report(&self) -> (&'static str, &'static str) {
         match self {
             Self::NoUnit => (

@@ -12,7 +12,6 @@ const LONG: f64 = 3_600.0;
 
 /// A span of so many seconds by its two largest units: `21d 9h`, `1m 20s`, `42s`; below a second in
 /// milliseconds.
-#[must_use]
 pub fn span(seconds: f64) -> String {
     if seconds > 0.0 && seconds < 1.0 {
         return format!("{:.0}ms", (seconds * 1e3).ceil());
@@ -34,7 +33,6 @@ pub fn span(seconds: f64) -> String {
 }
 
 /// An instant: `2026-12-14 23:00 UTC`, with its seconds where it has some.
-#[must_use]
 pub fn instant(at: Timestamp) -> String {
     at.strftime(if at.as_second() % 60 == 0 {
         "%F %H:%M UTC"
@@ -45,7 +43,6 @@ pub fn instant(at: Timestamp) -> String {
 }
 
 /// An instant of a store; one beyond the year 9999 is the last of that year.
-#[must_use]
 pub fn timestamp(at: Micros) -> Timestamp {
     i64::try_from(at.0)
         .ok()
@@ -56,7 +53,6 @@ pub fn timestamp(at: Micros) -> Timestamp {
 /// What is so many seconds ahead: its span and, if that is long, the minute in which it is, first in
 /// the zone of its calendar: `21d 9h (2026-12-14 23:00 UTC)`, `21d 9h (2026-12-15 00:00
 /// Europe/Berlin, 2026-12-14 23:00 UTC)`.
-#[must_use]
 pub fn ahead(seconds: f64, now: Timestamp, zone: Option<Zone>) -> String {
     let minute = ((now.as_second() as f64 + seconds) / 60.0).round() as i64;
     let at = Timestamp::from_second(minute.saturating_mul(60))
@@ -74,7 +70,6 @@ pub fn ahead(seconds: f64, now: Timestamp, zone: Option<Zone>) -> String {
 }
 
 /// A whole number with `,` between thousands.
-#[must_use]
 pub fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
@@ -88,7 +83,6 @@ pub fn grouped(value: u64) -> String {
 }
 
 /// So many of something: `1 row`, `1,200 rows`.
-#[must_use]
 pub fn counted(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {what}{plural}", grouped(count))

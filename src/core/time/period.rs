@@ -30,7 +30,6 @@ const _: () = assert!(size_of::<Period>() == 16);
 
 impl Period {
     /// The windows of a calendar. Months, quarters and years in UTC are [`Period::Months`].
-    #[must_use]
     pub fn of_calendar(calendar: Calendar) -> Self {
         calendar
             .utc_months()
@@ -39,7 +38,6 @@ impl Period {
     }
 
     /// The window that `now` lies in.
-    #[must_use]
     pub fn window_at(self, now: Micros) -> Window {
         match self {
             Self::Calendar(calendar) => calendar.window_at(now),
@@ -48,7 +46,6 @@ impl Period {
     }
 
     /// The window of that number. Beyond the last instant there are only empty ones.
-    #[must_use]
     pub fn window(self, number: u64) -> Window {
         match self {
             Self::Calendar(calendar) => calendar.window(number),
@@ -62,7 +59,6 @@ impl Period {
 
     /// The number of the window that `now` lies in.
     #[inline]
-    #[must_use]
     pub fn number_at(self, now: Micros) -> u64 {
         match self {
             Self::Even(length) => now.0 / length.0,
@@ -72,7 +68,6 @@ impl Period {
 
     /// The end of the window of that number.
     #[inline]
-    #[must_use]
     pub fn end(self, number: u64) -> Micros {
         match self {
             Self::Even(length) => Micros(number.saturating_add(1).saturating_mul(length.0)),
@@ -102,7 +97,6 @@ impl Period {
     }
 
     /// The length of its shortest window, or of a calendar [a little less](Calendar::shortest).
-    #[must_use]
     pub const fn shortest(self) -> Span {
         match self {
             Self::Even(length) => length,

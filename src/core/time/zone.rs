@@ -42,13 +42,11 @@ fn order(left: &str, right: &str) -> std::cmp::Ordering {
 
 impl Zone {
     /// UTC.
-    #[must_use]
     pub fn utc() -> Self {
         Self::named("UTC").unwrap_or(Self(0))
     }
 
     /// The zone of that name, in any letter case.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let index = ZONES
             .binary_search_by(|known| order(&known.name, name))
@@ -65,7 +63,6 @@ impl Zone {
     }
 
     /// The name as the database spells it. It holds ASCII letters, digits, `/`, `_`, `-` and `+`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         ZONES
             .get(usize::from(self.0))

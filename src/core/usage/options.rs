@@ -54,7 +54,6 @@ pub struct Settings {
 
 impl Settings {
     /// The time that all buckets cover.
-    #[must_use]
     pub const fn span(&self) -> Span {
         Span::from_micros(self.interval.micros().saturating_mul(self.buckets as u64))
     }
@@ -85,7 +84,6 @@ impl Options {
     }
 
     /// An option that is written and has no effect, because nothing says whether usage is tracked.
-    #[must_use]
     pub fn without_effect(&self) -> Option<OptionError> {
         let written = [
             ("usage_interval", self.interval.is_some()),

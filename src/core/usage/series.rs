@@ -32,7 +32,6 @@ pub struct Count {
 
 impl Record {
     /// The buckets that overlap the time since `since` before `now`, as far as the ring goes back.
-    #[must_use]
     pub fn series(&self, now: Micros, since: Span) -> Series {
         let (first, last) = self.overlapping(now, since);
         Series {
@@ -44,7 +43,6 @@ impl Record {
 
     /// The hits of the interval `over` before `now`. `None` if the ring does not go back as far,
     /// and the subject was known before.
-    #[must_use]
     pub fn count(&self, now: Micros, over: Span) -> Option<Count> {
         let from = Micros(now.0.saturating_sub(over.micros()));
         let (first, last) = self.overlapping(now, over);

@@ -28,7 +28,6 @@ const CELL_BYTES: usize = 3 * CELL_NUMBER_BYTES;
 
 impl Record {
     /// Reads a stored record. `None`: it is none, and the next step replaces it.
-    #[must_use]
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         let (&version, rest) = bytes.split_first()?;
         let (numbers, cells) = rest.split_at_checked(NUMBERS * NUMBER_BYTES)?;

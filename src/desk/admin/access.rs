@@ -165,7 +165,6 @@ pub struct Access {
 
 impl Access {
     /// The rules of a listener at this address.
-    #[must_use]
     pub fn new(listener: IpAddr, tokens: Option<Tokens>) -> Self {
         Self {
             is_loopback: listener.is_loopback(),
@@ -175,7 +174,6 @@ impl Access {
     }
 
     /// Whether any change is accepted.
-    #[must_use]
     pub const fn accepts_changes(&self) -> bool {
         self.tokens.is_some()
     }

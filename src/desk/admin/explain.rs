@@ -257,7 +257,6 @@ struct Now<'n> {
 
 impl Report {
     /// Explains `plan`, which was made of `ask`.
-    #[must_use]
     pub fn new(plan: &Plan, ask: &Ask<'_>) -> Self {
         Self::with(plan, ask, None)
     }

@@ -85,7 +85,6 @@ const FILES: [(&str, &str, &str); 19] = [
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The answer to a request at [`PATH`] or below it; `None` for other paths.
-#[must_use]
 pub fn answer(method: &Method, path: &str) -> Option<Page> {
     let below = path
         .strip_prefix(PATH)

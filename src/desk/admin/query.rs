@@ -12,7 +12,6 @@ pub struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Decodes it.
-    #[must_use]
     pub fn new(query: &str) -> Self {
         Self(
             form_urlencoded::parse(query.as_bytes())
@@ -22,7 +21,6 @@ impl Query {
     }
 
     /// The parameter of this name, if it is there and not empty.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.all(name).find(|value| !value.is_empty())
     }
@@ -79,7 +77,6 @@ impl Query {
 }
 
 /// The cursor of what comes behind a page, of so many elements in all; `None` after the last.
-#[must_use]
 pub fn next(Page { offset, count }: Page, total: usize) -> Option<String> {
     let behind = offset.saturating_add(count);
     (behind < total).then(|| behind.to_string())

@@ -33,31 +33,26 @@ impl Failure {
     }
 
     /// 400: a parameter or the body.
-    #[must_use]
     pub fn bad_request(error: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error)
     }
 
     /// 401: no token, or an unknown one.
-    #[must_use]
     pub fn unauthorized(error: &str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, error)
     }
 
     /// 403: not from here, or not as this process is set up.
-    #[must_use]
     pub fn forbidden(error: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, error)
     }
 
     /// 404: nothing has this name.
-    #[must_use]
     pub fn not_found(error: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, error)
     }
 
     /// 503: the store or the rules are not there now.
-    #[must_use]
     pub fn unavailable(error: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
     }
@@ -75,13 +70,11 @@ impl From<Failure> for Page {
 }
 
 /// 200 with this body.
-#[must_use]
 pub fn json(body: &impl Serialize) -> Page {
     with_status(StatusCode::OK, body)
 }
 
 /// An answer with this body.
-#[must_use]
 pub fn with_status(status: StatusCode, body: &impl Serialize) -> Page {
     let mut text = serde_json::to_vec(body).expect("maps of the API have texts as keys");
     text.push(b'\n');

@@ -96,7 +96,6 @@ const COMMIT: &str = env!("WEIR_COMMIT");
     clippy::disallowed_methods,
     reason = "shown to people; no decision depends on it"
 )]
-#[must_use]
 pub fn now() -> Timestamp {
     Timestamp::try_from(SystemTime::now()).unwrap_or_default()
 }

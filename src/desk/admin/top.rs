@@ -74,7 +74,6 @@ pub struct Subject {
 
 impl Subject {
     /// The number by which it is ranked.
-    #[must_use]
     pub const fn weight(&self, by: Ranking) -> u64 {
         match by {
             Ranking::Hits => self.hits,

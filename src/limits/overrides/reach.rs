@@ -41,7 +41,6 @@ impl<'r> Reach<'r> {
 
     /// Looks `one` up in rules. Of an override with wildcards or digests these are all limits that
     /// one of its descriptors may find.
-    #[must_use]
     pub fn new(rules: &'r Rules, one: &Override) -> Self {
         let mut reach = Self {
             unknown_domain: rules.domain(one.domain.as_bytes()).is_none(),

@@ -191,7 +191,6 @@ impl Record {
     }
 
     /// The record of an override that has ended: by itself, or now, because someone removes it.
-    #[must_use]
     pub fn ended(one: &Override, now: Micros, by: &str) -> Self {
         let (at, by) = one
             .until
@@ -284,7 +283,6 @@ impl EntryRecord {
 
 impl RateRecord {
     /// The record of a rate.
-    #[must_use]
     pub fn new(rate: &Rate) -> Self {
         let Rate {
             requests_per_unit,
@@ -384,7 +382,6 @@ fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
 }
 
 /// An instant as it is shown: RFC 3339, in UTC.
-#[must_use]
 pub fn instant(at: Micros) -> String {
     // An instant beyond the year 9999 shows as the last one of that year.
     let micros = i64::try_from(at.0).unwrap_or(i64::MAX);

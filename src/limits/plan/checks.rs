@@ -84,7 +84,6 @@ pub struct Check {
 
 impl Check {
     /// A check without a key; [`Checks::of`] sets it and the fingerprint.
-    #[must_use]
     pub fn new(algorithm: Algorithm, hits: i64, modes: Modes) -> Self {
         Self {
             key: 0..0,
@@ -111,7 +110,6 @@ pub struct Modes {
 
 impl Checks {
     /// Checks that no rules stand behind, each with its key: for probes, and for tests of stores.
-    #[must_use]
     pub fn of<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {
         let mut all = Self::default();
         for (key, check) in checks {
@@ -135,13 +133,11 @@ impl Checks {
     }
 
     /// Whether a check is of a limit with `track_usage`.
-    #[must_use]
     pub fn is_tracked(&self) -> bool {
         !self.tracked.is_empty()
     }
 
     /// The limit of a check, if that has `track_usage`.
-    #[must_use]
     pub fn tracking(&self, index: CheckIndex) -> Option<&Arc<Tracking>> {
         self.tracked
             .iter()
@@ -154,7 +150,6 @@ impl Checks {
     }
 
     /// The id of the request that asks a limit of requests in flight.
-    #[must_use]
     pub fn holder(&self, index: CheckIndex) -> HolderId {
         self.holding(index)
             .map_or_else(HolderId::default, |holding| holding.id)
@@ -173,7 +168,6 @@ impl Checks {
     }
 
     /// Whether a check is of a limit of requests in flight.
-    #[must_use]
     pub fn has_holders(&self) -> bool {
         !self.holders.is_empty()
     }
@@ -196,7 +190,6 @@ impl Checks {
     }
 
     /// The bytes of memory that these checks take.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let of_each = size_of::<Check>() + size_of::<Holding>();
         size_of::<Self>() + self.keys.capacity() + self.list.len() * of_each
@@ -204,7 +197,6 @@ impl Checks {
 
     /// Decides a check on the state of its key. Adds to `changes` what it took or gave back of a
     /// limit of requests in flight.
-    #[must_use]
     pub fn step(
         &self,
         index: CheckIndex,
@@ -255,25 +247,21 @@ impl Checks {
     }
 
     /// Whether a check or a trial can delay a request.
-    #[must_use]
     pub fn may_delay(&self) -> bool {
         self.list.iter().any(|check| check.algorithm.may_delay())
     }
 
     /// Whether a check or a trial gives hits back.
-    #[must_use]
     pub fn gives_back(&self) -> bool {
         self.list.iter().any(|check| check.hits < 0)
     }
 
     /// The number of checks, without trials.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.list.len() - self.trials
     }
 
     /// Whether there are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -291,19 +279,16 @@ impl Checks {
     }
 
     /// The indices of the checks without trials.
-    #[must_use]
     pub fn indices(&self) -> CheckIndices {
         (0..self.len()).map(CheckIndex).collect()
     }
 
     /// The number of checks with trials.
-    #[must_use]
     pub fn total(&self) -> usize {
         self.list.len()
     }
 
     /// The indices of the checks and of the trials.
-    #[must_use]
     pub fn all(&self) -> CheckIndices {
         (0..self.total()).map(CheckIndex).collect()
     }
@@ -314,20 +299,17 @@ impl Checks {
     }
 
     /// Whether a check is a trial.
-    #[must_use]
     pub fn is_trial(&self, index: CheckIndex) -> bool {
         index.0 >= self.len()
     }
 
     /// Whether an override blocks a descriptor of the request.
-    #[must_use]
     pub const fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
     /// The key of a descriptor that an override blocks. It has no algorithm at its end where no
     /// limit applies.
-    #[must_use]
     pub fn blocked_key(&self, &Range { start, end }: &Range<u32>) -> &[u8] {
         self.keys
             .get(start as usize..end as usize)
@@ -335,27 +317,23 @@ impl Checks {
     }
 
     /// The key of a check, without the window number that a store may append.
-    #[must_use]
     pub fn key(&self, check: &Check) -> &[u8] {
         &self.keys[check.key.clone()]
     }
 
     /// Whether a refused request counts in none of its checks.
-    #[must_use]
     pub fn is_all_or_none(&self) -> bool {
         self.commit == Commit::AllOrNone
     }
 
     /// Whether a check may go to a Redis that counts limits per second alone. Checks that commit all
     /// or none have to be decided by one server.
-    #[must_use]
     pub fn is_per_second(&self, index: CheckIndex) -> bool {
         self[index].per_second && (self.commit == Commit::Each || self.is_trial(index))
     }
 
     /// The number of descriptors without a check that count as quota descriptors. They are never
     /// over a limit.
-    #[must_use]
     pub const fn passing_quotas(&self) -> usize {
         self.passing_quotas
     }
@@ -379,7 +357,6 @@ impl Checks {
     /// check is over its limit that is neither in shadow mode nor a quota, or when there are quotas
     /// and all of them are over. Source: envoyproxy/ratelimit. Also when an override blocks a
     /// descriptor.
-    #[must_use]
     pub fn is_over_limit(&self, allowed: impl Iterator<Item = bool>) -> bool {
         let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, self.is_blocked);
         for (check, allowed) in self.iter().zip(allowed) {

@@ -23,7 +23,6 @@ pub struct Explanation<'p> {
 
 impl Plan {
     /// Explains the plan of this request, one element for each descriptor.
-    #[must_use]
     pub fn explain<'p>(&'p self, ask: &Ask<'_>) -> Vec<Explanation<'p>> {
         let found: Vec<LimitInForce<'p>> = self
             .slots

@@ -284,7 +284,6 @@ pub(crate) fn write_trial_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
 
 /// The key of the overrides. A separator directly behind the brace is in no counter key: no domain
 /// is empty.
-#[must_use]
 pub fn of_overrides(prefix: &str) -> Vec<u8> {
     [prefix.as_bytes(), VERSION, b"{|overrides}"].concat()
 }

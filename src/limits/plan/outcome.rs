@@ -74,7 +74,6 @@ pub enum By<'p> {
 
 impl Plan {
     /// What becomes of each descriptor by these decisions on [`Plan::checks`].
-    #[must_use]
     pub fn outcomes<'p>(&'p self, decisions: &'p Decisions) -> Outcomes<'p> {
         let checks = &self.checks;
         let mut each = SmallVec::with_capacity(self.slots.len());
@@ -172,7 +171,6 @@ impl<'p> Outcome<'p> {
     }
 
     /// The hits that were asked of a counter.
-    #[must_use]
     pub const fn hits(&self) -> i64 {
         match self.by {
             By::Check { check, .. } => check.hits,
@@ -182,7 +180,6 @@ impl<'p> Outcome<'p> {
     }
 
     /// The request is refused for it only if it is for all quotas.
-    #[must_use]
     pub const fn is_quota(&self) -> bool {
         matches!(self.by, By::Check { check, .. } if check.modes.quota)
     }
@@ -200,7 +197,6 @@ impl<'p> Outcome<'p> {
 
 impl Outcomes<'_> {
     /// The same with these names in the statuses.
-    #[must_use]
     pub fn named<'n>(&'n self, names: &'n [Cow<'_, str>]) -> Outcomes<'n> {
         let each = self.each.iter().zip(names);
         Outcomes {
@@ -214,7 +210,6 @@ impl Outcomes<'_> {
 
     /// The descriptors whose limits refuse the request, by index: those that are blocked, those
     /// over a limit that is no quota, and all quotas where none of them is left.
-    #[must_use]
     pub fn violated(&self) -> Vec<usize> {
         let passes = |outcome: &Outcome<'_>| outcome.is_quota() && !outcome.refuses;
         let a_quota_passes = self.passes_quota || self.each.iter().any(passes);

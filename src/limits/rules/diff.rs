@@ -71,7 +71,6 @@ pub struct ChangedField {
 
 impl Difference {
     /// Compares two sets of rules.
-    #[must_use]
     pub fn new(old: &Rules, new: &Rules) -> Self {
         let (old_limits, new_limits) = (limits_beyond(old, new), limits_beyond(new, old));
         let by_path = old_limits.iter().map(|&limit| (identity(limit), limit));
@@ -203,7 +202,6 @@ fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedFi
 
 /// Everything that a limit says, with the names of files. A field that the limit does not have is
 /// missing.
-#[must_use]
 pub fn fields<'r>(
     rules: &Rules,
     in_force: impl Into<LimitInForce<'r>>,

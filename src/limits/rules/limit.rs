@@ -32,7 +32,6 @@ pub struct LimitId {
 
 impl LimitId {
     /// The limit at the index `limit` of the domain with that number.
-    #[must_use]
     pub const fn new(domain: u32, limit: u32) -> Self {
         Self { domain, limit }
     }
@@ -45,7 +44,6 @@ pub type Metadata = serde_json::Map<String, serde_json::Value>;
 pub const MAX_METADATA_BYTES: usize = 16 << 10;
 
 /// The bytes that metadata has as a `google.protobuf.Struct`, or a few more.
-#[must_use]
 pub fn encoded_bytes(metadata: &Metadata) -> usize {
     /// Tags and lengths of a field and of its value.
     const AROUND: usize = 8;
@@ -137,7 +135,6 @@ pub struct LimitTable {
 
 impl LimitTable {
     /// The table of a descriptor with these rows.
-    #[must_use]
     pub fn new(rows: Table<RowMeaning>, level: usize, owner: u32, has_default: bool) -> Self {
         let mut counts = HashMap::new();
         for meaning in rows.rows().filter_map(|row| rows.meaning(row)) {
@@ -153,13 +150,11 @@ impl LimitTable {
     }
 
     /// The rows of a limit.
-    #[must_use]
     pub fn rows_of(&self, limit: LimitId) -> usize {
         self.counts.get(&limit.limit).copied().unwrap_or_default()
     }
 
     /// The limit of values without a row.
-    #[must_use]
     pub fn default(&self) -> Option<u32> {
         self.has_default.then_some(self.owner)
     }
@@ -222,7 +217,6 @@ impl<'r> LimitInForce<'r> {
 
     /// The amount; `None` = unlimited.
     #[inline]
-    #[must_use]
     pub fn amount(self) -> Option<&'r Amount> {
         if self.row.is_none() {
             return self.limit.amount.as_ref();
@@ -235,7 +229,6 @@ impl<'r> LimitInForce<'r> {
 
     /// The name as it is written, by which other limits replace it.
     #[inline]
-    #[must_use]
     pub fn name(self) -> Option<&'r str> {
         let of_row = self.row().and_then(|(rows, row)| rows.name(row));
         of_row.or(self.limit.name.as_deref())
@@ -243,7 +236,6 @@ impl<'r> LimitInForce<'r> {
 
     /// The name that answers show, or the path in the domain without one.
     #[inline]
-    #[must_use]
     pub fn shown(self) -> &'r str {
         let of_row = self.row().and_then(|(rows, row)| rows.shown_name(row));
         of_row.unwrap_or(&self.limit.shown)
@@ -251,7 +243,6 @@ impl<'r> LimitInForce<'r> {
 
     /// Whether the status is OK also over the limit.
     #[inline]
-    #[must_use]
     pub fn shadow_mode(self) -> bool {
         self.meaning()
             .and_then(|meaning| meaning.shadow_mode)
@@ -260,7 +251,6 @@ impl<'r> LimitInForce<'r> {
 
     /// The failure policy; `None`: that of the process.
     #[inline]
-    #[must_use]
     pub fn on_store_failure(self) -> Option<OnStoreFailure> {
         self.meaning()
             .and_then(|meaning| meaning.on_store_failure)
@@ -269,13 +259,11 @@ impl<'r> LimitInForce<'r> {
 
     /// What is counted beside it: of values without a row only, because a row has numbers of its
     /// own.
-    #[must_use]
     pub fn trial(self) -> Option<&'r Trial> {
         self.limit.trial.as_deref().filter(|_| self.row.is_none())
     }
 
     /// Where its row is written.
-    #[must_use]
     pub fn row_origin(self) -> Option<Place> {
         let (rows, row) = self.row()?;
         Some(rows.file.at((rows.line(row), 0)))
@@ -317,25 +305,21 @@ impl Scale {
     pub const ONE: Self = Self(NonZeroU32::MIN);
 
     /// The scale of a limit with these options; `None`, the usual one, if it is 0 or not written.
-    #[must_use]
     pub fn new(scale: Option<u32>) -> Self {
         scale.and_then(NonZeroU32::new).map_or(Self::ONE, Self)
     }
 
     /// The hits of so many units; saturates.
-    #[must_use]
     pub fn hits(self, units: u64) -> u64 {
         units.saturating_mul(self.0.get().into())
     }
 
     /// The whole units in these hits.
-    #[must_use]
     pub fn units(self, hits: u64) -> u64 {
         hits / u64::from(self.0.get())
     }
 
     /// The units that have these hits, rounded up.
-    #[must_use]
     pub fn units_rounded_up(self, hits: u64) -> u64 {
         hits.div_ceil(self.0.get().into())
     }
@@ -374,7 +358,6 @@ pub struct Amount {
 
 impl Amount {
     /// `algorithm` was made of `rate` and `scale`.
-    #[must_use]
     pub fn new(rate: Rate, scale: Scale, algorithm: Algorithm) -> Self {
         Self {
             rate,
@@ -390,7 +373,6 @@ impl Amount {
     }
 
     /// The rate of all regions together.
-    #[must_use]
     pub fn whole_rate(&self) -> Rate {
         Rate {
             requests_per_unit: self.whole,
@@ -399,7 +381,6 @@ impl Amount {
     }
 
     /// How its amount divides time; `None` for requests in flight.
-    #[must_use]
     pub fn period(&self) -> Option<Period> {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => Some(fixed.window),
@@ -436,13 +417,11 @@ pub enum Matching {
 impl Matching {
     /// Whether the level has a list of its own, or an expression, in place of a text in which `*`
     /// is special.
-    #[must_use]
     pub const fn is_by_more_than_text(self) -> bool {
         matches!(self, Self::Set { .. } | Self::Cidr { .. } | Self::Regex)
     }
 
     /// Whether all spellings of an address share a counter.
-    #[must_use]
     pub const fn counts_addresses(self) -> bool {
         matches!(
             self,
@@ -473,14 +452,12 @@ pub struct Level {
 
 impl Level {
     /// Whether it has a value that is no pattern, or a list of values.
-    #[must_use]
     pub fn is_one_value(&self) -> bool {
         let value = self.value.as_deref();
         value.is_some_and(|value| self.matching.is_by_more_than_text() || !value.contains('*'))
     }
 
     /// `key` or `key_value`, as in the names of metrics.
-    #[must_use]
     pub fn text(&self) -> String {
         match &self.value {
             Some(value) => format!("{}_{value}", self.key),
@@ -491,14 +468,12 @@ impl Level {
 
 impl Limit {
     /// Whether it counts nothing.
-    #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         self.amount.is_none() && !self.is_by_rows
     }
 
     /// Whether it limits requests in flight.
     #[inline]
-    #[must_use]
     pub fn counts_in_flight(&self) -> bool {
         let amount = self.amount.as_ref();
         amount.is_some_and(|amount| amount.algorithm.has_holders())
@@ -506,7 +481,6 @@ impl Limit {
 
     /// The table whose rows stand for this limit and for those of their plans; `None` for a limit
     /// of a plan.
-    #[must_use]
     pub fn own_table(&self) -> Option<&LimitTable> {
         self.table
             .as_deref()
@@ -527,20 +501,17 @@ impl Limit {
 
     /// The full key: the domain and all levels as written, joined by dots. Names the limit in
     /// messages, over reloads too.
-    #[must_use]
     pub fn path(&self) -> String {
         format!("{}.{}", self.domain, self.path_in_domain())
     }
 
     /// All levels as written, joined by dots. Names the limit within its domain in metrics, over
     /// reloads too.
-    #[must_use]
     pub fn path_in_domain(&self) -> String {
         joined(&self.levels)
     }
 
     /// [`Limit::shown`] of a limit with this name and these levels.
-    #[must_use]
     pub fn shown(name: Option<&str>, levels: &[Level]) -> Box<str> {
         name.map_or_else(
             || shown(joined(levels).as_bytes()).into(),

@@ -57,7 +57,6 @@ impl Document {
 
 impl Place {
     /// The whole of this document.
-    #[must_use]
     pub fn whole(document: Document) -> Self {
         Self {
             document: Arc::new(document),
@@ -67,7 +66,6 @@ impl Place {
     }
 
     /// The whole of a document of that name, which is compiled with no other one.
-    #[must_use]
     pub fn named(name: impl Into<Arc<str>>) -> Self {
         Self::whole(Document {
             name: name.into(),

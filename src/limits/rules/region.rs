@@ -25,21 +25,18 @@ impl Default for RegionShare {
 
 impl RegionShare {
     /// The share of an amount, rounded down, but at least 1: only 0 refuses everything.
-    #[must_use]
     pub fn of(self, amount: u64) -> u64 {
         let exact = u128::from(amount) * u128::from(self.0) / u128::from(WHOLE);
         (exact as u64).max(amount.min(1))
     }
 
     /// The share of a rate.
-    #[must_use]
     pub fn of_rate(self, mut rate: Rate) -> Rate {
         rate.requests_per_unit = self.of(rate.requests_per_unit);
         rate
     }
 
     /// Whether the share of an amount is 1 only because it would be 0.
-    #[must_use]
     pub fn is_raised_to_one(self, amount: u64) -> bool {
         amount > 0 && amount.saturating_mul(self.0.into()) < WHOLE.into()
     }
@@ -90,7 +87,6 @@ impl RegionShares {
     }
 
     /// The share of a region: its own, or `other`.
-    #[must_use]
     pub fn of_region(&self, region: &str) -> Option<RegionShare> {
         let named = |name: &str| self.0.iter().find(move |(known, _)| **known == *name);
         let found = named(region).or_else(|| named("other"));

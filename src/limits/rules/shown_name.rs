@@ -11,7 +11,6 @@ pub const MAX_SHOWN_BYTES: usize = 128;
 
 /// What an answer shows of a name: printable ASCII without quotes and backslashes. Other bytes
 /// become `%` and two hexadecimal digits, as in a URL. Text that is too long is cut.
-#[must_use]
 pub fn shown(name: &[u8]) -> Cow<'_, str> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');

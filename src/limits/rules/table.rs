@@ -67,7 +67,6 @@ pub enum NotAdded {
 
 impl<T> Table<T> {
     /// A table without rows.
-    #[must_use]
     pub fn new(file: Place) -> Self {
         Self {
             file,
@@ -103,7 +102,6 @@ impl<T> Table<T> {
     }
 
     /// The name of that number.
-    #[must_use]
     pub fn name_of(&self, number: u32) -> Option<&str> {
         let (begin, length) = *self.names.get(number as usize)?;
         str::from_utf8(text(&self.texts, begin, length)).ok()
@@ -167,7 +165,6 @@ impl<T> Table<T> {
     }
 
     /// The row of a value.
-    #[must_use]
     pub fn find(&self, value: &[u8]) -> Option<RowNumber> {
         let is_it = |&row: &u32| value_of(&self.rows, &self.texts, row) == Some(value);
         let row = self.by_value.find(self.hasher.hash_one(value), is_it)?;
@@ -179,38 +176,32 @@ impl<T> Table<T> {
     }
 
     /// The line of a row, from 1 on; 0 if the table has no such row.
-    #[must_use]
     pub fn line(&self, row: RowNumber) -> u32 {
         self.row(row).map_or(0, |row| row.line)
     }
 
     /// What a row stands for.
-    #[must_use]
     pub fn meaning(&self, row: RowNumber) -> Option<&T> {
         self.meanings.get(self.row(row)?.meaning as usize)
     }
 
     /// All that rows stand for, each once.
-    #[must_use]
     pub fn meanings(&self) -> &[T] {
         &self.meanings
     }
 
     /// The value of a row.
-    #[must_use]
     pub fn value(&self, row: RowNumber) -> &[u8] {
         self.row(row)
             .map_or(&[], |row| text(&self.texts, row.begin, row.length))
     }
 
     /// The name of a row.
-    #[must_use]
     pub fn name(&self, row: RowNumber) -> Option<&str> {
         self.name_of(self.row(row)?.name.checked_sub(1)?)
     }
 
     /// What answers show of the name of a row.
-    #[must_use]
     pub fn shown_name(&self, row: RowNumber) -> Option<&str> {
         let number = self.row(row)?.name.checked_sub(1)?;
         self.shown
@@ -230,13 +221,11 @@ impl<T> Table<T> {
     }
 
     /// The number of rows.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
     /// Whether there are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -15,7 +15,6 @@ pub struct Debounce<T> {
 
 impl<T: PartialEq> Debounce<T> {
     /// `tried` was loaded or rejected already; `None` if nothing was.
-    #[must_use]
     pub const fn new(tried: Option<T>) -> Self {
         Self {
             tried,
@@ -24,7 +23,6 @@ impl<T: PartialEq> Debounce<T> {
     }
 
     /// The files that were loaded or rejected last.
-    #[must_use]
     pub const fn last(&self) -> Option<&T> {
         self.tried.as_ref()
     }

@@ -22,19 +22,16 @@ pub enum OverrideStore {
 
 impl OverrideStore {
     /// In this process.
-    #[must_use]
     pub fn process() -> Self {
         Self::Process(Mutex::default())
     }
 
     /// In the file at `path`.
-    #[must_use]
     pub const fn file(path: PathBuf) -> Self {
         Self::File(File { path })
     }
 
     /// In Redis, under `key`.
-    #[must_use]
     pub fn redis(direct: Direct, key: Vec<u8>) -> Self {
         Self::Redis(RedisHash::new(direct, key))
     }

@@ -28,7 +28,6 @@ impl State {
     const ALL: [Self; 4] = [Self::Connecting, Self::Waiting, Self::Synced, Self::Nacked];
 
     /// The name in metrics.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -84,7 +83,6 @@ struct Figures {
 
 impl Status {
     /// The state of the connection.
-    #[must_use]
     pub fn state(&self) -> State {
         lock(&self.0).state
     }

@@ -23,7 +23,6 @@ struct Row<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Cells<N> {
     /// All zero, for at least one core.
-    #[must_use]
     pub(super) fn new(cores: usize) -> Self {
         Self {
             rows: (0..cores.max(1))
@@ -43,7 +42,6 @@ impl<const N: usize> Cells<N> {
     }
 
     /// The counters, summed over all cores.
-    #[must_use]
     pub(super) fn sums(&self) -> [u64; N] {
         std::array::from_fn(|counter| {
             self.rows.iter().fold(0_u64, |sum, row| {

@@ -61,7 +61,6 @@ pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
 impl Exposition {
     /// Empty. Every series of a family of envoyproxy/ratelimit also gets the labels of `extra`,
     /// whose names must be valid.
-    #[must_use]
     pub fn with_extra_labels(extra: Vec<(String, String)>) -> Self {
         Self {
             extra,
@@ -70,7 +69,6 @@ impl Exposition {
     }
 
     /// The text of these labels of `family`, for [`Exposition::count`].
-    #[must_use]
     pub fn labels<'a>(
         &'a self,
         family: &Family,
@@ -183,7 +181,6 @@ impl Exposition {
     }
 
     /// Prometheus's text format, version 0.0.4; families in the order of their names.
-    #[must_use]
     pub fn text(self) -> String {
         let mut text = String::new();
         for values in self.values.into_values() {

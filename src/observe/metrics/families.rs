@@ -81,13 +81,11 @@ impl Family {
     }
 
     /// A sample with these values of the labels, in their declared order. Values may hold any text.
-    #[must_use]
     pub fn sample(&'static self, labels: &[&str], value: f64) -> Sample {
         self.with(labels, Value::Number(value))
     }
 
     /// The observations of one series of a histogram; labels as for [`Family::sample`].
-    #[must_use]
     pub fn histogram(&'static self, labels: &[&str], observations: Observations) -> Sample {
         self.with(labels, Value::Observations(observations))
     }
@@ -108,7 +106,6 @@ impl Family {
     }
 
     /// A sample whose value is a whole number, exact up to 2^53.
-    #[must_use]
     pub fn count(&'static self, labels: &[&str], count: u64) -> Sample {
         self.sample(labels, count as f64)
     }

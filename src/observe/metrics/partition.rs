@@ -25,14 +25,12 @@ pub(super) struct Parts {
 
 /// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded
 /// down, as in envoyproxy/ratelimit.
-#[must_use]
 fn near_threshold(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
 /// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict`
 /// under `algorithm`.
-#[must_use]
 pub(super) fn partition(
     algorithm: &Algorithm,
     near_limit_ratio: f32,

@@ -60,7 +60,6 @@ impl<'a> LimitReading<'a> {
     }
 
     /// What tells its series from all others, before names are cleaned for an exporter.
-    #[must_use]
     pub const fn identity(&self) -> (&'a str, &'a str, &'a str, &'a str, Part<'a>) {
         (self.domain, self.key1, self.key2, self.below, self.part)
     }

@@ -184,7 +184,6 @@ impl DomainSeries {
 impl Metrics {
     /// The counters for `rules`. A limit with the labels and the name of a limit of the last call's
     /// rules goes on with its counters.
-    #[must_use]
     pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
         self.dynamic
             .retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
@@ -289,7 +288,6 @@ impl Metrics {
     }
 
     /// The descriptors that no limit applied to.
-    #[must_use]
     pub fn free_descriptors(&self) -> u64 {
         lock(&self.free).values().map(|cells| cells.sums()[0]).sum()
     }

@@ -97,7 +97,6 @@ pub const PREFIX_BYTES: usize = 5;
 
 impl Framed {
     /// Puts the prefix in front of a message.
-    #[must_use]
     pub fn new(message: &[u8]) -> Self {
         // A response is far below 4 GiB.
         Self(
@@ -120,7 +119,6 @@ impl Framed {
     }
 
     /// The message without the prefix, which is on its way.
-    #[must_use]
     pub fn message(self) -> Bytes {
         let Self(mut bytes, places) = self;
         if let Some(places) = places {

@@ -34,7 +34,6 @@ pub struct Direct {
 
 impl Direct {
     /// A client that connects with its first query. All queries have to be made in one runtime.
-    #[must_use]
     pub fn new(deployment: Arc<Deployment>) -> Self {
         Self {
             deployment,

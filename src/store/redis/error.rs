@@ -104,7 +104,6 @@ pub struct Times {
 
 impl RedisFailure {
     /// An error without a further cause.
-    #[must_use]
     pub const fn new(error: &'static str) -> Self {
         Self::with(error, None)
     }
@@ -132,7 +131,6 @@ impl RedisFailure {
     }
 
     /// What the error means, and the remedy.
-    #[must_use]
     pub fn meaning(&self) -> &'static str {
         meaning(self.error)
     }

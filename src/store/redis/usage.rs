@@ -39,7 +39,6 @@ pub struct UsageClient {
 
 impl UsageClient {
     /// A client that connects with its first query.
-    #[must_use]
     pub fn new(deployment: Arc<Deployment>, prefix: String) -> Self {
         Self {
             direct: Direct::new(Arc::clone(&deployment)),

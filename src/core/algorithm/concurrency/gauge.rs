@@ -39,7 +39,6 @@ struct Bucket {
 
 impl Gauge {
     /// The gauge of a limit with this `max_duration`.
-    #[must_use]
     pub fn new(max_duration: Span) -> Self {
         Self {
             width: max_duration.micros().div_ceil(PARTS).max(1),
@@ -90,7 +89,6 @@ impl Gauge {
     }
 
     /// The places that are taken at `now`.
-    #[must_use]
     pub fn places(&self, now: Micros) -> i64 {
         let current = now.0 / self.width;
         let buckets = lock(&self.buckets);

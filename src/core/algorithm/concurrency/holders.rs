@@ -119,7 +119,6 @@ impl Holders {
 
     /// The bytes that it takes at most: a node of a tree has space for 11 entries, five at least
     /// are used, and its allocation takes 32 bytes more.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let tree =
             |entries: usize, entry_bytes: usize| entries.div_ceil(5) * (11 * entry_bytes + 32);

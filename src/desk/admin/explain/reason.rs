@@ -188,7 +188,6 @@ pub(super) fn field<'f>(fields: &'f [(&str, String)], sought: &str) -> Option<&'
 }
 
 /// Names, and how many more there are.
-#[must_use]
 pub fn list(names: &[String], more: usize) -> String {
     let more = match more {
         0 => String::new(),

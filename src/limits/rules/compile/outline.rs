@@ -36,20 +36,17 @@ pub struct Outline {
 
 impl Outline {
     /// Whether it has a limit, or one below it.
-    #[must_use]
     pub fn limits_anything(&self) -> bool {
         self.has_limit || self.children.iter().any(Self::limits_anything)
     }
 
     /// Whether it leads to a limit by this key, its own or one below.
-    #[must_use]
     pub fn uses(&self, key: &str) -> bool {
         self.limits_anything()
             && (*self.key == *key || self.children.iter().any(|child| child.uses(key)))
     }
 
     /// Whether it matches this key with this value and leads to a limit, or one below does.
-    #[must_use]
     pub fn has_value(&self, key: &str, value: &str) -> bool {
         let is_it = *self.key == *key && self.matches(value);
         self.limits_anything()
@@ -62,7 +59,6 @@ impl Outline {
 
     /// The place of a value that it matches in the order of precedence: smaller ones come first,
     /// and of equal ones the first of the file.
-    #[must_use]
     pub fn rank(&self, value: &str) -> (u8, u8) {
         match (&self.matched, self.value.as_deref()) {
             (Some(matched), _) => {
@@ -76,13 +72,11 @@ impl Outline {
     }
 
     /// Whether it matches by a set, networks or a regular expression.
-    #[must_use]
     pub const fn is_by_more_than_text(&self) -> bool {
         self.matched.is_some()
     }
 
     /// Whether a value is its value, or matches its pattern.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         if let Some(matched) = &self.matched {
             return matched.matches(value);
@@ -106,7 +100,6 @@ pub struct WrittenPair {
 
 /// The descriptors of a domain, in the order of files that [`super::compile`] accepts. Empty if no
 /// file has the domain.
-#[must_use]
 pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
     let mut all = Vec::new();
     let problems = Problems::default();

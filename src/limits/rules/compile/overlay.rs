@@ -108,7 +108,6 @@ impl Switches {
 
 impl Overlay {
     /// The number of its domains and descriptors.
-    #[must_use]
     pub const fn entries(&self) -> usize {
         self.entries as usize
     }

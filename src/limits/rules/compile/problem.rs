@@ -29,7 +29,6 @@ pub enum Severity {
 
 impl Severity {
     /// The word in messages.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -70,13 +69,11 @@ pub struct Problem {
 
 impl Problem {
     /// An error of a whole file or resource.
-    #[must_use]
     pub fn whole(file: String, what: String, remedy: &str) -> Self {
         Self::new(Severity::Error, &Place::named(file), what, remedy)
     }
 
     /// An error at a place.
-    #[must_use]
     pub fn error(at: &Place, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::new(Severity::Error, at, what, remedy)
     }

@@ -112,7 +112,6 @@ pub struct RawOptions<'a> {
 
 impl Options {
     /// Options for one server, with all defaults.
-    #[must_use]
     pub fn new(address: Address) -> Self {
         Self::with_topology(Topology::Single(address))
     }

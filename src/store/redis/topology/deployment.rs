@@ -93,7 +93,6 @@ pub struct Server {
 impl Deployment {
     /// A deployment without connections. Its servers are known at once if `options` name a single
     /// server. Otherwise [`supervise`](crate::store::redis::supervise) finds them.
-    #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
         let deployment = Self {
             map: ArcSwap::default(),
@@ -124,7 +123,6 @@ impl Deployment {
     /// How often each error happened, by name. A failed attempt to connect counts once, and so does
     /// a failed probe. Consecutive checks of one request that failed with the same error count once
     /// together. The names are the same in all versions.
-    #[must_use]
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
         let failures = self.error_counters.failures().into_iter();
         failures
@@ -133,7 +131,6 @@ impl Deployment {
     }
 
     /// The number of connections to the servers of the present map.
-    #[must_use]
     pub fn connections(&self) -> ConnectionCounts {
         let mut sum = ConnectionCounts::default();
         for node in &self.map.load().nodes {
@@ -144,7 +141,6 @@ impl Deployment {
     }
 
     /// The servers of the present map.
-    #[must_use]
     pub fn servers(&self) -> Vec<Server> {
         let server = |node: &Arc<Node>| Server {
             address: node
@@ -161,7 +157,6 @@ impl Deployment {
     }
 
     /// The servers that cannot be used.
-    #[must_use]
     pub fn failing_servers(&self) -> Vec<FailingServer> {
         let map = self.map.load();
         let failing = |node: &Arc<Node>| {
@@ -214,7 +209,6 @@ impl Deployment {
 
     /// What the servers are sought by while none is known: the name of the primary for its
     /// Sentinels, or the configured addresses of a cluster.
-    #[must_use]
     pub fn undiscovered(&self) -> Vec<String> {
         if self.map.load().has_location() {
             return Vec::new();
@@ -228,7 +222,6 @@ impl Deployment {
 
     /// Whether every server has an address and a circuit that is not open. `false` while no server
     /// is known.
-    #[must_use]
     pub fn is_fully_available(&self) -> bool {
         let nodes = &self.map.load().nodes;
         !nodes.is_empty() && nodes.iter().all(|node| node.is_available())
@@ -236,7 +229,6 @@ impl Deployment {
 
     /// Whether any server has an address, a circuit that is not open, and answered its latest
     /// inspection. While none does, Redis decides no request.
-    #[must_use]
     pub fn is_usable(&self) -> bool {
         let is_usable = |node: &Arc<Node>| node.is_available() && node.latest_status.load().is_up;
         self.map.load().nodes.iter().any(is_usable)

@@ -41,7 +41,6 @@ pub struct RoundTripCounts {
 
 impl RoundTripCounts {
     /// The number of answered batches.
-    #[must_use]
     pub fn batches(&self) -> u64 {
         self.buckets.iter().sum()
     }

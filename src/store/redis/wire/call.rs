@@ -89,7 +89,6 @@ pub enum ScriptRef {
 
 impl Call<'_> {
     /// The whole command.
-    #[must_use]
     pub fn command(&self, script_ref: ScriptRef) -> Cmd {
         let mut command = Cmd::new();
         self.write(script_ref, &mut command);

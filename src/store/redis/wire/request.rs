@@ -95,7 +95,6 @@ impl Request {
     }
 
     /// A request for all of these checks whose reply is not awaited: for probes and tests.
-    #[must_use]
     pub fn unawaited(checks: Checks, budget: Budget) -> Self {
         let mut request = Self::new(&Arc::new(checks), false, budget).0;
         let slot = |check| hash_slot::of(request.checks.key(check));
@@ -131,7 +130,6 @@ impl Request {
 
 impl CheckPosition {
     /// The positions of all picked checks of these requests.
-    #[must_use]
     pub fn all(requests: &[&Request]) -> Vec<Self> {
         let picks = |(request, of): (usize, &&Request)| {
             (0..of.picked.len()).map(move |pick| Self { request, pick })

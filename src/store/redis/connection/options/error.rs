@@ -104,7 +104,6 @@ pub enum OptionsError {
 impl OptionsError {
     /// The end of the name of the invalid setting, after `REDIS_` or `REDIS_PERSECOND_`; `None` if
     /// the message names the setting.
-    #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
         match self {
             Self::Type => Some("TYPE"),

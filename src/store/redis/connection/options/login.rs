@@ -18,7 +18,6 @@ pub struct Secret(String);
 
 impl Secret {
     /// Makes a secret of `text`.
-    #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -74,7 +73,6 @@ pub enum PasswordFileError {
 
 impl Login {
     /// A login with this password.
-    #[must_use]
     pub fn new(username: Option<&str>, password: &str) -> Self {
         Self {
             username: username.map(str::to_owned),
