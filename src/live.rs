@@ -29,7 +29,6 @@ use crate::observe::metrics::{Metrics, Tallies};
 /// A configuration: its rules and their counters.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The rules.
     pub rules: Arc<Rules>,
     /// What operators order beside them; `None` while there is nothing.
     overrides: Option<Arc<Overrides>>,

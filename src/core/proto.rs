@@ -7,13 +7,7 @@
 //! prost and Go refuse a protobuf `string` that is not UTF-8: that error would let a client bypass
 //! its limit.
 
-#![allow(
-    missing_docs,
-    clippy::pedantic,
-    clippy::nursery,
-    clippy::all,
-    reason = "generated"
-)]
+#![allow(clippy::pedantic, clippy::nursery, clippy::all, reason = "generated")]
 
 pub mod codec;
 

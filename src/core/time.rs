@@ -37,7 +37,6 @@ pub struct Micros(pub u64);
 pub struct Span(u64);
 
 impl Span {
-    /// Zero.
     pub const ZERO: Self = Self(0);
 
     /// The longest span.

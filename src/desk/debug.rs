@@ -44,7 +44,6 @@ pub struct View {
     pub domain: Option<String>,
 }
 
-/// The pages.
 pub struct Pages {
     guard: Guard,
     metrics: Arc<Metrics>,

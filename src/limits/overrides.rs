@@ -119,16 +119,13 @@ pub struct Override {
 /// star.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
-    /// The key.
     pub key: Text,
-    /// The value.
     pub value: Value,
 }
 
 /// The value of an entry of an override.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Value {
-    /// Any.
     Any,
     /// This text, with wildcards.
     Text(Text),

@@ -200,7 +200,6 @@ impl Plan {
         }
     }
 
-    /// The limit of a slot.
     pub fn limit(&self, slot: &Slot) -> Option<LimitInForce<'_>> {
         slot.limit.map(|id| LimitInForce {
             limit: self.rules.limit(id),

@@ -137,7 +137,6 @@ impl Rules {
         Some(trace::Tracer::new(&self.domain(domain)?.tree))
     }
 
-    /// The limit of that id.
     pub fn limit(&self, id: LimitId) -> &Limit {
         &self.by_number[id.domain as usize].limits[id.limit as usize]
     }

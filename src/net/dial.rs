@@ -38,7 +38,6 @@ pub enum Address {
     Tcp {
         /// The host, without the brackets of an IPv6 address.
         host: String,
-        /// The port.
         port: u16,
     },
     /// The path of a unix socket.
@@ -97,7 +96,6 @@ pub struct Dial {
     pub address: Address,
     /// TLS; plain text without it.
     pub tls: Option<Arc<ClientConfig>>,
-    /// The options of TCP.
     pub tcp: TcpOptions,
 }
 

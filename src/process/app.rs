@@ -69,7 +69,6 @@ pub enum StartError {
     Listen {
         /// The name of the listener: grpc, http, prometheus or debug.
         listener: &'static str,
-        /// Its address.
         address: String,
         /// The operating system's reason.
         error: io::Error,
@@ -222,7 +221,6 @@ fn open_debug(settings: &Settings) -> Option<TcpListener> {
         .ok()
 }
 
-/// A listener of TCP, by its name.
 fn open(name: &'static str, at: server::TcpAddress) -> Result<TcpListener, StartError> {
     opened(name, &at, server::listen(at), |listener| {
         listener

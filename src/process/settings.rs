@@ -63,7 +63,6 @@ pub use listeners::{ListenerFlags, LocalGrpc};
 pub enum Backend {
     /// In the memory of this process.
     Memory(memory::Options),
-    /// In Redis.
     Redis {
         /// The Redis of all limits, or of all that are not per second.
         main: store::redis::Options,

@@ -128,7 +128,6 @@ pub(crate) const TLS_BYTES: u64 = 24 << 10;
 /// Where an accepted connection goes.
 #[derive(Debug)]
 pub enum Entrance {
-    /// To the workers.
     Plaintext(Arc<Workers>),
     /// To a handshake, and then to the workers.
     Tls(Handshakes),

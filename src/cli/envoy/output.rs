@@ -197,7 +197,6 @@ impl Proxies {
 }
 
 impl Mesh {
-    /// The EnvoyFilter of this name.
     pub(super) fn envoy_filter(&self, name: &str, asking: &Asking<'_>) -> String {
         let mut patches = vec![self.insert(asking)];
         // The patch of virtual hosts or routes: of that with the name, or of all.

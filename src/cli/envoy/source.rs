@@ -60,7 +60,6 @@ const REMOTE_ADDRESS: &str = "remote_address";
 /// Between a source and the value that is sent where the source has none.
 const DEFAULT: &str = " or ";
 
-/// A source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) kind: Kind,

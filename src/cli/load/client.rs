@@ -108,7 +108,6 @@ pub struct Answered {
 
 /// Where requests come from and answers go.
 pub trait Load {
-    /// The next request.
     fn next(&mut self) -> EncodedRequest;
 
     /// Takes an answer.

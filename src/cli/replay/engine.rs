@@ -99,7 +99,6 @@ struct End {
     at: Micros,
     /// Its row, because requests of one instant end in their order.
     row: u64,
-    /// The checks that release it.
     release: Box<Checks>,
 }
 

@@ -48,7 +48,6 @@ struct Chart<'a> {
     lines: Vec<(String, &'a Series)>,
 }
 
-/// The page of a report.
 pub(super) fn page(report: &Report) -> String {
     let mut page = format!("{HEAD}{STYLE}</style>\n</head>\n<body>\n<h1>weir replay</h1>\n");
     for (index, part) in report.parts().iter().enumerate() {

@@ -247,7 +247,6 @@ impl Difference {
     }
 }
 
-/// A part of a whole in percent.
 fn percent(part: u64, whole: u64) -> String {
     format!("{:.2} %", 100.0 * part as f64 / whole.max(1) as f64)
 }

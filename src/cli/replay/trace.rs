@@ -156,7 +156,6 @@ impl Format {
     }
 }
 
-/// A trace.
 pub(crate) struct Trace {
     lines: Lines,
     format: Format,

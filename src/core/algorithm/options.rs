@@ -11,7 +11,6 @@ pub enum OptionField {
     Number(fn(&mut Options) -> &mut Option<u32>),
     /// A number of hits, from 0 to 2^53 - 1.
     Amount(fn(&mut Options) -> &mut Option<u64>),
-    /// A duration.
     Duration(fn(&mut Options) -> &mut Option<Span>),
     /// True or false.
     Bool(fn(&mut Options) -> &mut Option<bool>),

@@ -39,7 +39,6 @@ pub struct Log {
 /// The hits of one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedHits {
-    /// The tick.
     pub tick: u64,
     /// The total of all hits up to and including these.
     pub total: u64,

@@ -59,7 +59,6 @@ impl Units {
         Self(code % Self::CODES as u8)
     }
 
-    /// The code.
     pub const fn code(self) -> u8 {
         self.0
     }

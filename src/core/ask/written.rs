@@ -55,7 +55,6 @@ impl Text {
         self.0.iter().map(|piece| &**piece)
     }
 
-    /// The wildcards.
     pub fn wildcards(&self) -> usize {
         self.0.len() - 1
     }

@@ -141,7 +141,6 @@ impl Calendar {
         Span::from_secs(hours * 3_600)
     }
 
-    /// The zone.
     pub fn zone(self) -> Zone {
         self.zone
     }

@@ -41,7 +41,6 @@ fn order(left: &str, right: &str) -> std::cmp::Ordering {
 }
 
 impl Zone {
-    /// UTC.
     pub fn utc() -> Self {
         Self::named("UTC").unwrap_or(Self(0))
     }

@@ -40,7 +40,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// What a call needs to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// It reads.
     Read,
     /// It changes something.
     Change,
@@ -60,7 +59,6 @@ pub enum TokensError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// It is too large.
     #[error("is larger than {} KiB", MAX_FILE_BYTES >> 10)]
     TooLarge,
     /// A line is wrong.

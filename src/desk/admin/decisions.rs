@@ -38,7 +38,6 @@ pub struct Decisions {
 pub struct OfLimit {
     /// Its full key: the domain and its levels, joined by dots.
     pub limit: String,
-    /// Its domain.
     pub domain: String,
     /// Its decisions.
     pub outcomes: Outcomes,

@@ -36,7 +36,6 @@ use crate::store::redis::error;
 /// What is said of a request.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Report {
-    /// Its domain.
     pub domain: String,
     /// In the order of the request.
     pub descriptors: Vec<Descriptor>,

@@ -47,7 +47,6 @@ pub struct Order {
     /// block, exempt or raise.
     #[schemars(extend("enum" = ["block", "exempt", "raise"]))]
     pub kind: String,
-    /// The domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub domain: String,
     /// In the order of the descriptor.
@@ -96,7 +95,6 @@ pub struct Removed {
 #[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResetOrder {
-    /// The domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub domain: String,
     /// In the order of the descriptor.

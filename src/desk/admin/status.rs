@@ -41,7 +41,6 @@ pub struct Status {
     /// That configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejected>,
-    /// The servers of Redis.
     pub redis: Vec<RedisServer>,
     /// The outage of Redis that is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -51,7 +51,6 @@ pub struct Top {
 pub struct Subject {
     /// The path of its limit; cut if it is long.
     pub limit: String,
-    /// Its domain.
     pub domain: String,
     /// Keys and values; where values share a counter, the pattern.
     pub entries: Vec<EntryText>,

@@ -45,7 +45,6 @@ pub struct CountedBy {
     /// It is what the `trial` of the limit counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trial: bool,
-    /// Its domain.
     pub domain: String,
     /// The subject.
     pub entries: Vec<EntryText>,
@@ -135,7 +134,6 @@ pub struct Top {
     /// It is what the `trial` of the limit counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trial: bool,
-    /// Its domain.
     pub domain: String,
     /// By what they are sorted, the largest first.
     pub by: String,

@@ -48,7 +48,6 @@ pub struct Record {
     /// block, exempt or raise.
     #[schemars(extend("enum" = ["block", "exempt", "raise"]))]
     pub kind: String,
-    /// The domain.
     pub domain: String,
     /// In the order of the descriptor.
     pub entries: Vec<EntryRecord>,

@@ -215,7 +215,6 @@ fn write_address(out: &mut Vec<u8>, entry: &Entry<'_>, level: &Level) {
 
 /// What a level counts a value as.
 pub(super) enum Counted<'v> {
-    /// The value.
     Value(&'v [u8]),
     /// An address, in its one canonical text.
     Address(Text),

@@ -61,7 +61,6 @@ pub enum By<'p> {
     Exempt,
     /// An override that blocks it.
     Block(&'p Block),
-    /// A check.
     Check {
         /// What the plan says of it.
         planned: &'p Checked,

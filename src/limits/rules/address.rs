@@ -94,7 +94,6 @@ impl Text {
         Self { bytes, length }
     }
 
-    /// It.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }

@@ -272,7 +272,6 @@ fn joined(texts: impl Iterator<Item = String>) -> Option<String> {
     Some(texts.collect::<Vec<_>>().join(", ")).filter(|texts| !texts.is_empty())
 }
 
-/// The algorithm of an amount, and its options.
 fn algorithm_and_options(amount: &Amount) -> Vec<(&'static str, String)> {
     let algorithm = ("algorithm", amount.algorithm.kind().spec().name.to_owned());
     std::iter::once(algorithm).chain(options(amount)).collect()

@@ -64,7 +64,6 @@ pub struct Applied {
 pub struct Refused {
     /// The resource; of several with one domain the first.
     pub resource: String,
-    /// Its domain.
     pub domain: String,
     /// At least one error.
     pub problems: Vec<Problem>,
@@ -74,7 +73,6 @@ pub struct Refused {
     pub is_new: bool,
 }
 
-/// A domain.
 #[derive(Debug, Default)]
 struct KnownDomain {
     number: u32,

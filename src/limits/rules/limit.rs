@@ -149,7 +149,6 @@ impl LimitTable {
         }
     }
 
-    /// The rows of a limit.
     pub fn rows_of(&self, limit: LimitId) -> usize {
         self.counts.get(&limit.limit).copied().unwrap_or_default()
     }
@@ -165,7 +164,6 @@ impl LimitTable {
 pub struct RowMeaning {
     /// The limit, as [`LimitId::limit`]: that of the plan of these rows, or that of the descriptor.
     pub limit: u32,
-    /// Its amount.
     pub amount: RowAmount,
     /// `shadow_mode` of the row; `None`: that of its limit.
     pub shadow_mode: Option<bool>,
@@ -177,10 +175,8 @@ pub struct RowMeaning {
 /// bytes.
 const _: () = assert!(size_of::<RowMeaning>() <= 152);
 
-/// The amount of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RowAmount {
-    /// That of its limit.
     OfLimit,
     /// Its own; `None` = unlimited.
     Own(Option<Amount>),
@@ -190,7 +186,6 @@ pub enum RowAmount {
 /// says.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitInForce<'r> {
-    /// The limit.
     pub limit: &'r Limit,
     /// The row, in the limit's table.
     pub row: Option<RowNumber>,
@@ -338,7 +333,6 @@ pub struct Amount {
     pub rate: Rate,
     /// The number in `rate` as it is written, for all regions together.
     pub whole: u64,
-    /// The share.
     pub share: RegionShare,
     /// `burst` is another number than the amount, and does not grow with it.
     pub has_own_burst: bool,
@@ -395,7 +389,6 @@ impl Amount {
 /// How a level matches values, and how it counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Matching {
-    /// By text.
     #[default]
     Text,
     /// By text; an address counts by its one canonical text, or as it is written in the files.
@@ -437,7 +430,6 @@ impl Matching {
 /// One level of the path to a limit, as it is written.
 #[derive(Clone, Debug, Default)]
 pub struct Level {
-    /// The key.
     pub key: Box<str>,
     /// The value or pattern, or `set:`, `cidr:` or `regex:` and what it matches; `None` = any
     /// value. No two branches of a level have the same.

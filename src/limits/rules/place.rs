@@ -56,7 +56,6 @@ impl Document {
 }
 
 impl Place {
-    /// The whole of this document.
     pub fn whole(document: Document) -> Self {
         Self {
             document: Arc::new(document),

@@ -20,7 +20,6 @@ pub(crate) const MAX_BYTES: u64 = 32 << 20;
 /// The longest text of one override, with the spaces between its words.
 const MAX_TEXT_BYTES: usize = 4 * MAX_RECORD_BYTES;
 
-/// The file.
 #[derive(Debug)]
 pub struct File {
     pub(super) path: PathBuf,

@@ -104,7 +104,6 @@ return 1
 /// Takes a field of a hash with its text, or with what is wrong with it.
 type Take<'t> = &'t mut (dyn FnMut(&str, Result<&str, String>) + Send);
 
-/// The hash.
 #[derive(Debug)]
 pub struct RedisHash {
     direct: Direct,

@@ -21,7 +21,6 @@ pub enum OverrideStore {
 }
 
 impl OverrideStore {
-    /// In this process.
     pub fn process() -> Self {
         Self::Process(Mutex::default())
     }

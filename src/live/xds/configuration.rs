@@ -24,7 +24,6 @@ pub(crate) const MAX_RESOURCES: usize = 100_000;
 /// kept for that.
 const MOST_SHOWN: usize = 100;
 
-/// The configuration.
 #[derive(Debug)]
 pub(super) struct Configuration {
     domains: Domains,

@@ -194,7 +194,6 @@ mod tests {
         RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
     };
 
-    /// A field with this content.
     fn field(number: u32, content: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         encoding::encode_key(number, WireType::LengthDelimited, &mut out);

@@ -6,7 +6,6 @@ use hyper::header::{ACCEPT_ENCODING, HeaderMap};
 /// The codings that Weir can send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// As it is.
     Identity,
     Gzip,
 }

@@ -27,7 +27,6 @@ const ENCRYPTED: &[u8] = b"ENCRYPTED";
 pub struct PemFile {
     /// The name of the setting, for errors.
     pub setting: &'static str,
-    /// The path.
     pub path: PathBuf,
 }
 
@@ -44,7 +43,6 @@ pub enum TlsError {
         path: PathBuf,
         /// The reason.
         why: String,
-        /// The remedy.
         remedy: String,
     },
     /// A certificate is set without its key, or a key without its certificate. Holds the names of

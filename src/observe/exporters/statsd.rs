@@ -53,7 +53,6 @@ pub enum Flavour {
 pub struct Options {
     /// The server: a name or an address, which is looked up again for each interval or connection.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// How metrics travel.
     pub protocol: Protocol,

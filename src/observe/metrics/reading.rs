@@ -17,7 +17,6 @@ pub enum Part<'a> {
 /// The hits of one limit, or of one name that depends on requests.
 #[derive(Debug)]
 pub struct LimitReading<'a> {
-    /// Its domain.
     pub domain: &'a str,
     /// Its first level, as `key` or `key_value`.
     pub key1: &'a str,

@@ -40,7 +40,6 @@ const MARK: &str = "…";
 pub struct Subject {
     /// The path of the limit.
     pub limit: String,
-    /// The domain.
     pub domain: String,
     /// Keys and values of the descriptor that the counter belongs to. Where values share a counter,
     /// the pattern; where a value is long, its digest.

@@ -66,7 +66,6 @@ impl Pane {
         self.refusals.clear();
     }
 
-    /// The sketch of a ranking.
     pub(super) const fn sketch(&self, by: Ranking) -> &Sketch {
         match by {
             Ranking::Hits => &self.hits,

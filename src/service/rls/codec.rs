@@ -10,7 +10,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 use super::respond::Framed;
 
-#[allow(missing_docs, clippy::pedantic, clippy::all, reason = "generated")]
+#[allow(clippy::pedantic, clippy::all, reason = "generated")]
 mod generated {
     include!(concat!(
         env!("OUT_DIR"),
@@ -23,7 +23,6 @@ pub use generated::rate_limit_service_server::{RateLimitService, RateLimitServic
 /// An encoded `RateLimitRequest`.
 #[derive(Clone, Debug, Default)]
 pub struct EncodedRequest {
-    /// The message.
     pub message: Bytes,
     /// Time until the caller's deadline. `None`: the `grpc-timeout` of the metadata counts.
     pub time_left: Option<Duration>,

@@ -63,7 +63,6 @@ pub(super) struct Overload {
 }
 
 impl Overload {
-    /// Connections that are behind.
     pub(super) fn connections_behind(&self) -> usize {
         self.behind.load(Ordering::Relaxed)
     }

@@ -117,7 +117,6 @@ impl RedisFailure {
         }
     }
 
-    /// An error with its cause.
     pub(crate) fn because(error: &'static str, cause: impl Into<Arc<str>>) -> Self {
         Self::with(error, Some(cause.into()))
     }

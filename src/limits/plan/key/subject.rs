@@ -35,7 +35,6 @@ const DIGEST_CHARS: usize = 64;
 )]
 #[schemars(rename = "Entry")]
 pub struct EntryText {
-    /// The key.
     pub key: String,
     /// The value as it was sent, whatever it contains. Bytes that are not UTF-8 are U+FFFD. A value
     /// of more than 128 bytes is `sha256:` with its digest, where Weir knows it by that only.

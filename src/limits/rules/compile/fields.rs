@@ -14,7 +14,6 @@ use crate::core::time::MAX_SAFE_INTEGER;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node, ValueType};
 
-/// The keys of tables and plans.
 const TABLES: [&str; 4] = ["table", "table_key", "plan", "plans"];
 
 /// The keys that make a limit what it is. Beside `key` instead of below `rate_limit` they are

@@ -90,7 +90,6 @@ impl Outline {
 /// A key of a flat map, and its text.
 #[derive(Clone, Debug)]
 pub struct WrittenPair {
-    /// The key.
     pub key: Box<str>,
     /// The text behind it.
     pub text: Box<str>,

@@ -50,7 +50,6 @@ impl PartialEq for Overlay {
     }
 }
 
-/// The number of an entry.
 pub(in crate::limits::rules) type EntryNumber = u32;
 
 /// A domain or a descriptor of the overlay.

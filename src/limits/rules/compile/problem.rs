@@ -73,7 +73,6 @@ impl Problem {
         Self::new(Severity::Error, &Place::named(file), what, remedy)
     }
 
-    /// An error at a place.
     pub fn error(at: &Place, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::new(Severity::Error, at, what, remedy)
     }

@@ -47,7 +47,6 @@ pub(in crate::limits::rules) struct CompiledDomain {
     pub(in crate::limits::rules) domain: Option<crate::limits::rules::Domain>,
     /// All of them, with an error if there is no domain.
     pub(in crate::limits::rules) problems: Vec<Problem>,
-    /// The bytes of the paths of its limits.
     pub(in crate::limits::rules) path_bytes: usize,
     /// The entries of the overlay that match something in it.
     pub(in crate::limits::rules) used: Vec<EntryNumber>,

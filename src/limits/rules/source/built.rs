@@ -25,7 +25,6 @@ impl Node {
         Rc::new(Self::new(at.clone(), content))
     }
 
-    /// A list.
     pub(in crate::limits::rules) fn of_list(at: &Place, items: Vec<Rc<Self>>) -> Rc<Self> {
         Rc::new(Self::new(at.clone(), Content::Sequence(items)))
     }

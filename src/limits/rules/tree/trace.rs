@@ -62,7 +62,6 @@ pub struct Named<T> {
 /// A branch as it is written. Of several `*` in a row, one is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The key.
     pub key: String,
     /// The value or pattern; `None` = any value.
     pub value: Option<String>,

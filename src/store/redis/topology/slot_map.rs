@@ -86,7 +86,6 @@ impl SlotMap {
         self.nodes.iter().any(|node| node.location().is_some())
     }
 
-    /// The index of the node at an address.
     pub(crate) fn find(&self, address: &Address) -> Option<NodeIndex> {
         self.nodes
             .iter()

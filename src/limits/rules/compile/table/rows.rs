@@ -35,7 +35,6 @@ struct UsedPlan<'p> {
     limit: Limit,
 }
 
-/// A row as it is written.
 struct WrittenRow<'t> {
     records: &'t Records<'t>,
     begin: Begin,
