@@ -3,6 +3,9 @@
 //!
 //! A new resolver for each lookup keeps neither answers nor connections, and reads a changed
 //! `/etc/resolv.conf`. Where the name was found in the search list is remembered.
+//!
+//! Messages and transport are those of the crate `domain`. hickory-resolver 0.26 has search lists and
+//! attempts too (about 70 lines here), and brings twelve more crates for Linux.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

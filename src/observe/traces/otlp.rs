@@ -2,6 +2,11 @@
 //!
 //! Spans of a failed export are not sent again: they are lost and counted. Source: OpenTelemetry
 //! Protocol 1.x, "OTLP/gRPC" and "OTLP/HTTP".
+//!
+//! The messages, the gRPC client and the grouping are those of opentelemetry-proto. The exporter of
+//! opentelemetry-otlp 0.33 would save about 70 of the 123 lines here and need 40 for an HTTP client
+//! with our TLS; it logs how many spans a collector has refused and does not return the number,
+//! which is a metric here.
 
 use std::sync::Arc;
 use std::time::Duration;
