@@ -611,11 +611,15 @@ fn naive_glob(pattern: &[u8], text: &[u8]) -> bool {
 fn naive_find(mut level: &[Branch], entries: &[(String, String)]) -> String {
     let mut path = "d".to_owned();
     for (index, (key, value)) in entries.iter().enumerate() {
+        let is_pattern = |branch: &&Branch| branch.key.contains('*') || branch.value.contains('*');
         let exact = |branch: &&Branch| {
-            !branch.value.is_empty() && branch.key == *key && branch.value == *value
+            !branch.value.is_empty()
+                && branch.key == *key
+                && branch.value == *value
+                && !is_pattern(branch)
         };
         let pattern = |branch: &&Branch| {
-            (branch.key.contains('*') || branch.value.contains('*'))
+            is_pattern(branch)
                 && naive_glob(branch.key.as_bytes(), key.as_bytes())
                 && (branch.value.is_empty()
                     || naive_glob(branch.value.as_bytes(), value.as_bytes()))
