@@ -24,6 +24,8 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 10, algorithm: token_bucket }
   - key: slow_log
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_window_log }
+  - key: recorded
+    rate_limit: { unit: year, requests_per_unit: 1, track_usage: true }
 ";
 
 async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
@@ -181,6 +183,23 @@ async fn a_cached_refusal_repeats_no_old_numbers() {
             );
         }
     }
+}
+
+/// What the cache refuses is recorded later, by a call of its own.
+#[tokio::test]
+async fn a_cached_refusal_with_usage_leaves_the_other_checks_to_the_script() {
+    let redis = RedisServer::start();
+    let environment = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")];
+    let weir = Weir::start(LIMITS, &environment);
+    let client = &mut weir.client().await;
+    while code(client, "recorded", 1).await == Code::Ok {}
+    let both = ["recorded", "slow"].map(|key| descriptor_with_hits(&[(key, "x")], 1));
+    let answer = client.should_rate_limit(request("denied", both.to_vec()));
+    let answer = answer.await.expect("an answer").into_inner();
+    let left = |index: usize| answer.statuses[index].limit_remaining;
+    assert_eq!((left(0), left(1)), (0, 9), "{answer:?}");
+    let errors = "weir_redis_errors_total{error=\"server_error\"}";
+    assert_eq!(weir.metric(errors).unwrap_or(0.0), 0.0);
 }
 
 #[tokio::test]
