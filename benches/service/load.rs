@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use prost::Message;
-use weir::cli::load::client::{self, FailureKind, Load, Options};
+use weir::cli::load::client::{self, ArrivalKind, FailureKind, Load, Options};
 use weir::core::proto::RateLimitRequest;
 use weir::net::dial::{Dial, TcpOptions};
 
@@ -236,7 +236,7 @@ impl Client {
             Pace::Closed => client::Pace::Closed,
             Pace::Open { per_second } => client::Pace::Rate {
                 per_second,
-                is_random: true,
+                arrivals: ArrivalKind::Poisson,
                 seed: fastrand::u64(..),
             },
         };

@@ -226,16 +226,12 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     };
     let mut traffic = Traffic {
         until,
-        requests: Requests {
-            domain: Some(command.domain),
-            templates: command
-                .descriptor
-                .into_iter()
-                .flat_map(|all| all.0)
-                .collect(),
-            hits: command.hits,
-            random: fastrand::Rng::with_seed(command.seed),
-        },
+        requests: Requests::new(
+            Some(command.domain),
+            &command.descriptor,
+            command.hits,
+            command.seed,
+        ),
         exactness: command
             .threshold
             .map(|threshold| Exactness::new(threshold, command.timeout)),
@@ -244,7 +240,7 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     };
     let pace = command.rate.map_or(Pace::Closed, |per_second| Pace::Rate {
         per_second,
-        is_random: command.arrivals == ArrivalKind::Poisson,
+        arrivals: command.arrivals,
         seed: command.seed,
     });
     let own = Process::own();

@@ -217,16 +217,8 @@ fn check_output(path: &Path, replay: &Replay) -> anyhow::Result<()> {
 
 /// The trace, and the progress, which is shown on a terminal.
 fn open(replay: &Replay) -> anyhow::Result<(Trace, ProgressBar)> {
-    let requests = Requests {
-        domain: replay.domain.clone(),
-        templates: replay
-            .descriptor
-            .iter()
-            .flat_map(|all| all.0.clone())
-            .collect(),
-        hits: replay.hits.clone(),
-        random: fastrand::Rng::with_seed(0),
-    };
+    let (domain, hits) = (replay.domain.clone(), replay.hits.clone());
+    let requests = Requests::new(domain, &replay.descriptor, hits, 0);
     let path = &replay.trace;
     let (stream, bytes): (Box<dyn Read>, _) = if path == Path::new("-") {
         (Box::new(std::io::stdin()), None)

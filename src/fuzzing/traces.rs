@@ -54,16 +54,9 @@ struct Read {
 /// # Errors
 /// As [`Trace`].
 fn read(trace: &[u8], templates: &[&str], sorts_all: bool) -> Result<Read, String> {
-    let template = |text: &&str| {
-        Templates::parse(text, Fields::Allowed)
-            .expect("a template")
-            .0
-    };
-    let requests = Requests {
-        domain: Some("d".to_owned()),
-        templates: templates.iter().flat_map(template).collect(),
-        ..Requests::default()
-    };
+    let template = |text: &&str| Templates::parse(text, Fields::Allowed).expect("a template");
+    let templates: Vec<_> = templates.iter().map(template).collect();
+    let requests = Requests::new(Some("d".to_owned()), &templates, None, 0);
     let shown = |error: anyhow::Error| format!("{error:#}");
     let stream = Cursor::new(trace.to_vec());
     let mut trace = Trace::new(stream, requests, sorts_all, None).map_err(shown)?;

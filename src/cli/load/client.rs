@@ -14,10 +14,13 @@ use futures_util::future::try_join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hdrhistogram::Histogram;
 use prost::Message;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-use super::super::workload::{ArrivalKind, Arrivals};
+pub use super::super::workload::ArrivalKind;
+use super::super::workload::Arrivals;
 use super::connection::Connection;
 pub use super::connection::{Failure, FailureKind, Options};
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
@@ -53,8 +56,7 @@ pub enum Pace {
     Rate {
         /// The mean rate.
         per_second: f64,
-        /// The distances are random (a Poisson process), not equal.
-        is_random: bool,
+        arrivals: ArrivalKind,
         /// What repeats random distances.
         seed: u64,
     },
@@ -336,20 +338,15 @@ impl Pacer {
     fn new(pace: Pace, until: Until, begin: Instant) -> Self {
         let Pace::Rate {
             per_second,
-            is_random,
+            arrivals,
             seed,
         } = pace
         else {
             return Self::Closed;
         };
-        let kind = if is_random {
-            ArrivalKind::Poisson
-        } else {
-            ArrivalKind::Constant
-        };
         let (sender, due) = mpsc::channel(MAX_DUE);
-        let arrivals = Arrivals::new(kind, per_second);
-        let random = fastrand::Rng::with_seed(seed);
+        let arrivals = Arrivals::new(arrivals, per_second);
+        let random = SmallRng::seed_from_u64(seed);
         let thread = thread::spawn(move || keep_time(arrivals, random, until, begin, &sender));
         Self::Rate { due, thread }
     }
@@ -386,7 +383,7 @@ impl Pacer {
 #[expect(clippy::disallowed_methods, reason = "a thread that does nothing else")]
 fn keep_time(
     mut arrivals: Arrivals,
-    mut random: fastrand::Rng,
+    mut random: SmallRng,
     until: Until,
     begin: Instant,
     sender: &mpsc::Sender<Instant>,

@@ -203,8 +203,13 @@ fn rows_are_decided_as_by_the_service() {
         }
 
         let trace = trace(&mut random, &lines);
-        let mut trace =
-            Trace::new(Cursor::new(trace), Requests::default(), false, None).expect("a trace");
+        let mut trace = Trace::new(
+            Cursor::new(trace),
+            Requests::new(None, &[], None, 0),
+            false,
+            None,
+        )
+        .expect("a trace");
         let mut engine = Engine::new(setup(&rules, &overrides));
         let (mut found, mut refused) = (Vec::new(), 0);
         while let Some(row) = trace.next().expect("in order") {

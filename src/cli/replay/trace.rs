@@ -112,8 +112,6 @@ impl BadRows {
 
 /// What a line is.
 enum Format {
-    /// Known with the first line.
-    Unknown(Requests),
     /// A request, or a line of Weir's own log.
     Requests(WeirLog),
     /// Named fields.
@@ -151,13 +149,15 @@ impl Format {
         match self {
             Self::Records(records) => records.row(line, number),
             Self::Requests(log) if line.starts_with(weir_log::BEGIN) => log.row(line, number),
-            Self::Requests(_) | Self::Unknown(_) => requests::row(line, number).map(Some),
+            Self::Requests(_) => requests::row(line, number).map(Some),
         }
     }
 }
 
 pub(crate) struct Trace {
     lines: Lines,
+    /// What makes requests of records, until the first line tells the format.
+    requests: Option<Requests>,
     format: Format,
     order: Order,
     /// The last line was read.
@@ -183,7 +183,8 @@ impl Trace {
         trusted_hops: Option<usize>,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            format: Format::Unknown(requests),
+            format: Format::Requests(WeirLog::default()),
+            requests: Some(requests),
             passed_over: 0,
             lines: Lines::new(stream).context(UNREADABLE)?,
             order: Order::new(sorts_all),
@@ -197,7 +198,7 @@ impl Trace {
     pub(crate) fn warnings(&self) -> Vec<String> {
         match &self.format {
             Format::Records(records) => records.warnings(),
-            Format::Unknown(_) | Format::Requests(_) => Vec::new(),
+            Format::Requests(_) => Vec::new(),
         }
     }
 
@@ -231,9 +232,10 @@ impl Trace {
                 Some(Ok([])) => continue,
                 Some(line) => line,
             };
-            if let (Format::Unknown(requests), Ok(first)) = (&mut self.format, &line) {
-                let (format, is_head) =
-                    Format::of(std::mem::take(requests), first, self.trusted_hops)?;
+            if let Some(requests) = self.requests.take_if(|_| line.is_ok())
+                && let Ok(first) = &line
+            {
+                let (format, is_head) = Format::of(requests, first, self.trusted_hops)?;
                 self.format = format;
                 if is_head {
                     continue;

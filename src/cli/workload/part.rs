@@ -1,8 +1,10 @@
 //! The parts of a value: text, fields, and generators such as `{uniform:1..9}`.
 
-use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
+
+use rand::RngExt;
+use rand::rngs::SmallRng;
 
 use crate::cli::amount;
 
@@ -82,7 +84,7 @@ impl Part {
     /// Appends the next value of this part. False: the record lacks the field.
     pub(super) fn fill<'a>(
         &mut self,
-        random: &mut fastrand::Rng,
+        random: &mut SmallRng,
         field: impl FnOnce(usize) -> Option<&'a [u8]>,
         out: &mut Vec<u8>,
     ) -> bool {
@@ -97,7 +99,11 @@ impl Part {
                 *last = last.wrapping_add(1);
                 put_number(out, *last);
             }
-            Self::Uuid => put_uuid(out, random.u128(..)),
+            Self::Uuid => {
+                let id = uuid::Builder::from_random_bytes(random.random()).into_uuid();
+                let text = id.as_hyphenated();
+                out.extend_from_slice(text.encode_lower(&mut [0; 36]).as_bytes());
+            }
             Self::Line(lines) => out.extend_from_slice(lines.draw(random)),
         }
         true
@@ -105,9 +111,9 @@ impl Part {
 }
 
 impl Number {
-    fn draw(&self, random: &mut fastrand::Rng) -> u64 {
+    fn draw(&self, random: &mut SmallRng) -> u64 {
         match self {
-            Self::Uniform(low, high) => random.u64(low..=high),
+            Self::Uniform(low, high) => random.random_range(*low..=*high),
             Self::Zipf(zipf) => zipf.draw(random),
         }
     }
@@ -115,22 +121,6 @@ impl Number {
 
 fn put_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
-fn put_uuid(out: &mut Vec<u8>, bits: u128) {
-    let bits = bits & !(0xf << 76) & !(0b11 << 62) | 4 << 76 | 0b10 << 62;
-    let mut hex = String::with_capacity(32);
-    // A String takes whatever is written.
-    let _ = write!(hex, "{bits:032x}");
-    for (index, group) in [0..8, 8..12, 12..16, 16..20, 20..32]
-        .into_iter()
-        .enumerate()
-    {
-        if index > 0 {
-            out.push(b'-');
-        }
-        out.extend_from_slice(&hex.as_bytes()[group]);
-    }
 }
 
 /// `A..B`, both of which can occur.
@@ -150,21 +140,10 @@ fn range_of(text: &str) -> Result<(u64, u64), String> {
 }
 
 /// Numbers of which the n-th is drawn 1 / n^exponent times as often as the first.
-///
-/// Rejection-inversion: exact, and a draw costs the same for any number of values. Source:
-/// W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
-/// distributions", ACM Transactions on Modeling and Computer Simulation 6 (3), 1996.
 #[derive(Clone, Debug)]
 pub(super) struct Zipf {
     first: u64,
-    ranks: f64,
-    exponent: f64,
-    /// The integral at the lower end of the first rank, less its weight; and at the upper end of
-    /// the last one.
-    from: f64,
-    to: f64,
-    /// A rank at most so far below the drawn number is taken without a further look.
-    squeeze: f64,
+    ranks: rand_distr::Zipf<f64>,
 }
 
 impl Zipf {
@@ -173,75 +152,29 @@ impl Zipf {
             return Err("an exponent is missing; write {zipf:A..B:EXPONENT}".to_owned());
         };
         let (low, high) = range_of(range)?;
-        let exponent = exponent
-            .parse()
-            .ok()
-            .filter(|number| EXPONENTS.contains(number));
-        let Some(exponent) = exponent else {
-            return Err(format!(
-                "the exponent is a number from {} to {}",
-                EXPONENTS.start(),
-                EXPONENTS.end()
-            ));
-        };
         if high - low >= MAX_RANKS {
             return Err(format!(
                 "at most {MAX_RANKS} values can be drawn; write a smaller range"
             ));
         }
-        Ok(Self::new(low, high - low + 1, exponent))
+        let exponent = exponent.parse().ok();
+        let exponent = exponent.filter(|number| EXPONENTS.contains(number));
+        exponent
+            .and_then(|exponent| Self::new(low, high - low + 1, exponent))
+            .ok_or_else(|| {
+                let (least, most) = EXPONENTS.into_inner();
+                format!("the exponent is a number from {least} to {most}")
+            })
     }
 
-    fn new(first: u64, ranks: u64, exponent: f64) -> Self {
-        let mut zipf = Self {
-            first,
-            ranks: ranks as f64,
-            exponent,
-            from: 0.0,
-            to: 0.0,
-            squeeze: 0.0,
-        };
-        zipf.from = zipf.integral(1.5) - 1.0;
-        zipf.to = zipf.integral(zipf.ranks + 0.5);
-        zipf.squeeze = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.weight(2.0));
-        zipf
+    /// `None` if there are no ranks.
+    fn new(first: u64, ranks: u64, exponent: f64) -> Option<Self> {
+        let ranks = rand_distr::Zipf::new(ranks as f64, exponent).ok()?;
+        Some(Self { first, ranks })
     }
 
-    fn draw(&self, random: &mut fastrand::Rng) -> u64 {
-        // A turn ends with a probability above one half, whatever the exponent.
-        loop {
-            let area = self.to + random.f64() * (self.from - self.to);
-            let drawn = self.inverse(area);
-            let rank = drawn.round().clamp(1.0, self.ranks);
-            if rank - drawn <= self.squeeze || area >= self.integral(rank + 0.5) - self.weight(rank)
-            {
-                return self.first + (rank as u64 - 1);
-            }
-        }
-    }
-
-    fn weight(&self, rank: f64) -> f64 {
-        (-self.exponent * rank.ln()).exp()
-    }
-
-    /// The integral of the weight from 1: (x^(1-s) - 1) / (1-s), or ln x for s = 1.
-    fn integral(&self, x: f64) -> f64 {
-        let power = (1.0 - self.exponent) * x.ln();
-        if power.abs() < 1e-12 {
-            x.ln()
-        } else {
-            power.exp_m1() / power * x.ln()
-        }
-    }
-
-    fn inverse(&self, area: f64) -> f64 {
-        let power = (1.0 - self.exponent) * area;
-        if power.abs() < 1e-12 {
-            area.exp()
-        } else {
-            // Rounding may lead below the pole at -1.
-            (power.max(-1.0).ln_1p() / power * area).exp()
-        }
+    fn draw(&self, random: &mut SmallRng) -> u64 {
+        self.first + (random.sample(self.ranks) as u64 - 1)
     }
 }
 
@@ -286,8 +219,8 @@ impl Lines {
         Ok(Self { bytes, ranges })
     }
 
-    fn draw(&self, random: &mut fastrand::Rng) -> &[u8] {
-        let (start, end) = self.ranges[random.usize(..self.ranges.len())];
+    fn draw(&self, random: &mut SmallRng) -> &[u8] {
+        let (start, end) = self.ranges[random.random_range(..self.ranges.len())];
         &self.bytes[start as usize..end as usize]
     }
 }
@@ -320,13 +253,15 @@ impl Hits {
     }
 
     /// The hits of the next descriptor.
-    pub(super) fn draw(&self, random: &mut fastrand::Rng) -> u64 {
+    pub(super) fn draw(&self, random: &mut SmallRng) -> u64 {
         self.0.draw(random)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+
     use super::*;
 
     /// Draws per rank against the weights, for exponents around 1 and far from it.
@@ -335,8 +270,8 @@ mod tests {
         const DRAWS: u32 = 200_000;
         for exponent in [0.01, 0.5, 0.999_999_999, 1.0, 1.2, 3.0, 8.0] {
             for ranks in [1, 2, 3, 50] {
-                let zipf = Zipf::new(100, ranks, exponent);
-                let mut random = fastrand::Rng::with_seed(7);
+                let zipf = Zipf::new(100, ranks, exponent).expect("ranks");
+                let mut random = SmallRng::seed_from_u64(7);
                 let mut counts = vec![0_u32; ranks as usize];
                 for _ in 0..DRAWS {
                     counts[(zipf.draw(&mut random) - 100) as usize] += 1;
@@ -359,7 +294,7 @@ mod tests {
 
     #[test]
     fn zipf_takes_the_largest_ranges() {
-        let mut random = fastrand::Rng::with_seed(7);
+        let mut random = SmallRng::seed_from_u64(7);
         for (text, exponent) in [
             ("0..9007199254740991", 0.01),
             ("5..18446744073709551615", 8.0),
@@ -376,22 +311,26 @@ mod tests {
 
     #[test]
     fn uuids_are_of_version_4() {
-        for bits in [0, u128::MAX] {
+        let mut random = SmallRng::seed_from_u64(7);
+        let mut texts = Vec::new();
+        for _ in 0..100 {
             let mut out = Vec::new();
-            put_uuid(&mut out, bits);
-            let digit = if bits == 0 { '0' } else { 'f' };
-            let variant = if bits == 0 { '8' } else { 'b' };
-            let text = "xxxxxxxx-xxxx-4xxx-Vxxx-xxxxxxxxxxxx".replace('x', &digit.to_string());
-            assert_eq!(
-                String::from_utf8_lossy(&out),
-                text.replace('V', &variant.to_string())
-            );
+            Part::Uuid.fill(&mut random, |_| None, &mut out);
+            let text = String::from_utf8(out).expect("a text");
+            let id: uuid::Uuid = text.parse().expect("a UUID");
+            assert_eq!(id.to_string(), text);
+            let (version, variant) = (id.get_version_num(), id.get_variant());
+            assert_eq!((version, variant), (4, uuid::Variant::RFC4122), "{text}");
+            texts.push(text);
         }
+        texts.sort_unstable();
+        texts.dedup();
+        assert_eq!(texts.len(), 100);
     }
 
     #[test]
     fn hits_are_read() {
-        let mut random = fastrand::Rng::with_seed(1);
+        let mut random = SmallRng::seed_from_u64(1);
         let hits = Hits::parse("3").expect("hits");
         assert_eq!(hits.draw(&mut random), 3);
         let hits = Hits::parse("{uniform:4..5}").expect("hits");

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use rand::rngs::SmallRng;
+
 use super::part::Part;
 use crate::core::ask::Entry;
 use crate::limits::rules::tree::matches;
@@ -112,7 +114,7 @@ impl Template {
     /// does not match a condition.
     pub(super) fn fill<'a>(
         &mut self,
-        random: &mut fastrand::Rng,
+        random: &mut SmallRng,
         field: impl Fn(usize) -> Option<&'a [u8]>,
         out: &mut Filled,
     ) -> bool {
@@ -257,12 +259,14 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+
     use super::*;
 
     /// The next entries, as text.
     fn next(
         template: &mut Template,
-        random: &mut fastrand::Rng,
+        random: &mut SmallRng,
         record: &[Option<&str>],
     ) -> Option<String> {
         let mut filled = Filled::default();
@@ -287,7 +291,7 @@ mod tests {
             file.display()
         );
         let mut template = Template::parse(&text, Fields::None).expect("a template");
-        let mut random = fastrand::Rng::with_seed(1);
+        let mut random = SmallRng::seed_from_u64(1);
         let all: Vec<_> = (0..100)
             .map(|_| next(&mut template, &mut random, &[]).expect("no fields"))
             .collect();
@@ -306,7 +310,7 @@ mod tests {
             );
         }
         let mut again = Template::parse(&text, Fields::None).expect("a template");
-        random = fastrand::Rng::with_seed(1);
+        random = SmallRng::seed_from_u64(1);
         let repeated: Vec<_> = (0..100)
             .map(|_| next(&mut again, &mut random, &[]).expect("no fields"))
             .collect();
@@ -318,7 +322,7 @@ mod tests {
         let mut template =
             Template::parse("who={who},path=/{path}{who}", Fields::Allowed).expect("a template");
         assert_eq!(template.fields(), ["who", "path"]);
-        let mut random = fastrand::Rng::with_seed(1);
+        let mut random = SmallRng::seed_from_u64(1);
         let text = next(&mut template, &mut random, &[Some("a"), Some("b")]);
         assert_eq!(text.as_deref(), Some("who=a path=/ba"));
         assert_eq!(next(&mut template, &mut random, &[Some("a"), None]), None);
@@ -335,7 +339,7 @@ mod tests {
             (r"a=x\ b=2", &["a=x b=2"]),
             (r"a=x\,b=2", &["a=x,b=2"]),
         ] {
-            let mut random = fastrand::Rng::with_seed(1);
+            let mut random = SmallRng::seed_from_u64(1);
             let Templates(mut all) = Templates::parse(written, Fields::None).expect(written);
             let texts: Vec<_> = all
                 .iter_mut()
@@ -355,7 +359,7 @@ mod tests {
         let text = r"path=/login,who={who} if {method}=POST if {path}=/log*n";
         let mut template = Template::parse(text, Fields::Allowed).expect("a template");
         assert_eq!(template.fields(), ["who", "path", "method"]);
-        let mut random = fastrand::Rng::with_seed(1);
+        let mut random = SmallRng::seed_from_u64(1);
         for (path, method, is_in) in [
             (Some("/login"), Some("POST"), true),
             (Some("/login"), Some("GET"), false),

@@ -376,17 +376,9 @@ mod tests {
     use crate::core::time::{Micros, Span};
 
     fn records(templates: &[&str], first: &str) -> Result<(Records, bool), String> {
-        let template = |text: &&str| {
-            Templates::parse(text, Fields::Allowed)
-                .expect("a template")
-                .0
-        };
-        let requests = Requests {
-            domain: Some("d".to_owned()),
-            templates: templates.iter().flat_map(template).collect(),
-            hits: None,
-            random: fastrand::Rng::with_seed(1),
-        };
+        let template = |text: &&str| Templates::parse(text, Fields::Allowed).expect("a template");
+        let templates: Vec<_> = templates.iter().map(template).collect();
+        let requests = Requests::new(Some("d".to_owned()), &templates, None, 1);
         Records::new(requests, first.as_bytes(), None)
     }
 
