@@ -1,4 +1,4 @@
-//! The command line: one file per subcommand. Without a subcommand, `weir` serves.
+//! The command line: one file for each subcommand or kind of subcommands. Without one, `weir` serves.
 
 mod admin;
 mod amount;
@@ -6,7 +6,6 @@ mod arguments;
 mod check;
 mod completions;
 mod connect;
-mod count;
 mod entries;
 mod envoy;
 mod explain;
@@ -44,7 +43,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
     override_usage = "weir [COMMAND] [OPTIONS]"
 )]
 #[command(
-    after_help = "Without a command, weir serves: `weir --port 0` means `weir serve --port 0`."
+    after_help = "Without a command, weir serves: `weir --port 0` means `weir serve --port 0`. \
+    `weir COMMAND --help` explains all options of a command."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -55,50 +55,84 @@ struct Cli {
 enum Command {
     /// Serve rate-limit requests of Envoy (the default)
     Serve(Box<Flags>),
-    /// Check limit files, and print every problem in them
+    /// Check limit files and print all errors and warnings
     Check(check::Check),
-    /// Say which limits a request finds, why no others, and what they have left: in a running
-    /// service, or in limit files
+    /// Explain which limits apply to a request and what is left of them
     Explain(explain::Explain),
-    /// Print what a subject, or the subjects of a limit, have asked of a limit with track_usage
+    /// Show the usage of a subject, or the subjects with most usage
     Usage(Box<usage::UsageCommand>),
-    /// Print the hits of a subject in a recent interval
-    Count(Box<count::CountCommand>),
-    /// Show the heaviest subjects of running services, by hits or by refused hits
+    /// Count the hits of a subject in a recent interval
+    Count(Box<usage::CountCommand>),
+    /// Show the subjects with most hits or most refused hits
     Top(top::TopCommand),
-    /// Show the last descriptors for which running services found no limit
+    /// Show recent descriptors that matched no limit
     Unmatched(unmatched::UnmatchedArgs),
-    /// Send requests to a running service, and print its answers
+    /// Send a request and print the answer
     Hit(hit::Hit),
-    /// Send requests to a running service at a rate or as fast as it answers, and say how fast and
-    /// how exact it is
+    /// Generate load, and report throughput, latency and exactness
     Load(Box<load::LoadCommand>),
-    /// Say what limits would have done to recorded requests: which, when and whose they would refuse
+    /// Replay recorded requests against limit files and report refusals
     Replay(Box<replay::Replay>),
-    /// Print the configuration with which Envoy sends what limit files limit
+    /// Print an Envoy configuration that matches the limit files
     Envoy(Box<envoy::Envoy>),
-    /// Refuse the requests of a descriptor, at once and in all replicas
+    /// Block a descriptor: refuse its requests
     #[command(after_help = overrides::help(overrides::BLOCK))]
     Block(overrides::Which),
-    /// Let the requests of a descriptor pass without a count
+    /// Exempt a descriptor: allow its requests without counting them
     #[command(after_help = overrides::help(overrides::EXEMPT))]
     Exempt(overrides::Which),
     /// Raise the limit of a descriptor
     Raise(overrides::Raise),
-    /// End the block of a descriptor
+    /// Remove the block of a descriptor
     Unblock(overrides::Undo),
-    /// End the exemption of a descriptor
+    /// Remove the exemption of a descriptor
     Unexempt(overrides::Undo),
-    /// End the raise of a descriptor's limit
+    /// Remove the raise of a descriptor
     Unraise(overrides::Undo),
-    /// List what was blocked, exempted and raised, by whom and until when, or undo it
+    /// List overrides (blocks, exemptions and raises), or remove them
     Overrides(overrides::OverridesArgs),
-    /// Let the counter of a descriptor start from zero
+    /// Reset the counter of a descriptor to zero
     Reset(overrides::ResetArgs),
-    /// Ask a running service on this machine whether it is healthy
+    /// Check the health of the service on this machine
     Health(health::Health),
-    /// Print a script with which a shell completes commands and flags
+    /// Print a completion script for a shell
     Completions(completions::Completions),
+}
+
+/// Groups of commands in the help.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Service", &["serve", "health"]),
+    ("Limit files", &["check", "envoy", "replay"]),
+    (
+        "Look into a running service",
+        &["explain", "usage", "count", "top", "unmatched", "overrides"],
+    ),
+    (
+        "Change a running service",
+        &[
+            "block", "exempt", "raise", "unblock", "unexempt", "unraise", "reset",
+        ],
+    ),
+    ("Tools", &["hit", "load", "completions"]),
+];
+
+/// The declaration of all commands, whose help lists them in groups.
+fn declaration() -> clap::Command {
+    let command = Cli::command();
+    let heading = *command.get_styles().get_header();
+    let line = |name: &&str| {
+        let about = command.find_subcommand(name)?.get_about()?;
+        Some(format!("  {name:11}  {about}\n"))
+    };
+    let group = |(title, names): &(&str, &[&str])| {
+        let lines: String = names.iter().filter_map(line).collect();
+        format!("{heading}{title}:{heading:#}\n{lines}\n")
+    };
+    let groups: String = GROUPS.iter().map(group).collect();
+    let options = format!("{heading}Options:{heading:#}\n{{options}}");
+    command.help_template(format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}{options}{{after-help}}"
+    ))
 }
 
 /// The exit code for invalid arguments.
@@ -106,7 +140,7 @@ const USAGE_ERROR: u8 = 2;
 
 /// Runs the command in `arguments`, whose first one is the name of the program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut command = settings::without_empty_variables(Cli::command());
+    let mut command = settings::without_empty_variables(declaration());
     let arguments = arguments::with_default_command(&command, arguments);
     // Only the service writes a log.
     let serves = arguments.get(1).is_some_and(|command| command == "serve");
@@ -136,7 +170,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Explain(explain) => explain::run(&explain),
         Command::Usage(command) => usage::run(&command),
-        Command::Count(command) => count::run(&command),
+        Command::Count(command) => usage::count(&command),
         Command::Top(top) => top::run(&top),
         Command::Unmatched(unmatched) => unmatched::run(&unmatched),
         Command::Hit(hit) => hit::run(hit),
@@ -284,7 +318,20 @@ mod tests {
     }
 
     #[test]
-    fn the_declaration_is_valid() {
-        Cli::command().debug_assert();
+    fn the_declaration_is_valid_and_its_help_has_each_command_once() {
+        let command = declaration();
+        let mut all: Vec<_> = command
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        let mut listed: Vec<_> = GROUPS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        all.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, all);
+        command.debug_assert();
     }
 }

@@ -26,16 +26,16 @@ const DEFAULT: &str = "http://127.0.0.1:6070";
 /// The time for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest answer in bytes. The service sends a thousand elements at most.
+/// The largest answer in bytes. The service sends at most 1,000 elements.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 /// The largest file of a token in bytes.
 const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
-/// What every command takes that asks a running service.
+/// Flags of every command that asks a running service.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Asked {
-    /// Format of the output: text for people, json for programs
+    /// Output format
     #[arg(long, default_value = "text", value_name = "text|json")]
     pub(super) format: print::Format,
     #[command(flatten)]
@@ -46,7 +46,7 @@ impl Asked {
     /// Prints the answer to GET of a call in the format that was asked for.
     ///
     /// # Errors
-    /// Those of [`Services::send`], and of stdout.
+    /// As [`Services::send`]; stdout cannot be written.
     pub(super) fn show<T: Serialize + DeserializeOwned>(
         &self,
         call: &str,
@@ -63,7 +63,7 @@ impl Asked {
     /// change and which did not.
     ///
     /// # Errors
-    /// No replica made the change, or those of stdout.
+    /// No replica made the change, or stdout cannot be written.
     pub(super) fn change<T: Serialize + DeserializeOwned>(
         &self,
         method: &Method,
@@ -110,8 +110,8 @@ impl Asked {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Service")]
 pub(super) struct AdminFlags {
-    /// Addresses of the debug listeners of a service: HOST:PORT or http://HOST:PORT, repeated or
-    /// with commas between them [default: http://127.0.0.1:6070]
+    /// Address of the debug listener, as HOST:PORT or http://HOST:PORT; repeat it or separate
+    /// addresses by commas for several replicas [default: http://127.0.0.1:6070]
     ///
     /// `top` and `unmatched` ask all replicas, also all addresses of a name, such as that of a
     /// headless Service. Other questions go to the first that answers. Changes do too where
@@ -123,8 +123,8 @@ pub(super) struct AdminFlags {
         value_delimiter = ','
     )]
     admin: Vec<String>,
-    /// File with a token of the service's ADMIN_TOKEN_FILE: its first line, as name:token or the
-    /// token alone
+    /// File with a token of the service's ADMIN_TOKEN_FILE in its first line, as NAME:TOKEN or
+    /// TOKEN
     #[arg(long, env = "WEIR_ADMIN_TOKEN_FILE", value_name = "PATH")]
     admin_token_file: Option<PathBuf>,
 }
@@ -135,7 +135,7 @@ impl AdminFlags {
         self.admin.is_empty()
     }
 
-    /// The services that the flags name, each once: one at least.
+    /// The services that the flags name, each once: at least one.
     ///
     /// # Errors
     /// An address or the token cannot be used.
@@ -181,7 +181,7 @@ impl Services {
     /// The answer of the first that answers to a call: a path below `/api/v1/`, with its query.
     ///
     /// # Errors
-    /// None can be reached, or one refuses the call and says why.
+    /// None can be reached, or one refuses the call with a reason.
     pub(super) async fn send<T: DeserializeOwned>(
         &self,
         method: &Method,
@@ -199,7 +199,7 @@ impl Services {
     }
 }
 
-/// A call with those of its parameters that have a value.
+/// A call with the parameters that have a value.
 pub(super) fn with_query<V: AsRef<str>>(call: &str, query: &[(&str, Option<V>)]) -> String {
     let given = query
         .iter()
@@ -258,7 +258,7 @@ impl Service {
     /// The answer to a call.
     ///
     /// # Errors
-    /// The service cannot be reached, or it refuses the call and says why.
+    /// The service cannot be reached, or it refuses the call with a reason.
     pub(super) async fn call<T: DeserializeOwned>(
         &self,
         method: &Method,

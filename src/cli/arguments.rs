@@ -17,7 +17,7 @@ const REFERENCE_NAME: &str = "ratelimit";
 /// Arguments that were read.
 pub(super) struct Parsed {
     pub(super) matches: ArgMatches,
-    /// The names of the arguments that were ignored. What stands beside a name may be a secret.
+    /// The names of the arguments that were ignored. Their values may be secrets.
     pub(super) ignored: Vec<String>,
 }
 

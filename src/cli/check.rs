@@ -29,26 +29,25 @@ const ORDER_OF_REGIONS: &str = "shares: lower a region first, and raise another 
 
 #[derive(Args, Debug)]
 pub(super) struct Check {
-    /// Folder of limit files, or one file [default: those that weir serve would read]
+    /// Folder of limit files, or one file [default: the path that weir serve reads]
     path: Option<PathBuf>,
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
-    /// Format of the output: text for people, json for programs
+    /// Output format
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
-    /// Folder of limit files, or one file, to compare with: print the limits that PATH adds,
-    /// removes and changes
+    /// Compare with this folder or file, and print the limits that PATH adds, removes and changes
     #[arg(long, value_name = "OLD")]
     diff: Option<PathBuf>,
-    /// Check this overlay for limits of a control plane, in place of PATH
+    /// Check an overlay for limits of a control plane instead of PATH
     #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "diff"])]
     overlay: Option<PathBuf>,
     #[command(flatten)]
     read: ReadFlags,
 }
 
-/// What the files hold.
+/// Contents of the files.
 #[derive(Debug, Default)]
 struct Found {
     problems: Vec<Problem>,
@@ -299,7 +298,7 @@ impl Found {
     }
 }
 
-/// What is found, for programs.
+/// The result as JSON.
 #[derive(Serialize)]
 struct CheckReport<'a> {
     problems: Vec<ReportedProblem<'a>>,
@@ -367,7 +366,7 @@ fn excerpt(line: &str, number: usize, column: usize) -> String {
         LONGEST_EXCERPT.. => (column - BEFORE_COLUMN, "..."),
         _ => (0, ""),
     };
-    // A tab is as wide as any other character here, so that the mark is below its column.
+    // A tab is printed as one space to keep the mark below its column.
     let mut characters = line
         .chars()
         .map(|c| if c == '\t' { ' ' } else { c })

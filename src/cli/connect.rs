@@ -30,26 +30,25 @@ pub(super) const SERVICE: Peer = Peer {
 /// Flags of commands that ask a gRPC port.
 #[derive(Args, Debug)]
 pub(super) struct TlsFlags {
-    /// Speak TLS with the service
+    /// Connect with TLS
     #[arg(long)]
     tls: bool,
-    /// File of certificate authorities (PEM) to trust, with TLS [default: those of the system]
+    /// Trust the certificate authorities in this PEM file, with TLS [default: those of the system]
     #[arg(long, value_name = "PATH")]
     cacert: Option<PathBuf>,
-    /// File of the client certificate (PEM) to present, with TLS
+    /// Present the client certificate in this PEM file, with TLS
     #[arg(long, value_name = "PATH", requires = "key")]
     cert: Option<PathBuf>,
-    /// File of the private key (PEM) of --cert
+    /// PEM file with the private key of --cert
     #[arg(long, value_name = "PATH", requires = "cert")]
     key: Option<PathBuf>,
-    /// Name for which the certificate of the service has to be valid, with TLS [default: the host
-    /// in --address]
+    /// Expect a server certificate for this name, with TLS [default: the host in --address]
     #[arg(long, value_name = "NAME", value_parser = server_name)]
     server_name: Option<SubjectName>,
 }
 
 impl TlsFlags {
-    /// What TLS needs, if any option asks for it: each of them does.
+    /// Options of TLS, if any of the flags is given: each of them turns TLS on.
     ///
     /// # Errors
     /// The certificate and its key do not belong together.

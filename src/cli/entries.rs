@@ -18,7 +18,7 @@ pub(super) fn text(entry: &Entry) -> EntryText {
     }
 }
 
-/// Says where a value has what may be the next entry, as in `path=/login,user=42`.
+/// Prints a hint if a value contains what looks like the next entry, as in `path=/login,user=42`.
 fn hint_at_commas(argument: &[u8]) {
     let text = String::from_utf8_lossy(argument);
     let is_entry = |part: &&str| {

@@ -46,24 +46,24 @@ pub(super) struct Envoy {
     /// Folder of limit files, or one file
     #[arg(default_value = "config")]
     path: PathBuf,
-    /// Domain whose limits Envoy asks for [default: the only one]
+    /// Domain of the limits [default: the only one]
     #[arg(long, short)]
     domain: Option<String>,
-    /// Where Envoy takes the value of a key from; once for each key, without remote_address,
-    /// source_cluster and destination_cluster, which Envoy sends in one way only
+    /// Take the value of a descriptor key from this source; once for each key. remote_address,
+    /// source_cluster and destination_cluster need none
     #[arg(long, value_name = "KEY=SOURCE", value_parser = key_source)]
     from: Vec<(String, Source)>,
-    /// File with a source for each key, as a YAML map: `user: header:x-user`. --from is stronger
+    /// Read the sources of keys from a YAML map, such as `user: header:x-user`; --from overrides it
     #[arg(long, value_name = "FILE")]
     sources: Option<PathBuf>,
-    /// The program that reads the output
+    /// Print a configuration for this program
     #[arg(
         long = "for",
         default_value = "envoy",
         value_name = "envoy|istio|envoy-gateway"
     )]
     target: Target,
-    /// What gets the descriptors
+    /// Attach the descriptors to this part of the configuration
     #[arg(
         long,
         default_value = "filter",
@@ -74,11 +74,11 @@ pub(super) struct Envoy {
     /// ratelimit.default.svc.cluster.local:8081]
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     service: Option<(String, u16)>,
-    /// Longest wait of a request for its decision, in milliseconds; 1 to 3600000 [default: 100, and
-    /// longer than every max_delay]
+    /// Timeout of a rate-limit request in milliseconds; 1 to 3600000 [default: 100 more than the
+    /// longest max_delay]
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: Option<u64>,
-    /// Refuse requests that Weir does not answer; without it they pass
+    /// Refuse requests when Weir does not answer, instead of allowing them
     #[arg(long)]
     failure_mode_deny: bool,
     #[command(flatten)]
@@ -96,7 +96,7 @@ pub(super) struct Envoy {
     read: ReadFlags,
 }
 
-/// What reads the output.
+/// The program that reads the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Target {
     /// Pieces of a configuration file
@@ -274,7 +274,7 @@ fn timeout(envoy: &Envoy, rules: &Rules, domain: &str) -> Result<String, UsageEr
     Ok(format!("{}.{:03}s", ms / 1_000, ms % 1_000))
 }
 
-/// What an operator has to know about the output.
+/// Notes for the operator, printed as comments above the output.
 fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descriptors) -> Vec<String> {
     let path = envoy.path.display();
     let mut notes = vec![format!(
@@ -287,13 +287,13 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
         .collect();
     let is_http = envoy.attach != Attach::Tcp;
     let sends = |is: fn(&Kind) -> bool| sent.iter().any(|(_, source)| is(&source.kind));
-    // So that the address of the client is the one that Envoy trusts.
+    // Otherwise a client could choose its address.
     if is_http && envoy.target == Target::Envoy && sends(Kind::is_address) {
         let note = "The connection manager needs use_remote_address: true and, behind other \
             proxies, xff_num_trusted_hops; otherwise clients choose their address.";
         notes.push(note.to_owned());
     }
-    // So that a path has one spelling. Envoy Gateway does that by itself.
+    // A path needs one spelling. Envoy Gateway normalizes it by default.
     let setting = match envoy.target {
         Target::Envoy => {
             "The connection manager needs normalize_path: true and merge_slashes: true"

@@ -40,28 +40,27 @@ const MAX_JSON_BYTES: u64 = 4 << 20;
 #[command(
     after_help = "Example: weir explain --domain demo path=/login remote_address=10.0.0.1 , \
         remote_address=10.0.0.1\n\n\
-    It asks a running service, which also says what each limit has left; with --config it reads \
+    Asks a running service, which also shows what is left of each limit; with --config reads \
         limit files. \\* is a star and \\\\ a backslash, as in the entries that commands print."
 )]
 pub(super) struct Explain {
-    /// Entries of the descriptor, in their order; a `,` between two entries begins the next
-    /// descriptor
+    /// Entries of the descriptor, in order; `,` as a word of its own begins the next descriptor
     #[arg(required_unless_present_any = ["json", "subject"], value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
     /// Domain of the request
     #[arg(long, short, required_unless_present_any = ["json", "subject"])]
     domain: Option<String>,
-    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain", "json"])]
     subject: Option<String>,
-    /// File with the request as JSON, as for POST /json, in place of a domain and entries; `-`
-    /// reads stdin
+    /// Read the request from a JSON file, as for POST /json, instead of domain and entries; `-` is
+    /// stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["entries", "domain"])]
     json: Option<PathBuf>,
-    /// Read this folder of limit files, or this file, and ask no service
+    /// Explain by this folder of limit files, or this file, instead of a running service
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// CACHE_KEY_PREFIX of the service, which begins the keys of its counters, with --config
+    /// Prefix of counter keys (CACHE_KEY_PREFIX of the service), with --config
     #[arg(
         long,
         env = "CACHE_KEY_PREFIX",
@@ -69,7 +68,7 @@ pub(super) struct Explain {
         value_name = "TEXT"
     )]
     cache_key_prefix: String,
-    /// Format of the output: text for people, json for programs
+    /// Output format
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     #[command(flatten)]
@@ -88,7 +87,7 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
         }
     };
     explain.format.print(&report, text)?;
-    // As in commands that can say nothing else of an unknown domain.
+    // Commands that only read files fail for an unknown domain in the same way.
     let mut descriptors = report.descriptors.iter();
     Ok(success_if(
         descriptors.all(|one| one.outcome != "unknown_domain"),
@@ -128,7 +127,7 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
     Ok(Report::new(&Plan::new(&rules, &ask, &options), &ask))
 }
 
-/// The request as JSON. The service says what is wrong with it.
+/// The request as JSON. The service validates it.
 fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = &explain.json {
         return read(path);
@@ -157,11 +156,11 @@ fn as_json(domain: &str, descriptors: &[RateLimitDescriptor]) -> Option<Vec<u8>>
     Some(request.to_string().into_bytes())
 }
 
-/// What a running service says of a descriptor.
+/// Answer of a running service about a descriptor.
 pub(super) struct Explained {
     /// Why it has no limit, if it has none: the reason of `weir explain`.
     pub(super) reason: String,
-    /// The failure policy that answers in place of the store.
+    /// The failure policy that answers instead of the store.
     pub(super) policy: Option<String>,
     /// The zone of its calendar.
     pub(super) zone: Option<Zone>,

@@ -30,11 +30,10 @@ const MAX_ANSWER_BYTES: usize = 1_024;
         certificate of the gRPC port."
 )]
 pub(super) struct Health {
-    /// Ask with gRPC (grpc.health.v1) on the gRPC listener, not with HTTP (/healthcheck) on the
-    /// HTTP listener
+    /// Check with grpc.health.v1 on the gRPC listener instead of /healthcheck on the HTTP listener
     #[arg(long)]
     grpc: bool,
-    /// Longest wait for the answer, in milliseconds; 1 to 3600000
+    /// Timeout in milliseconds; 1 to 3600000
     #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
     #[command(flatten)]

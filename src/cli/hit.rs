@@ -27,7 +27,7 @@ use crate::net::dial::Address;
 /// The address of a service with default settings on this machine.
 const USUAL_ADDRESS: &str = "127.0.0.1:8081";
 
-/// The exit code of OVER_LIMIT, so that scripts can tell it from a failure.
+/// Exit code of OVER_LIMIT, which differs from that of a failure.
 const OVER_LIMIT: u8 = 3;
 
 #[derive(Args, Debug)]
@@ -37,32 +37,32 @@ const OVER_LIMIT: u8 = 3;
     Example: weir hit --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1"
 )]
 pub(super) struct Hit {
-    /// Entries of the descriptor, in their order; a `,` between two entries begins the next
-    /// descriptor
+    /// Entries of the descriptor, in order; `,` as a word of its own begins the next descriptor
     #[arg(required = true, value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
     /// Domain of the request
     #[arg(long, short)]
     domain: String,
-    /// Address of the service's gRPC listener, or `unix:` and the path of its socket
+    /// Address of the gRPC listener: HOST:PORT, or unix:PATH
     #[arg(long, default_value = USUAL_ADDRESS, value_name = "HOST:PORT", value_parser = address)]
     address: Address,
     #[command(flatten)]
     tls: TlsFlags,
-    #[command(flatten)]
-    admin: AdminFlags,
-    /// Number of requests, sent one after the other; 1 or more
+    /// Send this many requests, one after the other; 1 or more
     #[arg(long, short = 'n', default_value = "1", value_parser = amount::between(1, u32::MAX.into()))]
     count: u64,
-    /// Hits of each descriptor: 0 looks without counting, -3 gives three hits back [default: 1]
+    /// Hits of each descriptor; 0 peeks without counting, a negative number refunds hits [default:
+    /// 1]
     #[arg(long, allow_hyphen_values = true, value_parser = amount::signed)]
     hits: Option<i64>,
-    /// Longest wait for each answer, in milliseconds; 1 to 3600000
+    /// Timeout of each request in milliseconds; 1 to 3600000
     #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
-    /// Format of the output: text for people, json for programs, one object per request
+    /// Output format; json prints one object per request
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
+    #[command(flatten)]
+    admin: AdminFlags,
 }
 
 pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
@@ -159,7 +159,7 @@ struct DescriptorAnswer<'a> {
     limit: Option<AnsweredLimit<'a>>,
     /// Why there is none.
     reason: Option<&'a str>,
-    /// The failure policy that answered in place of the store.
+    /// The failure policy that answered instead of the store.
     policy: Option<&'a str>,
     /// The zone of its calendar.
     #[serde(skip)]

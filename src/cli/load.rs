@@ -54,23 +54,23 @@ const OWN_HEADERS: [&str; 8] = [
         'remote_address=10.0.{uniform:0..255}.{uniform:1..254}' --rate 20k --for 30s"
 )]
 pub(super) struct LoadCommand {
-    /// Address of the service's gRPC listener, or `unix:` and the path of its socket
+    /// Address of the gRPC listener: HOST:PORT, or unix:PATH
     #[arg(default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
     address: Address,
     /// Domain of the requests
     #[arg(long, short)]
     domain: String,
-    /// Descriptor of each request, with values that are made up: entries with spaces or commas
-    /// between them; ` , ` begins the next descriptor. Can be given more than once; up to 64 in all
+    /// Descriptor of each request: entries separated by spaces or commas, with generated values; `
+    /// , ` begins the next descriptor. Repeatable, up to 64 descriptors
     #[arg(long, required = true, value_name = "KEY=VALUE ...", value_parser = templates)]
     descriptor: Vec<Templates>,
     /// Hits of each descriptor: a number, or {uniform:A..B} [default: 1]
     #[arg(long, value_name = "HITS", value_parser = Hits::parse)]
     hits: Option<Hits>,
-    /// Requests per second, sent when they are due; 1 to 1G [default: as fast as answers come]
+    /// Send this many requests per second; 1 to 1G [default: each when an earlier one is answered]
     #[arg(long, value_name = "AMOUNT", value_parser = amount::rate, allow_hyphen_values = true)]
     rate: Option<f64>,
-    /// Distances of requests with --rate: equal, or random as those of many clients
+    /// Inter-arrival times with --rate: constant, or random as in a Poisson process
     #[arg(
         long,
         value_name = "constant|poisson",
@@ -78,34 +78,34 @@ pub(super) struct LoadCommand {
         requires = "rate"
     )]
     arrivals: ArrivalKind,
-    /// Requests in flight at most; 1 to 100000
+    /// Maximum number of requests in flight; 1 to 100000
     #[arg(long, value_name = "COUNT", default_value = "64", value_parser = amount::between(1, 100_000))]
     concurrency: u64,
-    /// Connections, which requests take in turn; 1 to 1000
+    /// Number of connections, used in turn; 1 to 1000
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = amount::between(1, 1_000))]
     connections: u64,
-    /// Requests at most; 1 or more
+    /// Stop after this many requests; 1 or more
     #[arg(long, value_name = "COUNT", value_parser = amount::between(1, u64::MAX))]
     iterations: Option<u64>,
-    /// Time in which requests are sent, such as 30s or 5m [default: 10s, without --iterations]
+    /// Stop after this time, such as 30s or 5m [default: 10s, without --iterations]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     time: Option<Duration>,
-    /// Longest wait for an answer, and deadline of the requests; 1ms to 1h
+    /// Timeout of each request, sent as its deadline; 1ms to 1h
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = timeout)]
     timeout: Duration,
-    /// Number that repeats all random values and distances
+    /// Seed of random values and inter-arrival times; the same seed repeats the load
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     tls: TlsFlags,
-    /// Header of each request, such as credentials; may be repeated
+    /// Add a header to each request, such as credentials; repeatable
     #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
     header: Vec<(HeaderName, HeaderValue)>,
-    /// Expect that so many requests are answered OK, or all if fewer are sent
+    /// Expect this many OK answers, or as many as requests are sent if these are fewer
     #[arg(long, value_name = "COUNT", value_parser = amount::whole)]
     expect_ok: Option<u64>,
-    /// Expect that each distinct descriptor is granted so many hits in each second, minute, hour or
-    /// day of the clock, where it asks for more
+    /// Expect that each distinct descriptor is granted this many hits per clock-aligned second,
+    /// minute, hour or day, if it sends more
     #[arg(long, value_name = "HITS/UNIT", value_parser = Threshold::parse)]
     threshold: Option<Threshold>,
     /// Name and process id of a process on this machine whose CPU is measured; may be repeated

@@ -25,17 +25,16 @@ use crate::limits::plan::key::Subject;
 use crate::limits::rules::compile::OneLine;
 
 /// How a descriptor is written, and when an override ends.
-const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, or KEY alone for \
-    any value. \\* is a star and \\\\ a backslash: quote them for the shell, as `weir top` prints \
-    them. The entries are all entries of the descriptor, in its order: `user=42` does not match \
+const HOW: &str = "An entry is KEY=VALUE, in which each * matches any text, or KEY alone for any \
+    value. \\* is a star and \\\\ a backslash; quote them for the shell, as `weir top` prints them. \
+    Write all entries of the descriptor, in its order: `user=42` does not match \
     `user=42 path=/x`.\n\n\
     --until takes a duration from now (2h, 3d, 1h30m), an instant (2030-01-31T18:00:00Z), or a \
-    date or a day in the zone of this terminal (2030-01-31 and friday include that day; \
-    \"2030-01-31 18:00\" and \"friday 18:00\" are earlier). The answer says what was \
-    understood.\n\n\
-    The service needs ADMIN_TOKEN_FILE; the name of the token is logged as who did it. Of several \
-    overrides that match, a block or an exemption comes before a raise, and the more specific one \
-    before the other.";
+    date or a day in the time zone of this terminal (2030-01-31 and friday include that day; \
+    \"2030-01-31 18:00\" and \"friday 18:00\" are earlier). The output shows the expiry.\n\n\
+    The service needs ADMIN_TOKEN_FILE; it logs the name of the token as the author. If several \
+    overrides match, a block or an exemption takes precedence over a raise, and a more specific \
+    override over others.";
 
 /// The last lines of the help texts of `weir block` and `weir exempt`.
 pub(super) const BLOCK: &str = "Example: weir block --domain demo remote_address=10.0.0.1 --until \
@@ -43,7 +42,7 @@ pub(super) const BLOCK: &str = "Example: weir block --domain demo remote_address
 pub(super) const EXEMPT: &str = "Example: weir exempt --domain demo remote_address=10.0.0.1 \
     --reason \"our own monitoring\"";
 
-/// What stands below the flags of an override, with an example.
+/// Text below the flags of an override, with an example.
 pub(super) fn help(example: &str) -> String {
     format!("{HOW}\n\n{example}")
 }
@@ -51,28 +50,28 @@ pub(super) fn help(example: &str) -> String {
 /// The descriptors of an override.
 #[derive(Args, Debug)]
 pub(super) struct Which {
-    /// Entries of the descriptors, in their order
+    /// Entries of the descriptors, in order
     #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]")]
     entries: Vec<String>,
     /// Domain of the descriptors
     #[arg(long, short, required_unless_present = "subject")]
     domain: Option<String>,
-    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
-    /// When it ends by itself: 2h, tomorrow, friday, 2030-01-31 [default: when it is removed]
+    /// Expiry, such as 2h, tomorrow, friday or 2030-01-31 [default: never]
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     #[arg(long = "for", id = "for_", value_name = "DURATION", hide = true, value_parser = no_for)]
     _for: Option<String>,
-    /// All descriptors with these keys are meant, whatever their values
+    /// Apply to all descriptors with these keys, whatever their values
     #[arg(long)]
     all: bool,
-    /// Do so also where no limit in force has this domain or these keys, or a value looks like two
+    /// Apply even if no current limit has this domain or these keys, or if a value looks like two
     /// entries
     #[arg(long)]
     force: bool,
-    /// Why, for those who list or log it
+    /// Reason, shown in lists and logs
     #[arg(
         long,
         default_value = "",
@@ -98,8 +97,8 @@ fn no_for(text: &str) -> Result<String, String> {
     Example: weir raise --domain demo remote_address=10.0.0.1 --to 500/minute --until 3d \
     --reason \"ticket 4711\""))]
 pub(super) struct Raise {
-    /// The amount of the limit: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30
-    /// seconds"; HITS alone for requests in flight
+    /// New amount: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30 seconds"; HITS
+    /// alone for requests in flight
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(super) to: RateRecord,
     #[command(flatten)]
@@ -113,13 +112,13 @@ pub(super) struct Raise {
         0a1b2c3d4e5f"
 )]
 pub(super) struct Undo {
-    /// Entries of the override, as they were ordered; or, without --domain, ids of overrides
+    /// Entries of the override, as it was created; without --domain, ids of overrides
     #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]|ID")]
     which: Vec<String>,
     /// Domain of the override
     #[arg(long, short)]
     domain: Option<String>,
-    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["which", "domain"])]
     subject: Option<String>,
     #[command(flatten)]
@@ -140,10 +139,10 @@ pub(super) struct OverridesArgs {
 
 #[derive(Args, Debug)]
 struct List {
-    /// Nothing but this domain
+    /// Only this domain
     #[arg(long, short)]
     domain: Option<String>,
-    /// Those that ended within the last week, with when and by whom, in place of those in force
+    /// List overrides that ended within the last week, instead of those in force
     #[arg(long)]
     ended: bool,
     #[command(flatten)]
@@ -152,13 +151,13 @@ struct List {
 
 #[derive(Debug, Subcommand)]
 enum OverridesCommand {
-    /// End overrides: the limits of the files are in force again
+    /// Remove overrides; the limits of the files apply again
     Remove(Remove),
 }
 
 #[derive(Args, Debug)]
 struct Remove {
-    /// Ids of the overrides, as `weir overrides` lists them
+    /// Ids of the overrides, from `weir overrides`
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
@@ -167,21 +166,21 @@ struct Remove {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "It takes one exact descriptor, without wildcards; \\* is a star and \\\\ a \
-        backslash. In all replicas the next hit counts from zero, within a second at most.\n\n\
+    after_help = "Takes one exact descriptor, without wildcards; \\* is a star and \\\\ a \
+        backslash. All replicas count from zero within 1 s.\n\n\
     Example: weir reset --domain demo remote_address=10.0.0.1"
 )]
 pub(super) struct ResetArgs {
-    /// All entries of the descriptor, in their order
+    /// All entries of the descriptor, in order
     #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
     entries: Vec<String>,
     /// Domain of the descriptor
     #[arg(long, short, required_unless_present = "subject")]
     domain: Option<String>,
-    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
-    /// Full key of the limit, where several may count a subject
+    /// Full key of the limit, if several limits count the subject
     #[arg(long, requires = "subject")]
     limit: Option<String>,
     #[command(flatten)]
@@ -289,7 +288,7 @@ pub(super) fn overrides(overrides: &OverridesArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Overrides as the service lists them: programs get what it says.
+/// Overrides as the service lists them: programs get its JSON unchanged.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Listed {
     overrides: Vec<Value>,

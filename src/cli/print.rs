@@ -29,7 +29,7 @@ impl Format {
     /// Prints an answer for these readers. False: further output is useless, as of [`out`].
     ///
     /// # Errors
-    /// Those of stdout.
+    /// stdout cannot be written.
     pub(super) fn print<T: Serialize>(
         self,
         answer: &T,

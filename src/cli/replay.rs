@@ -2,9 +2,8 @@
 //! the place of the clock.
 //!
 //! `trace` reads rows in the order of time, `engine` decides them by the service's own functions,
-//! `tally` and `compare` count, and `result` and `report` are what the reader sees.
+//! `tally` counts, and `result` and `report` make what the reader sees.
 
-mod compare;
 mod engine;
 mod report;
 mod result;
@@ -39,10 +38,9 @@ use crate::limits::rules::{Rules, compile};
 use crate::live::overrides::read_overrides;
 use crate::process::settings::ReadFlags;
 use crate::service::rls::decode::{decode, decode_into};
-use compare::Compare;
 use engine::{Decided, Engine, Setup, Variant};
 use result::{Difference, Outcome, Report};
-use tally::{Series, Tally};
+use tally::{Compare, Series, Tally};
 use trace::{BadRows, Row, Trace};
 
 /// The exit code where more is newly refused than may be.
@@ -62,54 +60,53 @@ const MAX_NAMED: usize = 10;
     [{\"key\": \"user\", \"value\": \"ann\"}]}]}"
 )]
 pub(super) struct Replay {
-    /// File of requests: JSON lines, CSV, or an access log of Envoy; `-` reads stdin. It may be in
-    /// gzip
+    /// File of requests: JSON lines, CSV, or an access log of Envoy, optionally in gzip; `-` is
+    /// stdin
     trace: PathBuf,
-    /// Folder of limit files, or one file; a second one is compared with the first
+    /// Folder of limit files, or one file; given twice, the second is compared with the first
     #[arg(long, required = true, value_name = "PATH")]
     config: Vec<PathBuf>,
-    /// File of overrides, as OVERRIDES_FILE; they apply until their ends, in the time of the trace
+    /// Apply the overrides in this file (the format of OVERRIDES_FILE), which expire in the time of
+    /// the trace
     #[arg(long, value_name = "FILE")]
     overrides: Option<PathBuf>,
-    /// Descriptor of the requests of CSV or an access log, such as 'path={path},user={user}', where
-    /// {name} is a column or a field; a record without one of its fields does not send it. `TEMPLATE
-    /// if {name}=PATTERN` is sent by the records that match, with * for any text. Can be given more
-    /// than once
+    /// Descriptor of each record of CSV or an access log, such as 'path={path},user={user}', where
+    /// {name} is a column or a field; records without one of the fields do not send it. `TEMPLATE
+    /// if {name}=PATTERN` applies to records that match, with * for any text. Repeatable
     #[arg(long, value_name = "TEMPLATE", value_parser = templates)]
     descriptor: Vec<Templates>,
-    /// Domain of these requests, where the trace has no field `domain`
+    /// Domain of records without a field `domain`
     #[arg(long, short, requires = "descriptor")]
     domain: Option<String>,
-    /// Hits of these requests, where the trace has no field `hits`, such as {uniform:1..500}
+    /// Hits of records without a field `hits`, such as {uniform:1..500}
     #[arg(long, value_name = "HITS", value_parser = Hits::parse, requires = "descriptor")]
     hits: Option<Hits>,
-    /// Proxies in front of Envoy, as its xff_num_trusted_hops: of a list of addresses such as
-    /// {x_forwarded_for}, the address before so many from the end is the client's [default: 0]
+    /// Number of trusted proxies in front of Envoy (its xff_num_trusted_hops): this many addresses
+    /// are skipped from the end of a list such as {x_forwarded_for} [default: 0]
     #[arg(long, value_name = "COUNT", requires = "descriptor")]
     xff_num_trusted_hops: Option<usize>,
-    /// Sort the rows by time, in memory, at most 4 GiB; without it, rows may be a minute out of
-    /// order
+    /// Sort all rows by time in memory (at most 4 GiB); without it, rows may be up to a minute out
+    /// of order
     #[arg(long)]
     sort: bool,
-    /// How long each request takes that has no duration of its own, such as 250ms: it ends what
-    /// limits of requests in flight count
+    /// Duration of requests without one, such as 250ms, for limits of requests in flight
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     duration: Option<Span>,
-    /// Deadline of a request, as the timeout of Envoy's rate-limit filter: shapers delay no request
-    /// beyond it [default: none]
+    /// Timeout of Envoy's rate-limit filter: no shaper delays a request longer [default: none]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Span>,
-    /// Exit with code 3 if the second configuration refuses more of the rows than this share that
-    /// the first one admits, such as 0.1%
+    /// Exit with code 3 if the second configuration newly refuses more than this share of the rows,
+    /// such as 0.1%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     fail_if_newly_refused: Option<f64>,
-    /// Run this limit by each algorithm, by its path such as demo.remote_address, or its name
+    /// Compare all algorithms for one limit, given by its path such as demo.remote_address, or its
+    /// name
     #[arg(long, value_name = "LIMIT", conflicts_with = "fail_if_newly_refused")]
     algorithms: Option<String>,
-    /// Write the report with its pictures to this file too
+    /// Also write the report with charts to this HTML file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Format of the output: text for people, json for programs
+    /// Output format
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     #[command(flatten)]

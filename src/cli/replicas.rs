@@ -19,7 +19,7 @@ use crate::limits::rules::compile::OneLine;
 /// The time for an answer of one replica. The others are shown without it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Replicas that are asked at most.
+/// Maximum number of replicas that are asked.
 const MAX_REPLICAS: usize = 1_000;
 
 /// Whether a replica answered, for programs.
@@ -31,7 +31,7 @@ pub(super) struct Replica {
     pub(super) error: Option<String>,
 }
 
-/// The answers of all replicas, or what they say together.
+/// The answers of all replicas, or the merged answer.
 #[derive(Debug, Serialize)]
 pub(super) struct Merged<T> {
     pub(super) replicas: Vec<Replica>,
@@ -40,7 +40,7 @@ pub(super) struct Merged<T> {
 }
 
 impl AdminFlags {
-    /// Asks all replicas. Names are resolved anew, so that new replicas are found.
+    /// Asks all replicas. Names are resolved each time to find new replicas.
     ///
     /// # Errors
     /// An address cannot be used.
@@ -74,7 +74,7 @@ impl AdminFlags {
         Ok(all)
     }
 
-    /// The services behind a name, each with its own address. A name that cannot be resolved is one
+    /// The services at the addresses of a name. A name that cannot be resolved is one
     /// that does not answer.
     async fn resolved(
         &self,
@@ -120,13 +120,13 @@ async fn one<T: DeserializeOwned>(service: &Service, call: &str) -> Result<T, St
     }
 }
 
-/// Whether a host is an address or of this machine, so that it stands for one replica.
+/// Whether a host is an address or this machine, and therefore one replica.
 fn is_literal(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     bare.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
-/// The addresses of IPv4 or those of IPv6, whichever are more: a pod with both is one replica.
+/// The IPv4 or the IPv6 addresses, whichever are more: a pod with both is one replica.
 fn of_one_family(found: impl Iterator<Item = SocketAddr>) -> BTreeSet<SocketAddr> {
     let (four, six): (BTreeSet<_>, BTreeSet<_>) = found.partition(SocketAddr::is_ipv4);
     if six.len() > four.len() { six } else { four }
@@ -144,7 +144,7 @@ impl<T> Merged<T> {
     /// One error of the command if no replica answered.
     ///
     /// # Errors
-    /// What all replicas say.
+    /// The errors of all replicas.
     pub(super) fn check_any(&self) -> anyhow::Result<()> {
         let errors: Vec<_> = self.failures().collect();
         anyhow::ensure!(errors.len() < self.replicas.len(), errors.join("; "));
@@ -162,7 +162,7 @@ impl<T: Serialize> Merged<T> {
     /// Prints it, for people with a line for each replica that did not answer.
     ///
     /// # Errors
-    /// Those of stdout.
+    /// stdout cannot be written.
     pub(super) fn print(
         &self,
         format: print::Format,

@@ -24,17 +24,17 @@ const INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Args, Debug)]
 #[command(
     after_help = "Example: weir top --by refused --since 1h --admin weir-headless:6070\n\n\
-    The numbers are of a sketch: the true ones are never smaller, and larger by at most the number \
-        after ±. On a terminal the table is refreshed every 2 s; q ends it."
+    The numbers are estimates: never too low, and too high by at most the number after ±. On a \
+        terminal the table refreshes every 2 s; q quits."
 )]
 pub(super) struct TopCommand {
-    /// Order of the subjects: all hits, or refused hits
+    /// Sort by hits, or by refused hits
     #[arg(long, default_value = "hits", value_name = "hits|refused")]
     by: By,
-    /// Time that is counted: the last 60 to 70 seconds, or minutes
+    /// Count the last 60 to 70 seconds, or the last 60 to 70 minutes
     #[arg(long, default_value = "1m", value_name = "1m|1h")]
     since: TopWindow,
-    /// Subjects at most; 1 to 1000
+    /// Number of subjects; 1 to 1000
     #[arg(long = "top", default_value = "20", value_name = "COUNT", value_parser = amount::between(1, MAX_COUNT as u64))]
     count: u64,
     /// Only subjects of this domain
@@ -43,7 +43,7 @@ pub(super) struct TopCommand {
     /// Only subjects of the limit with this path
     #[arg(long, value_name = "TEXT")]
     limit: Option<String>,
-    /// Print one table also on a terminal
+    /// Print once and exit, also on a terminal
     #[arg(long)]
     once: bool,
     #[command(flatten)]

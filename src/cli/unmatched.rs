@@ -16,8 +16,8 @@ use crate::limits::rules::compile::OneLine;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Example: weir unmatched --domain shop\n\n\
-    They are samples: some of each second, by domain and keys. `weir explain` says why a \
-    descriptor finds no limit.")]
+    Shows samples: some descriptors of each second, by domain and keys. `weir explain` shows why \
+    a descriptor matches no limit.")]
 pub(super) struct UnmatchedArgs {
     /// Only this domain
     #[arg(long, short, value_name = "TEXT")]

@@ -1,5 +1,5 @@
-//! `weir usage`: what a subject, or the subjects of a limit, have asked of a limit with
-//! `track_usage`.
+//! `weir usage` and `weir count`: the hits of a subject, or of the subjects of a limit with
+//! `track_usage`, in total or in a recent interval.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use crate::core::ask;
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::time::Span;
 use crate::core::time::people::{grouped, instant, span};
-use crate::desk::admin::usage::{Series, Top, Usage};
+use crate::desk::admin::usage::{Count, Series, Top, Usage};
 use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::rules::compile::OneLine;
 use clap::Args;
 
-/// The columns of a plot at most. Of a longer series, several buckets share one.
+/// Maximum number of columns of a plot. In a longer series, several buckets share a column.
 const PLOT_COLUMNS: usize = 60;
 
 /// The bars of a plot, from the smallest number above none to the largest.
@@ -29,13 +29,13 @@ const MOST_PER_CALL: usize = 1_000;
 /// The subject of a command, by its domain and entries or by its name.
 #[derive(Args, Debug)]
 pub(super) struct SubjectArgs {
-    /// Entries of the subject, in their order
+    /// Entries of the subject, in order
     #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
     /// Domain of the limit
     #[arg(long, short, required_unless_present = "subject")]
     domain: Option<String>,
-    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
 }
@@ -51,13 +51,13 @@ pub(super) struct SubjectArgs {
 pub(super) struct UsageCommand {
     #[command(flatten)]
     of: SubjectArgs,
-    /// How far the series goes back, such as 1h [default: as far as there are buckets]
+    /// Begin the series this long ago, such as 1h [default: all that is stored]
     #[arg(long, value_name = "DURATION", conflicts_with = "top", value_parser = super::duration)]
     since: Option<Duration>,
-    /// Print so many subjects of a limit, the largest first, in place of one subject
+    /// List the COUNT largest subjects of a limit instead of one subject
     #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = amount::between(1, 100_000))]
     top: Option<u64>,
-    /// What the subjects are sorted by; refused leaves out subjects without refused hits
+    /// Sort by this column; refused leaves out subjects without refused hits
     #[arg(
         long,
         value_name = "hits|refused|last-seen|first-seen",
@@ -66,11 +66,11 @@ pub(super) struct UsageCommand {
     )]
     #[arg(value_parser = ["hits", "refused", "last-seen", "first-seen"])]
     by: String,
-    /// Limit of the subjects, or of a subject that several may count: its full key, with --top also
-    /// its key in the domain or its name [default: the only one with track_usage]
+    /// Full key of the limit; with --top also its key in the domain, or its name [default: the only
+    /// limit with track_usage]
     #[arg(long, conflicts_with = "entries")]
     limit: Option<String>,
-    /// Usage of the trial of the limit: what it would have refused
+    /// Show the usage of the limit's trial
     #[arg(long)]
     trial: bool,
     #[command(flatten)]
@@ -111,7 +111,7 @@ impl SubjectArgs {
             is_text(&entry.key) && is_text(&entry.value) && !entry.key.contains(&b'=')
         };
         if !descriptor.entries.iter().all(is_text) {
-            // Only a name can say it.
+            // Only a name can represent it.
             let entries = descriptor.entries.iter();
             let entries = entries.map(|entry| ask::Entry {
                 key: &entry.key,
@@ -177,7 +177,7 @@ fn report(usage: &Usage) -> String {
 /// A series as bars, one line for all hits and one for the refused ones, both to the same scale.
 fn plot(series: &Series) -> String {
     let share = series.hits.len().div_ceil(PLOT_COLUMNS).max(1);
-    // The last column ends with the present, so that the first one may have fewer buckets.
+    // The last column ends now, and the first one may have fewer buckets.
     let columns = |values: &[u64]| {
         let parts = values.rchunks(share).rev();
         parts.map(|part| part.iter().sum()).collect::<Vec<u64>>()
@@ -228,6 +228,65 @@ fn table(top: &Top) -> String {
         );
     }
     text
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Example: weir count --domain shop user=42 --since 90s\n\n\
+    The limit needs track_usage, or the algorithm sliding_window_buckets. Hits are counted in \
+        whole buckets; the output shows whether the count is exact."
+)]
+pub(super) struct CountCommand {
+    #[command(flatten)]
+    of: SubjectArgs,
+    /// Full key of the limit, if several limits count the subject
+    #[arg(long, requires = "subject")]
+    limit: Option<String>,
+    /// Count this long back from now, such as 90s or 1h30m
+    #[arg(long, value_name = "DURATION")]
+    since: String,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+pub(super) fn count(command: &CountCommand) -> anyhow::Result<ExitCode> {
+    let mut query = command.of.query(command.limit.as_deref())?;
+    query.push(("since", Some(command.since.clone())));
+    command
+        .asked
+        .show(&with_query("count", &query), count_report)
+}
+
+fn count_report(count: &Count) -> String {
+    let refused = count
+        .refused
+        .map(|refused| format!(", over the limit {}", grouped(refused)));
+    let text = format!(
+        "{} of {}\n  hits     {}{}\n  from     {}\n  to       {}\n",
+        print::row(&count.of.entries, Some(&count.of.subject)),
+        OneLine(&count.of.limit),
+        grouped(count.hits),
+        refused.unwrap_or_default(),
+        instant(count.from),
+        instant(count.to)
+    );
+    let exact = if count.exact {
+        "yes".to_owned()
+    } else if count.at_least == count.hits {
+        "no: a bucket counts up to 281,474,976,710,655 hits (2^48-1), and there may have been more"
+            .to_owned()
+    } else {
+        format!(
+            "no: at least {} in the interval; the oldest bucket begins before it and counts whole",
+            grouped(count.at_least)
+        )
+    };
+    let counted = if count.source == "buckets" {
+        "; hits are those that count against the limit"
+    } else {
+        ""
+    };
+    text + &format!("  exact    {exact}{counted}\n")
 }
 
 #[cfg(test)]

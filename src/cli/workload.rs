@@ -1,6 +1,6 @@
 //! Requests that are made up: templates of descriptors, amounts of hits, and instants at which
 //! requests arrive. `weir load` and `weir replay` share them; all randomness is of one generator,
-//! so that a seed repeats a workload.
+//! and a seed repeats a workload.
 
 mod part;
 mod template;
@@ -19,9 +19,9 @@ use template::{Filled, Template};
 /// How the instants of a rate are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ArrivalKind {
-    /// All distances are equal.
+    /// Constant inter-arrival times.
     Constant,
-    /// Distances are random (a Poisson process).
+    /// A Poisson process.
     Poisson,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Requests {
     pub(in crate::cli) domain: Option<String>,
     /// One for each descriptor.
     pub(crate) templates: Vec<Template>,
-    /// Of each descriptor; without them a request says nothing, which means one hit.
+    /// Hits of each descriptor; without them the field is empty, which means one hit.
     hits: Option<Hits>,
     random: SmallRng,
 }

@@ -26,11 +26,11 @@ const MOST_LISTS: usize = 4_096;
 /// Limits that are named above a list of actions.
 const MOST_NAMED: usize = 5;
 
-/// What the descriptors describe.
+/// What a descriptor describes: a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http,
-    /// A connection, for which Envoy has entries in place of actions.
+    /// A connection, for which Envoy has entries instead of actions.
     Tcp,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// What stands above it.
+    /// Comments above it.
     pub(super) fn comments(&self) -> Vec<String> {
         let more = (self.further > 0).then(|| format!("and {} more", self.further));
         self.limits.iter().cloned().chain(more).collect()
@@ -383,7 +383,7 @@ fn fixed_value(own: &Outline) -> Option<&str> {
     value.filter(|value| !value.contains('*') && !own.is_by_more_than_text())
 }
 
-/// Whether an action depends on what the request has, so that only some of many lists are sent.
+/// Whether an action depends on the request: then only some of many lists are sent.
 fn is_match(action: &str) -> bool {
     let name = action.lines().next();
     name.is_some_and(|name| name.ends_with("_match:"))

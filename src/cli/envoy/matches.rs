@@ -26,7 +26,7 @@ pub(super) struct Values {
 struct ValuePattern {
     /// As it is written.
     text: String,
-    /// The list of descriptors that it stands in.
+    /// The list of descriptors that contains it.
     list: usize,
 }
 
@@ -207,7 +207,7 @@ fn starting_with(name: &str, prefix: &str) -> String {
 }
 
 /// An action that sends a text where the headers or parameters match; `expected` may be a field
-/// that says that they must not.
+/// that excludes them.
 fn action(what: &str, key: &str, value: &str, expected: &str, matchers: &[String]) -> String {
     format!(
         "\

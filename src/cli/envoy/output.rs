@@ -17,7 +17,7 @@ const FILTER_OF_GATEWAY: &str = "weir";
 /// Where the descriptors are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Attach {
-    /// The HTTP filter: every request, whatever its route says
+    /// The HTTP filter: every request, whatever its route has
     Filter,
     /// The virtual host: its requests, unless their route has `rate_limits` of its own
     VirtualHost,
@@ -27,7 +27,7 @@ pub(super) enum Attach {
     Tcp,
 }
 
-/// What all kinds of files need.
+/// Inputs of all kinds of files.
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
     pub(super) domain: &'a str,
@@ -65,7 +65,7 @@ impl Asking<'_> {
     /// The filter that asks Weir, under this name if it is one for HTTP.
     fn filter(&self, name: &str) -> String {
         let (host, domain) = (&*self.host, scalar(self.domain));
-        // The cluster that Istio makes of the Service, or that of `cluster`.
+        // The cluster that Istio makes of the Service, or our own in `cluster`.
         let (cluster, authority) = if self.target == Target::Istio {
             // Without `authority` Envoy sends the name of the cluster, in which `|` is no letter of
             // an authority.

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use super::yaml::{fill, list, scalar};
 use crate::limits::rules::compile::nearest;
 
-/// All sources: the name, what stands behind it, and what Envoy sends.
+/// All sources: the name, its argument, and the value that Envoy sends.
 pub(super) const SOURCES: &str = "\
 Sources:
   header:NAME                      the value of a request header
@@ -43,7 +43,7 @@ Sources:
   local-port                       TCP: the port that the client connects to
 ";
 
-/// The name of each source, and what stands behind it.
+/// The name of each source, and its argument.
 fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     SOURCES.lines().skip(1).map(|line| {
         let form = line.split_whitespace().next().unwrap_or_default();
@@ -170,7 +170,7 @@ fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
         "metadata" => metadata("DYNAMIC", needed()?)?,
         "route-metadata" => metadata("ROUTE_ENTRY", needed()?)?,
         "cluster-metadata" => metadata("CLUSTER_ENTRY", needed()?)?,
-        // A claim is one key, whatever is in its name: those of OpenID Connect may be URLs.
+        // A claim is one key, whatever its name contains: OpenID Connect has claims named by URLs.
         "jwt" => Kind::Metadata {
             of: "DYNAMIC",
             filter: "envoy.filters.http.jwt_authn".to_owned(),
@@ -244,7 +244,7 @@ impl Kind {
         }
     }
 
-    /// Whether a request can lack it, so that Envoy sends none of the descriptors with it.
+    /// Whether it can be missing in a request; then Envoy sends no descriptor with it.
     pub(super) const fn may_be_missing(&self) -> bool {
         match self {
             Self::Header(name) => !matches!(name.as_bytes().first(), Some(b':')),

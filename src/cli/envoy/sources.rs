@@ -25,7 +25,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Sources of the command line, and below them those of a file.
+    /// Sources of the command line, which take precedence over a file's.
     ///
     /// # Errors
     /// All sources that are wrong, and keys that have two.

@@ -1,7 +1,7 @@
 //! The client: makes calls when they are due, at most so many at a time, and counts what becomes of
 //! them.
 //!
-//! One task does all of it, so that nothing is shared. A thread keeps the time of a constant rate,
+//! One task does all of it, and nothing is shared. A thread keeps the time of a constant rate,
 //! because timers of the runtime have whole milliseconds. Latency counts from the instant at which
 //! a call was due: a stall delays all calls that were due meanwhile, and they say so.
 
@@ -57,7 +57,7 @@ pub enum Pace {
         /// The mean rate.
         per_second: f64,
         arrivals: ArrivalKind,
-        /// What repeats random distances.
+        /// Seed of random inter-arrival times.
         seed: u64,
     },
 }
@@ -96,10 +96,10 @@ impl EncodedRequest {
     }
 }
 
-/// What became of a call.
+/// Result of a call.
 #[derive(Debug)]
 pub struct Answered {
-    /// What was asked.
+    /// The request.
     pub request: EncodedRequest,
     /// The instants before it was sent and after the answer.
     pub between: [Micros; 2],
@@ -325,7 +325,7 @@ async fn call(connection: &Connection, request: EncodedRequest, due: Instant) ->
     }
 }
 
-/// Says when the next call is due.
+/// The source of the instants at which calls are due.
 enum Pacer {
     Closed,
     Rate {
@@ -366,7 +366,7 @@ impl Pacer {
         }
     }
 
-    /// Ends, and says how many calls were due.
+    /// Ends, and returns how many calls were due.
     fn due(self) -> u64 {
         match self {
             Self::Closed => 0,

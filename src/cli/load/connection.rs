@@ -50,7 +50,7 @@ pub struct Options {
     pub timeout: Duration,
     /// Headers of each call.
     pub headers: HeaderMap,
-    /// Each call has a random `traceparent`, as those of a proxy that traces.
+    /// Send a random `traceparent` with each call, as a proxy with tracing does.
     pub traces: bool,
 }
 
@@ -59,11 +59,11 @@ pub struct Options {
 pub struct Failure {
     /// The name under which it is counted.
     pub kind: FailureKind,
-    /// What the server or the transport said.
+    /// Message of the server or the transport.
     pub message: String,
 }
 
-/// What failures are counted by.
+/// Kind of a failure; failures are counted by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureKind {
     /// No answer within the client's time.
@@ -72,7 +72,7 @@ pub enum FailureKind {
     Connection,
     /// The server provably did not begin the call.
     NotBegun,
-    /// The answer is none of gRPC, or has no message that can be read.
+    /// The answer is not gRPC, or its message cannot be decoded.
     Unreadable,
     /// A status of HTTP.
     Http(u16),
@@ -134,7 +134,7 @@ pub(super) struct Connection {
     traces: bool,
     request: Request<()>,
     state: Mutex<State>,
-    /// How often it was opened, so that a call that fails late does not close a newer connection.
+    /// Generation of the connection: a call that fails late does not close a newer one.
     opened: Cell<u64>,
 }
 
@@ -352,7 +352,7 @@ fn failure_of(headers: &HeaderMap) -> Option<Failure> {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(2);
-    // A number that gRPC does not know is UNKNOWN, so that a server has only so many.
+    // A number that gRPC does not define is UNKNOWN, which bounds the number of kinds.
     let code = i32::from(tonic::Code::from(code));
     (code != 0).then(|| {
         let message = headers

@@ -4,13 +4,13 @@ use std::fs;
 
 use rustix::param::clock_ticks_per_second;
 
-/// What the result calls this process.
+/// Name of this process in the result.
 pub(super) const OWN: &str = "load";
 
 /// A process whose CPU time is measured.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
-    /// What the result calls it.
+    /// Its name in the result.
     pub(super) name: String,
     /// Its id, or `self`.
     id: String,

@@ -76,7 +76,7 @@ pub(super) struct Exactness {
     report: ExactnessReport,
 }
 
-/// What was found.
+/// Findings.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ExactnessReport {
     /// The unit of the windows.
@@ -103,7 +103,7 @@ pub(super) struct Offender {
     /// Of these hits that may belong to the window, none excuses the difference.
     pub(super) possible: u64,
     pub(super) threshold: u64,
-    /// The window began before the load, so that hits of others may count in it.
+    /// The window began before the load: hits of other clients may count in it.
     pub(super) began_before: bool,
 }
 

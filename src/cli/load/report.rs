@@ -180,7 +180,7 @@ impl LoadReport {
         print::table(&rows, 0)
     }
 
-    /// What the check of exactness found, as the end of a sentence.
+    /// Findings of the check of exactness, as the end of a sentence.
     fn findings(&self) -> String {
         let mut text = String::new();
         if self.answered < self.sent {

@@ -1,4 +1,4 @@
-//! What these commands print for people.
+//! Human-readable output of these commands.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -132,7 +132,7 @@ fn instant(text: Option<&str>) -> String {
         .map_or_else(|_| text.to_owned(), people::instant)
 }
 
-/// What an override orders, on one line.
+/// Effect of an override, on one line.
 fn sentence(one: &Record) -> String {
     let until = match &one.until {
         Some(until) => format!("until {}", instant(Some(until))),

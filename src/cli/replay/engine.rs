@@ -1,5 +1,5 @@
 //! One configuration in virtual time: the service's own plan, step and store, with the time of the
-//! row in the place of the clock.
+//! row instead of the clock.
 //!
 //! It is the memory store of one process that is fast enough: no deadline passes but the caller's,
 //! no failure policy answers, and no denial cache is in front.
@@ -21,28 +21,28 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::limit::{Amount, Limit, LimitId};
 use crate::store::{Memory, memory};
 
-/// Rows between two sweeps of a shard, so that keys which have recovered leave the store.
+/// Rows between two sweeps of a shard, which remove recovered keys from the store.
 const ROWS_PER_SWEEP: u64 = 256;
 
 /// Bytes of requests in flight whose ends are known. A limit forgets those beyond after its
 /// `max_duration`.
 const MAX_IN_FLIGHT_BYTES: usize = 1 << 30;
 
-/// What a configuration is run with.
+/// Inputs of a run.
 pub(super) struct Setup {
     pub(super) rules: Arc<Rules>,
     pub(super) plan: plan::Options,
     pub(super) overrides: Option<Arc<Overrides>>,
     /// The deadline of a request, less the service's reserve: no shaper holds it for longer.
     pub(super) max_hold: Span,
-    /// Only this limit is asked, by this algorithm in the place of its own.
+    /// Only this limit is checked, with this algorithm instead of its own.
     pub(super) variant: Option<Variant>,
 }
 
 /// One limit by another algorithm.
 pub(super) struct Variant {
     limit: LimitId,
-    /// What stands for each of its algorithms, of which a table has many.
+    /// The replacement of each of its algorithms, of which a table has many.
     algorithms: HashMap<Algorithm, Algorithm>,
 }
 
@@ -128,7 +128,7 @@ impl PartialEq for End {
 
 impl Eq for End {}
 
-/// What was decided on a row.
+/// Decisions on a row.
 pub(super) struct Decided {
     pub(super) plan: Plan,
     /// Of the trials too.
@@ -138,7 +138,7 @@ pub(super) struct Decided {
 }
 
 impl Decided {
-    /// What becomes of each descriptor.
+    /// Outcome of each descriptor.
     pub(super) fn outcomes(&self) -> Outcomes<'_> {
         self.plan.outcomes(&self.decisions)
     }

@@ -1,7 +1,7 @@
 //! The report as one file of HTML: no scripts, nothing from elsewhere, dark and light, printable.
 //!
 //! All texts of a trace are hostile. They are escaped where they are written, and a policy forbids
-//! every script besides.
+//! all scripts in addition.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::tally::Series;
 use crate::core::time::{Micros, people};
 use crate::limits::rules::compile::OneLine;
 
-/// Points of a line at most.
+/// Maximum number of points of a line.
 const PARTS: u64 = 600;
 
 /// The size of a picture, and the room for its numbers.
@@ -27,7 +27,7 @@ const TICKS: [u64; 16] = [
 const DAY: u64 = 86_400;
 const MAX_TICKS: u64 = 8;
 
-/// Lines of a picture of limits at most.
+/// Maximum number of lines of a chart of limits.
 const MAX_LIMITS: usize = 5;
 
 const HEAD: &str = "<!doctype html>

@@ -2,9 +2,8 @@
 
 use serde::Serialize;
 
-use super::compare::{Changed, Compare};
 use super::engine::Engine;
-use super::tally::{LimitTally, Listed, MAX_LISTED, Series, Tally, Top};
+use super::tally::{Changed, Compare, LimitTally, Listed, MAX_LISTED, Series, Tally, Top};
 use super::trace::BadRows;
 use crate::cli::print;
 use crate::core::time::people::{self, counted, grouped};
@@ -14,7 +13,7 @@ use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitId};
 use crate::observe::subjects::REQUEST_LIMIT;
 
-/// What is reported.
+/// The report.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) rows: u64,
@@ -38,7 +37,7 @@ pub(super) struct Report {
     pub(super) offered: Series,
 }
 
-/// What one configuration did.
+/// Result of one configuration.
 #[derive(Serialize)]
 pub(super) struct Outcome {
     pub(super) config: String,
@@ -85,7 +84,7 @@ struct UnmatchedKind {
     example: String,
 }
 
-/// What differs from the first configuration to the second one.
+/// Differences between the first configuration and the second one.
 #[derive(Serialize)]
 pub(super) struct Difference {
     pub(super) newly_refused: Change,
@@ -103,10 +102,10 @@ pub(super) struct Change {
 
 /// A part of what people read.
 pub(super) enum Part {
-    /// What begins here.
+    /// Title of the next parts.
     Title(String),
     Line(String),
-    /// A table, whose first columns are numbers. Without rows there is none.
+    /// A table, whose first columns are numbers. It is left out without rows.
     Table {
         title: String,
         /// Names of columns; none where they are plain.
@@ -146,7 +145,7 @@ impl Outcome {
     }
 }
 
-/// What limits the meaning of the counts.
+/// Limitations of the counts.
 fn notes(engine: &Engine, tally: &Tally) -> Vec<String> {
     let notes = [
         (
@@ -257,7 +256,7 @@ impl Report {
         self.parts().iter().map(Part::text).collect()
     }
 
-    /// What people read, the rows first.
+    /// The human-readable report, the rows first.
     pub(super) fn parts(&self) -> Vec<Part> {
         let times = match (&self.from, &self.until) {
             (Some(from), Some(until)) => {

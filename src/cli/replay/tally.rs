@@ -1,5 +1,5 @@
-//! What is counted while a configuration runs: by limit, by subject and over time. All of it is
-//! bounded, whatever a trace holds.
+//! Counts of a configuration that runs, by limit, by subject and over time, and the difference
+//! between two configurations. All of it is bounded, whatever a trace holds.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
@@ -24,7 +24,7 @@ pub(super) const MAX_LISTED: usize = 10;
 /// Kinds of descriptors without a limit that are listed.
 const MAX_UNMATCHED: usize = 100;
 
-/// Counts over time at most, so that a picture has no more points than its width.
+/// Maximum number of counts over time; a chart is not much wider.
 const MAX_BINS: usize = 600;
 
 /// The counts of a limit, as they are reported.
@@ -188,7 +188,7 @@ impl Tally {
     }
 }
 
-/// Values by the fingerprints of their keys, `MOST` at most.
+/// At most `MOST` values by the fingerprints of their keys.
 #[derive(Debug, Default)]
 pub(super) struct Bounded<V, const MOST: usize> {
     values: HashMap<u64, V>,
@@ -368,5 +368,39 @@ impl Series {
     /// The seconds of a number.
     pub(super) const fn width(&self) -> u64 {
         self.width
+    }
+}
+
+/// The difference between two configurations.
+#[derive(Debug, Default)]
+pub(super) struct Compare {
+    pub(super) newly_refused: Changed,
+    pub(super) newly_admitted: Changed,
+}
+
+/// Requests whose answers differ.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    pub(super) requests: u64,
+    /// The subjects of the limits that refuse them in one of the configurations.
+    pub(super) subjects: Ranked,
+    pub(super) over_time: Series,
+}
+
+impl Compare {
+    /// Compares the outcomes of a request that was sent `at`.
+    pub(super) fn observe<'o>(&mut self, at: Micros, was: &Outcomes<'o>, is: &Outcomes<'o>) {
+        let (changed, refusing) = match (was.is_over_limit, is.is_over_limit) {
+            (false, true) => (&mut self.newly_refused, is),
+            (true, false) => (&mut self.newly_admitted, was),
+            _ => return,
+        };
+        changed.requests += 1;
+        changed.over_time.add(at);
+        for index in refusing.violated() {
+            if let Some(key) = refusing.each[index].counter {
+                changed.subjects.add(key);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Traces: rows of requests with their times, from a file or a pipe, in the order of time.
 //!
-//! The format is that of the first line: JSON objects, Envoy's default access log, or CSV with the
+//! The first line decides the format: JSON objects, Envoy's default access log, or CSV with the
 //! names of its columns. A row becomes the bytes that Envoy would send, which take the service's
 //! own decoder.
 
@@ -31,7 +31,7 @@ pub(crate) struct Row {
     pub(crate) at: Micros,
     /// Its line in the trace, from 1 on.
     pub(crate) line: u64,
-    /// How long it took, where the trace says so.
+    /// Its duration, if the trace has one.
     pub(crate) duration: Option<Span>,
     /// The `RateLimitRequest`, encoded. It need not be valid.
     pub(crate) message: Vec<u8>,
@@ -110,7 +110,7 @@ impl BadRows {
     }
 }
 
-/// What a line is.
+/// Format of the lines.
 enum Format {
     /// A request, or a line of Weir's own log.
     Requests(WeirLog),
@@ -156,7 +156,7 @@ impl Format {
 
 pub(crate) struct Trace {
     lines: Lines,
-    /// What makes requests of records, until the first line tells the format.
+    /// The maker of requests of records, until the first line has decided the format.
     requests: Option<Requests>,
     format: Format,
     order: Order,

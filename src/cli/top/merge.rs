@@ -1,4 +1,4 @@
-//! Merges the rankings of several replicas: counts are added up, and so is what each may lack.
+//! Merges the rankings of several replicas: counts and their errors are added up.
 //!
 //! The command merges, because replicas do not know each other.
 
@@ -20,7 +20,7 @@ fn name(subject: &Subject) -> Name<'_> {
     )
 }
 
-/// Adds what a replica says of a subject that it was absent of so far.
+/// Adds the counts of a replica to a subject that it was missing from so far.
 fn add(known: &mut Subject, subject: &Subject, top: &Top) {
     known.hits = known.hits.saturating_add(subject.hits);
     known.refused = known.refused.saturating_add(subject.refused);

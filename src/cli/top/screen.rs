@@ -22,10 +22,10 @@ const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_REST: &str = "\x1b[J";
 
-/// The size of a terminal that does not tell it.
+/// Rows of a terminal whose size is unknown.
 const USUAL_ROWS: usize = 24;
 
-/// What happens to the screen.
+/// An event on the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// q or Ctrl-C was pressed, or the process is to end.

@@ -18,7 +18,7 @@ const EXPONENTS: std::ops::RangeInclusive<f64> = 0.01..=8.0;
 /// The most values of `zipf`: whole numbers up to here are exact as f64.
 const MAX_RANKS: u64 = 1 << 53;
 
-/// What stands between braces.
+/// Generators between braces, for messages.
 const GENERATORS: &str =
     "write {uniform:A..B}, {zipf:A..B:EXPONENT}, {sequence}, {uuid} or {file:PATH}";
 
@@ -81,7 +81,7 @@ impl Part {
         }
     }
 
-    /// Appends the next value of this part. False: the record lacks the field.
+    /// Appends the next value of this part. False: the field is missing in the record.
     pub(super) fn fill<'a>(
         &mut self,
         random: &mut SmallRng,

@@ -145,16 +145,20 @@ fn walk(command: &[&str], wrong: &mut Vec<String>) -> usize {
     let both = text.clone() + &help(command, "-h");
     let found = both.lines().filter(|line| !found_in(line).is_empty());
     wrong.extend(found.map(|line| format!("{command:?}: {line}")));
-    let listed = text.split_once("\nCommands:\n");
-    let names = listed.map_or("", |(_, list)| list.split("\n\n").next().expect("a list"));
-    let is_name = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
-    let below = names
-        .lines()
-        .filter(is_name)
-        .filter_map(|line| line.split_whitespace().next());
+    let (_, listed) = text.split_once("\nUsage:").expect("a usage");
+    let listed = listed.split("\nOptions:\n").next().unwrap_or_default();
+    let name = |line: &str| {
+        let rest = line.strip_prefix("  ")?;
+        let is_name = rest.starts_with(|letter: char| letter.is_ascii_lowercase());
+        rest.split(' ')
+            .next()
+            .filter(|_| is_name)
+            .map(str::to_owned)
+    };
+    let below = listed.lines().filter_map(name);
     below
         .filter(|name| *name != "help")
-        .map(|name| walk(&[command, &[name]].concat(), wrong))
+        .map(|name| walk(&[command, &[&*name]].concat(), wrong))
         .sum::<usize>()
         + 1
 }

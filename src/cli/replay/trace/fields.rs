@@ -17,7 +17,7 @@ use super::{Row, duration_of, time_of};
 use crate::cli::workload::Requests;
 use crate::desk::admin::known::did_you_mean;
 
-/// Names of the time of a record: ours, and those of Envoy's and others' logs.
+/// Names of the time of a record: our own, Envoy's, and names in other logs.
 const TIMES: [&str; 4] = ["time", "start_time", "@timestamp", "timestamp"];
 
 /// The other fields that have a meaning.
@@ -69,7 +69,7 @@ pub(super) struct Records {
 
 /// How a line holds a record.
 enum Form {
-    /// A column for each field, with those of the names.
+    /// The column of each field, if there is one.
     Csv(Box<Csv>, Vec<Option<usize>>),
     Envoy,
     Json,
@@ -284,7 +284,7 @@ struct Csv {
     ends: Vec<usize>,
 }
 
-/// Columns at most.
+/// Maximum number of columns.
 const MAX_COLUMNS: usize = 1_024;
 
 impl Csv {

@@ -8,7 +8,7 @@ use flate2::bufread::MultiGzDecoder;
 /// bytes.
 pub(super) const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// What a stream reads at once.
+/// Bytes of one read.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The first bytes of a file in gzip. Source: RFC 1952, section 2.3.1.

@@ -17,7 +17,7 @@ const MAX_BYTES: usize = 256 << 20;
 /// The most bytes of rows that are sorted as a whole.
 const MAX_SORTED_BYTES: usize = 4 << 30;
 
-/// What a row takes beside its message.
+/// Bytes of a row without its message.
 const ROW_BYTES: usize = size_of::<Row>() + 16;
 
 /// Rows that wait for others before them.

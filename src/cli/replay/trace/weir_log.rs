@@ -12,7 +12,7 @@ use crate::service::rls::LONGEST_TEXT;
 /// How a line of the log begins.
 pub(super) const BEGIN: &[u8] = b"{\"@timestamp\":";
 
-/// What stands behind a text that is cut.
+/// Suffix of a text that is cut.
 const CUT: &str = "...";
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct Line {
 /// Reads lines of a log.
 #[derive(Default)]
 pub(super) struct WeirLog {
-    /// There are lines of decisions, so that those of refusals say nothing more.
+    /// The log has decisions, which include all refusals.
     has_decisions: bool,
 }
 
@@ -106,7 +106,7 @@ fn entries(text: &str) -> Result<Vec<Entry>, String> {
     }
 }
 
-/// The text in quotes that this begins with, in Rust's notation, and what is behind it.
+/// The quoted text at the begin, in Rust's notation, and the rest after it.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut rest = text.strip_prefix('"')?.chars();
     let mut inside = String::new();
