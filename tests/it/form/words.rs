@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use regex::Regex;
+
 /// Phrases that name no actor, or take a program for a person.
 const PHRASES: &[&str] = &[
     "nobody",
@@ -169,6 +171,122 @@ fn help_texts_have_none_of_the_phrases() {
     let commands = walk(&[], &mut wrong);
     assert!(commands > 15, "the commands are found: {commands}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Patterns that make sentences hard to read, with the most that comments of the code and pages may
+/// have of each. The numbers only fall: rewrite the sentence instead of raising one.
+const PATTERNS: [(&str, usize, usize); 9] = [
+    (r"^What\b", 293, 5),
+    (r"\bso that\b", 278, 6),
+    (r"\b(that|those) of\b", 208, 12),
+    (r"\b(says?|tells?|said|told)\b", 198, 9),
+    (r"\bbehind\b", 115, 4),
+    (r"\b(stands?|standing|stood)\b", 89, 2),
+    (r"\bat (most|least)(\s*[.,;:)]|$)", 97, 7),
+    (r"\bbesides?\b", 71, 10),
+    (
+        r"\bin (the )?place of\b|\bis none\b|\bcomes? to\b|\blacks?\b",
+        79,
+        1,
+    ),
+];
+
+/// The comments of a file of code without its tests, and whether each opens a comment.
+fn comments(text: &str) -> Vec<(&str, bool)> {
+    let own = text.split("\n#[cfg(test)]").next().unwrap_or(text);
+    let comment = |line| {
+        let (before, comment): (&str, _) = str::split_once(line, "//")?;
+        let is_whole = before.trim().is_empty();
+        let is_comment = is_whole || before.ends_with(' ') && comment.starts_with(' ');
+        let text = comment.trim_start_matches(['/', '!']).trim();
+        is_comment.then_some((text, is_whole))
+    };
+    let mut was_comment = false;
+    let mut found = Vec::new();
+    for line in own.lines() {
+        let comment = comment(line);
+        found.extend(comment.map(|(text, _)| (text, !was_comment)));
+        was_comment = comment.is_some_and(|(_, is_whole)| is_whole);
+    }
+    found
+}
+
+/// The lines of a page without its blocks of code.
+fn sentences(text: &str) -> Vec<(&str, bool)> {
+    let mut is_code = false;
+    let is_sentence = |line: &&str| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    };
+    text.lines()
+        .filter(is_sentence)
+        .map(|line| (line, true))
+        .collect()
+}
+
+/// How many of the lines' patterns there are. A pattern that begins with `^` opens a text.
+fn count_patterns(lines: &[(&str, bool)], counts: &mut [usize; PATTERNS.len()]) {
+    for ((pattern, ..), count) in PATTERNS.iter().zip(counts) {
+        let regex = Regex::new(&format!("(?i){pattern}")).expect("a pattern");
+        let is_opening = pattern.starts_with('^');
+        let lines = lines.iter().filter(|(_, opens)| *opens || !is_opening);
+        *count += lines
+            .map(|(line, _)| regex.find_iter(line).count())
+            .sum::<usize>();
+    }
+}
+
+#[test]
+fn comments_and_pages_have_ever_fewer_of_the_patterns() {
+    let mut all = Vec::new();
+    for path in CHECKED
+        .iter()
+        .chain(&["benches/README.md", "tests/README.md"])
+    {
+        files(&repository().join(path), &mut all);
+    }
+    all.sort();
+    all.dedup();
+    let (mut in_code, mut in_pages) = ([0; PATTERNS.len()], [0; PATTERNS.len()]);
+    for file in all {
+        let name = file
+            .strip_prefix(repository())
+            .expect("a file of the repository");
+        let name = name.to_string_lossy();
+        let text = String::from_utf8_lossy(&fs::read(&file).expect("readable")).into_owned();
+        let is_test = ["test", "fuzzing", "simulation"]
+            .iter()
+            .any(|part| name.contains(part));
+        if name.starts_with("src/") && name.ends_with(".rs") && !is_test {
+            count_patterns(&comments(&text), &mut in_code);
+        } else if name.ends_with(".md") && name != "CHANGELOG.md" {
+            count_patterns(&sentences(&text), &mut in_pages);
+        }
+    }
+    let counts = in_code.into_iter().zip(in_pages);
+    let found = PATTERNS.iter().zip(counts);
+    let wrong: Vec<_> = found
+        .filter(|((_, code, pages), (in_code, in_pages))| in_code > code || in_pages > pages)
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "more than before, in code and in pages: {wrong:#?}"
+    );
+    assert!(in_code.iter().sum::<usize>() > 0, "comments are found");
+}
+
+#[test]
+fn planted_patterns_are_counted() {
+    let code = "/// What it is. It says so.\n/// What follows.\nlet x = 1; // so that\nlet s = \"a//so that\";\n\
+        #[cfg(test)]\nmod tests { // behind\n";
+    let mut counts = [0; PATTERNS.len()];
+    count_patterns(&comments(code), &mut counts);
+    assert_eq!(counts, [1, 1, 0, 1, 0, 0, 0, 0, 0]);
+    let page = "One at most.\n```\nso that\n```\nAt most one stands beside it.\n";
+    let mut counts = [0; PATTERNS.len()];
+    count_patterns(&sentences(page), &mut counts);
+    assert_eq!(counts, [0, 0, 0, 0, 0, 1, 1, 1, 0]);
 }
 
 #[test]
