@@ -77,18 +77,18 @@ enum Command {
     Envoy(Box<envoy::Envoy>),
     /// Block a descriptor: refuse its requests
     #[command(after_help = overrides::help(overrides::BLOCK))]
-    Block(overrides::Which),
+    Block(overrides::OverrideTarget),
     /// Exempt a descriptor: allow its requests without counting them
     #[command(after_help = overrides::help(overrides::EXEMPT))]
-    Exempt(overrides::Which),
+    Exempt(overrides::OverrideTarget),
     /// Raise the limit of a descriptor
     Raise(overrides::Raise),
     /// Remove the block of a descriptor
-    Unblock(overrides::Undo),
+    Unblock(overrides::RemoveOverride),
     /// Remove the exemption of a descriptor
-    Unexempt(overrides::Undo),
+    Unexempt(overrides::RemoveOverride),
     /// Remove the raise of a descriptor
-    Unraise(overrides::Undo),
+    Unraise(overrides::RemoveOverride),
     /// List overrides (blocks, exemptions and raises), or remove them
     Overrides(overrides::OverridesArgs),
     /// Reset the counter of a descriptor to zero
@@ -177,12 +177,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Load(load) => load::run(*load),
         Command::Replay(replay) => replay::run(&replay),
         Command::Envoy(envoy) => envoy::run(&envoy),
-        Command::Block(which) => overrides::order(&which, "block", None),
-        Command::Exempt(which) => overrides::order(&which, "exempt", None),
-        Command::Raise(raise) => overrides::order(&raise.which, "raise", Some(raise.to)),
-        Command::Unblock(undo) => overrides::undo(&undo, "block"),
-        Command::Unexempt(undo) => overrides::undo(&undo, "exempt"),
-        Command::Unraise(undo) => overrides::undo(&undo, "raise"),
+        Command::Block(target) => overrides::create(&target, "block", None),
+        Command::Exempt(target) => overrides::create(&target, "exempt", None),
+        Command::Raise(raise) => overrides::create(&raise.target, "raise", Some(raise.to)),
+        Command::Unblock(target) => overrides::remove_override(&target, "block"),
+        Command::Unexempt(target) => overrides::remove_override(&target, "exempt"),
+        Command::Unraise(target) => overrides::remove_override(&target, "raise"),
         Command::Overrides(overrides) => overrides::overrides(&overrides),
         Command::Reset(reset) => overrides::reset(&reset),
         Command::Health(health) => health::run(&health),

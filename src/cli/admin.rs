@@ -34,7 +34,7 @@ const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
 /// Flags of every command that asks a running service.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct AdminQuery {
     /// Output format
     #[arg(long, default_value = "text", value_name = "text|json")]
     pub(super) format: print::Format,
@@ -42,7 +42,7 @@ pub(super) struct Asked {
     pub(super) service: AdminFlags,
 }
 
-impl Asked {
+impl AdminQuery {
     /// Prints the answer to GET of a call in the format that was asked for.
     ///
     /// # Errors

@@ -66,10 +66,10 @@ pub(super) struct Hit {
 }
 
 pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
-    print::block_on(ask(hit))
+    print::block_on(send(hit))
 }
 
-async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
+async fn send(hit: Hit) -> anyhow::Result<ExitCode> {
     let request = request(&hit)?;
     let timeout = Duration::from_millis(hit.timeout_ms);
     let channel = connect(&hit.address, hit.tls.options()?.as_ref(), Some(timeout)).await?;

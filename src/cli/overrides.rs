@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::arguments::{check_values, entries, exact_entries, rate, until};
-use super::admin::{Asked, with_query};
+use super::admin::{AdminQuery, with_query};
 use super::{UsageError, print};
 use crate::core::ask::written::shell_word;
 use crate::desk::admin::overrides as api;
@@ -49,7 +49,7 @@ pub(super) fn help(example: &str) -> String {
 
 /// The descriptors of an override.
 #[derive(Args, Debug)]
-pub(super) struct Which {
+pub(super) struct OverrideTarget {
     /// Entries of the descriptors, in order
     #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]")]
     entries: Vec<String>,
@@ -80,7 +80,7 @@ pub(super) struct Which {
     )]
     reason: String,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
 /// Refuses `--for`, which other commands have.
@@ -102,27 +102,27 @@ pub(super) struct Raise {
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(super) to: RateRecord,
     #[command(flatten)]
-    pub(super) which: Which,
+    pub(super) target: OverrideTarget,
 }
 
-/// Which overrides are to end.
+/// The overrides that a command removes.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  weir unblock --domain demo remote_address=10.0.0.1\n  weir unblock \
         0a1b2c3d4e5f"
 )]
-pub(super) struct Undo {
+pub(super) struct RemoveOverride {
     /// Entries of the override, as it was created; without --domain, ids of overrides
     #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]|ID")]
-    which: Vec<String>,
+    entries: Vec<String>,
     /// Domain of the override
     #[arg(long, short)]
     domain: Option<String>,
     /// Name of the subject, as answers have it in `subject`, instead of domain and entries
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["which", "domain"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
 #[derive(Args, Debug)]
@@ -146,7 +146,7 @@ struct List {
     #[arg(long)]
     ended: bool,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
 #[derive(Debug, Subcommand)]
@@ -161,7 +161,7 @@ struct Remove {
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
 #[derive(Args, Debug)]
@@ -184,31 +184,35 @@ pub(super) struct ResetArgs {
     #[arg(long, requires = "subject")]
     limit: Option<String>,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
-/// Orders an override of this kind.
-pub(super) fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<ExitCode> {
+/// Creates an override of this kind.
+pub(super) fn create(
+    target: &OverrideTarget,
+    kind: &str,
+    to: Option<RateRecord>,
+) -> anyhow::Result<ExitCode> {
     let (now, zone) = (now(), jiff::tz::TimeZone::system());
-    let until = match &which.until {
+    let until = match &target.until {
         Some(text) => Some(until(text, now, &zone)?),
         None => None,
     };
-    let entries = entries(&which.entries)?;
-    if !which.all && which.subject.is_none() {
+    let entries = entries(&target.entries)?;
+    if !target.all && target.subject.is_none() {
         check_values(&entries, kind)?;
     }
     let order = api::Order {
         kind: kind.to_owned(),
-        domain: which.domain.clone().unwrap_or_default(),
+        domain: target.domain.clone().unwrap_or_default(),
         entries: entries.iter().map(EntryRecord::from).collect(),
-        subject: which.subject.clone(),
+        subject: target.subject.clone(),
         to,
         until: until.map(|at| at.to_string()),
-        reason: which.reason.clone(),
-        force: which.force,
+        reason: target.reason.clone(),
+        force: target.force,
     };
-    which.asked.change(
+    target.admin.change(
         &Method::POST,
         "overrides",
         &serde_json::to_vec(&order)?.into(),
@@ -216,29 +220,30 @@ pub(super) fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow
     )
 }
 
-/// Ends overrides of this kind: `unblock`, `unexempt` and `unraise`.
-pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
-    let sought = match (&undo.subject, &undo.domain) {
+/// Removes overrides of this kind: `unblock`, `unexempt` and `unraise`.
+pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Result<ExitCode> {
+    let sought = match (&target.subject, &target.domain) {
         (Some(name), _) => {
             let subject = name.parse::<Subject>();
             let subject = subject.map_err(|error| UsageError(error.to_string()))?;
             Some(order_of(&subject).map_err(|error| UsageError(error.error))?)
         }
-        (None, Some(domain)) => Some((domain.clone(), entries(&undo.which)?)),
+        (None, Some(domain)) => Some((domain.clone(), entries(&target.entries)?)),
         (None, None) => None,
     };
     let domain = sought.as_ref().map(|(domain, _)| &**domain);
-    let all = print::block_on(all(&undo.asked, domain, false))?;
+    let all = print::block_on(all(&target.admin, domain, false))?;
     let mut known = all
         .overrides
         .iter()
         .filter_map(|one| output::record(one).ok());
     let Some((domain, entries)) = sought else {
-        return match known.find(|record| undo.which.contains(&record.id) && record.kind != kind) {
+        return match known.find(|record| target.entries.contains(&record.id) && record.kind != kind)
+        {
             Some(Record { id, kind, .. }) => bail!(UsageError(format!(
                 "{id} is a {kind}; write `weir un{kind} {id}`"
             ))),
-            None => remove(&undo.asked, &undo.which),
+            None => remove(&target.admin, &target.entries),
         };
     };
     let canonical = entries.iter().cloned().map(Pattern::canonical);
@@ -260,15 +265,15 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
             shell_word(&domain)
         )
     };
-    remove(&undo.asked, &[found.with_context(no_such)?.id])
+    remove(&target.admin, &[found.with_context(no_such)?.id])
 }
 
-fn remove(asked: &Asked, ids: &[String]) -> anyhow::Result<ExitCode> {
+fn remove(admin: &AdminQuery, ids: &[String]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for id in ids {
         let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
         let call = format!("overrides/{id}");
-        let removed = asked.change(&Method::DELETE, &call, &Bytes::new(), output::removed)?;
+        let removed = admin.change(&Method::DELETE, &call, &Bytes::new(), output::removed)?;
         if removed != ExitCode::SUCCESS {
             code = removed;
         }
@@ -277,12 +282,12 @@ fn remove(asked: &Asked, ids: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn overrides(overrides: &OverridesArgs) -> anyhow::Result<ExitCode> {
-    if let Some(OverridesCommand::Remove(Remove { ids, asked })) = &overrides.change {
-        return remove(asked, ids);
+    if let Some(OverridesCommand::Remove(Remove { ids, admin })) = &overrides.change {
+        return remove(admin, ids);
     }
     let list = &overrides.list;
-    let all = print::block_on(all(&list.asked, list.domain.as_deref(), list.ended))?;
-    list.asked
+    let all = print::block_on(all(&list.admin, list.domain.as_deref(), list.ended))?;
+    list.admin
         .format
         .print(&all, |all| output::listed(all, list.ended))?;
     Ok(ExitCode::SUCCESS)
@@ -296,8 +301,8 @@ struct Listed {
 }
 
 /// All overrides in force, or all that ended lately, page by page.
-async fn all(asked: &Asked, domain: Option<&str>, ended: bool) -> anyhow::Result<Listed> {
-    let services = asked.service.services()?;
+async fn all(admin: &AdminQuery, domain: Option<&str>, ended: bool) -> anyhow::Result<Listed> {
+    let services = admin.service.services()?;
     let mut all = Listed::default();
     loop {
         let query = [
@@ -332,6 +337,6 @@ pub(super) fn reset(reset: &ResetArgs) -> anyhow::Result<ExitCode> {
     };
     let body = serde_json::to_vec(&order)?;
     reset
-        .asked
+        .admin
         .change(&Method::POST, "reset", &body.into(), output::reset)
 }

@@ -19,7 +19,7 @@ use crate::limits::rules::compile::OneLine;
 /// The time for an answer of one replica. The others are shown without it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of replicas that are asked.
+/// Maximum number of replicas that are queried.
 const MAX_REPLICAS: usize = 1_000;
 
 /// Whether a replica answered, for programs.
@@ -40,11 +40,11 @@ pub(super) struct Merged<T> {
 }
 
 impl AdminFlags {
-    /// Asks all replicas. Names are resolved each time to find new replicas.
+    /// Queries all replicas. Names are resolved each time to find new replicas.
     ///
     /// # Errors
     /// An address cannot be used.
-    pub(super) async fn ask<T: DeserializeOwned>(
+    pub(super) async fn query_all<T: DeserializeOwned>(
         &self,
         call: &str,
     ) -> anyhow::Result<Merged<Vec<T>>> {

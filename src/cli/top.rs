@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::admin::{Asked, with_query};
+use super::admin::{AdminQuery, with_query};
 use super::replicas::Merged;
 use super::{amount, print};
 use crate::core::time::people::grouped;
@@ -47,7 +47,7 @@ pub(super) struct TopCommand {
     #[arg(long)]
     once: bool,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
 /// In the order of [`RANKINGS`].
@@ -67,19 +67,19 @@ enum TopWindow {
 }
 
 pub(super) fn run(top: &TopCommand) -> anyhow::Result<ExitCode> {
-    if top.asked.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
+    if top.admin.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
         return print::block_on(watch(top));
     }
-    let answers = print::block_on(top.ask())?;
+    let answers = print::block_on(top.query())?;
     answers.check_any()?;
-    top.merge(answers).print(top.asked.format, text)
+    top.merge(answers).print(top.admin.format, text)
 }
 
 /// Shows the table until a key or a signal ends it.
 async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
     // An address that cannot be used, and a service that is not there, are errors before the screen
     // changes.
-    let mut answers = top.ask().await?;
+    let mut answers = top.query().await?;
     answers.check_any()?;
     let mut screen = screen::Screen::open()?;
     loop {
@@ -99,14 +99,14 @@ async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
             }
         }
         answers = tokio::select! {
-            answers = top.ask() => answers?,
+            answers = top.query() => answers?,
             () = screen.quit() => return Ok(ExitCode::SUCCESS),
         };
     }
 }
 
 impl TopCommand {
-    async fn ask(&self) -> anyhow::Result<Merged<Vec<api::Top>>> {
+    async fn query(&self) -> anyhow::Result<Merged<Vec<api::Top>>> {
         // A subject that is light in one replica may be heavy in all: more are asked for than are
         // shown.
         let count = MAX_COUNT.to_string();
@@ -117,7 +117,10 @@ impl TopCommand {
             ("domain", self.domain.as_deref()),
             ("limit", self.limit.as_deref()),
         ];
-        self.asked.service.ask(&with_query("top", &query)).await
+        self.admin
+            .service
+            .query_all(&with_query("top", &query))
+            .await
     }
 
     fn merge(&self, answers: Merged<Vec<api::Top>>) -> Merged<api::Top> {

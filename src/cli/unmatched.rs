@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::admin::{Asked, with_query};
+use super::admin::{AdminQuery, with_query};
 use super::print;
 use crate::core::time::people;
 use crate::desk::admin::unmatched::{Unmatched, UnmatchedDescriptor, UnmatchedDomain};
@@ -23,16 +23,16 @@ pub(super) struct UnmatchedArgs {
     #[arg(long, short, value_name = "TEXT")]
     domain: Option<String>,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
 pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
-    let asked = &unmatched.asked;
+    let admin = &unmatched.admin;
     let call = with_query("unmatched", &[("domain", unmatched.domain.as_deref())]);
-    let answers = print::block_on(asked.service.ask(&call))?;
+    let answers = print::block_on(admin.service.query_all(&call))?;
     answers.check_any()?;
     let merged = answers.map(|answers| merge(answers.into_iter()));
-    merged.print(asked.format, |merged| text(&merged.answer))
+    merged.print(admin.format, |merged| text(&merged.answer))
 }
 
 /// Equal descriptors are one, with the latest time.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::admin::{Asked, with_query};
+use super::admin::{AdminQuery, with_query};
 use super::entries::{self, read_exact};
 use super::{UsageError, amount, print};
 use crate::core::ask;
@@ -74,20 +74,20 @@ pub(super) struct UsageCommand {
     #[arg(long)]
     trial: bool,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
 pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
     if let Some(count) = command.top {
         let top = print::block_on(top(command, count as usize))?;
-        command.asked.format.print(&top, table)?;
+        command.admin.format.print(&top, table)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut query = command.of.query(command.limit.as_deref())?;
     let since = command.since.map(|time| Span::from(time).to_string());
     let trial = command.trial.then(|| "true".to_owned());
     query.extend([("trial", trial), ("since", since)]);
-    command.asked.show(&with_query("usage", &query), report)
+    command.admin.show(&with_query("usage", &query), report)
 }
 
 impl SubjectArgs {
@@ -132,7 +132,7 @@ impl SubjectArgs {
 
 /// So many subjects of a limit, call by call.
 async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Top> {
-    let services = command.asked.service.services()?;
+    let services = command.admin.service.services()?;
     let mut subjects = Vec::new();
     let mut cursor = None;
     loop {
@@ -246,14 +246,14 @@ pub(super) struct CountCommand {
     #[arg(long, value_name = "DURATION")]
     since: String,
     #[command(flatten)]
-    asked: Asked,
+    admin: AdminQuery,
 }
 
 pub(super) fn count(command: &CountCommand) -> anyhow::Result<ExitCode> {
     let mut query = command.of.query(command.limit.as_deref())?;
     query.push(("since", Some(command.since.clone())));
     command
-        .asked
+        .admin
         .show(&with_query("count", &query), count_report)
 }
 

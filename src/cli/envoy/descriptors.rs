@@ -204,7 +204,7 @@ impl Walk<'_> {
             .take(MOST_LISTS + 1)
             .map(|(list, element)| [&list[..], std::slice::from_ref(element)].concat())
             .collect();
-        path.push(shown(own));
+        path.push(display(own));
         if own.has_limit {
             for list in &lists {
                 self.add(list, path, own);
@@ -234,7 +234,7 @@ impl Walk<'_> {
     }
 
     fn leave_out(&mut self, own: &Outline, path: &mut Vec<String>) {
-        path.push(shown(own));
+        path.push(display(own));
         if own.has_limit {
             self.found.left_out.push(named(path, own));
         }
@@ -293,7 +293,7 @@ impl Walk<'_> {
                 None => {
                     let what = format!(
                         "generic-key sends fixed values, and the limit of '{}' is for any",
-                        shown(own)
+                        display(own)
                     );
                     let remedy = format!("name them: --from {key}=generic-key:VALUE,VALUE");
                     self.problems.push(Problem::error(&own.at, what, remedy));
@@ -393,7 +393,7 @@ fn entry(key: &str, value: &str) -> String {
     format!("key: {}\nvalue: {}", scalar(key), scalar(value))
 }
 
-fn shown(own: &Outline) -> String {
+fn display(own: &Outline) -> String {
     match &own.value {
         Some(value) => format!("{}={value}", own.key),
         None => own.key.to_string(),

@@ -129,7 +129,7 @@ fn encoded(descriptor: &RateLimitDescriptor) -> Vec<u8> {
 }
 
 /// The same, as operators write them.
-fn written(entries: &[u8]) -> String {
+fn display(entries: &[u8]) -> String {
     let decoded = RateLimitDescriptor::decode(entries).unwrap_or_default();
     let entries = decoded.entries.iter();
     print::words(entries.map(|own| entry(&own.key, &own.value)))
@@ -240,7 +240,7 @@ impl Exactness {
         let worst = self.report.worst.as_ref();
         if worst.is_none_or(|worst| difference(worst.granted) < difference(granted)) {
             self.report.worst = Some(Offender {
-                descriptor: written(entries),
+                descriptor: display(entries),
                 window: window * self.threshold.unit.secs(),
                 granted,
                 possible,

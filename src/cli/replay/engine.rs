@@ -200,7 +200,7 @@ impl Engine {
             };
             self.left_out += pick(&mut plan, |slot| !is_held(slot), |own| own, true);
         }
-        let decisions = self.ask(at, &plan.checks);
+        let decisions = self.decide_checks(at, &plan.checks);
         Decided {
             delay: longest_delay(&plan.checks, &decisions),
             decisions,
@@ -237,7 +237,7 @@ impl Engine {
         self.ends.push(Reverse(end));
     }
 
-    fn ask(&self, now: Micros, checks: &Checks) -> Decisions {
+    fn decide_checks(&self, now: Micros, checks: &Checks) -> Decisions {
         let at = Arrival {
             now,
             max_hold: self.setup.max_hold,
@@ -257,7 +257,7 @@ impl Engine {
             && let Some(Reverse(end)) = self.ends.pop()
         {
             self.in_flight_bytes -= end.bytes();
-            let _ = self.ask(end.at, &end.release);
+            let _ = self.decide_checks(end.at, &end.release);
         }
     }
 }

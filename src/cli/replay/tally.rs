@@ -165,7 +165,7 @@ impl Tally {
             subject.refused += 1;
             limit.subjects_refused += u64::from(subject.refused == 1);
             let count = subject.refused + subject.blocked;
-            self.most_refused.note(fingerprint, count, key);
+            self.most_refused.update(fingerprint, count, key);
         } else if !is_undone && !check.algorithm.has_holders() {
             limit.hits_admitted = limit.hits_admitted.saturating_add(hits);
             let window = check.algorithm.window().number_at(at);
@@ -183,7 +183,7 @@ impl Tally {
         if let Some((fingerprint, subject)) = self.subjects.of(key) {
             subject.blocked += 1;
             let count = subject.refused + subject.blocked;
-            self.most_refused.note(fingerprint, count, key);
+            self.most_refused.update(fingerprint, count, key);
         }
     }
 }
@@ -228,8 +228,8 @@ pub(super) struct Listed {
 pub(super) struct Top(pub(super) Vec<Listed>);
 
 impl Top {
-    /// Notes the count of a subject, which has grown.
-    fn note(&mut self, fingerprint: u64, count: u64, key: &[u8]) {
+    /// Updates the count of a subject, which has grown.
+    fn update(&mut self, fingerprint: u64, count: u64, key: &[u8]) {
         let Self(list) = self;
         if list.len() >= MAX_LISTED && list.last().is_some_and(|last| last.count >= count) {
             return;
@@ -262,7 +262,7 @@ impl Ranked {
     pub(super) fn add(&mut self, key: &[u8]) {
         if let Some((fingerprint, count)) = self.counts.of(key) {
             *count += 1;
-            self.top.note(fingerprint, *count, key);
+            self.top.update(fingerprint, *count, key);
         }
     }
 
