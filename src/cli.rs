@@ -30,7 +30,7 @@ use crate::core::time::parse_duration;
 use crate::limits::rules::compile::Problem;
 use crate::observe::telemetry;
 use crate::process::settings::{self, Flags, Given, SettingError, Settings};
-use arguments::Parsed;
+use arguments::ParsedArguments;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -56,7 +56,7 @@ enum Command {
     /// Serve rate-limit requests of Envoy (the default)
     Serve(Box<Flags>),
     /// Check limit files and print all errors and warnings
-    Check(check::Check),
+    Check(check::CheckArgs),
     /// Explain which limits apply to a request and what is left of them
     Explain(explain::Explain),
     /// Show the usage of a subject, or the subjects with most usage
@@ -94,7 +94,7 @@ enum Command {
     /// Reset the counter of a descriptor to zero
     Reset(overrides::ResetArgs),
     /// Check the health of the service on this machine
-    Health(health::Health),
+    Health(health::HealthArgs),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
@@ -150,7 +150,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         telemetry::Format::Text
     };
     let parsed = arguments::parse(&mut command, arguments.clone());
-    let (cli, Parsed { matches, ignored }) =
+    let (cli, ParsedArguments { matches, ignored }) =
         match parsed.and_then(|parsed| Ok((Cli::from_arg_matches(&parsed.matches)?, parsed))) {
             Ok(parsed) => parsed,
             Err(error) => {

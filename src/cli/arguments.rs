@@ -15,7 +15,7 @@ use crate::process::settings;
 const REFERENCE_NAME: &str = "ratelimit";
 
 /// Arguments that were read.
-pub(super) struct Parsed {
+pub(super) struct ParsedArguments {
     pub(super) matches: ArgMatches,
     /// The names of the arguments that were ignored. Their values may be secrets.
     pub(super) ignored: Vec<String>,
@@ -49,12 +49,12 @@ pub(super) fn with_default_command(
 pub(super) fn parse(
     command: &mut Command,
     mut arguments: Vec<OsString>,
-) -> Result<Parsed, clap::Error> {
+) -> Result<ParsedArguments, clap::Error> {
     let mut ignored = Vec::new();
     // Each turn removes an argument.
     loop {
         match command.try_get_matches_from_mut(&arguments) {
-            Ok(matches) => return Ok(Parsed { matches, ignored }),
+            Ok(matches) => return Ok(ParsedArguments { matches, ignored }),
             Err(error) => match unknown(&error, &arguments).filter(|_| is_tolerant(&arguments)) {
                 None => return Err(error),
                 Some(index) => {

@@ -28,7 +28,7 @@ const ORDER_OF_REGIONS: &str = "shares: lower a region first, and raise another 
     its windows have ended: otherwise together they admit more than the limit\n";
 
 #[derive(Args, Debug)]
-pub(super) struct Check {
+pub(super) struct CheckArgs {
     /// Folder of limit files, or one file [default: the path that weir serve reads]
     path: Option<PathBuf>,
     /// Treat warnings as errors
@@ -49,7 +49,7 @@ pub(super) struct Check {
 
 /// Contents of the files.
 #[derive(Debug, Default)]
-struct Found {
+struct CheckedFiles {
     problems: Vec<Problem>,
     texts: Vec<SourceText>,
     /// `None` if there is an error, and of an overlay.
@@ -62,7 +62,7 @@ struct Found {
 
 /// Checks the files, beside `settings`: those of `weir serve` in this environment, which were
 /// checked when they were read.
-pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode> {
+pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     let overlay_in_force = settings
         .xds
         .as_ref()
@@ -72,9 +72,9 @@ pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode
         Some(overlay) if check.diff.is_none() => read_overlay(check, overlay),
         _ => compile(check, &settings.files),
     };
-    let mut found = found.unwrap_or_else(|problems| Found {
+    let mut found = found.unwrap_or_else(|problems| CheckedFiles {
         problems,
-        ..Found::default()
+        ..CheckedFiles::default()
     });
     if let Some(old) = &check.diff {
         found.compare(check, old);
@@ -88,7 +88,7 @@ pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode
 }
 
 /// Compiles the files: those that `weir serve` would read, unless a path is given.
-fn compile(check: &Check, served: &files::Options) -> Result<Found, Vec<Problem>> {
+fn compile(check: &CheckArgs, served: &files::Options) -> Result<CheckedFiles, Vec<Problem>> {
     let path = check.path.as_ref().unwrap_or(&served.path);
     let mut options = check.read.options(path.clone(), check.strict);
     options.beside = check.path.is_none() && served.beside;
@@ -98,16 +98,16 @@ fn compile(check: &Check, served: &files::Options) -> Result<Found, Vec<Problem>
         Ok(compiled) => (compiled.warnings, Some(compiled.rules)),
         Err(problems) => (problems, None),
     };
-    Ok(Found {
+    Ok(CheckedFiles {
         problems,
         texts: read.texts,
         rules,
         skipped: read.skipped,
-        ..Found::default()
+        ..CheckedFiles::default()
     })
 }
 
-fn read_overlay(check: &Check, path: &Path) -> Result<Found, Vec<Problem>> {
+fn read_overlay(check: &CheckArgs, path: &Path) -> Result<CheckedFiles, Vec<Problem>> {
     let mut options = check.read.options(path.to_owned(), check.strict);
     options.compile.for_check = true;
     let name = path.to_string_lossy();
@@ -125,11 +125,11 @@ fn read_overlay(check: &Check, path: &Path) -> Result<Found, Vec<Problem>> {
         Ok(read) => (read.warnings, Some(read.overlay.entries())),
         Err(problems) => (problems, None),
     };
-    Ok(Found {
+    Ok(CheckedFiles {
         problems,
         texts,
         entries,
-        ..Found::default()
+        ..CheckedFiles::default()
     })
 }
 
@@ -179,10 +179,10 @@ fn differences(difference: &Difference) -> String {
         + order
 }
 
-impl Found {
+impl CheckedFiles {
     /// Adds the difference from the files in `old`, which only have to be good enough for a
     /// service. Their errors are added to the problems.
-    fn compare(&mut self, check: &Check, old: &Path) {
+    fn compare(&mut self, check: &CheckArgs, old: &Path) {
         let options = check.read.options(old.to_owned(), false);
         let mut texts = Vec::new();
         let compiled = read(&options).and_then(|read| {

@@ -29,7 +29,7 @@ pub(super) const SERVICE: Peer = Peer {
 
 /// Flags of commands that ask a gRPC port.
 #[derive(Args, Debug)]
-pub(super) struct TlsFlags {
+pub(super) struct ClientTlsFlags {
     /// Connect with TLS
     #[arg(long)]
     tls: bool,
@@ -47,7 +47,7 @@ pub(super) struct TlsFlags {
     server_name: Option<SubjectName>,
 }
 
-impl TlsFlags {
+impl ClientTlsFlags {
     /// Options of TLS, if any of the flags is given: each of them turns TLS on.
     ///
     /// # Errors

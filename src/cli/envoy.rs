@@ -28,7 +28,7 @@ use crate::live::files;
 use crate::process::settings::ReadFlags;
 use descriptors::{Descriptors, Protocol};
 use output::{Asking, Attach, Mesh, gateway_listener};
-use source::{Kind, Source};
+use source::{KeySource, SourceKind};
 use sources::{Sources, key_source};
 
 /// How long Envoy waits for a decision, unless a limit delays for longer. Its own default of 20 ms
@@ -52,7 +52,7 @@ pub(super) struct Envoy {
     /// Take the value of a descriptor key from this source; once for each key. remote_address,
     /// source_cluster and destination_cluster need none
     #[arg(long, value_name = "KEY=SOURCE", value_parser = key_source)]
-    from: Vec<(String, Source)>,
+    from: Vec<(String, KeySource)>,
     /// Read the sources of keys from a YAML map, such as `user: header:x-user`; --from overrides it
     #[arg(long, value_name = "FILE")]
     sources: Option<PathBuf>,
@@ -286,9 +286,9 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
         .filter_map(|key| Some((key, sources.get(key)?)))
         .collect();
     let is_http = envoy.attach != Attach::Tcp;
-    let sends = |is: fn(&Kind) -> bool| sent.iter().any(|(_, source)| is(&source.kind));
+    let sends = |is: fn(&SourceKind) -> bool| sent.iter().any(|(_, source)| is(&source.kind));
     // Otherwise a client could choose its address.
-    if is_http && envoy.target == Target::Envoy && sends(Kind::is_address) {
+    if is_http && envoy.target == Target::Envoy && sends(SourceKind::is_address) {
         let note = "The connection manager needs use_remote_address: true and, behind other \
             proxies, xff_num_trusted_hops; otherwise clients choose their address.";
         notes.push(note.to_owned());
@@ -301,12 +301,12 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
         Target::Istio => "The mesh needs pathNormalization: { normalization: MERGE_SLASHES }",
         Target::EnvoyGateway => "",
     };
-    if sends(Kind::is_path) && !setting.is_empty() {
+    if sends(SourceKind::is_path) && !setting.is_empty() {
         notes.push(format!("{setting}; otherwise //login is not /login."));
     }
     for (
         key,
-        Source {
+        KeySource {
             kind,
             default,
             text,

@@ -29,7 +29,7 @@ const MAX_ANSWER_BYTES: usize = 1_024;
         interfaces, such as 0.0.0.0, means loopback. With TLS weir trusts, and presents, the \
         certificate of the gRPC port."
 )]
-pub(super) struct Health {
+pub(super) struct HealthArgs {
     /// Check with grpc.health.v1 on the gRPC listener instead of /healthcheck on the HTTP listener
     #[arg(long)]
     grpc: bool,
@@ -40,7 +40,7 @@ pub(super) struct Health {
     listeners: ListenerFlags,
 }
 
-pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
+pub(super) fn run(health: &HealthArgs) -> anyhow::Result<ExitCode> {
     let timeout = Duration::from_millis(health.timeout_ms);
     let no_answer =
         |address: &Address| format!("no answer from {address} within {} ms", health.timeout_ms);

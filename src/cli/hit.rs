@@ -9,7 +9,7 @@ use serde::Serialize;
 use tonic::Status;
 
 use super::admin::AdminFlags;
-use super::connect::{TlsFlags, address, connect};
+use super::connect::{ClientTlsFlags, address, connect};
 use super::explain::{Explained, explained};
 use super::load::client::is_without_limit;
 use super::{amount, entries, print};
@@ -47,7 +47,7 @@ pub(super) struct Hit {
     #[arg(long, default_value = USUAL_ADDRESS, value_name = "HOST:PORT", value_parser = address)]
     address: Address,
     #[command(flatten)]
-    tls: TlsFlags,
+    tls: ClientTlsFlags,
     /// Send this many requests, one after the other; 1 or more
     #[arg(long, short = 'n', default_value = "1", value_parser = amount::between(1, u32::MAX.into()))]
     count: u64,

@@ -17,12 +17,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::amount;
-use super::connect::{self, TlsFlags, address};
+use super::connect::{self, ClientTlsFlags, address};
 use super::workload::{ArrivalKind, Fields, Hits, Requests, Templates};
 use super::{UsageError, print, success_if};
 use crate::net::dial::Address;
 use client::{Answered, Client, EncodedRequest, Load, Options, Pace, Tally, Until};
-use cpu::Process;
+use cpu::MeasuredProcess;
 use exact::{Exactness, Threshold};
 use report::LoadReport;
 
@@ -97,7 +97,7 @@ pub(super) struct LoadCommand {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    tls: TlsFlags,
+    tls: ClientTlsFlags,
     /// Add a header to each request, such as credentials; repeatable
     #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
     header: Vec<(HeaderName, HeaderValue)>,
@@ -109,8 +109,8 @@ pub(super) struct LoadCommand {
     #[arg(long, value_name = "HITS/UNIT", value_parser = Threshold::parse)]
     threshold: Option<Threshold>,
     /// Name and process id of a process on this machine whose CPU is measured; may be repeated
-    #[arg(long, value_name = "NAME=PID", value_parser = Process::parse)]
-    pid: Vec<Process>,
+    #[arg(long, value_name = "NAME=PID", value_parser = MeasuredProcess::parse)]
+    pid: Vec<MeasuredProcess>,
     /// Format of the result: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
@@ -243,7 +243,7 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
         arrivals: command.arrivals,
         seed: command.seed,
     });
-    let own = Process::own();
+    let own = MeasuredProcess::own();
     let tally = client.run(&mut traffic, pace, until, stopped()).await;
     traffic.bar.finish_and_clear();
     let processes: Vec<_> = command.pid.into_iter().chain(own).collect();

@@ -295,15 +295,19 @@ pub(super) fn overrides(overrides: &OverridesArgs) -> anyhow::Result<ExitCode> {
 
 /// Overrides as the service lists them: programs get its JSON unchanged.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Listed {
+struct OverrideList {
     overrides: Vec<Value>,
     next: Option<String>,
 }
 
 /// All overrides in force, or all that ended lately, page by page.
-async fn all(admin: &AdminQuery, domain: Option<&str>, ended: bool) -> anyhow::Result<Listed> {
+async fn all(
+    admin: &AdminQuery,
+    domain: Option<&str>,
+    ended: bool,
+) -> anyhow::Result<OverrideList> {
     let services = admin.service.services()?;
-    let mut all = Listed::default();
+    let mut all = OverrideList::default();
     loop {
         let query = [
             ("count", Some("1000")),
@@ -311,7 +315,7 @@ async fn all(admin: &AdminQuery, domain: Option<&str>, ended: bool) -> anyhow::R
             ("domain", domain),
             ("ended", ended.then_some("true")),
         ];
-        let page: Listed = services.get(&with_query("overrides", &query)).await?;
+        let page: OverrideList = services.get(&with_query("overrides", &query)).await?;
         let has_ended = |one: &Value| one.get("ended").is_some_and(|at| !at.is_null());
         let of_page = page.overrides.into_iter();
         all.overrides

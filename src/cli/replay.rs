@@ -39,9 +39,9 @@ use crate::live::overrides::read_overrides;
 use crate::process::settings::ReadFlags;
 use crate::service::rls::decode::{decode, decode_into};
 use engine::{Decided, Engine, Setup, Variant};
-use result::{Difference, Outcome, Report};
-use tally::{Compare, Series, Tally};
-use trace::{BadRows, Row, Trace};
+use result::{ConfigurationResult, ReplayDifference, ReplayReport};
+use tally::{Compare, ReplayTally, TimeSeries};
+use trace::{BadRows, Trace, TraceRow};
 
 /// The exit code where more is newly refused than may be.
 const TOO_MANY_REFUSED: u8 = 3;
@@ -161,8 +161,8 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
         std::fs::write(path, report::page(&report))
             .with_context(|| format!("{} cannot be written", path.display()))?;
     }
-    replay.format.print(&report, Report::text)?;
-    let newly_refused = |difference: &Difference| difference.newly_refused.requests;
+    replay.format.print(&report, ReplayReport::text)?;
+    let newly_refused = |difference: &ReplayDifference| difference.newly_refused.requests;
     let count = report.difference.as_ref().map_or(0, newly_refused);
     let share = 100.0 * count as f64 / report.rows.max(1) as f64;
     Ok(match replay.fail_if_newly_refused {
@@ -248,7 +248,7 @@ struct Pass {
     rows: u64,
     /// The times of the first and the last row.
     times: Option<(Micros, Micros)>,
-    offered: Series,
+    offered: TimeSeries,
     compare: Option<Compare>,
     bad: BadRows,
     /// The first request, which is explained where no limit is found.
@@ -259,7 +259,7 @@ struct Pass {
 struct Run {
     name: String,
     engine: Engine,
-    tally: Tally,
+    tally: ReplayTally,
 }
 
 impl Run {
@@ -267,7 +267,7 @@ impl Run {
         Self {
             name,
             engine: Engine::new(setup),
-            tally: Tally::default(),
+            tally: ReplayTally::default(),
         }
     }
 }
@@ -310,14 +310,14 @@ impl Pass {
             duration: replay.duration,
             rows: 0,
             times: None,
-            offered: Series::default(),
+            offered: TimeSeries::default(),
             bad: BadRows::default(),
             first: None,
         })
     }
 
     /// Decides a row, which is not before the last one.
-    fn row(&mut self, row: &Row) {
+    fn row(&mut self, row: &TraceRow) {
         let mut ask = Ask::default();
         if let Err(error) = decode_into(&mut ask, &row.message) {
             self.bad.add(row.line, &error);
@@ -348,16 +348,17 @@ impl Pass {
     ///
     /// # Errors
     /// Too many rows are bad, no row is a request, or none finds a limit.
-    fn report(self, replay: &Replay, trace: Trace) -> anyhow::Result<Report> {
+    fn report(self, replay: &Replay, trace: Trace) -> anyhow::Result<ReplayReport> {
         let (warnings, why_none) = (trace.warnings(), trace.why_none());
         let mut bad = trace.bad;
         bad.merge(&self.bad);
         bad.check(self.rows)?;
         ensure!(self.rows > 0, "no row is a request: {why_none}");
         self.check_found()?;
-        let outcome = |run: &Run| Outcome::new(run.name.clone(), &run.engine, &run.tally);
+        let outcome =
+            |run: &Run| ConfigurationResult::new(run.name.clone(), &run.engine, &run.tally);
         let (first, last) = self.times.unwrap_or_default();
-        Ok(Report {
+        Ok(ReplayReport {
             rows: self.rows,
             from: self.times.map(|_| tally::instant(first)),
             until: self.times.map(|_| tally::instant(last)),
@@ -367,7 +368,7 @@ impl Pass {
             bad_rows: bad,
             algorithms_of: replay.algorithms.clone(),
             configurations: self.runs.iter().map(outcome).collect(),
-            difference: self.compare.as_ref().map(Difference::new),
+            difference: self.compare.as_ref().map(ReplayDifference::new),
             offered: self.offered,
         })
     }

@@ -94,8 +94,8 @@ async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
         // A changed size only redraws.
         while let Some(event) = screen.event_before(next).await {
             match event {
-                screen::Event::Quit => return Ok(ExitCode::SUCCESS),
-                screen::Event::Resized => screen::show(&frame)?,
+                screen::ScreenEvent::Quit => return Ok(ExitCode::SUCCESS),
+                screen::ScreenEvent::Resized => screen::show(&frame)?,
             }
         }
         answers = tokio::select! {

@@ -10,7 +10,7 @@ use prost::Message;
 use serde_json::Value;
 
 use super::Input;
-use crate::cli::replay::trace::{Row, Trace};
+use crate::cli::replay::trace::{Trace, TraceRow};
 use crate::cli::workload::{Fields, Requests, Templates};
 use crate::core::proto::RateLimitRequest;
 use crate::core::proto::rate_limit_descriptor::Entry;
@@ -44,7 +44,7 @@ pub(super) fn check(input: &[u8]) {
 /// What is read of a trace.
 #[derive(Debug, PartialEq)]
 struct Read {
-    rows: Vec<Row>,
+    rows: Vec<TraceRow>,
     bad: u64,
     passed_over: u64,
 }
@@ -88,7 +88,7 @@ fn check_trace(trace: &[u8], templates: &[&str]) {
             return;
         }
     };
-    let order = |row: &Row| (row.at, row.line);
+    let order = |row: &TraceRow| (row.at, row.line);
     assert!(
         sorted
             .rows

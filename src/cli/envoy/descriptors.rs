@@ -9,8 +9,8 @@
 
 use hashbrown::{HashMap, HashSet};
 
-use super::matches::{Values, default_action};
-use super::source::{Kind, Source};
+use super::matches::{KeyValues, default_action};
+use super::source::{KeySource, SourceKind};
 use super::sources::{Sources, all_of};
 use super::yaml::scalar;
 use crate::limits::rules::compile::outline::Outline;
@@ -36,7 +36,7 @@ pub(super) enum Protocol {
 
 /// One list of actions.
 #[derive(Clone, Debug)]
-pub(super) struct Descriptor {
+pub(super) struct ActionList {
     /// The actions, or for TCP the entries.
     pub(super) actions: Vec<String>,
     /// The limits that it finds, for people.
@@ -46,7 +46,7 @@ pub(super) struct Descriptor {
     pub(super) is_released: bool,
 }
 
-impl Descriptor {
+impl ActionList {
     /// Comments above it.
     pub(super) fn comments(&self) -> Vec<String> {
         let more = (self.further > 0).then(|| format!("and {} more", self.further));
@@ -57,7 +57,7 @@ impl Descriptor {
 /// Everything that Envoy sends for a domain.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
-    pub(super) all: Vec<Descriptor>,
+    pub(super) all: Vec<ActionList>,
     /// Limits for which nothing is sent, because the operator named other values.
     pub(super) left_out: Vec<String>,
     /// The keys that are sent, in their order.
@@ -80,7 +80,7 @@ pub(super) fn descriptors(
     sources: &Sources,
     protocol: Protocol,
 ) -> Result<Descriptors, Vec<Problem>> {
-    let mut walk = Walk {
+    let mut walk = DescriptorWalk {
         sources,
         protocol,
         values: HashMap::new(),
@@ -95,11 +95,11 @@ pub(super) fn descriptors(
         if is_needed
             && protocol == Protocol::Http
             && !source.kind.sends_value_of_request()
-            && !matches!(source.kind, Kind::GenericKey(_))
+            && !matches!(source.kind, SourceKind::GenericKey(_))
         {
             walk.values.insert(
                 key.to_owned(),
-                Values::collect(key, source, outline, &mut walk.problems),
+                KeyValues::collect(key, source, outline, &mut walk.problems),
             );
         }
     }
@@ -107,11 +107,11 @@ pub(super) fn descriptors(
     walk.finish(outline)
 }
 
-struct Walk<'s> {
+struct DescriptorWalk<'s> {
     sources: &'s Sources,
     protocol: Protocol,
     /// Of keys whose source matches values of the file.
-    values: HashMap<String, Values>,
+    values: HashMap<String, KeyValues>,
     found: Descriptors,
     /// The index of each list of actions.
     known: HashMap<Vec<String>, usize>,
@@ -120,7 +120,7 @@ struct Walk<'s> {
     reported: HashSet<String>,
 }
 
-impl Walk<'_> {
+impl DescriptorWalk<'_> {
     /// Finds the values of the files that their sources never send.
     fn check_values(&mut self, outline: &[Outline]) {
         for (_, own) in all_of(outline) {
@@ -148,7 +148,7 @@ impl Walk<'_> {
                 continue;
             };
             match &source.kind {
-                Kind::GenericKey(values) if !values.is_empty() => {
+                SourceKind::GenericKey(values) if !values.is_empty() => {
                     if named.insert(&own.key) {
                         self.named_values(level, &own.key, values, before, path);
                     }
@@ -216,7 +216,7 @@ impl Walk<'_> {
 
     fn add(&mut self, list: &[String], path: &[String], own: &Outline) {
         let index = *self.known.entry_ref(list).or_insert_with(|| {
-            self.found.all.push(Descriptor {
+            self.found.all.push(ActionList {
                 actions: list.to_vec(),
                 limits: Vec::new(),
                 further: 0,
@@ -245,15 +245,15 @@ impl Walk<'_> {
     }
 
     /// The source of a descriptor's key; `None` if it needs none, or with a problem.
-    fn source(&mut self, own: &Outline) -> Option<Source> {
+    fn source(&mut self, own: &Outline) -> Option<KeySource> {
         if !own.limits_anything() {
             return None;
         }
         let key = &*own.key;
         let problem = match (self.sources.get(key), self.protocol) {
             (None, protocol) => without_source(own, protocol),
-            (Some(Source { kind, text, .. }), Protocol::Http) => match kind.only_key() {
-                _ if matches!(kind, Kind::Connection(_)) => Problem::error(
+            (Some(KeySource { kind, text, .. }), Protocol::Http) => match kind.only_key() {
+                _ if matches!(kind, SourceKind::Connection(_)) => Problem::error(
                     &own.at,
                     format!("{text} exists for TCP connections only"),
                     "say another source, or write --attach tcp",
@@ -266,7 +266,7 @@ impl Walk<'_> {
                 _ => return self.sources.get(key).cloned(),
             },
             (Some(source), Protocol::Tcp)
-                if matches!(source.kind, Kind::GenericKey(_))
+                if matches!(source.kind, SourceKind::GenericKey(_))
                     || source.kind.of_connection().is_some() =>
             {
                 return Some(source.clone());
@@ -285,10 +285,10 @@ impl Walk<'_> {
     }
 
     /// The ways in which Envoy sends the entry of a descriptor of a level.
-    fn elements(&mut self, own: &Outline, level: &[Outline], source: &Source) -> Vec<String> {
+    fn elements(&mut self, own: &Outline, level: &[Outline], source: &KeySource) -> Vec<String> {
         let key = &*own.key;
         match &source.kind {
-            Kind::GenericKey(_) => match fixed_value(own) {
+            SourceKind::GenericKey(_) => match fixed_value(own) {
                 Some(value) => vec![self.fixed(key, value)],
                 None => {
                     let what = format!(
@@ -340,7 +340,7 @@ impl Walk<'_> {
     fn finish(mut self, outline: &[Outline]) -> Result<Descriptors, Vec<Problem>> {
         self.problems.extend(self.sources.unused(outline));
         let all = self.found.all.iter();
-        let is_sent = |own: &&Descriptor| !own.actions.iter().any(|action| is_match(action));
+        let is_sent = |own: &&ActionList| !own.actions.iter().any(|action| is_match(action));
         let are_too_many = all.len() > MOST_LISTS || all.filter(is_sent).count() > MOST_AT_ONCE;
         if let (true, Some(first)) = (are_too_many, outline.first()) {
             let what = format!(

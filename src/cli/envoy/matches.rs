@@ -5,7 +5,7 @@
 //! may match a request, in the whole domain: the matcher of a pattern excludes the exact values and
 //! the patterns before it.
 
-use super::source::{Kind, PATH, Source, network};
+use super::source::{KeySource, PATH, SourceKind, network};
 use super::sources::all_of;
 use super::yaml::{fill, list, scalar};
 use crate::limits::rules::compile::Problem;
@@ -16,7 +16,7 @@ const ANY: char = '*';
 
 /// Everything that the files write as the value of one key.
 #[derive(Debug, Default)]
-pub(super) struct Values {
+pub(super) struct KeyValues {
     exact: Vec<String>,
     /// In the order of the files.
     patterns: Vec<ValuePattern>,
@@ -44,11 +44,11 @@ impl ValuePattern {
 /// Why a value cannot be sent, and what follows and ends the remedy.
 type Unsent = (String, &'static str, &'static str);
 
-impl Values {
+impl KeyValues {
     /// The values of a key; problems are added where this source cannot send what the file limits.
     pub(super) fn collect(
         key: &str,
-        source: &Source,
+        source: &KeySource,
         descriptors: &[Outline],
         problems: &mut Vec<Problem>,
     ) -> Self {
@@ -65,7 +65,7 @@ impl Values {
         all
     }
 
-    fn add(&mut self, own: &Outline, list: usize, source: &Source) -> Result<(), Unsent> {
+    fn add(&mut self, own: &Outline, list: usize, source: &KeySource) -> Result<(), Unsent> {
         let (key, text) = (&own.key, &source.text);
         let Some(value) = own.value.as_deref() else {
             return match own.limits_anything() {
@@ -94,7 +94,7 @@ impl Values {
         }
         let prefix = value.strip_suffix(ANY);
         let prefix = prefix.filter(|prefix| !prefix.contains(ANY));
-        let (Some(prefix), Kind::HeaderMatch(_)) = (prefix, &source.kind) else {
+        let (Some(prefix), SourceKind::HeaderMatch(_)) = (prefix, &source.kind) else {
             return Err((format!("{text} cannot match '{value}'"), ":", ""));
         };
         if own.limits_anything() && !own.share_threshold {
@@ -127,13 +127,13 @@ impl Values {
 
     /// The actions that send this value. A request that has it matches one of them, and no other
     /// request does.
-    pub(super) fn actions(&self, key: &str, source: &Source, value: &str) -> Vec<String> {
+    pub(super) fn actions(&self, key: &str, source: &KeySource, value: &str) -> Vec<String> {
         match &source.kind {
-            Kind::QueryMatch(name) => {
+            SourceKind::QueryMatch(name) => {
                 let parameter = matcher(name, "exact", value);
                 vec![action("query_parameter", key, value, "", &[parameter])]
             }
-            Kind::AddressMatch => {
+            SourceKind::AddressMatch => {
                 let Some(network) = network(value) else {
                     return Vec::new();
                 };
@@ -145,7 +145,7 @@ impl Values {
                 ];
                 vec![fill(include_str!("templates/address_action.yaml"), &blocks)]
             }
-            Kind::HeaderMatch(name) => {
+            SourceKind::HeaderMatch(name) => {
                 let lists = self.matchers(name, value).into_iter();
                 let action = |headers: Vec<String>| action("header", key, value, "", &headers);
                 lists.map(action).collect()
@@ -224,10 +224,10 @@ fn action(what: &str, key: &str, value: &str, expected: &str, matchers: &[String
 
 /// The action that sends the default of a source, for requests without a value; `None` if the
 /// action of the source sends it.
-pub(super) fn default_action(key: &str, kind: &Kind, default: &str) -> Option<String> {
+pub(super) fn default_action(key: &str, kind: &SourceKind, default: &str) -> Option<String> {
     let (what, name) = match kind {
-        Kind::Header(name) => ("header", name),
-        Kind::Query(name) => ("query_parameter", name),
+        SourceKind::Header(name) => ("header", name),
+        SourceKind::Query(name) => ("query_parameter", name),
         _ => return None,
     };
     let expected = "  expect_match: false\n";
@@ -235,11 +235,11 @@ pub(super) fn default_action(key: &str, kind: &Kind, default: &str) -> Option<St
 }
 
 /// The source that sends what this one matches.
-fn value_source(kind: &Kind) -> String {
+fn value_source(kind: &SourceKind) -> String {
     match kind {
-        Kind::HeaderMatch(name) if name != PATH => format!("header:{name}"),
-        Kind::QueryMatch(name) => format!("query:{name}"),
-        Kind::AddressMatch => "remote-address".to_owned(),
+        SourceKind::HeaderMatch(name) if name != PATH => format!("header:{name}"),
+        SourceKind::QueryMatch(name) => format!("query:{name}"),
+        SourceKind::AddressMatch => "remote-address".to_owned(),
         _ => "path".to_owned(),
     }
 }

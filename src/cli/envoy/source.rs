@@ -61,8 +61,8 @@ const REMOTE_ADDRESS: &str = "remote_address";
 const DEFAULT: &str = " or ";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Source {
-    pub(super) kind: Kind,
+pub(super) struct KeySource {
+    pub(super) kind: SourceKind,
     /// Sent where a request has no value.
     pub(super) default: Option<String>,
     /// As the operator writes it.
@@ -70,7 +70,7 @@ pub(super) struct Source {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SourceKind {
     /// A header in lower case, or a pseudo header.
     Header(String),
     Path,
@@ -96,7 +96,7 @@ pub(super) enum Kind {
     Connection(&'static str),
 }
 
-impl FromStr for Source {
+impl FromStr for KeySource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -109,7 +109,7 @@ impl FromStr for Source {
         let kind = kind(name, argument)?;
         let may_lack = matches!(
             kind,
-            Kind::Header(_) | Kind::Query(_) | Kind::Metadata { .. }
+            SourceKind::Header(_) | SourceKind::Query(_) | SourceKind::Metadata { .. }
         );
         if default.is_some() && !may_lack {
             return Err(format!(
@@ -128,7 +128,7 @@ impl FromStr for Source {
     }
 }
 
-fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
+fn kind(name: &str, argument: Option<&str>) -> Result<SourceKind, String> {
     let Some((_, hint)) = names().find(|(known, _)| *known == name) else {
         let remedy = match nearest(name, names().map(|(known, _)| known)) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -150,39 +150,39 @@ fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
         return Err(format!("`{name}` takes nothing behind it"));
     }
     Ok(match name {
-        "header" => Kind::Header(header(needed()?)?),
-        "header-match" => Kind::HeaderMatch(header(needed()?)?),
-        "method" | "authority" | "scheme" => Kind::Header(format!(":{name}")),
-        "path-and-query" => Kind::Header(PATH.to_owned()),
-        "path" => Kind::Path,
-        "query" => Kind::Query(needed()?.to_owned()),
-        "remote-address" => Kind::Own(REMOTE_ADDRESS),
+        "header" => SourceKind::Header(header(needed()?)?),
+        "header-match" => SourceKind::HeaderMatch(header(needed()?)?),
+        "method" | "authority" | "scheme" => SourceKind::Header(format!(":{name}")),
+        "path-and-query" => SourceKind::Header(PATH.to_owned()),
+        "path" => SourceKind::Path,
+        "query" => SourceKind::Query(needed()?.to_owned()),
+        "remote-address" => SourceKind::Own(REMOTE_ADDRESS),
         "masked-remote-address" => masked(argument).ok_or(
             "write masked-remote-address:V4,V6 with the bits of the networks, such as \
              `masked-remote-address:24,64`",
         )?,
-        "generic-key" => Kind::GenericKey(match argument {
+        "generic-key" => SourceKind::GenericKey(match argument {
             None => Vec::new(),
             Some(_) => needed()?.split(',').map(str::to_owned).collect(),
         }),
-        "source-cluster" => Kind::Own("source_cluster"),
-        "destination-cluster" => Kind::Own("destination_cluster"),
+        "source-cluster" => SourceKind::Own("source_cluster"),
+        "destination-cluster" => SourceKind::Own("destination_cluster"),
         "metadata" => metadata("DYNAMIC", needed()?)?,
         "route-metadata" => metadata("ROUTE_ENTRY", needed()?)?,
         "cluster-metadata" => metadata("CLUSTER_ENTRY", needed()?)?,
         // A claim is one key, whatever its name contains: OpenID Connect has claims named by URLs.
-        "jwt" => Kind::Metadata {
+        "jwt" => SourceKind::Metadata {
             of: "DYNAMIC",
             filter: "envoy.filters.http.jwt_authn".to_owned(),
             path: vec!["payload".to_owned(), needed()?.to_owned()],
         },
-        "path-match" => Kind::HeaderMatch(PATH.to_owned()),
-        "query-match" => Kind::QueryMatch(needed()?.to_owned()),
-        "address-match" => Kind::AddressMatch,
-        "server-name" => Kind::Connection("%REQUESTED_SERVER_NAME%"),
-        "peer-subject" => Kind::Connection("%DOWNSTREAM_PEER_SUBJECT%"),
-        "peer-uri" => Kind::Connection("%DOWNSTREAM_PEER_URI_SAN%"),
-        "local-port" => Kind::Connection("%DOWNSTREAM_LOCAL_PORT%"),
+        "path-match" => SourceKind::HeaderMatch(PATH.to_owned()),
+        "query-match" => SourceKind::QueryMatch(needed()?.to_owned()),
+        "address-match" => SourceKind::AddressMatch,
+        "server-name" => SourceKind::Connection("%REQUESTED_SERVER_NAME%"),
+        "peer-subject" => SourceKind::Connection("%DOWNSTREAM_PEER_SUBJECT%"),
+        "peer-uri" => SourceKind::Connection("%DOWNSTREAM_PEER_URI_SAN%"),
+        "local-port" => SourceKind::Connection("%DOWNSTREAM_LOCAL_PORT%"),
         _ => unreachable!("each name of the table is above"),
     })
 }
@@ -204,16 +204,16 @@ fn header(name: &str) -> Result<String, String> {
         .map_err(|_| format!("`{name}` is no name of a header"))
 }
 
-fn masked(argument: Option<&str>) -> Option<Kind> {
+fn masked(argument: Option<&str>) -> Option<SourceKind> {
     let (v4, v6) = match argument?.split_once(',') {
         Some((v4, v6)) => (v4, v6.parse().ok()?),
         None => (argument?, 128),
     };
     let v4 = v4.parse().ok()?;
-    (v4 <= 32 && v6 <= 128).then_some(Kind::MaskedRemoteAddress { v4, v6 })
+    (v4 <= 32 && v6 <= 128).then_some(SourceKind::MaskedRemoteAddress { v4, v6 })
 }
 
-fn metadata(of: &'static str, text: &str) -> Result<Kind, String> {
+fn metadata(of: &'static str, text: &str) -> Result<SourceKind, String> {
     let mut parts = text.split('/').map(str::to_owned);
     let filter = parts.next().unwrap_or_default();
     let path: Vec<_> = parts.collect();
@@ -223,10 +223,10 @@ fn metadata(of: &'static str, text: &str) -> Result<Kind, String> {
                 .to_owned(),
         );
     }
-    Ok(Kind::Metadata { of, filter, path })
+    Ok(SourceKind::Metadata { of, filter, path })
 }
 
-impl Kind {
+impl SourceKind {
     /// Whether Envoy sends what the request has. Otherwise it sends a text of its configuration.
     pub(super) const fn sends_value_of_request(&self) -> bool {
         !matches!(
@@ -362,8 +362,8 @@ pub(super) fn network(text: &str) -> Option<IpNet> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Kind, String> {
-        text.parse::<Source>().map(|source| source.kind)
+    fn parse(text: &str) -> Result<SourceKind, String> {
+        text.parse::<KeySource>().map(|source| source.kind)
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
                 _ => format!("{name}:x"),
             };
             let kind = parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
-            if kind.sends_value_of_request() && !matches!(kind, Kind::Connection(_)) {
+            if kind.sends_value_of_request() && !matches!(kind, SourceKind::Connection(_)) {
                 kind.action("key", None);
             }
             if !hint.is_empty() && !hint.starts_with('[') {
@@ -406,17 +406,17 @@ mod tests {
             ("path or x", "has no `or`"),
             ("header:x or ", "a value is missing"),
         ] {
-            let error = text.parse::<Source>().expect_err(text);
+            let error = text.parse::<KeySource>().expect_err(text);
             assert!(error.contains(expected), "{text}: {error}");
         }
-        let source: Source = "header:X-User or some one".parse().expect("a source");
+        let source: KeySource = "header:X-User or some one".parse().expect("a source");
         assert_eq!(
             (source.kind, source.default.as_deref()),
-            (Kind::Header("x-user".to_owned()), Some("some one"))
+            (SourceKind::Header("x-user".to_owned()), Some("some one"))
         );
         assert_eq!(
             parse("jwt:https://example.com/tenant")
-                .map(|kind| matches!(kind, Kind::Metadata { path, .. } if path.len() == 2)),
+                .map(|kind| matches!(kind, SourceKind::Metadata { path, .. } if path.len() == 2)),
             Ok(true)
         );
     }

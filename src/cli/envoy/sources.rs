@@ -1,6 +1,6 @@
 //! The source of each key, from the command line (`--from KEY=SOURCE`) and from a file.
 
-use super::source::{Kind, Source};
+use super::source::{KeySource, SourceKind};
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::{Outline, WrittenPair};
 use crate::limits::rules::place::Place;
@@ -9,7 +9,7 @@ use crate::limits::rules::place::Place;
 ///
 /// # Errors
 /// What to write.
-pub(super) fn key_source(text: &str) -> Result<(String, Source), String> {
+pub(super) fn key_source(text: &str) -> Result<(String, KeySource), String> {
     let (key, source) = text
         .split_once('=')
         .filter(|(key, _)| !key.is_empty())
@@ -21,7 +21,7 @@ pub(super) fn key_source(text: &str) -> Result<(String, Source), String> {
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     /// In the order in which they were given.
-    all: Vec<(String, Source, Place)>,
+    all: Vec<(String, KeySource, Place)>,
 }
 
 impl Sources {
@@ -30,7 +30,7 @@ impl Sources {
     /// # Errors
     /// All sources that are wrong, and keys that have two.
     pub(super) fn try_new(
-        given: &[(String, Source)],
+        given: &[(String, KeySource)],
         file: &[WrittenPair],
     ) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
@@ -45,7 +45,7 @@ impl Sources {
                 .push((key.clone(), source.clone(), command_line()));
         }
         for WrittenPair { key, text, at } in file {
-            match text.parse::<Source>() {
+            match text.parse::<KeySource>() {
                 // The command line wins over the file, as with settings.
                 Ok(_) if given.iter().any(|(given, _)| **given == **key) => {}
                 Ok(source) => sources.all.push((key.to_string(), source, at.clone())),
@@ -75,14 +75,14 @@ impl Sources {
         self
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Source> {
+    pub(super) fn get(&self, key: &str) -> Option<&KeySource> {
         self.all
             .iter()
             .find(|(own, ..)| own == key)
             .map(|(_, source, _)| source)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Source)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &KeySource)> {
         self.all
             .iter()
             .map(|(key, source, _)| (key.as_str(), source))
@@ -105,7 +105,7 @@ impl Sources {
                 let keys = keys.join(", ");
                 let remedy = format!("remove its source, or write one of the keys {keys}");
                 problems.push(Problem::error(at, what, remedy));
-            } else if let Kind::GenericKey(values) = &source.kind {
+            } else if let SourceKind::GenericKey(values) = &source.kind {
                 let is_known =
                     |value: &&String| outline.iter().any(|own| own.has_value(key, value));
                 for value in values.iter().filter(|value| !is_known(value)) {

@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 use proptest::prelude::*;
 
 use super::descriptors::{Descriptors, Protocol, descriptors};
-use super::source::Source;
+use super::source::KeySource;
 use super::sources::{Sources, key_source};
 use super::*;
 use crate::core::ask::Entry;
@@ -324,7 +324,7 @@ fn the_values_of_generic_keys_choose_the_limits() {
     let sent = |from: &str| {
         let found = generate(&limits, &[from, "b=header:x-b"], Protocol::Http);
         found.map(|found| {
-            let value = |list: &descriptors::Descriptor| {
+            let value = |list: &descriptors::ActionList| {
                 let action = read(&list.actions[0]);
                 let value = text(field(&action, "generic_key")?, "descriptor_value")?;
                 Some(value.to_owned())
@@ -382,5 +382,5 @@ fn sources_of_a_file_are_weaker_than_flags() {
     assert!(wrong.starts_with(expected), "{wrong}");
     let given = key_source("a=path").expect("a source");
     let sources = Sources::try_new(&[given], &pairs[..1]).expect("sources");
-    assert_eq!(sources.get("a"), "path".parse::<Source>().ok().as_ref());
+    assert_eq!(sources.get("a"), "path".parse::<KeySource>().ok().as_ref());
 }

@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 pub use super::super::workload::ArrivalKind;
 use super::super::workload::Arrivals;
-use super::connection::Connection;
+use super::connection::LoadConnection;
 pub use super::connection::{Failure, FailureKind, Options};
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
@@ -207,7 +207,7 @@ pub(in crate::cli) fn is_without_limit(status: &DescriptorStatus) -> bool {
 
 /// The connections to one server.
 pub struct Client {
-    connections: Vec<Connection>,
+    connections: Vec<LoadConnection>,
     concurrency: usize,
 }
 
@@ -218,9 +218,9 @@ impl Client {
     /// One of them cannot be opened.
     pub async fn connect(options: &Options) -> Result<Self, Failure> {
         let connections = options.connections;
-        let new = |_| Connection::new(options);
+        let new = |_| LoadConnection::new(options);
         let connections: Vec<_> = (0..connections).map(new).collect();
-        try_join_all(connections.iter().map(Connection::open)).await?;
+        try_join_all(connections.iter().map(LoadConnection::open)).await?;
         Ok(Self {
             connections,
             concurrency: options.concurrency,
@@ -299,11 +299,11 @@ impl Client {
     }
 
     fn opened(&self) -> u64 {
-        self.connections.iter().map(Connection::opened).sum()
+        self.connections.iter().map(LoadConnection::opened).sum()
     }
 }
 
-async fn call(connection: &Connection, request: EncodedRequest, due: Instant) -> Answered {
+async fn call(connection: &LoadConnection, request: EncodedRequest, due: Instant) -> Answered {
     let sent = clock::now();
     let result = connection
         .call(request.message.clone())

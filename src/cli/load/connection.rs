@@ -128,24 +128,24 @@ fn not_begun(error: h2::Error) -> Failure {
 }
 
 /// One connection to a server.
-pub(super) struct Connection {
+pub(super) struct LoadConnection {
     dial: Dial,
     timeout: Duration,
     traces: bool,
     request: Request<()>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Generation of the connection: a call that fails late does not close a newer one.
     opened: Cell<u64>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     sender: Option<SendRequest<Bytes>>,
     not_before: Option<Instant>,
     drivers: JoinSet<()>,
 }
 
-impl Connection {
+impl LoadConnection {
     pub(super) fn new(options: &Options) -> Self {
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;

@@ -9,7 +9,7 @@ pub(super) const OWN: &str = "load";
 
 /// A process whose CPU time is measured.
 #[derive(Clone, Debug)]
-pub(super) struct Process {
+pub(super) struct MeasuredProcess {
     /// Its name in the result.
     pub(super) name: String,
     /// Its id, or `self`.
@@ -17,7 +17,7 @@ pub(super) struct Process {
     begin: f64,
 }
 
-impl Process {
+impl MeasuredProcess {
     /// Reads `NAME=PID`, and measures from now on.
     ///
     /// # Errors

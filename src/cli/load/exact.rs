@@ -55,7 +55,7 @@ impl Threshold {
 
 /// A descriptor in a window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counter {
+struct ExactCounter {
     /// Hits that were surely granted in this window.
     granted: u64,
     /// Hits that may have been granted in it.
@@ -70,7 +70,7 @@ pub(super) struct Exactness {
     patience: Span,
     /// The window in which the load began.
     first: Option<u64>,
-    windows: BTreeMap<u64, HashMap<Box<[u8]>, Counter>>,
+    windows: BTreeMap<u64, HashMap<Box<[u8]>, ExactCounter>>,
     bytes: usize,
     max_bytes: usize,
     report: ExactnessReport,
@@ -192,7 +192,7 @@ impl Exactness {
         at.0 / Span::from_secs(self.threshold.unit.secs()).micros()
     }
 
-    fn counter(&mut self, window: u64, entries: &[u8]) -> Option<&mut Counter> {
+    fn counter(&mut self, window: u64, entries: &[u8]) -> Option<&mut ExactCounter> {
         let counters = self.windows.entry(window).or_default();
         if !counters.contains_key(entries) {
             let bytes = self.bytes + COUNTER_BYTES + entries.len();
@@ -200,7 +200,7 @@ impl Exactness {
                 return None;
             }
             self.bytes = bytes;
-            counters.insert(entries.into(), Counter::default());
+            counters.insert(entries.into(), ExactCounter::default());
         }
         counters.get_mut(entries)
     }
@@ -220,8 +220,8 @@ impl Exactness {
         }
     }
 
-    fn judge(&mut self, window: u64, entries: &[u8], counter: Counter) {
-        let Counter {
+    fn judge(&mut self, window: u64, entries: &[u8], counter: ExactCounter) {
+        let ExactCounter {
             granted,
             possible,
             refused,

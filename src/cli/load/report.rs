@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::super::print;
 use super::client::{Tally, Until};
-use super::cpu::Process;
+use super::cpu::MeasuredProcess;
 use super::exact::{ExactnessReport, Offender};
 use crate::core::time::people::{self, grouped};
 use crate::limits::rules::compile::OneLine;
@@ -36,7 +36,7 @@ pub(super) struct LoadReport {
     /// Answers in which a descriptor has no limit.
     without_limit: u64,
     per_second: f64,
-    errors: BTreeMap<String, Failures>,
+    errors: BTreeMap<String, FailureCount>,
     /// Under way when the load was stopped.
     unfinished: u64,
     reconnections: u64,
@@ -51,7 +51,7 @@ pub(super) struct LoadReport {
 }
 
 #[derive(Debug, Serialize)]
-struct Failures {
+struct FailureCount {
     count: u64,
     /// Of the first one.
     message: String,
@@ -65,14 +65,14 @@ fn quantile(tally: &Tally, quantile: f64) -> f64 {
 impl LoadReport {
     pub(super) fn new(
         tally: &Tally,
-        processes: &[Process],
+        processes: &[MeasuredProcess],
         expected_ok: Option<u64>,
         threshold: Option<ExactnessReport>,
     ) -> Self {
         let seconds = tally.elapsed.as_secs_f64();
         let errors = tally.failures.iter().map(|(kind, (count, message))| {
             let (count, message) = (*count, message.clone());
-            (kind.to_string(), Failures { count, message })
+            (kind.to_string(), FailureCount { count, message })
         });
         let cpu = processes.iter().map(|process| {
             let used = process

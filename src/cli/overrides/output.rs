@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Listed;
+use super::OverrideList;
 use crate::cli::print;
 use crate::core::time::people;
 use crate::desk::admin::overrides::{Ordered, Removed, Reset};
@@ -73,7 +73,7 @@ pub(super) fn record(one: &Value) -> serde_json::Result<Record> {
     Record::deserialize(one)
 }
 
-pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
+pub(super) fn listed(OverrideList { overrides, .. }: &OverrideList, ended: bool) -> String {
     if overrides.is_empty() {
         return if ended {
             "no overrides ended within the last week\n"

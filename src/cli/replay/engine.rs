@@ -84,7 +84,7 @@ pub(super) struct Engine {
     setup: Setup,
     store: Memory,
     /// Requests in flight, in the order of their ends.
-    ends: BinaryHeap<Reverse<End>>,
+    ends: BinaryHeap<Reverse<RequestEnd>>,
     /// Their bytes.
     in_flight_bytes: usize,
     rows: u64,
@@ -95,38 +95,38 @@ pub(super) struct Engine {
 }
 
 /// The end of a request in flight.
-struct End {
+struct RequestEnd {
     at: Micros,
     /// Its row, because requests of one instant end in their order.
     row: u64,
     release: Box<Checks>,
 }
 
-impl End {
+impl RequestEnd {
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.release.bytes()
     }
 }
 
-impl Ord for End {
+impl Ord for RequestEnd {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.row).cmp(&(other.at, other.row))
     }
 }
 
-impl PartialOrd for End {
+impl PartialOrd for RequestEnd {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for End {
+impl PartialEq for RequestEnd {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for End {}
+impl Eq for RequestEnd {}
 
 /// Decisions on a row.
 pub(super) struct Decided {
@@ -223,7 +223,7 @@ impl Engine {
             return;
         }
         let lasts = duration.filter(|_| !is_refused).unwrap_or(Span::ZERO);
-        let end = End {
+        let end = RequestEnd {
             at: at + decided.delay + lasts,
             row: self.rows,
             release: Box::new(checks.taken_back(&acquires)),

@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
-use super::result::{Part, Report};
-use super::tally::Series;
+use super::result::{ReplayReport, ReportPart};
+use super::tally::TimeSeries;
 use crate::core::time::{Micros, people};
 use crate::limits::rules::compile::OneLine;
 
@@ -45,10 +45,10 @@ const STYLE: &str = include_str!("report.css");
 /// A picture of rates over time, with a name for each line.
 struct Chart<'a> {
     title: String,
-    lines: Vec<(String, &'a Series)>,
+    lines: Vec<(String, &'a TimeSeries)>,
 }
 
-pub(super) fn page(report: &Report) -> String {
+pub(super) fn page(report: &ReplayReport) -> String {
     let mut page = format!("{HEAD}{STYLE}</style>\n</head>\n<body>\n<h1>weir replay</h1>\n");
     for (index, part) in report.parts().iter().enumerate() {
         page += &part_html(part);
@@ -62,7 +62,7 @@ pub(super) fn page(report: &Report) -> String {
 }
 
 /// The difference first, for which two configurations are given.
-fn charts(report: &Report) -> Vec<Chart<'_>> {
+fn charts(report: &ReplayReport) -> Vec<Chart<'_>> {
     let difference = report.difference.iter().map(|difference| Chart {
         title: "Newly refused requests a second".to_owned(),
         lines: vec![
@@ -97,12 +97,12 @@ fn charts(report: &Report) -> Vec<Chart<'_>> {
     charts
 }
 
-fn part_html(part: &Part) -> String {
+fn part_html(part: &ReportPart) -> String {
     let (title, heads, rows, numbers) = match part {
-        Part::Title(text) => return format!("<h2>{}</h2>\n", escaped(text)),
-        Part::Line(text) => return format!("<p>{}</p>\n", escaped(text)),
-        Part::Table { rows, .. } if rows.is_empty() => return String::new(),
-        Part::Table {
+        ReportPart::Title(text) => return format!("<h2>{}</h2>\n", escaped(text)),
+        ReportPart::Line(text) => return format!("<p>{}</p>\n", escaped(text)),
+        ReportPart::Table { rows, .. } if rows.is_empty() => return String::new(),
+        ReportPart::Table {
             title,
             heads,
             rows,
@@ -188,7 +188,7 @@ impl Chart<'_> {
             parts,
             width,
         } = *axis;
-        let rates = |(_, series): &(_, &Series)| series.rates(begin, width, parts);
+        let rates = |(_, series): &(_, &TimeSeries)| series.rates(begin, width, parts);
         let all: Vec<_> = self.lines.iter().map(rates).collect();
         let most = rounded_up(all.iter().flatten().copied().fold(0.0, f64::max));
         let mut svg = format!(

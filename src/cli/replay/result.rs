@@ -3,7 +3,10 @@
 use serde::Serialize;
 
 use super::engine::Engine;
-use super::tally::{Changed, Compare, LimitTally, Listed, MAX_LISTED, Series, Tally, Top};
+use super::tally::{
+    ChangedRequests, Compare, LargestSubjects, LimitTally, ListedSubject, MAX_LISTED, ReplayTally,
+    TimeSeries,
+};
 use super::trace::BadRows;
 use crate::cli::print;
 use crate::core::time::people::{self, counted, grouped};
@@ -15,7 +18,7 @@ use crate::observe::subjects::REQUEST_LIMIT;
 
 /// The report.
 #[derive(Serialize)]
-pub(super) struct Report {
+pub(super) struct ReplayReport {
     pub(super) rows: u64,
     /// Times of the first and the last row.
     pub(super) from: Option<String>,
@@ -29,17 +32,17 @@ pub(super) struct Report {
     /// The limit of which each configuration has another algorithm.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) algorithms_of: Option<String>,
-    pub(super) configurations: Vec<Outcome>,
+    pub(super) configurations: Vec<ConfigurationResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) difference: Option<Difference>,
+    pub(super) difference: Option<ReplayDifference>,
     /// Rows over time.
     #[serde(skip)]
-    pub(super) offered: Series,
+    pub(super) offered: TimeSeries,
 }
 
 /// Result of one configuration.
 #[derive(Serialize)]
-pub(super) struct Outcome {
+pub(super) struct ConfigurationResult {
     pub(super) config: String,
     ok: u64,
     over_limit: u64,
@@ -55,7 +58,7 @@ pub(super) struct Outcome {
     notes: Vec<String>,
     /// Requests admitted over time.
     #[serde(skip)]
-    pub(super) admitted: Series,
+    pub(super) admitted: TimeSeries,
 }
 
 #[derive(Serialize)]
@@ -86,22 +89,22 @@ struct UnmatchedKind {
 
 /// Differences between the first configuration and the second one.
 #[derive(Serialize)]
-pub(super) struct Difference {
-    pub(super) newly_refused: Change,
-    pub(super) newly_admitted: Change,
+pub(super) struct ReplayDifference {
+    pub(super) newly_refused: ChangeReport,
+    pub(super) newly_admitted: ChangeReport,
 }
 
 #[derive(Serialize)]
-pub(super) struct Change {
+pub(super) struct ChangeReport {
     pub(super) requests: u64,
     subjects: usize,
     most: Vec<SubjectCount>,
     #[serde(skip)]
-    pub(super) over_time: Series,
+    pub(super) over_time: TimeSeries,
 }
 
 /// A part of what people read.
-pub(super) enum Part {
+pub(super) enum ReportPart {
     /// Title of the next parts.
     Title(String),
     Line(String),
@@ -115,8 +118,8 @@ pub(super) enum Part {
     },
 }
 
-impl Outcome {
-    pub(super) fn new(config: String, engine: &Engine, tally: &Tally) -> Self {
+impl ConfigurationResult {
+    pub(super) fn new(config: String, engine: &Engine, tally: &ReplayTally) -> Self {
         let rules = engine.rules();
         let limit = |(&id, tally): (_, &LimitTally)| LimitOutcome::new(rules, id, tally.clone());
         let mut limits: Vec<_> = tally.limits.iter().map(limit).collect();
@@ -146,7 +149,7 @@ impl Outcome {
 }
 
 /// Limitations of the counts.
-fn notes(engine: &Engine, tally: &Tally) -> Vec<String> {
+fn notes(engine: &Engine, tally: &ReplayTally) -> Vec<String> {
     let notes = [
         (
             engine.left_out,
@@ -195,8 +198,8 @@ impl LimitOutcome {
     }
 }
 
-fn listed(top: &Top) -> Vec<SubjectCount> {
-    let subject = |one: &Listed| {
+fn listed(top: &LargestSubjects) -> Vec<SubjectCount> {
+    let subject = |one: &ListedSubject| {
         let subject = Subject::of_key(&one.key);
         SubjectCount {
             subject: subject.to_string(),
@@ -208,9 +211,9 @@ fn listed(top: &Top) -> Vec<SubjectCount> {
     top.0.iter().map(subject).collect()
 }
 
-impl Difference {
+impl ReplayDifference {
     pub(super) fn new(compare: &Compare) -> Self {
-        let change = |changed: &Changed| Change {
+        let change = |changed: &ChangedRequests| ChangeReport {
             requests: changed.requests,
             subjects: changed.subjects.len(),
             most: listed(&changed.subjects.top),
@@ -222,12 +225,12 @@ impl Difference {
         }
     }
 
-    fn parts(&self, configs: &str, rows: u64) -> [Part; 3] {
+    fn parts(&self, configs: &str, rows: u64) -> [ReportPart; 3] {
         let Self {
             newly_refused,
             newly_admitted,
         } = self;
-        let count = |change: &Change| {
+        let count = |change: &ChangeReport| {
             let share = percent(change.requests, rows);
             format!(
                 "{} ({share}) of {}",
@@ -237,7 +240,7 @@ impl Difference {
         };
         let (refused, admitted) = (count(newly_refused), count(newly_admitted));
         [
-            Part::Title(format!(
+            ReportPart::Title(format!(
                 "{configs}: newly refused {refused}, newly admitted {admitted}"
             )),
             subjects("most newly refused subjects", &newly_refused.most),
@@ -250,28 +253,31 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.2} %", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
-impl Report {
+impl ReplayReport {
     /// For people.
     pub(super) fn text(&self) -> String {
-        self.parts().iter().map(Part::text).collect()
+        self.parts().iter().map(ReportPart::text).collect()
     }
 
     /// The human-readable report, the rows first.
-    pub(super) fn parts(&self) -> Vec<Part> {
+    pub(super) fn parts(&self) -> Vec<ReportPart> {
         let times = match (&self.from, &self.until) {
             (Some(from), Some(until)) => {
                 format!(" from {from} to {until} ({})", people::span(self.seconds))
             }
             _ => String::new(),
         };
-        let mut parts = vec![Part::Line(format!("{}{times}", counted(self.rows, "row")))];
+        let mut parts = vec![ReportPart::Line(format!(
+            "{}{times}",
+            counted(self.rows, "row")
+        ))];
         let warnings = self.warnings.iter();
-        parts.extend(warnings.map(|warning| Part::Line(format!("warning: {warning}"))));
+        parts.extend(warnings.map(|warning| ReportPart::Line(format!("warning: {warning}"))));
         if self.passed_over > 0 {
             let lines = counted(self.passed_over, "line");
-            parts.push(Part::Line(format!("{lines} without a request")));
+            parts.push(ReportPart::Line(format!("{lines} without a request")));
         }
-        parts.push(Part::Table {
+        parts.push(ReportPart::Table {
             title: format!(
                 "{} cannot be read, such as",
                 counted(self.bad_rows.count, "row")
@@ -298,22 +304,25 @@ impl Report {
     }
 
     /// One limit by each algorithm.
-    fn by_algorithm(&self, limit: &str, parts: &mut Vec<Part>) {
+    fn by_algorithm(&self, limit: &str, parts: &mut Vec<ReportPart>) {
         let mut heads = LimitOutcome::HEADS.to_vec();
         heads.splice(7.., ["longest delay", "algorithm"]);
-        let row = |outcome: &Outcome| {
+        let row = |outcome: &ConfigurationResult| {
             let limit = outcome.limits.first()?;
             let delay = people::span(limit.tally.longest_delay_seconds);
             let mut cells = limit.cells();
             cells.splice(7.., [delay, outcome.config.clone()]);
             Some(cells)
         };
-        parts.push(Part::Title(format!("{} by each algorithm", OneLine(limit))));
+        parts.push(ReportPart::Title(format!(
+            "{} by each algorithm",
+            OneLine(limit)
+        )));
         let rows: Vec<_> = self.configurations.iter().filter_map(row).collect();
         if rows.is_empty() {
-            parts.push(Part::Line("no row asks this limit".to_owned()));
+            parts.push(ReportPart::Line("no row asks this limit".to_owned()));
         }
-        parts.push(Part::Table {
+        parts.push(ReportPart::Table {
             title: String::new(),
             heads,
             rows,
@@ -323,28 +332,28 @@ impl Report {
             .configurations
             .iter()
             .flat_map(|outcome| &outcome.notes);
-        parts.extend(notes.cloned().map(Part::Line));
+        parts.extend(notes.cloned().map(ReportPart::Line));
     }
 }
 
-impl Outcome {
-    fn write(&self, parts: &mut Vec<Part>) {
+impl ConfigurationResult {
+    fn write(&self, parts: &mut Vec<ReportPart>) {
         let share = percent(self.over_limit, self.ok + self.over_limit);
         let [ok, over_limit] = [self.ok, self.over_limit].map(grouped);
         let config = OneLine(&self.config);
         let kinds = self.unmatched_kinds.iter();
         parts.extend([
-            Part::Title(format!(
+            ReportPart::Title(format!(
                 "{config}: {ok} OK, {over_limit} OVER_LIMIT ({share})"
             )),
-            Part::Table {
+            ReportPart::Table {
                 title: String::new(),
                 heads: LimitOutcome::HEADS.to_vec(),
                 rows: self.limits.iter().map(LimitOutcome::cells).collect(),
                 numbers: 4,
             },
             subjects("most refused subjects", &self.most_refused),
-            Part::Table {
+            ReportPart::Table {
                 title: format!(
                     "{} without a limit, such as",
                     counted(self.unmatched, "descriptor")
@@ -356,7 +365,7 @@ impl Outcome {
                 numbers: 1,
             },
         ]);
-        let mut line = |text| parts.push(Part::Line(text));
+        let mut line = |text| parts.push(ReportPart::Line(text));
         for LimitOutcome { limit, tally, .. } in &self.limits {
             let LimitTally {
                 trial_asked,
@@ -436,7 +445,7 @@ impl LimitOutcome {
 }
 
 /// A list of subjects: counts, domains and entries.
-fn subjects(title: &str, subjects: &[SubjectCount]) -> Part {
+fn subjects(title: &str, subjects: &[SubjectCount]) -> ReportPart {
     let row = |one: &SubjectCount| {
         let entries = print::row(&one.entries, Some(&one.subject));
         vec![
@@ -445,7 +454,7 @@ fn subjects(title: &str, subjects: &[SubjectCount]) -> Part {
             entries,
         ]
     };
-    Part::Table {
+    ReportPart::Table {
         title: title.to_owned(),
         heads: Vec::new(),
         rows: subjects.iter().map(row).collect(),
@@ -453,7 +462,7 @@ fn subjects(title: &str, subjects: &[SubjectCount]) -> Part {
     }
 }
 
-impl Part {
+impl ReportPart {
     fn text(&self) -> String {
         match self {
             Self::Title(text) => format!("\n{text}\n"),

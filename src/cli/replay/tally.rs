@@ -47,7 +47,7 @@ pub(super) struct LimitTally {
     pub(super) trial_refused: u64,
     /// Refusals over time.
     #[serde(skip)]
-    pub(super) refusals: Series,
+    pub(super) refusals: TimeSeries,
 }
 
 /// The counts of a subject.
@@ -69,25 +69,25 @@ pub(super) fn instant(at: Micros) -> String {
 
 /// All counts of a configuration.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct ReplayTally {
     pub(super) ok: u64,
     pub(super) over_limit: u64,
     /// Requests admitted over time, by the instant at which shapers let them pass.
-    pub(super) admitted: Series,
+    pub(super) admitted: TimeSeries,
     /// `None` is the limits that requests bring along.
     pub(super) limits: HashMap<Option<LimitId>, LimitTally>,
     subjects: Bounded<SubjectTally, MAX_SUBJECTS>,
     /// Decisions on subjects beyond those that are kept.
     pub(super) uncounted: u64,
-    pub(super) most_refused: Top,
-    pub(super) unmatched: Unmatched,
+    pub(super) most_refused: LargestSubjects,
+    pub(super) unmatched: UnmatchedDescriptors,
     /// Descriptors for which something was found.
     pub(super) matched: u64,
     pub(super) blocked: u64,
     pub(super) exempt: u64,
 }
 
-impl Tally {
+impl ReplayTally {
     /// Counts what was decided on a request that was sent `at`.
     pub(super) fn observe(
         &mut self,
@@ -213,7 +213,7 @@ impl<V: Default, const MOST: usize> Bounded<V, MOST> {
 
 /// A subject in a list.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct ListedSubject {
     fingerprint: u64,
     pub(super) count: u64,
     /// The key of its counter.
@@ -225,9 +225,9 @@ pub(super) struct Listed {
 /// A subject enters when its count, which is exact, is above the smallest in the list. So those
 /// with the largest counts are in it at the end.
 #[derive(Debug, Default)]
-pub(super) struct Top(pub(super) Vec<Listed>);
+pub(super) struct LargestSubjects(pub(super) Vec<ListedSubject>);
 
-impl Top {
+impl LargestSubjects {
     /// Updates the count of a subject, which has grown.
     fn update(&mut self, fingerprint: u64, count: u64, key: &[u8]) {
         let Self(list) = self;
@@ -237,7 +237,7 @@ impl Top {
         let at = list.iter().position(|one| one.fingerprint == fingerprint);
         let mut one = match at {
             Some(at) => list.remove(at),
-            None => Listed {
+            None => ListedSubject {
                 fingerprint,
                 count,
                 key: key.into(),
@@ -252,12 +252,12 @@ impl Top {
 
 /// Counts of subjects, and those with the largest.
 #[derive(Debug, Default)]
-pub(super) struct Ranked {
+pub(super) struct RankedSubjects {
     counts: Bounded<u64, MAX_SUBJECTS>,
-    pub(super) top: Top,
+    pub(super) top: LargestSubjects,
 }
 
-impl Ranked {
+impl RankedSubjects {
     /// Counts a subject by the key of its counter.
     pub(super) fn add(&mut self, key: &[u8]) {
         if let Some((fingerprint, count)) = self.counts.of(key) {
@@ -274,12 +274,12 @@ impl Ranked {
 
 /// Descriptors without a limit, by their domain and keys, with the first of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Unmatched {
+pub(super) struct UnmatchedDescriptors {
     pub(super) count: u64,
     pub(super) kinds: Bounded<(u64, String), MAX_UNMATCHED>,
 }
 
-impl Unmatched {
+impl UnmatchedDescriptors {
     #[cold]
     fn add(&mut self, ask: &Ask<'_>, slot: usize) {
         self.count += 1;
@@ -298,7 +298,7 @@ impl Unmatched {
 
 /// A count over time, in seconds or, of a long trace, in more of them: at most 600 numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Series {
+pub(super) struct TimeSeries {
     /// The first second, once there is one.
     begin: Option<u64>,
     /// Seconds of a number.
@@ -306,7 +306,7 @@ pub(super) struct Series {
     bins: Vec<u64>,
 }
 
-impl Default for Series {
+impl Default for TimeSeries {
     fn default() -> Self {
         Self {
             begin: None,
@@ -316,7 +316,7 @@ impl Default for Series {
     }
 }
 
-impl Series {
+impl TimeSeries {
     /// Counts one at this instant, which is not before the first one.
     pub(super) fn add(&mut self, at: Micros) {
         self.add_after(at, Span::ZERO);
@@ -374,17 +374,17 @@ impl Series {
 /// The difference between two configurations.
 #[derive(Debug, Default)]
 pub(super) struct Compare {
-    pub(super) newly_refused: Changed,
-    pub(super) newly_admitted: Changed,
+    pub(super) newly_refused: ChangedRequests,
+    pub(super) newly_admitted: ChangedRequests,
 }
 
 /// Requests whose answers differ.
 #[derive(Debug, Default)]
-pub(super) struct Changed {
+pub(super) struct ChangedRequests {
     pub(super) requests: u64,
     /// The subjects of the limits that refuse them in one of the configurations.
-    pub(super) subjects: Ranked,
-    pub(super) over_time: Series,
+    pub(super) subjects: RankedSubjects,
+    pub(super) over_time: TimeSeries,
 }
 
 impl Compare {

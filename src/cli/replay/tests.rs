@@ -313,7 +313,7 @@ fn the_subjects_that_are_refused_most_are_exact() {
         "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: year, requests_per_unit: 3 }\n",
     )]);
     let mut engine = Engine::new(setup(&rules, &overrides));
-    let (mut tally, mut random) = (Tally::default(), fastrand::Rng::with_seed(3));
+    let (mut tally, mut random) = (ReplayTally::default(), fastrand::Rng::with_seed(3));
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
     for row in 0..20_000 {
         let value = random.u64(1..400) * random.u64(1..400) / 400;
@@ -332,7 +332,7 @@ fn the_subjects_that_are_refused_most_are_exact() {
         .map(|count| count.saturating_sub(3))
         .collect();
     refused.sort_unstable_by(|one, other| other.cmp(one));
-    let outcome = Outcome::new("d".to_owned(), &engine, &tally);
+    let outcome = ConfigurationResult::new("d".to_owned(), &engine, &tally);
     let most: Vec<_> = outcome.most_refused.iter().map(|one| one.count).collect();
     assert_eq!(most, refused[..10]);
     for one in &outcome.most_refused {
@@ -349,7 +349,7 @@ fn the_subjects_that_are_refused_most_are_exact() {
 
 #[test]
 fn a_series_keeps_its_sum_however_long_it_becomes() {
-    let mut series = Series::default();
+    let mut series = TimeSeries::default();
     for second in (0..100_000).step_by(7) {
         series.add(Micros((5 + second) * 1_000_000));
     }
@@ -367,7 +367,7 @@ fn a_series_keeps_its_sum_however_long_it_becomes() {
 
 #[test]
 fn a_series_begins_with_the_first_request_also_where_that_is_delayed() {
-    let mut series = Series::default();
+    let mut series = TimeSeries::default();
     let second = |secs: u64| Micros(secs * 1_000_000);
     series.add_after(second(5), Span::from_secs(3));
     series.add(second(6));

@@ -19,14 +19,14 @@ use crate::cli::workload::Requests;
 use crate::core::time::{Micros, Span};
 use crate::limits::overrides::parse_instant;
 use crate::limits::rules::compile::OneLine;
-use fields::Records;
-use lines::Lines;
-use order::Order;
+use fields::RecordReader;
+use lines::LineReader;
+use order::RowOrder;
 use weir_log::WeirLog;
 
 /// One request of a trace.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct TraceRow {
     /// When it was sent.
     pub(crate) at: Micros,
     /// Its line in the trace, from 1 on.
@@ -37,13 +37,13 @@ pub(crate) struct Row {
     pub(crate) message: Vec<u8>,
 }
 
-impl Ord for Row {
+impl Ord for TraceRow {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.line).cmp(&(other.at, other.line))
     }
 }
 
-impl PartialOrd for Row {
+impl PartialOrd for TraceRow {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
@@ -111,14 +111,14 @@ impl BadRows {
 }
 
 /// Format of the lines.
-enum Format {
+enum LineFormat {
     /// A request, or a line of Weir's own log.
     Requests(WeirLog),
     /// Named fields.
-    Records(Box<Records>),
+    Records(Box<RecordReader>),
 }
 
-impl Format {
+impl LineFormat {
     /// The format of a trace that begins with this line, and whether the line is no row.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Format {
             );
             return Ok((Self::Requests(WeirLog::default()), false));
         }
-        let records = Records::new(requests, first, trusted_hops);
+        let records = RecordReader::new(requests, first, trusted_hops);
         let (records, is_head) = records.map_err(anyhow::Error::msg)?;
         Ok((Self::Records(Box::new(records)), is_head))
     }
@@ -145,7 +145,7 @@ impl Format {
     ///
     /// # Errors
     /// What is wrong with it.
-    fn row(&mut self, line: &[u8], number: u64) -> Result<Option<Row>, String> {
+    fn row(&mut self, line: &[u8], number: u64) -> Result<Option<TraceRow>, String> {
         match self {
             Self::Records(records) => records.row(line, number),
             Self::Requests(log) if line.starts_with(weir_log::BEGIN) => log.row(line, number),
@@ -155,11 +155,11 @@ impl Format {
 }
 
 pub(crate) struct Trace {
-    lines: Lines,
+    lines: LineReader,
     /// The maker of requests of records, until the first line has decided the format.
     requests: Option<Requests>,
-    format: Format,
-    order: Order,
+    format: LineFormat,
+    order: RowOrder,
     /// The last line was read.
     ended: bool,
     /// Rows that could not be read so far.
@@ -183,11 +183,11 @@ impl Trace {
         trusted_hops: Option<usize>,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            format: Format::Requests(WeirLog::default()),
+            format: LineFormat::Requests(WeirLog::default()),
             requests: Some(requests),
             passed_over: 0,
-            lines: Lines::new(stream).context(UNREADABLE)?,
-            order: Order::new(sorts_all),
+            lines: LineReader::new(stream).context(UNREADABLE)?,
+            order: RowOrder::new(sorts_all),
             ended: false,
             bad: BadRows::default(),
             trusted_hops,
@@ -197,15 +197,15 @@ impl Trace {
     /// Likely mistakes, although rows were read.
     pub(crate) fn warnings(&self) -> Vec<String> {
         match &self.format {
-            Format::Records(records) => records.warnings(),
-            Format::Requests(_) => Vec::new(),
+            LineFormat::Records(records) => records.warnings(),
+            LineFormat::Requests(_) => Vec::new(),
         }
     }
 
     /// Why no row became a request.
     pub(crate) fn why_none(&self) -> String {
         match &self.format {
-            Format::Records(records) if self.passed_over > 0 => records.why_none(),
+            LineFormat::Records(records) if self.passed_over > 0 => records.why_none(),
             _ if self.passed_over > 0 => "its lines are about other things".to_owned(),
             _ => "the trace is empty".to_owned(),
         }
@@ -215,7 +215,7 @@ impl Trace {
     ///
     /// # Errors
     /// The trace cannot be read, or it is too far out of order.
-    pub(crate) fn next(&mut self) -> anyhow::Result<Option<Row>> {
+    pub(crate) fn next(&mut self) -> anyhow::Result<Option<TraceRow>> {
         loop {
             if let Some(row) = self.order.pop(self.ended) {
                 return Ok(Some(row));
@@ -235,7 +235,7 @@ impl Trace {
             if let Some(requests) = self.requests.take_if(|_| line.is_ok())
                 && let Ok(first) = &line
             {
-                let (format, is_head) = Format::of(requests, first, self.trusted_hops)?;
+                let (format, is_head) = LineFormat::of(requests, first, self.trusted_hops)?;
                 self.format = format;
                 if is_head {
                     continue;

@@ -27,7 +27,7 @@ const USUAL_ROWS: usize = 24;
 
 /// An event on the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ScreenEvent {
     /// q or Ctrl-C was pressed, or the process is to end.
     Quit,
     /// The terminal has another size.
@@ -71,7 +71,7 @@ impl Screen {
     }
 
     /// The next event; `None` at that instant.
-    pub(super) async fn event_before(&mut self, at: Instant) -> Option<Event> {
+    pub(super) async fn event_before(&mut self, at: Instant) -> Option<ScreenEvent> {
         let Self {
             keys,
             ends: [interrupt, terminate, hang_up],
@@ -79,18 +79,18 @@ impl Screen {
         } = self;
         tokio::select! {
             () = tokio::time::sleep_until(at) => None,
-            () = quit_key(keys.as_mut()) => Some(Event::Quit),
-            _ = interrupt.recv() => Some(Event::Quit),
-            _ = terminate.recv() => Some(Event::Quit),
-            _ = hang_up.recv() => Some(Event::Quit),
-            _ = resized.recv() => Some(Event::Resized),
+            () = quit_key(keys.as_mut()) => Some(ScreenEvent::Quit),
+            _ = interrupt.recv() => Some(ScreenEvent::Quit),
+            _ = terminate.recv() => Some(ScreenEvent::Quit),
+            _ = hang_up.recv() => Some(ScreenEvent::Quit),
+            _ = resized.recv() => Some(ScreenEvent::Resized),
         }
     }
 
     /// Returns when the screen is to be left.
     pub(super) async fn quit(&mut self) {
         let never = Instant::now() + std::time::Duration::from_secs(86_400);
-        while self.event_before(never).await != Some(Event::Quit) {}
+        while self.event_before(never).await != Some(ScreenEvent::Quit) {}
     }
 }
 

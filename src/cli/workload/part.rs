@@ -24,7 +24,7 @@ const GENERATORS: &str =
 
 /// A part of a value.
 #[derive(Clone, Debug)]
-pub(super) enum Part {
+pub(super) enum ValuePart {
     Text(Vec<u8>),
     /// A field of the record that the caller has, by its index in the names of the template.
     Field(usize),
@@ -34,7 +34,7 @@ pub(super) enum Part {
     /// A random UUID (RFC 9562, version 4).
     Uuid,
     /// A random line of a file.
-    Line(Lines),
+    Line(FileLines),
 }
 
 /// A random number.
@@ -45,7 +45,7 @@ pub(super) enum Number {
     Zipf(Zipf),
 }
 
-impl Part {
+impl ValuePart {
     /// Reads what stands between braces. `field` gives the index of a field, or `None` where there
     /// are no fields.
     ///
@@ -75,7 +75,7 @@ impl Part {
             }
             ("sequence", None) => Ok(Self::Sequence(0)),
             ("uuid", None) => Ok(Self::Uuid),
-            ("file", Some(path)) => Lines::read(path).map(Self::Line),
+            ("file", Some(path)) => FileLines::read(path).map(Self::Line),
             (_, None) => field(name).map(Self::Field).ok_or_else(unknown),
             _ => Err(unknown()),
         }
@@ -180,13 +180,13 @@ impl Zipf {
 
 /// The lines of a file that are not empty, without their ends.
 #[derive(Clone, Debug)]
-pub(super) struct Lines {
+pub(super) struct FileLines {
     bytes: Vec<u8>,
     /// Where lines begin and end.
     ranges: Vec<(u32, u32)>,
 }
 
-impl Lines {
+impl FileLines {
     fn read(path: &str) -> Result<Self, String> {
         let failed = |error| format!("{path}: it cannot be read ({error})");
         let mut bytes = Vec::new();
@@ -239,8 +239,8 @@ impl Hits {
             .strip_prefix('{')
             .and_then(|rest| rest.strip_suffix('}'));
         let number = match between {
-            Some(between) => match Part::parse(between, |_| None)? {
-                Part::Number(number) => Some(number),
+            Some(between) => match ValuePart::parse(between, |_| None)? {
+                ValuePart::Number(number) => Some(number),
                 _ => None,
             },
             None => amount::whole(text)
@@ -299,9 +299,9 @@ mod tests {
             ("0..9007199254740991", 0.01),
             ("5..18446744073709551615", 8.0),
         ] {
-            let zipf = Part::parse(&format!("zipf:{text}:{exponent}"), |_| None);
+            let zipf = ValuePart::parse(&format!("zipf:{text}:{exponent}"), |_| None);
             assert_eq!(zipf.is_ok(), exponent < 1.0, "{zipf:?}");
-            if let Ok(Part::Number(number)) = zipf {
+            if let Ok(ValuePart::Number(number)) = zipf {
                 let draws: Vec<_> = (0..1_000).map(|_| number.draw(&mut random)).collect();
                 assert!(draws.iter().any(|&draw| draw > 1 << 52), "{draws:?}");
                 assert!(draws.iter().all(|&draw| draw < 1 << 53), "{draws:?}");
@@ -315,7 +315,7 @@ mod tests {
         let mut texts = Vec::new();
         for _ in 0..100 {
             let mut out = Vec::new();
-            Part::Uuid.fill(&mut random, |_| None, &mut out);
+            ValuePart::Uuid.fill(&mut random, |_| None, &mut out);
             let text = String::from_utf8(out).expect("a text");
             let id: uuid::Uuid = text.parse().expect("a UUID");
             assert_eq!(id.to_string(), text);

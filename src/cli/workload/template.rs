@@ -8,7 +8,7 @@ use std::fmt;
 
 use rand::rngs::SmallRng;
 
-use super::part::Part;
+use super::part::ValuePart;
 use crate::core::ask::Entry;
 use crate::limits::rules::tree::matches;
 
@@ -26,7 +26,7 @@ pub(crate) enum Fields {
 /// A descriptor whose values are made up.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
-    entries: Vec<(Vec<u8>, Vec<Part>)>,
+    entries: Vec<(Vec<u8>, Vec<ValuePart>)>,
     fields: Vec<String>,
     /// Fields, by their indices, and the pattern that each has to match.
     conditions: Vec<(usize, String)>,
@@ -76,7 +76,7 @@ impl Template {
             Fields::Allowed => split_conditions(text),
             Fields::None => (text, Vec::new()),
         };
-        let mut reader = Reader {
+        let mut reader = TemplateReader {
             text,
             at: 0,
             fields,
@@ -170,7 +170,7 @@ fn split_conditions(mut text: &str) -> (&str, Vec<(&str, &str)>) {
 }
 
 /// Reads a template from left to right.
-struct Reader<'a> {
+struct TemplateReader<'a> {
     text: &'a str,
     /// The byte that is read next.
     at: usize,
@@ -178,7 +178,7 @@ struct Reader<'a> {
     names: Vec<String>,
 }
 
-impl Reader<'_> {
+impl TemplateReader<'_> {
     fn error(&self, what: impl fmt::Display) -> TemplateError {
         TemplateError {
             column: self.text[..self.at].chars().count() + 1,
@@ -233,13 +233,13 @@ impl Reader<'_> {
         }
     }
 
-    fn value(&mut self) -> Result<Vec<Part>, TemplateError> {
+    fn value(&mut self) -> Result<Vec<ValuePart>, TemplateError> {
         let mut parts = Vec::new();
         loop {
             let mut text = Vec::new();
             let end = self.text_until(&[',', ' ', '{'], &mut text)?;
             if !text.is_empty() {
-                parts.push(Part::Text(text));
+                parts.push(ValuePart::Text(text));
             }
             if end != Some('{') {
                 return Ok(parts);
@@ -250,7 +250,7 @@ impl Reader<'_> {
             let between = &self.text[self.at + 1..self.at + length];
             let may = self.fields == Fields::Allowed;
             let field = |name: &str| (may && !name.is_empty()).then(|| self.field(name));
-            let part = Part::parse(between, field).map_err(|what| self.error(what))?;
+            let part = ValuePart::parse(between, field).map_err(|what| self.error(what))?;
             parts.push(part);
             self.at += length + 1;
         }

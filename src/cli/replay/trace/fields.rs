@@ -13,7 +13,7 @@ use prost::Message;
 use regex::bytes::Regex;
 use serde_json::Value;
 
-use super::{Row, duration_of, time_of};
+use super::{TraceRow, duration_of, time_of};
 use crate::cli::workload::Requests;
 use crate::desk::admin::known::did_you_mean;
 
@@ -47,16 +47,16 @@ static ENVOY: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// The values of a record, by the names that are asked for.
-type Values<'l> = Vec<Option<Cow<'l, [u8]>>>;
+type FieldValues<'l> = Vec<Option<Cow<'l, [u8]>>>;
 
 /// Reads records.
-pub(super) struct Records {
+pub(super) struct RecordReader {
     requests: Requests,
     /// The fields that are asked for.
     names: Vec<String>,
     /// Of each template, which of these its fields are.
     fields: Vec<Vec<usize>>,
-    form: Form,
+    form: RecordForm,
     /// Which of the names a record had so far.
     seen: Vec<bool>,
     /// The fields of the first record.
@@ -68,14 +68,14 @@ pub(super) struct Records {
 }
 
 /// How a line holds a record.
-enum Form {
+enum RecordForm {
     /// The column of each field, if there is one.
     Csv(Box<Csv>, Vec<Option<usize>>),
     Envoy,
     Json,
 }
 
-impl Records {
+impl RecordReader {
     /// Records in the form of this line, which is the first one, and whether it is the names of
     /// columns and no record.
     ///
@@ -106,11 +106,11 @@ impl Records {
                 let object: Result<serde_json::Map<String, Value>, _> =
                     serde_json::from_slice(first);
                 let keys = object.map(|object| object.keys().cloned().collect());
-                (Form::Json, keys.unwrap_or_default())
+                (RecordForm::Json, keys.unwrap_or_default())
             }
             Some(b'[') => {
                 let names = ENVOY.capture_names().flatten();
-                (Form::Envoy, names.map(str::to_owned).collect())
+                (RecordForm::Envoy, names.map(str::to_owned).collect())
             }
             _ => {
                 let mut csv = Box::new(Csv::new());
@@ -118,7 +118,10 @@ impl Records {
                 let columns = columns.map(|name| String::from_utf8_lossy(name).into_owned());
                 let columns: Vec<_> = columns.collect();
                 let column = |name: &String| columns.iter().position(|own| own == source(name));
-                (Form::Csv(csv, names.iter().map(column).collect()), columns)
+                (
+                    RecordForm::Csv(csv, names.iter().map(column).collect()),
+                    columns,
+                )
             }
         };
         let records = Self {
@@ -131,7 +134,7 @@ impl Records {
             trusted_hops,
             lists: 0,
         };
-        if let Form::Csv(_, columns) = &records.form {
+        if let RecordForm::Csv(_, columns) = &records.form {
             let at = |index: usize| columns[index];
             if let Some(missing) = records.missing(|index| at(index).is_none()).next() {
                 return Err(missing);
@@ -182,12 +185,12 @@ impl Records {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn row(&mut self, line: &[u8], number: u64) -> Result<Option<Row>, String> {
+    pub(super) fn row(&mut self, line: &[u8], number: u64) -> Result<Option<TraceRow>, String> {
         let object: Value;
-        let values: Values<'_> = match &mut self.form {
-            Form::Csv(csv, positions) => csv.values(line, positions)?,
-            Form::Envoy => envoy(line, &self.names)?,
-            Form::Json => {
+        let values: FieldValues<'_> = match &mut self.form {
+            RecordForm::Csv(csv, positions) => csv.values(line, positions)?,
+            RecordForm::Envoy => envoy(line, &self.names)?,
+            RecordForm::Json => {
                 object = serde_json::from_slice(line)
                     .map_err(|error| format!("it is no JSON object: {error}"))?;
                 let inside = |name: &str| {
@@ -233,7 +236,7 @@ impl Records {
                 descriptor.hits_addend = Some(number);
             }
         }
-        let row = Row {
+        let row = TraceRow {
             at: time_of(&time.ok_or("it has no time: no field `time` or `start_time`")?)?,
             line: number,
             duration: duration
@@ -326,7 +329,11 @@ impl Csv {
     }
 
     /// The fields of these columns. An empty one is missing.
-    fn values(&mut self, line: &[u8], columns: &[Option<usize>]) -> Result<Values<'_>, String> {
+    fn values(
+        &mut self,
+        line: &[u8],
+        columns: &[Option<usize>],
+    ) -> Result<FieldValues<'_>, String> {
         let fields = self.read(line)?;
         let value = |column: &Option<usize>| {
             let field = fields.get((*column)?).filter(|field| !field.is_empty())?;
@@ -359,7 +366,7 @@ fn without_port(value: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// The fields of a line of Envoy's default access log.
-fn envoy<'l>(line: &'l [u8], names: &[String]) -> Result<Values<'l>, String> {
+fn envoy<'l>(line: &'l [u8], names: &[String]) -> Result<FieldValues<'l>, String> {
     let fields = ENVOY.captures(line);
     let fields = fields.ok_or("it is no line of Envoy's default access log")?;
     let value = |name: &String| {
@@ -375,11 +382,11 @@ mod tests {
     use crate::cli::workload::{Fields, Templates};
     use crate::core::time::{Micros, Span};
 
-    fn records(templates: &[&str], first: &str) -> Result<(Records, bool), String> {
+    fn records(templates: &[&str], first: &str) -> Result<(RecordReader, bool), String> {
         let template = |text: &&str| Templates::parse(text, Fields::Allowed).expect("a template");
         let templates: Vec<_> = templates.iter().map(template).collect();
         let requests = Requests::new(Some("d".to_owned()), &templates, None, 1);
-        Records::new(requests, first.as_bytes(), None)
+        RecordReader::new(requests, first.as_bytes(), None)
     }
 
     #[test]
@@ -420,7 +427,7 @@ mod tests {
     }
 
     /// The time in seconds, and the request as it is explained.
-    fn shown(row: Option<Row>) -> Option<(f64, String)> {
+    fn shown(row: Option<TraceRow>) -> Option<(f64, String)> {
         let row = row?;
         let ask = crate::service::rls::decode::decode(&row.message).expect("a request");
         let descriptor = |(descriptor, entries): (_, &[crate::core::ask::Entry<'_>])| {

@@ -15,14 +15,14 @@ const BUFFER_BYTES: usize = 64 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Lines of a trace.
-pub(super) struct Lines {
+pub(super) struct LineReader {
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
     /// The number of the last line that was read, from 1 on.
     pub(super) number: u64,
 }
 
-impl Lines {
+impl LineReader {
     /// The lines of this stream, which may be compressed.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn lines(bytes: Vec<u8>) -> Vec<String> {
-        let mut lines = Lines::new(Slow(Cursor::new(bytes))).expect("a stream");
+        let mut lines = LineReader::new(Slow(Cursor::new(bytes))).expect("a stream");
         let mut all = Vec::new();
         while let Some(line) = lines.next().expect("a stream") {
             let line = line.map(|line| String::from_utf8_lossy(line).into_owned());

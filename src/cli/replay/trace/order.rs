@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::Row;
+use super::TraceRow;
 use crate::core::time::{Micros, Span, people};
 
 /// How far out of order a row may be. So much of the trace is in memory.
@@ -18,17 +18,17 @@ const MAX_BYTES: usize = 256 << 20;
 const MAX_SORTED_BYTES: usize = 4 << 30;
 
 /// Bytes of a row without its message.
-const ROW_BYTES: usize = size_of::<Row>() + 16;
+const ROW_BYTES: usize = size_of::<TraceRow>() + 16;
 
 /// Rows that wait for others before them.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct RowOrder {
     /// Whether all rows wait for the last one.
     sorts_all: bool,
     /// Rows that came in order: usually all.
-    ordered: VecDeque<Row>,
+    ordered: VecDeque<TraceRow>,
     /// The others.
-    late: BinaryHeap<Reverse<Row>>,
+    late: BinaryHeap<Reverse<TraceRow>>,
     bytes: usize,
     /// The time and the line of the row with the latest time.
     latest: (Micros, u64),
@@ -36,7 +36,7 @@ pub(super) struct Order {
     left: Micros,
 }
 
-impl Order {
+impl RowOrder {
     pub(super) fn new(sorts_all: bool) -> Self {
         Self {
             sorts_all,
@@ -48,7 +48,7 @@ impl Order {
     ///
     /// # Errors
     /// It is too late, or there are too many.
-    pub(super) fn push(&mut self, row: Row) -> Result<(), String> {
+    pub(super) fn push(&mut self, row: TraceRow) -> Result<(), String> {
         let (latest, line) = self.latest;
         let is_late = row.at < self.left || !self.sorts_all && row.at + WINDOW < latest;
         if is_late {
@@ -78,7 +78,7 @@ impl Order {
 
     /// The next row in the order of times, then of lines, if no earlier one can follow. `ended`: no
     /// row follows.
-    pub(super) fn pop(&mut self, ended: bool) -> Option<Row> {
+    pub(super) fn pop(&mut self, ended: bool) -> Option<TraceRow> {
         let late = self.late.peek().map(|Reverse(row)| row);
         let is_late = match (late, self.ordered.front()) {
             (Some(late), Some(ordered)) => late < ordered,
@@ -104,8 +104,8 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn row(line: u64, secs: u64) -> Row {
-        Row {
+    fn row(line: u64, secs: u64) -> TraceRow {
+        TraceRow {
             at: Micros(secs * 1_000_000),
             line,
             duration: None,
@@ -113,13 +113,13 @@ mod tests {
         }
     }
 
-    fn lines(order: &mut Order, ended: bool) -> Vec<u64> {
+    fn lines(order: &mut RowOrder, ended: bool) -> Vec<u64> {
         std::iter::from_fn(|| order.pop(ended).map(|row| row.line)).collect()
     }
 
     #[test]
     fn rows_of_a_minute_are_sorted() {
-        let mut order = Order::new(false);
+        let mut order = RowOrder::new(false);
         for (line, secs) in [(1, 100), (2, 130), (3, 70), (4, 130), (5, 90)] {
             order.push(row(line, secs)).expect("in time");
         }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn sorting_waits_for_the_last_row() {
-        let mut order = Order::new(true);
+        let mut order = RowOrder::new(true);
         for (line, secs) in [(1, 1_000), (2, 5), (3, 500), (4, 5)] {
             order.push(row(line, secs)).expect("sorted");
         }

@@ -9,7 +9,7 @@ use prost::Message;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Row, duration_of, time_of};
+use super::{TraceRow, duration_of, time_of};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::core::time::Micros;
@@ -92,7 +92,7 @@ impl UsualDescriptor<'_> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn row(line: &[u8], number: u64) -> Result<Row, String> {
+pub(super) fn row(line: &[u8], number: u64) -> Result<TraceRow, String> {
     let Ok(usual) = serde_json::from_slice::<Usual<'_>>(line) else {
         return unusual(line, number);
     };
@@ -102,7 +102,7 @@ pub(super) fn row(line: &[u8], number: u64) -> Result<Row, String> {
         descriptors: descriptors.map(UsualDescriptor::message).collect(),
         hits_addend: usual.hits_addend,
     };
-    Ok(Row {
+    Ok(TraceRow {
         at: usual.time,
         line: number,
         duration: None,
@@ -111,7 +111,7 @@ pub(super) fn row(line: &[u8], number: u64) -> Result<Row, String> {
 }
 
 /// The same by the reader of `/json`.
-fn unusual(line: &[u8], number: u64) -> Result<Row, String> {
+fn unusual(line: &[u8], number: u64) -> Result<TraceRow, String> {
     let line: serde_json::Map<String, Value> =
         serde_json::from_slice(line).map_err(|error| format!("it is no JSON object: {error}"))?;
     of_object(line, number)
@@ -121,7 +121,7 @@ fn unusual(line: &[u8], number: u64) -> Result<Row, String> {
 ///
 /// # Errors
 /// As [`row`].
-fn of_object(mut line: serde_json::Map<String, Value>, number: u64) -> Result<Row, String> {
+fn of_object(mut line: serde_json::Map<String, Value>, number: u64) -> Result<TraceRow, String> {
     let text = |value: Value| match value {
         Value::String(text) => text,
         other => other.to_string(),
@@ -134,7 +134,7 @@ fn of_object(mut line: serde_json::Map<String, Value>, number: u64) -> Result<Ro
         let what = error.split(" at line 1 column ").next();
         what.unwrap_or(&error).to_owned()
     })?;
-    Ok(Row {
+    Ok(TraceRow {
         at: time_of(&text(time))?,
         line: number,
         duration: duration.as_deref().map(duration_of).transpose()?,

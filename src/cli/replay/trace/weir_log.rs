@@ -4,7 +4,7 @@
 use prost::Message;
 use serde::Deserialize;
 
-use super::{Row, time_of};
+use super::{TraceRow, time_of};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::service::rls::LONGEST_TEXT;
@@ -16,7 +16,7 @@ pub(super) const BEGIN: &[u8] = b"{\"@timestamp\":";
 const CUT: &str = "...";
 
 #[derive(Deserialize)]
-struct Line {
+struct LogLine {
     #[serde(rename = "@timestamp")]
     time: String,
     #[serde(rename = "@message")]
@@ -38,8 +38,8 @@ impl WeirLog {
     ///
     /// # Errors
     /// The line does not have all that is needed.
-    pub(super) fn row(&mut self, line: &[u8], number: u64) -> Result<Option<Row>, String> {
-        let line: Line = serde_json::from_slice(line)
+    pub(super) fn row(&mut self, line: &[u8], number: u64) -> Result<Option<TraceRow>, String> {
+        let line: LogLine = serde_json::from_slice(line)
             .map_err(|error| format!("it is no line of a log: {error}"))?;
         self.has_decisions |= line.message.starts_with("decision");
         let is_refusal = line.message == "refused" && !self.has_decisions;
@@ -61,7 +61,7 @@ impl WeirLog {
             }],
             hits_addend: 0,
         };
-        Ok(Some(Row {
+        Ok(Some(TraceRow {
             at: time_of(&line.time)?,
             line: number,
             duration: None,
