@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             message("RateLimitResponse"),
             "crate::service::rls::respond::Framed",
         )
-        .codec_path("crate::service::rls::codec::EncodedCodec")
+        .codec_path("crate::service::rls::EncodedCodec")
         .compile_fds(services_only(original))?;
 
     let xds = out.join("xds");

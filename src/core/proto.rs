@@ -1,5 +1,5 @@
 //! The code that `build.rs` generates from `proto/`: messages, the clients, and the descriptors.
-//! `service::rls::codec` has the service's trait.
+//! `service::rls` has the service's trait.
 //!
 //! The messages hold keys and values of entries as bytes; in the descriptors, which are the
 //! published ones, they are strings.

@@ -14,7 +14,7 @@ use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::limits::rules::compile::{Options, SourceText, compile};
 use crate::observe::traces::TraceSpan;
 use crate::service::rls::Rls;
-use crate::service::rls::timeout::grpc_timeout;
+use crate::service::rls::grpc_timeout;
 
 /// One limit of each kind of algorithm, of which one may hold its requests for a day.
 const LIMITS: &str = "

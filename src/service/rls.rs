@@ -2,22 +2,33 @@
 //!
 //! gRPC calls and `POST /json` both end in [`Rls::answer`]. Each step is one function call of it:
 //! decode, load the rules, plan, decide, count, respond.
+//!
+//! Requests and responses of [`RateLimitService`] stay encoded: [`decode`] reads a request without
+//! copying it and names the field of a mistake, where prost's decoder answers INTERNAL, and text that
+//! is not UTF-8 is no mistake.
+//!
+//! Weir reads `grpc-timeout` itself, and not through tonic, because it has to answer before the
+//! deadline, by a failure policy if need be.
+//!
+//! Values of descriptors are no part of a span: clients choose them, and some are secrets. Source of
+//! the names in a span: OpenTelemetry semantic conventions for RPC and gRPC, as most collectors know
+//! them.
 
-pub mod codec;
-mod decision_log;
 pub mod decode;
-mod log_text;
-mod refusal_log;
+mod logs;
 pub mod respond;
-mod spans;
-pub mod timeout;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::{Buf, BufMut, Bytes};
+use http::{HeaderMap, HeaderName};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Request, Response, Status};
 
 use crate::core::ask::Ask;
+use crate::core::proto;
+use crate::core::proto::rate_limit_response::Code as Overall;
 use crate::limiter::{Begun, Limiter};
 use crate::limits::plan::{self, Plan};
 use crate::live::Live;
@@ -25,14 +36,11 @@ use crate::observe::metrics::{Core, ErrorCause, Metrics};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 use crate::store::redis::error as redis_error;
-pub use codec::{EncodedRequest, RateLimitService, RateLimitServiceServer};
-pub use decision_log::DecisionFilter;
 use decode::decode_into;
-pub(crate) use log_text::LONGEST_TEXT;
-pub use log_text::{LoggedValues, MIN_SECRET_BYTES};
-pub use refusal_log::RefusalLog;
+pub use generated::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+pub(crate) use logs::LONGEST_TEXT;
+pub use logs::{DecisionFilter, LoggedValues, MIN_SECRET_BYTES, RefusalLog};
 use respond::{Framed, respond};
-use timeout::grpc_timeout;
 
 /// Options of the service.
 #[derive(Clone, Debug, Default)]
@@ -106,7 +114,7 @@ impl Rls {
                 Status::invalid_argument(error.to_string()),
             )
         })?;
-        spans::asked(span, &ask);
+        note_request(span, &ask);
         let live = self.live.load();
         let live = live.ok_or_else(|| {
             let status = Status::unavailable("no rate limit configuration loaded");
@@ -143,7 +151,7 @@ impl Rls {
             let status = Status::unavailable(format!("{why}; on_store_failure is error"));
             self.failed(ErrorCause::Store, status)
         })?;
-        spans::decided(span, reply.code);
+        note_code(span, reply.code);
         if reply.shadowed {
             self.metrics.global_shadow(self.core);
         }
@@ -169,11 +177,11 @@ impl RateLimitService for Rls {
         let headers = metadata.into_headers();
         let timeout = time_left.or_else(|| grpc_timeout(&headers));
         let tracer = self.options.tracer.as_ref();
-        let span = tracer.map_or_else(TraceSpan::default, |tracer| spans::start(tracer, &headers));
+        let span = tracer.map_or_else(TraceSpan::default, |tracer| start_span(tracer, &headers));
         // They may take a megabyte.
         drop(headers);
         let answer = self.answer(&message, timeout, &span).await;
-        spans::answered(&span, &answer);
+        note_answer(&span, &answer);
         self.metrics.request_answered(
             self.core,
             answer.as_ref().map_or_else(Status::code, |_| Code::Ok),
@@ -183,5 +191,171 @@ impl RateLimitService for Rls {
     }
 }
 
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// The caller's timeout; `None` if the header is missing or malformed.
+///
+/// Source: "gRPC over HTTP2", Requests: `Timeout → "grpc-timeout" TimeoutValue TimeoutUnit`, where
+/// the value has at most eight digits and the units are H (hour), M (minute), S (second), m
+/// (millisecond), u (microsecond) and n (nanosecond).
+pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let value: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(value * 3_600)),
+        "M" => Some(Duration::from_secs(value * 60)),
+        "S" => Some(Duration::from_secs(value)),
+        "m" => Some(Duration::from_millis(value)),
+        "u" => Some(Duration::from_micros(value)),
+        "n" => Some(Duration::from_nanos(value)),
+        _ => None,
+    }
+}
+
+/// The longest domain in a span, in bytes. Only Envoy's configuration chooses it, but nothing else
+/// bounds it.
+const MAX_DOMAIN_BYTES: usize = 256;
+
+/// Starts the span of a call with these headers.
+fn start_span(tracer: &Tracer, headers: &HeaderMap) -> TraceSpan {
+    let span = tracer.call(proto::METHOD_PATH.trim_start_matches('/'), headers);
+    span.set("rpc.system", "grpc");
+    span.set("rpc.service", proto::SERVICE_NAME);
+    span.set("rpc.method", "ShouldRateLimit");
+    span
+}
+
+#[inline]
+fn note_request(span: &TraceSpan, ask: &Ask<'_>) {
+    if span.is_recorded() {
+        let domain = &ask.domain[..ask.domain.len().min(MAX_DOMAIN_BYTES)];
+        span.set("weir.domain", String::from_utf8_lossy(domain).into_owned());
+        span.set("weir.descriptors", ask.len() as i64);
+    }
+}
+
+#[inline]
+fn note_code(span: &TraceSpan, overall: Overall) {
+    if span.is_recorded() {
+        span.set("weir.code", overall.as_str_name());
+    }
+}
+
+/// A call failed if that is the server's fault.
+#[inline]
+fn note_answer(span: &TraceSpan, answer: &Result<Framed, Status>) {
+    if span.is_recorded() {
+        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        span.set("rpc.grpc.status_code", i64::from(code as i32));
+        if matches!(code, Code::Unavailable | Code::Internal | Code::Unknown) {
+            span.fail(code.description());
+        }
+    }
+}
+
+#[allow(clippy::pedantic, clippy::all, reason = "generated")]
+mod generated {
+    include!(concat!(
+        env!("OUT_DIR"),
+        "/service/envoy.service.ratelimit.v3.rs"
+    ));
+}
+
+/// An encoded `RateLimitRequest`.
+#[derive(Clone, Debug, Default)]
+pub struct EncodedRequest {
+    pub message: Bytes,
+    /// Time until the caller's deadline. `None`: the `grpc-timeout` of the metadata counts.
+    pub time_left: Option<Duration>,
+}
+
+/// The codec of encoded messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EncodedCodec;
+
+impl Codec for EncodedCodec {
+    type Encode = Framed;
+    type Decode = EncodedRequest;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for EncodedCodec {
+    type Item = Framed;
+    type Error = Status;
+
+    fn encode(&mut self, answer: Framed, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(answer.message());
+        Ok(())
+    }
+}
+
+impl Decoder for EncodedCodec {
+    type Item = EncodedRequest;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<EncodedRequest>, Status> {
+        let message = buffer.copy_to_bytes(buffer.remaining());
+        Ok(Some(EncodedRequest {
+            message,
+            time_left: None,
+        }))
+    }
+}
+
 #[cfg(test)]
 mod cost_tests;
+
+#[cfg(test)]
+mod timeout_tests {
+    use super::*;
+
+    fn read(header: &str) -> Option<Duration> {
+        let mut headers = HeaderMap::new();
+        headers.insert(GRPC_TIMEOUT, header.parse().expect("a header value"));
+        grpc_timeout(&headers)
+    }
+
+    #[test]
+    fn every_unit_is_parsed() {
+        assert_eq!(read("20m"), Some(Duration::from_millis(20)));
+        assert_eq!(
+            read("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3_600))
+        );
+        assert_eq!(read("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(read("1S"), Some(Duration::from_secs(1)));
+        assert_eq!(read("20000u"), Some(Duration::from_millis(20)));
+        assert_eq!(read("7n"), Some(Duration::from_nanos(7)));
+    }
+
+    #[test]
+    fn a_malformed_header_is_no_timeout() {
+        for header in [
+            "",
+            "m",
+            "20",
+            "20s",
+            "-1m",
+            "+1m",
+            "1.5S",
+            "123456789m",
+            "1 m",
+        ] {
+            assert_eq!(read(header), None, "{header:?}");
+        }
+        assert_eq!(grpc_timeout(&HeaderMap::new()), None);
+    }
+}

@@ -1,27 +1,32 @@
-//! From decisions to an encoded `RateLimitResponse`: the statuses, the overall code, and optional
-//! headers and metadata.
+//! From decisions to an encoded `RateLimitResponse`: the statuses, the overall code, and what is
+//! optional: headers about limits, `retry-after`, the body of a refusal, and dynamic metadata.
 //!
-//! The response is encoded directly, without an intermediate message, because most of it is a few
-//! numbers. The overall code is never UNKNOWN, which Envoy would take for OK.
+//! The statuses are encoded directly, without an intermediate message, because most of a response is
+//! a few numbers. The overall code is never UNKNOWN, which Envoy would take for OK. The body of a
+//! refusal is a problem in JSON, which Envoy sends to its client in place of an empty body.
 //!
-//! Source: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitResponse`).
+//! Sources: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitResponse`); RFC 9457, and
+//! draft-ietf-httpapi-ratelimit-headers-11, section 5, for the types of problems, their titles and
+//! `violated-policies`.
 
 mod encode;
-mod extras;
 mod fields;
 pub(crate) mod metadata;
-mod policies;
-mod problem;
-mod structured;
+
+use std::borrow::Cow;
+
+use bytes::{Buf, Bytes};
+use serde::Serialize;
 
 use crate::core::ask::Ask;
 use crate::core::proto::rate_limit_response::Code;
-use crate::core::verdict::StoreError;
+use crate::core::proto::{HeaderValue, RateLimitResponse};
+use crate::core::time::Span;
+use crate::core::verdict::{Decision, StoreError, Wait};
 use crate::limiter::Places;
-use crate::limits::plan::Outcomes;
-use bytes::{Buf, Bytes};
-use encode::{Extras, encode};
-use extras::extras;
+use crate::limits::plan::{By, Outcomes};
+use encode::encode;
+use fields::names;
 
 /// What responses carry besides the statuses. The names are those of the settings.
 #[derive(Clone, Debug, Default)]
@@ -153,7 +158,7 @@ pub fn respond(
         return Err(error);
     }
     Ok(if options.paths_as_names {
-        let paths = policies::all_names(ask, outcomes);
+        let paths = fields::all_names(ask, outcomes);
         reply(ask, &outcomes.named(&paths), options)
     } else {
         reply(ask, outcomes, options)
@@ -167,16 +172,133 @@ fn reply(ask: &Ask<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
     } else {
         Code::Ok
     };
-    let extras = if options.has_extras() {
-        extras(ask, outcomes, code, options)
-    } else {
-        Extras::default()
-    };
+    let extras = options
+        .has_extras()
+        .then(|| extras(ask, outcomes, code, options));
     Reply {
-        answer: encode(code, &outcomes.each, &extras),
+        answer: encode(code, &outcomes.each, extras.as_ref()),
         code,
         shadowed,
     }
+}
+
+/// The optional parts of a response that `options` ask for, and nothing else.
+fn extras(
+    ask: &Ask<'_>,
+    outcomes: &Outcomes<'_>,
+    overall: Code,
+    options: &Options,
+) -> RateLimitResponse {
+    let refused = overall == Code::OverLimit;
+    let names_limits = refused && (options.problem_details || options.refused_by.is_some());
+    let mut headers = match &options.ratelimit_headers {
+        RateLimitHeaders::Off => Vec::new(),
+        RateLimitHeaders::Legacy(names) => fields::legacy(outcomes, names),
+        RateLimitHeaders::Draft03(names) => fields::draft_03(ask, outcomes, names),
+        RateLimitHeaders::Draft11 => fields::draft_11(ask, outcomes),
+    };
+    if refused && options.retry_after {
+        headers.extend(retry_after(outcomes));
+    }
+    let violated = if names_limits || options.dynamic_metadata {
+        outcomes.violated()
+    } else {
+        Vec::new()
+    };
+    // Empty: Envoy's own body.
+    let mut raw_body = Vec::new();
+    if names_limits {
+        let names = names(ask, outcomes, &violated);
+        if let Some(key) = &options.refused_by {
+            headers.extend(fields::refused_by(key, &names));
+        }
+        if options.problem_details {
+            headers.push(fields::header("content-type", CONTENT_TYPE.to_owned()));
+            raw_body = problem(outcomes, &violated, &names);
+        }
+    }
+    RateLimitResponse {
+        response_headers_to_add: headers,
+        raw_body,
+        dynamic_metadata: options
+            .dynamic_metadata
+            .then(|| metadata::dynamic_metadata(ask, outcomes, &violated)),
+        ..RateLimitResponse::default()
+    }
+}
+
+/// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at
+/// least 1. `None` if the request can never pass: for a limit that it can never meet, because it
+/// can meet none of its quotas, whatever else refuses it, or while it is blocked without an end. Of
+/// quotas the one that is met first counts. Source: RFC 9110, section 10.2.3.
+fn retry_after(outcomes: &Outcomes<'_>) -> Option<HeaderValue> {
+    let mut longest = Span::ZERO;
+    // A quota without a check is met.
+    let mut quotas = outcomes.passes_quota.then_some(Span::ZERO);
+    for outcome in &outcomes.each {
+        let wait = match outcome.retry_after() {
+            Some(Wait::For(span)) => span,
+            Some(Wait::Never) => Span::MAX,
+            None => Span::ZERO,
+        };
+        if outcome.is_quota() {
+            quotas = Some(quotas.map_or(wait, |least| least.min(wait)));
+        } else {
+            longest = longest.max(wait);
+        }
+    }
+    let longest = longest.max(quotas.unwrap_or_default());
+    let value = longest.secs_rounded_up().max(1).to_string();
+    (longest < Span::MAX).then(|| fields::header("retry-after", value))
+}
+
+/// The media type of the body of a refusal.
+const CONTENT_TYPE: &str = "application/problem+json";
+
+#[derive(Serialize)]
+struct Problem<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    /// The status that Envoy answers with unless its `rate_limited_status` says otherwise; clients
+    /// read it as advice only.
+    status: u16,
+    #[serde(rename = "violated-policies")]
+    violated_policies: &'a [Cow<'a, str>],
+}
+
+/// The body of a refusal. The names are those of `RateLimit-Policy`.
+///
+/// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts
+/// as one too: its reason is for operators.
+fn problem(outcomes: &Outcomes<'_>, violated: &[usize], names: &[Cow<'_, str>]) -> Vec<u8> {
+    let is_by_policy = |&index: &usize| {
+        matches!(
+            outcomes.each[index].by,
+            By::Check {
+                decision: Decision::PolicyRefuses(_),
+                ..
+            }
+        )
+    };
+    let (r#type, title) = if violated.iter().all(is_by_policy) {
+        (
+            "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            "Request cannot be satisfied due to temporary server capacity constraints",
+        )
+    } else {
+        (
+            "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "Request cannot be satisfied as assigned quota has been exceeded",
+        )
+    };
+    let problem = Problem {
+        r#type,
+        title,
+        status: 429,
+        violated_policies: names,
+    };
+    // Cannot fail: there is no map with keys other than text.
+    serde_json::to_vec(&problem).unwrap_or_default()
 }
 
 #[cfg(test)]

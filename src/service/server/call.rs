@@ -39,8 +39,8 @@ use super::unread::OfConnection;
 use super::wait_permits::WaitPermits;
 use crate::core::proto;
 use crate::observe::traces::TRACE_HEADERS;
+use crate::service::rls::grpc_timeout;
 use crate::service::rls::respond::Framed;
-use crate::service::rls::timeout::grpc_timeout;
 use crate::service::rls::{EncodedRequest, RateLimitService};
 
 /// A call that waits gives its flow-control window back when its message is longer than this.

@@ -244,7 +244,7 @@ fn headers_name_sixteen_limits_at_most() {
     let all = headers(&response);
     let [policies, states] =
         [0, 1].map(|header: usize| all[header].1.split(", ").collect::<Vec<_>>());
-    assert_eq!([policies.len(), states.len()], [policies::MAX_POLICIES; 2]);
+    assert_eq!([policies.len(), states.len()], [fields::MAX_POLICIES; 2]);
     // The one that refuses, in the order of the request, and those with the least that remains.
     let are_right = policies[15].ends_with(";q=139;w=60") && policies[14].ends_with(";q=126;w=60");
     assert!(are_right, "{policies:?}");

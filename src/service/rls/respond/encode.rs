@@ -2,28 +2,18 @@
 //! computed before the first byte is written, so that there is one allocation of the right size.
 //!
 //! Fields with their default value are left out, as in every proto3 encoder. prost encodes what is
-//! rare: headers and metadata. Source: protobuf.dev, "Encoding".
+//! rare: headers, the body of a refusal and metadata. Source: protobuf.dev, "Encoding".
 //!
 //! A property test compares the encoding with that of prost.
 
 use bytes::Bytes;
 use prost::Message;
-use prost_types::Struct;
 
 use super::{Framed, PREFIX_BYTES};
-use crate::core::proto::HeaderValue;
+use crate::core::proto::RateLimitResponse;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::time::Rate;
 use crate::limits::plan::Outcome;
-
-/// The optional parts, which few responses have.
-#[derive(Debug, Default)]
-pub(super) struct Extras {
-    pub(super) headers: Vec<HeaderValue>,
-    /// The body of a refusal; empty: Envoy's own.
-    pub(super) raw_body: Vec<u8>,
-    pub(super) dynamic_metadata: Option<Struct>,
-}
 
 /// The tag of a field: `number << 3 | wire type`.
 const fn tag(number: u8, wire_type: u8) -> u8 {
@@ -33,28 +23,19 @@ const fn tag(number: u8, wire_type: u8) -> u8 {
 const VARINT: u8 = 0;
 const BYTES: u8 = 2;
 
-/// Encodes a response behind the prefix of a gRPC message.
-pub(super) fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: &Extras) -> Framed {
+/// Encodes a response behind the prefix of a gRPC message. `extras` has fields whose numbers are
+/// above those of the code and the statuses.
+pub(super) fn encode(
+    overall: Code,
+    outcomes: &[Outcome<'_>],
+    extras: Option<&RateLimitResponse>,
+) -> Framed {
     let length = 2
         + outcomes
             .iter()
             .map(|outcome| field_bytes(status_bytes(outcome)))
             .sum::<usize>()
-        + extras
-            .headers
-            .iter()
-            .map(|header| field_bytes(header.encoded_len()))
-            .sum::<usize>()
-        + if extras.raw_body.is_empty() {
-            0
-        } else {
-            field_bytes(extras.raw_body.len())
-        }
-        + extras
-            .dynamic_metadata
-            .iter()
-            .map(|metadata| field_bytes(metadata.encoded_len()))
-            .sum::<usize>();
+        + extras.map_or(0, Message::encoded_len);
     let mut out = Vec::with_capacity(PREFIX_BYTES + length);
     out.push(0);
     // Far below 4 GiB, because a request has at most 4 MiB.
@@ -63,16 +44,9 @@ pub(super) fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: &Extras) -
     for outcome in outcomes {
         put_status(&mut out, outcome);
     }
-    for header in &extras.headers {
-        put_message(&mut out, tag(3, BYTES), header);
-    }
-    if !extras.raw_body.is_empty() {
-        out.push(tag(5, BYTES));
-        put_varint(&mut out, extras.raw_body.len() as u64);
-        out.extend_from_slice(&extras.raw_body);
-    }
-    if let Some(metadata) = &extras.dynamic_metadata {
-        put_message(&mut out, tag(6, BYTES), metadata);
+    if let Some(extras) = extras {
+        // Encoding into a `Vec` does not fail.
+        let _ = extras.encode(&mut out);
     }
     debug_assert_eq!(
         out.len(),
@@ -190,11 +164,4 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
         number >>= 7;
     }
     out.push(number as u8);
-}
-
-fn put_message(out: &mut Vec<u8>, tag: u8, message: &impl Message) {
-    out.push(tag);
-    put_varint(out, message.encoded_len() as u64);
-    // Encoding into a `Vec` does not fail.
-    let _ = message.encode(out);
 }

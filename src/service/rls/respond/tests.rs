@@ -90,7 +90,7 @@ fn as_message(
 ) -> RateLimitResponse {
     let outcomes = plan.outcomes(decisions);
     let paths = if options.paths_as_names {
-        policies::all_names(ask, &outcomes)
+        fields::all_names(ask, &outcomes)
     } else {
         vec![Cow::Borrowed(""); plan.slots.len()]
     };
@@ -103,11 +103,6 @@ fn as_message(
         .is_over_limit(decisions.iter().map(Decision::allows))
         && !options.shadow_mode;
     let overall = if refused { Code::OverLimit } else { Code::Ok };
-    let Extras {
-        headers,
-        raw_body,
-        dynamic_metadata,
-    } = extras(ask, &named, overall, options);
     RateLimitResponse {
         overall_code: overall.into(),
         statuses: plan
@@ -116,10 +111,7 @@ fn as_message(
             .zip(&paths)
             .map(|(slot, path)| status(plan, decisions, slot, path))
             .collect(),
-        response_headers_to_add: headers,
-        raw_body,
-        dynamic_metadata,
-        ..Default::default()
+        ..extras(ask, &named, overall, options)
     }
 }
 

@@ -1,0 +1,517 @@
+//! Logs about decisions: the debug lines of descriptors that `LOG_DECISIONS` selects, and the lines
+//! about refused descriptors, at most so many in a second for each limit (`LOG_REFUSALS`), with how
+//! many were left out.
+//!
+//! Without these settings nothing here runs. A request that is allowed reads its decisions and nothing
+//! else. One that is refused takes the lock of a part of the limits, for the length of a look-up;
+//! most refusals of a busy limit end there.
+//!
+//! Clients choose domains, keys and values: lines show them escaped, cut, and as `LOG_SUBJECTS` says,
+//! and a request writes a bounded number of lines. Values are hashed with a secret only, because all
+//! addresses of IPv4 can be hashed in seconds. HMAC-SHA256 is what the `openssl` of an operator
+//! computes too.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use hashbrown::HashMap;
+use ring::hmac::{self, HMAC_SHA256};
+use ring::rand::SystemRandom;
+
+use crate::core::ask::{Ask, Entry};
+use crate::core::digest::hex;
+use crate::core::lock;
+use crate::core::verdict::{Decision, Wait};
+use crate::limits::plan::{By, Outcome, Outcomes, Plan};
+use crate::limits::rules::limit::{Limit, LimitId};
+use crate::observe::subjects::REQUEST_LIMIT;
+
+/// Characters of a domain, a key or a value.
+pub(crate) const LONGEST_TEXT: usize = 64;
+/// Entries of a descriptor that a line shows.
+const MAX_ENTRIES: usize = 8;
+/// Bytes of a digest that are shown, as two digits each.
+const DIGEST_BYTES: usize = 8;
+
+/// The shortest secret of digests in bytes. A shorter one can be found by trying.
+pub const MIN_SECRET_BYTES: usize = 16;
+
+/// How logs show the values of descriptors. Keys, domains and limits are of the configuration and
+/// always shown.
+#[derive(Clone, Debug, Default)]
+pub enum LoggedValues {
+    /// As they are.
+    #[default]
+    Plain,
+    /// As the first 16 digits of their HMAC-SHA256, so that equal values are recognised and none
+    /// can be found by trying all.
+    Hashed(Arc<hmac::Key>),
+    /// Not at all.
+    Off,
+}
+
+impl LoggedValues {
+    /// Digests with this secret: equal in all processes that have it.
+    pub fn hashed_with(secret: &[u8]) -> Self {
+        Self::Hashed(Arc::new(hmac::Key::new(HMAC_SHA256, secret)))
+    }
+
+    /// Digests with a random secret: equal in this process until it ends. `None`: the operating
+    /// system gives no random numbers.
+    pub fn hashed() -> Option<Self> {
+        hmac::Key::generate(HMAC_SHA256, &SystemRandom::new())
+            .ok()
+            .map(|key| Self::Hashed(Arc::new(key)))
+    }
+
+    /// A value as it is shown; `None`: not at all.
+    fn shown(&self, value: &[u8]) -> Option<Cow<'static, str>> {
+        match self {
+            Self::Plain => Some(format!("{:?}", cut(value)).into()),
+            Self::Hashed(secret) => {
+                let digest = hmac::sign(secret, value);
+                Some(hex(&digest.as_ref()[..DIGEST_BYTES]).into())
+            }
+            Self::Off => None,
+        }
+    }
+}
+
+/// What decided, if anything did.
+pub(super) const fn by(outcome: &Outcome<'_>) -> Option<&'static str> {
+    match outcome.by {
+        By::NoLimit | By::Unlimited => None,
+        By::Exempt | By::Block(_) => Some("override"),
+        By::Check { decision, .. } => match decision {
+            Decision::Store(_) => Some("store"),
+            Decision::Lease(_) => Some("lease"),
+            Decision::DenialCache(_) => Some("denial_cache"),
+            failed => failed.policy(),
+        },
+    }
+}
+
+/// When a refused check would be allowed.
+pub(super) fn retry_after(decision: &Decision) -> Option<String> {
+    decision.retry_after().map(|wait| match wait {
+        Wait::For(span) => span.to_string(),
+        Wait::Never => "never".to_owned(),
+    })
+}
+
+/// The entries, values and unusual keys in Rust's notation of texts, so that none looks like
+/// another entry.
+pub(super) fn shown(entries: &[Entry<'_>], values: &LoggedValues) -> String {
+    let mut text = String::new();
+    for (index, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        let (equals, value) = values
+            .shown(entry.value)
+            .map_or(("", Cow::default()), |value| ("=", value));
+        let key = cut(entry.key);
+        let is_plain = !key.is_empty()
+            && key
+                .chars()
+                .all(|char| char.is_alphanumeric() || "_-.:/@".contains(char));
+        let key = if is_plain { key } else { format!("{key:?}") };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}{key}{equals}{value}");
+    }
+    if let Some(more @ 1..) = entries.len().checked_sub(MAX_ENTRIES) {
+        let _ = write!(text, " and {more} more");
+    }
+    text
+}
+
+/// The first characters; bytes that are not UTF-8 as U+FFFD.
+pub(super) fn cut(bytes: &[u8]) -> String {
+    // A character has at most four bytes, so that this is enough for all that are kept.
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * LONGEST_TEXT)]);
+    let mut kept: String = text.chars().take(LONGEST_TEXT).collect();
+    if kept.len() < bytes.len() && text.chars().count() >= LONGEST_TEXT {
+        kept.push_str("...");
+    }
+    kept
+}
+
+/// Lines of one request at most.
+const MAX_LINES: usize = 16;
+
+/// Selects the descriptors whose decisions are logged: those of a domain, with certain entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionFilter {
+    /// `None`: any.
+    domain: Option<Box<[u8]>>,
+    /// The descriptor has an entry for each of these.
+    entries: Vec<Selected>,
+}
+
+/// An entry that a descriptor has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Selected {
+    key: Box<[u8]>,
+    /// `None`: any.
+    value: Option<Box<[u8]>>,
+}
+
+impl Selected {
+    fn is(&self, entry: &Entry<'_>) -> bool {
+        *entry.key == *self.key
+            && self
+                .value
+                .as_ref()
+                .is_none_or(|value| *entry.value == **value)
+    }
+}
+
+impl DecisionFilter {
+    /// Reads `DOMAIN`, `DOMAIN,KEY` or `DOMAIN,KEY=VALUE`, with any number of keys; `*` as the
+    /// domain means all domains.
+    ///
+    /// # Errors
+    /// What to write instead.
+    pub fn try_new(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',').map(str::trim);
+        let domain = parts.next().unwrap_or_default();
+        let entry = |part: &str| {
+            let (key, value) = part.split_once('=').unzip();
+            Selected {
+                key: key.unwrap_or(part).as_bytes().into(),
+                value: value.map(|value: &str| value.as_bytes().into()),
+            }
+        };
+        let entries: Vec<_> = parts.map(entry).collect();
+        if domain.is_empty() || entries.iter().any(|entry| entry.key.is_empty()) {
+            return Err(
+                "write DOMAIN, DOMAIN,KEY or DOMAIN,KEY=VALUE, with * for any domain".to_owned(),
+            );
+        }
+        Ok(Self {
+            domain: (domain != "*").then(|| domain.as_bytes().into()),
+            entries,
+        })
+    }
+
+    fn selects(&self, entries: &[Entry<'_>]) -> bool {
+        self.entries
+            .iter()
+            .all(|selected| entries.iter().any(|entry| selected.is(entry)))
+    }
+
+    /// Whether lines of decisions are written at the level of the log.
+    pub fn is_logged() -> bool {
+        tracing::enabled!(tracing::Level::DEBUG)
+    }
+
+    /// Writes a line for each selected descriptor of a request.
+    pub(super) fn log(
+        &self,
+        ask: &Ask<'_>,
+        plan: &Plan,
+        outcomes: &Outcomes<'_>,
+        values: &LoggedValues,
+    ) {
+        let is_of = |domain: &[u8]| domain == ask.domain;
+        if !Self::is_logged() || !self.domain.as_deref().is_none_or(is_of) {
+            return;
+        }
+        let all = ask.descriptors().zip(&outcomes.each);
+        let selected = all.filter(|((_, entries), _)| self.selects(entries));
+        for ((descriptor, entries), outcome) in selected.take(MAX_LINES) {
+            let (mut hits, mut ends_in, mut decided) = (ask.hits(descriptor), None, None);
+            let mut limit = outcome.limit.map(|found| found.limit.path());
+            match outcome.by {
+                By::NoLimit => limit = None,
+                By::Unlimited | By::Exempt => {}
+                By::Block(block) => ends_in = block.ends_in.map(|span| span.to_string()),
+                By::Check {
+                    check, decision, ..
+                } => {
+                    (hits, decided) = (check.hits, Some(decision));
+                    limit = limit.or_else(|| Some(REQUEST_LIMIT.to_owned()));
+                }
+            }
+            let verdict = decided.and_then(|decision| decision.verdict());
+            let error = decided.and_then(Decision::store_error);
+            tracing::debug!(
+                domain = cut(ask.domain),
+                descriptor = shown(entries, values),
+                hits,
+                limit,
+                code = code(outcome),
+                by = by(outcome),
+                remaining = verdict.map(|_| outcome.remaining),
+                retry_after = decided.and_then(retry_after),
+                error = error.map(|error| error.to_string()),
+                ends_in,
+                "decision{}",
+                what(outcome, plan)
+            );
+        }
+    }
+}
+
+/// What stands in the line behind "decision" of a descriptor that no store decided.
+const fn what(outcome: &Outcome<'_>, plan: &Plan) -> &'static str {
+    match outcome.by {
+        By::NoLimit if plan.unknown_domain => ": no file has this domain",
+        By::NoLimit => ": no limit applies",
+        By::Unlimited => ": unlimited",
+        By::Exempt => ": exempt",
+        By::Block(_) => ": blocked",
+        By::Check { .. } => "",
+    }
+}
+
+const fn code(outcome: &Outcome<'_>) -> &'static str {
+    match outcome.by {
+        _ if outcome.refuses => "OVER_LIMIT",
+        By::Check { decision, .. } if decision.failure().is_some() => "UNAVAILABLE",
+        By::Check { decision, .. } if !decision.allows() => "OK (shadow mode)",
+        _ => "OK",
+    }
+}
+
+/// The number of locks.
+const SHARDS: usize = 16;
+
+/// The lines of each limit.
+#[derive(Debug)]
+pub struct RefusalLog {
+    /// At most, of one limit in a second.
+    lines: u32,
+    values: LoggedValues,
+    shards: [Mutex<Limits>; SHARDS],
+    started: Instant,
+}
+
+/// The limits of one configuration that have refused something: as many as the configuration has at
+/// most.
+#[derive(Debug, Default)]
+struct Limits {
+    generation: u64,
+    /// `None` is all limits that requests bring along.
+    written: HashMap<Option<LimitId>, Written>,
+}
+
+/// What was written of one limit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    /// The second of the last line, and the lines in it.
+    second: u64,
+    lines: u32,
+    /// Refusals since the last line.
+    left_out: u64,
+}
+
+impl Written {
+    /// Takes one of `lines` in a second. Some: a line, and how many were left out before it.
+    fn take(&mut self, second: u64, lines: u32) -> Option<u64> {
+        if self.second != second {
+            (self.second, self.lines) = (second, 0);
+        }
+        if self.lines >= lines {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl RefusalLog {
+    /// At most so many lines of one limit in a second, which show values like this.
+    pub fn new(lines: u32, values: LoggedValues) -> Self {
+        Self {
+            lines,
+            values,
+            shards: Default::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Whether its lines are written at the level of the log.
+    pub fn is_logged() -> bool {
+        tracing::enabled!(tracing::Level::INFO)
+    }
+
+    /// Writes lines about the descriptors of a request that are over their limits.
+    pub(super) fn observe(&self, ask: &Ask<'_>, outcomes: &Outcomes<'_>, generation: u64) {
+        if outcomes.each.iter().any(|outcome| outcome.refuses) && Self::is_logged() {
+            self.log(ask, outcomes, generation);
+        }
+    }
+
+    #[cold]
+    fn log(&self, ask: &Ask<'_>, outcomes: &Outcomes<'_>, generation: u64) {
+        let second = self.started.elapsed().as_secs();
+        for ((_, entries), outcome) in ask.descriptors().zip(&outcomes.each) {
+            let By::Check { decision, .. } = outcome.by else {
+                continue;
+            };
+            let limit = outcome.limit.map(|found| found.limit);
+            if outcome.refuses
+                && let Some(left_out) = self.take(limit.map(|limit| limit.id), generation, second)
+            {
+                tracing::info!(
+                    domain = cut(ask.domain),
+                    descriptor = shown(entries, &self.values),
+                    hits = outcome.hits(),
+                    limit = limit.map_or_else(|| REQUEST_LIMIT.to_owned(), Limit::path),
+                    from = limit.map(|limit| limit.origin.to_string()),
+                    by = by(outcome),
+                    retry_after = retry_after(decision),
+                    left_out = Some(left_out).filter(|&count| count > 0),
+                    "refused"
+                );
+            }
+        }
+    }
+
+    fn take(&self, limit: Option<LimitId>, generation: u64, second: u64) -> Option<u64> {
+        let shard = limit.map_or(0, |id| (id.domain.wrapping_add(id.limit)) as usize % SHARDS);
+        let mut limits = lock(&self.shards[shard]);
+        // A reload gives the numbers of limits to others.
+        if limits.generation != generation {
+            *limits = Limits {
+                generation,
+                written: HashMap::new(),
+            };
+        }
+        limits
+            .written
+            .entry(limit)
+            .or_default()
+            .take(second, self.lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry<'a>(key: &'a str, value: &'a str) -> Entry<'a> {
+        Entry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        }
+    }
+
+    #[test]
+    fn keys_and_values_are_escaped_and_cut() {
+        let shown = |entries: &[Entry<'_>]| shown(entries, &LoggedValues::Plain);
+        let long = "é".repeat(10_000);
+        let text = shown(&[entry("k", "a\", forged=\"b\n"), entry("long", &long)]);
+        let expected = format!(
+            "k=\"a\\\", forged=\\\"b\\n\", long=\"{}...\"",
+            "é".repeat(LONGEST_TEXT)
+        );
+        assert_eq!(text, expected);
+        assert_eq!(
+            shown(&[Entry {
+                key: b"k",
+                value: b"\xff"
+            }]),
+            "k=\"\u{fffd}\""
+        );
+        assert_eq!(
+            shown(&[entry("a, b=\"c\"", "v"), entry("", "")]),
+            "\"a, b=\\\"c\\\"\"=\"v\", \"\"=\"\""
+        );
+        let many = vec![entry("k", "v"); 64];
+        assert!(shown(&many).ends_with("k=\"v\" and 56 more"));
+        assert_eq!(
+            cut("x".repeat(LONGEST_TEXT).as_bytes()),
+            "x".repeat(LONGEST_TEXT)
+        );
+    }
+
+    /// The digest is that of RFC 4231, test case 2, so that other programs compute it too.
+    #[test]
+    fn values_are_hashed_or_left_out() {
+        let entries = [
+            entry("user", "what do ya want for nothing?"),
+            entry("path", ""),
+        ];
+        assert_eq!(
+            shown(&entries, &LoggedValues::hashed_with(b"Jefe")),
+            "user=5bdcc146bf60754e, path=923598ca6d64af2a"
+        );
+        assert_eq!(shown(&entries, &LoggedValues::Off), "user, path");
+        let (one, other) = (
+            LoggedValues::hashed().expect("random numbers"),
+            LoggedValues::hashed().expect("random numbers"),
+        );
+        assert_eq!(shown(&entries, &one), shown(&entries, &one.clone()));
+        assert_ne!(shown(&entries, &one), shown(&entries, &other));
+        assert_eq!(format!("{one:?}"), "Hashed(Key { algorithm: SHA256 })");
+    }
+}
+
+#[cfg(test)]
+mod decision_log_tests {
+    use super::*;
+
+    fn entry<'a>(key: &'a str, value: &'a str) -> Entry<'a> {
+        Entry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        }
+    }
+
+    #[test]
+    fn a_filter_selects_by_domain_keys_and_values() {
+        let selects = |filter: &str, entries: &[Entry<'_>]| {
+            DecisionFilter::try_new(filter)
+                .expect("valid")
+                .selects(entries)
+        };
+        let entries = [entry("user", "alice"), entry("path", "/a=b")];
+        for filter in ["d", "*", "d,user", "d, user=alice", "d,path=/a=b,user"] {
+            assert!(selects(filter, &entries), "{filter}");
+        }
+        for filter in ["d,group", "d,user=bob", "d,user,group", "d,user="] {
+            assert!(!selects(filter, &entries), "{filter}");
+        }
+        for filter in ["", ",user", "d,", "d,=x"] {
+            assert!(DecisionFilter::try_new(filter).is_err(), "{filter:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod refusal_log_tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_has_its_lines_in_each_second_and_they_count_what_was_left_out() {
+        let log = RefusalLog::new(2, LoggedValues::Plain);
+        let (one, other) = (Some(LimitId::new(0, 1)), Some(LimitId::new(0, 17)));
+        let take = |limit, second| log.take(limit, 1, second);
+        assert_eq!(
+            [take(one, 0), take(one, 0), take(one, 0), take(one, 0)],
+            [Some(0), Some(0), None, None]
+        );
+        assert_eq!(
+            take(other, 0),
+            Some(0),
+            "in the same shard, with lines of its own"
+        );
+        assert_eq!(
+            [take(one, 1), take(one, 1), take(one, 1)],
+            [Some(2), Some(0), None]
+        );
+        assert_eq!(take(None, 1), Some(0), "limits of requests");
+        // After a reload the same number is another limit.
+        assert_eq!(
+            [
+                log.take(one, 2, 1),
+                log.take(one, 2, 1),
+                log.take(one, 2, 1)
+            ],
+            [Some(0), Some(0), None]
+        );
+    }
+}
