@@ -28,15 +28,71 @@
 //!
 //! So an outage is noticed within 100 ms, and requests are sent again within 400 ms of the return
 //! after a short outage, within a second after any, and within 6 s after a configuration error.
-//! `breaker/tests/goals.rs` checks these figures.
-
-mod options;
-mod window;
-
-pub use options::Options;
+//! `breaker/tests/goals.rs` checks these figures, with the loads that the constants were chosen for.
+//!
+//! A sliding window counts the outcomes of calls, in buckets.
 
 use crate::core::time::{Micros, Span};
-use window::{BUCKETS, CallWindow, Tally};
+
+/// This number of consecutive failures opens it. 5: a millisecond of 5,000 calls a
+/// second, whose deadlines (20 ms by Envoy's default) pass together, so that an outage is
+/// detected well within the goal of 100 ms ...
+const CONSECUTIVE_FAILURES: u32 = 5;
+/// ... if they last for at least this time. 10 ms: connections that break together
+/// while the node is healthy are replaced by then, and opening would reject a hundred times as
+/// many requests. It is a tenth of the goal of 100 ms.
+const MIN_STREAK: Span = Span::from_micros(10_000);
+/// The length of the window. 1 s. Consecutive failures that are further apart than this
+/// do not belong to one outage: at one request in 10 s the breaker stays closed, and each
+/// request waits for its own deadline only.
+const WINDOW: Span = Span::from_secs(1);
+/// The fewest calls of the window for a decision by their shares. 20: half of fewer is
+/// chance.
+const MIN_CALLS: u32 = 20;
+/// This share of failed calls in the window opens it. 50 %: below, trying helps more
+/// requests than it delays ...
+const FAILURE_PERCENT: u32 = 50;
+/// ... if at least so many of its buckets have failures. 2: a single batch is no
+/// outage, however many calls it has.
+const FAILING_BUCKETS: u32 = 2;
+/// It opens if this share of the window's calls was slow and this share of its buckets has slow
+/// calls. 80 %: nearly all calls of about a second. A hiccup of some milliseconds after
+/// a quiet time is neither.
+const SLOW_PERCENT: u32 = 80;
+/// The time from opening to the first probe. 100 ms: a hiccup is over by then, a
+/// failover is not.
+const FIRST_PROBE: Span = Span::from_micros(100_000);
+/// The longest wait between probes in the first [`EARLY`] of an outage. 200 ms,
+/// 250 with jitter: with the second probe and two steps of the ramp, half of all requests
+/// are admitted within 500 ms of the node's return.
+const LONGEST_EARLY_PROBE: Span = Span::from_micros(200_000);
+/// How long [`LONGEST_EARLY_PROBE`] applies. 10 s: restarts, pauses and
+/// failovers are shorter.
+const EARLY: Span = Span::from_secs(10);
+/// The longest wait between probes afterwards. 700 ms, 875 with jitter, which leaves
+/// 100 ms for the two probes: requests are admitted within a second of the node's return,
+/// however long the outage was.
+const LONGEST_PROBE: Span = Span::from_micros(700_000);
+/// The wait between probes after a configuration error. A person has to repair it, and each
+/// attempt is a line in the log of Redis. 4.5 s, 5.7 with jitter, so that the repair is
+/// detected within 6 s.
+const CONFIG_PROBE: Span = Span::from_micros(4_500_000);
+/// Consecutive successful probes that begin the ramp. 2: a node that is going down may
+/// answer one.
+const GOOD_PROBES: u32 = 2;
+/// The time from a successful probe to the next. 10 ms.
+const REPEAT_PROBE: Span = Span::from_micros(10_000);
+/// The share of requests in percent that each step of the ramp admits. Not all at once: a node
+/// that has just started has new connections and no cached scripts.
+const RAMP_PERCENT: [u32; 4] = [10, 25, 50, 100];
+/// The length of a step. 100 ms: several deadlines of 20 ms, so that the outcomes of a
+/// step's calls are known before the next one.
+const RAMP_STEP: Span = Span::from_micros(100_000);
+/// This number of failures in the ramp opens it again ...
+const RAMP_FAILURES: u32 = 3;
+/// ... if they are at least this share of the ramp's calls. 10 %: a busy service always
+/// misses a few deadlines in a thousand, which must not keep its breaker open for ever.
+const RAMP_FAILURE_PERCENT: u32 = 10;
 
 /// Why calls fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,18 +144,18 @@ pub struct Transitions {
     pub closed: u64,
 }
 
-/// The breaker of one node.
-#[derive(Clone, Debug)]
+/// The breaker of one node. At first it is closed: the first calls show whether the node is healthy.
+#[derive(Clone, Debug, Default)]
 pub struct Breaker {
-    options: Options,
     phase: Phase,
     window: CallWindow,
     streak: FailureStreak,
     transitions: Transitions,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Phase {
+    #[default]
     Closed,
     Open {
         outage: Outage,
@@ -125,19 +181,19 @@ struct Outage {
 
 impl Outage {
     /// Multiplies the wait by `factor` percent, up to its bound.
-    fn back_off(&mut self, factor: u64, now: Micros, options: &Options) {
-        let longest = if now.since(self.began) < options.early {
-            options.longest_early_probe
+    fn back_off(&mut self, factor: u64, now: Micros) {
+        let longest = if now.since(self.began) < EARLY {
+            LONGEST_EARLY_PROBE
         } else {
-            options.longest_probe
+            LONGEST_PROBE
         };
         self.wait = Span::from_micros(self.wait.micros().saturating_mul(factor) / 100).min(longest);
     }
 
-    fn wait(&self, options: &Options) -> Span {
+    fn wait(&self) -> Span {
         match self.why {
             Why::Outage => self.wait,
-            Why::Config => options.config_probe,
+            Why::Config => CONFIG_PROBE,
         }
     }
 }
@@ -165,18 +221,6 @@ impl FailureStreak {
 }
 
 impl Breaker {
-    /// A closed breaker: after a start, the first calls show whether the node is healthy.
-    pub fn new(options: Options) -> Self {
-        let window = CallWindow::new(options.window);
-        Self {
-            options,
-            phase: Phase::Closed,
-            window,
-            streak: FailureStreak::default(),
-            transitions: Transitions::default(),
-        }
-    }
-
     /// Whether one more request may go to the node. Each step of the ramp spreads its share evenly
     /// and admits its first request.
     pub fn admits(&mut self, now: Micros) -> bool {
@@ -226,7 +270,7 @@ impl Breaker {
         if calls == 0 || matches!(self.phase, Phase::Open { .. }) {
             return;
         }
-        self.streak.grow(now, calls, self.options.window);
+        self.streak.grow(now, calls, WINDOW);
         let failed = u64::from(calls);
         self.window.add(
             now,
@@ -283,8 +327,8 @@ impl Breaker {
         match found {
             Ok(()) => {
                 *good_probes += 1;
-                *next_probe = now + self.options.repeat_probe;
-                if *good_probes >= self.options.good_probes {
+                *next_probe = now + REPEAT_PROBE;
+                if *good_probes >= GOOD_PROBES {
                     let outage = *outage;
                     self.ramp(now, outage);
                 }
@@ -293,9 +337,9 @@ impl Breaker {
                 *good_probes = 0;
                 outage.why = why;
                 if why == Why::Outage {
-                    outage.back_off(160, now, &self.options);
+                    outage.back_off(160, now);
                 }
-                *next_probe = now + spread(outage.wait(&self.options), jitter);
+                *next_probe = now + spread(outage.wait(), jitter);
             }
         }
     }
@@ -306,7 +350,7 @@ impl Breaker {
         let Phase::Ramp { began, percent, .. } = &mut self.phase else {
             return;
         };
-        if let Some(step) = self.options.ramp_percent_at(now.since(*began)) {
+        if let Some(step) = ramp_percent_at(now.since(*began)) {
             *percent = step;
         } else {
             self.phase = Phase::Closed;
@@ -339,34 +383,34 @@ impl Breaker {
     }
 
     fn is_streak_long(&self) -> bool {
-        self.streak.calls >= self.options.consecutive_failures
-            && self.streak.last.since(self.streak.first) >= self.options.min_streak
+        self.streak.calls >= CONSECUTIVE_FAILURES
+            && self.streak.last.since(self.streak.first) >= MIN_STREAK
     }
 
     fn is_failing(&self) -> bool {
-        let (total, options) = (self.window.total(), &self.options);
-        total.calls >= options.min_calls.into()
-            && is_share(total.failed, options.failure_percent, total.calls)
-            && self.window.buckets_with(|bucket| bucket.failed) >= options.failing_buckets.into()
+        let total = self.window.total();
+        total.calls >= MIN_CALLS.into()
+            && is_share(total.failed, FAILURE_PERCENT, total.calls)
+            && self.window.buckets_with(|bucket| bucket.failed) >= FAILING_BUCKETS.into()
     }
 
     fn is_slow(&self) -> bool {
-        let (total, options) = (self.window.total(), &self.options);
-        total.calls >= options.min_calls.into()
-            && is_share(total.slow, options.slow_percent, total.calls)
+        let total = self.window.total();
+        total.calls >= MIN_CALLS.into()
+            && is_share(total.slow, SLOW_PERCENT, total.calls)
             && is_share(
                 self.window.buckets_with(|bucket| bucket.slow),
-                options.slow_percent,
+                SLOW_PERCENT,
                 BUCKETS as u64,
             )
     }
 
     /// The window was cleared when the ramp began, so that it holds only calls of the ramp.
     fn is_ramp_failing(&self) -> bool {
-        let (total, options) = (self.window.total(), &self.options);
+        let total = self.window.total();
         matches!(self.phase, Phase::Ramp { .. })
-            && total.failed >= options.ramp_failures.into()
-            && is_share(total.failed, options.ramp_failure_percent, total.calls)
+            && total.failed >= RAMP_FAILURES.into()
+            && is_share(total.failed, RAMP_FAILURE_PERCENT, total.calls)
     }
 
     /// Opens from closed or from the ramp. A failed ramp continues the same outage with twice the
@@ -374,27 +418,27 @@ impl Breaker {
     fn trip(&mut self, now: Micros, why: Why) {
         let outage = match self.phase {
             Phase::Ramp { mut outage, .. } => {
-                outage.back_off(200, now, &self.options);
+                outage.back_off(200, now);
                 Outage { why, ..outage }
             }
             Phase::Closed | Phase::Open { .. } => Outage {
                 began: now,
                 why,
-                wait: self.options.first_probe,
+                wait: FIRST_PROBE,
             },
         };
         self.phase = Phase::Open {
             outage,
-            next_probe: now + outage.wait(&self.options),
+            next_probe: now + outage.wait(),
             good_probes: 0,
         };
     }
 
     /// Begins the ramp, without the counts from before the outage.
     fn ramp(&mut self, now: Micros, outage: Outage) {
-        self.window = CallWindow::new(self.options.window);
+        self.window = CallWindow::default();
         self.streak = FailureStreak::default();
-        let percent = self.options.ramp_percent_at(Span::ZERO).unwrap_or(100);
+        let percent = RAMP_PERCENT[0];
         self.phase = Phase::Ramp {
             outage,
             began: now,
@@ -410,11 +454,147 @@ fn is_share(part: u64, percent: u32, whole: u64) -> bool {
     part.saturating_mul(100) >= whole.saturating_mul(percent.into())
 }
 
+/// The share of the ramp's step at `passed` after its beginning; `None` after the last step.
+fn ramp_percent_at(passed: Span) -> Option<u32> {
+    let step = usize::try_from(passed.micros() / RAMP_STEP.micros()).ok()?;
+    RAMP_PERCENT.get(step).copied()
+}
+
 /// `wait` with jitter: from three to five quarters of it.
 fn spread(wait: Span, jitter: u32) -> Span {
     let per_mille = 750 + u64::from(jitter.min(1_000)) / 2;
     Span::from_micros(wait.micros().saturating_mul(per_mille) / 1_000)
 }
 
+/// The number of buckets; the oldest one is dropped at a time.
+const BUCKETS: usize = 10;
+const BUCKET_MICROS: u64 = WINDOW.micros() / BUCKETS as u64;
+
+/// Counts of calls by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    /// All reported calls.
+    calls: u64,
+    /// Those without an answer.
+    failed: u64,
+    /// Those that were answered just before their deadline.
+    slow: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.failed = self.failed.saturating_add(other.failed);
+        self.slow = self.slow.saturating_add(other.slow);
+    }
+}
+
+/// The last [`BUCKETS`] intervals, the current one included.
+#[derive(Clone, Debug, Default)]
+struct CallWindow {
+    /// The number of the current bucket, counted from the origin of the caller's time.
+    current: u64,
+    buckets: [Tally; BUCKETS],
+}
+
+impl CallWindow {
+    /// Adds a report. One with an earlier time than the last counts at the time of the last.
+    fn add(&mut self, now: Micros, report: Tally) {
+        self.move_to(now);
+        self.buckets[index(self.current)].add(report);
+    }
+
+    /// The counts of the whole window.
+    fn total(&self) -> Tally {
+        self.buckets
+            .iter()
+            .fold(Tally::default(), |mut total, bucket| {
+                total.add(*bucket);
+                total
+            })
+    }
+
+    /// The number of buckets in which `what` is not 0.
+    fn buckets_with(&self, what: fn(&Tally) -> u64) -> u64 {
+        self.buckets
+            .iter()
+            .filter(|bucket| what(bucket) > 0)
+            .count() as u64
+    }
+
+    fn move_to(&mut self, now: Micros) {
+        let current = (now.0 / BUCKET_MICROS).max(self.current);
+        for passed in (self.current..current).rev().take(BUCKETS) {
+            self.buckets[index(passed + 1)] = Tally::default();
+        }
+        self.current = current;
+    }
+}
+
+const fn index(bucket: u64) -> usize {
+    (bucket % BUCKETS as u64) as usize
+}
+
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod window_tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn report(calls: u64) -> Tally {
+        Tally {
+            calls,
+            failed: calls / 2,
+            slow: calls / 3,
+        }
+    }
+
+    #[test]
+    fn reports_older_than_the_window_are_dropped() {
+        for (later_micros, calls) in [
+            (0, 12),
+            (999_999, 12),
+            (1_000_000, 6),
+            (2_000_000, 6),
+            (u64::MAX, 6),
+        ] {
+            let mut window = CallWindow::default();
+            window.add(Micros(7_000_000), report(6));
+            window.add(
+                Micros(7_000_000_u64.saturating_add(later_micros)),
+                report(6),
+            );
+            assert_eq!(
+                window.total().calls,
+                calls,
+                "{later_micros} microseconds later"
+            );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(crate::testing::property(1_000))]
+
+        #[test]
+        fn it_equals_a_list_of_all_reports(reports in prop::collection::vec((0_u64..1_500_000, 1_u64..9), 1..60)) {
+            let (mut window, mut now, mut list) = (CallWindow::default(), 0, Vec::new());
+            for (pause, calls) in reports {
+                // Most pauses are short: many reports fit in one window.
+                now += if calls == 1 { pause } else { pause / 20 };
+                window.add(Micros(now), report(calls));
+                list.push((now / 100_000, report(calls)));
+                let is_new = |slot: u64| slot + 10 > now / 100_000;
+                let mut naive = Tally::default();
+                list.iter().filter(|(slot, _)| is_new(*slot)).for_each(|(_, tally)| naive.add(*tally));
+                prop_assert_eq!(window.total(), naive);
+                let slow: BTreeSet<_> = list.iter().filter(|(slot, tally)| is_new(*slot) && tally.slow > 0).map(|(slot, _)| slot).collect();
+                prop_assert_eq!(window.buckets_with(|bucket| bucket.slow), slow.len() as u64);
+            }
+        }
+    }
+}

@@ -16,7 +16,7 @@ fn at(millis: u64) -> Micros {
 }
 
 fn breaker() -> Breaker {
-    Breaker::new(Options::default())
+    Breaker::default()
 }
 
 /// Open since 0 ms; the first probe is due at 100 ms.

@@ -66,44 +66,12 @@ fn after(calls: &[(u64, Call)]) -> (Breaker, Micros) {
     (breaker, Micros(now))
 }
 
-fn figures() -> impl Strategy<Value = Options> {
-    let number = || prop_oneof![Just(0_u32), 0_u32..9, Just(100), any::<u32>()];
-    let span =
-        || prop_oneof![Just(0_u64), 0_u64..1_000_000, any::<u64>()].prop_map(Span::from_micros);
-    let percents = [number(), number(), number(), number()];
-    (
-        prop::collection::vec(number(), 8),
-        prop::collection::vec(span(), 9),
-        percents,
-    )
-        .prop_map(|(numbers, spans, ramp_percent)| Options {
-            consecutive_failures: numbers[0],
-            min_streak: spans[0],
-            window: spans[1],
-            min_calls: numbers[1],
-            failure_percent: numbers[2],
-            failing_buckets: numbers[3],
-            slow_percent: numbers[4],
-            first_probe: spans[2],
-            longest_early_probe: spans[3],
-            early: spans[4],
-            longest_probe: spans[5],
-            config_probe: spans[6],
-            good_probes: numbers[5],
-            repeat_probe: spans[7],
-            ramp_percent,
-            ramp_step: spans[8],
-            ramp_failures: numbers[6],
-            ramp_failure_percent: numbers[7],
-        })
-}
-
 proptest! {
     #![proptest_config(crate::testing::property(2_000))]
 
     #[test]
-    fn nothing_panics(options in figures(), calls in prop::collection::vec((prop_oneof![any::<u64>(), 0_u64..9, Just(u64::MAX)], call()), 0..60)) {
-        let mut breaker = Breaker::new(options);
+    fn nothing_panics(calls in prop::collection::vec((prop_oneof![any::<u64>(), 0_u64..9, Just(u64::MAX)], call()), 0..60)) {
+        let mut breaker = Breaker::default();
         for (now, call) in calls {
             make(&mut breaker, Micros(now), call);
             prop_assert_eq!(breaker.next_probe().is_some(), breaker.state() == CircuitState::Open);
@@ -160,11 +128,9 @@ proptest! {
     #[test]
     fn the_ramp_lets_in_its_share_of_any_pattern(
         calls in calls(),
-        percents in prop_oneof![Just([10, 25, 50, 100]), prop::array::uniform4(1_u32..=100)],
         pauses in prop::collection::vec(prop_oneof![3 => Just(0_u64), 3 => 0_u64..500, 1 => 0_u64..150_000], 1..400),
     ) {
         let (mut breaker, mut now) = after(&calls);
-        breaker.options.ramp_percent = percents;
         breaker.open(now, Why::Outage);
         for _ in 0..2 {
             breaker.probed(now, Ok(()), 500);
@@ -183,7 +149,7 @@ proptest! {
             };
             *asked += 1;
             *admitted += u64::from(is_admitted);
-            let percent = percents[step];
+            let percent = RAMP_PERCENT[step];
             prop_assert_eq!(breaker.state(), CircuitState::Ramp { percent });
             // After each request: no block of refused ones is longer than the share says.
             prop_assert!((*admitted * 100).abs_diff(*asked * u64::from(percent)) < 100, "step {}: \

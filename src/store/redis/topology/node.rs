@@ -175,7 +175,7 @@ impl Node {
             clock: ServerClock::new(),
             created_at: Instant::now(),
             circuit: Mutex::new(Circuit {
-                breaker: Breaker::new(breaker::Options::default()),
+                breaker: Breaker::default(),
                 reason: error::NO_PRIMARY,
                 failed_connect: None,
             }),
@@ -210,7 +210,7 @@ impl Node {
         self.location.store(Some(location));
         self.clock.forget();
         // The failures of the old server say nothing about the new one.
-        lock(&self.circuit).breaker = Breaker::new(breaker::Options::default());
+        lock(&self.circuit).breaker = Breaker::default();
         self.is_closed.store(true, Ordering::Relaxed);
         self.located.notify_waiters();
     }
