@@ -9,15 +9,11 @@
 //! Parsing, defaults, error messages, key tags, the wire and the letters in Lua derive from the
 //! table.
 
-mod calendar;
 pub mod concurrency;
-mod debt;
 mod definition;
 pub mod fixed_window;
 pub mod leaky_bucket;
-mod lease;
 pub mod options;
-mod share;
 pub mod sliding_window_buckets;
 pub mod sliding_window_counter;
 pub mod sliding_window_log;
@@ -25,7 +21,7 @@ mod ticks;
 pub mod token_bucket;
 
 pub use concurrency::Concurrency;
-pub use debt::Debt;
+pub use definition::Debt;
 pub use definition::{Arrival, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;

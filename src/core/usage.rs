@@ -18,16 +18,25 @@
 //! algorithm keeps it, another interval keeps its totals. A record lives as long as its subject was
 //! known, at least an hour and at most `usage_expiry`: clients choose values, and records of values
 //! that come once would otherwise stay for a month.
+//!
+//! A record over time: the buckets of a recent time, and the hits of any recent interval.
+//!
+//! A record as `lua/usage.lua` stores it: a header with the open bucket, and behind it the cells of
+//! the closed ones.
+//!
+//! The header is one byte, [`VERSION`], and thirteen numbers as little-endian doubles: the expiry
+//! of the key in milliseconds; the length of a bucket; the number of buckets; `base`; `current`;
+//! the three totals; when it was first and last seen; the open bucket. A cell is three numbers of
+//! six bytes, little-endian.
+//!
+//! A hit reads and writes 105 bytes, and a cell only when a bucket ends. With Redis 7.0, 32 records
+//! in one call took 3.0 µs each. Reading the whole string took 3.8 µs with 60 buckets and 28 µs
+//! with 1,000, three HINCRBY on a hash 4.6 µs, HMGET and HSET 6.4 µs.
 
 pub(crate) mod options;
-mod series;
-mod stored;
-
-pub use options::{DEFAULT_EXPIRY, MOST_BUCKETS, Options, Settings};
-pub use series::{Count, Series};
-pub use stored::{HEADER_BYTES, VERSION};
 
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
+pub use options::{DEFAULT_EXPIRY, MOST_BUCKETS, Options, Settings};
 
 /// The most hits of a total: a Lua number is exact up to here.
 pub const MOST_IN_TOTAL: u64 = MAX_SAFE_INTEGER;
@@ -326,6 +335,170 @@ impl Record {
     pub const fn bytes(&self) -> usize {
         size_of::<Self>() + self.cells.capacity() * size_of::<Hits>()
     }
+}
+
+/// Consecutive buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// When the first bucket begins.
+    pub begin: Micros,
+    /// The length of a bucket.
+    pub interval: Span,
+    /// The last one is that of the present.
+    pub buckets: Vec<Hits>,
+}
+
+/// The hits of a recent interval, in whole buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The hits of all buckets that overlap the interval, the oldest one whole.
+    pub hits: Hits,
+    /// The same without the oldest bucket, if that began before the interval. The hits of the
+    /// interval are between both.
+    pub at_least: Hits,
+    /// A bucket is at its end, so that there may have been more hits.
+    pub is_cut: bool,
+    /// When the oldest bucket begins.
+    pub from: Micros,
+    /// The end of the interval.
+    pub to: Micros,
+}
+
+impl Record {
+    /// The buckets that overlap the time since `since` before `now`, as far as the ring goes back.
+    pub fn series(&self, now: Micros, since: Span) -> Series {
+        let (first, last) = self.overlapping(now, since);
+        Series {
+            begin: Micros(first.saturating_mul(self.interval)),
+            interval: Span::from_micros(self.interval),
+            buckets: (first..=last).map(|number| self.bucket(number)).collect(),
+        }
+    }
+
+    /// The hits of the interval `over` before `now`. `None` if the ring does not go back as far,
+    /// and the subject was known before.
+    pub fn count(&self, now: Micros, over: Span) -> Option<Count> {
+        let from = Micros(now.0.saturating_sub(over.micros()));
+        let (first, last) = self.overlapping(now, over);
+        let begin = Micros(first.saturating_mul(self.interval));
+        // The ring may have begun later than the subject was seen, where its length was changed.
+        let covered = Micros(
+            self.oldest(now)
+                .max(self.base)
+                .saturating_mul(self.interval),
+        );
+        if from < covered && self.first_seen < covered {
+            return None;
+        }
+        let sum = |first: u64| {
+            (first..=last).fold(Hits::default(), |sum, number| {
+                sum.plus(self.bucket(number), MOST_IN_TOTAL)
+            })
+        };
+        let at_least = if begin < from && self.first_seen < from {
+            sum(first + 1)
+        } else {
+            sum(first)
+        };
+        let is_full =
+            |Hits {
+                 asked,
+                 refused,
+                 given_back,
+             }: Hits| asked.max(refused).max(given_back) >= MOST_IN_BUCKET;
+        let is_cut = (first..=last).any(|number| is_full(self.bucket(number)));
+        Some(Count {
+            hits: sum(first),
+            at_least,
+            is_cut,
+            from: begin,
+            to: now,
+        })
+    }
+
+    /// The numbers of the first and the last bucket that overlap the `span` up to `now`.
+    fn overlapping(&self, now: Micros, span: Span) -> (u64, u64) {
+        let last = self.last(now);
+        let first = now.0.saturating_sub(span.micros()) / self.interval;
+        (first.clamp(self.oldest(now), last), last)
+    }
+
+    fn last(&self, now: Micros) -> u64 {
+        self.current.max(now.0 / self.interval)
+    }
+
+    /// The number of the oldest bucket that the ring can hold at `now`.
+    fn oldest(&self, now: Micros) -> u64 {
+        (self.last(now) + 1).saturating_sub(self.buckets.into())
+    }
+}
+
+/// The first byte of a stored record.
+pub const VERSION: u8 = 1;
+
+const NUMBERS: usize = 13;
+const NUMBER_BYTES: usize = 8;
+
+/// The bytes before the cells.
+pub const HEADER_BYTES: usize = 1 + NUMBERS * NUMBER_BYTES;
+
+/// Bytes of one number of a cell.
+const CELL_NUMBER_BYTES: usize = 6;
+const CELL_BYTES: usize = 3 * CELL_NUMBER_BYTES;
+
+impl Record {
+    /// Reads a stored record. `None`: it is none, and the next step replaces it.
+    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
+        let (&version, rest) = bytes.split_first()?;
+        let (numbers, cells) = rest.split_at_checked(NUMBERS * NUMBER_BYTES)?;
+        let numbers = numbers.as_chunks::<NUMBER_BYTES>().0.iter();
+        let mut numbers = numbers.map(|bytes| whole(f64::from_le_bytes(*bytes)));
+        let mut number = || numbers.next().flatten();
+        let _expiry = number()?;
+        let (interval, buckets) = (number()?, u32::try_from(number()?).ok()?);
+        let (base, current) = (number()?, number()?);
+        let total = hits(&mut number)?;
+        let (first_seen, last_seen) = (Micros(number()?), Micros(number()?));
+        let open = hits(&mut number)?;
+        let is_ring = (1..=MOST_BUCKETS).contains(&buckets) && interval > 0 && base <= current;
+        if version != VERSION || !is_ring {
+            return None;
+        }
+        let cells = cells.as_chunks::<CELL_BYTES>().0.iter();
+        Some(Self {
+            total,
+            first_seen,
+            last_seen,
+            interval,
+            buckets,
+            base,
+            current,
+            open,
+            cells: cells.take(buckets as usize).filter_map(cell).collect(),
+        })
+    }
+}
+
+/// Three numbers, in the order in which they are stored.
+fn hits(mut number: impl FnMut() -> Option<u64>) -> Option<Hits> {
+    Some(Hits {
+        asked: number()?,
+        refused: number()?,
+        given_back: number()?,
+    })
+}
+
+fn cell(bytes: &[u8; CELL_BYTES]) -> Option<Hits> {
+    let mut numbers = bytes.as_chunks::<CELL_NUMBER_BYTES>().0.iter();
+    hits(|| {
+        let bytes = numbers.next()?.iter().rev();
+        Some(bytes.fold(0, |number, &byte| (number << 8) | u64::from(byte)))
+    })
+}
+
+fn whole(number: f64) -> Option<u64> {
+    (number >= 0.0 && number.fract() == 0.0 && number <= MAX_SAFE_INTEGER as f64)
+        .then_some(number as u64)
 }
 
 #[cfg(test)]

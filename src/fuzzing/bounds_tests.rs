@@ -140,7 +140,7 @@ fn requests() -> Vec<Row> {
         [count MAX_WAITING_LARGE in service::server::body, "messages that wait for it, all", "RESOURCE_EXHAUSTED"]
         [count server::Options::default() => max_waiting_calls in service::server, "calls that wait for Redis or a shaper, each worker",
             "RESOURCE_EXHAUSTED"]
-        [bytes BYTES_OF_A_PERMIT in service::server::wait_permits, "part of a message that counts as one of them",
+        [bytes BYTES_OF_A_PERMIT in service::server::call, "part of a message that counts as one of them",
             "a longer message counts as several calls"]
         [count MAX_QUEUED in observe::traces::queue, "spans that wait for the collector of traces, all", "a further span is dropped and counted"]
         [count MAX_TRACESTATE_BYTES in observe::traces::parent, "`tracestate` that is kept of a call which is traced, in bytes", "the span has none"]
@@ -224,7 +224,7 @@ fn control_plane() -> Vec<Row> {
         [bytes LONGEST_PATHS in limits::rules::compile::descriptor, "keys and values above all limits, all domains", "the domain is refused"]
         [count MOST_PER_DOMAIN in limits::rules::compile::problem, "problems that are kept of a domain", "further ones are counted"]
         [count MOST_WARNINGS in limits::rules::domains, "warnings about one list of resources", "further ones are dropped"]
-        [count SLOTS in core::time::calendar::recent, "windows of calendar periods that each thread keeps", "one takes the place of another"]
+        [count SLOTS in core::time::calendar, "windows of calendar periods that each thread keeps", "one takes the place of another"]
         [count MOST_ENTRIES in limits::rules::compile::overlay::read, "domains and descriptors of an overlay", "the file is refused"]
         [bytes DEFAULT_MAX_MESSAGE_BYTES in live::xds,
             "response, and all resources together; half of the memory for resources if that is less and `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES` is not set",
@@ -321,7 +321,7 @@ fn every_bound_of_the_listeners_has_a_row() {
     for file in [
         "src/service/server/body.rs",
         "src/service/server/wire/blocks.rs",
-        "src/service/server/wait_permits.rs",
+        "src/service/server/call.rs",
         "src/service/pages.rs",
         "src/net/http/bodies.rs",
         "src/service/pages/json.rs",

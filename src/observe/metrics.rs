@@ -4,16 +4,12 @@
 //! core's own row; labels are put together only by a scrape. No client may make the number of
 //! series grow without bound.
 
-mod cells;
-mod counts;
+pub mod counts;
 mod dynamic;
 pub mod exposition;
 pub mod families;
 mod http2;
-mod partition;
-mod proc;
 mod process;
-pub mod reading;
 mod tallies;
 
 use std::collections::BTreeMap;
@@ -24,7 +20,7 @@ use std::time::Duration;
 
 use tonic::Code;
 
-pub use cells::Core;
+pub use counts::Core;
 pub use families::Sample;
 pub use http2::{ConnectionError, Ended, Http2};
 pub use process::PolicyAnswers;
@@ -217,7 +213,7 @@ impl Metrics {
         for sample in self.samples() {
             exposition.add(sample);
         }
-        self.gather_limits(&mut exposition, reading::gather);
+        self.gather_limits(&mut exposition, counts::gather);
         exposition.text()
     }
 
@@ -226,7 +222,7 @@ impl Metrics {
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = Vec::new();
         self.process.gather(&mut samples);
-        proc::gather(&mut samples);
+        process::gather(&mut samples);
         self.gather_free(&mut samples);
         self.gather_rest(&mut samples);
         self.http2.gather(&mut samples);

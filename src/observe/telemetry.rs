@@ -2,19 +2,24 @@
 //!
 //! Each event is one line on stderr, whatever its text: bytes of a client must not forge a line or
 //! a field, or control a terminal. Audit lines are written at every level.
+//!
+//! The two formats of a log line. What another program reads back from a line are the message and
+//! the fields of its event, whatever their texts.
 
-mod lines;
-
+use std::fmt;
 use std::io::IsTerminal;
 
+use serde_json::Value;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::layer;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, layer};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-
-use lines::Lines;
-pub use lines::json_error;
 
 /// The target of audit lines, which they show: a collector of logs finds them by it.
 pub const AUDIT: &str = "weir::audit";
@@ -120,6 +125,200 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
     Ok(filter.add_directive(format!("{AUDIT}=info").parse().map_err(|_| invalid())?))
 }
 
+/// How events are written.
+enum Lines {
+    /// `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the notation of logfmt. A text that
+    /// could be read as something else is in quotes, with the escapes of JSON.
+    Text {
+        /// Whether the level is coloured.
+        colours: bool,
+    },
+    /// `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
+    Json,
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static>
+    FormatEvent<S, N> for Lines
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        match *self {
+            Self::Text { colours } => write_as_text(line, event, colours),
+            Self::Json => write_as_json(line, event),
+        }
+    }
+}
+
+fn write_as_text(mut line: Writer<'_>, event: &Event<'_>, colours: bool) -> fmt::Result {
+    let level = *event.metadata().level();
+    SystemTime.format_time(&mut line)?;
+    match colour(level).filter(|_| colours) {
+        Some(colour) => write!(line, " \x1b[{colour}m{level:>5}\x1b[0m")?,
+        None => write!(line, " {level:>5}")?,
+    }
+    let mut fields = Fields::default();
+    event.record(&mut fields);
+    let is_special = |char: char| hidden(char) || matches!(char, '"' | '=' | '\\');
+    let is_quoted = fields.message.contains(is_special);
+    write!(line, " {}", text(fields.message, is_quoted))?;
+    if is_audit(event) {
+        write!(line, " target={AUDIT}")?;
+    }
+    for (name, value) in fields.others {
+        let value = match value {
+            Value::String(text) => text,
+            // As Rust writes it: 5e-5.
+            Value::Number(number) if number.is_f64() => {
+                format!("{:?}", number.as_f64().unwrap_or_default())
+            }
+            value => value.to_string(),
+        };
+        let is_apart = |char: char| is_special(char) || char.is_whitespace();
+        let is_quoted = value.is_empty() || value.contains(is_apart);
+        write!(line, " {name}={}", text(value, is_quoted))?;
+    }
+    writeln!(line)
+}
+
+fn write_as_json(mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    let mut fields = Fields::default();
+    event.record(&mut fields);
+    let level = event.metadata().level().as_str().to_ascii_lowercase();
+    // Written field by field, so that the keys of every line come first.
+    write!(line, "{}", json_start(&level, fields.message))?;
+    if is_audit(event) {
+        write!(line, ",\"target\":\"{AUDIT}\"")?;
+    }
+    for (name, value) in fields.others {
+        // A field must not replace a key of the line itself.
+        let is_key = matches!(name, "@timestamp" | "@message" | "level" | "target");
+        let field = if is_key { "field." } else { "" };
+        let name = Value::from(field.to_owned() + name);
+        write!(line, ",{name}:{}", json_text(&value))?;
+    }
+    writeln!(line, "}}")
+}
+
+/// An error as one line of the log in JSON, without a newline, for errors before the log is started
+/// or after it has ended. `problems` are its details.
+pub fn json_error(message: &str, problems: &[String]) -> String {
+    let mut line = json_start("error", message.to_owned());
+    if !problems.is_empty() {
+        line += &format!(",\"problems\":{}", json_text(&problems.into()));
+    }
+    line + "}"
+}
+
+/// The first keys of a line.
+fn json_start(level: &str, message: String) -> String {
+    let mut time = String::new();
+    // Writing to a string does not fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    let (time, message) = (Value::from(time), json_text(&message.into()));
+    format!("{{\"@timestamp\":{time},\"level\":\"{level}\",\"@message\":{message}")
+}
+
+fn is_audit(event: &Event<'_>) -> bool {
+    event.metadata().target() == AUDIT
+}
+
+/// The colour of a level, as the parameter of ECMA-48's SGR.
+const fn colour(level: Level) -> Option<u8> {
+    match level {
+        Level::ERROR => Some(31),
+        Level::WARN => Some(33),
+        Level::INFO => Some(32),
+        _ => None,
+    }
+}
+
+/// Control characters, and those that end lines or change the direction of text, which can make a
+/// line look like another one.
+fn hidden(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text as it is, or in quotes as JSON.
+fn text(text: String, is_quoted: bool) -> String {
+    if is_quoted {
+        json_text(&text.into())
+    } else {
+        text
+    }
+}
+
+/// A value as JSON without [`hidden`] characters, of which serde_json escapes some. They are in
+/// texts only, where an escape means the same.
+fn json_text(value: &Value) -> String {
+    let mut text = value.to_string();
+    if text.contains(hidden) {
+        let escaped = |char: char| format!("\\u{:04x}", u32::from(char));
+        text = text
+            .chars()
+            .map(|char| {
+                if hidden(char) {
+                    escaped(char)
+                } else {
+                    char.into()
+                }
+            })
+            .collect();
+    }
+    text
+}
+
+/// The message of an event, and its other fields.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Vec<(&'static str, Value)>,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(text)) => self.message = text,
+            (name, value) => self.others.push((name, value)),
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        // JSON has neither infinity nor NaN.
+        self.add(
+            field,
+            serde_json::Number::from_f64(value)
+                .map_or_else(|| value.to_string().into(), Value::Number),
+        );
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format!("{value:?}").into());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,5 +351,200 @@ mod tests {
         for level in ["inof", "verbose", "weir=loud", "5=6=7"] {
             assert_eq!(filter(level).err(), Some(Error::Level(level.to_owned())));
         }
+    }
+}
+
+#[cfg(test)]
+mod lines_tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use proptest::prelude::*;
+    use tracing_subscriber::fmt::{MakeWriter, layer};
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Sink {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    fn written<E>(format: E, log: impl FnOnce()) -> String
+    where
+        E: for<'a> FormatEvent<
+                tracing_subscriber::Registry,
+                tracing_subscriber::fmt::format::DefaultFields,
+            > + Send
+            + Sync
+            + 'static,
+    {
+        let sink = Sink::default();
+        let lines = layer().event_format(format).with_writer(sink.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), log);
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn after_time(line: &str) -> &str {
+        let (time, rest) = line.split_at("2026-01-31T12:00:00.000000Z".len());
+        assert!(
+            time.starts_with("20") && time.contains('T') && time.ends_with('Z'),
+            "{time}"
+        );
+        rest
+    }
+
+    #[test]
+    fn a_line_of_text_is_one_line() {
+        let line = written(Lines::Text { colours: false }, || {
+            tracing::warn!(file = "a b\".yaml", line = 3, empty = "", raw = %"x\ny\u{1b}[2J", "bad\r\n\u{202e}news");
+        });
+        let expected = "  WARN \"bad\\r\\n\\u202enews\" file=\"a b\\\".yaml\" line=3 empty=\"\" \
+            raw=\"x\\ny\\u001b[2J\"\n";
+        assert_eq!(after_time(&line), expected);
+    }
+
+    /// A reader of logfmt that is not ours: a text in quotes is JSON, any other ends at a space. A
+    /// text alone is part of the message.
+    fn read_back(line: &str) -> (String, Vec<(String, String)>) {
+        fn text(rest: &mut &str, ends: &[char]) -> String {
+            if rest.starts_with('"') {
+                let mut quoted = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+                let text = quoted.next().expect("a text").expect("JSON");
+                *rest = &rest[quoted.byte_offset()..];
+                return text;
+            }
+            let (bare, behind) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+            *rest = behind;
+            bare.to_owned()
+        }
+        let (mut words, mut fields, mut rest) = (Vec::new(), Vec::new(), line);
+        while !rest.is_empty() {
+            let word = text(&mut rest, &[' ', '=']);
+            match rest.strip_prefix('=') {
+                Some(behind) => {
+                    rest = behind;
+                    fields.push((word, text(&mut rest, &[' '])));
+                }
+                None => words.push(word),
+            }
+            rest = rest.strip_prefix(' ').unwrap_or(rest);
+        }
+        (words.join(" "), fields)
+    }
+
+    const SPECIAL: &[&str] = &[
+        "\"",
+        "\\",
+        "=",
+        " ",
+        "\n",
+        "\r",
+        "\u{1b}[2J",
+        "\u{9b}",
+        "\u{7f}",
+        "\u{61c}",
+        "\u{200f}",
+        "\u{2028}",
+        "\u{202e}",
+        "\u{a0}",
+        "\\\" by=root",
+    ];
+
+    /// Line and paragraph separators, and what Unicode has to change the direction of text (UAX 9,
+    /// section 2).
+    const UNSEEN: &str = "\u{2028}\u{2029}\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+
+    /// Any text, with more of what could end a line, a text or a field than chance gives.
+    fn texts() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            any::<String>(),
+            any::<char>().prop_map(String::from),
+            prop::sample::select(SPECIAL).prop_map(str::to_owned),
+        ];
+        prop::collection::vec(piece, 0..4).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
+        #[test]
+        fn no_text_forges_a_field_or_a_line(message in texts(), reason in texts(), by in texts()) {
+            let log = || tracing::info!(target: AUDIT, reason, by = %by, "{message}");
+            let (text, json) = (written(Lines::Text { colours: false }, log), written(Lines::Json, log));
+            for line in [&text, &json] {
+                let is_unseen = |char: char| char.is_control() || UNSEEN.contains(char);
+                prop_assert!(line.ends_with('\n') && !line.trim_end_matches('\n').contains(is_unseen), "{line:?}");
+                prop_assert_eq!(line.matches('\n').count(), 1);
+            }
+            let (said, fields) = read_back(after_time(&text).strip_prefix("  INFO ").expect("a \
+                level").trim_end_matches('\n'));
+            let expected = [("target", AUDIT), ("reason", reason.as_str()), ("by", by.as_str())];
+            prop_assert_eq!(fields, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+            prop_assert_eq!(&said, &message);
+            let json: Value = serde_json::from_str(&json).expect("JSON");
+            let shown = ["@message", "target", "reason", "by"].map(|name| json[name].as_str().expect("a text"));
+            prop_assert_eq!(shown, [message.as_str(), AUDIT, reason.as_str(), by.as_str()]);
+        }
+    }
+
+    #[test]
+    fn an_error_without_a_log_is_the_same_json() {
+        for problems in [Vec::new(), vec!["a\"\n".to_owned(), "b".to_owned()]] {
+            let line = json_error("it\n\"fails\"", &problems);
+            assert!(
+                !line.contains('\n') && line.starts_with("{\"@timestamp\":\"20"),
+                "{line}"
+            );
+            let value: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(
+                (&value["level"], &value["@message"]),
+                (&Value::from("error"), &Value::from("it\n\"fails\""))
+            );
+            assert_eq!(
+                value.get("problems").cloned(),
+                (!problems.is_empty()).then(|| Value::from(problems))
+            );
+        }
+    }
+
+    #[test]
+    fn colours_are_for_terminals() {
+        let line = written(Lines::Text { colours: true }, || tracing::error!("x"));
+        assert_eq!(after_time(&line), " \u{1b}[31mERROR\u{1b}[0m x\n");
+    }
+
+    #[test]
+    fn a_line_of_json_is_one_flat_object() {
+        let line = written(Lines::Json, || {
+            tracing::info!(count = 7_u64, below = -1_i64, ratio = 0.5, nan = f64::NAN, ok = true, level = "forged", text = %"a\"\n", "hello\n");
+        });
+        assert_eq!(line.matches('\n').count(), 1);
+        assert!(line.starts_with("{\"@timestamp\":\"20"), "{line}");
+        let value: Value = serde_json::from_str(&line).unwrap();
+        after_time(value["@timestamp"].as_str().unwrap());
+        let expected = serde_json::json!({
+            "@timestamp": value["@timestamp"], "level": "info", "@message": "hello\n", "count": 7, "below": -1, "ratio": 0.5, "nan": "NaN",
+            "ok": true, "field.level": "forged", "text": "a\"\n",
+        });
+        assert_eq!(value, expected);
     }
 }

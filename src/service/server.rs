@@ -16,7 +16,7 @@
 //! accept loop assigns them.
 
 pub(crate) mod body;
-mod call;
+pub(crate) mod call;
 mod complaints;
 pub(crate) mod connection;
 mod dispatch;
@@ -25,12 +25,9 @@ mod listen;
 mod open_connections;
 mod overload;
 mod reply;
-mod reset_log;
 mod socket;
-mod stream;
 pub(crate) mod tls;
 pub(crate) mod unread;
-pub(crate) mod wait_permits;
 pub(crate) mod wire;
 mod worker;
 
@@ -44,12 +41,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Metrics, families};
 pub use body::Budget;
+pub use complaints::log_resets;
 use connection::NewConnection;
 pub use dispatch::{GrpcHealth, Services};
 pub use listen::{Address, Listener, TcpAddress, listen};
 use open_connections::OpenConnections;
-pub use reset_log::log as log_resets;
-use stream::Detached;
+use socket::Detached;
 pub use tls::{Certificates, Handshakes, Options as TlsOptions};
 pub use worker::Workers;
 

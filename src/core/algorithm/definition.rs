@@ -1,10 +1,25 @@
 //! What the file of each algorithm defines, and how all other code calls it.
+//!
+//! What becomes of refused hits: `count_denied` and `max_debt`.
+//!
+//! The share of a limit that one of several replicas allows by itself while the replicas cannot
+//! reach their common store.
+//!
+//! Only amounts are divided. Windows, ticks and the longest delay stay, so that times mean the
+//! same, keys do not change, and no product gets larger.
+//!
+//! `lease: true`: what a replica may know of the hits of a window that it has drawn ahead of its
+//! requests, from the verdict on the draw alone.
+//!
+//! A draw is a hit with more hits. The count behind it tells the positions of its hits in the
+//! window, which no other draw has. The instant at which they lose their meaning follows from the
+//! time to the reset: neither the store's clock nor the number of a window is needed.
 
 use std::num::NonZeroU32;
 
 use super::{
-    Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Spec, State, TABLE, Terms,
-    dispatch, ticks,
+    Algorithm, AlgorithmKind, LARGEST_COUNT, OptionError, Spec, State, TABLE, Terms, dispatch,
+    ticks,
 };
 use crate::core::time::{Micros, Period, Span, Tick};
 use crate::core::verdict::Verdict;
@@ -302,5 +317,271 @@ impl Algorithm {
     /// The state that [`Algorithm::pack`] turned into these words.
     pub fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         dispatch!(self, it => it.unpack(micros, number))
+    }
+}
+
+/// Whether refused hits count, and how many full limits below zero they may take a key.
+///
+/// A key may be in debt although its limit counts refused hits no more: it was counted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Debt {
+    counts: bool,
+    limits: u8,
+}
+
+impl Debt {
+    /// The largest `max_debt`. With it, the numbers of a limit of 2^32 - 1 are exact.
+    pub const MOST: u8 = 100;
+
+    /// Refused hits consume nothing.
+    pub const NONE: Self = Self {
+        counts: false,
+        limits: 1,
+    };
+
+    /// Refused hits count, up to one full limit.
+    pub const ONE: Self = Self {
+        counts: true,
+        limits: 1,
+    };
+
+    /// Refused hits count, up to so many full limits; `None` beyond 1 and [`Debt::MOST`].
+    pub fn of(limits: u32) -> Option<Self> {
+        let limits = u8::try_from(limits)
+            .ok()
+            .filter(|limits| (1..=Self::MOST).contains(limits))?;
+        Some(Self {
+            counts: true,
+            limits,
+        })
+    }
+
+    /// Whether refused hits count.
+    pub const fn counts(self) -> bool {
+        self.counts
+    }
+
+    /// How many full limits a key may be below zero.
+    pub const fn limits(self) -> u64 {
+        self.limits as u64
+    }
+
+    /// The same for stored states, with refused hits that consume nothing.
+    #[must_use]
+    pub const fn uncounted(self) -> Self {
+        Self {
+            counts: false,
+            ..self
+        }
+    }
+
+    /// As steps in `lua/` take it: twice the limits, plus 1 if refused hits count.
+    pub(super) const fn script_parameter(self) -> u64 {
+        2 * self.limits() + self.counts as u64
+    }
+}
+
+impl Algorithm {
+    /// The same algorithm with 1/`replicas` of the amount, rounded up: at least one hit where there
+    /// is any. All replicas together allow at least the limit, and at most one hit per replica
+    /// more.
+    #[must_use]
+    pub fn share(self, replicas: NonZeroU32) -> Self {
+        dispatch!(map self, whole => whole.share(replicas))
+    }
+}
+
+impl AlgorithmKind {
+    /// The error for a `lease` of an algorithm that has none.
+    pub(super) fn lease_refusal(self) -> OptionError {
+        let why = match self {
+            Self::TokenBucket => "held tokens beside a bucket that refills exceed its burst",
+            Self::LeakyBucket => "each of its hits waits for a time of its own",
+            Self::Concurrency => "its requests take places and give them back",
+            _ => "it dates each hit",
+        };
+        let what = format!("a {} has no 'lease': {why}", self.name());
+        let remedy = "remove 'lease', or write 'algorithm: sliding_window_counter'";
+        OptionError::new("lease", what, remedy)
+    }
+}
+
+impl Algorithm {
+    /// The shortest time for which a position means the same; `None`: it has no leases.
+    pub fn lease_window(&self) -> Option<Span> {
+        match self {
+            Self::FixedWindow(fixed) => Some(fixed.window.shortest()),
+            Self::SlidingWindowCounter(counter) => Some(counter.period),
+            Self::SlidingWindowBuckets(ring) => Some(ring.tick.span(ring.interval)),
+            Self::SlidingWindowLog(_)
+            | Self::TokenBucket(_)
+            | Self::LeakyBucket(_)
+            | Self::Concurrency(_) => None,
+        }
+    }
+
+    /// The time from the decision until the positions of the hits that it counted have lost their
+    /// meaning: to the end of the window, or of the bucket. Less by a tick, because the store's time
+    /// is rounded down to one.
+    pub fn lease_left(&self, verdict: &Verdict) -> Span {
+        let behind = match self {
+            // Hits of this window reach to the end of the next one.
+            Self::SlidingWindowCounter(counter) => counter.tick.span(counter.window),
+            // Those of this bucket count for a window after it.
+            Self::SlidingWindowBuckets(ring) => ring.tick.span(ring.window),
+            _ => Span::ZERO,
+        };
+        let after = behind.micros() + self.tick().micros();
+        Span::from_micros(verdict.reset_after.micros().saturating_sub(after))
+    }
+
+    /// The hits that counted in the window before these, by the verdict on them; `None`: they were
+    /// not counted, or not all of them.
+    pub fn counted_before(&self, verdict: &Verdict, hits: u64) -> Option<u64> {
+        let is_counted = verdict.allowed || self.counts_denied();
+        verdict
+            .used
+            .checked_sub(hits)
+            .filter(|_| is_counted && verdict.used < self.largest_charge())
+    }
+}
+
+#[cfg(test)]
+mod share_tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::core::algorithm::{AlgorithmKind, Arrival, Options};
+    use crate::core::time::{Micros, Rate, Span, Unit};
+
+    fn made(kind: AlgorithmKind, limit: u64) -> Algorithm {
+        let options = Options {
+            kind,
+            burst: (kind == AlgorithmKind::TokenBucket && limit > 0).then_some(limit),
+            max_delay: (kind == AlgorithmKind::LeakyBucket).then_some(Span::from_secs(7)),
+            ..Options::default()
+        };
+        Algorithm::try_new(
+            &Rate {
+                requests_per_unit: limit,
+                unit: Unit::Minute,
+                unit_multiplier: 1,
+            },
+            &options,
+        )
+        .expect("an algorithm")
+    }
+
+    fn shared(algorithm: Algorithm, replicas: u32) -> Algorithm {
+        algorithm.share(NonZeroU32::new(replicas).expect("not 0"))
+    }
+
+    /// How many single hits pass at one instant.
+    fn passes(algorithm: &Algorithm) -> u64 {
+        let (mut state, mut passed) = (None, 0);
+        let at = Arrival {
+            now: Micros(1_800_000_000_000_000),
+            max_hold: Span::MAX,
+        };
+        loop {
+            let step = algorithm.step(state, at, 1);
+            if !step.verdict.allowed {
+                return passed;
+            }
+            passed += 1;
+            state = step.state;
+        }
+    }
+
+    #[test]
+    fn replicas_together_let_the_limit_pass_and_hardly_more() {
+        for (name, kind) in AlgorithmKind::OVER_TIME {
+            for limit in [0, 1, 2, 3, 7, 10, 100] {
+                for replicas in [1, 2, 3, 10, 1_000] {
+                    let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
+                    let (alone, together) = (passes(&whole), passes(&share) * u64::from(replicas));
+                    assert!(
+                        together >= alone,
+                        "{name} of {limit}, {replicas} replicas: {together} < {alone}"
+                    );
+                    let most = alone + u64::from(replicas) - 1;
+                    // A queue has one being served in each replica, beside those that wait.
+                    let most = if kind == AlgorithmKind::LeakyBucket {
+                        most + u64::from(replicas)
+                    } else {
+                        most
+                    };
+                    assert!(
+                        limit == 0 || together <= most,
+                        "{name} of {limit}, {replicas} replicas: {together} > {most}"
+                    );
+                    assert!(limit > 0 || together == 0, "{name}: nothing is nothing");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
+        #[test]
+        fn times_stay_and_amounts_shrink(kind in prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u64,
+            replicas in 1..=u32::MAX, hits in any::<i64>()) {
+            let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
+            prop_assert_eq!(whole.tick(), share.tick());
+            prop_assert!(share.capacity() <= whole.capacity());
+            prop_assert_eq!(share.capacity() == 0, whole.capacity() == 0);
+            prop_assert_eq!(shared(whole, 1), whole);
+            // Whatever was stored under the whole is understood.
+            let at = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::MAX };
+            let stored = whole.step(None, at, hits).state;
+            prop_assert!(share.step(stored, at, 0).verdict.remaining <= share.capacity());
+        }
+    }
+}
+
+#[cfg(test)]
+mod lease_tests {
+    use super::super::{Arrival, Options};
+    use super::*;
+    use crate::core::time::{Micros, Rate, Unit};
+
+    /// Positions lose their meaning at an edge of the ticks, to which the store has rounded its time.
+    #[test]
+    fn what_is_left_ends_with_the_window_also_where_ticks_are_long() {
+        let rate = Rate {
+            requests_per_unit: 1_000_000,
+            unit: Unit::Second,
+            unit_multiplier: 3_153_600_000,
+        };
+        for kind in [
+            AlgorithmKind::FixedWindow,
+            AlgorithmKind::SlidingWindowCounter,
+        ] {
+            let options = Options {
+                kind,
+                ..Options::default()
+            };
+            let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
+            let tick = algorithm.tick().micros();
+            assert!(tick > 1 || kind == AlgorithmKind::FixedWindow, "{tick}");
+            let window = algorithm.lease_window().expect("it has leases").micros();
+            let window = window.div_ceil(tick) * tick;
+            for into_tick in [0, 1, tick / 3, tick - 1] {
+                let now = Micros(1_800_000_000_000_000 / tick * tick + into_tick);
+                let at = Arrival {
+                    now,
+                    max_hold: Span::ZERO,
+                };
+                let left = algorithm.lease_left(&algorithm.step(None, at, 1).verdict);
+                let end = (now.0 / window + 1) * window;
+                let ends = now.0 + left.micros();
+                assert!(
+                    ends <= end,
+                    "{kind:?} {into_tick} of {tick}: {ends} > {end}"
+                );
+                assert!(ends + 2 * tick >= end, "{kind:?}: {ends} of {end}");
+            }
+        }
     }
 }

@@ -16,9 +16,9 @@ use crate::net::http::responses::{Page, text};
 use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
 use crate::net::http::{Events, Site};
 use crate::observe::metrics::Metrics;
+use crate::observe::metrics::counts::LimitReading;
 use crate::observe::metrics::exposition::Exposition;
 use crate::observe::metrics::families::{self, Sample, Value};
-use crate::observe::metrics::reading::LimitReading;
 
 /// What the page shows, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
+use crate::observe::metrics::counts::LimitReading;
 use crate::observe::metrics::families::{self, Family, MetricType, Observations, Sample, Value};
-use crate::observe::metrics::reading::LimitReading;
 
 /// What the counters of a limit are called, in the order of [`LimitReading::hits`].
 pub const HITS: [&str; LimitReading::FAMILIES.len()] = [

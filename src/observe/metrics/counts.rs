@@ -1,6 +1,31 @@
 //! The counters of one series: hits as envoyproxy/ratelimit divides them, then outcomes of checks.
+//!
+//! Cells: counters with one row per core, summed when a scrape reads them.
+//!
+//! A counter that all cores share moves its cache line between them at each request. Here every
+//! core has a row of its own, on cache lines of its own, and an addition is a load and a store. Two
+//! threads must not write one row at once, or additions are lost (nothing worse).
+//!
+//! Divides a check's hits into those within the limit, near it, and over it.
+//!
+//! Pure arithmetic, tested as a table. Whether hits are within the limit or over it is what the
+//! verdict says; near is measured against the capacity, which may be more than the hits of a window
+//! (`burst`, `max_delay`).
+//!
+//! For `fixed_window` the rules are those of envoyproxy/ratelimit, so that its dashboards go on
+//! working. One of them is unexpected: of refused hits that cross the limit, the part below it
+//! counts as near or not at all, never as within.
+//!
+//! What exporters read of one limit: the hits that envoyproxy/ratelimit counts too.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::dynamic::Labels;
+use super::exposition::{Exposition, labels};
 use super::families::{self, Family};
+use crate::core::algorithm::Algorithm;
+use crate::core::time::MAX_SAFE_INTEGER;
+use crate::core::verdict::Verdict;
 
 pub(super) const TOTAL_HITS: usize = 0;
 pub(super) const WITHIN_LIMIT: usize = 1;
@@ -62,5 +87,397 @@ pub(super) type Counts = [u64; COUNTERS];
 pub(super) fn add_up(sums: &mut Counts, counts: &Counts) {
     for (sum, count) in sums.iter_mut().zip(counts) {
         *sum = sum.wrapping_add(*count);
+    }
+}
+
+/// The row that a thread adds to. Each thread that decides requests has its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Core(pub usize);
+
+/// `N` counters, a row of them for each core.
+#[derive(Debug)]
+pub(super) struct Cells<const N: usize> {
+    rows: Box<[Row<N>]>,
+}
+
+/// Many processors fetch two cache lines of 64 bytes together.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Row<const N: usize>([AtomicU64; N]);
+
+impl<const N: usize> Cells<N> {
+    /// All zero, for at least one core.
+    pub(super) fn new(cores: usize) -> Self {
+        Self {
+            rows: (0..cores.max(1))
+                .map(|_| Row(std::array::from_fn(|_| AtomicU64::new(0))))
+                .collect(),
+        }
+    }
+
+    /// Adds `amount` to one counter; an index out of bounds stands for the last core or counter.
+    pub(super) fn add(&self, core: Core, counter: usize, amount: u64) {
+        let row = &self.rows[core.0.min(self.rows.len() - 1)];
+        let cell = &row.0[counter.min(N - 1)];
+        cell.store(
+            cell.load(Ordering::Relaxed).wrapping_add(amount),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// The counters, summed over all cores.
+    pub(super) fn sums(&self) -> [u64; N] {
+        std::array::from_fn(|counter| {
+            self.rows.iter().fold(0_u64, |sum, row| {
+                sum.wrapping_add(row.0[counter].load(Ordering::Relaxed))
+            })
+        })
+    }
+}
+
+/// The parts of one check's hits. They need not add up to the hits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// Hits of a check that is within the limit as a whole.
+    pub within: u64,
+    /// Hits between the threshold and the limit.
+    pub near: u64,
+    /// Hits beyond the limit.
+    pub over: u64,
+}
+
+/// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded
+/// down, as in envoyproxy/ratelimit.
+fn near_threshold(limit: u64, ratio: f32) -> u64 {
+    (limit as f32 * ratio).floor() as u64
+}
+
+/// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict`
+/// under `algorithm`.
+pub(super) fn partition(
+    algorithm: &Algorithm,
+    near_limit_ratio: f32,
+    hits: u64,
+    verdict: &Verdict,
+) -> Parts {
+    let capacity = algorithm.capacity();
+    let near_threshold = near_threshold(capacity, near_limit_ratio);
+    if verdict.allowed {
+        let before = verdict.used.saturating_sub(hits);
+        let near = if before >= near_threshold {
+            hits
+        } else {
+            verdict.used.saturating_sub(near_threshold)
+        };
+        return Parts {
+            within: hits,
+            near,
+            over: 0,
+        };
+    }
+    // A fixed window counts at most so many hits of one check. `before` is computed with that;
+    // everything else with the hits as asked.
+    let before = verdict.used.saturating_sub(hits.min(MAX_SAFE_INTEGER));
+    // Otherwise the algorithm did not count the refused hits, or none of them was below the limit.
+    let crosses = matches!(algorithm, Algorithm::FixedWindow(_))
+        && verdict.used > capacity
+        && before < capacity;
+    if !crosses {
+        return Parts {
+            over: hits,
+            ..Parts::default()
+        };
+    }
+    Parts {
+        within: 0,
+        near: capacity.saturating_sub(near_threshold.max(before)),
+        over: before.saturating_add(hits) - capacity,
+    }
+}
+
+/// Which of several series with equal labels it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part<'a> {
+    /// That of a limit, with the labels `name` and `plan` of Weir's own metrics.
+    Limit(Option<&'a str>, Option<&'a str>),
+    /// Hits whose labels depend on requests.
+    Requests,
+}
+
+/// The hits of one limit, or of one name that depends on requests.
+#[derive(Debug)]
+pub struct LimitReading<'a> {
+    pub domain: &'a str,
+    /// Its first level, as `key` or `key_value`.
+    pub key1: &'a str,
+    /// Its second level; empty if there is none.
+    pub key2: &'a str,
+    /// Its levels from the second on, joined by dots; empty if there is none.
+    pub below: &'a str,
+    /// Which of the series with these labels it is.
+    pub part: Part<'a>,
+    /// The values of [`LimitReading::FAMILIES`].
+    pub hits: [u64; HITS.len()],
+    /// Series without hits are shown too.
+    pub is_expected: bool,
+}
+
+impl<'a> LimitReading<'a> {
+    /// The families of [`LimitReading::hits`], in their order.
+    pub const FAMILIES: &'static [&'static Family] = &HITS;
+
+    pub(super) fn new(
+        labels: &'a Labels,
+        part: Part<'a>,
+        counts: &Counts,
+        is_expected: bool,
+    ) -> Self {
+        let Labels {
+            domain, key1, key2, ..
+        } = labels;
+        let mut hits = [0; HITS.len()];
+        hits.copy_from_slice(&counts[..HITS.len()]);
+        Self {
+            domain,
+            key1,
+            key2: labels.second_level(),
+            below: key2,
+            part,
+            hits,
+            is_expected,
+        }
+    }
+
+    /// What tells its series from all others, before names are cleaned for an exporter.
+    pub const fn identity(&self) -> (&'a str, &'a str, &'a str, &'a str, Part<'a>) {
+        (self.domain, self.key1, self.key2, self.below, self.part)
+    }
+
+    /// The families that are shown, with their values.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static Family, u64)> {
+        HITS.into_iter()
+            .zip(self.hits)
+            .filter(|&(_, count)| self.is_expected || count > 0)
+    }
+}
+
+/// Adds the hits of a limit to Weir's own page, on which `key2` has all levels from the second on.
+pub(super) fn gather(exposition: &mut Exposition, reading: &LimitReading<'_>) {
+    let key2 = Some(("key2", reading.below)).filter(|(_, levels)| !levels.is_empty());
+    let shared = labels(
+        [("domain", reading.domain), ("key1", reading.key1)]
+            .into_iter()
+            .chain(key2),
+    );
+    for (family, count) in reading.shown() {
+        exposition.count(family, &shared, None, count);
+    }
+}
+
+#[cfg(test)]
+mod cells_tests {
+    use super::*;
+
+    #[test]
+    fn each_core_adds_alone_and_the_sum_has_all() {
+        let cells = Cells::<3>::new(4);
+        std::thread::scope(|scope| {
+            for core in 0..4 {
+                let cells = &cells;
+                scope.spawn(move || (0..10_000).for_each(|_| cells.add(Core(core), 1, 2)));
+            }
+        });
+        cells.add(Core(99), 2, 7);
+        assert_eq!(cells.sums(), [0, 80_000, 7]);
+    }
+
+    #[test]
+    fn rows_share_no_cache_line() {
+        let cells = Cells::<1>::new(2);
+        let gap = std::ptr::from_ref(&cells.rows[1]) as usize
+            - std::ptr::from_ref(&cells.rows[0]) as usize;
+        assert!(gap >= 128);
+    }
+}
+
+#[cfg(test)]
+mod partition_tests {
+    use super::*;
+    use crate::core::algorithm::{Debt, FixedWindow, LeakyBucket, TokenBucket};
+    use crate::core::time::{Period, Span};
+    use crate::core::verdict::Wait;
+
+    fn verdict(limit: u64, used: u64) -> Verdict {
+        Verdict {
+            delay: Span::ZERO,
+            allowed: used <= limit,
+            remaining: 0,
+            used,
+            reset_after: Span::from_secs(1),
+            retry_after: Wait::For(Span::from_secs(1)),
+        }
+    }
+
+    const MINUTE: Span = Span::from_secs(60);
+
+    fn fixed(limit: u64) -> Algorithm {
+        Algorithm::FixedWindow(FixedWindow {
+            limit,
+            window: Period::Even(MINUTE),
+            count_denied: true,
+        })
+    }
+
+    #[test]
+    fn hits_fall_into_parts_as_in_the_reference() {
+        // limit, used before, hits: within, near, over; near begins at 8 of 10.
+        let table = [
+            (10, 0, 1, (1, 0, 0)),
+            (10, 7, 1, (1, 0, 0)),
+            (10, 8, 1, (1, 1, 0)),
+            (10, 9, 1, (1, 1, 0)),
+            (10, 5, 5, (5, 2, 0)),
+            (10, 0, 10, (10, 2, 0)),
+            (10, 10, 1, (0, 0, 1)),
+            (10, 25, 4, (0, 0, 4)),
+            (10, 9, 3, (0, 1, 2)),
+            (10, 5, 8, (0, 2, 3)),
+            (10, 0, 11, (0, 2, 1)),
+            (0, 0, 1, (0, 0, 1)),
+            (1, 0, 1, (1, 1, 0)),
+            (3, 1, 1, (1, 0, 0)),
+            (3, 2, 1, (1, 1, 0)),
+        ];
+        for (limit, before, hits, (within, near, over)) in table {
+            let parts = partition(&fixed(limit), 0.8, hits, &verdict(limit, before + hits));
+            assert_eq!(
+                parts,
+                Parts { within, near, over },
+                "limit {limit}, {before} before, {hits} hits"
+            );
+        }
+    }
+
+    #[test]
+    fn hits_that_the_store_clamped_count_as_asked() {
+        assert_eq!(
+            partition(&fixed(10), 0.8, 100, &verdict(10, 100)),
+            Parts {
+                within: 0,
+                near: 2,
+                over: 90
+            }
+        );
+        let twenty_and_all = verdict(10, MAX_SAFE_INTEGER + 20);
+        assert_eq!(
+            partition(&fixed(10), 0.8, u64::MAX, &twenty_and_all),
+            Parts {
+                within: 0,
+                near: 0,
+                over: u64::MAX
+            }
+        );
+        let all = verdict(u32::MAX.into(), MAX_SAFE_INTEGER);
+        assert_eq!(
+            partition(&fixed(u32::MAX.into()), 0.0, u64::MAX, &all).over,
+            u64::MAX - u64::from(u32::MAX)
+        );
+    }
+
+    #[test]
+    fn a_refusal_that_took_nothing_is_wholly_over() {
+        let refused = Verdict {
+            allowed: false,
+            ..verdict(10, 9)
+        };
+        assert_eq!(
+            partition(&fixed(10), 0.8, 3, &refused),
+            Parts {
+                within: 0,
+                near: 0,
+                over: 3
+            }
+        );
+    }
+
+    #[test]
+    fn only_the_verdict_decides_and_near_is_relative_to_the_capacity() {
+        // 10 a minute, and 50 at once: near begins at 40.
+        let bucket = Algorithm::TokenBucket(TokenBucket::new(10, 50, MINUTE, Debt::NONE));
+        // 10 a minute, and 30 s of delay: the queue takes 6 at once, and near begins at 4.
+        let queue = Algorithm::LeakyBucket(LeakyBucket::new(
+            10,
+            Span::from_secs(30),
+            MINUTE,
+            Debt::NONE,
+        ));
+        // A bucket smaller than its rate: near begins at 4 of 5.
+        let small = Algorithm::TokenBucket(TokenBucket::new(10, 5, MINUTE, Debt::NONE));
+        assert_eq!(
+            [bucket.capacity(), queue.capacity(), small.capacity()],
+            [50, 6, 5]
+        );
+        // used after, hits: within, near.
+        let allowed = [
+            (bucket, 1, 1, (1, 0)),
+            (bucket, 30, 1, (1, 0)),
+            (bucket, 40, 1, (1, 0)),
+            (bucket, 41, 1, (1, 1)),
+            (bucket, 45, 20, (20, 5)),
+            (bucket, 50, 50, (50, 10)),
+            (queue, 4, 1, (1, 0)),
+            (queue, 6, 1, (1, 1)),
+            (small, 4, 1, (1, 0)),
+            (small, 5, 1, (1, 1)),
+        ];
+        for (algorithm, used, hits, (within, near)) in allowed {
+            let allowed = Verdict {
+                allowed: true,
+                ..verdict(0, used)
+            };
+            assert_eq!(
+                partition(&algorithm, 0.8, hits, &allowed),
+                Parts {
+                    within,
+                    near,
+                    over: 0
+                },
+                "{algorithm:?}: {used} used, {hits} hits"
+            );
+        }
+        // Nothing of a refusal is within or near, neither without nor with debt (`count_denied`).
+        for (algorithm, used, hits) in [
+            (bucket, 45, 6),
+            (bucket, 51, 6),
+            (queue, 6, 1),
+            (queue, 8, 3),
+            (small, 5, 1),
+            (small, 7, 4),
+        ] {
+            let refused = Verdict {
+                allowed: false,
+                ..verdict(0, used)
+            };
+            let parts = partition(&algorithm, 0.8, hits, &refused);
+            assert_eq!(
+                parts,
+                Parts {
+                    within: 0,
+                    near: 0,
+                    over: hits
+                },
+                "{algorithm:?}: {used} used, {hits} hits"
+            );
+        }
+    }
+
+    #[test]
+    fn the_threshold_is_cut_off_in_single_precision() {
+        assert_eq!(near_threshold(10, 0.8), 8);
+        assert_eq!(near_threshold(15, 0.8), 12);
+        assert_eq!(near_threshold(9, 0.8), 7);
+        assert_eq!(near_threshold(0, 0.8), 0);
+        // 16,777,217 is no f32; it becomes 16,777,216.
+        assert_eq!(near_threshold(16_777_217, 1.0), 16_777_216);
     }
 }

@@ -8,15 +8,15 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::cells::{Cells, Core};
 use super::counts::{
     COUNTERS, Counts, DECISIONS, HITS, Label, NEAR_LIMIT, NEGATIVE_HITS, OUTCOMES, OVER_LIMIT,
     OVER_LIMIT_WITH_LOCAL_CACHE, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
 };
+use super::counts::{Cells, Core};
+use super::counts::{LimitReading, Part};
+use super::counts::{Parts, partition};
 use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
-use super::partition::{Parts, partition};
-use super::reading::{LimitReading, Part};
 use super::{Metrics, Sample, families, process};
 use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::concurrency::Gauge;

@@ -12,6 +12,15 @@
 //!
 //! The worker first takes all requests that have arrived on a connection, then starts them on their
 //! received bytes, then writes the answers together.
+//!
+//! The permits of calls that wait: for the store or for a shaper. A worker has a bounded number, so
+//! that the memory of its calls is bounded.
+//!
+//! A call takes permits when its message is whole and it has to wait; half a message takes none.
+//!
+//! A call starts first, and is refused with RESOURCE_EXHAUSTED only if it then has to wait and no
+//! permit is free. At that point nothing of it has been sent to Redis. Calls that need not wait
+//! (memory, denial cache, no match) are answered, as are health and reflection.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +35,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -33,15 +43,13 @@ use super::body::{self, Message};
 use super::dispatch::Services;
 use super::gzip::{Encoding, GRPC_ENCODING};
 use super::overload::{Lateness, Turn};
-use super::reply;
-use super::spawn;
 use super::unread::OfConnection;
-use super::wait_permits::WaitPermits;
+use super::{reply, spawn};
 use crate::core::proto;
+use crate::observe::metrics::Metrics;
 use crate::observe::traces::TRACE_HEADERS;
-use crate::service::rls::grpc_timeout;
 use crate::service::rls::respond::Framed;
-use crate::service::rls::{EncodedRequest, RateLimitService};
+use crate::service::rls::{EncodedRequest, RateLimitService, grpc_timeout};
 
 /// A call that waits gives its flow-control window back when its message is longer than this.
 /// Shorter ones of all streams of a connection together leave most of its window, and give theirs
@@ -336,4 +344,50 @@ async fn unless_reset<W: Future>(respond: &mut SendResponse<Bytes>, work: W) -> 
         Poll::Pending => respond.poll_reset(context).map(|_| None),
     })
     .await
+}
+
+/// The part of a message that one permit covers. Nearly all messages are smaller, so that their
+/// calls take one permit.
+pub(crate) const BYTES_OF_A_PERMIT: usize = 4 << 10;
+
+/// The permits of one worker; clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct WaitPermits {
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl WaitPermits {
+    /// Takes the permits of a call that has to wait with a message of so many bytes.
+    ///
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED`: too few are left.
+    pub(super) fn take(&self, message_bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let count = u32::try_from(1 + message_bytes / BYTES_OF_A_PERMIT).unwrap_or(u32::MAX);
+        Arc::clone(&self.permits)
+            .try_acquire_many_owned(count)
+            .map_err(|_| {
+                self.metrics.calls_refused(1);
+                Status::resource_exhausted("too many calls are waiting already")
+            })
+    }
+
+    /// The output of a call, which takes permits only if it has to wait.
+    ///
+    /// # Errors
+    /// As of [`WaitPermits::take`]. The call is dropped: one that was only begun has sent nothing
+    /// to the store yet.
+    pub(super) async fn run<W: Future>(
+        &self,
+        call: W,
+        message_bytes: usize,
+    ) -> Result<W::Output, Status> {
+        let mut call = pin!(call);
+        if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await
+        {
+            return Ok(done);
+        }
+        let _permits = self.take(message_bytes)?;
+        Ok(call.await)
+    }
 }

@@ -22,15 +22,15 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
+use super::call::WaitPermits;
 use super::call::{Call, Calls, begin};
 use super::complaints::{self, Complaints};
 use super::open_connections::OpenConnection;
 use super::overload::{Lateness, Overload};
 use super::socket::Socket;
-use super::stream::{Detached, attach};
+use super::socket::{Detached, attach};
 use super::tls::Session;
 use super::unread::{OfConnection, UnreadAnswers};
-use super::wait_permits::WaitPermits;
 use super::wire::{self, MAX_FRAME_BYTES, Wire};
 use super::{Options, Services};
 use crate::net::bounds::TimedWrites;

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::either::Either;
 
-use super::stream::{Detached, detach};
+use super::socket::{Detached, detach};
 
 /// Connections that wait in the kernel to be accepted, at most.
 const BACKLOG: i32 = 1_024;

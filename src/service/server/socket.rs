@@ -7,20 +7,27 @@
 //!
 //! A note costs one `ioctl`. The kernel's own times of arrival (`SO_TIMESTAMPNS`) were tried:
 //! segments that wait are merged, up to 64 KB, and have the time of the last.
+//!
+//! A connected socket of a client: TCP, or a unix socket.
+//!
+//! A socket belongs to the runtime that it is registered with, so that between threads it travels
+//! as one of the standard library.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
+use tokio_util::either::Either;
 
 use super::overload::Lateness;
-use super::stream::{Stream, client, failure, unread};
 use super::unread::OfConnection;
 
 /// The shortest time between two notes, and the most notes of a connection.
@@ -182,6 +189,64 @@ impl AsyncWrite for Socket {
     }
 }
 
+/// A connected socket on its way to a runtime, non-blocking: TCP, or a unix socket.
+pub(super) type Detached = Either<std::net::TcpStream, StdUnixStream>;
+
+/// A connected socket on the runtime of the calling thread: TCP, or a unix socket.
+pub(super) type Stream = Either<TcpStream, UnixStream>;
+
+/// The address of a client, for the log. `None`: a process on this machine, or a client that is
+/// gone.
+pub(super) fn client(stream: &Stream) -> Option<IpAddr> {
+    match stream {
+        // An IPv4 client of a dual-stack socket.
+        Either::Left(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),
+        Either::Right(_) => None,
+    }
+}
+
+/// Registers a socket with the runtime of the calling thread.
+///
+/// # Errors
+/// The operating system's.
+pub(super) fn attach(detached: Detached) -> io::Result<Stream> {
+    Ok(match detached {
+        Either::Left(stream) => Either::Left(TcpStream::from_std(stream)?),
+        Either::Right(stream) => Either::Right(UnixStream::from_std(stream)?),
+    })
+}
+
+/// Takes a socket away from its runtime.
+///
+/// # Errors
+/// The operating system's.
+pub(super) fn detach(stream: Stream) -> io::Result<Detached> {
+    Ok(match stream {
+        Either::Left(stream) => Either::Left(stream.into_std()?),
+        Either::Right(stream) => Either::Right(stream.into_std()?),
+    })
+}
+
+/// Takes the error that the kernel has noted, if it has any.
+pub(super) fn failure(stream: &Stream) -> Option<io::Error> {
+    let noted = match stream {
+        Either::Left(stream) => stream.take_error(),
+        Either::Right(stream) => stream.take_error(),
+    };
+    noted.unwrap_or_else(Some)
+}
+
+/// The bytes that have arrived and are not read.
+///
+/// # Errors
+/// The operating system's.
+pub(super) fn unread(stream: &Stream) -> io::Result<u64> {
+    Ok(match stream {
+        Either::Left(stream) => rustix::io::ioctl_fionread(stream)?,
+        Either::Right(stream) => rustix::io::ioctl_fionread(stream)?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -191,7 +256,6 @@ mod tests {
 
     use tokio_util::either::Either;
 
-    use super::super::stream::attach;
     use super::*;
 
     #[tokio::test]

@@ -19,8 +19,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible};
 use tokio_util::either::Either;
 
+use super::Session;
 use super::certificates::Certificates;
-use super::session::Session;
 use crate::net::background;
 use crate::net::bounds::{Cut, Unfinished};
 use crate::net::tls::is_about_certificates;
@@ -28,7 +28,7 @@ use crate::observe::metrics::{Metrics, families};
 use crate::service::server::complaints::{self, Complaints};
 use crate::service::server::connection::{NewConnection, refuse_protocol};
 use crate::service::server::open_connections::OpenConnection;
-use crate::service::server::stream::{Stream, attach, client, detach};
+use crate::service::server::socket::{Stream, attach, client, detach};
 use crate::service::server::worker::Workers;
 
 /// One thread for handshakes stands beside so many workers. It makes about a thousand a second with

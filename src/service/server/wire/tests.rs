@@ -2,7 +2,7 @@ use std::future::poll_fn;
 
 use futures_util::FutureExt;
 
-use super::frames::{CONTINUATION, END_HEADERS, FRAME_HEADER_BYTES, HEADERS};
+use super::blocks::{CONTINUATION, END_HEADERS, FRAME_HEADER_BYTES, HEADERS};
 use super::*;
 
 const DATA: u8 = 0;
