@@ -203,8 +203,7 @@ pub enum Algorithm {
     Concurrency(Concurrency),
 }
 
-/// Evaluates an expression with the algorithm, whichever it is. With `map`, the result is an
-/// algorithm of the same kind.
+/// Evaluates an expression with the algorithm, whichever it is.
 macro_rules! dispatch {
     ($algorithm:expr, $inner:ident => $result:expr) => {
         match $algorithm {
@@ -215,17 +214,6 @@ macro_rules! dispatch {
             Algorithm::TokenBucket($inner) => $result,
             Algorithm::LeakyBucket($inner) => $result,
             Algorithm::Concurrency($inner) => $result,
-        }
-    };
-    (map $algorithm:expr, $inner:ident => $result:expr) => {
-        match $algorithm {
-            Algorithm::FixedWindow($inner) => Algorithm::FixedWindow($result),
-            Algorithm::SlidingWindowLog($inner) => Algorithm::SlidingWindowLog($result),
-            Algorithm::SlidingWindowCounter($inner) => Algorithm::SlidingWindowCounter($result),
-            Algorithm::SlidingWindowBuckets($inner) => Algorithm::SlidingWindowBuckets($result),
-            Algorithm::TokenBucket($inner) => Algorithm::TokenBucket($result),
-            Algorithm::LeakyBucket($inner) => Algorithm::LeakyBucket($result),
-            Algorithm::Concurrency($inner) => Algorithm::Concurrency($result),
         }
     };
 }

@@ -295,10 +295,6 @@ impl Definition for Concurrency {
         Period::Even(Span::from_micros(self.max_duration))
     }
 
-    fn tick(&self) -> Tick {
-        Tick::FINEST
-    }
-
     fn debt(&self) -> Debt {
         Debt::NONE
     }

@@ -83,16 +83,14 @@ pub(super) trait Definition: Copy {
     fn limit(&mut self) -> &mut u64;
 
     /// See [`Algorithm::share`].
-    fn share(mut self, replicas: NonZeroU32) -> Self {
+    fn share(&mut self, replicas: NonZeroU32) {
         let limit = self.limit();
         *limit = limit.div_ceil(replicas.get().into());
-        self
     }
 
     /// See [`Algorithm::with_limit`].
-    fn with_limit(mut self, limit: u64) -> Self {
+    fn set_limit(&mut self, limit: u64) {
         *self.limit() = limit;
-        self
     }
 
     /// Whether all of its numbers are exact, and so the same in Lua. Limits of up to 2^32 - 1 are,
@@ -128,8 +126,10 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::window`].
     fn window(&self) -> Period;
 
-    /// See [`Algorithm::tick`].
-    fn tick(&self) -> Tick;
+    /// See [`Algorithm::tick`]. The finest where nothing is multiplied.
+    fn tick(&self) -> Tick {
+        Tick::FINEST
+    }
 
     /// See [`Algorithm::may_delay`].
     fn may_delay(&self) -> bool {
@@ -237,8 +237,12 @@ impl Algorithm {
     /// # Errors
     /// The largest number of hits that the algorithm can have.
     pub fn with_limit(self, limit: u64) -> Result<Self, u64> {
-        let with = |limit| dispatch!(map self, it => it.with_limit(limit));
-        let fits = |limit: u64| dispatch!(with(limit), it => it.is_exact());
+        let with = |limit| {
+            let mut with = self;
+            dispatch!(&mut with, it => it.set_limit(limit));
+            with
+        };
+        let fits = |limit: u64| with(limit).is_exact();
         let limit = limit.min(LARGEST_COUNT);
         if fits(limit) {
             Ok(with(limit))
@@ -386,8 +390,9 @@ impl Algorithm {
     /// is any. All replicas together allow at least the limit, and at most one hit per replica
     /// more.
     #[must_use]
-    pub fn share(self, replicas: NonZeroU32) -> Self {
-        dispatch!(map self, whole => whole.share(replicas))
+    pub fn share(mut self, replicas: NonZeroU32) -> Self {
+        dispatch!(&mut self, whole => whole.share(replicas));
+        self
     }
 }
 
@@ -412,7 +417,7 @@ impl Algorithm {
         match self {
             Self::FixedWindow(fixed) => Some(fixed.window.shortest()),
             Self::SlidingWindowCounter(counter) => Some(counter.period),
-            Self::SlidingWindowBuckets(ring) => Some(ring.tick.span(ring.interval)),
+            Self::SlidingWindowBuckets(ring) => Some(Span::from_micros(ring.interval)),
             Self::SlidingWindowLog(_)
             | Self::TokenBucket(_)
             | Self::LeakyBucket(_)
@@ -428,7 +433,7 @@ impl Algorithm {
             // Hits of this window reach to the end of the next one.
             Self::SlidingWindowCounter(counter) => counter.tick.span(counter.window),
             // Those of this bucket count for a window after it.
-            Self::SlidingWindowBuckets(ring) => ring.tick.span(ring.window),
+            Self::SlidingWindowBuckets(ring) => Span::from_micros(ring.window),
             _ => Span::ZERO,
         };
         let after = behind.micros() + self.tick().micros();

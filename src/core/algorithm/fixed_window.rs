@@ -6,7 +6,7 @@
 
 use super::definition::Definition;
 use super::{Arrival, Debt, LARGEST_COUNT, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
-use crate::core::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
+use crate::core::time::{MAX_SAFE_INTEGER, Micros, Period, Span};
 use crate::core::verdict::{Verdict, Wait};
 
 /// A limit per clock-aligned window.
@@ -133,10 +133,6 @@ impl Definition for FixedWindow {
 
     fn window(&self) -> Period {
         self.window
-    }
-
-    fn tick(&self) -> Tick {
-        Tick::FINEST
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {

@@ -198,9 +198,9 @@ impl Definition for LeakyBucket {
         &mut self.flow.limit
     }
 
-    fn with_limit(self, limit: u64) -> Self {
+    fn set_limit(&mut self, limit: u64) {
         let max_delay = self.tick.span(self.max_delay);
-        Self::new(limit, max_delay, self.flow.period, self.debt)
+        *self = Self::new(limit, max_delay, self.flow.period, self.debt);
     }
 
     fn is_exact(&self) -> bool {

@@ -25,17 +25,14 @@ const LARGEST_TOTAL: u64 = (1 << 48) - 1;
 pub struct SlidingWindowBuckets {
     /// Hits per window.
     pub limit: u64,
-    /// The window in ticks; never zero.
+    /// The window in microseconds; never zero.
     pub window: u64,
-    /// A bucket's length in ticks; never zero, and not above the window.
+    /// A bucket's length in microseconds; never zero, and not above the window.
     pub interval: u64,
     /// The number of buckets: enough for the window and one interval.
     pub buckets: u16,
-    /// The ticks for which an idle key is kept.
+    /// The microseconds for which an idle key is kept.
     pub expiry: u64,
-    /// The resolution of its times: the finest, because nothing is multiplied by a window, and
-    /// intervals are whole microseconds.
-    pub tick: Tick,
     /// Whether a refused hit is taken as debt, and of at most how many full limits.
     pub debt: Debt,
 }
@@ -102,15 +99,13 @@ impl SlidingWindowBuckets {
         expiry: Span,
         debt: Debt,
     ) -> Self {
-        let tick = Tick::FINEST;
-        let [window, interval, expiry] = [window, interval, expiry].map(|span| tick.ceil(span));
+        let [window, interval, expiry] = [window, interval, expiry].map(Span::micros);
         Self {
             limit,
             window,
             interval,
             buckets,
             expiry,
-            tick,
             debt,
         }
     }
@@ -118,8 +113,8 @@ impl SlidingWindowBuckets {
     /// The hits of all buckets that overlap the `interval` before `now`, as far as the ring goes
     /// back.
     pub fn count_over(&self, state: Option<&State>, now: Micros, interval: Span) -> u64 {
-        let (clock, ring) = self.read(state, self.tick.at(now));
-        let first = self.first(clock.now, self.tick.ceil(interval));
+        let (clock, ring) = self.read(state, Tick::FINEST.at(now));
+        let first = self.first(clock.now, interval.micros());
         if interval == Span::ZERO {
             0
         } else {
@@ -242,7 +237,7 @@ impl Definition for SlidingWindowBuckets {
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
-        let (clock, ring) = self.read(state.as_ref(), self.tick.at(now));
+        let (clock, ring) = self.read(state.as_ref(), Tick::FINEST.at(now));
         let (limit, first, last) = (
             self.limit,
             self.first(clock.now, self.window),
@@ -262,7 +257,7 @@ impl Definition for SlidingWindowBuckets {
         };
         if taken == 0 && given == 0 {
             let found = self.found(ring, clock, allowed, hits);
-            return Step::unchanged(found.verdict(self.tick, clock), state);
+            return Step::unchanged(found.verdict(Tick::FINEST, clock), state);
         }
         let is_known = ring.is_some();
         let mut ring = match state {
@@ -280,8 +275,8 @@ impl Definition for SlidingWindowBuckets {
             left -= less;
         }
         let found = self.found(Some(&ring), clock, allowed, hits);
-        let verdict = found.verdict(self.tick, clock);
-        let keep_for = ticks::keep_for(self.tick, &verdict).max(self.tick.span(self.expiry));
+        let verdict = found.verdict(Tick::FINEST, clock);
+        let keep_for = ticks::keep_for(Tick::FINEST, &verdict).max(Span::from_micros(self.expiry));
         Step::changed(verdict, State::Buckets(ring), keep_for)
     }
 
@@ -302,11 +297,7 @@ impl Definition for SlidingWindowBuckets {
     }
 
     fn window(&self) -> Period {
-        Period::Even(self.tick.span(self.window))
-    }
-
-    fn tick(&self) -> Tick {
-        self.tick
+        Period::Even(Span::from_micros(self.window))
     }
 
     fn write_key_suffix(&self, out: &mut Vec<u8>) {

@@ -198,8 +198,8 @@ impl Definition for SlidingWindowCounter {
         &mut self.limit
     }
 
-    fn with_limit(self, limit: u64) -> Self {
-        Self::new(limit, self.period, self.debt)
+    fn set_limit(&mut self, limit: u64) {
+        *self = Self::new(limit, self.period, self.debt);
     }
 
     fn is_exact(&self) -> bool {

@@ -19,10 +19,8 @@ pub const LARGEST_LIMIT: u64 = 100_000;
 pub struct SlidingWindowLog {
     /// Hits per window.
     pub limit: u64,
-    /// The window in ticks; never zero.
+    /// The window in microseconds; never zero.
     pub window: u64,
-    /// The resolution of its times: the finest, because nothing is multiplied.
-    pub tick: Tick,
     /// Whether a refused hit is taken as debt, and of at most how many full limits.
     pub debt: Debt,
 }
@@ -93,11 +91,9 @@ impl Log {
 impl SlidingWindowLog {
     /// The log of these numbers, which the caller has checked.
     pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
-        let tick = Tick::FINEST;
         Self {
             limit,
-            window: tick.ceil(window),
-            tick,
+            window: window.micros(),
             debt,
         }
     }
@@ -181,7 +177,7 @@ impl Definition for SlidingWindowLog {
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
-        let (clock, log) = self.read(state.as_ref(), self.tick.at(now));
+        let (clock, log) = self.read(state.as_ref(), Tick::FINEST.at(now));
         let limit = self.limit;
         let left = log.map_or(0, |log| self.left(log, clock.now));
         let count = log.map_or(0, |log| log.total().saturating_sub(log.total_before(left)));
@@ -198,7 +194,7 @@ impl Definition for SlidingWindowLog {
         };
         if taken == 0 && given == 0 {
             let found = self.found(log, left, clock, allowed, hits);
-            return Step::unchanged(found.verdict(self.tick, clock), state);
+            return Step::unchanged(found.verdict(Tick::FINEST, clock), state);
         }
         let is_known = log.is_some();
         let mut log = match state {
@@ -212,8 +208,8 @@ impl Definition for SlidingWindowLog {
             log.give_back(given);
         }
         let found = self.found(Some(&log), 0, clock, allowed, hits);
-        let verdict = found.verdict(self.tick, clock);
-        let keep_for = ticks::keep_for(self.tick, &verdict);
+        let verdict = found.verdict(Tick::FINEST, clock);
+        let keep_for = ticks::keep_for(Tick::FINEST, &verdict);
         Step::changed(verdict, State::Log(log), keep_for)
     }
 
@@ -230,11 +226,7 @@ impl Definition for SlidingWindowLog {
     }
 
     fn window(&self) -> Period {
-        Period::Even(self.tick.span(self.window))
-    }
-
-    fn tick(&self) -> Tick {
-        self.tick
+        Period::Even(Span::from_micros(self.window))
     }
 
     fn debt(&self) -> Debt {

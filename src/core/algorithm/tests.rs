@@ -120,9 +120,9 @@ fn algorithm(
 fn window(algorithm: &Algorithm) -> Span {
     match algorithm {
         Algorithm::FixedWindow(fixed) => fixed.window.shortest(),
-        Algorithm::SlidingWindowLog(log) => log.tick.span(log.window),
+        Algorithm::SlidingWindowLog(log) => Span::from_micros(log.window),
         Algorithm::SlidingWindowCounter(counter) => counter.tick.span(counter.window),
-        Algorithm::SlidingWindowBuckets(buckets) => buckets.tick.span(buckets.window),
+        Algorithm::SlidingWindowBuckets(buckets) => Span::from_micros(buckets.window),
         Algorithm::TokenBucket(token) => token.tick.span(token.flow.window),
         Algorithm::LeakyBucket(leaky) => leaky.tick.span(leaky.flow.window),
         Algorithm::Concurrency(concurrency) => Span::from_micros(concurrency.max_duration),
@@ -394,7 +394,7 @@ proptest! {
             };
             // What is cut by the clock goes on at the start of its bucket or window.
             let extra = match algorithm {
-                Algorithm::SlidingWindowBuckets(buckets) => 2 * buckets.tick.span(buckets.interval).micros(),
+                Algorithm::SlidingWindowBuckets(buckets) => 2 * buckets.interval,
                 Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter(_) => window(&algorithm).micros(),
                 _ => 0,
             };

@@ -163,20 +163,19 @@ impl Definition for TokenBucket {
         &mut self.flow.limit
     }
 
-    fn share(mut self, replicas: NonZeroU32) -> Self {
+    fn share(&mut self, replicas: NonZeroU32) {
         for amount in [&mut self.flow.limit, &mut self.burst] {
             *amount = amount.div_ceil(replicas.get().into());
         }
-        self
     }
 
-    fn with_limit(self, limit: u64) -> Self {
+    fn set_limit(&mut self, limit: u64) {
         let burst = if self.burst == self.flow.limit {
             limit
         } else {
             self.burst
         };
-        Self::new(limit, burst, self.flow.period, self.debt)
+        *self = Self::new(limit, burst, self.flow.period, self.debt);
     }
 
     fn is_exact(&self) -> bool {

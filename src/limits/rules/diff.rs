@@ -344,7 +344,7 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
             Span::from_micros(concurrency.max_duration).to_string(),
         )],
         Algorithm::SlidingWindowBuckets(ring) => {
-            let span = |ticks: u64| ring.tick.span(ticks).to_string();
+            let span = |ticks: u64| Span::from_micros(ticks).to_string();
             let all_buckets = ring.interval.saturating_mul(ring.buckets.into());
             vec![
                 ("bucket_interval", span(ring.interval)),

@@ -112,7 +112,7 @@ fn show_algorithm(amount: &Amount) -> String {
         }
         Algorithm::SlidingWindowLog(it) => (
             ", sliding_window_log".to_owned(),
-            it.tick,
+            Tick::FINEST,
             (it.limit, it.window),
             it.debt,
         ),
@@ -123,12 +123,12 @@ fn show_algorithm(amount: &Amount) -> String {
             it.debt,
         ),
         Algorithm::SlidingWindowBuckets(it) => {
-            let (interval, expiry) = (ms(it.tick, it.interval), ms(it.tick, it.expiry));
+            let (interval, expiry) = (ms(Tick::FINEST, it.interval), ms(Tick::FINEST, it.expiry));
             let line = format!(
                 ", sliding_window_buckets of {interval} x {}, expiry {expiry}",
                 it.buckets
             );
-            (line, it.tick, (it.limit, it.window), it.debt)
+            (line, Tick::FINEST, (it.limit, it.window), it.debt)
         }
         Algorithm::TokenBucket(it) => (
             format!(", token_bucket with burst {}", it.burst),
