@@ -86,7 +86,9 @@
 //!     FailurePolicies::new(&failure_policies::Options::default()),
 //!     limiter::Options::default(),
 //! );
-//! let rls = Rls::new(live, limiter, metrics, Subjects::new(1), Core(0), rls::Options::default());
+//! let subjects = Subjects::new(1);
+//! let options = rls::Options::default();
+//! let rls = Rls { live, limiter, metrics, subjects, core: Core(0), options };
 //! let stop = async { /* ends the server */ };
 //! tonic::transport::Server::builder()
 //!     .add_service(RateLimitServiceServer::new(rls))

@@ -253,14 +253,14 @@ pub(super) fn service(live: &Arc<Live>, key_prefix: String) -> Rls {
         plan,
         ..rls::Options::default()
     };
-    Rls::new(
-        Arc::clone(live),
-        LIMITER.clone(),
-        Arc::clone(&METRICS),
-        Arc::clone(&SUBJECTS),
-        Core(0),
+    Rls {
+        live: Arc::clone(live),
+        limiter: LIMITER.clone(),
+        metrics: Arc::clone(&METRICS),
+        subjects: Arc::clone(&SUBJECTS),
+        core: Core(0),
         options,
-    )
+    }
 }
 
 static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(|| Metrics::new(1, 0.8));

@@ -16,14 +16,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use tonic::Code;
 
 pub use counts::Core;
+pub use dynamic::Labels;
 pub use families::Sample;
 pub use http2::{ConnectionError, Ended, Http2};
-pub use process::PolicyAnswers;
+pub use process::{Count, PolicyAnswers, Process};
 pub use tallies::Tallies;
 
 use crate::core::lock;
@@ -31,7 +29,6 @@ use crate::limits::rules::Rules;
 use crate::net::clock;
 use dynamic::Dynamic;
 use exposition::Exposition;
-use process::Process;
 
 /// Unknown domains that get a series of their own, at most: a client that is not Envoy may send any
 /// domain.
@@ -40,15 +37,6 @@ const MAX_UNKNOWN_DOMAINS: usize = 100;
 /// Series whose labels depend on requests, at most. Each is in six families: 2,000 of them are some
 /// three megabytes of a scrape.
 const MAX_DYNAMIC_SERIES: usize = 2_000;
-
-/// Why a request got an error; the label `err_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorCause {
-    /// The store, whichever it is: `redis_error`.
-    Store,
-    /// Any other cause: `service_error`.
-    Service,
-}
 
 /// Gives the samples of another part of the process at each scrape.
 pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
@@ -66,7 +54,7 @@ pub struct Options {
 pub struct Metrics {
     options: Options,
     cores: usize,
-    process: Process,
+    pub process: Process,
     dynamic: Dynamic,
     series: Mutex<tallies::Register>,
     free: Mutex<Arc<tallies::FreeByDomain>>,
@@ -75,7 +63,7 @@ pub struct Metrics {
     panics: AtomicU64,
     connections_refused: AtomicU64,
     calls_refused: AtomicU64,
-    http2: Http2,
+    pub http2: Http2,
     sources: Mutex<Vec<Source>>,
 }
 
@@ -131,30 +119,6 @@ impl Metrics {
         })
     }
 
-    /// Counts a request that got an error.
-    pub fn request_failed(&self, core: Core, cause: ErrorCause) {
-        let count = match cause {
-            ErrorCause::Store => process::Count::StoreFailed,
-            ErrorCause::Service => process::Count::ServiceFailed,
-        };
-        self.process.count(core, count);
-    }
-
-    /// Counts a gRPC request that was answered with `status` after `took`.
-    pub fn request_answered(&self, core: Core, status: Code, took: Duration) {
-        self.process.request(core, status, took);
-    }
-
-    /// Counts a request that was over a limit, and allowed because the process is in shadow mode.
-    pub fn global_shadow(&self, core: Core) {
-        self.process.count(core, process::Count::GlobalShadow);
-    }
-
-    /// The checks that failure policies answered since the start.
-    pub fn policy_answers(&self) -> PolicyAnswers {
-        self.process.policy_answers()
-    }
-
     /// Counts a caught panic.
     pub fn panicked(&self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
@@ -169,11 +133,6 @@ impl Metrics {
     /// long.
     pub fn calls_refused(&self, count: u64) {
         self.calls_refused.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// The counters of HTTP/2.
-    pub fn http2(&self) -> &Http2 {
-        &self.http2
     }
 
     /// Records that `rules` are in force.

@@ -21,7 +21,6 @@ pub(crate) mod text;
 pub(crate) mod unmatched;
 mod windows;
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -75,6 +74,7 @@ pub enum Recent {
 const TURN: Duration = Duration::from_secs(1);
 
 /// What a process keeps of the subjects of its decisions.
+#[derive(Debug)]
 pub struct Subjects {
     parts: Box<[Part]>,
     kept: Mutex<Kept>,
@@ -84,6 +84,7 @@ pub struct Subjects {
 
 /// What one thread writes to, apart from the cache lines of others. Many processors fetch two lines
 /// of 64 bytes together.
+#[derive(Debug)]
 #[repr(align(128))]
 struct Part {
     pane: Mutex<Pane>,
@@ -93,6 +94,7 @@ struct Part {
     quota: Quota,
 }
 
+#[derive(Debug)]
 struct Kept {
     windows: Windows,
     /// Empty; exchanged for the pane of a part.
@@ -237,14 +239,6 @@ impl Part {
                 self.unknown_refused.fetch_add(hits, Ordering::Relaxed);
             }
         }
-    }
-}
-
-impl fmt::Debug for Subjects {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Subjects")
-            .field("parts", &self.parts.len())
-            .finish_non_exhaustive()
     }
 }
 

@@ -147,7 +147,7 @@ async fn run(
 
     let (stop, stopping) = watch::channel(false);
     let rls = new_rls(Core(settings.workers));
-    let limiter = rls.limiter().clone();
+    let limiter = rls.limiter.clone();
     let pages = shared.pages(budget.unfinished.clone(), Arc::new(rls));
     let entrance = entrance(&settings, &workers, &budget, &shared.metrics)?;
     shared.start_overrides().await;
@@ -310,15 +310,13 @@ impl Shared {
     fn new_rls(&self, options: rls::Options) -> impl Fn(Core) -> Rls + Clone + use<> {
         let (live, metrics) = (Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (subjects, stores) = (Arc::clone(&self.subjects), self.stores.clone());
-        move |core| {
-            Rls::new(
-                Arc::clone(&live),
-                stores.limiter(),
-                Arc::clone(&metrics),
-                Arc::clone(&subjects),
-                core,
-                options.clone(),
-            )
+        move |core| Rls {
+            live: Arc::clone(&live),
+            limiter: stores.limiter(),
+            metrics: Arc::clone(&metrics),
+            subjects: Arc::clone(&subjects),
+            core,
+            options: options.clone(),
         }
     }
 
@@ -495,7 +493,7 @@ async fn log_outages(stores: Stores, metrics: Arc<Metrics>, under_way: outages::
     let deployments = stores.deployments().into_iter();
     let deployments: Vec<_> = deployments.map(|(_, deployment)| deployment).collect();
     if !deployments.is_empty() {
-        outages::watch(deployments, || metrics.policy_answers(), under_way).await;
+        outages::watch(deployments, || metrics.process.policy_answers(), under_way).await;
     }
 }
 

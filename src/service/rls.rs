@@ -32,7 +32,7 @@ use crate::core::proto::rate_limit_response::Code as Overall;
 use crate::limiter::{Begun, Limiter};
 use crate::limits::plan::{self, Plan};
 use crate::live::Live;
-use crate::observe::metrics::{Core, ErrorCause, Metrics};
+use crate::observe::metrics::{Core, Count, Metrics};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 use crate::store::redis::error as redis_error;
@@ -62,39 +62,17 @@ pub struct Options {
 /// The service of one worker.
 #[derive(Debug)]
 pub struct Rls {
-    live: Arc<Live>,
-    limiter: Limiter,
-    metrics: Arc<Metrics>,
-    subjects: Arc<Subjects>,
-    core: Core,
-    options: Options,
+    pub live: Arc<Live>,
+    /// It must be made in the runtime that runs the service.
+    pub limiter: Limiter,
+    pub metrics: Arc<Metrics>,
+    pub subjects: Arc<Subjects>,
+    /// The row of counters that the service adds to.
+    pub core: Core,
+    pub options: Options,
 }
 
 impl Rls {
-    /// A service for `core`. `limiter` must be made in the runtime that runs the service.
-    pub fn new(
-        live: Arc<Live>,
-        limiter: Limiter,
-        metrics: Arc<Metrics>,
-        subjects: Arc<Subjects>,
-        core: Core,
-        options: Options,
-    ) -> Self {
-        Self {
-            live,
-            limiter,
-            metrics,
-            subjects,
-            core,
-            options,
-        }
-    }
-
-    /// The limiter, whose clones share its connections.
-    pub const fn limiter(&self) -> &Limiter {
-        &self.limiter
-    }
-
     /// Answers one encoded request, and counts it if it fails.
     ///
     /// # Errors
@@ -110,7 +88,7 @@ impl Rls {
         let mut ask = Ask::default();
         decode_into(&mut ask, message).map_err(|error| {
             self.failed(
-                ErrorCause::Service,
+                Count::ServiceFailed,
                 Status::invalid_argument(error.to_string()),
             )
         })?;
@@ -118,7 +96,7 @@ impl Rls {
         let live = self.live.load();
         let live = live.ok_or_else(|| {
             let status = Status::unavailable("no rate limit configuration loaded");
-            self.failed(ErrorCause::Service, status)
+            self.failed(Count::ServiceFailed, status)
         })?;
         let mut plan =
             Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
@@ -149,19 +127,19 @@ impl Rls {
         let reply = respond(&ask, &outcomes, &self.options.respond).map_err(|error| {
             let why = redis_error::for_callers(error);
             let status = Status::unavailable(format!("{why}; on_store_failure is error"));
-            self.failed(ErrorCause::Store, status)
+            self.failed(Count::StoreFailed, status)
         })?;
         note_code(span, reply.code);
         if reply.shadowed {
-            self.metrics.global_shadow(self.core);
+            self.metrics.process.count(self.core, Count::GlobalShadow);
         }
         Ok(reply.answer.with(places))
     }
 
     /// Counts a request that fails.
     #[cold]
-    fn failed(&self, cause: ErrorCause, status: Status) -> Status {
-        self.metrics.request_failed(self.core, cause);
+    fn failed(&self, cause: Count, status: Status) -> Status {
+        self.metrics.process.count(self.core, cause);
         status
     }
 }
@@ -182,7 +160,7 @@ impl RateLimitService for Rls {
         drop(headers);
         let answer = self.answer(&message, timeout, &span).await;
         note_answer(&span, &answer);
-        self.metrics.request_answered(
+        self.metrics.process.request(
             self.core,
             answer.as_ref().map_or_else(Status::code, |_| Code::Ok),
             started.elapsed(),

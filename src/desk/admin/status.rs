@@ -145,7 +145,7 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
         redis: servers.filter(|server| !server.server.is_empty()).collect(),
         outage: parts.outage.borrow().map(|(began, before)| Outage {
             since: now().checked_sub(began.elapsed()).unwrap_or_default(),
-            answers: parts.metrics.policy_answers().since(before),
+            answers: parts.metrics.process.policy_answers().since(before),
         }),
         authorized_as: caller.as_deref().map(str::to_owned),
         may_change: parts.access.accepts_changes(),

@@ -35,7 +35,7 @@ pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
         if view
             .domain
             .as_deref()
-            .is_none_or(|domain| domain == limit.domain)
+            .is_none_or(|domain| *domain == *limit.labels.domain)
         {
             let sums = limits.entry(reference_names::limit(limit)).or_default();
             for (sum, hits) in sums.iter_mut().zip(limit.hits) {

@@ -15,10 +15,10 @@ use super::reference_names::{self, sanitized};
 use crate::net::http::responses::{Page, text};
 use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
 use crate::net::http::{Events, Site};
-use crate::observe::metrics::Metrics;
 use crate::observe::metrics::counts::LimitReading;
 use crate::observe::metrics::exposition::Exposition;
 use crate::observe::metrics::families::{self, Sample, Value};
+use crate::observe::metrics::{Labels, Metrics};
 
 /// What the page shows, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,18 +92,16 @@ pub fn encode(metrics: &Metrics, options: &Options) -> String {
 }
 
 fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
-    let [domain, key1, key2] = [limit.domain, limit.key1, limit.key2].map(sanitized);
+    let own = limit.labels;
+    let levels = [&own.key1, own.second_level()].map(sanitized);
+    let of_reference = Labels::new(sanitized(&own.domain), &levels);
     for (family, count) in limit.shown() {
-        let (domain, key1, key2) = if family.is_of_the_reference() {
-            (&*domain, &*key1, &*key2)
+        let shown = if family.is_of_the_reference() {
+            &of_reference
         } else {
-            (limit.domain, limit.key1, limit.below)
+            own
         };
-        let key2 = Some(("key2", key2)).filter(|(_, level)| !level.is_empty());
-        let labels = exposition.labels(
-            family,
-            [("domain", domain), ("key1", key1)].into_iter().chain(key2),
-        );
+        let labels = exposition.labels(family, shown.pairs());
         exposition.count(family, &labels, None, count);
     }
 }
@@ -142,7 +140,9 @@ mod tests {
     #[test]
     fn response_times_may_be_in_milliseconds() {
         let metrics = Metrics::new(1, 0.8);
-        metrics.request_answered(Core(0), Code::Ok, Duration::from_micros(1_500));
+        metrics
+            .process
+            .request(Core(0), Code::Ok, Duration::from_micros(1_500));
         let line = |page: &str, line: &str| page.lines().any(|shown| shown == line);
         let name = "ratelimit_service_response_time_seconds";
         let seconds = encode(&metrics, &options());

@@ -63,48 +63,34 @@ const LOCAL_CACHE_ENTRIES: &str = "ratelimit.localcache.entryCount";
 
 /// The values of these samples that envoyproxy/ratelimit has too, under its names.
 pub fn stats(samples: &[Sample]) -> Vec<Stat> {
-    let mut stats = Vec::new();
-    let mut lookups = None;
+    let mut stats: Vec<Stat> = Vec::new();
+    let mut add = |kind, name: String, value| match stats.iter_mut().find(|stat| stat.name == name)
+    {
+        Some(stat) => stat.value += value,
+        None => stats.push(Stat { name, kind, value }),
+    };
     for sample in samples {
         let Value::Number(value) = sample.value else {
             continue;
         };
-        // Whole numbers that are never negative.
-        let value = value as u64;
-        let family = sample.family;
+        let (family, value) = (sample.family, value as u64);
         let label = sample.labels.first().map_or("", String::as_str);
-        let named = if let Some(name) = plain(family) {
-            Some((family.metric_type, name.to_owned()))
+        if let Some(name) = plain(family) {
+            add(family.metric_type, name.to_owned(), value);
         } else if *family == families::REQUEST_ERRORS {
             let name = format!("ratelimit.service.call.should_rate_limit.{label}");
-            Some((MetricType::Counter, name))
+            add(MetricType::Counter, name, value);
         } else if *family == families::DOMAIN_NOT_FOUND && value > 0 {
             let domain = sanitized(label);
             let name = format!("ratelimit.service.rate_limit.{domain}.domain_not_found");
-            Some((MetricType::Counter, name))
+            add(MetricType::Counter, name, value);
         } else if *family == families::DENIAL_CACHE_LOOKUPS {
-            lookups = Some(lookups.unwrap_or(0) + value);
-            LOCAL_CACHE
-                .iter()
-                .find(|(result, _)| *result == label)
-                .map(|&(_, name)| (MetricType::Gauge, name.to_owned()))
-        } else {
-            None
-        };
-        let Some((kind, name)) = named else {
-            continue;
-        };
-        // Domains that are written alike.
-        match stats.iter_mut().find(|stat: &&mut Stat| stat.name == name) {
-            Some(stat) => stat.value += value,
-            None => stats.push(Stat { name, kind, value }),
+            let names = LOCAL_CACHE.iter().filter(|(result, _)| *result == label);
+            for name in names.map(|(_, name)| *name).chain([LOCAL_CACHE_LOOKUPS]) {
+                add(MetricType::Gauge, name.to_owned(), value);
+            }
         }
     }
-    stats.extend(lookups.map(|value| Stat {
-        name: LOCAL_CACHE_LOOKUPS.to_owned(),
-        kind: MetricType::Gauge,
-        value,
-    }));
     stats
 }
 
@@ -118,12 +104,11 @@ pub fn response_times(samples: &[Sample]) -> Option<&Observations> {
 
 /// The name of a limit, to which a dot and a name of [`HITS`] belong.
 pub fn limit(limit: &LimitReading<'_>) -> String {
-    let mut key = format!("{}.{}", limit.domain, limit.key1);
-    if !limit.below.is_empty() {
-        key.push('.');
-        key.push_str(limit.below);
-    }
-    format!("ratelimit.service.rate_limit.{}", sanitized(&key))
+    let levels: Vec<_> = limit.labels.pairs().map(|(_, level)| level).collect();
+    format!(
+        "ratelimit.service.rate_limit.{}",
+        sanitized(&levels.join("."))
+    )
 }
 
 /// Replaces in a name, or in one level of it, what a line of StatsD cannot hold: `:` and `|`, as envoyproxy/ratelimit does, and

@@ -179,9 +179,13 @@ impl Sender {
         }
         metrics.read_limits(|limit| {
             let name = reference_names::limit(limit);
-            let counted = HITS.into_iter().zip(limit.hits);
+            let counted = HITS.into_iter().zip(limit.hits.iter().copied());
             for (stat, count) in counted.filter(|&(_, count)| count > 0) {
-                self.counter(format!("{name}.{stat}"), (limit.identity(), stat), count);
+                self.counter(
+                    format!("{name}.{stat}"),
+                    (limit.labels, limit.part, stat),
+                    count,
+                );
             }
         });
         for (name, grown) in std::mem::take(&mut self.grown) {

@@ -25,7 +25,7 @@ pub(super) const OTHER: &str = "other";
 
 /// The labels of envoyproxy/ratelimit, which identify a series.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Labels {
+pub struct Labels {
     pub domain: String,
     /// The first level.
     pub key1: String,
@@ -36,7 +36,7 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    pub(super) fn new(domain: String, levels: &[String]) -> Self {
+    pub fn new(domain: String, levels: &[String]) -> Self {
         let (key1, others) = levels
             .split_first()
             .map_or((String::new(), &[][..]), |(first, others)| {
@@ -51,7 +51,18 @@ impl Labels {
     }
 
     /// The second level alone, which may hold dots itself; empty when there is only one.
-    pub(super) fn second_level(&self) -> &str {
+    /// The labels with their names. A limit of one level has no `key2`.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        [
+            ("domain", &*self.domain),
+            ("key1", &*self.key1),
+            ("key2", &*self.key2),
+        ]
+        .into_iter()
+        .filter(|(name, value)| *name != "key2" || !value.is_empty())
+    }
+
+    pub fn second_level(&self) -> &str {
         self.key2.get(..self.second_bytes).unwrap_or(&self.key2)
     }
 }

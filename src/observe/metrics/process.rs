@@ -52,9 +52,12 @@ const TIMES: usize = BUCKETS + 1;
 
 /// Events that are counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Count {
+pub enum Count {
+    /// A request got the error of a store.
     StoreFailed,
+    /// A request got any other error.
     ServiceFailed,
+    /// A request was over a limit, and allowed because the process is in shadow mode.
     GlobalShadow,
     NotExecuted,
     OutcomeUnknown,
@@ -124,7 +127,7 @@ impl PolicyAnswers {
 
 /// The counters, with one row per core.
 #[derive(Debug)]
-pub(super) struct Process {
+pub struct Process {
     counts: Cells<COUNTS>,
     codes: Cells<{ CODES.len() }>,
     times: Cells<TIMES>,
@@ -139,11 +142,11 @@ impl Process {
         }
     }
 
-    pub(super) fn count(&self, core: Core, count: Count) {
+    pub fn count(&self, core: Core, count: Count) {
         self.counts.add(core, count as usize, 1);
     }
 
-    pub(super) fn policy_answers(&self) -> PolicyAnswers {
+    pub fn policy_answers(&self) -> PolicyAnswers {
         let counts = self.counts.sums();
         let of = |count: Count| counts[count as usize];
         PolicyAnswers {
@@ -154,7 +157,7 @@ impl Process {
         }
     }
 
-    pub(super) fn request(&self, core: Core, status: Code, took: Duration) {
+    pub fn request(&self, core: Core, status: Code, took: Duration) {
         self.codes.add(core, status as usize, 1);
         let secs = took.as_secs_f64();
         self.times

@@ -9,15 +9,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::counts::{
-    COUNTERS, Counts, DECISIONS, HITS, Label, NEAR_LIMIT, NEGATIVE_HITS, OUTCOMES, OVER_LIMIT,
-    OVER_LIMIT_WITH_LOCAL_CACHE, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
+    COUNTERS, Cells, Core, Counts, DECISIONS, HITS, Label, LimitReading, NEAR_LIMIT, NEGATIVE_HITS,
+    OUTCOMES, OVER_LIMIT, OVER_LIMIT_WITH_LOCAL_CACHE, Part, Parts, SHADOW_MODE, TOTAL_HITS,
+    WITHIN_LIMIT, partition,
 };
-use super::counts::{Cells, Core};
-use super::counts::{LimitReading, Part};
-use super::counts::{Parts, partition};
 use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
-use super::{Metrics, Sample, families, process};
+use super::{Count, Metrics, Sample, families};
 use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::concurrency::Gauge;
 use crate::core::lock;
@@ -308,7 +306,7 @@ impl Metrics {
 }
 
 impl LimitSeries {
-    fn reading<'a>(&self, id: &'a SeriesId, counts: &Counts) -> LimitReading<'a> {
+    fn reading<'a>(&self, id: &'a SeriesId, counts: &'a Counts) -> LimitReading<'a> {
         let part = Part::Limit(id.name.as_deref(), id.plan.as_deref());
         LimitReading::new(&id.labels, part, counts, !self.dynamic && !self.unlimited)
     }
@@ -356,11 +354,11 @@ impl Tallies {
                 By::NoLimit => free += 1,
                 By::Unlimited => self.decided(core, id, Label::Unlimited),
                 By::Exempt => {
-                    process.count(core, process::Count::Exempt);
+                    process.count(core, Count::Exempt);
                     self.decided(core, id, Label::Exempt);
                 }
                 By::Block(_) => {
-                    process.count(core, process::Count::Blocked);
+                    process.count(core, Count::Blocked);
                     self.decided(core, id, Label::Blocked);
                 }
                 By::Check {
@@ -369,10 +367,10 @@ impl Tallies {
                     decision,
                 } => {
                     if planned.is_default_cost {
-                        process.count(core, process::Count::DefaultCost);
+                        process.count(core, Count::DefaultCost);
                     }
                     if planned.is_raised {
-                        process.count(core, process::Count::Raised);
+                        process.count(core, Count::Raised);
                     }
                     let checked = Counted {
                         check,
@@ -463,20 +461,20 @@ impl Tallies {
 
 /// The counters of the process that a check adds to: the store's error, and what answered instead
 /// of the store.
-fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
+fn process_counts(decision: &Decision) -> [Option<Count>; 2] {
     let error = decision.store_error().map(|error| match error {
-        StoreError::NotExecuted(_) => process::Count::NotExecuted,
-        StoreError::Unknown(_) => process::Count::OutcomeUnknown,
-        StoreError::Data(_) => process::Count::StoredData,
+        StoreError::NotExecuted(_) => Count::NotExecuted,
+        StoreError::Unknown(_) => Count::OutcomeUnknown,
+        StoreError::Data(_) => Count::StoredData,
     });
     let answered_by = match decision {
         Decision::Store(_) => None,
-        Decision::Lease(_) => Some(process::Count::Lease),
-        Decision::DenialCache(_) => Some(process::Count::DenialCache),
-        Decision::Local(..) => Some(process::Count::OutageLocal),
-        Decision::PolicyAllows(_) => Some(process::Count::OutageAllow),
-        Decision::PolicyRefuses(_) => Some(process::Count::OutageDeny),
-        Decision::Fails(_) => Some(process::Count::OutageError),
+        Decision::Lease(_) => Some(Count::Lease),
+        Decision::DenialCache(_) => Some(Count::DenialCache),
+        Decision::Local(..) => Some(Count::OutageLocal),
+        Decision::PolicyAllows(_) => Some(Count::OutageAllow),
+        Decision::PolicyRefuses(_) => Some(Count::OutageDeny),
+        Decision::Fails(_) => Some(Count::OutageError),
     };
     [error, answered_by]
 }

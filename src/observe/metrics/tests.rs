@@ -1,6 +1,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use tonic::Code;
+
 use super::*;
 use crate::core::algorithm::{Algorithm, FixedWindow};
 use crate::core::ask::Ask;
@@ -503,10 +505,12 @@ fn requests_are_counted_by_code_and_timed() {
         (0, Code::InvalidArgument, 10),
         (1, Code::Unavailable, 2_000_000),
     ] {
-        metrics.request_answered(Core(core), code, Duration::from_micros(micros));
+        metrics
+            .process
+            .request(Core(core), code, Duration::from_micros(micros));
     }
-    metrics.request_failed(Core(1), ErrorCause::Store);
-    metrics.request_failed(Core(0), ErrorCause::Service);
+    metrics.process.count(Core(1), Count::StoreFailed);
+    metrics.process.count(Core(0), Count::ServiceFailed);
     let text = metrics.encode();
     let time = "ratelimit_service_response_time_seconds";
     let method = r#"grpc_method="ShouldRateLimit""#;
@@ -534,7 +538,11 @@ fn requests_are_counted_by_code_and_timed() {
 #[test]
 fn all_codes_have_their_names() {
     let metrics = Metrics::new(1, 0.8);
-    (0..17).for_each(|code| metrics.request_answered(CORE, Code::from(code), Duration::ZERO));
+    (0..17).for_each(|code| {
+        metrics
+            .process
+            .request(CORE, Code::from(code), Duration::ZERO);
+    });
     expect(
         &metrics.encode(),
         r#"

@@ -41,14 +41,14 @@ fn service(name: &str) -> Rls {
         FailurePolicies::new(&failure_policies::Options::default()),
         limiter::Options::default(),
     );
-    Rls::new(
+    Rls {
         live,
         limiter,
         metrics,
-        Subjects::new(1),
-        Core(0),
-        Options::default(),
-    )
+        subjects: Subjects::new(1),
+        core: Core(0),
+        options: Options::default(),
+    }
 }
 
 /// An encoded request with so many descriptors of two entries each.

@@ -97,7 +97,7 @@ pub async fn log_resets(metrics: Arc<Metrics>) {
     let mut log = Log::default();
     loop {
         sleep(POLL).await;
-        let http2 = metrics.http2();
+        let http2 = &metrics.http2;
         let ended = [http2.streams().collect(), http2.connections().collect()];
         if let Some([calls, connections]) = log.observe(Instant::now(), ended) {
             tracing::warn!(

@@ -208,7 +208,7 @@ pub(super) async fn serve<T: RateLimitService>(
                 }
                 Close::Now => return Poll::Ready(()),
                 Close::WithoutPong => {
-                    metrics.http2().connection_ended(ConnectionError::NoPong);
+                    metrics.http2.connection_ended(ConnectionError::NoPong);
                     unread.broken();
                     return Poll::Ready(());
                 }

@@ -267,7 +267,7 @@ impl Resets {
                 if piece.ends
                     && ![u32::from(Reason::NO_ERROR), Reason::CANCEL.into()].contains(&self.code)
                 {
-                    self.metrics.http2().stream_reset(self.code);
+                    self.metrics.http2.stream_reset(self.code);
                 }
             } else if self.frames.kind() == HEADERS
                 && piece.ends
@@ -288,7 +288,7 @@ pub(super) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
         (_, Some(io::ErrorKind::TimedOut)) => ConnectionError::NotRead,
         _ => return,
     };
-    metrics.http2().connection_ended(error);
+    metrics.http2.connection_ended(error);
 }
 
 #[cfg(test)]

@@ -86,12 +86,12 @@ pub fn service() -> Rls {
         FailurePolicies::new(&failure_policies::Options::default()),
         limiter::Options::default(),
     );
-    Rls::new(
+    Rls {
         live,
         limiter,
         metrics,
-        Subjects::new(1),
-        Core(0),
-        rls::Options::default(),
-    )
+        subjects: Subjects::new(1),
+        core: Core(0),
+        options: rls::Options::default(),
+    }
 }

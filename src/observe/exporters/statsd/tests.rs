@@ -23,7 +23,9 @@ fn options(port: u16, protocol: Protocol) -> Options {
 
 fn answered(metrics: &Metrics, count: usize) {
     for _ in 0..count {
-        metrics.request_answered(Core(0), Code::Ok, Duration::from_micros(70));
+        metrics
+            .process
+            .request(Core(0), Code::Ok, Duration::from_micros(70));
     }
 }
 

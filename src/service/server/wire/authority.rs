@@ -110,7 +110,7 @@ impl Authorities {
         let seen = self.rewrite(block, &fragments)?;
         if seen.is_rewritten && !self.is_rewriting {
             self.is_rewriting = true;
-            self.metrics.http2().authority_rewritten();
+            self.metrics.http2.authority_rewritten();
         }
         Ok(self.is_rewriting || !seen.is_limit)
     }
