@@ -156,7 +156,7 @@ fn requests() -> Vec<Row> {
         [count MOST_MARKS in core::algorithm::concurrency, "ids of a key that hold nothing and are remembered: refused, released or taken back",
             "the oldest is forgotten"]
         [span MARK_LIFE in core::algorithm::concurrency, "the time for which they are remembered", ""]
-        [count MAX_NODES in store::redis::topology::slot_map, "primaries of a Redis Cluster, also of redirects",
+        [count MAX_NODES in store::redis::topology, "primaries of a Redis Cluster, also of redirects",
             "the map that is known stays (`cluster_size`)"]
         [bytes MAX_BYTES in store::redis::wire::replies, "replies of Redis to one batch", "the connection is closed"]
         [count MAX_WAITING in store::redis::usage::queue,
@@ -165,7 +165,7 @@ fn requests() -> Vec<Row> {
         [count MAX_ENTRIES in limiter::leases, "keys of limits with `lease` of which a process knows something",
             "the one that was idle for longest is forgotten, and what it held is lost"]
         [bytes MAX_BYTES in limiter::leases, "memory of these", ""]
-        [count MOST_LISTED_AT_ONCE in store::redis::usage::writer, "of these, written to the lists at a time, twice a second", "a further one waits"]
+        [count MOST_LISTED_AT_ONCE in store::redis::usage, "of these, written to the lists at a time, twice a second", "a further one waits"]
         [bytes USAGE_BYTES in store::memory, "usage records in memory (`MEMORY_USAGE_BYTES`)",
             "the one that was idle for longest is dropped and counted"]
         [span SHORTEST_LIFE in core::usage, "time for which the record of a subject that came once is kept, unless its buckets cover more",

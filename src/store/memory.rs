@@ -11,8 +11,6 @@
 //! which the sweeping thread maintains: a request seldom calls the allocator, and frees nothing but
 //! logs and rings.
 
-mod blocks;
-mod entry;
 mod packed;
 mod shard;
 mod table;
@@ -24,10 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use smallvec::SmallVec;
 
-use self::blocks::{BlockPool, FreedBlocks};
-use self::entry::{Entry, EntryKey, key_of};
 use self::packed::Packed;
 use self::shard::{NewState, Shard};
+use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
 use self::usage::UsageRecords;
 pub use self::usage::UsageSize;
 use super::Budget;
@@ -139,7 +136,7 @@ impl Memory {
             // The first block of each shard may be empty but for one key.
             max_bytes: options
                 .max_bytes
-                .saturating_sub(shards * blocks::SLOTS * size_of::<Entry>()),
+                .saturating_sub(shards * SLOTS * size_of::<Entry>()),
             next_sweep: AtomicUsize::new(0),
             keys: AtomicUsize::new(0),
             unpacked: AtomicUsize::new(0),
@@ -237,7 +234,7 @@ impl Memory {
         self.lock(self.shard_index(key)).peek(key, algorithm)
     }
 
-    /// The size of all usage records. Takes no lock.
+    /// The size of all usage records. Locks each of their tables in turn.
     pub fn usage_size(&self) -> UsageSize {
         self.0.usage.size()
     }

@@ -32,7 +32,6 @@ mod direct;
 pub(crate) mod error;
 mod lanes;
 mod monitor;
-mod reset;
 mod rtt;
 #[cfg(test)]
 mod simulation;
@@ -51,19 +50,19 @@ use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
 pub use self::connection::options::{
-    Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, RawOptions,
-    Secret, Tls, TlsError, TlsFiles, Topology,
+    Address, Login, NameCheck, Options, OptionsError, Password, RawOptions, Secret, Tls, TlsError,
+    TlsFiles, Topology,
 };
 pub use self::direct::Direct;
 pub use self::error::RedisFailure;
 use self::lanes::Lanes;
 pub use self::lanes::MAX_BATCH_CHECKS;
-pub use self::monitor::supervisor::supervise;
-pub use self::topology::deployment::{Deployment, FailingServer, Server};
+pub use self::monitor::supervise;
+pub use self::rtt::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
 pub use self::topology::node::ConnectionCounts;
 use self::topology::node::Node;
-pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
 pub use self::topology::status::{Diagnostic, InfoReport, ServerStatus};
+pub use self::topology::{Deployment, FailingServer, Server};
 pub use self::usage::{MOST_LISTED_AT_ONCE, UsageClient, UsageCounts, WRITES_PER_SECOND};
 pub use self::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
 use self::wire::hash_slot::Redirect;

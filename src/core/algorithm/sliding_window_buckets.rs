@@ -47,7 +47,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    fn new(last: u64, buckets: u16) -> Self {
+    pub(crate) fn new(last: u64, buckets: u16) -> Self {
         Self {
             last,
             counts: vec![0; usize::from(buckets)].into(),

@@ -3,10 +3,8 @@
 //! Everything here runs under the shard's lock, in time proportional to the shard's few keys at
 //! most.
 
-use super::blocks::{BlockPool, FreedBlocks};
-use super::entry::{Entry, EntryKey};
 use super::packed::Packed;
-use super::table::Table;
+use super::table::{BlockPool, Entry, EntryKey, FreedBlocks, Table};
 use super::unpacked::UnpackedStates;
 use crate::core::algorithm::{Algorithm, State};
 use crate::core::time::Micros;

@@ -10,14 +10,55 @@
 //! and allocation overhead are a tenth of what Weir keeps. This table grows by a quarter and in
 //! place, and gives any slot by its number, which is what sampling for eviction needs.
 //!
-//! The slots are in blocks of one size (see [`super::blocks`]). Growing appends blocks and spreads
-//! the entries, shrinking is the reverse. Nothing is copied to fresh memory, and the allocator is
-//! not called while the pool has blocks.
+//! The slots are in blocks of one size, which come from a pool and return to it. Growing appends
+//! blocks and spreads the entries, shrinking is the reverse. Nothing is copied to fresh memory, and
+//! the allocator is not called while the pool has blocks.
+//!
+//! Why not one allocation per table: freeing pieces of many sizes makes the allocator sort, join
+//! and return them to the system at times of its own, and the system zeroes fresh memory when it is
+//! first touched. Either can take milliseconds, and a request would wait for it. Here a block that
+//! one table frees fits every other table. [`BlockPool::maintain`] allocates blocks ahead and frees
+//! those that no table needs; requests must not call it.
+//!
+//! glibc's allocator took up to a millisecond to find space for a table where many had been freed,
+//! and up to five to return memory. The control thread maintains the pool, outside the lock of
+//! every shard, and at its normal priority: a thread that holds the lock of a shard must not be
+//! preempted for long.
 
-use super::blocks::{BlockPool, Blocks, FreedBlocks, SLOTS};
-use super::entry::{Entry, EntryKey};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use smallvec::SmallVec;
+
 use super::packed::Packed;
+use crate::core::fingerprint::Fingerprint;
 use crate::core::time::Micros;
+use crate::core::{lock, try_lock};
+
+/// The fingerprint of a counter key; never zero, which marks a gap.
+pub(super) type EntryKey = u128;
+
+pub(super) fn key_of(fingerprint: Fingerprint) -> EntryKey {
+    fingerprint.bits().max(1)
+}
+
+/// A key and its state. A slot without an entry is all zero: a gap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) key: EntryKey,
+    pub(super) packed: Packed,
+}
+
+impl Entry {
+    pub(super) const GAP: Self = Self {
+        key: 0,
+        packed: Packed::EMPTY,
+    };
+
+    pub(super) const fn is_gap(&self) -> bool {
+        self.key == 0
+    }
+}
 
 /// The table. Invariant: every entry is at its home slot or behind it with no gap between, and
 /// behind all smaller keys.
@@ -298,6 +339,94 @@ const fn home(key: EntryKey, homes: usize) -> usize {
 /// The most entries of so many slots: seven eighths.
 const fn max_entries(slots: usize) -> usize {
     slots - slots.div_ceil(8)
+}
+
+/// Slots of a block. A block is 4 KiB, so that the half-empty last block of a table is small beside
+/// its thousand keys.
+pub(super) const SLOTS: usize = 128;
+
+/// A piece of a table. In the pool it holds gaps only.
+pub(super) type Block = Box<[Entry; SLOTS]>;
+
+/// The blocks of one table. Those of a full shard stand inline beside its lock, because one more
+/// pointer to follow is a quarter of a look-up.
+pub(super) type Blocks = SmallVec<[Block; 12]>;
+
+/// Blocks that a table no longer needs; usually so few that they need no allocation while a shard
+/// is locked.
+pub(super) type FreedBlocks = SmallVec<[Block; 16]>;
+
+/// The pool keeps one block ready for so many in use.
+const ONE_READY_OF: usize = 16;
+
+/// The most blocks that are kept ready: 2 MiB, for fifty thousand new keys between two calls of
+/// [`BlockPool::maintain`].
+const MAX_READY: usize = 512;
+
+/// The most blocks that one call of [`BlockPool::maintain`] allocates or frees, because its thread has
+/// other work.
+const MAX_AT_ONCE: usize = 64;
+
+/// Blocks that are ready for tables.
+#[derive(Debug, Default)]
+pub(super) struct BlockPool {
+    ready: Mutex<Vec<Block>>,
+    /// How many the tables have.
+    used: AtomicUsize,
+}
+
+impl BlockPool {
+    /// Adds `count` blocks to those of a table. Never waits: when the pool is empty or its lock is
+    /// taken, allocates them.
+    pub(super) fn take(&self, count: usize, blocks: &mut Blocks) {
+        self.used.fetch_add(count, Ordering::Relaxed);
+        let wanted = blocks.len() + count;
+        blocks.reserve(count);
+        if let Some(mut ready) = try_lock(&self.ready) {
+            let rest = ready.len().saturating_sub(count);
+            blocks.extend(ready.drain(rest..));
+        }
+        blocks.resize_with(wanted, new);
+    }
+
+    /// Takes back what a table freed. Must not be called while a shard is locked.
+    pub(super) fn give_back(&self, freed: FreedBlocks) {
+        if freed.is_empty() {
+            return;
+        }
+        self.used.fetch_sub(freed.len(), Ordering::Relaxed);
+        lock(&self.ready).extend(freed);
+    }
+
+    /// Brings the number of ready blocks nearer to its target: allocates blocks, or returns them to
+    /// the allocator, both without the lock.
+    pub(super) fn maintain(&self) {
+        let wanted = (self.used.load(Ordering::Relaxed) / ONE_READY_OF).min(MAX_READY);
+        let mut ready = lock(&self.ready);
+        let len = ready.len();
+        if len < wanted {
+            drop(ready);
+            // A new block is written at once, so that its pages are mapped before a request needs
+            // them.
+            let added: Vec<_> = (len..wanted).take(MAX_AT_ONCE).map(|_| new()).collect();
+            lock(&self.ready).extend(added);
+        } else if len > 2 * wanted {
+            // Up to twice the target stay, because the number of blocks in use goes up and down.
+            let surplus = ready.split_off(wanted.max(len.saturating_sub(MAX_AT_ONCE)));
+            drop(ready);
+            drop(surplus);
+        }
+    }
+
+    /// The number of ready blocks.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.ready).len()
+    }
+}
+
+fn new() -> Block {
+    Box::new([Entry::GAP; SLOTS])
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use lru::LruCache;
@@ -29,9 +28,6 @@ pub(super) struct UsageRecords {
     /// Made for the first record: most stores have none.
     tables: OnceLock<Box<[Mutex<UsageTable>]>>,
     max_bytes: usize,
-    records: AtomicUsize,
-    bytes: AtomicUsize,
-    evicted: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -39,6 +35,7 @@ struct UsageTable {
     /// By the key of the record; the one that was idle for longest comes last.
     records: LruCache<Box<[u8]>, UsageEntry>,
     bytes: usize,
+    evicted: u64,
 }
 
 #[derive(Debug)]
@@ -51,7 +48,7 @@ struct UsageEntry {
 type Listed = (u64, Box<[u8]>, Box<[u8]>);
 
 /// The size of all usage records, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSize {
     /// Records, with expired ones that were not swept yet.
     pub records: usize,
@@ -76,9 +73,6 @@ impl UsageRecords {
         Self {
             tables: OnceLock::new(),
             max_bytes,
-            records: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            evicted: AtomicU64::new(0),
         }
     }
 
@@ -88,11 +82,11 @@ impl UsageRecords {
             let table = |_| UsageTable {
                 records: LruCache::unbounded(),
                 bytes: 0,
+                evicted: 0,
             };
             (0..TABLES).map(table).map(Mutex::new).collect()
         });
         let mut table = lock(&tables[table_of(key)]);
-        let (bytes, records) = (table.bytes, table.records.len());
         match table.records.get_mut(key) {
             Some(entry) if !entry.is_expired(now) => {
                 let before = entry.record.bytes();
@@ -114,17 +108,14 @@ impl UsageRecords {
                 }
             }
         }
-        let mut evicted = 0;
         // The one that was just written stays, however large it is.
         while table.bytes > self.max_bytes / TABLES && table.records.len() > 1 {
             let Some((key, entry)) = table.records.pop_lru() else {
                 break;
             };
             table.bytes -= entry.bytes(&key);
-            evicted += 1;
+            table.evicted += 1;
         }
-        self.evicted.fetch_add(evicted, Ordering::Relaxed);
-        self.changed(bytes, records, &table);
     }
 
     /// A copy of the record under a key.
@@ -176,48 +167,30 @@ impl UsageRecords {
     /// Removes the expired records of the part `part` of so many `parts`.
     pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
         let range = part * TABLES / parts..(part + 1) * TABLES / parts;
-        for table in self
-            .tables
-            .get()
-            .into_iter()
-            .flat_map(|all| &all[range.clone()])
-        {
-            self.sweep_table(table, now);
-        }
-    }
-
-    fn sweep_table(&self, table: &Mutex<UsageTable>, now: Micros) {
-        let mut table = lock(table);
-        let (bytes, records) = (table.bytes, table.records.len());
-        let expired: Vec<_> = table
-            .records
-            .iter()
-            .filter(|(_, entry)| entry.is_expired(now))
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in expired {
-            if let Some(entry) = table.records.pop(&key) {
-                table.bytes -= entry.bytes(&key);
+        let tables = self.tables.get().map_or(&[][..], |tables| &tables[range]);
+        for table in tables {
+            let mut table = lock(table);
+            let all = table.records.iter();
+            let expired = all.filter(|(_, entry)| entry.is_expired(now));
+            let expired: Vec<_> = expired.map(|(key, _)| key.clone()).collect();
+            for key in expired {
+                if let Some(entry) = table.records.pop(&key) {
+                    table.bytes -= entry.bytes(&key);
+                }
             }
         }
-        self.changed(bytes, records, &table);
     }
 
+    /// Locks each table in turn.
     pub(super) fn size(&self) -> UsageSize {
-        UsageSize {
-            records: self.records.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            evicted: self.evicted.load(Ordering::Relaxed),
+        let mut size = UsageSize::default();
+        for table in self.tables.get().into_iter().flatten() {
+            let table = lock(table);
+            size.records += table.records.len();
+            size.bytes += table.bytes;
+            size.evicted += table.evicted;
         }
-    }
-
-    /// Brings the sums up to date after a change of one table. They are never below zero as a
-    /// whole, because each change is under the table's lock.
-    fn changed(&self, bytes: usize, records: usize, table: &UsageTable) {
-        self.bytes
-            .fetch_add(table.bytes.wrapping_sub(bytes), Ordering::Relaxed);
-        self.records
-            .fetch_add(table.records.len().wrapping_sub(records), Ordering::Relaxed);
+        size
     }
 }
 

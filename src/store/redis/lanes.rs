@@ -37,9 +37,9 @@ use super::error;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
-use crate::store::redis::connection::exchange::Connection;
+use crate::store::redis::connection::Connection;
+use crate::store::redis::rtt;
 use crate::store::redis::topology::node::{BatchOutcome, Node};
-use crate::store::redis::topology::round_trips;
 use crate::store::redis::usage::queue::{self, UsageQueue};
 use crate::store::redis::wire::batch::{Batch, BatchOptions};
 use crate::store::redis::wire::request::{Reply, Request};
@@ -65,7 +65,7 @@ pub(super) struct Lanes {
     pub(super) node: Arc<Node>,
     pool: ConnectionPool,
     batch_options: BatchOptions,
-    round_trips: Arc<round_trips::Row>,
+    round_trips: Arc<rtt::Row>,
     usage: Arc<UsageQueue>,
     queue: Mutex<Queue>,
 }

@@ -33,7 +33,7 @@ use self::callers::{AnswerCounts, RequestGenerator, RequestOutcome, TIMER_TOLERA
 use self::faults::{Condition, Scenario, ServerEvent};
 use self::server::FakeServer;
 use super::connection::simulated::connect_by;
-use super::monitor::supervisor;
+use super::monitor;
 use super::{Address, Deployment, Login, Options, Redis};
 use crate::core::breaker::CircuitState;
 use crate::core::verdict::StoreError;
@@ -166,7 +166,7 @@ impl Simulation {
         let deployment = Deployment::new(options);
         tokio::spawn({
             let deployment = Arc::clone(&deployment);
-            async move { supervisor::probe_open_circuits(&deployment).await }
+            async move { monitor::probe_open_circuits(&deployment).await }
         });
         Self {
             server,

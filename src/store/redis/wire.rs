@@ -3,8 +3,7 @@
 //!
 //! `request` is what one request asks of one server. `batch` packs the checks of many requests for
 //! one server, as commands of their own or as calls of the script (`call`, `script`). `commands` writes and `replies` parses RESP2 without an
-//! allocation per value; `values` reads the rare replies that the redis crate parses. `hash_slot`
-//! maps keys to the hash slots of a Redis Cluster, and `known_ttls` remembers the counters that
+//! allocation per value. `hash_slot` maps keys to the hash slots of a Redis Cluster, and `known_ttls` remembers the counters that
 //! have a TTL.
 //!
 //! Nothing here opens a connection, waits, or knows which servers exist. Commands are written to a
@@ -15,8 +14,6 @@ pub(crate) mod call;
 pub(crate) mod commands;
 pub(crate) mod hash_slot;
 pub(crate) mod known_ttls;
-pub(crate) mod log;
 pub(crate) mod replies;
 pub(crate) mod request;
 pub(crate) mod script;
-pub(crate) mod values;

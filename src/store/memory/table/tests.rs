@@ -252,3 +252,49 @@ fn a_sample_goes_round() {
         assert_eq!(table.soonest_of(3, from, |_| true), table.find(3 << 125));
     }
 }
+
+fn maintain(pool: &BlockPool) {
+    (0..100).for_each(|_| pool.maintain());
+}
+
+#[test]
+fn a_part_of_the_used_blocks_is_kept_ready_and_no_more() {
+    let (pool, mut blocks) = (BlockPool::default(), Blocks::new());
+    maintain(&pool);
+    assert_eq!(pool.len(), 0, "an empty store keeps nothing");
+    pool.take(1_600, &mut blocks);
+    maintain(&pool);
+    assert_eq!((blocks.len(), pool.len()), (1_600, 100));
+    pool.give_back(blocks.drain(..).collect());
+    assert_eq!(pool.len(), 1_700);
+    maintain(&pool);
+    assert_eq!(pool.len(), 0);
+}
+
+#[test]
+fn the_pool_is_bounded() {
+    let pool = BlockPool::default();
+    pool.used.store(1_000_000, Ordering::Relaxed);
+    maintain(&pool);
+    assert_eq!(pool.len(), MAX_READY);
+}
+
+#[test]
+fn blocks_that_one_table_left_the_next_one_gets() {
+    let (pool, mut blocks) = (BlockPool::default(), Blocks::new());
+    pool.take(3, &mut blocks);
+    let first = &raw const *blocks[0];
+    pool.give_back(blocks.drain(..1).collect());
+    pool.take(2, &mut blocks);
+    assert_eq!((blocks.len(), pool.len()), (4, 0));
+    assert!(blocks.iter().any(|block| &raw const **block == first));
+}
+
+#[test]
+fn who_finds_the_pool_busy_makes_a_block() {
+    let (pool, mut blocks) = (BlockPool::default(), Blocks::new());
+    let busy = pool.ready.lock().expect("no thread panicked with the lock");
+    pool.take(2, &mut blocks);
+    assert_eq!(blocks.len(), 2);
+    drop(busy);
+}

@@ -8,14 +8,14 @@
 use bb8_redis::redis::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::exchange::Connection;
+use super::Connection;
 use super::options::{Address, Login, Options, Password, Secret, Tls};
 use super::socket::{self, Socket};
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
 use crate::store::redis::error::{self, RedisFailure};
 use crate::store::redis::wire::commands::CommandBuffer;
-use crate::store::redis::wire::values::time;
+use crate::store::redis::wire::replies::time_of;
 
 /// What a connection is used for, which decides the commands of its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +78,7 @@ async fn handshake(
     let late = |_| RedisFailure::new(error::CONNECT_TIMEOUT);
     let login = purpose.login(options);
     let credentials = timeout_at(deadline, login.read()).await.map_err(late)?;
-    let credentials =
-        credentials.map_err(|error| RedisFailure::because(error::AUTH, error.to_string()))?;
+    let credentials = credentials.map_err(|error| RedisFailure::because(error::AUTH, error))?;
     let socket = Socket::connect(address, options.tls.as_ref(), deadline).await?;
     let mut connection = Connection::new(socket);
     let steps = write_steps(connection.outgoing(), options, purpose, credentials);
@@ -98,7 +97,7 @@ async fn handshake(
         return Err(RedisFailure::with(name, cause));
     }
     let time = match connection.replies().last() {
-        Some(reply) if purpose.counts() => time(reply),
+        Some(reply) if purpose.counts() => time_of(reply),
         _ => Some(Micros::default()),
     };
     let time = time.ok_or(RedisFailure::new(error::PROTOCOL))?;

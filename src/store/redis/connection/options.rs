@@ -15,9 +15,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::address::Address;
-use self::address::{Parsed, Scheme};
+use self::address::{Extras, Scheme, list_item, single};
 pub use self::error::OptionsError;
-pub use self::login::{Login, Password, PasswordFileError, Secret};
+pub use self::login::{Login, Password, Secret};
 pub(crate) use self::tls::REDIS;
 pub use self::tls::{NameCheck, Tls, TlsError, TlsFiles};
 
@@ -151,42 +151,45 @@ impl Options {
             _ => return Err(OptionsError::SocketType),
         };
         let url = raw.url.trim();
-        let parsed = match raw.kind.trim().to_ascii_lowercase().as_str() {
+        let (topology, extras) = match raw.kind.trim().to_ascii_lowercase().as_str() {
             "" | "single" | "sentinel" | "cluster" if url.is_empty() => {
                 return Err(OptionsError::Empty);
             }
-            "" | "single" => Parsed::single(url, is_unix)?.map(Topology::Single),
+            "" | "single" => {
+                let (address, extras) = single(url, is_unix)?;
+                (Topology::Single(address), extras)
+            }
             "sentinel" => parse_sentinel(url)?,
             "cluster" => parse_cluster(url)?,
             _ => return Err(OptionsError::Type),
         };
-        let tls = if parsed.scheme == Scheme::Tls || raw.tls {
-            if matches!(parsed.servers, Topology::Single(Address::Unix(_))) {
+        let tls = if extras.scheme == Scheme::Tls || raw.tls {
+            if matches!(topology, Topology::Single(Address::Unix(_))) {
                 return Err(OptionsError::UnixTls);
             }
             Some(Tls::read(files.clone()).map_err(|error| OptionsError::Tls(error.to_string()))?)
         } else {
             None
         };
-        let (username, password) = (parsed.username, parsed.password);
+        let (username, password) = (extras.username, extras.password);
         let file = ("AUTH_FILE", raw.auth_file);
         let sentinel_file = ("SENTINEL_AUTH_FILE", raw.sentinel_auth_file);
         Ok(Self {
             login: parse_login(raw.auth, file, username, password)?,
-            sentinel_login: match parsed.servers {
+            sentinel_login: match topology {
                 Topology::Sentinel { .. } => {
                     parse_login(raw.sentinel_auth, sentinel_file, None, None)?
                 }
                 _ => Login::default(),
             },
-            database: parsed.database,
+            database: extras.database,
             tls,
-            ..Self::with_topology(parsed.servers)
+            ..Self::with_topology(topology)
         })
     }
 }
 
-fn parse_sentinel(url: &str) -> Result<Parsed<Topology>, OptionsError> {
+fn parse_sentinel(url: &str) -> Result<(Topology, Extras), OptionsError> {
     let (master, rest) = url.split_once(',').ok_or(OptionsError::Sentinels)?;
     let master = master.trim();
     // Sentinel accepts these characters in a name. Others mean that the name is missing and that
@@ -198,40 +201,35 @@ fn parse_sentinel(url: &str) -> Result<Parsed<Topology>, OptionsError> {
     if !is_name || rest.trim().is_empty() {
         return Err(OptionsError::Sentinels);
     }
-    let parsed = parse_list(rest)?;
-    if parsed.username.is_some() || parsed.password.is_some() {
+    let (sentinels, extras) = parse_list(rest)?;
+    if extras.username.is_some() || extras.password.is_some() {
         return Err(OptionsError::SentinelLogin);
     }
     let master = master.to_owned();
-    Ok(parsed.map(|sentinels| Topology::Sentinel { master, sentinels }))
+    Ok((Topology::Sentinel { master, sentinels }, extras))
 }
 
-fn parse_cluster(url: &str) -> Result<Parsed<Topology>, OptionsError> {
-    let parsed = parse_list(url)?;
-    if parsed.database != 0 {
+fn parse_cluster(url: &str) -> Result<(Topology, Extras), OptionsError> {
+    let (nodes, extras) = parse_list(url)?;
+    if extras.database != 0 {
         return Err(OptionsError::ClusterDatabase);
     }
-    Ok(parsed.map(Topology::Cluster))
+    Ok((Topology::Cluster(nodes), extras))
 }
 
 /// Parses addresses separated by commas. Those with a scheme have to agree in all but the address;
 /// the others follow them.
-fn parse_list(list: &str) -> Result<Parsed<Vec<Address>>, OptionsError> {
-    let servers = list
-        .split(',')
-        .map(|item| Parsed::list_item(item.trim()))
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut with_scheme = servers
-        .iter()
-        .filter(|server| server.scheme != Scheme::Unspecified)
-        .map(|server| server.clone().map(drop));
-    let agreed = with_scheme.next();
-    if !with_scheme.all(|other| Some(&other) == agreed.as_ref()) {
+fn parse_list(list: &str) -> Result<(Vec<Address>, Extras), OptionsError> {
+    let items = list.split(',').map(|item| list_item(item.trim()));
+    let (addresses, extras): (Vec<_>, Vec<_>) = items.collect::<Result<_, _>>()?;
+    let mut with_scheme = extras
+        .into_iter()
+        .filter(|extras| extras.scheme != Scheme::Unspecified);
+    let agreed = with_scheme.next().unwrap_or_default();
+    if with_scheme.any(|other| other != agreed) {
         return Err(OptionsError::Inconsistent);
     }
-    let agreed = agreed.unwrap_or(Parsed::new(()));
-    let addresses = servers.into_iter().map(|server| server.servers).collect();
-    Ok(agreed.map(|()| addresses))
+    Ok((addresses, agreed))
 }
 
 /// The login of `user:password` or a password, or of a file with the name of its setting, and of
@@ -250,7 +248,7 @@ fn parse_login(
             return Err(OptionsError::TwoPasswords(setting));
         }
         login::read_file(file.as_ref())
-            .map_err(|error| OptionsError::PasswordFile(setting, error.to_string()))?;
+            .map_err(|error| OptionsError::PasswordFile(setting, error))?;
         let password = Password::File(file.into());
         return Ok(new_login(user.or(username), Some(password)));
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
 use crate::core::lock;
-use crate::store::redis::connection::exchange::Connection;
+use crate::store::redis::connection::Connection;
 use crate::store::redis::error;
 use crate::store::redis::topology::node::Node;
 

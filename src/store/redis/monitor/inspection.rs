@@ -22,15 +22,14 @@ use super::queries::{
 };
 use crate::core::breaker::{CircuitState, Why};
 use crate::core::verdict::StoreError;
-use crate::store::redis::connection::exchange::Connection;
+use crate::store::redis::connection::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, RedisFailure};
-use crate::store::redis::topology::deployment::{Deployment, Uses};
 use crate::store::redis::topology::node::{Location, Node};
-use crate::store::redis::topology::slot_map::SlotMap;
 use crate::store::redis::topology::status::{Diagnostic, InfoReport, ServerStatus, Urgency};
-use crate::store::redis::wire::values::time;
+use crate::store::redis::topology::{Deployment, SlotMap, Uses};
+use crate::store::redis::wire::replies::time_of;
 
 /// The interval between inspections of a server without diagnostics. A usual scrape interval is as
 /// long.
@@ -335,10 +334,10 @@ impl Inspector {
         // The time is in the reply to EXEC. A server without transactions sends it in the reply to
         // TIME.
         let in_exec = replies.iter().filter_map(|reply| match reply {
-            Value::Array(values) => values.first().and_then(time),
+            Value::Array(values) => values.first().and_then(time_of),
             _ => None,
         });
-        let server_time = in_exec.chain(replies.get(1).and_then(time)).next();
+        let server_time = in_exec.chain(replies.get(1).and_then(time_of)).next();
         self.facts.clock_ahead_micros =
             server_time.and_then(|time| clock_ahead_micros(time.0, round_trip / 2));
         Ok((round_trip, missing))

@@ -9,7 +9,7 @@ use bb8_redis::redis::Value;
 
 use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error;
-use crate::store::redis::topology::deployment::Uses;
+use crate::store::redis::topology::Uses;
 use crate::store::redis::wire::commands::CommandBuffer;
 
 /// A command in a form that changes nothing: its name, which may be two words, and its arguments.

@@ -12,8 +12,8 @@ use std::ops::RangeInclusive;
 use bb8_redis::redis::{Value, from_redis_value_ref};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::deployment::Deployment;
-use super::slot_map::MAX_NODES;
+use super::Deployment;
+use super::MAX_NODES;
 use crate::core::breaker::CircuitState;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;

@@ -13,17 +13,16 @@ use tokio::sync::Notify;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::clock::ServerClock;
-use super::round_trips::RoundTrips;
 use super::status::ServerStatus;
 use crate::core::breaker::{self, Breaker, Why};
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
 use crate::store::Budget;
-use crate::store::redis::connection::exchange::Connection;
+use crate::store::redis::connection::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
 use crate::store::redis::error::{self, ErrorCounters, RedisFailure};
-use crate::store::redis::rtt::RttEstimator;
+use crate::store::redis::rtt::{RoundTrips, RttEstimator};
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::request::{Reply, Request};
 

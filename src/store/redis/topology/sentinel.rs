@@ -18,9 +18,9 @@ use bb8_redis::redis::{Value, from_redis_value_ref};
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::deployment::Deployment;
+use super::Deployment;
 use crate::core::lock;
-use crate::store::redis::connection::exchange::Connection;
+use crate::store::redis::connection::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, RedisFailure};

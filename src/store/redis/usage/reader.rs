@@ -12,8 +12,7 @@ use crate::core::usage::{HEADER_BYTES, Order, Page, Record, Top, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key;
 use crate::store::redis::error;
-use crate::store::redis::wire::log;
-use crate::store::redis::wire::values::time;
+use crate::store::redis::wire::replies::time_of;
 
 /// Queries at a time, in a cluster.
 const AT_A_TIME: usize = 8;
@@ -43,21 +42,8 @@ impl UsageClient {
         deadline: Instant,
     ) -> Result<(Micros, Option<State>), StoreError> {
         let (now, value) = self.value(counter, deadline).await?;
-        let Some(stored) = value.as_deref().and_then(log::buckets) else {
-            return Ok((now, None));
-        };
-        let mut ring = Ring {
-            last: stored.newest,
-            counts: vec![0; usize::from(buckets.buckets)].into(),
-        };
-        for (number, hits) in stored.buckets {
-            let age = stored.newest.checked_sub(number);
-            if age.is_some_and(|age| age < u64::from(buckets.buckets)) {
-                let index = (number % u64::from(buckets.buckets)) as usize;
-                ring.counts[index] = hits;
-            }
-        }
-        Ok((now, Some(State::Buckets(Box::new(ring)))))
+        let ring = value.and_then(|stored| stored_ring(&stored, buckets.buckets));
+        Ok((now, ring.map(|ring| State::Buckets(Box::new(ring)))))
     }
 
     async fn value(
@@ -73,7 +59,7 @@ impl UsageClient {
         let [now, value] = &replies[..] else {
             return Err(StoreError::Unknown(error::PROTOCOL));
         };
-        let now = time(now).ok_or(StoreError::Unknown(error::PROTOCOL))?;
+        let now = time_of(now).ok_or(StoreError::Unknown(error::PROTOCOL))?;
         Ok((now, bytes(value)?.map(<[u8]>::to_vec)))
     }
 
@@ -193,4 +179,57 @@ fn bytes(reply: &Value) -> Result<Option<&[u8]>, StoreError> {
         },
         _ => Ok(None),
     }
+}
+
+/// The sizes of the numbers of the header of a stored log: version, first, last, room, newest, tip,
+/// base, total.
+const HEADER: [usize; 8] = [1, 4, 4, 4, 7, 7, 6, 6];
+const HEADER_SIZE: usize = 39;
+
+/// Bytes of a cell: the number of a bucket, and the total after it.
+const CELL: [usize; 2] = [7, 6];
+const CELL_BYTES: usize = 13;
+
+/// Totals count modulo this.
+const MODULUS: u64 = 1 << 48;
+
+const VERSION: u64 = 1;
+
+/// The last `length` buckets of a state of `sliding_window_buckets` as `lua/log.lua` stores it, which
+/// requests never read whole; `None` if it is something else.
+fn stored_ring(stored: &[u8], length: u16) -> Option<Ring> {
+    let (header, cells) = stored.split_at_checked(HEADER_SIZE)?;
+    let [version, first, last, room, newest, tip, base, total] = numbers(header, HEADER)?;
+    let (first, last) = (usize::try_from(first).ok()?, usize::try_from(last).ok()?);
+    if version != VERSION || first > last || last as u64 > room {
+        return None;
+    }
+    let (mut ring, mut before) = (Ring::new(newest, length), base);
+    let mut add = |number: u64, total: u64| {
+        let hits = total.wrapping_sub(before) % MODULUS;
+        before = total;
+        let age = newest.checked_sub(number);
+        if hits > 0 && age.is_some_and(|age| age < length.into()) {
+            ring.counts[(number % u64::from(length)) as usize] = hits;
+        }
+    };
+    let cells = cells.get(first * CELL_BYTES..last * CELL_BYTES)?;
+    for cell in cells.as_chunks::<CELL_BYTES>().0 {
+        let [number, total] = numbers(cell, CELL)?;
+        add(number, total);
+    }
+    add(tip, total);
+    Some(ring)
+}
+
+/// Numbers of these sizes, big-endian.
+fn numbers<const N: usize>(mut bytes: &[u8], sizes: [usize; N]) -> Option<[u64; N]> {
+    let mut numbers = [0; N];
+    for (number, size) in numbers.iter_mut().zip(sizes) {
+        let (own, rest) = bytes.split_at_checked(size)?;
+        let shift = |number, &byte| (number << 8) | u64::from(byte);
+        *number = own.iter().fold(0, shift);
+        bytes = rest;
+    }
+    Some(numbers)
 }

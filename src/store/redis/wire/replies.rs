@@ -9,6 +9,7 @@
 //!
 //! Source: redis.io, "Redis serialization protocol specification".
 
+use bb8_redis::redis::{Value, from_redis_value_ref};
 use memchr::memchr;
 
 use crate::core::time::Micros;
@@ -97,6 +98,14 @@ pub(crate) fn time<'t>(tokens: &mut impl Iterator<Item = Token<'t>>) -> Option<M
         .checked_mul(1_000_000)?
         .checked_add(micros)
         .map(Micros)
+}
+
+/// The time in a reply to TIME that the redis crate has parsed; `None` for any other reply. That
+/// crate allocates for every value, so that it parses only replies to what is no request.
+pub(crate) fn time_of(reply: &Value) -> Option<Micros> {
+    // The redis crate casts integers to smaller and unsigned types.
+    let parts: (i64, i64) = from_redis_value_ref(reply).ok()?;
+    time(&mut <[i64; 2]>::from(parts).map(Token::Integer).into_iter())
 }
 
 /// The first token of `bytes` and the bytes behind it; `None` while the token is incomplete.

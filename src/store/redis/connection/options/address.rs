@@ -15,83 +15,60 @@ const DEFAULT_PORT: u16 = 6379;
 const LOCALHOST: &str = "localhost";
 
 /// The scheme of an address, which selects TLS or plaintext.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Scheme {
     /// `rediss://` or `valkeys://`.
     Tls,
     /// `redis://` or `valkey://`.
     Plaintext,
     /// No scheme, or a unix socket.
+    #[default]
     Unspecified,
 }
 
-/// Addresses, and what else their text holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Parsed<S> {
-    pub(super) servers: S,
+/// What the text of an address holds besides it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Extras {
     pub(super) scheme: Scheme,
     pub(super) username: Option<String>,
     pub(super) password: Option<Secret>,
     pub(super) database: u32,
 }
 
-impl<S> Parsed<S> {
-    pub(super) const fn new(servers: S) -> Self {
-        Self {
-            servers,
-            scheme: Scheme::Unspecified,
-            username: None,
-            password: None,
-            database: 0,
-        }
-    }
+type Parsed = Result<(Address, Extras), OptionsError>;
 
-    /// The same of other servers.
-    pub(super) fn map<T>(self, change: impl FnOnce(S) -> T) -> Parsed<T> {
-        Parsed {
-            servers: change(self.servers),
-            scheme: self.scheme,
-            username: self.username,
-            password: self.password,
-            database: self.database,
+/// Parses the address of a single server: `host:port`, a path (it begins with `/`, or `is_unix` is
+/// true), or a URL.
+pub(super) fn single(url: &str, is_unix: Option<bool>) -> Parsed {
+    let address = match (url.split_once("://"), is_unix) {
+        (Some((scheme, rest)), _) => return with_scheme(scheme, rest),
+        (None, Some(true)) => Address::Unix(url.into()),
+        (None, Some(false)) if url.starts_with('/') => return Err(OptionsError::PathForTcp),
+        (None, None) if url.starts_with('/') => Address::Unix(url.into()),
+        (None, _) => host_and_port(url)?,
+    };
+    Ok((address, Extras::default()))
+}
+
+/// Parses one address of a list: `host:port`, or a URL with a port.
+pub(super) fn list_item(item: &str) -> Parsed {
+    let parsed = match item.split_once("://") {
+        Some((_, rest)) if !names_port(authority(rest)) && !has_unescaped_login(rest) => {
+            return Err(OptionsError::NoPort);
         }
+        Some((scheme, rest)) => with_scheme(scheme, rest)?,
+        None => (host_and_port(item)?, Extras::default()),
+    };
+    match parsed {
+        (Address::Unix(_), _) => Err(OptionsError::Syntax),
+        parsed => Ok(parsed),
     }
 }
 
-impl Parsed<Address> {
-    /// Parses the address of a single server: `host:port`, a path (it begins with `/`, or `is_unix`
-    /// is true), or a URL.
-    pub(super) fn single(url: &str, is_unix: Option<bool>) -> Result<Self, OptionsError> {
-        match (url.split_once("://"), is_unix) {
-            (Some((scheme, rest)), _) => with_scheme(scheme, rest),
-            (None, Some(true)) => Ok(Self::new(Address::Unix(url.into()))),
-            (None, Some(false)) if url.starts_with('/') => Err(OptionsError::PathForTcp),
-            (None, None) if url.starts_with('/') => Ok(Self::new(Address::Unix(url.into()))),
-            (None, _) => host_and_port(url).map(Self::new),
-        }
-    }
-
-    /// Parses one address of a list: `host:port`, or a URL with a port.
-    pub(super) fn list_item(item: &str) -> Result<Self, OptionsError> {
-        let parsed = match item.split_once("://") {
-            Some((_, rest)) if !names_port(authority(rest)) && !has_unescaped_login(rest) => {
-                return Err(OptionsError::NoPort);
-            }
-            Some((scheme, rest)) => with_scheme(scheme, rest)?,
-            None => Self::new(host_and_port(item)?),
-        };
-        if matches!(parsed.servers, Address::Unix(_)) {
-            Err(OptionsError::Syntax)
-        } else {
-            Ok(parsed)
-        }
-    }
-}
-
-fn with_scheme(scheme: &str, rest: &str) -> Result<Parsed<Address>, OptionsError> {
+fn with_scheme(scheme: &str, rest: &str) -> Parsed {
     let scheme = match scheme.to_ascii_lowercase().as_str() {
         "unix" if rest.starts_with('/') && !rest.contains(['?', '#']) => {
-            return Ok(Parsed::new(Address::Unix(rest.into())));
+            return Ok((Address::Unix(rest.into()), Extras::default()));
         }
         "redis" | "valkey" => Scheme::Plaintext,
         "rediss" | "valkeys" => Scheme::Tls,
@@ -116,8 +93,7 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<Parsed<Address>, OptionsError
     };
     let login = info.redis_settings();
     let (host, port) = (host.clone(), *port);
-    Ok(Parsed {
-        servers: Address::Tcp { host, port },
+    let extras = Extras {
         scheme,
         username: login
             .username()
@@ -125,7 +101,8 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<Parsed<Address>, OptionsError
             .map(str::to_owned),
         password: login.password().map(Secret::new),
         database: u32::try_from(login.db()).map_err(|_| OptionsError::Database)?,
-    })
+    };
+    Ok((Address::Tcp { host, port }, extras))
 }
 
 /// Whether a `/`, `?` or `#` is in the login of `rest`, the text after the scheme: there it ends the

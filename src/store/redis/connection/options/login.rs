@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The largest password file. A wrong path, such as a log or a device, must not fill the memory.
@@ -52,25 +52,6 @@ pub struct Login {
     pub password: Option<Password>,
 }
 
-/// Why a password file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum PasswordFileError {
-    /// The file cannot be opened or read, or is not UTF-8.
-    #[error("the password file {} cannot be read ({error})", .path.display())]
-    Unreadable {
-        /// The path of the file.
-        path: PathBuf,
-        /// The operating system's error.
-        error: io::Error,
-    },
-    /// The file is empty.
-    #[error("the password file {} is empty", .0.display())]
-    Empty(PathBuf),
-    /// The file is larger than 64 KiB.
-    #[error("the password file {} is too large for a password", .0.display())]
-    TooLarge(PathBuf),
-}
-
 impl Login {
     /// A login with this password.
     pub fn new(username: Option<&str>, password: &str) -> Self {
@@ -84,40 +65,39 @@ impl Login {
     /// Tokio's pool of blocking threads.
     ///
     /// # Errors
-    /// The password file cannot be used.
-    pub async fn read(&self) -> Result<Option<(Option<String>, Secret)>, PasswordFileError> {
+    /// Why the password file cannot be used.
+    pub async fn read(&self) -> Result<Option<(Option<String>, Secret)>, String> {
         let secret = match &self.password {
             None => return Ok(None),
             Some(Password::Text(secret)) => secret.clone(),
             Some(Password::File(path)) => {
-                let (path, failed_path) = (path.clone(), path.clone());
+                let path = path.clone();
                 let reading = tokio::task::spawn_blocking(move || read_file(&path)).await;
-                reading.map_err(|error| PasswordFileError::Unreadable {
-                    path: failed_path,
-                    error: io::Error::other(error),
-                })??
+                reading.map_err(|error| error.to_string())??
             }
         };
         Ok(Some((self.username.clone(), secret)))
     }
 }
 
-pub(super) fn read_file(path: &Path) -> Result<Secret, PasswordFileError> {
-    let mut text = String::new();
+/// # Errors
+/// Why the file cannot be used, with its path.
+pub(super) fn read_file(path: &Path) -> Result<Secret, String> {
+    let (mut text, file) = (
+        String::new(),
+        format!("the password file {}", path.display()),
+    );
     let read =
         File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
-    let count = read.map_err(|error| PasswordFileError::Unreadable {
-        path: path.to_owned(),
-        error,
-    })?;
+    let count = read.map_err(|error| format!("{file} cannot be read ({error})"))?;
     if count as u64 > MAX_FILE_BYTES {
-        return Err(PasswordFileError::TooLarge(path.to_owned()));
+        return Err(format!("{file} is too large for a password"));
     }
     let password = text
         .strip_suffix('\n')
         .map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
     if password.is_empty() {
-        Err(PasswordFileError::Empty(path.to_owned()))
+        Err(format!("{file} is empty"))
     } else {
         Ok(Secret::new(password))
     }
@@ -139,7 +119,7 @@ mod tests {
             login
                 .read()
                 .await
-                .is_err_and(|error| error.to_string().contains("No such file"))
+                .is_err_and(|error| error.contains("No such file"))
         );
         for (content, password) in [
             ("a", "a"),
@@ -157,21 +137,24 @@ mod tests {
         }
         for content in ["", "\n", "\r\n"] {
             std::fs::write(&path, content).expect("written");
+            let error = login.read().await.expect_err("no password");
             assert!(
-                matches!(login.read().await, Err(PasswordFileError::Empty(_))),
-                "{content:?}"
+                error.ends_with("/password is empty"),
+                "{content:?}: {error}"
             );
         }
         std::fs::write(&path, "x".repeat(70_000)).expect("written");
-        assert!(matches!(
-            read_file(&path),
-            Err(PasswordFileError::TooLarge(_))
-        ));
+        let error = read_file(&path).expect_err("too large");
+        assert!(
+            error.ends_with("/password is too large for a password"),
+            "{error}"
+        );
         std::fs::write(&path, b"\xff").expect("written");
-        assert!(matches!(
-            read_file(&path),
-            Err(PasswordFileError::Unreadable { .. })
-        ));
+        let error = read_file(&path).expect_err("no UTF-8");
+        assert!(
+            error.contains("/password cannot be read (stream did not contain"),
+            "{error}"
+        );
         assert_eq!(
             Login::default().read().await.expect("nothing to read"),
             None
