@@ -17,9 +17,8 @@ use crate::desk::admin::query::Query;
 use crate::desk::admin::{self, Api};
 use crate::live::Live;
 use crate::net::http::guard::Guard;
-use crate::net::http::responses::{Page, failed, text};
 use crate::net::http::shared_texts::SharedTexts;
-use crate::net::http::{Events, Site};
+use crate::net::http::{Events, Page, Site, failed, text};
 use crate::observe::metrics::Metrics;
 
 /// A page is cut here. Two of each page are in memory at most, and as many in gzip.

@@ -93,7 +93,7 @@ fn connections() -> Vec<Row> {
         [bytes TLS_BYTES in service::server, "and with TLS besides", ""]
         [time IDLE_GRACE in service::server::connection, "time for what is in flight on a connection that has to end for a new one",
             "the connection is closed"]
-        [count RESERVED in net::bounds::descriptors,
+        [count RESERVED in net::bounds,
             "file descriptors that connections of the gRPC port do not use; a quarter, if there are fewer than four times as many",
             ""]
         [time HANDSHAKE_WITHIN in service::server::tls::handshakes, "time for a TLS handshake", "the connection is closed"]
@@ -182,7 +182,7 @@ fn http() -> Vec<Row> {
         [bytes MAX_HEAD_BYTES in net::http::serving, "head of a request", "HTTP status 431"]
         [time HEAD_DEADLINE in net::http::serving, "time for the head of a request, and between two", "the connection is closed"]
         [bytes MAX_BODY_BYTES in service::pages, "body", "HTTP status 413"]
-        [time BODY_DEADLINE in net::http::bodies, "time for the body of a request", "HTTP status 408"]
+        [time BODY_DEADLINE in net::http, "time for the body of a request", "HTTP status 408"]
         [text "part of what clients leave unfinished", "bodies of requests that are not answered, together",
             "the oldest of all that is unfinished ends: HTTP status 503"]
         [count MAX_OBJECTS in service::pages::json, "objects in the JSON of a request", "HTTP status 400"]
@@ -270,7 +270,7 @@ fn dns() -> Vec<Row> {
         [time MAX_WAIT in limiter::replicas::resolve, "time for the answer to an attempt", "the next one is made"]
         [length ATTEMPTS in limiter::replicas::resolve, "attempts for each name of the search list, the last one by TCP", "the lookup fails"]
         [time LOOKUP_WITHIN in limiter::replicas, "time for a lookup, in all", "it fails"]
-        [count MAX_STEPS in limiter::replicas::recent, "smaller numbers that are remembered until they count", "the number in force stays for longer"]
+        [count MAX_STEPS in limiter::replicas, "smaller numbers that are remembered until they count", "the number in force stays for longer"]
     }
 }
 
@@ -323,7 +323,7 @@ fn every_bound_of_the_listeners_has_a_row() {
         "src/service/server/wire/blocks.rs",
         "src/service/server/call.rs",
         "src/service/pages.rs",
-        "src/net/http/bodies.rs",
+        "src/net/http.rs",
         "src/service/pages/json.rs",
         "src/desk/admin.rs",
     ] {

@@ -6,19 +6,30 @@
 //!
 //! DNS and not the API of Kubernetes: it is the same on every platform, and there is no right to
 //! grant.
+//!
+//! The number in force, from the answers of DNS: up at once, down only when all answers of some time
+//! were lower, and as it was when there is no answer.
+//!
+//! Too few replicas admit more than a limit, too many less. A Service loses a replica's address
+//! during each rollout and each failed probe, so that the number in force is the largest of the
+//! last `hold`. The time is an argument.
+//!
+//! An answer without addresses is no answer: this process is a replica itself. With
+//! `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION` an outage of Redis takes all pods out of the headless
+//! Service, exactly when `local` needs their number.
 
-pub(crate) mod recent;
 pub(crate) mod resolve;
 mod source;
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use recent::{Event, Recent};
-use resolve::{ResolveError, Resolver};
+use crate::net::throttle::Throttle;
+use resolve::{NO_ANSWER, Resolver};
 pub use source::{DnsName, Source};
 
 /// The time that a lookup may take, with all its attempts and its fallback to TCP: a longer one
@@ -90,7 +101,7 @@ pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
     loop {
         let answer = timeout(LOOKUP_WITHIN, resolver.addresses())
             .await
-            .unwrap_or(Err(ResolveError::Timeout));
+            .unwrap_or_else(|_| Err(NO_ANSWER.to_owned()));
         let ReplicaState {
             count,
             answered,
@@ -98,41 +109,253 @@ pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
         } = &*replicas.0;
         let lookups = if answer.is_ok() { answered } else { failed };
         lookups.fetch_add(1, Ordering::Relaxed);
-        let event = recent.observe(Instant::now(), answer.map_err(|error| error.to_string()));
+        let event = recent.observe(Instant::now(), answer);
         count.store(recent.count().get(), Ordering::Relaxed);
         if let Some(event) = event {
-            log(&name, &event);
+            log(&name, &event, recent.count());
         }
         sleep(options.interval.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
     }
 }
 
-/// Writes a line of the log.
-fn log(name: &DnsName, event: &Event) {
+/// Writes a line of the log. `replicas`: the number in force.
+fn log(name: &DnsName, event: &Event, replicas: NonZeroU32) {
     match event {
-        Event::Changed {
-            from: None,
-            to,
-            recovered: _,
-        } => {
-            tracing::info!(name = %name, replicas = to, "REPLICAS: on_store_failure: local admits \
-                this replica's share of each limit");
+        Event::First => {
+            tracing::info!(%name, replicas, "REPLICAS: on_store_failure: local admits this \
+                replica's share of each limit");
         }
-        Event::Changed {
-            from: Some(from),
-            to,
-            recovered,
-        } => {
-            tracing::info!(name = %name, replicas = to, before = from, recovered, "REPLICAS: the \
-                number of replicas has changed");
+        Event::Changed { before, recovered } => {
+            tracing::info!(%name, replicas, before, recovered, "REPLICAS: the number of replicas \
+                has changed");
         }
-        Event::Failing { error, count } => {
-            tracing::warn!(name = %name, error, replicas = count, "REPLICAS: the name cannot be \
-                resolved; the number of replicas stays as it is until it can");
+        Event::Failing(error) => {
+            tracing::warn!(%name, error, replicas, "REPLICAS: the name cannot be resolved; the \
+                number of replicas stays as it is until it can");
         }
-        Event::Recovered { count } => {
-            tracing::info!(name = %name, replicas = count, "REPLICAS: the name can be resolved \
-                again");
+        Event::Recovered => {
+            tracing::info!(%name, replicas, "REPLICAS: the name can be resolved again");
+        }
+    }
+}
+
+/// Lower numbers that are remembered at most. Ten answers fit into the time that they are held;
+/// with more, the number in force only stays high for longer.
+pub(crate) const MAX_STEPS: usize = 32;
+
+/// The shortest time between two reports of failures, so that a server that fails each few seconds
+/// does not fill the log.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Event {
+    /// The first answer.
+    First,
+    /// Another number than before is in force. Perhaps a failure that was reported ended with it.
+    Changed { before: NonZeroU32, recovered: bool },
+    /// There is no answer, and why.
+    Failing(String),
+    /// There are answers again, with the same number.
+    Recovered,
+}
+
+/// The answers of the last time.
+#[derive(Debug)]
+struct Recent {
+    /// How long all answers have to be lower until the number in force is.
+    hold: Duration,
+    /// Numbers with the time from which on no answer was larger: the first is in force, and each is
+    /// smaller than the one before.
+    steps: VecDeque<(Instant, NonZeroU32)>,
+    /// Whether a failure was reported that has not ended.
+    is_failing: bool,
+    reports: Throttle,
+}
+
+impl Recent {
+    fn new(hold: Duration) -> Self {
+        Self {
+            hold,
+            steps: VecDeque::new(),
+            is_failing: false,
+            reports: Throttle::new(REPORT_INTERVAL),
+        }
+    }
+
+    /// The number in force; 1 before the first answer.
+    fn count(&self) -> NonZeroU32 {
+        self.steps
+            .front()
+            .map_or(NonZeroU32::MIN, |&(_, count)| count)
+    }
+
+    /// Takes an answer, or why there is none.
+    fn observe(&mut self, now: Instant, answer: Result<NonZeroU32, String>) -> Option<Event> {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(_) if self.is_failing || self.reports.admit(now).is_none() => return None,
+            Err(error) => {
+                self.is_failing = true;
+                return Some(Event::Failing(error));
+            }
+        };
+        let before = self.steps.front().map(|&(_, count)| count);
+        let mut since = now;
+        while let Some(&(lower_since, _)) = self.steps.back().filter(|(_, count)| *count < answer) {
+            since = lower_since;
+            self.steps.pop_back();
+        }
+        let is_new = self.steps.back().is_none_or(|&(_, count)| count != answer);
+        if is_new && self.steps.len() < MAX_STEPS {
+            self.steps.push_back((since, answer));
+        }
+        // A number was last answered just before the next one.
+        let is_over = |&(since, _): &(Instant, _)| now.duration_since(since) >= self.hold;
+        while self.steps.get(1).is_some_and(is_over) {
+            self.steps.pop_front();
+        }
+        let recovered = std::mem::take(&mut self.is_failing);
+        match before {
+            None => Some(Event::First),
+            Some(before) if before != self.count() => Some(Event::Changed { before, recovered }),
+            Some(_) => recovered.then_some(Event::Recovered),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    const HOLD: Duration = Duration::from_secs(30);
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn number(count: u32) -> NonZeroU32 {
+        NonZeroU32::new(count).expect("not 0")
+    }
+
+    /// Takes answers at seconds (0 stands for none), and gives the number in force after each.
+    fn in_force(answers: &[(u64, u32)]) -> Vec<u32> {
+        let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
+        let observe = |&(secs, answer): &(u64, u32)| {
+            let answer = NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned());
+            recent.observe(begin + Duration::from_secs(secs), answer);
+            recent.count().get()
+        };
+        answers.iter().map(observe).collect()
+    }
+
+    #[test]
+    fn up_at_once_and_down_when_all_answers_of_half_a_minute_were_lower() {
+        for (answers, expected) in [
+            (&[(0, 2), (5, 5), (10, 5)][..], &[2, 5, 5][..]),
+            (&[(0, 5), (5, 2), (34, 2), (35, 2)], &[5, 5, 5, 2]),
+            (
+                &[(0, 5), (5, 2), (30, 5), (35, 2), (59, 2), (64, 2), (65, 2)],
+                &[5, 5, 5, 5, 5, 5, 2],
+            ),
+            // Not to the last number, but to the largest of the time.
+            (
+                &[(0, 5), (5, 2), (20, 4), (35, 3), (64, 3), (65, 3)],
+                &[5, 5, 5, 4, 4, 3],
+            ),
+            (
+                &[(0, 5), (5, 4), (20, 2), (35, 1), (50, 1), (65, 1)],
+                &[5, 5, 5, 4, 2, 1],
+            ),
+        ] {
+            assert_eq!(in_force(answers), expected, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn without_an_answer_the_number_stays() {
+        assert_eq!(
+            in_force(&[(0, 0), (5, 0)]),
+            [1, 1],
+            "one, while there never was an answer"
+        );
+        assert_eq!(
+            in_force(&[(0, 3), (5, 0), (3_600, 0), (3_605, 3)]),
+            [3, 3, 3, 3]
+        );
+        assert_eq!(
+            in_force(&[(0, 3), (5, 2), (10, 0), (3_600, 0), (3_605, 2)]),
+            [3, 3, 3, 3, 2],
+            "no answer, no smaller number"
+        );
+        assert_eq!(
+            in_force(&[(0, 3), (5, 0), (10, 7)]),
+            [3, 3, 7],
+            "a larger one at once"
+        );
+    }
+
+    #[test]
+    fn changes_failures_and_recoveries_are_reported_once() {
+        let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
+        let mut at = |secs, answer: u32| {
+            recent.observe(
+                begin + Duration::from_secs(secs),
+                NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned()),
+            )
+        };
+        let failing = || Some(Event::Failing("no answer".to_owned()));
+        let changed = |before, recovered| {
+            Some(Event::Changed {
+                before: number(before),
+                recovered,
+            })
+        };
+        assert_eq!(at(0, 0), failing());
+        assert_eq!(at(5, 0), None);
+        assert_eq!(
+            at(10, 1),
+            Some(Event::First),
+            "the first answer, although the number is the same"
+        );
+        assert_eq!(at(15, 1), None);
+        assert_eq!(at(20, 4), changed(1, false));
+        assert_eq!(at(25, 0), None, "too soon after the last report");
+        assert_eq!(at(30, 4), None, "and so its end is none either");
+        assert_eq!(at(60, 0), failing());
+        assert_eq!(at(500, 0), None);
+        assert_eq!(at(505, 4), Some(Event::Recovered));
+        assert_eq!(at(510, 3), None);
+        assert_eq!(at(540, 3), changed(4, false));
+    }
+
+    proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
+        /// The number in force is the largest of all answers of the last half minute and the one
+        /// before them.
+        #[test]
+        fn it_is_the_largest_of_the_time(answers in prop::collection::vec((5_u64..9, 1_u32..12), 1..60)) {
+            let mut at = 0;
+            let answers: Vec<_> = answers.into_iter().map(|(after, count)| { at += after; (at, count) }).collect();
+            for (index, &force) in in_force(&answers).iter().enumerate() {
+                let now = answers[index].0;
+                // An answer counts until the next one.
+                let counts = |&last: &usize| last == index || answers[last + 1].0 + 30 > now;
+                let largest = (0..=index).filter(counts).map(|last| answers[last].1).max();
+                prop_assert_eq!(Some(force), largest, "{:?}", &answers[..=index]);
+            }
+        }
+
+        /// However many lower numbers follow each other, few are remembered, and the number is one
+        /// that was answered.
+        #[test]
+        fn memory_is_bounded(mut answers in prop::collection::vec(1_u32..100_000, 1..500)) {
+            answers.sort_unstable_by(|one, other| other.cmp(one));
+            let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
+            for (millis, &answer) in answers.iter().enumerate() {
+                recent.observe(begin + Duration::from_millis(millis as u64), Ok(number(answer)));
+                prop_assert!(recent.steps.len() <= MAX_STEPS);
+                prop_assert_eq!(recent.count().get(), answers[0]);
+            }
         }
     }
 }

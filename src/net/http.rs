@@ -2,12 +2,93 @@
 //! host and origin. It runs on the control thread and is not made for load: connections, bodies and
 //! times have tight bounds.
 
-pub mod bodies;
 pub mod client;
-mod encoding;
 pub mod guard;
-pub mod responses;
 pub mod serving;
 pub mod shared_texts;
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use tokio::time::timeout;
+
 pub use self::serving::{Events, Site, serve};
+use super::bounds::Charge;
+
+/// Time for the body of a request to arrive.
+pub(crate) const BODY_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A response whose body is in memory.
+pub type Page = Response<Full<Bytes>>;
+
+/// 405, with the methods that are allowed.
+pub fn not_allowed(allowed: &'static str, message: &'static str) -> Page {
+    let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, message);
+    refused
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static(allowed));
+    refused
+}
+
+/// An error as one line of text; control characters of the message become spaces.
+pub fn failed(status: StatusCode, message: &str) -> Page {
+    let mut line: String = message
+        .chars()
+        .map(|char| if char.is_control() { ' ' } else { char })
+        .collect();
+    line.push('\n');
+    text(status, line)
+}
+
+/// Plain text.
+pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
+    response(status, "text/plain; charset=utf-8", body)
+}
+
+/// A body of any type.
+pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Page {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Reads a body of at most `max_bytes`, and charges its bytes as they arrive.
+///
+/// # Errors
+/// The answer to a client whose body is too large, breaks off, or does not arrive in time.
+pub async fn collect(body: Incoming, max_bytes: usize, charge: &Charge) -> Result<Vec<u8>, Page> {
+    let mut body = Limited::new(body, max_bytes);
+    let mut collected = Vec::new();
+    let arrives = async {
+        while let Some(frame) = body.frame().await {
+            if let Some(data) = frame?.data_ref() {
+                let before = collected.capacity();
+                collected.extend_from_slice(data);
+                charge.add(collected.capacity() - before);
+            }
+        }
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    };
+    match timeout(BODY_DEADLINE, arrives).await {
+        Ok(Ok(())) => Ok(collected),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(failed(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            &format!("the body is larger than {} KiB", max_bytes >> 10),
+        )),
+        Ok(Err(error)) => Err(failed(
+            StatusCode::BAD_REQUEST,
+            &format!("the body cannot be read: {error}"),
+        )),
+        Err(_) => Err(failed(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not arrive in time",
+        )),
+    }
+}

@@ -17,9 +17,8 @@ use tonic::{Code, Status};
 
 use crate::net::bounds::{Charge, Unfinished};
 use crate::net::http::guard::Guard;
-use crate::net::http::responses::{Page, failed, not_allowed, response, text};
 use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
-use crate::net::http::{Events, Site, bodies};
+use crate::net::http::{Events, Page, Site, collect, failed, not_allowed, response, text};
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
 
@@ -96,7 +95,7 @@ impl Pages {
     }
 
     async fn decide_json(&self, body: Incoming, charge: &Charge) -> Result<Page, Page> {
-        let body = bodies::collect(body, MAX_BODY_BYTES, charge).await?;
+        let body = collect(body, MAX_BODY_BYTES, charge).await?;
         let request = {
             let permit = Arc::clone(&self.parsing).acquire_owned().await;
             let parse = move || (json::request(&body), permit).0;

@@ -28,7 +28,7 @@ use crate::limits::plan::{By, Check, Explanation, Fate, Outcomes, Plan};
 use crate::limits::rules::limit::{LimitInForce, Scale};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
-use crate::net::http::responses::Page;
+use crate::net::http::Page;
 use crate::service::pages::json;
 use crate::service::rls::decode::decode;
 use crate::store::redis::error;

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::overrides::{Order, Ordered, Overrides, Removed, Reset, ResetOrder};
 use super::reply::ErrorBody;
 use super::{decisions, explain, limits, status, top, unmatched, usage};
-use crate::net::http::responses::{Page, response};
+use crate::net::http::{Page, response};
 use crate::observe::history;
 
 /// The calls, and the schema of a limit, which is no type.

@@ -23,7 +23,7 @@ use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
 use crate::live::overrides::ChangeError;
 use crate::net::clock;
-use crate::net::http::responses::Page;
+use crate::net::http::Page;
 
 /// Overrides in an answer that asks for no number.
 const USUAL_COUNT: usize = 100;

@@ -23,7 +23,7 @@ use hyper::header::{
 };
 use hyper::{Method, StatusCode};
 
-use crate::net::http::responses::{Page, not_allowed, response, text};
+use crate::net::http::{Page, not_allowed, response, text};
 
 /// The address of the page. Its files are below it.
 pub const PATH: &str = "/admin";

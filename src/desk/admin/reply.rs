@@ -5,7 +5,7 @@ use hyper::header::{CACHE_CONTROL, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::net::http::responses::{Page, response};
+use crate::net::http::{Page, response};
 
 /// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::{
     Call, Parts, blocking, decisions, explain, limits, openapi, overrides, status, top, unmatched,
     usage,
 };
-use crate::net::http::responses::Page;
+use crate::net::http::Page;
 
 /// Makes the answer to a call.
 type Handler = fn(Arc<Parts>, Call) -> Answer;

@@ -27,29 +27,13 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
 /// A lost datagram is repeated once; what lets none through may let TCP through.
 pub(crate) const ATTEMPTS: [Transport; 3] = [Transport::UdpTcp, Transport::UdpTcp, Transport::Tcp];
 
-/// Why there is no number.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ResolveError {
-    /// The servers are not known, or cannot be asked.
-    #[error("{0}")]
-    Failed(#[from] std::io::Error),
-    /// The server does not tell whether there are records.
-    #[error("the DNS server answers {0}")]
-    NoAnswer(Rcode),
-    /// The answer cannot be read.
-    #[error("the DNS server sent an answer that cannot be read")]
-    Malformed,
-    /// The name does not exist or has no addresses. This process is a replica, so that it does not
-    /// mean that there are none.
-    #[error(
-        "the name has no addresses; check that it is the name of a headless Service (clusterIP: \
-         None) with ready pods"
-    )]
-    NoAddress,
-    /// It takes too long.
-    #[error("no answer in time")]
-    Timeout,
-}
+/// The error where it takes too long.
+pub(super) const NO_ANSWER: &str = "no answer in time";
+
+/// The error of a name that does not exist or has no addresses. This process is a replica, so that
+/// it does not mean that there are none.
+const NO_ADDRESS: &str = "the name has no addresses; check that it is the name of a headless \
+    Service (clusterIP: None) with ready pods";
 
 /// An absolute name.
 type FullName = Name<Vec<u8>>;
@@ -70,7 +54,7 @@ impl Resolver {
 
     /// The number of different addresses: of IPv4 or of IPv6, whichever are more, because a replica
     /// may have one of each.
-    pub(super) async fn addresses(&mut self) -> Result<NonZeroU32, ResolveError> {
+    pub(super) async fn addresses(&mut self) -> Result<NonZeroU32, String> {
         // Read for each lookup, so that changed files count.
         let configuration = self.configuration()?;
         // Kept only if it is found again: otherwise, and if this future is dropped, the next lookup
@@ -84,7 +68,7 @@ impl Resolver {
         Ok(count)
     }
 
-    fn configuration(&self) -> Result<ResolvConf, ResolveError> {
+    fn configuration(&self) -> Result<ResolvConf, String> {
         let mut configuration = ResolvConf::new();
         match self.name.server {
             Some(server) => {
@@ -93,7 +77,7 @@ impl Resolver {
             }
             None => configuration
                 .parse_file("/etc/resolv.conf")
-                .map_err(|error| std::io::Error::other(format!("/etc/resolv.conf: {error}")))?,
+                .map_err(|error| format!("/etc/resolv.conf: {error}"))?,
         }
         configuration.finalize();
         Ok(configuration)
@@ -131,7 +115,7 @@ impl Resolver {
 async fn count(
     configuration: &ResolvConf,
     names: Vec<FullName>,
-) -> Result<(NonZeroU32, FullName), ResolveError> {
+) -> Result<(NonZeroU32, FullName), String> {
     for name in names {
         let v4 = addresses(configuration, &name, Rtype::A).await;
         // What does not exist has no records of any type.
@@ -150,7 +134,7 @@ async fn count(
             return Ok((count, name));
         }
     }
-    Err(ResolveError::NoAddress)
+    Err(NO_ADDRESS.to_owned())
 }
 
 /// The number of different addresses of this type. `None` for a name that does not exist.
@@ -158,14 +142,15 @@ async fn addresses(
     configuration: &ResolvConf,
     name: &FullName,
     record_type: Rtype,
-) -> Result<Option<u32>, ResolveError> {
+) -> Result<Option<u32>, String> {
     let answer = ask(configuration, name, record_type).await?;
     match answer.header().rcode() {
         Rcode::NOERROR => {}
         Rcode::NXDOMAIN => return Ok(None),
-        other => return Err(ResolveError::NoAnswer(other)),
+        other => return Err(format!("the DNS server answers {other}")),
     }
-    let records = answer.answer().map_err(|_| ResolveError::Malformed)?;
+    let records = answer.answer();
+    let records = records.map_err(|_| "the DNS server sent an answer that cannot be read")?;
     let different: BTreeSet<IpAddr> = if record_type == Rtype::A {
         let found = records.limit_to::<A>().flatten();
         found.map(|record| record.data().addr().into()).collect()
@@ -181,8 +166,8 @@ async fn ask(
     configuration: &ResolvConf,
     name: &FullName,
     record_type: Rtype,
-) -> Result<Answer, ResolveError> {
-    let mut failed = ResolveError::Timeout;
+) -> Result<Answer, String> {
+    let mut failed = NO_ANSWER.to_owned();
     for transport in ATTEMPTS {
         let mut configuration = configuration.clone();
         configuration.options.use_vc |= transport == Transport::Tcp;
@@ -194,7 +179,7 @@ async fn ask(
         {
             Ok(answer) => return Ok(answer),
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {}
-            Err(error) => failed = error.into(),
+            Err(error) => failed = error.to_string(),
         }
     }
     Err(failed)
@@ -277,10 +262,7 @@ mod tests {
             ["weir.two A", "weir.two AAAA"]
         );
         let unknown = count(&configuration, names("dns:other")).await;
-        assert!(
-            matches!(unknown, Err(ResolveError::NoAddress)),
-            "{unknown:?}"
-        );
+        assert_eq!(unknown.map(drop), Err(NO_ADDRESS.to_owned()));
         let sought = |text: &str| {
             let names = names(text);
             names.iter().map(ToString::to_string).collect::<Vec<_>>()

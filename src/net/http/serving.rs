@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::responses::{Page, failed};
+use super::{Page, failed};
 use crate::net::bounds::TimedWrites;
 
 /// Open connections at most. A further one closes the oldest, so that idle clients cannot keep out

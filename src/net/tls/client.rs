@@ -1,11 +1,10 @@
-//! The configuration of a client that speaks TLS.
+//! The configuration of a client that speaks TLS, and the authorities that it trusts.
 
 use std::sync::Arc;
 
-use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::sign::SingleCertAndKey;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::authorities::authorities;
 use super::pem::{FileSetting, Identity, PemFile, TlsError};
 use super::provider;
 use super::verify::{NameCheck, ServerVerifier};
@@ -76,5 +75,45 @@ pub fn client_config(options: &ClientOptions) -> Result<ClientConfig, TlsError> 
             Ok(builder
                 .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.read()?))))
         }
+    }
+}
+
+/// The authorities in the file and no others; without a file those of the system, or Mozilla's if
+/// the system has none. Blocks.
+///
+/// # Errors
+/// The file cannot be used.
+pub fn authorities(file: Option<&PemFile>) -> Result<RootCertStore, TlsError> {
+    let Some(file) = file else {
+        return Ok(of_the_system());
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in file.certificates()? {
+        let remedy =
+            "write the certificates of the authorities that signed those of the other side";
+        roots
+            .add(certificate)
+            .map_err(|error| file.unusable(&error, remedy))?;
+    }
+    Ok(roots)
+}
+
+fn of_the_system() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    // Some systems hold certificates that rustls cannot parse. They are left out.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    roots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_always_trusted_authorities() {
+        assert!(!of_the_system().is_empty());
     }
 }

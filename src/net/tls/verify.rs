@@ -1,4 +1,4 @@
-//! Which certificates of peers are accepted.
+//! Which certificates of peers are accepted, and until when certificates are valid.
 //!
 //! A trusted authority has to have signed a certificate (RFC 5280), or it has to be that of a
 //! trusted authority itself. The second case is that of an ordinary self-signed certificate
@@ -7,6 +7,7 @@
 //! the authority's key could sign any certificate with it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
@@ -235,4 +236,29 @@ impl ClientCertVerifier for ClientVerifier {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.signed.supported_verify_schemes()
     }
+}
+
+/// When the first certificate of a chain expires, in seconds since 1970. `None`: none can be
+/// parsed.
+///
+/// webpki parses certificates but does not give their times. It does in its error about an expired
+/// certificate, and all are at the end of time.
+pub fn expiry(chain: &[CertificateDer<'_>]) -> Option<u64> {
+    let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let of_one = |certificate: &CertificateDer<'_>| {
+        let certificate = ParsedCertificate::try_from(certificate).ok()?;
+        match verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &RootCertStore::empty(),
+            &[],
+            end_of_time,
+            &[],
+        ) {
+            Err(Error::InvalidCertificate(CertificateError::ExpiredContext {
+                not_after, ..
+            })) => Some(not_after.as_secs()),
+            _ => None,
+        }
+    };
+    chain.iter().filter_map(of_one).min()
 }
