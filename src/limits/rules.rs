@@ -1,7 +1,6 @@
 //! The rules: the immutable compiled configuration, and the look-up of a descriptor's limit.
 //!
-//! `rules/resource.rs` holds the limits that a control plane sends, and `rules/domains.rs` what of
-//! them is in force.
+//! `rules/domains.rs` holds what is in force of the limits that a control plane sends.
 //!
 //! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports
 //! all its problems at once, and this file holds what the program runs.
@@ -18,7 +17,6 @@ pub mod domains;
 pub mod limit;
 pub mod place;
 pub mod region;
-pub mod resource;
 pub mod shown_name;
 pub(crate) mod source;
 pub mod table;

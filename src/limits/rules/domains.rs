@@ -15,8 +15,8 @@ use hashbrown::HashSet;
 
 use super::compile::{EntryNumber, Problem, compile_domain};
 pub use super::compile::{Overlay, ReadOverlay, XdsDefaults, XdsOptions};
-use super::resource::Resource;
 use super::{Domain, Rules};
+use crate::core::proto::xds::RateLimitConfig;
 
 /// The most warnings of one list. A control plane may send a hundred thousand duplicates.
 pub(crate) const MOST_WARNINGS: usize = 1_000;
@@ -30,7 +30,7 @@ pub struct Domains {
     free_numbers: Vec<u32>,
     settings: XdsOptions,
     /// Resources of the last list whose domain an earlier one defines.
-    shadowed: Vec<Arc<Resource>>,
+    shadowed: Vec<Arc<RateLimitConfig>>,
     /// Whether there was a list.
     is_applied: bool,
     /// The bytes of the paths of all limits in force.
@@ -76,7 +76,7 @@ pub struct Refused {
 #[derive(Debug, Default)]
 struct KnownDomain {
     number: u32,
-    received: Vec<Arc<Resource>>,
+    received: Vec<Arc<RateLimitConfig>>,
     /// Why `received` is not in force; empty if it is.
     problems: Vec<Problem>,
     good: Option<Good>,
@@ -90,14 +90,14 @@ struct KnownDomain {
 /// The version of a domain that is in force.
 #[derive(Debug)]
 struct Good {
-    resources: Vec<Arc<Resource>>,
+    resources: Vec<Arc<RateLimitConfig>>,
     domain: Arc<Domain>,
     path_bytes: usize,
 }
 
 impl Domains {
     /// Applies a list of all resources, in any order.
-    pub fn apply<R: Into<Arc<Resource>>>(
+    pub fn apply<R: Into<Arc<RateLimitConfig>>>(
         &mut self,
         resources: Vec<R>,
         settings: &XdsOptions,
@@ -124,7 +124,7 @@ impl Domains {
 
     /// The resources that are in force, in the order of their domains: those of the last list, and
     /// the last good ones of domains that were refused.
-    pub fn in_force(&self) -> impl Iterator<Item = &Arc<Resource>> {
+    pub fn in_force(&self) -> impl Iterator<Item = &Arc<RateLimitConfig>> {
         self.entries
             .values()
             .filter_map(|entry| entry.good.as_ref())
@@ -141,7 +141,7 @@ impl Domains {
 
     fn remove_missing(
         &mut self,
-        groups: &BTreeMap<String, Vec<Arc<Resource>>>,
+        groups: &BTreeMap<String, Vec<Arc<RateLimitConfig>>>,
         applied: &mut Applied,
     ) {
         let missing: Vec<String> = self
@@ -165,7 +165,7 @@ impl Domains {
     fn apply_domain(
         &mut self,
         domain: String,
-        received: Vec<Arc<Resource>>,
+        received: Vec<Arc<RateLimitConfig>>,
         is_other: bool,
         applied: &mut Applied,
     ) {
@@ -251,17 +251,18 @@ impl Domains {
     /// Refuses resources whose domain an earlier resource defines.
     fn report_shadowed(
         &mut self,
-        shadowed: Vec<(Arc<Resource>, Arc<Resource>)>,
+        shadowed: Vec<(Arc<RateLimitConfig>, Arc<RateLimitConfig>)>,
         applied: &mut Applied,
     ) {
         let before = std::mem::take(&mut self.shadowed);
         for (resource, first) in shadowed {
-            let Resource { name, domain, .. } = &*resource;
+            let RateLimitConfig { name, domain, .. } = &*resource;
             let first = &first.name;
             let what = format!("the domain '{domain}' is already defined, in resource {first}");
             let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
                 which resources may share a domain";
-            let is_same = |known: &Arc<Resource>| (&known.name, &known.domain) == (name, domain);
+            let is_same =
+                |known: &Arc<RateLimitConfig>| (&known.name, &known.domain) == (name, domain);
             applied.refused.push(Refused {
                 resource: name.clone(),
                 domain: domain.clone(),
@@ -292,11 +293,11 @@ impl KnownDomain {
 /// resource that defines their domain.
 #[expect(clippy::type_complexity, reason = "the parts of one result")]
 fn by_domain(
-    mut resources: Vec<Arc<Resource>>,
+    mut resources: Vec<Arc<RateLimitConfig>>,
     merge_domains: bool,
 ) -> (
-    BTreeMap<String, Vec<Arc<Resource>>>,
-    Vec<(Arc<Resource>, Arc<Resource>)>,
+    BTreeMap<String, Vec<Arc<RateLimitConfig>>>,
+    Vec<(Arc<RateLimitConfig>, Arc<RateLimitConfig>)>,
 ) {
     // Resources of one name are a mistake of the control plane. Their content decides, so that the
     // order of the message does not.
@@ -306,7 +307,7 @@ fn by_domain(
             .then_with(|| one.domain.cmp(&other.domain))
             .then_with(|| by_content(one, other))
     });
-    let mut groups: BTreeMap<String, Vec<Arc<Resource>>> = BTreeMap::new();
+    let mut groups: BTreeMap<String, Vec<Arc<RateLimitConfig>>> = BTreeMap::new();
     let mut shadowed = Vec::new();
     for resource in resources {
         let group = groups.entry(resource.domain.clone()).or_default();
@@ -322,7 +323,7 @@ fn by_domain(
 }
 
 /// Resources that did not change are the same ones.
-fn is_same(known: &[Arc<Resource>], received: &[Arc<Resource>]) -> bool {
+fn is_same(known: &[Arc<RateLimitConfig>], received: &[Arc<RateLimitConfig>]) -> bool {
     known.len() == received.len()
         && known
             .iter()
@@ -330,7 +331,7 @@ fn is_same(known: &[Arc<Resource>], received: &[Arc<Resource>]) -> bool {
             .all(|(known, received)| Arc::ptr_eq(known, received) || known == received)
 }
 
-fn by_content(one: &Resource, other: &Resource) -> std::cmp::Ordering {
+fn by_content(one: &RateLimitConfig, other: &RateLimitConfig) -> std::cmp::Ordering {
     if one == other {
         return std::cmp::Ordering::Equal;
     }

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use super::protocol::Outcome;
 use super::resources::{self, Digest, Wanted};
 use super::weight::weigh;
+use crate::core::proto::xds::RateLimitConfig;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::domains::{Domains, XdsOptions};
-use crate::limits::rules::resource::Resource;
 
 /// Resources at most. A gateway has one for each listener and each shared policy.
 pub(crate) const MAX_RESOURCES: usize = 100_000;
@@ -197,9 +197,9 @@ impl Configuration {
     /// Decodes what is wanted, one resource at a time, and those in force not again. In the place
     /// of a resource that cannot be decoded stands the one in force. Returns the names of those
     /// too.
-    fn decode(&self, applied: &mut Applied) -> (Vec<Arc<Resource>>, HashSet<String>) {
+    fn decode(&self, applied: &mut Applied) -> (Vec<Arc<RateLimitConfig>>, HashSet<String>) {
         let (mut resources, mut broken) = (Vec::new(), HashSet::new());
-        let in_force: HashMap<&str, &Arc<Resource>> = self
+        let in_force: HashMap<&str, &Arc<RateLimitConfig>> = self
             .domains
             .in_force()
             .map(|resource| (&*resource.name, resource))
@@ -266,7 +266,7 @@ impl Configuration {
     fn put_in_force(&mut self, broken: &HashSet<String>, kept: &HashSet<String>) {
         let mut next = BTreeMap::new();
         for resource in self.domains.in_force() {
-            let Resource { name, domain, .. } = &**resource;
+            let RateLimitConfig { name, domain, .. } = &**resource;
             let resource = if broken.contains(name) || kept.contains(domain) {
                 // A copy, because a part of an earlier response keeps all of it in memory.
                 self.in_force

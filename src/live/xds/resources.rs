@@ -9,12 +9,9 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use prost::Message;
-use prost_types::value::Kind;
 
 use crate::core::digest::sha256_of_all;
-use crate::core::proto::xds;
-use crate::limits::rules::limit::Metadata;
-use crate::limits::rules::resource::{Descriptor, Policy, Resource};
+use crate::core::proto::xds::RateLimitConfig;
 
 /// The type of the resources.
 pub(super) const TYPE_URL: &str =
@@ -120,14 +117,10 @@ fn unpack_plain(any: Any) -> Result<Named, String> {
 ///
 /// # Errors
 /// What is wrong with the message.
-pub(super) fn decode(name: &str, config: &Bytes) -> Result<Resource, String> {
-    let config = xds::RateLimitConfig::decode(config.clone()).map_err(|error| invalid(&error))?;
-    let descriptors = config.descriptors.into_iter().map(descriptor).collect();
-    Ok(Resource {
-        name: name.to_owned(),
-        domain: config.domain,
-        descriptors,
-    })
+pub(super) fn decode(name: &str, config: &Bytes) -> Result<RateLimitConfig, String> {
+    let config = RateLimitConfig::decode(config.clone()).map_err(|error| invalid(&error))?;
+    let name = name.to_owned();
+    Ok(RateLimitConfig { name, ..config })
 }
 
 /// Packs a resource as a server does.
@@ -166,67 +159,10 @@ fn text(bytes: &Bytes) -> Result<String, String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| "its name is not valid UTF-8".to_owned())
 }
 
-fn descriptor(from: xds::RateLimitDescriptor) -> Descriptor {
-    Descriptor {
-        key: from.key,
-        value: from.value,
-        rate_limit: from.rate_limit.map(policy),
-        descriptors: from.descriptors.into_iter().map(descriptor).collect(),
-        shadow_mode: from.shadow_mode,
-        detailed_metric: from.detailed_metric,
-        quota_mode: from.quota_mode,
-        metadata: from.metadata.map(json),
-    }
-}
-
-/// prost bounds the depth.
-fn json(from: prost_types::Struct) -> Metadata {
-    from.fields
-        .into_iter()
-        .map(|(name, value)| (name, json_value(value)))
-        .collect()
-}
-
-fn json_value(from: prost_types::Value) -> serde_json::Value {
-    use serde_json::Value as Json;
-    match from.kind {
-        None | Some(Kind::NullValue(_)) => Json::Null,
-        Some(Kind::NumberValue(number)) => json_number(number),
-        Some(Kind::StringValue(text)) => Json::String(text),
-        Some(Kind::BoolValue(flag)) => Json::Bool(flag),
-        Some(Kind::StructValue(fields)) => Json::Object(json(fields)),
-        Some(Kind::ListValue(list)) => list.values.into_iter().map(json_value).collect(),
-    }
-}
-
-/// A whole number stays one, as a file has it: the message knows no others than doubles. JSON has
-/// no infinity.
-fn json_number(number: f64) -> serde_json::Value {
-    const EXACT: f64 = (1_i64 << 53) as f64;
-    if number.fract() == 0.0 && number.abs() <= EXACT {
-        (number as i64).into()
-    } else {
-        number.into()
-    }
-}
-
-fn policy(from: xds::RateLimitPolicy) -> Policy {
-    Policy {
-        unit: from.unit,
-        requests_per_unit: from.requests_per_unit,
-        unlimited: from.unlimited,
-        name: from.name,
-        replaces: from
-            .replaces
-            .into_iter()
-            .map(|replaced| replaced.name)
-            .collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::proto::xds;
 
     fn config() -> xds::RateLimitConfig {
         let rate_limit = xds::RateLimitPolicy {
@@ -317,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_decoded_to_the_types_of_the_rules() {
+    fn limits_are_decoded_under_the_name_of_their_resource() {
         let resource = decode("res", &encoded(&config())).expect("valid");
         assert_eq!(
             (resource.name.as_str(), resource.domain.as_str()),
@@ -345,40 +281,7 @@ mod tests {
             ),
             (2, 7, false, "n")
         );
-        assert_eq!(policy.replaces, ["r"]);
-    }
-
-    #[test]
-    fn metadata_becomes_json_with_whole_numbers() {
-        let value = |kind| prost_types::Value { kind: Some(kind) };
-        let list = prost_types::ListValue {
-            values: vec![
-                value(Kind::BoolValue(true)),
-                value(Kind::NullValue(0)),
-                prost_types::Value::default(),
-            ],
-        };
-        let inner = [
-            ("burst".to_owned(), value(Kind::NumberValue(20.0))),
-            ("share".to_owned(), value(Kind::NumberValue(0.5))),
-            ("none".to_owned(), value(Kind::NumberValue(f64::INFINITY))),
-            ("list".to_owned(), value(Kind::ListValue(list))),
-        ];
-        let weir = prost_types::Struct {
-            fields: inner.into(),
-        };
-        let fields = [
-            ("weir".to_owned(), value(Kind::StructValue(weir))),
-            ("team".to_owned(), value(Kind::StringValue("a".to_owned()))),
-        ];
-        let found = serde_json::Value::Object(json(prost_types::Struct {
-            fields: fields.into(),
-        }));
-        let expected = r#"{"weir": {"burst": 20, "share": 0.5, "none": null, "list": [true, null, null]}, "team": "a"}"#;
-        assert_eq!(
-            found,
-            serde_json::from_str::<serde_json::Value>(expected).expect("JSON")
-        );
+        assert_eq!(policy.replaces[0].name, "r");
     }
 
     #[test]

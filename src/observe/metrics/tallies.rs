@@ -592,21 +592,21 @@ fn add_negative_hits(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
     use crate::limits::rules::domains::{Domains, XdsOptions};
-    use crate::limits::rules::resource::{Descriptor, Policy, Resource};
 
-    fn resource(domain: &str, requests_per_unit: u32) -> Resource {
-        let rate_limit = Some(Policy {
+    fn resource(domain: &str, requests_per_unit: u32) -> RateLimitConfig {
+        let rate_limit = Some(RateLimitPolicy {
             unit: 1,
             requests_per_unit,
-            ..Policy::default()
+            ..RateLimitPolicy::default()
         });
-        let descriptors = vec![Descriptor {
+        let descriptors = vec![RateLimitDescriptor {
             key: "user".into(),
             rate_limit,
-            ..Descriptor::default()
+            ..RateLimitDescriptor::default()
         }];
-        Resource {
+        RateLimitConfig {
             name: domain.into(),
             domain: domain.into(),
             descriptors,

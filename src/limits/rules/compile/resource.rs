@@ -8,14 +8,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 
 use super::overlay::{Cursor, EntryNumber, Overlay, XdsDefaults};
 use super::problem::{Problem, Problems};
 use super::{Compiler, Domain, ProcessDefaults, Siblings, build, check_replaced, descriptor};
+use crate::core::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use crate::core::time::Unit;
-use crate::limits::rules::limit::Metadata;
 use crate::limits::rules::place::{Document, LONGEST_PATH, Place, cut};
-use crate::limits::rules::resource::{Descriptor, Policy, Resource};
 use crate::limits::rules::source::{Node, shown};
 
 /// Levels of descriptors, and of values in metadata. Envoy sends at most 64 entries in a descriptor
@@ -57,7 +58,7 @@ pub(in crate::limits::rules) struct CompiledDomain {
 /// Compiles the resources of one domain, in that order. `number` is that of the domain in the
 /// rules; the paths of all other domains have `path_bytes`.
 pub(in crate::limits::rules) fn compile_domain(
-    resources: &[Arc<Resource>],
+    resources: &[Arc<RateLimitConfig>],
     number: u32,
     settings: &XdsOptions,
     path_bytes: usize,
@@ -147,15 +148,15 @@ struct Converter<'p> {
 struct Group<'r> {
     resource: usize,
     /// The one that counts: the first with a limit, or else the first.
-    descriptor: &'r Descriptor,
-    metadata: Option<&'r Metadata>,
-    below: Vec<(usize, &'r [Descriptor])>,
+    descriptor: &'r RateLimitDescriptor,
+    metadata: Option<&'r Struct>,
+    below: Vec<(usize, &'r [RateLimitDescriptor])>,
     /// Limits that do not count.
-    ignored: Vec<(usize, &'r Policy)>,
+    ignored: Vec<(usize, &'r RateLimitPolicy)>,
 }
 
 impl<'r> Group<'r> {
-    fn new(resource: usize, descriptor: &'r Descriptor) -> Self {
+    fn new(resource: usize, descriptor: &'r RateLimitDescriptor) -> Self {
         let below = vec![(resource, &descriptor.descriptors[..])];
         Self {
             resource,
@@ -166,7 +167,7 @@ impl<'r> Group<'r> {
         }
     }
 
-    fn merge(&mut self, resource: usize, other: &'r Descriptor) {
+    fn merge(&mut self, resource: usize, other: &'r RateLimitDescriptor) {
         self.below.push((resource, &other.descriptors));
         match (&self.descriptor.rate_limit, &other.rate_limit) {
             (Some(_), Some(limit)) => self.ignored.push((resource, limit)),
@@ -182,7 +183,7 @@ impl<'r> Group<'r> {
 
 impl Converter<'_> {
     /// The first level of a domain.
-    fn root(&mut self, resources: &[Arc<Resource>], whole: &Place) -> Rc<Node> {
+    fn root(&mut self, resources: &[Arc<RateLimitConfig>], whole: &Place) -> Rc<Node> {
         let lists = resources.iter().enumerate();
         let lists: Vec<_> = lists
             .map(|(index, resource)| (index, &resource.descriptors[..]))
@@ -192,7 +193,12 @@ impl Converter<'_> {
 
     /// One level, from one or more lists: descriptors of one key and value are merged, in the order
     /// of the first of each.
-    fn list(&mut self, lists: &[(usize, &[Descriptor])], parent: &Place, depth: usize) -> Rc<Node> {
+    fn list(
+        &mut self,
+        lists: &[(usize, &[RateLimitDescriptor])],
+        parent: &Place,
+        depth: usize,
+    ) -> Rc<Node> {
         let mut groups: Vec<Group<'_>> =
             Vec::with_capacity(lists.iter().map(|(_, list)| list.len()).sum());
         let mut indices: HashMap<(&str, &str), usize> = HashMap::new();
@@ -233,13 +239,15 @@ impl Converter<'_> {
         if let Some(policy) = &descriptor.rate_limit {
             entries.push((self.key("rate_limit"), self.policy(at, policy)));
         }
-        let mut metadata = group.metadata.cloned().unwrap_or_default();
-        if metadata.remove(WEIR).is_some() {
-            self.warn_of_options(at);
-        }
-        if !metadata.is_empty() {
-            let metadata = self.json(at, &metadata.into(), 0);
-            entries.push((self.key("metadata"), metadata));
+        if let Some(Struct { fields }) = group.metadata {
+            if fields.contains_key(WEIR) {
+                self.warn_of_options(at);
+            }
+            let mut others = fields.iter().filter(|(name, _)| *name != WEIR).peekable();
+            if others.peek().is_some() {
+                let metadata = self.object(at, others, 0);
+                entries.push((self.key("metadata"), metadata));
+            }
         }
         if group.below.iter().any(|(_, list)| !list.is_empty()) {
             if depth < DEEPEST {
@@ -256,7 +264,7 @@ impl Converter<'_> {
 
     /// The place of the next descriptor, which is below the one at `parent`.
     fn place(&mut self, group: &Group<'_>, parent: &Place) -> Place {
-        let Descriptor { key, value, .. } = group.descriptor;
+        let RateLimitDescriptor { key, value, .. } = group.descriptor;
         let key = shown(key);
         let level = match &**value {
             "" => key,
@@ -278,8 +286,8 @@ impl Converter<'_> {
     fn warn_of_ignored(
         &mut self,
         at: &Place,
-        counts: Option<&Policy>,
-        ignored: &[(usize, &Policy)],
+        counts: Option<&RateLimitPolicy>,
+        ignored: &[(usize, &RateLimitPolicy)],
     ) {
         let Some(counts) = counts else { return };
         for &(resource, policy) in ignored {
@@ -304,7 +312,7 @@ impl Converter<'_> {
     }
 
     /// A limit.
-    fn policy(&mut self, at: &Place, policy: &Policy) -> Rc<Node> {
+    fn policy(&mut self, at: &Place, policy: &RateLimitPolicy) -> Rc<Node> {
         let mut entries = Vec::new();
         if policy.unlimited {
             entries.push((self.key("unlimited"), Node::of_plain(at, "true")));
@@ -322,40 +330,45 @@ impl Converter<'_> {
         }
         if !policy.replaces.is_empty() {
             let name = self.key("name");
-            let replaced = policy
-                .replaces
-                .iter()
-                .map(|other| Node::of_map(at, vec![(Rc::clone(&name), Node::of_text(at, other))]));
+            let replaced = policy.replaces.iter().map(|other| {
+                Node::of_map(at, vec![(Rc::clone(&name), Node::of_text(at, &other.name))])
+            });
             let replaced = Node::of_list(at, replaced.collect());
             entries.push((self.key("replaces"), replaced));
         }
         Node::of_map(at, entries)
     }
 
-    fn json(&mut self, at: &Place, value: &serde_json::Value, depth: usize) -> Rc<Node> {
-        use serde_json::Value;
+    /// Metadata, or a map in it.
+    fn object<'v>(
+        &mut self,
+        at: &Place,
+        fields: impl Iterator<Item = (&'v String, &'v Value)>,
+        depth: usize,
+    ) -> Rc<Node> {
+        let fields =
+            fields.map(|(name, value)| (Node::of_text(at, name), self.value(at, value, depth + 1)));
+        Node::of_map(at, fields.collect())
+    }
+
+    fn value(&mut self, at: &Place, Value { kind }: &Value, depth: usize) -> Rc<Node> {
         if depth > DEEPEST {
             let what = format!("the metadata has more than {DEEPEST} levels");
             self.problems
                 .error(at, what, "send metadata with fewer levels");
             return Node::of_plain(at, "null");
         }
-        match value {
-            Value::Null => Node::of_plain(at, "null"),
-            Value::Bool(bool) => Node::of_plain(at, &bool.to_string()),
-            Value::Number(number) => Node::of_plain(at, &number.to_string()),
-            Value::String(text) => Node::of_text(at, text),
-            Value::Array(items) => {
-                let items = items.iter().map(|item| self.json(at, item, depth + 1));
+        match kind {
+            None | Some(Kind::NullValue(_)) => Node::of_plain(at, "null"),
+            Some(Kind::BoolValue(bool)) => Node::of_plain(at, &bool.to_string()),
+            Some(Kind::NumberValue(number)) => Node::of_plain(at, &json_number(*number)),
+            Some(Kind::StringValue(text)) => Node::of_text(at, text),
+            Some(Kind::ListValue(list)) => {
+                let items = list.values.iter();
+                let items = items.map(|item| self.value(at, item, depth + 1));
                 Node::of_list(at, items.collect())
             }
-            Value::Object(fields) => {
-                let field = |(name, value)| {
-                    let name: &String = name;
-                    (Node::of_text(at, name), self.json(at, value, depth + 1))
-                };
-                Node::of_map(at, fields.iter().map(field).collect())
-            }
+            Some(Kind::StructValue(Struct { fields })) => self.object(at, fields.iter(), depth),
         }
     }
 
@@ -368,15 +381,26 @@ impl Converter<'_> {
     }
 }
 
-fn unit_of(policy: &Policy) -> Option<Unit> {
+fn unit_of(policy: &RateLimitPolicy) -> Option<Unit> {
     Unit::from_number(u64::try_from(policy.unit).ok()?)
 }
 
-fn amount(policy: &Policy) -> String {
+fn amount(policy: &RateLimitPolicy) -> String {
     let unit = unit_of(policy).map_or("unknown unit", Unit::name);
     if policy.unlimited {
         "unlimited".to_owned()
     } else {
         format!("{} per {unit}", policy.requests_per_unit)
+    }
+}
+
+/// A whole number stays one, as a file has it: the message knows no others than doubles. JSON has
+/// no infinity.
+fn json_number(number: f64) -> String {
+    const EXACT: f64 = (1_i64 << 53) as f64;
+    if number.fract() == 0.0 && number.abs() <= EXACT {
+        (number as i64).to_string()
+    } else {
+        serde_json::Value::from(number).to_string()
     }
 }

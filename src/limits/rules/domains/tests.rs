@@ -1,37 +1,40 @@
 mod trials;
 mod usage;
 
+use prost_types::Value;
+use prost_types::value::Kind;
+
 use super::*;
 use crate::core::algorithm::Algorithm;
 use crate::core::ask::Entry as AskEntry;
+use crate::core::proto::xds::{RateLimitDescriptor, RateLimitPolicy, RateLimitReplace};
 use crate::core::time::Unit;
 use crate::limits::rules::Commit;
 use crate::limits::rules::compile::{Options, ProcessDefaults, SourceText};
 use crate::limits::rules::limit::{Limit, OnStoreFailure};
-use crate::limits::rules::resource::{Descriptor, Policy};
 
 const MINUTE: i32 = 2;
 
 #[expect(clippy::unnecessary_wraps, reason = "as the field takes it")]
-fn per_minute(requests_per_unit: u32) -> Option<Policy> {
-    Some(Policy {
+fn per_minute(requests_per_unit: u32) -> Option<RateLimitPolicy> {
+    Some(RateLimitPolicy {
         unit: MINUTE,
         requests_per_unit,
-        ..Policy::default()
+        ..RateLimitPolicy::default()
     })
 }
 
-fn node(key: &str, value: &str, rate_limit: Option<Policy>) -> Descriptor {
-    Descriptor {
+fn node(key: &str, value: &str, rate_limit: Option<RateLimitPolicy>) -> RateLimitDescriptor {
+    RateLimitDescriptor {
         key: key.into(),
         value: value.into(),
         rate_limit,
-        ..Descriptor::default()
+        ..RateLimitDescriptor::default()
     }
 }
 
-fn resource(name: &str, domain: &str, descriptors: Vec<Descriptor>) -> Resource {
-    Resource {
+fn resource(name: &str, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
+    RateLimitConfig {
         name: name.into(),
         domain: domain.into(),
         descriptors,
@@ -39,12 +42,16 @@ fn resource(name: &str, domain: &str, descriptors: Vec<Descriptor>) -> Resource 
 }
 
 /// A domain of the same name with one limit.
-fn one(name: &str, requests: u32) -> Resource {
+fn one(name: &str, requests: u32) -> RateLimitConfig {
     resource(name, name, vec![node("user", "", per_minute(requests))])
 }
 
-fn broken(name: &str) -> Resource {
-    resource(name, name, vec![node("user", "", Some(Policy::default()))])
+fn broken(name: &str) -> RateLimitConfig {
+    resource(
+        name,
+        name,
+        vec![node("user", "", Some(RateLimitPolicy::default()))],
+    )
 }
 
 /// What a descriptor finds: the hits of its limit.
@@ -81,7 +88,7 @@ fn texts(problems: &[Problem]) -> String {
 }
 
 /// A list of resources as the first one, with the default settings.
-fn applied(list: Vec<Resource>) -> Applied {
+fn applied(list: Vec<RateLimitConfig>) -> Applied {
     Domains::default().apply(list, &XdsOptions::default())
 }
 
@@ -94,7 +101,7 @@ fn refusal(applied: &Applied) -> String {
 fn a_list_is_everything_and_an_equal_one_changes_nothing() {
     let (mut domains, settings) = (Domains::default(), XdsOptions::default());
     let rules = domains
-        .apply(Vec::<Resource>::new(), &settings)
+        .apply(Vec::<RateLimitConfig>::new(), &settings)
         .rules
         .expect("the first list has rules, also without domains");
     assert_eq!(user(&rules, "a"), Err("unknown domain"));
@@ -119,7 +126,7 @@ fn a_list_is_everything_and_an_equal_one_changes_nothing() {
         (user(&rules, "a"), user(&rules, "b"), user(&rules, "c")),
         (Err("unknown domain"), Ok(Some(5)), Ok(Some(3)))
     );
-    let applied = domains.apply(Vec::<Resource>::new(), &settings);
+    let applied = domains.apply(Vec::<RateLimitConfig>::new(), &settings);
     assert_eq!(applied.removed, ["b", "c"]);
     assert_eq!(applied.rules.expect("rules").limit_count(), 0);
     assert_eq!(domains.in_force().count(), 0);
@@ -258,16 +265,33 @@ fn metadata(json: serde_json::Value) -> Option<crate::limits::rules::limit::Meta
     json.as_object().cloned()
 }
 
+/// The same in a message, of which no value is null or a list.
+fn message(json: &serde_json::Value) -> Option<prost_types::Struct> {
+    let value = |json: &serde_json::Value| {
+        let kind = match json {
+            serde_json::Value::String(text) => Some(Kind::StringValue(text.clone())),
+            serde_json::Value::Object(_) => message(json).map(Kind::StructValue),
+            number => number.as_f64().map(Kind::NumberValue),
+        };
+        Value { kind }
+    };
+    let fields = json.as_object()?.iter();
+    let fields = fields.map(|(name, json)| (name.clone(), value(json)));
+    Some(prost_types::Struct {
+        fields: fields.collect(),
+    })
+}
+
 #[test]
 fn duplicates_are_merged_and_the_first_limit_counts() {
-    let below = |key: &str, value: &str| Descriptor {
+    let below = |key: &str, value: &str| RateLimitDescriptor {
         descriptors: vec![node(key, value, per_minute(7))],
         ..node("route", "r", None)
     };
     let descriptors = vec![
         below("a", ""),
         node("user", "x*", per_minute(1)),
-        Descriptor {
+        RateLimitDescriptor {
             shadow_mode: true,
             ..node("route", "r", per_minute(2))
         },
@@ -349,11 +373,11 @@ fn resources_of_one_domain_are_merged_if_that_is_asked_for_and_their_order_does_
 
 #[test]
 fn messages_mean_what_files_mean() {
-    let policy = |unit, unlimited| Policy {
+    let policy = |unit, unlimited| RateLimitPolicy {
         unit,
         requests_per_unit: 9,
         unlimited,
-        ..Policy::default()
+        ..RateLimitPolicy::default()
     };
     let units = [
         (1, "second"),
@@ -368,7 +392,7 @@ fn messages_mean_what_files_mean() {
     let mut descriptors: Vec<_> = units.iter().map(of_unit).collect();
     descriptors.push(node("unlimited", "", Some(policy(0, true))));
     descriptors.push(node("none", "x", None));
-    descriptors.push(Descriptor {
+    descriptors.push(RateLimitDescriptor {
         shadow_mode: true,
         quota_mode: true,
         detailed_metric: true,
@@ -393,7 +417,7 @@ fn messages_mean_what_files_mean() {
     assert_eq!(user(&rules, "d"), Ok(Some(0)));
 }
 
-fn limit_with(change: impl Fn(&mut Policy)) -> Descriptor {
+fn limit_with(change: impl Fn(&mut RateLimitPolicy)) -> RateLimitDescriptor {
     let mut descriptor = node("user", "", per_minute(1));
     change(descriptor.rate_limit.as_mut().expect("a limit"));
     descriptor
@@ -401,9 +425,11 @@ fn limit_with(change: impl Fn(&mut Policy)) -> Descriptor {
 
 #[test]
 fn problems_name_the_resource_and_the_path_of_keys() {
-    let deep = (0..70).fold(node("leaf", "", per_minute(1)), |below, level| Descriptor {
-        descriptors: vec![below],
-        ..node(&format!("k{level}"), "v", None)
+    let deep = (0..70).fold(node("leaf", "", per_minute(1)), |below, level| {
+        RateLimitDescriptor {
+            descriptors: vec![below],
+            ..node(&format!("k{level}"), "v", None)
+        }
     });
     for (descriptors, expected) in [
         (
@@ -411,7 +437,7 @@ fn problems_name_the_resource_and_the_path_of_keys() {
             "=v: error: the descriptor has no key; write 'key: ' and the key that Envoy sends",
         ),
         (
-            vec![Descriptor {
+            vec![RateLimitDescriptor {
                 descriptors: vec![node("b", "c\n*", Some(policy_of(9)))],
                 ..node("a", "", None)
             }],
@@ -426,12 +452,16 @@ fn problems_name_the_resource_and_the_path_of_keys() {
             "user: error: the name 'a\\r\\nset-cookie: evil=1\\r\\nx: y' has a line break",
         ),
         (
-            vec![limit_with(|policy| policy.replaces = vec!["a\tb".into()])],
+            vec![limit_with(|policy| {
+                policy.replaces = vec![RateLimitReplace {
+                    name: "a\tb".into(),
+                }]
+            })],
             "user: error: the name 'a\\tb' has a line break",
         ),
         (
-            vec![Descriptor {
-                metadata: metadata(serde_json::json!({"text": "x".repeat(20_000)})),
+            vec![RateLimitDescriptor {
+                metadata: message(&serde_json::json!({"text": "x".repeat(20_000)})),
                 ..node("user", "", per_minute(1))
             }],
             "user: error: the metadata",
@@ -470,8 +500,8 @@ fn problems_name_the_resource_and_the_path_of_keys() {
 /// Options come from the overlay. Metadata in their place has no effect, and one warning.
 #[test]
 fn options_in_metadata_have_no_effect_and_are_warned_of_once() {
-    let with = |options: serde_json::Value| Descriptor {
-        metadata: metadata(serde_json::json!({"weir": options, "team": "x"})),
+    let with = |options: serde_json::Value| RateLimitDescriptor {
+        metadata: message(&serde_json::json!({"weir": options, "team": "x"})),
         ..node("user", "", per_minute(1))
     };
     for options in [
@@ -480,7 +510,7 @@ fn options_in_metadata_have_no_effect_and_are_warned_of_once() {
         serde_json::json!({"brust": 3}),
         serde_json::json!(3),
     ] {
-        let group = Descriptor {
+        let group = RateLimitDescriptor {
             key: "group".into(),
             ..with(options.clone())
         };
@@ -503,11 +533,50 @@ fn options_in_metadata_have_no_effect_and_are_warned_of_once() {
     }
 }
 
-fn policy_of(unit: i32) -> Policy {
-    Policy {
+#[test]
+fn metadata_of_a_message_becomes_json_with_whole_numbers() {
+    let value = |kind| Value { kind: Some(kind) };
+    let list = prost_types::ListValue {
+        values: vec![
+            value(Kind::BoolValue(true)),
+            value(Kind::NullValue(0)),
+            Value::default(),
+        ],
+    };
+    let inner = [
+        ("burst".to_owned(), value(Kind::NumberValue(20.0))),
+        ("share".to_owned(), value(Kind::NumberValue(0.5))),
+        ("none".to_owned(), value(Kind::NumberValue(f64::INFINITY))),
+        ("list".to_owned(), value(Kind::ListValue(list))),
+    ];
+    let inner = prost_types::Struct {
+        fields: inner.into(),
+    };
+    let fields = [
+        ("inner".to_owned(), value(Kind::StructValue(inner))),
+        ("team".to_owned(), value(Kind::StringValue("a".to_owned()))),
+    ];
+    let sent = RateLimitDescriptor {
+        metadata: Some(prost_types::Struct {
+            fields: fields.into(),
+        }),
+        ..node("user", "", per_minute(1))
+    };
+    let rules = applied(vec![resource("r", "d", vec![sent])]).rules;
+    let expected = serde_json::json!({
+        "inner": {"burst": 20, "share": 0.5, "none": null, "list": [true, null, null]},
+        "team": "a",
+    });
+    for limit in rules.expect("rules").limits() {
+        assert_eq!(limit.metadata, metadata(expected.clone()));
+    }
+}
+
+fn policy_of(unit: i32) -> RateLimitPolicy {
+    RateLimitPolicy {
         unit,
         requests_per_unit: 1,
-        ..Policy::default()
+        ..RateLimitPolicy::default()
     }
 }
 
@@ -515,7 +584,7 @@ fn policy_of(unit: i32) -> Policy {
 fn long_paths_are_bounded_over_all_domains_together() {
     let long = |name: &str, bytes: usize| {
         let below = (0..4).map(|index| node(&index.to_string(), "", per_minute(1)));
-        let descriptor = Descriptor {
+        let descriptor = RateLimitDescriptor {
             descriptors: below.collect(),
             ..node(&"x".repeat(bytes), "", None)
         };
@@ -532,19 +601,19 @@ fn long_paths_are_bounded_over_all_domains_together() {
     let applied = domains.apply(vec![long("a", 1 << 20), long("b", 9 << 20)], &settings);
     assert_eq!([&applied.changed, &applied.added], [&["a"], &["b"]]);
     assert!(applied.refused.is_empty());
-    domains.apply(Vec::<Resource>::new(), &settings);
+    domains.apply(Vec::<RateLimitConfig>::new(), &settings);
     assert_eq!(domains.path_bytes, 0);
 }
 
 /// A resource whose limits an overlay names.
-fn overlaid() -> Resource {
-    let sent = Policy {
+fn overlaid() -> RateLimitConfig {
+    let sent = RateLimitPolicy {
         name: "sent".into(),
         ..per_minute(3).expect("a policy")
     };
-    let unlimited = Policy {
+    let unlimited = RateLimitPolicy {
         unlimited: true,
-        ..Policy::default()
+        ..RateLimitPolicy::default()
     };
     let below = vec![
         node("user", "", per_minute(1)),
@@ -552,7 +621,7 @@ fn overlaid() -> Resource {
         node("other", "", Some(sent)),
         node("unlimited", "", Some(unlimited)),
     ];
-    let route = Descriptor {
+    let route = RateLimitDescriptor {
         descriptors: below,
         ..node("route", "r", None)
     };
@@ -771,7 +840,7 @@ domains:
         node(
             key,
             "",
-            Some(Policy {
+            Some(RateLimitPolicy {
                 unit,
                 ..per_minute(1).expect("a policy")
             }),

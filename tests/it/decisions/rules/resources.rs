@@ -4,19 +4,20 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 use serde_json::json;
-use weir::core::ask::{Ask, Descriptor as Asked, Entry};
+use weir::core::ask::{Ask, Descriptor, Entry};
+use weir::core::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use weir::core::time::Unit;
 use weir::limits::plan::{self, Checked, Fate, Plan, Slot};
 use weir::limits::rules::Rules;
 use weir::limits::rules::diff::Difference;
 use weir::limits::rules::domains::{Applied, Domains, XdsOptions};
-use weir::limits::rules::limit::Metadata;
-use weir::limits::rules::resource::{Descriptor, Policy, Resource};
 
 use super::{find, rules_of, show};
 
-fn apply(resources: Vec<Resource>) -> Applied {
+fn apply(resources: Vec<RateLimitConfig>) -> Applied {
     Domains::default().apply(
         resources,
         &XdsOptions {
@@ -26,7 +27,7 @@ fn apply(resources: Vec<Resource>) -> Applied {
     )
 }
 
-fn rules(resources: Vec<Resource>) -> Arc<Rules> {
+fn rules(resources: Vec<RateLimitConfig>) -> Arc<Rules> {
     let applied = apply(resources);
     assert!(
         applied.refused.is_empty() && applied.warnings.is_empty(),
@@ -35,8 +36,8 @@ fn rules(resources: Vec<Resource>) -> Arc<Rules> {
     Arc::new(applied.rules.expect("the first list has rules"))
 }
 
-fn resource(domain: &str, descriptors: Vec<Descriptor>) -> Resource {
-    Resource {
+fn resource(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
+    RateLimitConfig {
         name: domain.to_owned(),
         domain: domain.to_owned(),
         descriptors,
@@ -44,14 +45,15 @@ fn resource(domain: &str, descriptors: Vec<Descriptor>) -> Resource {
 }
 
 /// A chain of keys and values, with the limit on the last one.
-fn chain(levels: &[(&str, &str)], limit: Policy) -> Descriptor {
-    let node = |&(key, value): &(&str, &str), descriptors: Vec<_>, rate_limit| Descriptor {
-        key: key.to_owned(),
-        value: value.to_owned(),
-        rate_limit,
-        descriptors,
-        ..Descriptor::default()
-    };
+fn chain(levels: &[(&str, &str)], limit: RateLimitPolicy) -> RateLimitDescriptor {
+    let node =
+        |&(key, value): &(&str, &str), descriptors: Vec<_>, rate_limit| RateLimitDescriptor {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            rate_limit,
+            descriptors,
+            ..RateLimitDescriptor::default()
+        };
     let (last, above) = levels.split_last().expect("a level");
     above
         .iter()
@@ -61,16 +63,19 @@ fn chain(levels: &[(&str, &str)], limit: Policy) -> Descriptor {
         })
 }
 
-fn policy(requests_per_unit: u32, unit: Unit) -> Policy {
-    Policy {
+fn policy(requests_per_unit: u32, unit: Unit) -> RateLimitPolicy {
+    RateLimitPolicy {
         requests_per_unit,
         unit: unit.number(),
-        ..Policy::default()
+        ..RateLimitPolicy::default()
     }
 }
 
 /// Applies to a descriptor and all below it.
-fn each(mut descriptor: Descriptor, change: &impl Fn(&mut Descriptor)) -> Descriptor {
+fn each(
+    mut descriptor: RateLimitDescriptor,
+    change: &impl Fn(&mut RateLimitDescriptor),
+) -> RateLimitDescriptor {
     change(&mut descriptor);
     descriptor.descriptors = descriptor
         .descriptors
@@ -95,7 +100,7 @@ fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<
                 value: value.as_bytes(),
             });
         });
-        ask.close(Asked::default());
+        ask.close(Descriptor::default());
     }
     let plan = Plan::new(rules, &ask, &plan::Options::default());
     assert!(!plan.unknown_domain);
@@ -231,7 +236,7 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
                 value: value.as_bytes(),
             });
         }
-        ask.close(Asked::default());
+        ask.close(Descriptor::default());
         let checks = Plan::new(&rules, &ask, &plan::Options::default()).checks;
         checks
             .iter()
@@ -383,26 +388,26 @@ fn distinct(branches: Vec<Branch>) -> Vec<Branch> {
 }
 
 impl Limit {
-    /// In a file, and in the metadata of a message.
-    fn options(&self) -> Metadata {
+    /// In the metadata of a message.
+    fn options(&self) -> Struct {
         let [burst, policy, multiplier, count_denied] = self.options;
-        let mut options = Metadata::new();
-        if burst {
-            options.extend([
-                ("algorithm".to_owned(), json!("token_bucket")),
-                ("burst".to_owned(), json!(7.0)),
-            ]);
-        }
-        if policy {
-            options.insert("on_store_failure".to_owned(), json!("deny"));
-        }
-        if multiplier {
-            options.insert("unit_multiplier".to_owned(), json!(3));
-        }
-        if count_denied {
-            options.insert("count_denied".to_owned(), json!(burst));
-        }
-        options
+        let text = |text: &str| Kind::StringValue(text.to_owned());
+        let all = [
+            (burst, "algorithm", text("token_bucket")),
+            (burst, "burst", Kind::NumberValue(7.0)),
+            (policy, "on_store_failure", text("deny")),
+            (multiplier, "unit_multiplier", Kind::NumberValue(3.0)),
+            (count_denied, "count_denied", Kind::BoolValue(burst)),
+        ];
+        let written = all.into_iter().filter(|(is_written, ..)| *is_written);
+        fields(written.map(|(_, name, kind)| (name, kind)))
+    }
+}
+
+fn fields<'n>(all: impl IntoIterator<Item = (&'n str, Kind)>) -> Struct {
+    let field = |(name, kind): (&str, _)| (name.to_owned(), Value { kind: Some(kind) });
+    Struct {
+        fields: all.into_iter().map(field).collect(),
     }
 }
 
@@ -431,16 +436,15 @@ impl Branch {
         node
     }
 
-    fn message(&self) -> Descriptor {
+    fn message(&self) -> RateLimitDescriptor {
         let metadata = self.limit.as_ref().map(|limit| {
             let options = limit.options();
             // It has no effect.
-            let weir = (!options.is_empty()).then(|| ("weir".to_owned(), options.into()));
-            weir.into_iter()
-                .chain([("team".to_owned(), json!("x"))])
-                .collect()
+            let weir = (!options.fields.is_empty()).then_some(("weir", Kind::StructValue(options)));
+            let team = ("team", Kind::StringValue("x".to_owned()));
+            fields(weir.into_iter().chain([team]))
         });
-        let policy = |limit: &Limit| Policy {
+        let policy = |limit: &Limit| RateLimitPolicy {
             unit: if limit.unlimited {
                 0
             } else {
@@ -452,7 +456,7 @@ impl Branch {
             replaces: Vec::new(),
         };
         let [shadow_mode, quota_mode, detailed_metric] = self.flags;
-        Descriptor {
+        RateLimitDescriptor {
             key: self.key.clone(),
             value: self.value.clone(),
             rate_limit: self.limit.as_ref().map(policy),
@@ -484,22 +488,22 @@ fn paths(
 
 /// Cuts lists of descriptors in two at `cut`, each with its path from the root: the same tree in
 /// duplicates.
-fn cut_in_two(descriptors: &[Descriptor], cut: usize) -> Vec<Descriptor> {
+fn cut_in_two(descriptors: &[RateLimitDescriptor], cut: usize) -> Vec<RateLimitDescriptor> {
     let mut parts = Vec::new();
     for descriptor in descriptors {
         let below = cut_in_two(&descriptor.descriptors, cut);
         let (first, second) = below.split_at(cut.min(below.len()));
-        parts.push(Descriptor {
+        parts.push(RateLimitDescriptor {
             descriptors: first.to_vec(),
             ..descriptor.clone()
         });
         if !second.is_empty() {
-            let bare = Descriptor {
+            let bare = RateLimitDescriptor {
                 key: descriptor.key.clone(),
                 value: descriptor.value.clone(),
-                ..Descriptor::default()
+                ..RateLimitDescriptor::default()
             };
-            parts.push(Descriptor {
+            parts.push(RateLimitDescriptor {
                 descriptors: second.to_vec(),
                 ..bare
             });
@@ -523,7 +527,7 @@ proptest! {
         let descriptors: Vec<_> = tree.iter().map(Branch::message).collect();
         let cut_up = cut_in_two(&descriptors, cut);
         let (first, second) = cut_up.split_at(if by_resource { cut.min(cut_up.len()) } else { cut_up.len() });
-        let part = |name: &str, part: &[Descriptor]| Resource { name: name.into(), domain: "d".into(), descriptors: part.to_vec() };
+        let part = |name: &str, part: &[RateLimitDescriptor]| RateLimitConfig { name: name.into(), domain: "d".into(), descriptors: part.to_vec() };
         // In the wrong order: names sort them.
         let duplicated = vec![part("2", second), part("1", first)];
         let mut requests: Vec<Vec<(Vec<u8>, Vec<u8>)>> =

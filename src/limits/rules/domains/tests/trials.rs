@@ -8,14 +8,14 @@ fn trial(fields: &str) -> String {
     )
 }
 
-fn unlimited() -> Policy {
-    Policy {
+fn unlimited() -> RateLimitPolicy {
+    RateLimitPolicy {
         unlimited: true,
-        ..Policy::default()
+        ..RateLimitPolicy::default()
     }
 }
 
-fn apply(overlay: &str, policy: Policy) -> Applied {
+fn apply(overlay: &str, policy: RateLimitPolicy) -> Applied {
     let list = vec![resource("r", "d", vec![node("user", "", Some(policy))])];
     Domains::default().apply(list, &with_overlay(overlay))
 }

@@ -78,13 +78,13 @@ impl Case {
             Err(error) => return vec![format!("problem {error}")],
         };
         let policy = match self.get("unlimited") {
-            Some(_) => Some(Policy {
+            Some(_) => Some(RateLimitPolicy {
                 unlimited: true,
-                ..Policy::default()
+                ..RateLimitPolicy::default()
             }),
             None => per_minute(10),
         };
-        let route = Descriptor {
+        let route = RateLimitDescriptor {
             descriptors: vec![node("user", "", policy)],
             ..node("route", "", None)
         };
