@@ -225,7 +225,7 @@ fn control_plane() -> Vec<Row> {
         [count MOST_PER_DOMAIN in limits::rules::compile::problem, "problems that are kept of a domain", "further ones are counted"]
         [count MOST_WARNINGS in limits::rules::domains, "warnings about one list of resources", "further ones are dropped"]
         [count SLOTS in core::time::calendar, "windows of calendar periods that each thread keeps", "one takes the place of another"]
-        [count MOST_ENTRIES in limits::rules::compile::overlay::read, "domains and descriptors of an overlay", "the file is refused"]
+        [count MOST_ENTRIES in limits::rules::compile::overlay, "domains and descriptors of an overlay", "the file is refused"]
         [bytes DEFAULT_MAX_MESSAGE_BYTES in live::xds,
             "response, and all resources together; half of the memory for resources if that is less and `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES` is not set",
             "the stream ends, or the resource is refused"]
@@ -258,8 +258,8 @@ fn of_tables() -> Vec<Row> {
         [bytes MAX_TABLE_BYTES in live::files::scan, "bytes of all tables", "the files are refused before they are read"]
         [count MOST_ROWS in limits::rules::compile::table::rows, "rows of all tables", "the files are refused"]
         [bytes LONGEST_VALUE in limits::rules::compile::data, "a cell of a table", "the files are refused"]
-        [count MOST_PLANS in limits::rules::compile::plans, "plans of a domain", "the files are refused"]
-        [count LONGEST_PLAN in limits::rules::compile::plans, "bytes of a plan's name", "the files are refused"]
+        [count MOST_PLANS in limits::rules::compile::domain, "plans of a domain", "the files are refused"]
+        [count LONGEST_PLAN in limits::rules::compile::domain, "bytes of a plan's name", "the files are refused"]
         [count MOST_KNOWN in limits::rules::compile::table::rows, "known rows while a table is read, by what they say",
             "they are forgotten and read anew"]
     }

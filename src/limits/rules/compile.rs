@@ -9,45 +9,39 @@
 
 mod build;
 pub(crate) mod data;
-mod defaults;
 pub(crate) mod descriptor;
+pub(crate) mod domain;
 mod fields;
-mod foreign;
 mod layers;
 pub(crate) mod matching;
 mod options;
 pub mod outline;
 pub(crate) mod overlay;
 mod partial;
-pub(crate) mod plans;
 pub(crate) mod problem;
-mod rate;
 pub(crate) mod resource;
 mod sections;
 mod siblings;
 mod suspicion;
 pub(crate) mod table;
-mod values;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
-use super::place::Place;
 use super::region::RegionShare;
-use super::source::{Node, ValueType};
+use super::source::{Content, Node, ValueType};
 use super::{Commit, Rules};
-use build::{PendingLimit, build};
+use build::build;
 use data::Data;
 pub(crate) use data::is_table;
-use defaults::Defaults;
+use domain::Domain;
 use fields::Section;
 pub(crate) use fields::nearest;
 use overlay::Cursor;
 pub(super) use overlay::EntryNumber;
 pub use overlay::{Overlay, ReadOverlay, XdsDefaults};
-use plans::Plans;
 pub(crate) use problem::OneLine;
 pub use problem::{Problem, Severity};
 use problem::{Problems, quoted};
@@ -176,41 +170,6 @@ impl<'o> Compiler<'o> {
     }
 }
 
-/// A domain under construction.
-#[derive(Default)]
-struct Domain {
-    name: Box<str>,
-    /// Its number in the rules.
-    number: u32,
-    /// The number of its next limit.
-    next_limit: u32,
-    /// Where its first file defines it.
-    first: Place,
-    /// The names of its limits.
-    names: HashSet<Box<str>>,
-    /// The names in `replaces`, which a later file may define.
-    replaced: Vec<(Place, Box<str>)>,
-    /// What its first file that says so declares, and where.
-    commit: Option<(Commit, Place)>,
-    defaults: Defaults,
-    plans: Plans,
-    /// Whether a file contains a limit, or the attempt of one.
-    mentions_limit: bool,
-    /// Its limits, which depend on the defaults that a later file may hold.
-    pending: Vec<PendingLimit>,
-}
-
-impl Domain {
-    fn new(name: &str, number: u32, first: Place) -> Self {
-        Self {
-            name: name.into(),
-            number,
-            first,
-            ..Self::default()
-        }
-    }
-}
-
 fn compile_file(
     compiler: &mut Compiler<'_>,
     domains: &mut HashMap<Box<str>, (Domain, Siblings)>,
@@ -232,7 +191,7 @@ fn compile_file(
         };
         return problems.error(whole, what, REMEDY_FOR_DOMAIN);
     };
-    if let Some((what, remedy)) = foreign::foreign(&root) {
+    if let Some((what, remedy)) = foreign(&root) {
         return problems.error(&*root, what, remedy);
     }
     let Some(fields) = fields::read(problems, &root, Section::Root) else {
@@ -263,7 +222,7 @@ fn compile_file(
             }),
         },
     };
-    defaults::read(problems, &fields, domain);
+    domain::read(problems, &fields, domain);
     domain.mentions_limit |= fields.meant("descriptors") || fields.has_misplaced;
     if let Some(list) = fields.get("descriptors") {
         let mut reader = descriptor::DescriptorReader {
@@ -305,4 +264,40 @@ fn check_replaced(problems: &Problems, domain: &Domain) {
         );
         problems.warning(at, what, remedy);
     }
+}
+
+/// What a file is that has another purpose, such as a manifest of Kubernetes, and the remedy: one line
+/// in place of one for each of its keys.
+fn foreign(root: &Node) -> Option<(String, String)> {
+    let Content::Mapping(entries) = &root.content else {
+        return None;
+    };
+    let names = || entries.iter().filter_map(|(key, _)| key.text());
+    let own = ["domain", "descriptors"];
+    if names().any(|name| nearest(name, own.into_iter()).is_some()) {
+        return None;
+    }
+    let limits = "limits are in files that begin with 'domain:' and 'descriptors:'";
+    if let (Some(_), Some(kind)) = (root.get("apiVersion"), root.get("kind")) {
+        let kind = quoted(kind.text().unwrap_or_default());
+        let what =
+            format!("this is a manifest of Kubernetes, of kind {kind}, and no file of limits");
+        let remedy = match root.get("data") {
+            Some(_) => "write what is below 'data' into files, as a mount of it does".to_owned(),
+            None => format!("{limits}, which a ConfigMap has below 'data'"),
+        };
+        return Some((what, remedy));
+    }
+    let is_own = |name: &str| {
+        Section::Root
+            .keys()
+            .chain(["key", "rate_limit"])
+            .any(|own| own == name)
+    };
+    let first = names().next().filter(|_| !names().any(is_own))?;
+    let what = format!(
+        "this is no file of limits: it has {} and others, and neither 'domain' nor 'descriptors'",
+        quoted(first)
+    );
+    Some((what, limits.to_owned()))
 }

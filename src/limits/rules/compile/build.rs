@@ -10,13 +10,12 @@
 use std::sync::Arc;
 
 use super::data::Data;
-use super::defaults::Defaults;
+use super::domain::{Defaults, Domain, NamedPlan, Plans};
 use super::layers::{Layers, NoRate, Resolved, Terms};
 use super::options::checked_window;
 use super::partial::{LayerSource, PartialLimit};
-use super::plans::{NamedPlan, Plans};
 use super::problem::{Problems, quoted};
-use super::{Compiler, Domain, ProcessDefaults};
+use super::{Compiler, ProcessDefaults};
 use crate::core::algorithm::OptionError;
 use crate::core::time::{Rate, Unit};
 use crate::core::usage::{self, Tracking};

@@ -126,6 +126,18 @@ impl PartialLimit {
         is_valid.then_some(read)
     }
 
+    /// Reads a layer above or below which plans and rows may stand.
+    pub(super) fn read_of_many(problems: &Problems, fields: &Fields<'_>) -> Option<Self> {
+        let layer = Self::read(problems, fields)?;
+        if layer.is_concurrency() {
+            let what = "'algorithm: concurrency' is that of a whole descriptor, whose last entry \
+                is the request's id";
+            let remedy = "write it in the 'rate_limit' of a descriptor without table and plan";
+            return problems.fail(fields.lack("algorithm"), what, remedy);
+        }
+        Some(layer)
+    }
+
     /// Reads a `trial`: an amount that is counted beside the real one and refuses nothing.
     fn read_trial(problems: &Problems, node: &Node) -> Option<Self> {
         let fields = match node.value_type() {

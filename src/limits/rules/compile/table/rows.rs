@@ -15,7 +15,6 @@ use crate::limits::rules::compile::fields::{self, Section};
 use crate::limits::rules::compile::layers::{Layers, Resolved};
 use crate::limits::rules::compile::partial::PartialLimit;
 use crate::limits::rules::compile::problem::{Problems, quoted};
-use crate::limits::rules::compile::rate;
 use crate::limits::rules::limit::{Limit, LimitId, RowAmount, RowMeaning};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
@@ -288,10 +287,8 @@ impl TableReading<'_, '_, '_> {
         let all = Node::of_map(&row.begin(), entries);
         let problems = self.builder.problems;
         problems.read_row(true);
-        let layer = fields::read(problems, &all, Section::Row).and_then(|fields| {
-            PartialLimit::read(problems, &fields)
-                .filter(|layer| rate::is_of_many(problems, &fields, layer))
-        });
+        let layer = fields::read(problems, &all, Section::Row)
+            .and_then(|fields| PartialLimit::read_of_many(problems, &fields));
         problems.read_row(false);
         layer
     }

@@ -1,0 +1,208 @@
+//! A domain under construction: what all its files say together, such as `commit`, `plans` and
+//! `defaults`.
+//!
+//! `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` is a default of `commit`, an option of compiling, so
+//! that it holds wherever limits come from. envoyproxy/ratelimit reads all counters first and then
+//! counts, which races; the atomic step exists here already.
+
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use super::build::PendingLimit;
+use super::fields::{self, Fields, Section};
+use super::options;
+use super::partial::{LayerSource, PartialLimit};
+use super::problem::{Problems, quoted};
+use crate::limits::rules::Commit;
+use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::place::Place;
+use crate::limits::rules::source::{Content, Node};
+
+/// A domain under construction.
+#[derive(Default)]
+pub(super) struct Domain {
+    pub(super) name: Box<str>,
+    /// Its number in the rules.
+    pub(super) number: u32,
+    /// The number of its next limit.
+    pub(super) next_limit: u32,
+    /// Where its first file defines it.
+    pub(super) first: Place,
+    /// The names of its limits.
+    pub(super) names: HashSet<Box<str>>,
+    /// The names in `replaces`, which a later file may define.
+    pub(super) replaced: Vec<(Place, Box<str>)>,
+    /// What its first file that says so declares, and where.
+    pub(super) commit: Option<(Commit, Place)>,
+    pub(super) defaults: Defaults,
+    pub(super) plans: Plans,
+    /// Whether a file contains a limit, or the attempt of one.
+    pub(super) mentions_limit: bool,
+    /// Its limits, which depend on the defaults that a later file may hold.
+    pub(super) pending: Vec<PendingLimit>,
+}
+
+impl Domain {
+    pub(super) fn new(name: &str, number: u32, first: Place) -> Self {
+        Self {
+            name: name.into(),
+            number,
+            first,
+            ..Self::default()
+        }
+    }
+}
+
+/// The values of `commit` in a file.
+pub(super) const COMMITS: [(&str, Commit); 2] =
+    [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
+
+/// The `defaults` of a domain.
+#[derive(Default)]
+pub(super) struct Defaults {
+    pub(super) layer: Option<Arc<PartialLimit>>,
+    /// They are wrong, which is reported.
+    pub(super) is_invalid: bool,
+}
+
+impl Defaults {
+    /// The failure policy of limits without one of their own.
+    pub(super) fn on_store_failure(&self) -> Option<OnStoreFailure> {
+        self.layer.as_ref()?.on_store_failure
+    }
+}
+
+/// Reads the keys of a file that concern its whole domain.
+pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain) {
+    if let Some(node) = fields.get("commit")
+        && let Some(value) = fields.value("commit", options::named(&COMMITS))
+    {
+        match &domain.commit {
+            None => domain.commit = Some((value, node.at.clone())),
+            Some((known, _)) if *known == value => {}
+            Some((_, known)) => differs(problems, "commit", known, &node.at),
+        }
+    }
+    read_plans(problems, fields, &mut domain.plans);
+    domain.defaults.is_invalid |= fields.meant("defaults");
+    let Some(node) = fields.get("defaults") else {
+        return;
+    };
+    let read = fields::read(problems, node, Section::Defaults).and_then(|fields| {
+        let layer = PartialLimit::read(problems, &fields)?;
+        if layer.is_concurrency() {
+            let what = "'algorithm: concurrency' is no default: the last descriptor of such a \
+                limit is the request's id";
+            let remedy = "write it in the 'rate_limit' of these limits";
+            return problems.fail(fields.lack("algorithm"), what, remedy);
+        }
+        Some(PartialLimit {
+            source: LayerSource::Defaults(None),
+            ..layer
+        })
+    });
+    match (read, &domain.defaults.layer) {
+        (None, _) => domain.defaults.is_invalid = true,
+        (Some(layer), None) => domain.defaults.layer = Some(Arc::new(layer)),
+        (Some(layer), Some(known)) if layer == **known => {}
+        (Some(layer), Some(known)) => {
+            differs(problems, "defaults", &known.places.at, &layer.places.at);
+            domain.defaults.is_invalid = true;
+        }
+    }
+}
+
+fn differs(problems: &Problems, key: &str, first: &Place, second: &Place) {
+    let what = format!("'{key}' differs from the one in {first}, for the same domain");
+    let remedy = "write the same in both files, or remove one of them";
+    problems.error(second, what, remedy);
+}
+
+/// Plans of a domain: each is a limit of each table that uses it.
+pub(crate) const MOST_PLANS: usize = 1_000;
+
+/// Bytes of a plan's name, which is a label of metrics.
+pub(crate) const LONGEST_PLAN: usize = 128;
+
+/// The plans of a domain.
+#[derive(Default)]
+pub(super) struct Plans {
+    by_name: HashMap<Box<str>, NamedPlan>,
+    /// Some are wrong, which is reported: what is said of others would be a guess.
+    pub(super) is_invalid: bool,
+}
+
+/// One plan.
+pub(super) struct NamedPlan {
+    /// `None`: it is wrong, which is reported.
+    pub(super) layer: Option<PartialLimit>,
+    /// Where it is written.
+    pub(super) at: Place,
+}
+
+impl Plans {
+    /// The plan of that name; `None`, with what is wrong and how to correct it, if there is none.
+    pub(super) fn find(&self, name: &str) -> Result<&NamedPlan, (String, String)> {
+        self.by_name.get(name).ok_or_else(|| {
+            let remedy = match fields::nearest(name, self.by_name.keys().map(AsRef::as_ref)) {
+                Some(near) => format!("write '{near}'"),
+                None if self.by_name.is_empty() => {
+                    "write it below 'plans:' at the root of the file".to_owned()
+                }
+                None => "write it below 'plans:', or the name of a plan that is there".to_owned(),
+            };
+            (
+                format!("there is no plan {} in this domain", quoted(name)),
+                remedy,
+            )
+        })
+    }
+}
+
+fn read_plans(problems: &Problems, fields: &Fields<'_>, plans: &mut Plans) {
+    plans.is_invalid |= fields.meant("plans");
+    let Some(node) = fields.get("plans") else {
+        return;
+    };
+    let Content::Mapping(entries) = &node.content else {
+        let what = format!("'plans' is {}, not a map", node.value_type().name());
+        let remedy = "write the name of each plan below it, and below that 'unit: ' and \
+            'requests_per_unit: '";
+        problems.error(node, what, remedy);
+        plans.is_invalid = true;
+        return;
+    };
+    for (key, node) in entries {
+        plans.is_invalid |= plans.add(problems, key, node).is_none();
+        if plans.by_name.len() > MOST_PLANS {
+            let what = format!("the domain has more than {MOST_PLANS} plans");
+            let remedy = "write numbers of single values in the rows of a table";
+            problems.error(key, what, remedy);
+            plans.is_invalid = true;
+            return;
+        }
+    }
+}
+
+impl Plans {
+    /// Adds a plan; `None`, with an error, if it cannot have that name.
+    fn add(&mut self, problems: &Problems, key: &Node, node: &Node) -> Option<()> {
+        let name = fields::text(problems, key, "plans").unwrap_or_default();
+        if name.is_empty() || name.len() > LONGEST_PLAN || name.chars().any(char::is_control) {
+            let what = "this cannot be the name of a plan";
+            let remedy = format!("write 1 to {LONGEST_PLAN} bytes without control characters");
+            return problems.fail(key, what, remedy);
+        }
+        if let Some(first) = self.by_name.get(name) {
+            let (name, first) = (quoted(name), &first.at);
+            let what = format!("the plan {name} is already defined, in {first}");
+            return problems.fail(key, what, "remove one of them");
+        }
+        let layer = fields::read(problems, node, Section::Plan)
+            .and_then(|fields| PartialLimit::read_of_many(problems, &fields));
+        let at = key.at.clone();
+        self.by_name.insert(name.into(), NamedPlan { layer, at });
+        Some(())
+    }
+}
