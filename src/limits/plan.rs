@@ -9,7 +9,6 @@
 mod all_or_none;
 mod checks;
 mod explain;
-mod holder;
 pub(crate) mod key;
 mod outcome;
 mod subject;
@@ -28,7 +27,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::concurrency::Gauge;
+use crate::core::algorithm::concurrency::{Gauge, HolderId};
 use crate::core::algorithm::{self, Algorithm};
 use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::core::fingerprint::Fingerprint;
@@ -39,7 +38,7 @@ use crate::limits::rules::limit::{
 };
 use crate::limits::rules::table::RowNumber;
 use crate::limits::rules::{Commit, Domain, Rules};
-use holder::Holder;
+use checks::Holding;
 
 /// What the rules say about one request: the checks for the store, and how their decisions fill the
 /// response.
@@ -219,13 +218,6 @@ impl Plan {
             .zip(tried)
             .map(|(check, (slot, limit))| (check, slot, limit))
     }
-
-    /// The trial of a descriptor.
-    pub fn trial_of(&self, slot: usize) -> Option<(CheckIndex, &limit::Limit)> {
-        self.trials()
-            .find(|(_, of, _)| *of == slot)
-            .map(|(check, _, limit)| (check, limit))
-    }
 }
 
 impl Fate {
@@ -316,21 +308,30 @@ impl Matcher<'_, '_> {
         }
     }
 
-    /// The same for a limit of requests in flight. Apart, so that others do not pay for it.
+    /// The same for a limit of requests in flight. The last entry of its descriptor is the id of the
+    /// request, which is no part of the subject: it keeps its key and an empty value, and everything
+    /// behind the plan sees that (keys, overrides, usage, metrics, subjects). The id stands in a list
+    /// beside the checks, so that those of other limits are not larger. Apart, so that others do not
+    /// pay for it.
     #[inline(never)]
     fn fate_of_holder(&mut self, asked: Asked<'_>) -> Fate {
-        let Some(holder) = asked
-            .limit
-            .and_then(|found| Holder::new(found.limit, asked.entries))
-        else {
-            return self.fate(asked);
-        };
+        let mut subject: SmallVec<[Entry<'_>; 4]> = SmallVec::from_slice(asked.entries);
+        let id = subject
+            .last_mut()
+            .map_or(&[][..], |last| std::mem::take(&mut last.value));
         let fate = self.fate(Asked {
-            entries: &holder.subject,
+            entries: &subject,
             ..asked
         });
-        if let Fate::Checked(checked) = &fate {
-            holder.ask(checked.check, self.checks);
+        // A limit that the request brings along takes the place of the configured one.
+        if let Fate::Checked(Checked { check, .. }) = fate
+            && self.checks[check].algorithm.has_holders()
+        {
+            self.checks.holders.push(Holding {
+                check,
+                id: HolderId::of(id),
+                gauge: None,
+            });
         }
         fate
     }

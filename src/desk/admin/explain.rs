@@ -24,8 +24,8 @@ use crate::core::ask::{Ask, Entry};
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::{InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
-use crate::limits::plan::{By, Check, Explanation, Fate, Outcomes, Plan};
-use crate::limits::rules::limit::{LimitInForce, Scale};
+use crate::limits::plan::{By, Check, CheckIndex, Explanation, Fate, Outcomes, Plan};
+use crate::limits::rules::limit::{Limit, LimitInForce, Scale};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
 use crate::net::http::Page;
@@ -271,7 +271,13 @@ impl Report {
             let mut descriptor =
                 Descriptor::new(plan, index, ask.domain, entries, &explanation, unknown);
             if let Some(now) = now {
-                now.add_to(&mut descriptor, index, ask.domain, entries);
+                now.add_to(
+                    &mut descriptor,
+                    index,
+                    explanation.trial,
+                    ask.domain,
+                    entries,
+                );
             }
             descriptor
         });
@@ -289,6 +295,7 @@ impl Now<'_> {
         &self,
         descriptor: &mut Descriptor,
         index: usize,
+        trial: Option<(CheckIndex, &Limit)>,
         domain: &[u8],
         entries: &[Entry<'_>],
     ) {
@@ -315,7 +322,7 @@ impl Now<'_> {
                 ..State::new(decision, planned.scale, check, is_alone)
             });
         }
-        if let (Some(trial), Some((check, limit))) = (&mut descriptor.trial, plan.trial_of(index)) {
+        if let (Some(trial), Some((check, limit))) = (&mut descriptor.trial, trial) {
             trial.live = limit.trial.as_ref().map(|limit| {
                 let (check, decision) = (&plan.checks[check], &self.decisions[check.0]);
                 State::new(decision, limit.amount.scale, check, is_alone)
@@ -368,15 +375,14 @@ impl Descriptor {
             limit: plan.limit(slot).map(|limit| Shown::new(&plan.rules, limit)),
             counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
             live: None,
-            trial: Tried::new(plan, index),
+            trial: explanation.trial.and_then(|trial| Tried::new(plan, trial)),
         }
     }
 }
 
 impl Tried {
     /// The trial of a descriptor, if the request is counted in one.
-    fn new(plan: &Plan, slot: usize) -> Option<Self> {
-        let (check, limit) = plan.trial_of(slot)?;
+    fn new(plan: &Plan, (check, limit): (CheckIndex, &Limit)) -> Option<Self> {
         Some(Self {
             amount: field(&diff::fields(&plan.rules, limit), "trial")?.to_owned(),
             counter: String::from_utf8_lossy(plan.checks.key(&plan.checks[check])).into_owned(),
@@ -407,7 +413,7 @@ impl State {
 }
 
 impl Level {
-    fn new((level, entry): (&trace::TracedLevel, &String)) -> Self {
+    fn new((level, entry): (&trace::TracedLevel<'_>, &String)) -> Self {
         let Named { first, more } = &level.passed;
         let those = |is: fn(&WhyNot) -> bool| {
             first

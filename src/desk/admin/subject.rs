@@ -115,7 +115,7 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
     let is_trial = query.is("trial")?;
     let check = match &plan.slots[0].fate {
         Fate::Checked(_) | Fate::Unlimited if is_trial => {
-            let (check, _) = plan.trial_of(0).ok_or_else(|| {
+            let (check, ..) = plan.trials().next().ok_or_else(|| {
                 Failure::not_found(
                     "the limit of the subject has no trial; write 'trial' in its rate_limit",
                 )

@@ -1,9 +1,9 @@
 //! Why each descriptor of a request has its slot in the plan. For people who ask; the request path
 //! does not use it.
 
-use super::{Fate, Plan, Slot, is_replaced};
+use super::{CheckIndex, Fate, Plan, Slot, is_replaced};
 use crate::core::ask::{Ask, Descriptor};
-use crate::limits::rules::limit::LimitInForce;
+use crate::limits::rules::limit::{Limit, LimitInForce};
 use crate::limits::rules::trace::Trace;
 
 /// The limits that are named as replacing another, at most. A request may have thousands of
@@ -15,10 +15,12 @@ const MAX_REPLACING: usize = 20;
 pub struct Explanation<'p> {
     /// The look-up of its limit; `None` if there was none: the domain is unknown, or the request
     /// brings a limit along.
-    pub trace: Option<Trace>,
+    pub trace: Option<Trace<'p>>,
     /// The limits that switch its own off in this request, which name it in `replaces`: the first
     /// 20 at most.
     pub replaced_by: Vec<LimitInForce<'p>>,
+    /// The check of its trial, and the limit that has it.
+    pub trial: Option<(CheckIndex, &'p Limit)>,
 }
 
 impl Plan {
@@ -30,14 +32,18 @@ impl Plan {
             .filter_map(|slot| self.limit(slot))
             .collect();
         let mut tracer = self.rules.tracer(ask.domain);
-        let mut explain = |((descriptor, entries), slot): ((&Descriptor, _), _)| {
+        let mut trials = self.trials().peekable();
+        let mut explain = |(index, ((descriptor, entries), slot)): (_, ((&Descriptor, _), _))| {
             let tracer = tracer.as_mut().filter(|_| descriptor.limit.is_none());
             Explanation {
                 trace: tracer.map(|tracer| tracer.trace(entries)),
                 replaced_by: self.replacing(slot, &found),
+                trial: trials
+                    .next_if(|(_, of, _)| *of == index)
+                    .map(|(check, _, limit)| (check, limit)),
             }
         };
-        let all = ask.descriptors().zip(&self.slots);
+        let all = ask.descriptors().zip(&self.slots).enumerate();
         all.map(&mut explain).collect()
     }
 
@@ -194,7 +200,7 @@ descriptors:
             let descriptors: Vec<Vec<_>> = descriptors.iter().map(|all| all.iter().map(|(key, value)| (&**key, &**value)).collect()).collect();
             let ask = ask("d", &descriptors.iter().map(Vec::as_slice).collect::<Vec<_>>());
             let plan = plan(&ask);
-            for (slot, Explanation { trace, replaced_by }) in plan.slots.iter().zip(plan.explain(&ask)) {
+            for (slot, Explanation { trace, replaced_by, .. }) in plan.slots.iter().zip(plan.explain(&ask)) {
                 let named = match &trace.as_ref().expect("a trace").end {
                     End::Limit(id) => Some(*id),
                     End::NoBranch(_) | End::NoLimit(_) => None,

@@ -6,7 +6,6 @@
 //! if it is too deep or too large, and serde_yaml, which only this file may name, reads single
 //! values from it. The meaning of the keys is the compiler's business.
 
-mod built;
 mod events;
 mod quotes;
 mod scalar;
@@ -19,7 +18,6 @@ use serde_yaml::Value;
 use super::limit::Metadata;
 use super::place::{Place, cut};
 pub(super) use events::read;
-use scalar::Scalar;
 
 /// Characters of the file's own text in a message.
 const LONGEST_QUOTE: usize = 60;
@@ -105,14 +103,17 @@ pub(super) type Pair = (Rc<Node>, Rc<Node>);
 /// The type of a node, for messages and decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ValueType {
+    /// `~`, `null` or nothing at all.
     Nothing,
-    Bool,
+    /// `true`, `yes`, `on`, `y` and their opposites.
+    Bool(bool),
     /// A whole number that fits 64 bits with a sign.
-    Int,
-    /// A whole number beyond that.
-    Huge,
+    Int(i64),
+    /// A whole number beyond that, still within 64 bits.
+    Huge(u64),
     /// A number with a fraction, an exponent or no bound.
-    Float,
+    Float(f64),
+    /// Anything else: dates too, and numbers that nothing can hold.
     Text,
     Binary,
     Sequence,
@@ -124,27 +125,14 @@ impl ValueType {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "empty",
-            Self::Bool => "a bool",
-            Self::Int => "a whole number",
-            Self::Huge => "a number of more than 63 bits",
-            Self::Float => "a floating-point number",
+            Self::Bool(_) => "a bool",
+            Self::Int(_) => "a whole number",
+            Self::Huge(_) => "a number of more than 63 bits",
+            Self::Float(_) => "a floating-point number",
             Self::Text => "text",
             Self::Binary => "binary data",
             Self::Sequence => "a list",
             Self::Mapping => "a map",
-        }
-    }
-}
-
-impl From<Scalar> for ValueType {
-    fn from(scalar: Scalar) -> Self {
-        match scalar {
-            Scalar::Null => Self::Nothing,
-            Scalar::Bool(_) => Self::Bool,
-            Scalar::Int(_) => Self::Int,
-            Scalar::Huge(_) => Self::Huge,
-            Scalar::Float(_) => Self::Float,
-            Scalar::Text => Self::Text,
         }
     }
 }
@@ -167,6 +155,8 @@ impl From<&Rc<Node>> for Place {
     }
 }
 
+/// Limits of a control plane and rows of tables become the same nodes that a file becomes, so that one
+/// compiler checks all.
 impl Node {
     /// A node to which no alias refers: size and height bound what aliases expand to.
     const fn new(at: Place, content: Content) -> Self {
@@ -176,6 +166,34 @@ impl Node {
             size: 1,
             height: 0,
         }
+    }
+
+    /// Text, whatever it looks like.
+    pub(super) fn of_text(at: &Place, text: &str) -> Rc<Self> {
+        Self::of_scalar(at, text, ValueType::Text)
+    }
+
+    /// What the text means without quotes: a number, a bool or null.
+    pub(super) fn of_plain(at: &Place, text: &str) -> Rc<Self> {
+        Self::of_scalar(at, text, scalar::resolve(text))
+    }
+
+    fn of_scalar(at: &Place, text: &str, value_type: ValueType) -> Rc<Self> {
+        let content = Content::Scalar {
+            text: text.into(),
+            plain: false,
+            value_type,
+        };
+        Rc::new(Self::new(at.clone(), content))
+    }
+
+    pub(super) fn of_list(at: &Place, items: Vec<Rc<Self>>) -> Rc<Self> {
+        Rc::new(Self::new(at.clone(), Content::Sequence(items)))
+    }
+
+    /// A map, in which no key occurs twice.
+    pub(super) fn of_map(at: &Place, entries: Vec<Pair>) -> Rc<Self> {
+        Rc::new(Self::new(at.clone(), Content::Mapping(entries)))
     }
 
     pub(super) fn value_type(&self) -> ValueType {
@@ -208,10 +226,14 @@ impl Node {
         serde_yaml::from_value(self.value().ok()?).ok()
     }
 
-    /// Whether it is a number that a leading zero makes octal.
+    /// Whether it is a number that a leading zero makes octal: `010` is eight.
     pub(super) fn is_octal_by_zero(&self) -> bool {
-        matches!(self.value_type(), ValueType::Int | ValueType::Huge)
-            && self.text().is_some_and(scalar::is_octal_by_zero)
+        let digits = self.text().unwrap_or_default();
+        let digits = digits.trim_start_matches(['+', '-']).as_bytes();
+        let is_digit = |byte: &u8| byte.is_ascii_digit() || *byte == b'_';
+        matches!(self.value_type(), ValueType::Int(_) | ValueType::Huge(_))
+            && matches!(digits, [b'0', _, ..])
+            && digits.iter().all(is_digit)
     }
 
     /// Reads a map as a JSON object. Keys that are not text become text, as they stand in the file.
@@ -229,32 +251,26 @@ impl Node {
     fn value(&self) -> Result<Value, Note> {
         Ok(match &self.content {
             Content::Scalar {
-                value_type: ValueType::Binary,
-                ..
-            } => {
-                let what = "binary data cannot be returned as metadata";
-                let remedy = "write it as text, without !!binary";
-                return Err(Note::new(&self.at, what, remedy));
-            }
-            Content::Scalar {
-                text,
-                value_type: ValueType::Text,
-                ..
-            } => Value::from(&**text),
-            Content::Scalar { text, .. } => match scalar::resolve(text) {
-                Scalar::Null => Value::Null,
-                Scalar::Bool(bool) => bool.into(),
-                Scalar::Int(int) => int.into(),
-                Scalar::Huge(huge) => huge.into(),
-                Scalar::Float(float) if !float.is_finite() => {
+                text, value_type, ..
+            } => match *value_type {
+                ValueType::Nothing => Value::Null,
+                ValueType::Bool(bool) => bool.into(),
+                ValueType::Int(int) => int.into(),
+                ValueType::Huge(huge) => huge.into(),
+                ValueType::Float(float) if !float.is_finite() => {
                     let text = shown(text);
                     let what =
                         format!("{text} cannot be returned as metadata: JSON has no such number");
                     let remedy = format!("write \"{text}\" for the text, or a finite number");
                     return Err(Note::new(&self.at, what, remedy));
                 }
-                Scalar::Float(float) => float.into(),
-                Scalar::Text => Value::from(&**text),
+                ValueType::Float(float) => float.into(),
+                ValueType::Binary => {
+                    let what = "binary data cannot be returned as metadata";
+                    let remedy = "write it as text, without !!binary";
+                    return Err(Note::new(&self.at, what, remedy));
+                }
+                ValueType::Text | ValueType::Sequence | ValueType::Mapping => Value::from(&**text),
             },
             Content::Sequence(items) => {
                 let items = items.iter().map(|item| item.value());

@@ -41,15 +41,13 @@ pub(crate) struct Tree<T = LimitId> {
     /// Key and value without a `*`. The text of a pattern is not in here: a client that sends it
     /// would choose the pattern that counts it.
     exact: HashMap<Pair, BranchIndex>,
-    /// In the order of the files.
-    patterns: Vec<(EntryPattern, BranchIndex)>,
-    /// The patterns without a `*` in the key, in order, by the key and the prefix of the value up
-    /// to its first `*`.
-    by_prefix: HashMap<Pair, Vec<PatternIndex>>,
+    /// The patterns without a `*` in the key, in the order of the files, by the key and the prefix
+    /// of the value up to its first `*`.
+    by_prefix: HashMap<Pair, Vec<EntryPattern>>,
     /// The lengths of all such prefixes, each once.
     prefix_lengths: Vec<usize>,
     /// The other patterns, in order. Each of them has to be tried.
-    by_trying: Vec<PatternIndex>,
+    by_trying: Vec<EntryPattern>,
     /// Keys with the SHA-256 of a value. Only overrides have them.
     by_digest: HashMap<Box<[u8]>, HashMap<[u8; 32], BranchIndex>>,
     /// Keys without a value.
@@ -72,10 +70,6 @@ pub(super) enum Matched {
     /// The values that a regular expression matches as a whole.
     Regex(Box<str>),
 }
-
-/// An index of [`Tree::patterns`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PatternIndex(usize);
 
 /// A key and value: what a path that ends with it leads to, and the level below.
 #[derive(Debug)]
@@ -101,20 +95,19 @@ impl<T> Tree<T> {
     /// Adds a branch as the last one. Of two branches with the same key and value, the first one
     /// counts. A value of a file is not empty.
     pub(crate) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch<T>) {
-        let index = BranchIndex(self.branches.len());
+        let index = self.push(branch);
         let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
         match value {
             _ if is_pattern => self.add_pattern(Glob::new(key), value.map(Glob::new), index),
             Some(value) => self.add_exact(key, value, index),
             None => self.add_any_value(key, index),
         }
-        self.branches.push(branch);
     }
 
     /// Adds a branch for texts whose stars may be literal. A wildcard matches no star as its own
     /// text: the entry of an override is no branch of a file.
     pub(crate) fn add_texts(&mut self, key: &Text, value: Option<&Text>, branch: Branch<T>) {
-        let index = BranchIndex(self.branches.len());
+        let index = self.push(branch);
         match (key.as_literal(), value.map(Text::as_literal)) {
             (Some(key), Some(Some(value))) => self.add_exact(key, value, index),
             (Some(key), None) => self.add_any_value(key, index),
@@ -123,7 +116,11 @@ impl<T> Tree<T> {
                 self.add_pattern(glob(key), value.map(glob), index);
             }
         }
+    }
+
+    fn push(&mut self, branch: Branch<T>) -> BranchIndex {
         self.branches.push(branch);
+        BranchIndex(self.branches.len() - 1)
     }
 
     fn add_exact(&mut self, key: &str, value: &str, branch: BranchIndex) {
@@ -141,20 +138,18 @@ impl<T> Tree<T> {
 
     /// Adds a branch for the addresses and the networks in this one.
     pub(crate) fn add_network(&mut self, key: &str, network: IpNet, branch: Branch<T>) {
-        let index = BranchIndex(self.branches.len());
+        let index = self.push(branch);
         self.matchers_mut(key).add_network(network, index);
-        self.branches.push(branch);
     }
 
     /// Adds a branch for the value with this SHA-256.
     pub(crate) fn add_digest(&mut self, key: &str, value: [u8; 32], branch: Branch<T>) {
-        let index = BranchIndex(self.branches.len());
+        let index = self.push(branch);
         self.by_digest
             .entry(key.as_bytes().into())
             .or_default()
             .entry(value)
             .or_insert(index);
-        self.branches.push(branch);
     }
 
     /// Adds a branch that matches by more than text, which is written so. Of each value or network,
@@ -167,7 +162,7 @@ impl<T> Tree<T> {
         matched: &Matched,
         branch: Branch<T>,
     ) -> Vec<Option<usize>> {
-        let index = BranchIndex(self.branches.len());
+        let index = self.push(branch);
         let of_key = self.matchers_mut(key);
         of_key.written.push((index, written.into()));
         let known: Vec<Option<BranchIndex>> = match matched {
@@ -184,7 +179,6 @@ impl<T> Tree<T> {
                 Vec::new()
             }
         };
-        self.branches.push(branch);
         known
             .into_iter()
             .map(|known| known.map(|branch| branch.0))
@@ -208,19 +202,17 @@ impl<T> Tree<T> {
     }
 
     fn add_pattern(&mut self, key: Glob, value: Option<Glob>, branch: BranchIndex) {
-        let index = PatternIndex(self.patterns.len());
-        match (&key, &value) {
+        let patterns = match (&key, &value) {
             (Glob { first, rest: None }, Some(Glob { first: prefix, .. })) => {
                 if !self.prefix_lengths.contains(&prefix.len()) {
                     self.prefix_lengths.push(prefix.len());
                 }
                 let (key, value) = (first.clone(), prefix.clone());
-                let patterns = self.by_prefix.entry(Pair { key, value });
-                patterns.or_default().push(index);
+                self.by_prefix.entry(Pair { key, value }).or_default()
             }
-            _ => self.by_trying.push(index),
-        }
-        self.patterns.push((EntryPattern { key, value }, branch));
+            _ => &mut self.by_trying,
+        };
+        patterns.push(EntryPattern { key, value, branch });
     }
 
     /// The branch of the first pattern so far that matches everything that this key and value
@@ -282,8 +274,8 @@ impl<T> Tree<T> {
     fn add_by_text(&self, entry: &Entry<'_>, matched: &mut SmallVec<[BranchIndex; 2]>) {
         let tried = self.patterns_of(entry).flatten();
         let patterns = tried
-            .filter(|index| self.patterns[index.0].0.matches(entry))
-            .map(|index| self.patterns[index.0].1);
+            .filter(|pattern| pattern.matches(entry))
+            .map(|pattern| pattern.branch);
         let exact = self.exact(entry.key, entry.value).into_iter();
         matched.extend(exact.chain(self.digested(entry)).chain(patterns));
     }
@@ -329,7 +321,7 @@ impl<T> Tree<T> {
     fn patterns_of<'t>(
         &'t self,
         entry: &'t Entry<'_>,
-    ) -> impl Iterator<Item = &'t Vec<PatternIndex>> {
+    ) -> impl Iterator<Item = &'t Vec<EntryPattern>> {
         let (key, value) = (entry.key, entry.value);
         let lengths = self.prefix_lengths.iter();
         let by_prefix = lengths.filter_map(move |&length| {
@@ -366,14 +358,11 @@ impl<T> Tree<T> {
 
     /// The first pattern in the order of the files.
     fn pattern(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
-        let first_of = |indices: &Vec<PatternIndex>| {
-            indices
-                .iter()
-                .copied()
-                .find(|index| self.patterns[index.0].0.matches(entry))
+        let first_of = |patterns: &Vec<EntryPattern>| {
+            let first = patterns.iter().find(|pattern| pattern.matches(entry))?;
+            Some(first.branch)
         };
-        let first = self.patterns_of(entry).filter_map(first_of).min()?;
-        Some(self.patterns[first.0].1)
+        self.patterns_of(entry).filter_map(first_of).min()
     }
 }
 
@@ -383,6 +372,7 @@ struct EntryPattern {
     key: Glob,
     /// `None` = any value.
     value: Option<Glob>,
+    branch: BranchIndex,
 }
 
 impl EntryPattern {

@@ -124,7 +124,7 @@ pub(super) fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
 }
 
 /// Why a look-up found no limit.
-fn no_limit(rules: &Rules, trace: &Trace, entries: &[String]) -> String {
+fn no_limit(rules: &Rules, trace: &Trace<'_>, entries: &[String]) -> String {
     let entry = |level: usize| one_line(entries.get(level).map_or("", String::as_str));
     // The last level is the one whose entry failed.
     let failed = entry(trace.levels.len().saturating_sub(1));

@@ -274,7 +274,7 @@ pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> 
 fn check_ignored(problems: &Problems, node: &Node) {
     match &node.content {
         Content::Scalar { .. } => {
-            if matches!(node.value_type(), ValueType::Huge | ValueType::Float) {
+            if matches!(node.value_type(), ValueType::Huge(_) | ValueType::Float(_)) {
                 no_float::<()>(problems, node);
             }
         }
@@ -319,8 +319,8 @@ fn no_float<T>(problems: &Problems, node: &Node) -> Option<T> {
 /// The text of a value, exactly as it is in the file; `None`, with an error, if it is not text.
 pub(super) fn text<'n>(problems: &Problems, node: &'n Node, key: &str) -> Option<&'n str> {
     match (node.value_type(), node.text()) {
-        (ValueType::Text | ValueType::Bool | ValueType::Int, Some(text)) => Some(text),
-        (ValueType::Huge | ValueType::Float, _) => no_float(problems, node),
+        (ValueType::Text | ValueType::Bool(_) | ValueType::Int(_), Some(text)) => Some(text),
+        (ValueType::Huge(_) | ValueType::Float(_), _) => no_float(problems, node),
         (value_type, _) => {
             let what = format!("'{key}' is {}, not text", value_type.name());
             problems.fail(node, what, format!("write text behind '{key}: '"))
@@ -437,11 +437,11 @@ fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) ->
         return Some(number);
     }
     let (what, remedy) = match node.value_type() {
-        ValueType::Int if text.starts_with('-') => (
+        ValueType::Int(_) if text.starts_with('-') => (
             format!("{}, which is negative", quoted(text)),
             "remove the minus sign".to_owned(),
         ),
-        ValueType::Int | ValueType::Huge => {
+        ValueType::Int(_) | ValueType::Huge(_) => {
             let longer_unit = if matches!(key, "requests_per_unit" | "unit_multiplier") {
                 ", or a longer unit"
             } else {
@@ -452,11 +452,11 @@ fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) ->
                 format!("write at most {most} ({power}){longer_unit}"),
             )
         }
-        ValueType::Float => (
+        ValueType::Float(_) => (
             format!(
                 "{}, which is read as {}",
                 quoted(text),
-                ValueType::Float.name()
+                node.value_type().name()
             ),
             format!("write a number from 0 to {most} without fraction or exponent"),
         ),

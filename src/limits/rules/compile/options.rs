@@ -112,7 +112,7 @@ pub(super) fn region_shares(
 pub(super) fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Span> {
     let text = node.text().unwrap_or_default();
     let (what, remedy) = match (node.value_type(), text.parse::<Span>()) {
-        (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool, _) => (
+        (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool(_), _) => (
             format!("'{key}' is {}, not a duration", node.value_type().name()),
             how(),
         ),
@@ -124,7 +124,7 @@ pub(super) fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Sp
             ),
             "write a shorter duration".to_owned(),
         ),
-        (ValueType::Int | ValueType::Huge | ValueType::Float, _)
+        (ValueType::Int(_) | ValueType::Huge(_) | ValueType::Float(_), _)
         | (_, Err(ParseDurationError::NoUnit)) => {
             let remedy = match text.parse::<u32>() {
                 Ok(number) => format!(

@@ -318,8 +318,8 @@ fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
 /// The type of a scalar. A tag that YAML does not define makes it text, as `!!str` does.
 fn type_of(text: &str, is_plain: bool, tag: Option<&Tag>) -> ValueType {
     match tag.map(|tag| (tag.is_yaml_core_schema(), tag.suffix.as_str())) {
-        None if is_plain => scalar::resolve(text).into(),
-        Some((true, "int" | "bool" | "float" | "null")) => scalar::resolve(text).into(),
+        None if is_plain => scalar::resolve(text),
+        Some((true, "int" | "bool" | "float" | "null")) => scalar::resolve(text),
         Some((true, "binary")) => ValueType::Binary,
         None | Some(_) => ValueType::Text,
     }

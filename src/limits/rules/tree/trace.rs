@@ -23,31 +23,31 @@ const MAX_NAMED_OF_REQUEST: usize = 200 * MAX_NAMED;
 
 /// The look-up of one descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
+pub struct Trace<'t> {
     /// One for each entry, up to the first that no branch matches.
-    pub levels: Vec<TracedLevel>,
+    pub levels: Vec<TracedLevel<'t>>,
     /// How it ended.
-    pub end: End,
+    pub end: End<'t>,
 }
 
 /// How a look-up ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum End<'t> {
     /// No branch matches the entry of the last level; the branches have these keys.
     NoBranch(Named<String>),
     /// The branch of the last entry has no limit; these branches are below it.
-    NoLimit(Named<Written>),
+    NoLimit(Named<Written<'t>>),
     /// The limit on the branch of the last entry.
     Limit(LimitId),
 }
 
 /// One level of a look-up: siblings, of which at most one matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TracedLevel {
+pub struct TracedLevel<'t> {
     /// The branch that matches, and how.
-    pub matched: Option<(Written, How)>,
+    pub matched: Option<(Written<'t>, How)>,
     /// Other branches that have the entry's key, in the order of the files.
-    pub passed: Named<(Written, WhyNot)>,
+    pub passed: Named<(Written<'t>, WhyNot)>,
 }
 
 /// Some of a list, and how many more it has.
@@ -61,10 +61,12 @@ pub struct Named<T> {
 
 /// A branch as it is written. Of several `*` in a row, one is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    pub key: String,
+pub struct Written<'t> {
+    pub key: Cow<'t, str>,
     /// The value or pattern; `None` = any value.
-    pub value: Option<String>,
+    pub value: Option<Cow<'t, str>>,
+    /// The value is a set, networks or a regular expression.
+    is_matcher: bool,
 }
 
 /// How a branch matches an entry, in the order of precedence.
@@ -93,7 +95,7 @@ pub enum WhyNot {
     Later(How),
 }
 
-impl fmt::Display for Written {
+impl fmt::Display for Written<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
             Some(value) => write!(out, "{}={value}", self.key),
@@ -114,7 +116,7 @@ impl<T> Named<T> {
 }
 
 /// The look-ups of one request. The branches of a level are listed once, however many descriptors
-/// come by it, and texts are made of those that are named.
+/// come by it.
 #[derive(Debug)]
 pub struct Tracer<'t> {
     tree: &'t Tree,
@@ -127,32 +129,13 @@ pub struct Tracer<'t> {
 #[derive(Debug, Default)]
 struct Branches<'t> {
     /// In the order of the files; `None` for one that repeats another, which no look-up finds.
-    all: Vec<Option<BranchText<'t>>>,
+    all: Vec<Option<Written<'t>>>,
     count: usize,
-    by_key: HashMap<Cow<'t, [u8]>, Vec<BranchIndex>>,
+    by_key: HashMap<Cow<'t, str>, Vec<BranchIndex>>,
     /// Those with a `*` in the key.
     by_pattern: Vec<(Glob, BranchIndex)>,
     /// Each once, sorted.
     keys: Vec<String>,
-}
-
-/// Where the text of a branch is.
-#[derive(Debug)]
-struct BranchText<'t> {
-    key: Cow<'t, [u8]>,
-    value: Option<Cow<'t, [u8]>>,
-    /// The value is a set, networks or a regular expression.
-    is_matcher: bool,
-}
-
-impl BranchText<'_> {
-    fn written(&self) -> Written {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Written {
-            key: text(&self.key),
-            value: self.value.as_deref().map(text),
-        }
-    }
 }
 
 impl<'t> Tracer<'t> {
@@ -165,7 +148,7 @@ impl<'t> Tracer<'t> {
     }
 
     /// Looks up a descriptor as [`Tree::find`] does.
-    pub fn trace(&mut self, entries: &[Entry<'_>]) -> Trace {
+    pub fn trace(&mut self, entries: &[Entry<'_>]) -> Trace<'t> {
         let (mut levels, mut tree, mut limit) =
             (Vec::with_capacity(entries.len()), self.tree, None);
         for entry in entries {
@@ -199,11 +182,11 @@ impl<'t> Tracer<'t> {
         tree: &'t Tree,
         entry: &Entry<'_>,
         found: Option<BranchIndex>,
-    ) -> TracedLevel {
+    ) -> TracedLevel<'t> {
         let (siblings, most) = self.siblings(tree);
         let of_key = siblings
             .by_key
-            .get(entry.key)
+            .get(&*String::from_utf8_lossy(entry.key))
             .map_or(&[][..], Vec::as_slice);
         let of_patterns = siblings
             .by_pattern
@@ -220,10 +203,9 @@ impl<'t> Tracer<'t> {
             .collect();
         few.sort_unstable();
         let seen = |index: BranchIndex| {
-            let source = siblings.all.get(index.0)?.as_ref()?;
-            let written = source.written();
+            let written = siblings.all.get(index.0)?.clone()?;
             let how = match tree.matchers(entry.key) {
-                Some(matchers) if source.is_matcher => matchers.how(index, entry.value),
+                Some(matchers) if written.is_matcher => matchers.how(index, entry.value),
                 _ => written.how(entry),
             };
             Some((written, how))
@@ -242,13 +224,9 @@ impl<'t> Tracer<'t> {
         TracedLevel { matched, passed }
     }
 
-    fn below(&mut self, tree: &'t Tree) -> Named<Written> {
+    fn below(&mut self, tree: &'t Tree) -> Named<Written<'t>> {
         let (siblings, most) = self.siblings(tree);
-        let below = Named::new(
-            siblings.all.iter().flatten().map(BranchText::written),
-            siblings.count,
-            most,
-        );
+        let below = Named::new(siblings.all.iter().flatten().cloned(), siblings.count, most);
         self.left -= below.first.len();
         below
     }
@@ -263,49 +241,50 @@ impl<'t> Tracer<'t> {
 
 impl<'t> Branches<'t> {
     fn new(tree: &'t Tree) -> Self {
-        let mut all: Vec<Option<BranchText<'t>>> = tree.branches.iter().map(|_| None).collect();
+        let mut all: Vec<Option<Written<'t>>> = tree.branches.iter().map(|_| None).collect();
         let mut put = |branch: BranchIndex, key, value, is_matcher| {
-            all[branch.0] = Some(BranchText {
+            all[branch.0] = Some(Written {
                 key,
                 value,
                 is_matcher,
             });
         };
-        for (EntryPattern { key, value }, branch) in &tree.patterns {
-            let text = |glob: &Glob| glob.text().into_bytes().into();
+        let patterns = tree.by_prefix.values().flatten();
+        for EntryPattern { key, value, branch } in patterns.chain(&tree.by_trying) {
+            let text = |glob: &Glob| glob.text().into();
             put(*branch, text(key), value.as_ref().map(text), false);
         }
         for (key, branch) in &tree.any_value {
-            put(*branch, Cow::Borrowed(key), None, false);
+            put(*branch, String::from_utf8_lossy(key), None, false);
         }
         for (key, of_key) in tree.matchers.iter().flat_map(|all| &**all) {
             for (branch, written) in &of_key.written {
-                let value = Some(written.as_bytes().into());
-                put(*branch, Cow::Borrowed(key), value, true);
+                let value = Some(Cow::Borrowed(&**written));
+                put(*branch, String::from_utf8_lossy(key), value, true);
             }
         }
         for (pair, branch) in &tree.exact {
-            let (key, value) = (Cow::Borrowed(&*pair.key), Cow::Borrowed(&*pair.value));
+            let [key, value] = [&pair.key, &pair.value].map(|text| String::from_utf8_lossy(text));
             put(*branch, key, Some(value), false);
         }
         let mut siblings = Self {
             count: all.iter().flatten().count(),
             ..Self::default()
         };
-        for (index, source) in all.iter().enumerate() {
-            let Some(BranchText { key, .. }) = source else {
+        for (index, written) in all.iter().enumerate() {
+            let Some(Written { key, .. }) = written else {
                 continue;
             };
-            if key.contains(&b'*') {
-                let key = Glob::new(&String::from_utf8_lossy(key));
-                siblings.by_pattern.push((key, BranchIndex(index)));
+            if key.contains('*') {
+                siblings
+                    .by_pattern
+                    .push((Glob::new(key), BranchIndex(index)));
             } else {
                 let of_key = siblings.by_key.entry(key.clone()).or_default();
                 of_key.push(BranchIndex(index));
             }
         }
-        let exact = siblings.by_key.keys();
-        let exact = exact.map(|key| String::from_utf8_lossy(key).into_owned());
+        let exact = siblings.by_key.keys().map(ToString::to_string);
         let patterns = siblings.by_pattern.iter().map(|(key, _)| key.text());
         let mut keys: Vec<String> = exact.chain(patterns).collect();
         keys.sort_unstable();
@@ -318,7 +297,7 @@ impl<'t> Branches<'t> {
     }
 }
 
-impl Written {
+impl Written<'_> {
     /// How it matches an entry, whatever else does.
     fn how(&self, entry: &Entry<'_>) -> Option<How> {
         let is_key = self.key.as_bytes() == entry.key && !self.key.contains('*');
@@ -390,10 +369,11 @@ mod tests {
         }
     }
 
-    fn written(key: &str, value: Option<&str>) -> Written {
+    fn written<'t>(key: &'t str, value: Option<&'t str>) -> Written<'t> {
         Written {
-            key: key.to_owned(),
-            value: value.map(str::to_owned),
+            key: key.into(),
+            value: value.map(Cow::Borrowed),
+            is_matcher: false,
         }
     }
 
@@ -456,7 +436,8 @@ mod tests {
             .iter()
             .map(|value| ("user", Some(value.as_str())))
             .collect();
-        let trace = Tracer::new(&tree(&branches)).trace(&[entry("user", "x")]);
+        let tree = tree(&branches);
+        let trace = Tracer::new(&tree).trace(&[entry("user", "x")]);
         assert_eq!(
             (
                 trace.levels[0].passed.first.len(),
