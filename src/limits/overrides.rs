@@ -36,6 +36,7 @@ mod reach;
 pub(crate) mod record;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -298,16 +299,17 @@ impl Overrides {
         list.truncate(MAX_OVERRIDES);
         let left_out = before - list.len();
         list.sort_by_cached_key(|one| precedence(one));
-        let mut domains: HashMap<&str, Vec<(&[Pattern], Rank)>> = HashMap::new();
+        let mut domains: HashMap<&str, Members<'_>> = HashMap::new();
         for (rank, one) in (0..).zip(&list) {
-            domains
-                .entry(&one.domain)
-                .or_default()
-                .push((&one.entries, Rank(rank)));
+            let mut members = domains.entry(&one.domain).or_default();
+            for entry in &one.entries {
+                members = members.below.entry(entry).or_default();
+            }
+            members.ranks.push(Rank(rank));
         }
         let by_domain = domains
             .into_iter()
-            .map(|(domain, members)| (domain.as_bytes().into(), tree(members)))
+            .map(|(domain, members)| (domain.as_bytes().into(), members.tree()))
             .collect();
         Self {
             list,
@@ -464,44 +466,33 @@ fn precedence(one: &Override) -> impl Ord + use<> {
     )
 }
 
-/// The tree of these paths.
-fn tree(mut members: Vec<(&[Pattern], Rank)>) -> Tree<Ranks> {
-    members.sort_unstable();
-    let mut tree = Tree::default();
-    let mut rest = &members[..];
-    while let Some((first, _)) = rest.first() {
-        let Some(level) = first.first() else {
-            rest = &rest[1..];
-            continue;
-        };
-        let (same, behind) =
-            rest.split_at(rest.partition_point(|(path, _)| path.first() <= Some(level)));
-        let ends: Ranks = same
-            .iter()
-            .filter(|(path, _)| path.len() == 1)
-            .map(|(_, rank)| *rank)
-            .collect();
-        let below = same
-            .iter()
-            .filter(|(path, _)| path.len() > 1)
-            .map(|(path, rank)| (&path[1..], *rank))
-            .collect();
-        let branch = Branch {
-            leaf: Some(ends).filter(|ends| !ends.is_empty()),
-            children: self::tree(below),
-        };
-        match (&level.value, level.key.as_literal()) {
-            (Value::Any, _) => tree.add_texts(&level.key, None, branch),
-            (Value::Text(value), _) => tree.add_texts(&level.key, Some(value), branch),
-            (Value::Network(network), Some(key)) => tree.add_network(key, *network, branch),
-            (Value::Digest(value), Some(key)) => tree.add_digest(key, *value, branch),
-            // No record has one of them beside a wildcard.
-            (Value::Network(_) | Value::Digest(_), None) => {}
-        }
-        rest = behind;
-    }
-    tree
+/// The overrides whose paths begin alike, before they become a tree.
+#[derive(Default)]
+struct Members<'p> {
+    /// Of those whose path ends here.
+    ranks: Ranks,
+    below: BTreeMap<&'p Pattern, Members<'p>>,
 }
 
+impl Members<'_> {
+    fn tree(self) -> Tree<Ranks> {
+        let mut tree = Tree::default();
+        for (Pattern { key, value }, mut members) in self.below {
+            let branch = Branch {
+                leaf: Some(std::mem::take(&mut members.ranks)).filter(|ranks| !ranks.is_empty()),
+                children: members.tree(),
+            };
+            match (value, key.as_literal()) {
+                (Value::Any, _) => tree.add_texts(key, None, branch),
+                (Value::Text(value), _) => tree.add_texts(key, Some(value), branch),
+                (Value::Network(network), Some(key)) => tree.add_network(key, *network, branch),
+                (Value::Digest(value), Some(key)) => tree.add_digest(key, *value, branch),
+                // No record has one of them beside a wildcard.
+                (Value::Network(_) | Value::Digest(_), None) => {}
+            }
+        }
+        tree
+    }
+}
 #[cfg(test)]
 mod tests;

@@ -146,10 +146,7 @@ impl Rules {
 
     /// The number of limits.
     pub fn limit_count(&self) -> usize {
-        self.by_number
-            .iter()
-            .map(|domain| domain.limits.len())
-            .sum()
+        self.limits().count()
     }
 
     /// The names of all domains, in no particular order.

@@ -240,7 +240,7 @@ impl<'v> Counted<'v> {
                     .as_deref()
                     .filter(|written| !written.contains('*'));
                 return written.map_or_else(
-                    || Self::Address(Text::new(address)),
+                    || Self::Address(address::text(address)),
                     |written| Self::Value(written.as_bytes()),
                 );
             }
@@ -250,15 +250,15 @@ impl<'v> Counted<'v> {
             _ => None,
         };
         group.map_or_else(
-            || Self::Address(Text::new(address)),
-            |network| Self::Network(Text::new(network)),
+            || Self::Address(address::text(address)),
+            |network| Self::Network(address::text(network)),
         )
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Value(value) => value,
-            Self::Address(text) | Self::Network(text) => text.bytes(),
+            Self::Address(text) | Self::Network(text) => text,
         }
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::key::Subject;
 use super::*;
-use crate::limits::rules::address::{self, Text};
+use crate::limits::rules::address;
 use crate::limits::rules::compile::rules_of;
 
 const FILE: &str = "
@@ -151,13 +151,12 @@ fn keys_name_the_network_and_one_spelling() {
         assert_eq!(name(value), expected);
     }
     assert_eq!(
-        Text::new(
+        *address::text(
             "2001:db8::/32"
                 .parse::<ipnet::Ipv6Net>()
                 .expect("a network")
-        )
-        .bytes(),
-        b"2001:db8::/32"
+        ),
+        *b"2001:db8::/32"
     );
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use smallvec::SmallVec;
 
 /// The longest spelling of an address: IPv6 with its last 32 bits as IPv4.
 const LONGEST: usize = 45;
@@ -30,7 +31,7 @@ pub(crate) fn read(value: &[u8]) -> Option<IpAddr> {
 
 /// The canonical text of the address that a value is.
 pub(crate) fn canonical(value: &[u8]) -> Option<Text> {
-    read(value).map(Text::new)
+    read(value).map(text)
 }
 
 /// The network that a value is, without bits behind its prefix. An address is the network of it
@@ -77,26 +78,17 @@ pub(crate) fn group(address: IpAddr, prefix: u8) -> Option<Ipv6Net> {
     }
 }
 
-/// A short text that needs no allocation.
-pub(crate) struct Text {
-    bytes: [u8; LONGEST_NETWORK],
-    length: usize,
-}
+/// The text of an address or of a network, which needs no allocation.
+pub(crate) type Text = SmallVec<[u8; LONGEST_NETWORK]>;
 
-impl Text {
-    /// The canonical text of an address or of a network.
-    pub(crate) fn new(shown: impl fmt::Display) -> Self {
-        let mut bytes = [0; LONGEST_NETWORK];
-        let mut rest = &mut bytes[..];
-        // All texts of addresses and networks fit.
-        let _ = write!(rest, "{shown}");
-        let length = LONGEST_NETWORK - rest.len();
-        Self { bytes, length }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
+/// The canonical text of an address or of a network.
+pub(crate) fn text(shown: impl fmt::Display) -> Text {
+    let mut bytes = [0; LONGEST_NETWORK];
+    let mut rest = &mut bytes[..];
+    // All texts of addresses and networks fit.
+    let _ = write!(rest, "{shown}");
+    let length = LONGEST_NETWORK - rest.len();
+    Text::from_buf_and_len(bytes, length)
 }
 
 #[cfg(test)]
@@ -104,8 +96,7 @@ mod tests {
     use super::*;
 
     fn canonical(value: &str) -> Option<String> {
-        read(value.as_bytes())
-            .map(|address| String::from_utf8_lossy(Text::new(address).bytes()).into_owned())
+        read(value.as_bytes()).map(|address| String::from_utf8_lossy(&text(address)).into_owned())
     }
 
     #[test]

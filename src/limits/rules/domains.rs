@@ -102,16 +102,29 @@ impl Domains {
         resources: Vec<R>,
         settings: &XdsOptions,
     ) -> Applied {
-        let resources = resources.into_iter().map(Into::into).collect();
+        let mut resources: Vec<_> = resources.into_iter().map(Into::into).collect();
+        sort(&mut resources);
         let mut applied = Applied::default();
         let is_other = self.settings != *settings;
         self.settings = settings.clone();
-        let (groups, shadowed) = by_domain(resources, settings.merge_domains);
+        let (before, mut refused) = (std::mem::take(&mut self.shadowed), Vec::new());
+        let mut groups: BTreeMap<String, Vec<Arc<RateLimitConfig>>> = BTreeMap::new();
+        for resource in resources {
+            let group = groups.entry(resource.domain.clone()).or_default();
+            match group.first() {
+                // One without a domain is refused for that.
+                Some(first) if !settings.merge_domains && !resource.domain.is_empty() => {
+                    refused.push(Refused::shadowed(&resource, first, &before));
+                    self.shadowed.push(resource);
+                }
+                _ => group.push(resource),
+            }
+        }
         self.remove_missing(&groups, &mut applied);
         for (domain, received) in groups {
             self.apply_domain(domain, received, is_other, &mut applied);
         }
-        self.report_shadowed(shadowed, &mut applied);
+        applied.refused.append(&mut refused);
         let has_changed = applied.added.len() + applied.changed.len() + applied.removed.len() > 0;
         if has_changed || !self.is_applied {
             self.is_applied = true;
@@ -247,30 +260,26 @@ impl Domains {
             self.unused = unused;
         }
     }
+}
 
-    /// Refuses resources whose domain an earlier resource defines.
-    fn report_shadowed(
-        &mut self,
-        shadowed: Vec<(Arc<RateLimitConfig>, Arc<RateLimitConfig>)>,
-        applied: &mut Applied,
-    ) {
-        let before = std::mem::take(&mut self.shadowed);
-        for (resource, first) in shadowed {
-            let RateLimitConfig { name, domain, .. } = &*resource;
-            let first = &first.name;
-            let what = format!("the domain '{domain}' is already defined, in resource {first}");
-            let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
-                which resources may share a domain";
-            let is_same =
-                |known: &Arc<RateLimitConfig>| (&known.name, &known.domain) == (name, domain);
-            applied.refused.push(Refused {
-                resource: name.clone(),
-                domain: domain.clone(),
-                problems: vec![Problem::whole(format!("resource {name}"), what, remedy)],
-                keeps_old: false,
-                is_new: !before.iter().any(is_same),
-            });
-            self.shadowed.push(resource);
+impl Refused {
+    /// One whose domain an earlier resource defines. `before` are those of the last list.
+    fn shadowed(
+        resource: &RateLimitConfig,
+        first: &RateLimitConfig,
+        before: &[Arc<RateLimitConfig>],
+    ) -> Self {
+        let (RateLimitConfig { name, domain, .. }, first) = (resource, &first.name);
+        let what = format!("the domain '{domain}' is already defined, in resource {first}");
+        let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
+            which resources may share a domain";
+        let is_same = |known: &Arc<RateLimitConfig>| (&known.name, &known.domain) == (name, domain);
+        Self {
+            resource: name.clone(),
+            domain: domain.clone(),
+            problems: vec![Problem::whole(format!("resource {name}"), what, remedy)],
+            keeps_old: false,
+            is_new: !before.iter().any(is_same),
         }
     }
 }
@@ -289,37 +298,15 @@ impl KnownDomain {
     }
 }
 
-/// The resources of each domain, sorted by their names; and those that are left out, with the
-/// resource that defines their domain.
-#[expect(clippy::type_complexity, reason = "the parts of one result")]
-fn by_domain(
-    mut resources: Vec<Arc<RateLimitConfig>>,
-    merge_domains: bool,
-) -> (
-    BTreeMap<String, Vec<Arc<RateLimitConfig>>>,
-    Vec<(Arc<RateLimitConfig>, Arc<RateLimitConfig>)>,
-) {
-    // Resources of one name are a mistake of the control plane. Their content decides, so that the
-    // order of the message does not.
+/// Sorts resources by their names. Resources of one name are a mistake of the control plane: their
+/// content decides, so that the order of the message does not.
+fn sort(resources: &mut [Arc<RateLimitConfig>]) {
     resources.sort_by(|one, other| {
         one.name
             .cmp(&other.name)
             .then_with(|| one.domain.cmp(&other.domain))
             .then_with(|| by_content(one, other))
     });
-    let mut groups: BTreeMap<String, Vec<Arc<RateLimitConfig>>> = BTreeMap::new();
-    let mut shadowed = Vec::new();
-    for resource in resources {
-        let group = groups.entry(resource.domain.clone()).or_default();
-        match group.first() {
-            // One without a domain is refused for that.
-            Some(first) if !merge_domains && !resource.domain.is_empty() => {
-                shadowed.push((resource, Arc::clone(first)));
-            }
-            _ => group.push(resource),
-        }
-    }
-    (groups, shadowed)
 }
 
 /// Resources that did not change are the same ones.

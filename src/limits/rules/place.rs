@@ -19,9 +19,8 @@ pub(super) fn cut(text: &str, longest: usize) -> String {
 pub struct Document {
     /// The path of a file below the folder of limits, or the resource of a control plane.
     pub name: Arc<str>,
-    /// The key and the value of a descriptor.
-    pub(super) level: Box<str>,
-    pub(super) above: Option<Arc<Document>>,
+    /// In a resource, the keys and values from the root to the descriptor.
+    pub(super) path: Box<str>,
     /// The whole resource of a descriptor.
     pub(super) resource: Option<Arc<Document>>,
     /// Its file among those that are compiled together; a domain of a control plane counts as one.
@@ -39,20 +38,6 @@ pub struct Place {
     pub line: u32,
     /// 0 = the whole line.
     pub column: u32,
-}
-
-impl Document {
-    /// In a resource, the keys and values from the root to the descriptor.
-    pub(super) fn path(&self) -> String {
-        let mut levels: Vec<&str> = Vec::new();
-        let mut next = Some(self).filter(|own| own.resource.is_some());
-        while let Some(document) = next {
-            levels.push(&document.level);
-            next = document.above.as_deref();
-        }
-        levels.reverse();
-        cut(&levels.join(" > "), LONGEST_PATH)
-    }
 }
 
 impl Place {
@@ -102,7 +87,7 @@ impl fmt::Display for Place {
         let name = &self.document.name;
         match self.line {
             0 if self.document.resource.is_none() => out.write_str(name),
-            0 => write!(out, "{name}: {}", self.document.path()),
+            0 => write!(out, "{name}: {}", self.document.path),
             line => write!(out, "{name}:{line}"),
         }
     }

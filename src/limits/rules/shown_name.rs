@@ -6,13 +6,14 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_encode_byte;
+
 /// The longest name in an answer, in bytes.
 pub const MAX_SHOWN_BYTES: usize = 128;
 
 /// What an answer shows of a name: printable ASCII without quotes and backslashes. Other bytes
 /// become `%` and two hexadecimal digits, as in a URL. Text that is too long is cut.
 pub fn shown(name: &[u8]) -> Cow<'_, str> {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     if name.len() <= MAX_SHOWN_BYTES
         && name.iter().all(is_plain)
@@ -22,21 +23,15 @@ pub fn shown(name: &[u8]) -> Cow<'_, str> {
     }
     let mut out = String::new();
     for byte in name {
-        let escaped = [
-            b'%',
-            DIGITS[usize::from(byte >> 4)],
-            DIGITS[usize::from(byte & 15)],
-        ]
-        .map(char::from);
-        let written = if is_plain(byte) {
-            &[char::from(*byte)][..]
-        } else {
-            &escaped[..]
+        let mut plain = [0; 4];
+        let written = match is_plain(byte) {
+            true => char::from(*byte).encode_utf8(&mut plain),
+            false => percent_encode_byte(*byte),
         };
         if out.len() + written.len() > MAX_SHOWN_BYTES {
             break;
         }
-        out.extend(written);
+        out.push_str(written);
     }
     Cow::Owned(out)
 }

@@ -23,8 +23,7 @@ use ipnet::IpNet;
 use matchers::{Matchers, OfKey};
 use memchr::memmem;
 pub(super) use regexes::{
-    LARGEST_SET as LARGEST_REGEXES, TooLarge, check as check_regex, is_for_all,
-    is_match as regex_matches,
+    LARGEST_SET as LARGEST_REGEXES, check as check_regex, is_for_all, is_match as regex_matches,
 };
 use smallvec::SmallVec;
 
@@ -187,9 +186,13 @@ impl<T> Tree<T> {
 
     /// Compiles the regular expressions of the level, one table for each key, and returns their
     /// bytes.
-    pub(super) fn compile_regexes(&mut self) -> Result<usize, TooLarge> {
+    ///
+    /// # Errors
+    /// Those of a key are too large: the number of the branch of the last one.
+    pub(super) fn compile_regexes(&mut self) -> Result<usize, usize> {
         let all = self.matchers.iter_mut().flat_map(|all| all.values_mut());
-        all.map(|of_key| of_key.regexes.compile()).sum()
+        let bytes: Result<_, BranchIndex> = all.map(|of_key| of_key.regexes.compile()).sum();
+        bytes.map_err(|last| last.0)
     }
 
     /// The branch of a value by its digest. Only values of keys with such branches are hashed.
@@ -245,7 +248,7 @@ impl<T> Tree<T> {
             .as_ref()
             .map(|text| Entry {
                 key: entry.key,
-                value: text.bytes(),
+                value: text,
             })
             .filter(|other| other.value != entry.value);
         let mut matched = self

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::data::Data;
-use super::domain::{Defaults, Domain, NamedPlan, Plans};
+use super::domain::{Defaults, Domain, NamedPlan, PendingLimit, Plans};
 use super::layers::{Layers, NoRate, Resolved, Terms};
 use super::options::checked_window;
 use super::partial::{LayerSource, PartialLimit};
@@ -24,29 +24,6 @@ use crate::limits::rules::limit::{Amount, Level, Limit, Trial};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShare;
 
-/// A limit that waits for the defaults and the plans of its domain.
-pub(super) struct PendingLimit {
-    /// All of it but what its layers say.
-    pub(super) limit: Limit,
-    /// Its `rate_limit`.
-    pub(super) written: PartialLimit,
-    pub(super) table: Option<PendingTable>,
-    /// What the overlay and the defaults of the process add, the strongest first.
-    pub(super) added: Vec<Arc<PartialLimit>>,
-}
-
-/// The table that a descriptor names.
-pub(super) struct PendingTable {
-    /// Its name in the file that names it.
-    pub(super) name: Box<str>,
-    /// The index of the entry whose value picks the row.
-    pub(super) level: usize,
-    /// There is a `rate_limit` too, for values without a row.
-    pub(super) has_default: bool,
-    /// Where it is named.
-    pub(super) at: Place,
-}
-
 /// Makes the limits of the domain, and returns it without its tree. A limit whose options make no
 /// algorithm is reported, and is not in it.
 pub(super) fn build(
@@ -54,13 +31,15 @@ pub(super) fn build(
     domain: &mut Domain,
     process: &ProcessDefaults,
 ) -> crate::limits::rules::Domain {
+    let defaults = domain.defaults.layer.iter().chain(compiler.overlay.base());
+    let defaults: Vec<_> = defaults.cloned().collect();
     let mut built = crate::limits::rules::Domain {
         name: domain.name.clone(),
         commit: domain
             .commit
             .as_ref()
             .map_or(process.commit, |(commit, _)| *commit),
-        on_store_failure: domain.defaults.on_store_failure(),
+        on_store_failure: defaults.iter().find_map(|layer| layer.on_store_failure),
         region: process.region.clone(),
         ..Default::default()
     };
@@ -83,8 +62,6 @@ pub(super) fn build(
         },
         next_limit: &mut domain.next_limit,
     };
-    let defaults = domain.defaults.layer.iter().chain(compiler.overlay.base());
-    let defaults: Vec<_> = defaults.cloned().collect();
     let of_domain = Layers {
         own: &[],
         below: &defaults,

@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 
-use super::build::PendingLimit;
-use super::domain::Domain;
+use super::domain::{Domain, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
 use super::options::{self, NO_UNIT};
 use super::overlay::Switches;
 use super::partial::PartialLimit;
-use super::problem::{Problems, quoted};
+use super::problem::{Grade, Problems, quoted};
 use super::siblings::Siblings;
 use super::table;
 use super::{Compiler, suspicion};
@@ -120,7 +119,8 @@ impl DescriptorReader<'_, '_> {
             .and_then(|node| read_metadata(problems, node));
         let (written, table) = (written?, table.ok()?);
         if written.name.is_none() {
-            self.domain.names.extend(added.name().map(Into::into));
+            let name = added.layers.iter().find_map(|layer| layer.name.clone());
+            self.domain.names.extend(name);
         }
         if switches.has("shadow_mode") && written.plan.is_none() {
             warn_of_shadow(problems, &written);
@@ -330,7 +330,7 @@ fn complete(
     if fields.get(hits).is_none() && !fields.meant(hits) {
         let what = "'requests_per_unit' is missing, which means 0: every request is refused";
         let remedy = "write 'requests_per_unit: ' and a number, even if it is 0";
-        problems.mistake(fields.lack(hits), what, remedy);
+        problems.add(fields.lack(hits), Grade::Mistake, what, remedy);
     }
     let layer = layer.filter(|_| is_valid)?;
     let unit = layer.unit.or(is_concurrency.then_some(Unit::None))?;

@@ -9,13 +9,12 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::build::PendingLimit;
 use super::fields::{self, Fields, Section};
 use super::options;
 use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problems, quoted};
 use crate::limits::rules::Commit;
-use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::limit::Limit;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node};
 
@@ -54,6 +53,29 @@ impl Domain {
     }
 }
 
+/// A limit that waits for the defaults and the plans of its domain.
+pub(super) struct PendingLimit {
+    /// All of it but what its layers say.
+    pub(super) limit: Limit,
+    /// Its `rate_limit`.
+    pub(super) written: PartialLimit,
+    pub(super) table: Option<PendingTable>,
+    /// What the overlay and the defaults of the process add, the strongest first.
+    pub(super) added: Vec<Arc<PartialLimit>>,
+}
+
+/// The table that a descriptor names.
+pub(super) struct PendingTable {
+    /// Its name in the file that names it.
+    pub(super) name: Box<str>,
+    /// The index of the entry whose value picks the row.
+    pub(super) level: usize,
+    /// There is a `rate_limit` too, for values without a row.
+    pub(super) has_default: bool,
+    /// Where it is named.
+    pub(super) at: Place,
+}
+
 /// The values of `commit` in a file.
 pub(super) const COMMITS: [(&str, Commit); 2] =
     [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
@@ -64,13 +86,6 @@ pub(super) struct Defaults {
     pub(super) layer: Option<Arc<PartialLimit>>,
     /// They are wrong, which is reported.
     pub(super) is_invalid: bool,
-}
-
-impl Defaults {
-    /// The failure policy of limits without one of their own.
-    pub(super) fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        self.layer.as_ref()?.on_store_failure
-    }
 }
 
 /// Reads the keys of a file that concern its whole domain.

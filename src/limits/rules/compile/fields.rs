@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::problem::{Problems, quoted, shown};
+use super::problem::{Grade, Problems, quoted, shown};
 pub(super) use super::sections::Section;
 use super::sections::{Author, Format, Key};
 use crate::core::time::MAX_SAFE_INTEGER;
@@ -188,7 +188,7 @@ fn report_misplaced(
     }
     if section == Section::Descriptor && AMOUNT.contains(&known) {
         let what = format!("'{known}' stands beside 'key' and is ignored");
-        problems.mistake(key, what, "indent it below 'rate_limit'");
+        problems.add(key, Grade::Mistake, what, "indent it below 'rate_limit'");
     } else {
         problems.warning(key, what + " and is ignored", remedy);
     }

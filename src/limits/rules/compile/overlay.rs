@@ -21,7 +21,6 @@ use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problem, Problems, Severity};
 use super::{Options, SourceText};
 use crate::limits::rules::Commit;
-use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Node, ValueType};
 use crate::limits::rules::tree::Glob;
@@ -71,9 +70,9 @@ struct OverlayEntry {
     below: Vec<OverlayEntry>,
 }
 
-/// What a descriptor switches on.
+/// What a descriptor switches on: a bit for each of [`Switches::NAMES`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Switches([bool; 5]);
+pub(super) struct Switches(u8);
 
 impl Switches {
     const NAMES: [&str; 5] = [
@@ -84,25 +83,27 @@ impl Switches {
         "share_threshold",
     ];
 
+    fn bit(name: &str) -> u8 {
+        let index = Self::NAMES.iter().position(|own| *own == name);
+        index.map_or(0, |index| 1 << index)
+    }
+
     pub(super) fn read(fields: &Fields<'_>) -> Self {
-        Self(Self::NAMES.map(|name| fields.switch(name)))
+        let on = Self::NAMES.iter().filter(|name| fields.switch(name));
+        Self(on.fold(0, |bits, name| bits | Self::bit(name)))
     }
 
     pub(super) fn has(self, name: &str) -> bool {
-        let mut all = Self::NAMES.into_iter().zip(self.0);
-        all.any(|(own, is_on)| own == name && is_on)
+        self.0 & Self::bit(name) != 0
     }
 
-    fn remove(&mut self, name: &str) {
-        for (own, is_on) in Self::NAMES.into_iter().zip(&mut self.0) {
-            *is_on &= own != name;
-        }
+    fn without(self, name: &str) -> Self {
+        Self(self.0 & !Self::bit(name))
     }
 
     /// Adds what others switch on.
     pub(super) fn add(&mut self, others: Self) {
-        let all = self.0.iter_mut().zip(others.0);
-        all.for_each(|(own, other)| *own |= other);
+        self.0 |= others.0;
     }
 }
 
@@ -185,11 +186,6 @@ impl<'o> Cursor<'o> {
         cursor
     }
 
-    /// The failure policy of the whole domain.
-    pub(super) fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        self.base.iter().find_map(|layer| layer.on_store_failure)
-    }
-
     /// What holds for the whole domain, the strongest first.
     pub(super) fn base(&self) -> impl Iterator<Item = &Arc<PartialLimit>> {
         self.base.iter().copied()
@@ -207,15 +203,14 @@ impl<'o> Cursor<'o> {
                 if !entry.key.matches(key.as_bytes()) || !globs.all(|own| own.matches(value_text)) {
                     continue;
                 }
-                let mut switches = entry.switches;
-                if !is_pattern {
-                    switches.remove("share_threshold");
-                }
                 let has_threshold = entry.switches.has("share_threshold");
                 if (has_limit || entry.limit.is_none()) && (is_pattern || !has_threshold) {
                     self.used.insert(entry.number);
                 }
-                added.switches.add(switches);
+                added.switches.add(match is_pattern {
+                    true => entry.switches,
+                    false => entry.switches.without("share_threshold"),
+                });
                 added.layers.extend(&entry.limit);
                 defaults.extend(&entry.defaults);
                 below.push(&entry.below[..]);
@@ -231,13 +226,6 @@ impl<'o> Cursor<'o> {
         if self.stack.len() > 1 {
             self.stack.pop();
         }
-    }
-}
-
-impl<'o> Added<'o> {
-    /// The name of a limit without one.
-    pub(super) fn name(&self) -> Option<&'o str> {
-        self.layers.iter().find_map(|layer| layer.name.as_deref())
     }
 }
 

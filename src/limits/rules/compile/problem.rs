@@ -39,7 +39,7 @@ impl Severity {
 
 /// How bad a problem is before it is known what the files are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Grade {
+pub(super) enum Grade {
     Warning,
     /// The file says something else than its author meant, but envoyproxy/ratelimit accepts it: an
     /// error of `weir check` only.
@@ -87,7 +87,7 @@ impl Problem {
         Self {
             severity,
             file: at.document.name.to_string(),
-            path: at.document.path(),
+            path: at.document.path.to_string(),
             line: at.line as usize,
             column: at.column as usize,
             what: what.into(),
@@ -216,7 +216,7 @@ impl Problems {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.add(at, Grade::Error, what.into(), remedy.into());
+        self.add(at, Grade::Error, what, remedy);
     }
 
     /// Adds an error, so that there is no value.
@@ -242,16 +242,6 @@ impl Problems {
         }
     }
 
-    /// Adds what is an error for `weir check`, and a warning when a service loads the file.
-    pub(super) fn mistake(
-        &self,
-        at: impl Into<Place>,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        self.add(at, Grade::Mistake, what.into(), remedy.into());
-    }
-
     /// Adds a warning.
     pub(super) fn warning(
         &self,
@@ -259,7 +249,7 @@ impl Problems {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.add(at, Grade::Warning, what.into(), remedy.into());
+        self.add(at, Grade::Warning, what, remedy);
     }
 
     /// Reads the document of a file, and takes its warnings over; `None`, with an error, if it cannot
@@ -294,10 +284,17 @@ impl Problems {
         self.0.borrow_mut().left_out = left_out;
     }
 
-    fn add(&self, at: impl Into<Place>, grade: Grade, what: String, remedy: String) {
+    /// Adds a problem of this grade.
+    pub(super) fn add(
+        &self,
+        at: impl Into<Place>,
+        grade: Grade,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         let mut found = self.0.borrow_mut();
         let found = &mut *found;
-        let mut remedy = remedy;
+        let (what, mut remedy) = (what.into(), remedy.into());
         if found.is_row {
             remedy = Section::Row.keys().fold(remedy, |remedy, column| {
                 remedy.replace(&format!("'{column}: "), "'")

@@ -86,6 +86,10 @@ pub(in crate::limits::rules) fn compile_domain(
         let remedy = "send the domain that Envoy sends";
         problems.error(&whole, what, remedy);
     }
+    let lists = resources.iter().enumerate();
+    let lists: Vec<_> = lists
+        .map(|(index, resource)| (index, &resource.descriptors[..]))
+        .collect();
     let list = Converter {
         problems: &problems,
         resources: &named,
@@ -93,7 +97,7 @@ pub(in crate::limits::rules) fn compile_domain(
         keys: HashMap::new(),
         has_options: false,
     }
-    .root(resources, &whole);
+    .list(&lists, &whole, 1);
     let mut siblings = Siblings::default();
     let mut reader = descriptor::DescriptorReader {
         compiler: &mut compiler,
@@ -111,16 +115,9 @@ pub(in crate::limits::rules) fn compile_domain(
     check_replaced(&problems, &domain);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
-    let on_store_failure = compiler.overlay.on_store_failure();
     let used = compiler.overlay.used.into_iter().collect();
     let (domain, problems) = match problems.finish(false, false) {
-        Ok(warnings) => {
-            let domain = crate::limits::rules::Domain {
-                on_store_failure,
-                ..built
-            };
-            (Some(domain), warnings)
-        }
+        Ok(warnings) => (Some(built), warnings),
         Err(problems) => (None, problems),
     };
     CompiledDomain {
@@ -182,15 +179,6 @@ impl<'r> Group<'r> {
 }
 
 impl Converter<'_> {
-    /// The first level of a domain.
-    fn root(&mut self, resources: &[Arc<RateLimitConfig>], whole: &Place) -> Rc<Node> {
-        let lists = resources.iter().enumerate();
-        let lists: Vec<_> = lists
-            .map(|(index, resource)| (index, &resource.descriptors[..]))
-            .collect();
-        self.list(&lists, whole, 1)
-    }
-
     /// One level, from one or more lists: descriptors of one key and value are merged, in the order
     /// of the first of each.
     fn list(
@@ -271,12 +259,14 @@ impl Converter<'_> {
             value => format!("{key}={}", shown(value)),
         };
         let resource = &self.resources[group.resource];
-        let is_below = parent.document.resource.is_some();
+        let path = match parent.document.resource {
+            Some(_) => format!("{} > {level}", parent.document.path),
+            None => level,
+        };
         self.descriptors = self.descriptors.saturating_add(1);
         Place::whole(Document {
             name: Arc::clone(&resource.document.name),
-            level: level.into(),
-            above: is_below.then(|| Arc::clone(&parent.document)),
+            path: cut(&path, LONGEST_PATH).into(),
             resource: Some(Arc::clone(&resource.document)),
             file: 0,
             number: self.descriptors,

@@ -133,12 +133,12 @@ impl Siblings {
                 Ok(()) => return,
                 Err(what) => (what, self.written.len().saturating_sub(1)),
             },
-            Err(too_large) => (
+            Err(last) => (
                 format!(
                     "the table of the regular expressions of this level and key needs more than \
                      {LARGEST_REGEXES} bytes"
                 ),
-                too_large.branch,
+                last,
             ),
         };
         if let Some(at) = self.written.get(branch) {

@@ -9,8 +9,9 @@ pub(crate) mod rows;
 use std::sync::Arc;
 
 use super::Compiler;
-use super::build::{Builder, PendingTable};
+use super::build::Builder;
 use super::data;
+use super::domain::PendingTable;
 use super::fields::{self, Fields};
 use super::layers::Layers;
 use super::problem::{Problems, quoted};

@@ -455,7 +455,7 @@ fn problems_name_the_resource_and_the_path_of_keys() {
             vec![limit_with(|policy| {
                 policy.replaces = vec![RateLimitReplace {
                     name: "a\tb".into(),
-                }]
+                }];
             })],
             "user: error: the name 'a\\tb' has a line break",
         ),

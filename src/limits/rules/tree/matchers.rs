@@ -24,7 +24,7 @@ use smallvec::{SmallVec, smallvec};
 use super::BranchIndex;
 use super::regexes::Regexes;
 use super::trace::How;
-use crate::limits::rules::address::{self, Text};
+use crate::limits::rules::address;
 
 /// The branches of a level that match by more than text, by key.
 pub(super) type Matchers = HashMap<Box<[u8]>, OfKey>;
@@ -59,7 +59,7 @@ impl OfKey {
     pub(super) fn add_value(&mut self, value: &str, branch: BranchIndex) -> Option<BranchIndex> {
         let address = address::canonical(value.as_bytes());
         self.has_addresses |= address.is_some();
-        let value = address.as_ref().map_or(value.as_bytes(), Text::bytes);
+        let value = address.as_deref().unwrap_or(value.as_bytes());
         if let Some(owners) = self.values.get_mut(value) {
             return add(owners, branch);
         }
@@ -88,9 +88,8 @@ impl OfKey {
         let Some(address) = self.address(value) else {
             return set(value);
         };
-        let text = Text::new(address);
-        let canonical = text.bytes();
-        exact(canonical).or_else(|| set(canonical)).or_else(|| {
+        let text = address::text(address);
+        exact(&text).or_else(|| set(&text)).or_else(|| {
             let (_, owners) = self.networks.get_lpm(&address.into())?;
             owners.first().copied()
         })
@@ -117,8 +116,8 @@ impl OfKey {
     /// How a branch matches a value, whatever else does. Slow, for people who ask.
     pub(super) fn how(&self, branch: BranchIndex, value: &[u8]) -> Option<How> {
         let address = self.address(value);
-        let text = address.map(Text::new);
-        let text = text.as_ref().map_or(value, Text::bytes);
+        let text = address.map(address::text);
+        let text = text.as_deref().unwrap_or(value);
         let has = |owners: &Owners| owners.contains(&branch);
         let in_network = |address: IpAddr| self.networks.cover_values(&address.into()).any(has);
         if self.values.get(text).is_some_and(has) {

@@ -44,13 +44,6 @@ pub(super) struct Regexes {
     compiled: Option<Table>,
 }
 
-/// Together the expressions of a level and key are too large.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooLarge {
-    /// The branch of the last one.
-    pub(crate) branch: usize,
-}
-
 impl Regexes {
     pub(super) fn add(&mut self, regex: &str, branch: BranchIndex) {
         self.all.push((branch, regex.into()));
@@ -66,12 +59,15 @@ impl Regexes {
     }
 
     /// Compiles all of them, and returns the bytes that they take.
-    pub(super) fn compile(&mut self) -> Result<usize, TooLarge> {
+    ///
+    /// # Errors
+    /// Together they are too large: the branch of the last one.
+    pub(super) fn compile(&mut self) -> Result<usize, BranchIndex> {
         let Some((last, _)) = self.all.last() else {
             return Ok(0);
         };
-        let compiled = build(self.all.iter().map(|(_, regex)| &**regex), LARGEST_SET)
-            .map_err(|_| TooLarge { branch: last.0 })?;
+        let compiled =
+            build(self.all.iter().map(|(_, regex)| &**regex), LARGEST_SET).map_err(|_| *last)?;
         let bytes = compiled.memory_usage();
         self.compiled = Some(compiled);
         Ok(bytes)
@@ -277,7 +273,7 @@ mod tests {
         for index in 0..20 {
             set.add(&format!(".*word{index}.*"), BranchIndex(index));
         }
-        assert_eq!(set.compile(), Err(TooLarge { branch: 19 }));
+        assert_eq!(set.compile(), Err(BranchIndex(19)));
         let mut set = Regexes::default();
         for index in 0..200 {
             set.add(&format!("/v{index}/items/[0-9]+(/.*)?"), BranchIndex(index));
