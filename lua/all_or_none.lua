@@ -1,10 +1,12 @@
--- commit: all_or_none: counts all checks of a request, or none if the request is refused. A check over its limit refuses the request; a
--- quota does so only if all quotas are over; a check in shadow mode never does. Hits that a check refuses count only when the request is known to
--- pass, behind all others. Of a refused request only the ids of its acquires are marked, because their releases will come. The twin is
--- src/limits/plan/all_or_none.rs.
+-- commit: all_or_none: counts all checks of a request, or none if the request is refused. A check
+-- over its limit refuses the request; a quota does so only if all quotas are over; a check in
+-- shadow mode never does. Hits that a check refuses count only when the request is known to pass,
+-- after all others. In a refused request only the ids of acquires are marked, because their
+-- releases will come. The twin is src/limits/plan/all_or_none.rs.
 --
--- all_or_none(first, last, quotas, check) steps the checks from `first` to `last` of a request with `quotas` quotas that pass without a
--- check. check(index, hits, line, is_free) steps or fails one check (see decide.lua).
+-- all_or_none(first, last, quotas, check) steps the checks from `first` to `last` of a request with
+-- `quotas` quotas that pass without a check. check(index, hits, line, is_free) steps or fails one
+-- check (see decide.lua).
 local all_or_none
 -- The indices of checks that were allowed in a refused request.
 local looks
@@ -16,7 +18,8 @@ if steps[65] then -- 'A'
     for index = first, last do
       local slot = firsts and firsts[index] or index
       local count = #undo
-      undo[count + 1], undo[count + 2], undo[count + 3] = slot, states[slot] or false, lives[slot] or false
+      undo[count + 1], undo[count + 2], undo[count + 3] =
+        slot, states[slot] or false, lives[slot] or false
       local result, role, count_denied = check(index, nil, nil, true)
       results[index] = result
       if result == nil then
@@ -36,7 +39,7 @@ if steps[65] then -- 'A'
       for position = 1, #charges do
         local index = charges[position]
         local state = firsts and states[firsts[index]]
-        -- The row of a check is the state that it found, which later checks on its key may have changed since.
+        -- The row of a check is the state that it finds: later checks may have changed it.
         if type(state) == 'string' then
           rows[index] = state
         end
@@ -55,7 +58,7 @@ if steps[65] then -- 'A'
           check(index, nil, err)
         end
       elseif results[index] then
-        -- The check would have been allowed: a look reports what it has left.
+        -- The check would have been allowed: a peek reports the remaining hits.
         check(index, 0)
         looks[#looks + 1] = index
       end

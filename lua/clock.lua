@@ -1,9 +1,10 @@
--- The time, by which all limits are decided, and what read_at_once.lua or read_each.lua needs.
+-- The time, by which all limits are decided, and the values that the next part needs.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[1] ~= '' then
   now, kept = tonumber(ARGV[1]), {}
-  time[1], time[2] = string.format('%.0f', floor(now / 1000000)), string.format('%.0f', now % 1000000)
+  time[1], time[2] =
+    string.format('%.0f', floor(now / 1000000)), string.format('%.0f', now % 1000000)
 end
 now_ms = floor(now / 1000)
 soonest = now_ms + 5000

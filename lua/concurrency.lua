@@ -1,19 +1,24 @@
 -- concurrency. The twin is src/core/algorithm/concurrency.rs, which also describes the algorithm.
 --
--- State: a sorted set. A holder is a member of 16 bytes, its id; the score is the time of its acquire. If it has more than one place, the member 'w'
--- with the id has minus their number as its score, and the member 'x' minus the sum of all places beyond the first of each holder. The mark of an id
--- without places is its member too; the score is -MARKS minus the time of the mark. Times are stamps: rounded down to a multiple of 16, less a small
--- number, which is how many acquires have joined the holder, or which mark it is. All scores are whole.
+-- State: a sorted set. A holder is a member of 16 bytes, its id; the score is the time of its
+-- acquire. If it has more than one place, the member 'w' with the id has minus their number as its
+-- score, and the member 'x' has minus the sum of all places beyond the first of each holder. The
+-- mark of an id without places is its member too; the score is -MARKS minus the time of the mark.
+-- Times are stamps: rounded down to a multiple of 16, less a small number, which is how many
+-- acquires have joined the holder, or which mark it is. All scores are whole.
 --
--- ARGV[9] has the ids of these checks, in order. Check parameter: how many checks of other algorithms are before them. Parameters: count_denied, limit,
--- max_duration, the life and the number of marks, the retry. The second number of a row is the change: the time since the holder's acquire times
--- 16384, and the places that were taken or given back. Hits of -2 take an acquire back. Hits of 0.5 mark the id of an acquire whose request is refused
--- as a whole, and have no row.
+-- ARGV[9] has the ids of these checks, in order. Check parameter: how many checks of other
+-- algorithms are before them. Parameters: count_denied, limit, max_duration, the life and the
+-- number of marks, the retry. The second number of a row is the change: the time since the holder's
+-- acquire times 16384, and the places that were taken or released. Hits of -2 take an acquire back.
+-- Hits of 0.5 mark the id of an acquire whose request is refused as a whole, and have no row.
 --
--- In a call a key has one table `set`: what was read, and the changes so far. A state is a table that never changes: how many changes belong to it, and
--- its sums. A step on a state undoes all later changes, which are those of a request that was refused as a whole.
+-- In a call a key has one table `set`: the data read, and the changes so far. A state is a table
+-- that never changes: how many changes belong to it, and its sums. A step on a state undoes all
+-- later changes, which belong to a request that was refused as a whole.
 if steps[72] then -- 'H'
-  local pcall, pack, max, min, format, sub = redis.pcall, struct.pack, math.max, math.min, string.format, string.sub
+  local pcall, pack, max, min, format, sub =
+    redis.pcall, struct.pack, math.max, math.min, string.format, string.sub
   local MARKS, FOREVER, MOST_IN_COMMAND, ids = 1048576, 9007199254740991, 1000, ARGV[9]
   local EARLY, OVERTAKEN, OVER, TAKE_BACK, NOTE = 0, 1, 2, -2, 0.5
 
@@ -23,14 +28,17 @@ if steps[72] then -- 'H'
 
   -- The state of a key without changes. Returns a table with `err` if the key holds something else.
   holders_read = function(key)
-    -- Not ZCARD, which users have a right to that have none to the other commands: their calls would fail as a whole.
+    -- Not ZCARD: a user without a right to the other commands may have a right to it, and then its
+    -- calls would fail as a whole.
     local count = pcall('ZCOUNT', key, '-inf', '+inf')
     if type(count) == 'table' then
       return count
     end
-    -- stored: by member, what was read. current: by member, what it is now; false if it is removed. Both are nil where nothing is known. dead: how many
-    -- members are neither live holders nor live marks.
-    local set = { key = key, count = count, extra = 0, marks = 0, dead = 0, changes = {}, stored = {}, current = {} }
+    -- stored: by member, the value read. current: by member, the value now; false if it is removed.
+    -- Both are nil if it is not known. dead: how many members are neither live holders nor live
+    -- marks.
+    local set = { key = key, count = count, extra = 0, marks = 0, dead = 0, changes = {},
+      stored = {}, current = {} }
     return { set = set, length = 0, floor = 0, top = FOREVER }
   end
 
@@ -48,7 +56,7 @@ if steps[72] then -- 'H'
     set.current[member] = value
   end
 
-  -- What Redis has of an id: its time and its places, which are 0 for a mark; false for nothing.
+  -- The time and the places of an id in Redis; a mark has 0 places. Returns false for no entry.
   local function stored(set, id)
     local value = set.stored[id]
     if value == nil then
@@ -83,7 +91,8 @@ if steps[72] then -- 'H'
     return found
   end
 
-  -- The stamps of what began less than `life` ago, or will begin by then if the clock has gone back: the first and the last.
+  -- The first and the last stamp of an acquire or a mark less than `life` ago, or less than `life`
+  -- ahead if the clock has gone back.
   local function live(now, life)
     return now - life - (now - life) % 16 + 1, now + life - (now + life) % 16
   end
@@ -214,10 +223,10 @@ if steps[72] then -- 'H'
           end
           change(set, id, { max(time, 0), count })
           local keep = 2 * max(used > 0 and duration or 0, life)
-          -- A refusal stands also while Redis takes no writes.
+          -- A refusal is valid also while Redis accepts no writes.
           local is_needed = state.is_needed or allowed
-          states[slot] = { set = set, length = #set.changes, used = used, marks = marks, floor = floor, top = top, now = now, life = life,
-            is_needed = is_needed }
+          states[slot] = { set = set, length = #set.changes, used = used, marks = marks,
+            floor = floor, top = top, now = now, life = life, is_needed = is_needed }
           lives[slot] = soonest + keep / 1000
           if kept then
             kept[index] = keep
@@ -227,22 +236,24 @@ if steps[72] then -- 'H'
         if hits == NOTE then
           rows[index] = row
         else
-          rows[index] = pack('<ddd', used, age * 16384 + moved, allowed and 0 or max(1, hits) > limit and -1 or retry)
+          rows[index] = pack('<ddd', used, age * 16384 + moved,
+            allowed and 0 or max(1, hits) > limit and -1 or retry)
         end
       end
     end
     return allowed
   end
 
-  -- Calls a command with all these arguments, several times if they are many.
+  -- Calls a command with all these arguments, in several calls if they are many.
   local function run(command, key, arguments)
     for first = 1, #arguments, MOST_IN_COMMAND do
       call(command, key, list(arguments, first, min(first + MOST_IN_COMMAND - 1, #arguments)))
     end
   end
 
-  -- Writes a changed state, and drops what has expired: last, because a set that is empty for a moment is one that a node of a cluster does not have
-  -- while its slot is being migrated, and Redis would refuse to add to it.
+  -- Writes a changed state, then drops expired members. Not before: while its slot is being
+  -- migrated, a node of a cluster no longer has a set that is empty for a moment, and Redis would
+  -- refuse to add to it.
   holders_write = function(key, state, life)
     local set, added, removed = undo(state), {}, {}
     stored_places(set, state.floor, state.top, state.now, state.life)
@@ -289,7 +300,8 @@ if steps[72] then -- 'H'
     end
     if set.dead > 0 then
       local first, last = live_marks(state.now, state.life)
-      local gone = call('ZREMRANGEBYSCORE', key, '(' .. last, text(-MARKS)) + call('ZREMRANGEBYSCORE', key, 0, text(state.floor - 1))
+      local gone = call('ZREMRANGEBYSCORE', key, '(' .. last, text(-MARKS))
+        + call('ZREMRANGEBYSCORE', key, 0, text(state.floor - 1))
       if gone < set.dead then
         call('ZREMRANGEBYSCORE', key, text(state.top + 1), '+inf')
         call('ZREMRANGEBYSCORE', key, '-inf', '(' .. first)

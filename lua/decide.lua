@@ -1,5 +1,6 @@
--- The last part of the script: steps all runs, or, if a request is late or commits all or none, all requests; then writes the changed states
--- and returns the reply. KEYS, ARGV and the reply are described in frame.lua. The twin is src/store/redis/wire/call.rs.
+-- Last part of the script: steps all runs, or, if a request is late or commits all or none, all
+-- requests; then writes the changed states and returns the reply. KEYS, ARGV and the reply are
+-- described in frame.lua. The twin is src/store/redis/wire/call.rs.
 
 -- The packings of a limit and of a run.
 local LIMIT, LIMIT_SIZE, RUN, RUN_SIZE = '<Bddddddd', 57, '<HHdd', 20
@@ -8,7 +9,8 @@ if not all_or_none and now <= unpack('<d', ARGV[5]) then
   while at < #runs do
     local limit, count, hits, parameter, behind = unpack(RUN, runs, at)
     local code, tick, a, b, c, d, e, f = unpack(LIMIT, ARGV[3], limit / 4 * LIMIT_SIZE + 1)
-    steps[code](from, from + count - 1, hits, parameter, floor(now / tick), tick / 1000, a, b, c, d, e, f)
+    steps[code](from, from + count - 1, hits, parameter, floor(now / tick), tick / 1000,
+      a, b, c, d, e, f)
     from, at = from + count, behind
   end
 else
@@ -20,18 +22,21 @@ else
       run_at[#run_at + 1] = at
     end
   end
-  -- Steps one check, with `other` hits instead of its own if given, and refused hits that do not count if `is_free`; fails it with the error `line` if given.
-  -- Hits of 0.5 are for acquires of requests in flight alone. Returns also its role, and its count_denied.
+  -- Steps one check, with `other` hits instead of its own if given, and refused hits that do not
+  -- count if `is_free`; fails it with the error `line` if given. Hits of 0.5 are only for acquires
+  -- of requests in flight. Returns also its role, and its count_denied.
   local function check(index, other, line, is_free)
     local limit, _, hits, parameter = unpack(RUN, ARGV[4], run_at[index])
     local role = limit % 4
-    local code, tick, a, b, c, d, e, f = unpack(LIMIT, ARGV[3], (limit - role) / 4 * LIMIT_SIZE + 1)
+    local code, tick, a, b, c, d, e, f =
+      unpack(LIMIT, ARGV[3], (limit - role) / 4 * LIMIT_SIZE + 1)
     if line then
       return fail(index, code, line)
     elseif other == 0.5 and (code ~= 72 or hits <= 0) then -- 'H'
       return
     end
-    return steps[code](index, index, other or hits, parameter, floor(now / tick), tick / 1000, is_free and a - a % 2 or a, b, c, d, e, f), role, a
+    return steps[code](index, index, other or hits, parameter, floor(now / tick), tick / 1000,
+      is_free and a - a % 2 or a, b, c, d, e, f), role, a
   end
   local requests = { unpack('<' .. string.rep('BHHd', (#ARGV[5] - 8) / 13), ARGV[5], 9) }
   local first = 1
@@ -57,7 +62,8 @@ for index = 1, #keys do
       call('SETRANGE', keys[index], '0', state)
     else
       -- With a given time nothing expires. No life is longer than Redis can count.
-      life = string.format('%.0f', kept and LONGEST or math.min(math.ceil(life) - now_ms, LONGEST))
+      life =
+        string.format('%.0f', kept and LONGEST or math.min(math.ceil(life) - now_ms, LONGEST))
       if type(state) == 'table' then
         local write = state.set and holders_write or log_write
         write(keys[index], state, life)

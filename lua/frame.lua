@@ -1,59 +1,75 @@
--- The first part of the script that decides all checks of a batch in one call: its arguments, its reply, and what all parts share. Behind it
--- follow all_or_none.lua, log.lua, one file per algorithm, usage.lua, clock.lua, read_at_once.lua, and decide.lua (see
--- src/store/redis/wire/script.rs). There are two texts, which never change: Redis keeps every different script. In a cluster the other one begins
--- with undeclared_keys.lua, and has read_each.lua. The twin in Rust is src/store/redis/wire/call.rs, which packs the arguments and reads the reply.
+-- First part of the script that decides all checks of a batch in one call: its arguments, its
+-- reply, and what all parts share. After it come all_or_none.lua, log.lua, one file per algorithm,
+-- usage.lua, clock.lua, read_at_once.lua, and decide.lua (see src/store/redis/wire/script.rs).
+-- There are two texts, which never change: Redis keeps every different script. The other one, for
+-- a cluster, begins with undeclared_keys.lua, and has read_each.lua instead of read_at_once.lua.
+-- The twin in Rust is src/store/redis/wire/call.rs, which packs the arguments and reads the reply.
 --
--- KEYS: the keys of all checks, in order, and behind them those of usage records. A check is named by its index in KEYS, from 1 on.
+-- KEYS: the keys of all checks, in order, then the keys of usage records. A check is named by its
+-- index in KEYS, from 1 on.
 --
--- ARGV, all packed in little-endian byte order by struct.pack, because Lua takes longer to convert a number from or to text than Redis
--- takes to look up a key. All numbers are whole and below 2^53, where Lua's numbers are exact.
+-- ARGV, all packed in little-endian byte order by struct.pack, because Lua takes longer to convert
+-- a number from or to text than Redis takes to look up a key. All numbers are whole and below 2^53,
+-- where Lua's numbers are exact.
 --   1  empty; or, for tests, the time in microseconds that replaces the server's.
---   2  the codes of the algorithms that occur (src/core/algorithm.rs), 'A' if a request commits all or none, and 'U' if usage is recorded. A step is
---      defined only if its code is here: defining all of them would be much of the cost of a short call.
---   3  one row per limit: the code of its algorithm; the microseconds of its tick; count_denied, which is twice the full limits that a key may be
---      in debt, plus 1 if refused hits count; its five other parameters, as the algorithm defines them.
---   4  one row per run. A run is consecutive checks that differ only in their keys: four times the number of its limit, from 0 on, plus in
---      requests that commit all or none 1 for a quota and 2 for shadow mode; how many checks it has; the hits of each; the check parameter.
---   5  the earliest deadline of all requests, in microseconds of this server's clock; then one row per request: 1 if it commits all or none;
---      how many checks it has; how many quotas pass without a check; its deadline. The rows are read only if a request is late or commits
---      all or none.
---   6  if a key occurs twice: for each check the first index with its key, its slot. Otherwise missing or empty: each check has a slot of its own.
+--   2  the codes of the algorithms that occur (src/core/algorithm.rs), 'A' if a request commits all
+--      or none, and 'U' if usage is recorded. A step is defined only if its code is here: defining
+--      all of them would be much of the cost of a short call.
+--   3  one row per limit: the code of its algorithm; the microseconds of its tick; count_denied,
+--      which is twice the full limits that a key may be in debt, plus 1 if refused hits count; its
+--      five other parameters, as the algorithm defines them.
+--   4  one row per run. A run is consecutive checks that differ only in their keys: four times the
+--      number of its limit, from 0 on, plus in requests that commit all or none 1 for a quota and 2
+--      for shadow mode; how many checks it has; the hits of each; the check parameter.
+--   5  the earliest deadline of all requests, in microseconds of this server's clock; then one row
+--      per request: 1 if it commits all or none; how many checks it has; how many quotas pass
+--      without a check; its deadline. The rows are read only if a request is late or commits all or
+--      none.
+--   6  if a key occurs twice: for each check the first index with its key, its slot. Otherwise
+--      missing or empty: each check has a slot of its own.
 --   7, 8  if usage is recorded: see usage.lua.
---   9  if a limit is one of requests in flight: see concurrency.lua. Then 6 to 8 may be empty.
+--   9  if a limit is for requests in flight: see concurrency.lua. Then 6 to 8 may be empty.
 --
--- The reply: the seconds and microseconds of TIME; one packed text; the error lines. The text has a row per check:
---   - Where the state says everything, the row is the state that the check found, or zeros for none. Rust takes the same step on it.
---   - Otherwise: the hits that count; the ticks until the key has recovered; 0 if allowed, else the retry in ticks, or -1 for never.
+-- The reply: the seconds and microseconds of TIME; one packed text; the error lines. The text has a
+-- row per check:
+--   - If the state is enough, the row is the state that the check found, or zeros for none. Rust
+--     takes the same step on it.
+--   - Otherwise: the hits that count; the ticks until the key has recovered; 0 if allowed, else the
+--     retry in ticks, or -1 for never.
 --   - A failed check has minus the number of its error line.
--- With a given time, the text goes on with a number per check: the ticks for which the state must be kept, or -1 if it did not change. If usage
--- is recorded, four numbers per row of ARGV[7] follow. The text ends with the indices of checks that only looked, because they were allowed and
+-- With a given time, the text goes on with a number per check: the ticks for which the state must
+-- be kept, or -1 if it did not change. If usage is recorded, four numbers per row of ARGV[7]
+-- follow. The text ends with the indices of checks that only peeked, because they were allowed and
 -- their request was not.
 --
--- All keys are read and stepped before the first write, so that an aborted call has written nothing. A key that cannot be read fails only
--- its own checks. Lua is slow, so that the usual path of a check calls no functions but those that pack numbers.
-
+-- All keys are read and stepped before the first write, so an aborted call has written nothing. A
+-- key that cannot be read fails only its own checks. Lua is slow: the usual path of a check calls
+-- no functions but those that pack numbers.
 local call, list, floor = redis.call, unpack, math.floor
 
--- Each call creates the functions of the algorithms that occur, at a cost per local variable of this file that they use. So they name
--- library functions and constants themselves.
+-- Each call creates the functions of the algorithms that occur, at a cost per local variable of
+-- this file that they use. So they name library functions and constants themselves.
 
--- By code: true if the algorithm occurs, then its step(from, to, hits, parameter, present, tick_ms, ...), which steps the checks of a run.
--- `present` is the time in ticks of `tick_ms` milliseconds; the limit's six parameters follow. Returns whether the last check is allowed,
--- or nil if it failed.
+-- By code: true if the algorithm occurs, then its step(from, to, hits, parameter, present, tick_ms,
+-- ...), which steps the checks of a run. `present` is the time in ticks of `tick_ms` milliseconds;
+-- the limit's six parameters follow. Returns whether the last check is allowed, or nil if it
+-- failed.
 local steps = {}
 -- Defined by log.lua if a log occurs: log_read(code, key) and log_write(key, log, life).
 local log_read, log_write
 -- Defined by concurrency.lua if it occurs: holders_read(key) and holders_write(key, state, life).
 local holders_read, holders_write
 
--- The time in milliseconds, and the earliest expiry of a key: a key lives for five seconds longer than its state means something.
+-- The time in milliseconds, and the earliest expiry of a key: a key lives five seconds longer than
+-- its state has a meaning.
 local now_ms, soonest
 
--- found: by index, the stored state, false for none. states: by slot, the current state, a text or the table of a log. kept: by index, with
--- a given time, the ticks for which the state must be kept.
+-- found: by index, the stored state, false for none. states: by slot, the current state, a text or
+-- the table of a log. kept: by index, with a given time, the ticks for which the state must be
+-- kept.
 local found, states, kept
--- lives: by slot, the new expiry of the key in milliseconds, if it changes. rows: by index, the reply row, if it is not what was found.
--- firsts: by index, the slot (ARGV[6]).
+-- lives: by slot, the new expiry of the key in milliseconds, if it changes. rows: by index, the
+-- reply row, if it is not the state found. firsts: by index, the slot (ARGV[6]).
 local lives, rows, firsts = {}, {}, ARGV[6] ~= '' and ARGV[6]
 -- The error lines.
 local errors = {}
@@ -61,14 +77,15 @@ for index = 1, #ARGV[2] do
   steps[string.byte(ARGV[2], index)] = true
 end
 
--- Fails a check with an error line. A row has three numbers; that of sliding_window_counter has four.
+-- Fails a check with an error line. A row has three numbers; in sliding_window_counter it has four.
 local function fail(index, code, line)
   errors[#errors + 1] = line or 'ERR value is not an integer or out of range'
   rows[index] = struct.pack('<d', -#errors) .. string.rep('\0', code == 67 and 24 or 16) -- 'C'
 end
 
--- Reads the state of a check that MGET gave no text for, or that shares its key with an earlier check: nil from MGET may also mean a key of
--- another type. Returns the slot, the current state or false, and whether the key could be read; if not, the check has failed.
+-- Reads the state of a check for which MGET returned no text, or that shares its key with an
+-- earlier check: nil from MGET may also mean a key of another type. Returns the slot, the current
+-- state or false, and whether the key could be read; if not, the check has failed.
 local function read(index, code)
   local slot = firsts and firsts[index] or index
   local state = states[slot]
@@ -92,33 +109,46 @@ local function read(index, code)
   return slot, state, true
 end
 
--- The longest life of a key in milliseconds: Redis can count it, and an expiry has space for a fraction.
+-- The longest life of a key in milliseconds: Redis can count it, and an expiry has space for a
+-- fraction.
 local LONGEST = 10000000000000
 
--- Setting an expiry costs Redis more than the write that it belongs to, so that states which hold their expiry get it in advance: until
--- `needed`, in milliseconds, and for the same time again. The addition is at least 10 s for a new key, so that a key that is used once does
--- not stay for long, and at least 60 s for others, so that a busy key seldom needs a new expiry. Returns the expiry, a whole number.
+-- Setting an expiry costs Redis more than the write that it belongs to. So states that contain
+-- their expiry get it in advance: until `needed`, in milliseconds, and for the same time again. The
+-- addition is at least 10 s for a new key, because a key that is used once should go soon, and at
+-- least 60 s for others, because a busy key should seldom need a new expiry. Returns the expiry, a
+-- whole number.
 local function renew(slot, needed, before)
-  lives[slot] = math.min(math.ceil(needed + math.max(needed - now_ms, before < 2 and 10000 or 60000)), now_ms + LONGEST)
+  lives[slot] = math.min(
+    math.ceil(needed + math.max(needed - now_ms, before < 2 and 10000 or 60000)),
+    now_ms + LONGEST
+  )
   return lives[slot]
 end
 
--- floor(one * other / divisor) where the product is above 2^53: `other` is at most `divisor`, which is at most 2^35.
+-- floor(one * other / divisor) where the product is above 2^53: `other` is at most `divisor`, which
+-- is at most 2^35.
 local function product(one, other, divisor)
   local floor, part = math.floor, one % divisor
   local high = floor(part / 131072) * other
-  return floor(one / divisor) * other + floor(high / divisor) * 131072 + floor((high % divisor * 131072 + part % 131072 * other) / divisor)
+  return floor(one / divisor) * other
+    + floor(high / divisor) * 131072
+    + floor((high % divisor * 131072 + part % 131072 * other) / divisor)
 end
 
--- The units that come back from one tick to another, `rate` per window and by the clock, for a limit whose products are split.
+-- The units that come back from one tick to another, `rate` per window and by the clock, for a
+-- limit whose products are split.
 local function come_back(rate, window, from, to)
   local floor = math.floor
-  return (floor(to / window) - floor(from / window)) * rate - product(rate, from % window, window) + product(rate, to % window, window)
+  return (floor(to / window) - floor(from / window)) * rate
+    - product(rate, from % window, window)
+    + product(rate, to % window, window)
 end
 
--- A state names its units (see src/core/algorithm/ticks.rs) in the fraction of its expiry: `mark` is a sixteenth of their code. So a limit whose amount
--- changes, and with it its units, reads what the other amount has counted. Converts the tick of the last change, rounded up, and an amount of other
--- units, which `round` rounds. The window is in microseconds.
+-- A state names its units (see src/core/algorithm/ticks.rs) in the fraction of its expiry: `mark`
+-- is a sixteenth of their code. So a limit whose amount changes, and with it its units, reads the
+-- counts of the other amount. Converts the tick of the last change, rounded up, and an amount of
+-- other units, which `round` rounds. The window is in microseconds.
 local function convert(mark, other, window, last, amount, round)
   local split = 1
   while window / split > 34359738368 do
@@ -131,7 +161,8 @@ local function convert(mark, other, window, last, amount, round)
     return code < 7 and math.ceil(window / 10 ^ code) or 10 ^ (15 - code)
   end
   local own, their = mark * 16, other * 16
-  local at, factor, divisor = math.ceil(last * tick_of(their) / tick_of(own)), units_of(own), units_of(their)
+  local at, factor, divisor =
+    math.ceil(last * tick_of(their) / tick_of(own)), units_of(own), units_of(their)
   if own < 7 and their < 7 then
     factor, divisor = 10 ^ math.max(0, their - own), 10 ^ math.max(0, own - their)
   end

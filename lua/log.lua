@@ -1,35 +1,39 @@
--- The state of sliding_window_log and sliding_window_buckets: an entry for each tick that had hits, with the running total after it. For
--- buckets, a tick is the number of a bucket. There is no twin: Rust keeps these states as src/core/algorithm/sliding_window_log.rs and
--- sliding_window_buckets.rs do, and a test compares their contents.
+-- State of sliding_window_log and sliding_window_buckets: an entry for each tick that had hits,
+-- with the running total after it. For buckets, a tick is the number of a bucket. There is no twin:
+-- Rust keeps these states as in src/core/algorithm/sliding_window_log.rs and
+-- sliding_window_buckets.rs, and a test compares their contents.
 --
--- Stored is one packed string: a header, then cells of equal size. Cell number `first` is the oldest entry, and `last` is one after the newest
--- cell. The newest entry is in the header, so that hits of the same tick change nothing else. Totals count modulo a power of two: only
--- differences have a meaning. A check reads O(log n) cells.
+-- It is stored as one packed string: a header, then cells of equal size. Cell number `first` is the
+-- oldest entry, and `last` is one after the newest cell. The newest entry is in the header: hits of
+-- the same tick change nothing else. Totals count modulo a power of two, because only differences
+-- have a meaning. A check reads O(log n) cells.
 --
--- In a call a log is a table that never changes. `tip` and `total` are the newest entry, `newest` is the latest tick of any change, `room` is
--- the number of cells that the string has space for, and `base` is the total before the oldest entry. One cell may be `pushed` and not yet
--- written; there is never a second one, because time does not advance within a call.
+-- In a call a log is a table that never changes. `tip` and `total` are the newest entry, `newest`
+-- is the latest tick of any change, `room` is the number of cells that the string has space for,
+-- and `base` is the total before the oldest entry. One cell may be `pushed` and not yet written;
+-- there is never a second one, because time does not advance within a call.
 --
--- Defines, for this file and the two algorithms: log_of makes a log, log_step steps one check, log_run steps the checks of a run; for
--- decide.lua: log_read and log_write.
+-- Defines, for this file and the two algorithms: log_of makes a log, log_step steps one check,
+-- log_run steps the checks of a run; for decide.lua: log_read and log_write.
 local log_of, log_step, log_run
 if steps[76] or steps[66] then -- 'L', 'B'
   local pack, unpack, min, max = struct.pack, struct.unpack, math.min, math.max
   local HEADER, HEADER_SIZE, VERSION = '>BI4I4I4I7I7I6I6', 39, 1
 
-  -- The packing of a cell, its size in bytes, and the modulus of totals. The limit of a sliding_window_log is at most 100,000, and debt
-  -- doubles it.
+  -- The packing of a cell, its size in bytes, and the modulus of totals. The limit of a
+  -- sliding_window_log is at most 100,000, and debt doubles it.
   local packings = {
     [76] = { '>I7I3', 10, 16777216 }, -- 'L'
     [66] = { '>I7I6', 13, 281474976710656 }, -- 'B'
   }
 
   log_of = function(code, first, last, room, newest, tip, base, total, pushed)
-    return { code = code, first = first, last = last, room = room, newest = newest, tip = tip, base = base, total = total, pushed = pushed }
+    return { code = code, first = first, last = last, room = room, newest = newest, tip = tip,
+      base = base, total = total, pushed = pushed }
   end
 
-  -- Reads the header. Returns false if there is no key, and a table with `err` if it is not a log; `err = false` stands for the usual error
-  -- line.
+  -- Reads the header. Returns false if there is no key, and a table with `err` if it is not a log;
+  -- `err = false` means the usual error line.
   log_read = function(code, key)
     local text = redis.pcall('GETRANGE', key, 0, HEADER_SIZE - 1)
     if type(text) == 'table' then
@@ -42,7 +46,10 @@ if steps[76] or steps[66] then -- 'L', 'B'
       return { err = false }
     end
     local _, first, last, room, newest, tip, base, total = unpack(HEADER, text)
-    if first > last or last > room or call('STRLEN', key) ~= HEADER_SIZE + room * packings[code][2] then
+    if first > last
+      or last > room
+      or call('STRLEN', key) ~= HEADER_SIZE + room * packings[code][2]
+    then
       return { err = false }
     end
     return log_of(code, first, last, room, newest, tip, base, total)
@@ -66,8 +73,9 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return at > tick and (total - log.base) % packings[log.code][3] >= sum
   end
 
-  -- The first entry from `index` on whose tick is above `tick` and whose total is at least `sum` above the base; if there is none, one
-  -- after the newest. A galloping search, because the entry is mostly near the start: steps double, then a binary search.
+  -- The first entry from `index` on whose tick is above `tick` and whose total is at least `sum`
+  -- above the base; if there is none, one after the newest. A galloping search, because the entry
+  -- is mostly near the start: steps double, then a binary search.
   local function log_search(log, key, index, tick, sum)
     local low, high, stride = index, index, 1
     while high <= log.last and not log_is_found(log, key, high, tick, sum) do
@@ -94,7 +102,7 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return (total - log.base) % packings[log.code][3]
   end
 
-  -- Takes `sum` hits back from the newest entries; what remains is `left` above the base, in an entry not before `index`.
+  -- Takes hits back from the newest entries until `left` above the base remain.
   local function log_pop(log, key, newest, left)
     local total = (log.base + left) % packings[log.code][3]
     if left == 0 then
@@ -108,12 +116,14 @@ if steps[76] or steps[66] then -- 'L', 'B'
   local function log_push(log, tick, hits)
     local total = (log.total + hits) % packings[log.code][3]
     if log.tip == tick then
-      return log_of(log.code, log.first, log.last, log.room, tick, tick, log.base, total, log.pushed)
+      return log_of(log.code, log.first, log.last, log.room, tick, tick, log.base, total,
+        log.pushed)
     end
     if log.total == log.base then
       return log_of(log.code, log.first, log.first, log.room, tick, tick, log.base, total)
     end
-    return log_of(log.code, log.first, log.last + 1, log.room, tick, tick, log.base, total, { log.last, log.tip, log.total })
+    return log_of(log.code, log.first, log.last + 1, log.room, tick, tick, log.base, total,
+      { log.last, log.tip, log.total })
   end
 
   -- Drops the entries up to `tick`.
@@ -126,12 +136,13 @@ if steps[76] or steps[66] then -- 'L', 'B'
       return log_of(log.code, log.first, log.first, log.room, log.newest, 0, log.total, log.total)
     end
     local base = (log.base + log_before(log, key, index)) % packings[log.code][3]
-    return log_of(log.code, index, log.last, log.room, log.newest, log.tip, base, log.total, log.pushed)
+    return log_of(log.code, index, log.last, log.room, log.newest, log.tip, base, log.total,
+      log.pushed)
   end
 
-  -- Steps a log at `tick`. Entries up to `over` count no more, entries up to `gone` are forgotten. Returns allowed, the hits that count,
-  -- the tick of the newest entry that counts if any, the tick of the entry whose leaving makes room for a refused check, and the log when
-  -- it changed.
+  -- Steps a log at `tick`. Entries up to `over` count no more, entries up to `gone` are forgotten.
+  -- Returns allowed, the hits that count, the tick of the newest entry that counts if any, the tick
+  -- of the entry whose leaving makes room for a refused check, and the log if it changed.
   log_step = function(log, key, tick, over, gone, hits, limit, count_denied)
     log = log_drop(log, key, gone)
     local index = over == gone and log.first or log_search(log, key, log.first, over, 0)
@@ -151,7 +162,9 @@ if steps[76] or steps[66] then -- 'L', 'B'
       local added = hits
       if count + hits > limit then
         allowed = false
-        added = count_denied % 2 == 1 and max(0, min(hits, (1 + floor(count_denied / 2)) * limit - count)) or 0
+        added = count_denied % 2 == 1
+            and max(0, min(hits, (1 + floor(count_denied / 2)) * limit - count))
+          or 0
       end
       if added > 0 then
         after = log_push(log, tick, added)
@@ -160,25 +173,30 @@ if steps[76] or steps[66] then -- 'L', 'B'
     end
     local retry
     if not allowed and hits <= limit then
-      retry = log_entry(after, key, log_search(after, key, after.first, over, dead + count + hits - limit))
+      retry = log_entry(after, key,
+        log_search(after, key, after.first, over, dead + count + hits - limit))
     end
     return allowed, count, count > 0 and after.tip, retry, after ~= log and after
   end
 
-  -- Writes a changed log. The log does not hold its expiry, so that every write sets it.
+  -- Writes a changed log. The log does not contain its expiry: every write sets it.
   log_write = function(key, log, life)
     local packing = packings[log.code]
     local pushed = log.pushed
-    -- A give-back may have removed the pushed cell.
+    -- A refund may have removed the pushed cell.
     if pushed and pushed[1] >= log.last then
       pushed = nil
     end
-    -- If the string is full, or half of its cells are dropped, write the remaining cells anew, with space for an eighth more.
-    local is_full = log.room == 0 or pushed and (log.last > log.room or (log.first > 64 and log.first * 2 > log.last))
+    -- If the string is full, or half of its cells are dropped, write the remaining cells again,
+    -- with space for an eighth more.
+    local is_full = log.room == 0
+      or pushed and (log.last > log.room or (log.first > 64 and log.first * 2 > log.last))
     if not is_full then
-      call('SETRANGE', key, '0', pack(HEADER, VERSION, log.first, log.last, log.room, log.newest, log.tip, log.base, log.total))
+      call('SETRANGE', key, '0', pack(HEADER, VERSION, log.first, log.last, log.room, log.newest,
+        log.tip, log.base, log.total))
       if pushed then
-        call('SETRANGE', key, HEADER_SIZE + pushed[1] * packing[2], pack(packing[1], pushed[2], pushed[3]))
+        call('SETRANGE', key, HEADER_SIZE + pushed[1] * packing[2],
+          pack(packing[1], pushed[2], pushed[3]))
       end
       call('PEXPIRE', key, life)
       return
@@ -186,7 +204,8 @@ if steps[76] or steps[66] then -- 'L', 'B'
     local cells, count = '', log.last - log.first
     local stored = pushed and count - 1 or count
     if stored > 0 then
-      cells = call('GETRANGE', key, HEADER_SIZE + log.first * packing[2], HEADER_SIZE + (log.first + stored) * packing[2] - 1)
+      cells = call('GETRANGE', key, HEADER_SIZE + log.first * packing[2],
+        HEADER_SIZE + (log.first + stored) * packing[2] - 1)
     end
     if pushed then
       cells = cells .. pack(packing[1], pushed[2], pushed[3])
@@ -196,8 +215,9 @@ if steps[76] or steps[66] then -- 'L', 'B'
     call('SET', key, header .. cells .. string.rep('\0', (room - count) * packing[2]), 'PX', life)
   end
 
-  -- Steps the checks of a run. step(log, key, t) steps one check and returns what log_step does, and `offset`: an entry `e` leaves the
-  -- window after e * scale + offset ticks. A changed log is kept for `life` ticks at least.
+  -- Steps the checks of a run. step(log, key, t) steps one check and returns the results of
+  -- log_step, and `offset`: an entry `e` leaves the window after e * scale + offset ticks. A
+  -- changed log is kept for at least `life` ticks.
   log_run = function(code, t, tick_ms, from, to, scale, life, step)
     local allowed
     for index = from, to do
@@ -218,7 +238,8 @@ if steps[76] or steps[66] then -- 'L', 'B'
             kept[index] = keep
           end
         end
-        rows[index] = pack('<ddd', used, reset, allowed and 0 or retry and retry * scale + offset or -1)
+        rows[index] =
+          pack('<ddd', used, reset, allowed and 0 or retry and retry * scale + offset or -1)
       end
     end
     return allowed

@@ -1,4 +1,4 @@
--- Reads the states of all checks. Logs and sets of holders are long, so that only parts of them are read.
+-- Reads the states of all checks. Logs and sets of holders are long: later only parts are read.
 if log_read or holders_read or not keys[1] then
   found, states = {}, {}
 else

@@ -1,6 +1,7 @@
--- In place of read_at_once.lua for keys of several hash slots, of which Redis refuses an MGET: reads each by itself. The first command on each key is
--- protected. A key that the node does not have, because its slot has moved or is being migrated, fails only its own checks: nothing is written for
--- them, and the caller sends them again.
+-- Instead of read_at_once.lua for keys of several hash slots, for which Redis rejects an MGET:
+-- reads each by itself. The first command on each key is protected. A key that the node does not
+-- have, because its slot has moved or is being migrated, fails only its own checks: nothing is
+-- written for them, and the caller sends them again.
 found, states = {}, {}
 if not log_read and not holders_read then
   local pcall = redis.pcall
@@ -11,7 +12,8 @@ if not log_read and not holders_read then
   states = { list(found) }
 end
 if usage then
-  -- While a slot is being migrated, a counter may be here and its record not. Then its checks fail too.
+  -- While a slot is being migrated, a counter may be here and its record may not. Then its checks
+  -- fail too.
   local read_counter, lines = read, {}
   for at = 1, #ARGV[7], 22 do
     local index, number = struct.unpack('<HH', ARGV[7], at)

@@ -1,11 +1,14 @@
--- sliding_window_counter. The twin is src/core/algorithm/sliding_window_counter.rs, which also describes the algorithm.
+-- sliding_window_counter. The twin is src/core/algorithm/sliding_window_counter.rs, which also
+-- describes the algorithm.
 --
--- State: the key's expiry in milliseconds; the number of the current window; its hits; the hits of the previous window. Parameters:
--- count_denied, limit, window.
+-- State: the key's expiry in milliseconds; the number of the current window; its hits; the hits of
+-- the previous window. Parameters: count_denied, limit, window.
 if steps[67] then -- 'C'
   steps[67] = function(from, to, hits, _, present, tick_ms, count_denied, limit, window) -- 'C'
-    local most, present_number, present_passed = (1 + floor(count_denied / 2)) * limit, floor(present / window), present % window
-    local states, firsts, kept, soonest, unpack, pack = states, firsts, kept, soonest, struct.unpack, struct.pack
+    local most, present_number, present_passed =
+      (1 + floor(count_denied / 2)) * limit, floor(present / window), present % window
+    local states, firsts, kept, soonest, unpack, pack =
+      states, firsts, kept, soonest, struct.unpack, struct.pack
     local allowed
     for index = from, to do
       local slot, text, readable = index, states[index]
@@ -30,12 +33,18 @@ if steps[67] then -- 'C'
           elseif stored + 1 == number then
             previous = latest
           elseif stored == number + 1 and latest + before > 0 then
-            -- The clock went back: continue at the start of the stored window, with all waits longer by the difference.
-            number, passed, current, previous, behind = stored, 0, latest, before, stored * window - present
+            -- The clock went back: continue at the start of the stored window, all waits longer by
+            -- the difference.
+            number, passed, current, previous, behind =
+              stored, 0, latest, before, stored * window - present
           end
-          -- `current` is whole, so that rounding up the other term rounds up the sum.
+          -- `current` is whole: rounding up the other term rounds up the sum.
           local weight = previous * (window - passed)
-          local count = current + (weight < 9007199254740992 and math.ceil(weight / window) or previous - product(previous, passed, window))
+          local count = current
+            + (
+              weight < 9007199254740992 and math.ceil(weight / window)
+              or previous - product(previous, passed, window)
+            )
           local current_after, previous_after = current, previous
           allowed = true
           if hits < 0 then

@@ -1,16 +1,22 @@
 -- token_bucket. The twin is src/core/algorithm/token_bucket.rs, which also describes the algorithm.
 --
--- State: the key's expiry in milliseconds, whose fraction names the units (see frame.lua); the tick of the last change; the level in units. A hit costs
--- `unit` of them, and `rate` hits come back per window. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters: count_denied,
--- rate, window, burst, the code of the units, unit.
+-- State: the key's expiry in milliseconds, whose fraction names the units (see frame.lua); the tick
+-- of the last change; the level in units. A hit costs `unit` of them, and `rate` hits come back per
+-- window. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters:
+-- count_denied, rate, window, burst, the code of the units, unit.
 if steps[84] then -- 'T'
-  steps[84] = function(from, to, hits, _, present, tick_ms, count_denied, rate, window, burst, code, unit) -- 'T'
-    local full, cost, mark, per_window = burst * unit, hits * unit, code / 16, code > 6 and rate * unit
-    -- Hits are allowed if at least this level is left: a look is refused in debt, and a give-back is always allowed.
+  steps[84] = function( -- 'T'
+    from, to, hits, _, present, tick_ms, count_denied, rate, window, burst, code, unit
+  )
+    local full, cost, mark, per_window =
+      burst * unit, hits * unit, code / 16, code > 6 and rate * unit
+    -- Hits are allowed if at least this level is left: a peek is refused in debt, and a refund is
+    -- always allowed.
     local empty = -full * (count_denied - count_denied % 2) / 2
     local least = hits < 0 and empty or 0
     -- A life may be one tick too long, which avoids rounding.
-    local unit_ms, soonest = per_window and tick_ms * window / per_window or tick_ms / rate, soonest + tick_ms
+    local unit_ms, soonest =
+      per_window and tick_ms * window / per_window or tick_ms / rate, soonest + tick_ms
     local states, firsts, kept, unpack, pack = states, firsts, kept, struct.unpack, struct.pack
     local allowed
     for index = from, to do
@@ -25,7 +31,8 @@ if steps[84] then -- 'T'
         if (last + stored) % 1 == 0 and expiry > 0 then
           local t, level, earliest = present, full, soonest
           if expiry % 1 ~= mark then
-            last, stored = convert(mark, expiry % 1, window * tick_ms * 1000, last, stored, floor)
+            last, stored =
+              convert(mark, expiry % 1, window * tick_ms * 1000, last, stored, floor)
             expiry = expiry - expiry % 1 + mark
           end
           -- A level out of bounds is clamped.
@@ -33,10 +40,11 @@ if steps[84] then -- 'T'
             stored = empty
           end
           if last <= t then
-            -- After a long gap the product is not exact, but then it is far above the burst, and clamped.
-            level = stored + (per_window and come_back(per_window, window, last, t) or (t - last) * rate)
+            -- After a long gap the product is not exact, but far above the burst, and clamped.
+            level = stored
+              + (per_window and come_back(per_window, window, last, t) or (t - last) * rate)
           elseif last - t <= window and stored < full then
-            -- The clock went back: continue at the stored tick, with all waits longer by the difference.
+            -- The clock went back: continue at the stored tick, all waits longer by the difference.
             t, level, earliest = last, stored, soonest + (last - t) * tick_ms
           end
           if level > full then
@@ -59,7 +67,13 @@ if steps[84] then -- 'T'
             end
             states[slot] = pack('<ddd', expiry, t, after)
             if kept then
-              kept[index] = after == full and 1 or t - present + (per_window and math.min(math.ceil((full - after) * window / per_window), 4503599627370496) + 1 or math.ceil((full - after) / rate))
+              kept[index] = after == full and 1
+                or t - present + (
+                  per_window
+                  and math.min(math.ceil((full - after) * window / per_window), 4503599627370496)
+                    + 1
+                  or math.ceil((full - after) / rate)
+                )
             end
           end
         end

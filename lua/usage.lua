@@ -1,15 +1,21 @@
--- track_usage: records the hits of checks beside their counters. The twin is src/core/usage.rs, which also describes a record; src/core/usage/stored.rs
--- describes how it is stored.
+-- track_usage: records the hits of checks in addition to their counters. The twin is
+-- src/core/usage.rs, which also describes a record; src/core/usage/stored.rs describes how it is
+-- stored.
 --
--- Behind the keys of the checks, KEYS has those of the records, each once. ARGV, packed:
---   7  one row per record to add to: the index of the check, or 0 for hits that were refused without the script; the number of the record, from 1
---      on; the number of its limit, from 1 on; the hits as they were asked; without a check, how many of them were refused.
---   8  one row per limit: the microseconds of a bucket; the buckets of a ring; the milliseconds for which an idle record is kept at most.
+-- After the keys of the checks, KEYS has the keys of the records, each once. ARGV, packed:
+--   7  one row per record to add to: the index of the check, or 0 for hits that were refused
+--      without the script; the number of the record, from 1 on; the number of its limit, from 1 on;
+--      the requested hits; without a check, how many of them were refused.
+--   8  one row per limit: the microseconds of a bucket; the buckets of a ring; the longest time in
+--      milliseconds for which an idle record is kept.
 --
--- The reply has for each row of ARGV[7] four numbers: the hits and the refused hits in total, when the subject was first and last seen. The first is -1
--- where nothing was recorded: for a check that looked, failed or was late, and in a refused request with all_or_none for one within its limit.
+-- The reply has for each row of ARGV[7] four numbers: the hits and the refused hits in total, and
+-- when the subject was first and last seen. The first is -1 if nothing was recorded: for a check
+-- that peeked, failed or was late, and in a refused request with all_or_none for one within its
+-- limit.
 --
--- usage(time) reads and steps all records, and returns a function that writes them and returns that part of the reply.
+-- usage(time) reads and steps all records, and returns a function that writes them and returns this
+-- part of the reply.
 local usage
 -- The keys of the checks alone.
 local checked
@@ -18,9 +24,11 @@ if steps[85] then -- 'U'
   local ENTRY, ENTRY_SIZE, LIMIT, LIMIT_SIZE, TOTAL = '<HHHdd', 22, '<ddd', 24, '<dddd'
   local HEADER, HEADER_SIZE, VERSION, CELL, CELL_SIZE = '<Bddddddddddddd', 105, 1, '<I6I6I6', 18
   local MOST, MOST_IN_BUCKET = 9007199254740991, 281474976710655
-  -- The numbers of a record by their position. Behind them: the first of the cells to write, if a bucket was closed; these cells; whether all is
-  -- new; the longest life of its key in milliseconds.
-  local EXPIRY, INTERVAL, BUCKETS, BASE, CURRENT, ASKED, REFUSED, GIVEN, FIRST, LAST, OPEN = 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+  -- The numbers of a record by their position. After them: the first of the cells to write, if a
+  -- bucket was closed; these cells; whether all is new; the longest life of its key in
+  -- milliseconds.
+  local EXPIRY, INTERVAL, BUCKETS, BASE, CURRENT, ASKED, REFUSED, GIVEN, FIRST, LAST, OPEN =
+    2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
   local CLOSED, CELLS, IS_NEW, LONGEST_LIFE = 15, 16, 17, 18
 
   local entries, records, count = ARGV[7], {}, 0
@@ -30,7 +38,8 @@ if steps[85] then -- 'U'
   end
   checked = { list(KEYS, 1, #KEYS - count) }
 
-  -- By index: whether the check was allowed when it was stepped last, nil if it failed. A request with all_or_none steps some checks again.
+  -- By index: whether the check was allowed when it was stepped last, nil if it failed. A request
+  -- with all_or_none steps some checks again.
   local allowed = {}
   for code, step in pairs(steps) do
     if code ~= 85 and code ~= 65 then -- 'U', 'A'
@@ -52,16 +61,22 @@ if steps[85] then -- 'U'
       -- unpack also returns where it ended.
       record[CLOSED] = false
       local base, current = record[BASE], record[CURRENT]
-      if record[1] == VERSION and (base + current) % 1 == 0 and 0 <= base and base <= current and record[LAST] % 1 == 0 then
+      if record[1] == VERSION
+        and (base + current) % 1 == 0
+        and 0 <= base
+        and base <= current
+        and record[LAST] % 1 == 0
+      then
         return record
       end
     end
     return {}
   end
 
-  -- Begins the ring of a record anew.
+  -- Begins a new ring of a record.
   local function begin_ring(record, number)
-    record[BASE], record[CURRENT], record[OPEN], record[OPEN + 1], record[OPEN + 2] = number, number, 0, 0, 0
+    record[BASE], record[CURRENT], record[OPEN], record[OPEN + 1], record[OPEN + 2] =
+      number, number, 0, 0, 0
     record[IS_NEW], record[CLOSED] = true, false
   end
 
@@ -74,7 +89,8 @@ if steps[85] then -- 'U'
     record[LONGEST_LIFE] = longest
     local number = floor(now / interval)
     if not record[LAST] then
-      record[1], record[EXPIRY], record[ASKED], record[REFUSED], record[GIVEN], record[FIRST], record[LAST] = VERSION, 0, 0, 0, 0, now, now
+      record[1], record[EXPIRY], record[ASKED], record[REFUSED], record[GIVEN], record[FIRST],
+        record[LAST] = VERSION, 0, 0, 0, 0, now, now
     end
     local current = record[CURRENT]
     if record[INTERVAL] ~= interval or record[BUCKETS] ~= buckets then
@@ -84,13 +100,14 @@ if steps[85] then -- 'U'
       begin_ring(record, number)
     elseif number > current then
       record[CLOSED] = (current - record[BASE]) % buckets
-      record[CELLS] = pack(CELL, record[OPEN], record[OPEN + 1], record[OPEN + 2]) .. string.rep('\0', CELL_SIZE * (number - current - 1))
+      record[CELLS] = pack(CELL, record[OPEN], record[OPEN + 1], record[OPEN + 2])
+        .. string.rep('\0', CELL_SIZE * (number - current - 1))
       record[CURRENT], record[OPEN], record[OPEN + 1], record[OPEN + 2] = number, 0, 0, 0
     end
     return record
   end
 
-  -- Whether a check failed behind its step: a request with all_or_none fails as a whole.
+  -- Whether a check failed after its step: a request with all_or_none fails as a whole.
   local function has_failed(index)
     return rows[index] and unpack('<d', rows[index]) < 0
   end
@@ -102,7 +119,8 @@ if steps[85] then -- 'U'
     local now_ms, totals = floor(now / 1000), {}
     for at = 1, #entries, ENTRY_SIZE do
       local index, number, limit, hits, refused = unpack(ENTRY, entries, at)
-      local is_recorded = index == 0 or (hits ~= 0 and allowed[index] ~= nil and not has_failed(index))
+      local is_recorded = index == 0
+        or (hits ~= 0 and allowed[index] ~= nil and not has_failed(index))
       local record = records[number]
       if is_recorded and record == nil then
         local interval, buckets, longest = unpack(LIMIT, ARGV[8], (limit - 1) * LIMIT_SIZE + 1)
@@ -117,12 +135,14 @@ if steps[85] then -- 'U'
           if index ~= 0 then
             refused = allowed[index] and 0 or hits
           end
-          record[ASKED], record[REFUSED] = min(record[ASKED] + hits, MOST), min(record[REFUSED] + refused, MOST)
+          record[ASKED], record[REFUSED] =
+            min(record[ASKED] + hits, MOST), min(record[REFUSED] + refused, MOST)
           record[OPEN] = min(record[OPEN] + hits, MOST_IN_BUCKET)
           record[OPEN + 1] = min(record[OPEN + 1] + refused, MOST_IN_BUCKET)
         end
         record[LAST] = max(record[LAST], now)
-        totals[#totals + 1] = pack(TOTAL, record[ASKED], record[REFUSED], record[FIRST], record[LAST])
+        totals[#totals + 1] =
+          pack(TOTAL, record[ASKED], record[REFUSED], record[FIRST], record[LAST])
       else
         totals[#totals + 1] = pack(TOTAL, -1, 0, 0, 0)
       end
@@ -131,13 +151,16 @@ if steps[85] then -- 'U'
       for number, record in pairs(records) do
         if record then
           local key = KEYS[#checked + number]
-          -- As long as the subject has been known, at least for the ring and an hour, at most as long as the limit says. The expiry is set in advance,
-          -- because setting it costs more than the write that it belongs to.
-          local ring, known = record[INTERVAL] * record[BUCKETS] / 1000, (record[LAST] - record[FIRST]) / 1000
+          -- Kept for as long as the subject has been known, at least for the ring and an hour, at
+          -- most for the time of the limit. The expiry is set in advance, because setting it costs
+          -- more than the write that it belongs to.
+          local ring, known =
+            record[INTERVAL] * record[BUCKETS] / 1000, (record[LAST] - record[FIRST]) / 1000
           local needed = now_ms + min(record[LONGEST_LIFE], max(3600000, ring, known))
           local life
           if record[EXPIRY] < needed or record[IS_NEW] then
-            record[EXPIRY] = math.ceil(max(record[EXPIRY], needed + max(10000, (needed - now_ms) / 8)))
+            record[EXPIRY] =
+              math.ceil(max(record[EXPIRY], needed + max(10000, (needed - now_ms) / 8)))
             life = string.format('%.0f', kept and LONGEST or min(record[EXPIRY] - now_ms, LONGEST))
           end
           local header = pack(HEADER, list(record, 1, OPEN + 2))
@@ -147,7 +170,7 @@ if steps[85] then -- 'U'
             call('SETRANGE', key, '0', header)
             local from, cells = record[CLOSED], record[CELLS]
             if from then
-              -- The cells behind the end of the ring are those at its begin.
+              -- The cells after the end of the ring continue at its start.
               local behind = CELL_SIZE * (record[BUCKETS] - from)
               call('SETRANGE', key, HEADER_SIZE + CELL_SIZE * from, string.sub(cells, 1, behind))
               if #cells > behind then
