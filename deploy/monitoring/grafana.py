@@ -11,8 +11,13 @@ GREEN, YELLOW, RED = "green", "#EAB839", "red"
 COLORS = {
     "code": {"OK": GREEN, "UNAVAILABLE": RED, "refused under overload": "dark-red"},
     "outcome": {
-        "ok": GREEN, "unlimited": "light-green", "over_limit": "orange", "shadow_over_limit": "purple",
-        "error": RED, "outage_allowed": "dark-orange", "outage_denied": "dark-purple",
+        "ok": GREEN,
+        "unlimited": "light-green",
+        "over_limit": "orange",
+        "shadow_over_limit": "purple",
+        "error": RED,
+        "outage_allowed": "dark-orange",
+        "outage_denied": "dark-purple",
     },
     "policy": {"local": "blue", "error": RED, "allow": "dark-orange", "deny": "dark-purple"},
 }
@@ -24,13 +29,23 @@ def expand(query):
 
 def thresholds(steps):
     """Steps are (value, color); below the first one is green."""
-    return {"mode": "absolute", "steps": [{"color": GREEN, "value": None}] + [{"color": color, "value": value} for value, color in steps]}
+    return {
+        "mode": "absolute",
+        "steps": [{"color": GREEN, "value": None}]
+        + [{"color": color, "value": value} for value, color in steps],
+    }
 
 
 def targets(queries, **fields):
     """`queries` are pairs of a legend and a query."""
     return [
-        {"datasource": DATASOURCE, "refId": chr(ord("A") + index), "expr": expand(query), "legendFormat": legend, **fields}
+        {
+            "datasource": DATASOURCE,
+            "refId": chr(ord("A") + index),
+            "expr": expand(query),
+            "legendFormat": legend,
+            **fields,
+        }
         for index, (legend, query) in enumerate(queries)
     ]
 
@@ -43,7 +58,10 @@ def panel(kind, title, width, height, unit, about, good, queries, defaults, opti
         "description": f"{about}\n\nGood: {good}",
         "datasource": DATASOURCE,
         "gridPos": {"w": width, "h": height},
-        "fieldConfig": {"defaults": {"unit": unit, **defaults}, "overrides": fields.pop("overrides", [])},
+        "fieldConfig": {
+            "defaults": {"unit": unit, **defaults},
+            "overrides": fields.pop("overrides", []),
+        },
         "options": options,
         "targets": queries,
         **fields,
@@ -51,7 +69,10 @@ def panel(kind, title, width, height, unit, about, good, queries, defaults, opti
 
 
 def by_name(name, *properties):
-    return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": key, "value": value} for key, value in properties]}
+    return {
+        "matcher": {"id": "byName", "options": name},
+        "properties": [{"id": key, "value": value} for key, value in properties],
+    }
 
 
 def graph(title, unit, about, good, *queries, width=8, height=8, steps=(), stack=False, most=None):
@@ -65,7 +86,12 @@ def graph(title, unit, about, good, *queries, width=8, height=8, steps=(), stack
         "stacking": {"mode": "normal" if stack else "none", "group": "A"},
         "thresholdsStyle": {"mode": "dashed" if steps else "off"},
     }
-    defaults = {"min": 0, "color": {"mode": "palette-classic"}, "custom": custom, "thresholds": thresholds(steps)}
+    defaults = {
+        "min": 0,
+        "color": {"mode": "palette-classic"},
+        "custom": custom,
+        "thresholds": thresholds(steps),
+    }
     if most is not None:
         defaults["max"] = most
     options = {
@@ -73,8 +99,23 @@ def graph(title, unit, about, good, *queries, width=8, height=8, steps=(), stack
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
     colors = COLORS.get(queries[0][0].strip("{}"), {})
-    overrides = [by_name(name, ("color", {"mode": "fixed", "fixedColor": color})) for name, color in colors.items()]
-    return panel("timeseries", title, width, height, unit, about, good, targets(queries), defaults, options, overrides=overrides)
+    overrides = [
+        by_name(name, ("color", {"mode": "fixed", "fixedColor": color}))
+        for name, color in colors.items()
+    ]
+    return panel(
+        "timeseries",
+        title,
+        width,
+        height,
+        unit,
+        about,
+        good,
+        targets(queries),
+        defaults,
+        options,
+        overrides=overrides,
+    )
 
 
 def stat(title, unit, about, good, query, width=4, height=4, steps=(), decimals=None):
@@ -90,12 +131,17 @@ def stat(title, unit, about, good, query, width=4, height=4, steps=(), decimals=
         "orientation": "auto",
         "textMode": "value",
     }
-    return panel("stat", title, width, height, unit, about, good, targets([("", query)]), defaults, options)
+    return panel(
+        "stat", title, width, height, unit, about, good, targets([("", query)]), defaults, options
+    )
 
 
 def states(title, about, good, legend, query, values, width=12, height=6):
     """What a gauge of states was over time; `values` are (number, text, color)."""
-    mapping = {str(number): {"text": text, "color": color, "index": index} for index, (number, text, color) in enumerate(values)}
+    mapping = {
+        str(number): {"text": text, "color": color, "index": index}
+        for index, (number, text, color) in enumerate(values)
+    }
     defaults = {
         "color": {"mode": "thresholds"},
         "thresholds": thresholds([]),
@@ -110,7 +156,18 @@ def states(title, about, good, legend, query, values, width=12, height=6):
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
         "tooltip": {"mode": "single", "sort": "none"},
     }
-    return panel("state-timeline", title, width, height, "none", about, good, targets([(legend, query)]), defaults, options)
+    return panel(
+        "state-timeline",
+        title,
+        width,
+        height,
+        "none",
+        about,
+        good,
+        targets([(legend, query)]),
+        defaults,
+        options,
+    )
 
 
 def table(title, about, good, columns, *queries, hidden=(), width=12, height=8, units=()):
@@ -120,12 +177,24 @@ def table(title, about, good, columns, *queries, hidden=(), width=12, height=8, 
         "indexByName": {field: index for index, (field, _) in enumerate(columns)},
         "renameByName": dict(columns),
     }
-    defaults = {"color": {"mode": "thresholds"}, "thresholds": thresholds([]), "custom": {"align": "auto", "filterable": True}}
+    defaults = {
+        "color": {"mode": "thresholds"},
+        "thresholds": thresholds([]),
+        "custom": {"align": "auto", "filterable": True},
+    }
     queries = targets([("", query) for query in queries], format="table", instant=True, range=False)
     overrides = [by_name(name, ("unit", unit)) for name, unit in units]
     merge = [{"id": "merge", "options": {}}] if len(queries) > 1 else []
     return panel(
-        "table", title, width, height, "short", about, good, queries, defaults,
+        "table",
+        title,
+        width,
+        height,
+        "short",
+        about,
+        good,
+        queries,
+        defaults,
         {"showHeader": True, "cellHeight": "sm"},
         overrides=overrides,
         transformations=[*merge, {"id": "organize", "options": organize}],
@@ -169,11 +238,20 @@ SOURCE = {
     "skipUrlSync": False,
 }
 
+
 def dashboard(title, description, variables, *rows):
     """Rows are (title, panels); panels fill lines of 24 columns in their order."""
     panels, y = [], 0
     for row, members in rows:
-        panels.append({"type": "row", "title": row, "collapsed": False, "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}, "panels": []})
+        panels.append(
+            {
+                "type": "row",
+                "title": row,
+                "collapsed": False,
+                "gridPos": {"x": 0, "y": y, "w": 24, "h": 1},
+                "panels": [],
+            }
+        )
         x, y, tallest = 0, y + 1, 0
         for member in members:
             size = member["gridPos"]
@@ -195,7 +273,16 @@ def dashboard(title, description, variables, *rows):
         "timezone": "browser",
         "time": {"from": "now-1h", "to": "now"},
         "refresh": "30s",
-        "links": [{"type": "dashboards", "title": "Weir", "tags": ["weir"], "asDropdown": False, "includeVars": True, "keepTime": True}],
+        "links": [
+            {
+                "type": "dashboards",
+                "title": "Weir",
+                "tags": ["weir"],
+                "asDropdown": False,
+                "includeVars": True,
+                "keepTime": True,
+            }
+        ],
         "annotations": {"list": []},
         "templating": {"list": variables},
         "panels": panels,
@@ -207,6 +294,9 @@ def quantiles(metric, selector, by=""):
     labels = ", ".join(filter(None, ["le", by]))
     legend = f" {{{{{by}}}}}" if by else ""
     return [
-        (f"p{name}{legend}", f"histogram_quantile({quantile}, sum by ({labels}) (rate({metric}_bucket{selector}{{rate}})))")
+        (
+            f"p{name}{legend}",
+            f"histogram_quantile({quantile}, sum by ({labels}) (rate({metric}_bucket{selector}{{rate}})))",
+        )
         for name, quantile in [("50", 0.5), ("99", 0.99), ("99.9", 0.999)]
     ]

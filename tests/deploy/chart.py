@@ -44,35 +44,59 @@ OLDEST = "1.27.0"
 NEWER = ("details",)
 
 # Labels of the chart that name a release.
-OF_A_RELEASE = ("app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart")
+OF_A_RELEASE = (
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+)
 
 
 def lint():
     def one(name):
-        code, output, errors = run("lint", "--strict", "--quiet", CHART, "--kube-version", KUBERNETES, values=CASES[name])
+        code, output, errors = run(
+            "lint", "--strict", "--quiet", CHART, "--kube-version", KUBERNETES, values=CASES[name]
+        )
         return [] if code == 0 else [f"{name}: {output}{errors}"]
 
     return sum(THREADS.map(one, CASES), [])
 
 
 def check(made, source, versions=schemas.VERSIONS):
-    return schemas.check(made.documents, source, versions) or [f"{source}: {mistake}" for mistake in references.check(made)]
+    return schemas.check(made.documents, source, versions) or [
+        f"{source}: {mistake}" for mistake in references.check(made)
+    ]
 
 
 def render():
     wrong = []
     for name, made in zip(CASES, THREADS.map(rendered, CASES.values())):
-        wrong += check(made, name, schemas.VERSIONS if name in NEWER else (OLDEST, *schemas.VERSIONS))
+        wrong += check(
+            made, name, schemas.VERSIONS if name in NEWER else (OLDEST, *schemas.VERSIONS)
+        )
     code, _, errors = template({}, kubernetes=OLDEST)
     wrong += [] if code == 0 else [f"Kubernetes {OLDEST}: {errors}"]
     code, _, errors = template({}, kubernetes="1.26.0")
-    wrong += [] if code != 0 and "1.26.0" in errors else ["Kubernetes 1.26, which is older, is not refused"]
+    wrong += (
+        []
+        if code != 0 and "1.26.0" in errors
+        else ["Kubernetes 1.26, which is older, is not refused"]
+    )
     return wrong + unused_values()
 
 
 # Values below which the names are the user's.
-FREE = ("settings", "autoscaling.behavior", "limits.files", "resources", "securityContext", "podSecurityContext", "redis.bundled.resources", "tls.certManager.privateKey",
-        "metrics.dashboards.labels")
+FREE = (
+    "settings",
+    "autoscaling.behavior",
+    "limits.files",
+    "resources",
+    "securityContext",
+    "podSecurityContext",
+    "redis.bundled.resources",
+    "tls.certManager.privateKey",
+    "metrics.dashboards.labels",
+)
 
 # Values of which one text is allowed, and is the default: files of values may write it.
 FIXED = ("controlPlane.type",)
@@ -84,7 +108,11 @@ def unused_values():
     def leaves(values, path=""):
         for name, value in values.items():
             inner = f"{path}{name}"
-            yield from leaves(value, f"{inner}.") if isinstance(value, dict) and value and inner not in FREE else [inner]
+            yield from (
+                leaves(value, f"{inner}.")
+                if isinstance(value, dict) and value and inner not in FREE
+                else [inner]
+            )
 
     def without(values, path):
         """The values without one of them; None if they have it not."""
@@ -92,10 +120,19 @@ def unused_values():
         if name not in values or rest and not isinstance(values[name], dict):
             return None
         inner = without(values[name], rest) if rest else {}
-        return None if inner is None else {key: value for key, value in values.items() if key != name} | ({name: inner} if rest else {})
+        return (
+            None
+            if inner is None
+            else {key: value for key, value in values.items() if key != name}
+            | ({name: inner} if rest else {})
+        )
 
     def one(path):
-        cases = [(values, without(values, path)) for values in CASES.values() if without(values, path) is not None]
+        cases = [
+            (values, without(values, path))
+            for values in CASES.values()
+            if without(values, path) is not None
+        ]
         if not cases:
             return [f"no case sets {path}"]
         changes = any(template(changed)[1] != rendered(values).text for values, changed in cases)
@@ -110,7 +147,11 @@ def unused_values():
                 yield from undocumented(inner, values[name], f"{path}{name}.")
 
     values = schemas.documents((CHART / "values.yaml").read_text())[0]
-    wrong = list(undocumented(json.loads((CHART / "values.schema.json").read_text()), {"global": {}, **values}))
+    wrong = list(
+        undocumented(
+            json.loads((CHART / "values.schema.json").read_text()), {"global": {}, **values}
+        )
+    )
     return wrong + sum(THREADS.map(one, (path for path in leaves(values) if path not in FIXED)), [])
 
 
@@ -128,7 +169,9 @@ def refuse():
 def sources():
     made = rendered(CASES["pod-monitor"])
     alerts = schemas.documents((REPOSITORY / "deploy/monitoring/alerts.yaml").read_text())[0]
-    wrong = monitoring(made, alerts, "chart") + monitoring(Built(OVERLAYS / "overlays/monitoring", {}), alerts, "overlay")
+    wrong = monitoring(made, alerts, "chart") + monitoring(
+        Built(OVERLAYS / "overlays/monitoring", {}), alerts, "overlay"
+    )
     limits = (REPOSITORY / "deploy/kubernetes/limits/ratelimit.yaml").read_text()
     if made.one("ConfigMap", "service")["data"] != {"ratelimit.yaml": limits}:
         wrong.append("the example limits are not deploy/kubernetes/limits")
@@ -137,9 +180,21 @@ def sources():
 
 def monitoring(made, alerts, source):
     """The alerts and the dashboards are those of deploy/monitoring."""
-    shown = {name: json.loads(text) for one in made.all("ConfigMap") for name, text in one["data"].items() if name.endswith(".json")}
-    dashboards = [json.loads(path.read_text()) for path in (REPOSITORY / "deploy/monitoring/dashboards").iterdir()]
-    same = made.one("PrometheusRule")["spec"] == alerts and len(shown) == len(dashboards) and all(one in shown.values() for one in dashboards)
+    shown = {
+        name: json.loads(text)
+        for one in made.all("ConfigMap")
+        for name, text in one["data"].items()
+        if name.endswith(".json")
+    }
+    dashboards = [
+        json.loads(path.read_text())
+        for path in (REPOSITORY / "deploy/monitoring/dashboards").iterdir()
+    ]
+    same = (
+        made.one("PrometheusRule")["spec"] == alerts
+        and len(shown) == len(dashboards)
+        and all(one in shown.values() for one in dashboards)
+    )
     return [] if same else [f"{source}: other alerts or dashboards than in deploy/monitoring"]
 
 
@@ -149,8 +204,14 @@ def changed_alerts(alerts):
     expected = json.loads(json.dumps(alerts["groups"][0]["rules"]))
     for rule in expected:
         rule["labels"]["team"] = "edge"
-        rule["annotations"]["runbook_url"] = "https://git.example/weir/blob/v0.1.0/" + rule["annotations"]["runbook_url"]
-    return [] if rules == [rule for rule in expected if rule["alert"] != "WeirAbsent"] else ["the values of prometheusRule do not apply"]
+        rule["annotations"]["runbook_url"] = (
+            "https://git.example/weir/blob/v0.1.0/" + rule["annotations"]["runbook_url"]
+        )
+    return (
+        []
+        if rules == [rule for rule in expected if rule["alert"] != "WeirAbsent"]
+        else ["the values of prometheusRule do not apply"]
+    )
 
 
 def package():
@@ -162,16 +223,27 @@ def package():
             return [f"helm package: {output}{errors}"]
         archive = next(pathlib.Path(folder).glob("weir-*.tgz"))
         with tarfile.open(archive) as files:
-            wrong += [f"{one.name} in the package is a link" for one in files.getmembers() if not one.isfile()]
+            wrong += [
+                f"{one.name} in the package is a link"
+                for one in files.getmembers()
+                if not one.isfile()
+            ]
         for name in ("default", "monitoring"):
             if Rendered(CASES[name], archive).text != rendered(CASES[name]).text:
                 wrong.append(f"{name}: the package renders something else than the folder")
         version = schemas.documents((CHART / "Chart.yaml").read_text())[0]
-        if archive.name != f"weir-{version['version']}.tgz" or version["appVersion"] != version["version"]:
+        if (
+            archive.name != f"weir-{version['version']}.tgz"
+            or version["appVersion"] != version["version"]
+        ):
             wrong.append(f"{archive.name} and the versions in Chart.yaml")
         # As a tool that leaves links out copies it.
         with tarfile.open(archive) as files:
-            files.extractall(folder, [one for one in files.getmembers() if "/files/" not in one.name], filter="data")
+            files.extractall(
+                folder,
+                [one for one in files.getmembers() if "/files/" not in one.name],
+                filter="data",
+            )
         for values in ({}, {"limits": {"existingConfigMap": "a"}, **CASES["monitoring"]}):
             code, _, errors = template(values, pathlib.Path(folder, "weir"))
             if code == 0 or "symbolic link" not in errors:
@@ -210,10 +282,20 @@ BEYOND_AI_GATEWAY = {
 
 
 def compare():
-    wrong = differences(Built(OVERLAYS, {}).documents, rendered({"autoscaling": {"enabled": True}}).documents, BEYOND_THE_BASE)
+    wrong = differences(
+        Built(OVERLAYS, {}).documents,
+        rendered({"autoscaling": {"enabled": True}}).documents,
+        BEYOND_THE_BASE,
+    )
     # The same labels in one namespace with a Weir for other limits would mix the two; in the chart the release tells them apart.
-    gateway = (REPOSITORY / "deploy/envoy-ai-gateway/weir.yaml").read_text().replace("component: quota", "component: service")
-    return wrong + differences(schemas.documents(gateway), rendered(CASES["control-plane"]).documents, BEYOND_AI_GATEWAY)
+    gateway = (
+        (REPOSITORY / "deploy/envoy-ai-gateway/weir.yaml")
+        .read_text()
+        .replace("component: quota", "component: service")
+    )
+    return wrong + differences(
+        schemas.documents(gateway), rendered(CASES["control-plane"]).documents, BEYOND_AI_GATEWAY
+    )
 
 
 def differences(files, made, expected):
@@ -224,7 +306,11 @@ def differences(files, made, expected):
         if left.get(path) != right.get(path):
             reasons = [start for start in expected if path == start or path.startswith(f"{start}/")]
             used.update(reasons)
-            wrong += [] if reasons else [f"{path}: {left.get(path)!r} in the files, {right.get(path)!r} in the chart"]
+            wrong += (
+                []
+                if reasons
+                else [f"{path}: {left.get(path)!r} in the files, {right.get(path)!r} in the chart"]
+            )
     return wrong + [f"no difference at {path} any more" for path in expected if path not in used]
 
 
@@ -237,7 +323,12 @@ def flat(documents):
         elif isinstance(value, dict):
             for key, inner in value.items():
                 yield from walk(inner, f"{path}/{key}") if key not in OF_A_RELEASE else ()
-        elif isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value) and value and path.endswith(("/env", "/ports", "/volumes", "/volumeMounts")):
+        elif (
+            isinstance(value, list)
+            and all(isinstance(item, dict) and "name" in item for item in value)
+            and value
+            and path.endswith(("/env", "/ports", "/volumes", "/volumeMounts"))
+        ):
             for item in value:
                 yield from walk(item, f"{path}/{item['name']}")
         elif isinstance(value, list):
@@ -249,30 +340,53 @@ def flat(documents):
     found = {}
     for document in documents:
         metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
-        found.update(walk({**document, "metadata": metadata}, f"{document['kind']}/{metadata['name']}"))
+        found.update(
+            walk({**document, "metadata": metadata}, f"{document['kind']}/{metadata['name']}")
+        )
     return found
 
 
 def page():
     """The values in the section about Helm render, and so do its commands, with the first of the values as values.yaml."""
     text = (REPOSITORY / "deploy/README.md").read_text()
-    section, gateway = (text.split(f"\n## {title}\n")[1].split("\n## ")[0] for title in ("Helm", "Envoy AI Gateway"))
-    values_in = lambda part: [schemas.documents(block.split("```")[0])[0] for block in part.split("```yaml\n")[1:]]
+    section, gateway = (
+        text.split(f"\n## {title}\n")[1].split("\n## ")[0] for title in ("Helm", "Envoy AI Gateway")
+    )
+    values_in = lambda part: [
+        schemas.documents(block.split("```")[0])[0] for block in part.split("```yaml\n")[1:]
+    ]
     blocks = values_in(section)
     wrong = [] if blocks else ["no block of values"]
-    wrong += [] if values_in(gateway) == [CASES["control-plane"] | {"image": {"repository": "registry.example/weir"}}] else ["the values for Envoy AI Gateway are not those that `compare` compares"]
+    wrong += (
+        []
+        if values_in(gateway)
+        == [CASES["control-plane"] | {"image": {"repository": "registry.example/weir"}}]
+        else ["the values for Envoy AI Gateway are not those that `compare` compares"]
+    )
     for values in blocks:
         wrong += check(Rendered(values), "page")
-    commands = [shlex.split(line[2:]) for line in section.splitlines() if line.startswith(("$ helm install ", "$ helm upgrade --install "))]
+    commands = [
+        shlex.split(line[2:])
+        for line in section.splitlines()
+        if line.startswith(("$ helm install ", "$ helm upgrade --install "))
+    ]
     wrong += [] if commands else ["no command"]
     for command in commands:
         # helm install RELEASE CHART OPTIONS, or helm upgrade --install RELEASE CHART OPTIONS
         rest = command[2:] if command[1] == "install" else command[3:]
         at = rest.index("--values") if "--values" in rest else None
         if at is not None:
-            del rest[at:at + 2]
+            del rest[at : at + 2]
         release, chart, *options = rest
-        code, _, errors = run("template", release, REPOSITORY / chart, "--kube-version", KUBERNETES, *options, values=blocks[0] if at is not None else {})
+        code, _, errors = run(
+            "template",
+            release,
+            REPOSITORY / chart,
+            "--kube-version",
+            KUBERNETES,
+            *options,
+            values=blocks[0] if at is not None else {},
+        )
         wrong += [] if code == 0 else [f"{shlex.join(command)}: {errors}"]
     return wrong
 
@@ -281,22 +395,42 @@ def overlays():
     wrong = []
     for folder in sorted(path.parent for path in OVERLAYS.rglob("kustomization.yaml")):
         text = (folder / "kustomization.yaml").read_text()
-        files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and folder != OVERLAYS]
-        wrong += [f"{folder.name}: {file} is not in the kustomization" for file in files if file not in (*text.split(), "kustomization.yaml")]
-        wrong += check(Built(folder, STORES.get(folder.name, {})), folder.name) if "kind: Component" not in text else []
+        files = [
+            str(path.relative_to(folder))
+            for path in folder.rglob("*")
+            if path.is_file() and folder != OVERLAYS
+        ]
+        wrong += [
+            f"{folder.name}: {file} is not in the kustomization"
+            for file in files
+            if file not in (*text.split(), "kustomization.yaml")
+        ]
+        wrong += (
+            check(Built(folder, STORES.get(folder.name, {})), folder.name)
+            if "kind: Component" not in text
+            else []
+        )
     memory = Built(OVERLAYS / "overlays/memory", {}).one("Deployment")["spec"]
-    wrong += [] if (memory["replicas"], memory["strategy"]) == (1, {"type": "Recreate"}) else ["memory: two pods would count separately"]
+    wrong += (
+        []
+        if (memory["replicas"], memory["strategy"]) == (1, {"type": "Recreate"})
+        else ["memory: two pods would count separately"]
+    )
     return wrong + overlays_of_pages()
 
 
 def built_of(page, *values):
     """The overlays that a page shows, built beside a copy of what they name, and their mistakes."""
-    blocks = [block.split("```")[0] for block in (REPOSITORY / page).read_text().split("```yaml\n")[1:]]
+    blocks = [
+        block.split("```")[0] for block in (REPOSITORY / page).read_text().split("```yaml\n")[1:]
+    ]
     built = []
     with tempfile.TemporaryDirectory() as folder:
         for part in ("kubernetes", "monitoring"):
             shutil.copytree(REPOSITORY / "deploy" / part, pathlib.Path(folder, part), symlinks=True)
-        for text, of_chart in zip((block for block in blocks if block.startswith("resources:")), values, strict=True):
+        for text, of_chart in zip(
+            (block for block in blocks if block.startswith("resources:")), values, strict=True
+        ):
             overlay = tempfile.mkdtemp(dir=folder)
             pathlib.Path(overlay, "kustomization.yaml").write_text(text)
             built.append(Built(overlay, of_chart))
@@ -306,21 +440,61 @@ def built_of(page, *values):
 def overlays_of_pages():
     """They do what the text around them says: one admits the gateway of deploy/istio, and another mounts the Secret that the page makes."""
     istio = schemas.documents((REPOSITORY / "deploy/istio/envoyfilter.yaml").read_text())[0]
-    namespace = lambda name: {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
-    gateway = namespace(istio["metadata"]["namespace"]) | {"podSelector": {"matchLabels": istio["spec"]["workloadSelector"]["labels"]}}
-    (own, combined), wrong = built_of("deploy/README.md", STORES["base"], {"networkPolicy": {"ask": [gateway], "scrape": [namespace("monitoring")]}})
-    found = (own.environment["REDIS_URL"], own.one("HorizontalPodAutoscaler")["spec"]["minReplicas"], own.pod["containers"][0]["image"].split(":")[0],
-             {one["metadata"]["namespace"] for one in own.documents}, {"StatefulSet", "Job", "PrometheusRule", "Certificate"} - {one["kind"] for one in combined.documents})
-    wrong += [] if found == ("redis.example:6379", 3, "registry.example/weir", {"edge"}, set()) else [f"deploy/README.md: {found}"]
+    namespace = lambda name: {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}
+    }
+    gateway = namespace(istio["metadata"]["namespace"]) | {
+        "podSelector": {"matchLabels": istio["spec"]["workloadSelector"]["labels"]}
+    }
+    (own, combined), wrong = built_of(
+        "deploy/README.md",
+        STORES["base"],
+        {"networkPolicy": {"ask": [gateway], "scrape": [namespace("monitoring")]}},
+    )
+    found = (
+        own.environment["REDIS_URL"],
+        own.one("HorizontalPodAutoscaler")["spec"]["minReplicas"],
+        own.pod["containers"][0]["image"].split(":")[0],
+        {one["metadata"]["namespace"] for one in own.documents},
+        {"StatefulSet", "Job", "PrometheusRule", "Certificate"}
+        - {one["kind"] for one in combined.documents},
+    )
+    wrong += (
+        []
+        if found == ("redis.example:6379", 3, "registry.example/weir", {"edge"}, set())
+        else [f"deploy/README.md: {found}"]
+    )
     page = "deploy/support-desk.md"
-    secret, file = re.search(r"kubectl create secret generic (\S+) --from-file=(\S+)\n", (REPOSITORY / page).read_text()).groups()
+    secret, file = re.search(
+        r"kubectl create secret generic (\S+) --from-file=(\S+)\n", (REPOSITORY / page).read_text()
+    ).groups()
     (desk,), more = built_of(page, {"debug": {"tokenSecret": secret}})
-    mounts = [f"{mount['mountPath']}/{file}" for mount in desk.pod["containers"][0]["volumeMounts"] if mount["name"] == "admin"]
-    return wrong + more + ([] if mounts == [desk.environment["ADMIN_TOKEN_FILE"]] else [f"{page}: the tokens are at {mounts}"])
+    mounts = [
+        f"{mount['mountPath']}/{file}"
+        for mount in desk.pod["containers"][0]["volumeMounts"]
+        if mount["name"] == "admin"
+    ]
+    return (
+        wrong
+        + more
+        + (
+            []
+            if mounts == [desk.environment["ADMIN_TOKEN_FILE"]]
+            else [f"{page}: the tokens are at {mounts}"]
+        )
+    )
 
 
 if __name__ == "__main__":
-    steps = {"lint": lint, "render": render, "refuse": refuse, "sources": sources, "compare": compare, "page": page, "overlays": overlays}
+    steps = {
+        "lint": lint,
+        "render": render,
+        "refuse": refuse,
+        "sources": sources,
+        "compare": compare,
+        "page": page,
+        "overlays": overlays,
+    }
     if len(sys.argv) != 2 or sys.argv[1] not in steps:
         sys.exit(__doc__)
     mistakes = steps[sys.argv[1]]()

@@ -20,18 +20,39 @@ def run(*arguments, values=None):
     program = os.environ.get("WEIR_TEST_HELM") or "helm"
     with tempfile.TemporaryDirectory() as folder:
         # Nothing of the user's own helm is read or written.
-        environment = {"PATH": os.environ["PATH"], "HOME": folder, "HELM_CONFIG_HOME": folder, "HELM_CACHE_HOME": folder, "HELM_DATA_HOME": folder}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": folder,
+            "HELM_CONFIG_HOME": folder,
+            "HELM_CACHE_HOME": folder,
+            "HELM_DATA_HOME": folder,
+        }
         if values is not None:
             file = pathlib.Path(folder, "values.yaml")
             file.write_text(json.dumps(values))
             arguments = (*arguments, "--values", str(file))
-        ended = subprocess.run([program, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            [program, *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     return ended.returncode, ended.stdout, ended.stderr
 
 
 def template(values, chart=CHART, kubernetes=KUBERNETES):
     """As `helm template`: exit code, text and messages."""
-    return run("template", RELEASE, chart, "--namespace", NAMESPACE, "--kube-version", kubernetes, values=values)
+    return run(
+        "template",
+        RELEASE,
+        chart,
+        "--namespace",
+        NAMESPACE,
+        "--kube-version",
+        kubernetes,
+        values=values,
+    )
 
 
 class Objects:
@@ -43,7 +64,12 @@ class Objects:
     def all(self, kind, component=None):
         """The objects of a kind, and of a component by its label."""
         wanted = [document for document in self.documents if document["kind"] == kind]
-        return [one for one in wanted if component in (None, one["metadata"].get("labels", {}).get("app.kubernetes.io/component"))]
+        return [
+            one
+            for one in wanted
+            if component
+            in (None, one["metadata"].get("labels", {}).get("app.kubernetes.io/component"))
+        ]
 
     def one(self, kind, component=None):
         """The only such object."""
@@ -88,7 +114,12 @@ class Built(Objects):
     """What kustomize builds of a folder, in the namespace `default` unless it has another."""
 
     def __init__(self, folder, values):
-        ended = subprocess.run([os.environ["WEIR_TEST_KUSTOMIZE"], "build", folder], capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            [os.environ["WEIR_TEST_KUSTOMIZE"], "build", folder],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         if ended.returncode != 0:
             raise AssertionError(f"kustomize refuses {folder}: {ended.stderr}")
         super().__init__(ended.stdout, values)

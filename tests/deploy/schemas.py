@@ -41,7 +41,9 @@ class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for index, key in enumerate(keys):
             if key in keys[:index] and key != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} twice", node.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
@@ -63,14 +65,18 @@ def kubernetes(version, kind, api_version):
 
 @functools.lru_cache(maxsize=None)
 def definitions(version):
-    contents = utils.schema_contents(f"kubernetes-json-schema/v{version}-local-strict/_definitions.json", version)
+    contents = utils.schema_contents(
+        f"kubernetes-json-schema/v{version}-local-strict/_definitions.json", version
+    )
     return referencing.Resource.from_contents(contents) @ referencing.Registry()
 
 
 @functools.lru_cache(maxsize=None)
 def custom_definitions():
     """The files of CRDs by the kind that they define, unread: only a few of them are used."""
-    folders = [pathlib.Path(folder) for folder in os.environ.get("WEIR_TEST_CRDS", "").split(":") if folder]
+    folders = [
+        pathlib.Path(folder) for folder in os.environ.get("WEIR_TEST_CRDS", "").split(":") if folder
+    ]
     found = {}
     for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml"))):
         for part in re.split(r"^---$", path.read_text(), flags=re.MULTILINE):
@@ -88,12 +94,25 @@ def custom(kind, api_version):
     part = custom_definitions().get((kind, group))
     if part is None:
         return None
-    definition = next(document for document in documents(part) if document["kind"] == "CustomResourceDefinition")
-    schemas = {entry["name"]: entry["schema"]["openAPIV3Schema"] for entry in definition["spec"]["versions"]}
+    definition = next(
+        document for document in documents(part) if document["kind"] == "CustomResourceDefinition"
+    )
+    schemas = {
+        entry["name"]: entry["schema"]["openAPIV3Schema"]
+        for entry in definition["spec"]["versions"]
+    }
     if version not in schemas:
         return None
     # Some CRDs leave out what every object has.
-    schema = {**schemas[version], "properties": {"apiVersion": {}, "kind": {}, "metadata": {"type": "object"}, **schemas[version]["properties"]}}
+    schema = {
+        **schemas[version],
+        "properties": {
+            "apiVersion": {},
+            "kind": {},
+            "metadata": {"type": "object"},
+            **schemas[version]["properties"],
+        },
+    }
     return jsonschema.Draft202012Validator(strict(schema))
 
 
@@ -106,7 +125,9 @@ def strict(schema):
         made["type"] = [made["type"], "null"]
     if "properties" in made:
         made["properties"] = {name: strict(inner) for name, inner in made["properties"].items()}
-        if "additionalProperties" not in made and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        if "additionalProperties" not in made and not schema.get(
+            "x-kubernetes-preserve-unknown-fields"
+        ):
             made["additionalProperties"] = False
     for key in ("items", "additionalProperties"):
         if isinstance(made.get(key), dict):
@@ -121,19 +142,25 @@ def mistakes_of(text, versions):
     kind, api_version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(api_version, str):
         return ("no kind or no apiVersion",)
-    validators = {f"Kubernetes {version[:-2]}": kubernetes(version, kind, api_version) for version in versions}
+    validators = {
+        f"Kubernetes {version[:-2]}": kubernetes(version, kind, api_version) for version in versions
+    }
     validators = {version: validator for version, validator in validators.items() if validator}
     if validators and len(validators) < len(versions):
         return (f"{api_version} is not in all of Kubernetes {', '.join(versions)}",)
     if not validators:
         found = custom(kind, api_version)
         if found is None:
-            return (f"no schema of {kind} {api_version}; tests/deploy.sh installs CRDs (need_crds in tests/tools.sh)",)
+            return (
+                f"no schema of {kind} {api_version}; tests/deploy.sh installs CRDs (need_crds in tests/tools.sh)",
+            )
         validators = {"its CRD": found}
     wrong = []
     for source, validator in validators.items():
         for error in validator.iter_errors(document):
-            wrong.append(f"{source}: {'/'.join(map(str, error.absolute_path)) or '/'}: {error.message[:300]}")
+            wrong.append(
+                f"{source}: {'/'.join(map(str, error.absolute_path)) or '/'}: {error.message[:300]}"
+            )
     return tuple(wrong)
 
 
@@ -141,8 +168,16 @@ def check(found, source, versions=VERSIONS):
     """The mistakes of documents, each a line that begins with the source and the object."""
     lines = []
     for document in found:
-        name = f"{document.get('kind')} {document.get('metadata', {}).get('name')}" if isinstance(document, dict) else "a document"
-        wrong = mistakes_of(json.dumps(document), versions) if isinstance(document, dict) else ("not an object",)
+        name = (
+            f"{document.get('kind')} {document.get('metadata', {}).get('name')}"
+            if isinstance(document, dict)
+            else "a document"
+        )
+        wrong = (
+            mistakes_of(json.dumps(document), versions)
+            if isinstance(document, dict)
+            else ("not an object",)
+        )
         lines += [f"{source}: {name}: {mistake}" for mistake in wrong]
     return lines
 
@@ -157,7 +192,10 @@ def main(files):
             wrong.append(f"{file}: no document")
         count += len(found)
         wrong += check(found, file)
-    print("\n".join(wrong) or f"{count} documents are valid in Kubernetes {', '.join(version[:-2] for version in VERSIONS)} or by their CRDs")
+    print(
+        "\n".join(wrong)
+        or f"{count} documents are valid in Kubernetes {', '.join(version[:-2] for version in VERSIONS)} or by their CRDs"
+    )
     return 1 if wrong else 0
 
 

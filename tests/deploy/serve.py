@@ -30,20 +30,44 @@ class Pod:
     def __init__(self, servers, made, addresses, secrets):
         self.made, self.servers = made, servers
         self.root = servers.folder / "root"
-        self.ports = {"grpc": free_port(), "http": free_port(), "debug": free_port(), "metrics": free_port()}
+        self.ports = {
+            "grpc": free_port(),
+            "http": free_port(),
+            "debug": free_port(),
+            "metrics": free_port(),
+        }
         self.mount(made.pod, made.pod["containers"][0], secrets, self.root)
-        self.environment = {name: self.here(value, addresses) for name, value in made.environment.items() if value is not None}
+        self.environment = {
+            name: self.here(value, addresses)
+            for name, value in made.environment.items()
+            if value is not None
+        }
         # In place of the cluster's DNS server.
         if "REPLICAS" in self.environment:
-            self.environment["REPLICAS"] = self.environment["REPLICAS"].replace("dns:", f"dns://127.0.0.1:{servers.dns(REPLICAS)}/")
-        own = {"HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "PORT": self.ports["http"], "GRPC_PORT": self.ports["grpc"], "DEBUG_PORT": self.ports["debug"]}
+            self.environment["REPLICAS"] = self.environment["REPLICAS"].replace(
+                "dns:", f"dns://127.0.0.1:{servers.dns(REPLICAS)}/"
+            )
+        own = {
+            "HOST": "127.0.0.1",
+            "GRPC_HOST": "127.0.0.1",
+            "PORT": self.ports["http"],
+            "GRPC_PORT": self.ports["grpc"],
+            "DEBUG_PORT": self.ports["debug"],
+        }
         if "PROMETHEUS_ADDR" in self.environment:
             own["PROMETHEUS_ADDR"] = f"127.0.0.1:{self.ports['metrics']}"
         clash = set(own) & set(self.environment) - {"PROMETHEUS_ADDR"}
         assert not clash, f"{clash} would have to agree with ports and probes"
         self.environment |= {name: str(value) for name, value in own.items()}
         self.process, self.log = servers.spawn(WEIR, "serve", environment=self.environment)
-        eventually("Weir listens", lambda: self.alive() and self.weir("health")[0] in (0, 1) and "no service" not in self.weir("health")[1])
+        eventually(
+            "Weir listens",
+            lambda: (
+                self.alive()
+                and self.weir("health")[0] in (0, 1)
+                and "no service" not in self.weir("health")[1]
+            ),
+        )
 
     def alive(self):
         assert self.process.poll() is None, f"weir ended:\n{self.log.read_text()}"
@@ -61,7 +85,9 @@ class Pod:
                 files = maps[volume["configMap"]["name"]]
             elif "secret" in volume:
                 secret = secrets[volume["secret"]["secretName"]]
-                items = volume["secret"].get("items") or [{"key": key, "path": key} for key in secret]
+                items = volume["secret"].get("items") or [
+                    {"key": key, "path": key} for key in secret
+                ]
                 files = {item["path"]: secret[item["key"]] for item in items}
             else:
                 files = {}
@@ -73,15 +99,25 @@ class Pod:
         for address, port in addresses.items():
             value = value.replace(address, f"127.0.0.1:{port}")
         path = self.root / value.lstrip("/")
-        return str(path) if value.startswith("/") and (path.exists() or path.parent.exists() and path.parent != self.root) else value
+        return (
+            str(path)
+            if value.startswith("/")
+            and (path.exists() or path.parent.exists() and path.parent != self.root)
+            else value
+        )
 
     def weir(self, *arguments):
         """A command of Weir in the pod. Returns its exit code and output."""
-        ended = subprocess.run([WEIR, *arguments], env=self.environment, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            [WEIR, *arguments], env=self.environment, capture_output=True, text=True, timeout=60
+        )
         return ended.returncode, ended.stdout + ended.stderr
 
     def healthy(self):
-        eventually(f"Weir is healthy\n{self.log.read_text()}", lambda: self.alive() and self.weir("health")[0] == 0)
+        eventually(
+            f"Weir is healthy\n{self.log.read_text()}",
+            lambda: self.alive() and self.weir("health")[0] == 0,
+        )
 
     def ready(self):
         """Asks as the readiness probe does."""
@@ -93,7 +129,13 @@ class Pod:
 
     def hit(self, *arguments):
         """`weir hit` in the domain shop. Returns the exit code and the output."""
-        return self.weir("hit", f"--address=127.0.0.1:{self.ports['grpc']}", "--domain=shop", "--timeout-ms=10000", *arguments)
+        return self.weir(
+            "hit",
+            f"--address=127.0.0.1:{self.ports['grpc']}",
+            "--domain=shop",
+            "--timeout-ms=10000",
+            *arguments,
+        )
 
     def helm_test(self, secrets):
         """The commands of the pod of `helm test`."""
@@ -109,13 +151,23 @@ class Pod:
                     argument = f"{key}={root}{path}"
                 elif argument.startswith("/"):
                     argument = f"{root}{argument}"
-                argument = {name: "127.0.0.1", "8080": str(self.ports["http"]), f"--address={name}:8081": f"--address=127.0.0.1:{self.ports['grpc']}"}.get(argument, argument)
+                argument = {
+                    name: "127.0.0.1",
+                    "8080": str(self.ports["http"]),
+                    f"--address={name}:8081": f"--address=127.0.0.1:{self.ports['grpc']}",
+                }.get(argument, argument)
                 arguments.append(argument)
-            if "--tls" in arguments and not any(argument.startswith("--server-name") for argument in arguments):
+            if "--tls" in arguments and not any(
+                argument.startswith("--server-name") for argument in arguments
+            ):
                 # The certificate is for the Service.
                 arguments.insert(1, f"--server-name={name}")
-            ended = subprocess.run([WEIR, *arguments], env={}, capture_output=True, text=True, timeout=60)
-            assert ended.returncode == 0, f"helm test: {container['name']}: {arguments}: {ended.stdout}{ended.stderr}"
+            ended = subprocess.run(
+                [WEIR, *arguments], env={}, capture_output=True, text=True, timeout=60
+            )
+            assert ended.returncode == 0, (
+                f"helm test: {container['name']}: {arguments}: {ended.stdout}{ended.stderr}"
+            )
 
 
 def serve(name, servers, addresses=None, secrets=None):
@@ -126,7 +178,9 @@ def serve(name, servers, addresses=None, secrets=None):
     pod.ready()
     pod.helm_test(secrets or {})
     if "REPLICAS" in pod.environment:
-        eventually("Weir counts its replicas", lambda: f"\nweir_replicas {REPLICAS}\n" in scrape(pod))
+        eventually(
+            "Weir counts its replicas", lambda: f"\nweir_replicas {REPLICAS}\n" in scrape(pod)
+        )
     useless = [line for line in pod.log.read_text().splitlines() if "no effect" in line]
     assert not useless, f"the chart sets what has no effect: {useless}"
     return pod
@@ -149,16 +203,32 @@ def bundled(servers):
     container = rendered({}).one("Deployment", "redis")["spec"]["template"]["spec"]["containers"][0]
     port = servers.redis(*container["args"])
     pod = serve("default", servers, {f"{RELEASE}-redis:6379": port})
-    code, output = pod.weir("hit", f"--address=127.0.0.1:{pod.ports['grpc']}", "--domain=ratelimit", "remote_address=10.0.0.1")
+    code, output = pod.weir(
+        "hit",
+        f"--address=127.0.0.1:{pod.ports['grpc']}",
+        "--domain=ratelimit",
+        "remote_address=10.0.0.1",
+    )
     assert code == 0 and "99 of 100 per minute left (per-client)" in output, output
-    assert len(cli(port, "keys", "*").split()) == 1 and cli(port, "config", "get", "maxmemory").split()[1] == "209715200"
+    assert (
+        len(cli(port, "keys", "*").split()) == 1
+        and cli(port, "config", "get", "maxmemory").split()[1] == "209715200"
+    )
 
 
 def single(servers):
     """A user of an ACL, a password from a file, a database, and a prefix of keys."""
     port = servers.redis("--requirepass", "other")
-    assert cli(port, "-a", "other", "acl", "setuser", "weir", "on", ">hunter2", "~edge_*", "+@all") == "OK"
-    pod = serve("single", servers, {"redis.example:6379": port}, {"redis-login": {"pass": "hunter2", "unused": "x"}})
+    assert (
+        cli(port, "-a", "other", "acl", "setuser", "weir", "on", ">hunter2", "~edge_*", "+@all")
+        == "OK"
+    )
+    pod = serve(
+        "single",
+        servers,
+        {"redis.example:6379": port},
+        {"redis-login": {"pass": "hunter2", "unused": "x"}},
+    )
     enforces(pod)
     keys = cli(port, "-a", "other", "-n", "3", "keys", "*").split()
     assert keys and all(key.startswith("edge_") for key in keys), keys
@@ -170,20 +240,52 @@ def single_tls(servers):
     files = {name: servers.folder / f"redis-{name}" for name in certificate}
     for name, text in certificate.items():
         files[name].write_text(text)
-    port = servers.redis("--port", "0", "--tls-port", str(free_port()), "--tls-cert-file", files["tls.crt"], "--tls-key-file", files["tls.key"],
-                         "--tls-ca-cert-file", files["ca.crt"], "--tls-auth-clients", "yes", "--requirepass", "hunter2")
-    secrets = {"redis-login": {"password": "hunter2"}, "redis-ca": {"ca.crt": certificate["ca.crt"]}, "redis-client": servers.certificate(authority, "weir.example")}
+    port = servers.redis(
+        "--port",
+        "0",
+        "--tls-port",
+        str(free_port()),
+        "--tls-cert-file",
+        files["tls.crt"],
+        "--tls-key-file",
+        files["tls.key"],
+        "--tls-ca-cert-file",
+        files["ca.crt"],
+        "--tls-auth-clients",
+        "yes",
+        "--requirepass",
+        "hunter2",
+    )
+    secrets = {
+        "redis-login": {"password": "hunter2"},
+        "redis-ca": {"ca.crt": certificate["ca.crt"]},
+        "redis-client": servers.certificate(authority, "weir.example"),
+    }
     pod = serve("single-tls", servers, {"redis.example:6380": port}, secrets)
     enforces(pod)
-    assert pod.environment["REDIS_TLS"] == "true" and "Redis outage" not in pod.log.read_text(), pod.log.read_text()
+    assert pod.environment["REDIS_TLS"] == "true" and "Redis outage" not in pod.log.read_text(), (
+        pod.log.read_text()
+    )
 
 
 def sentinel(servers):
     primary = servers.redis("--requirepass", "hunter2")
     watches = [servers.sentinel(primary, "hunter2", "hunter3") for _ in range(2)]
     addresses = {f"sentinel-{number}.example:26379": port for number, port in enumerate(watches)}
-    pod = serve("sentinel", servers, addresses, {"redis-login": {"password": "hunter2"}, "sentinel-login": {"password": "hunter3"}})
-    eventually("Weir uses the primary", lambda: 'weir_redis_up{redis="main"' in scrape(pod) and '} 1' in [line for line in scrape(pod).splitlines() if line.startswith("weir_redis_up")][0])
+    pod = serve(
+        "sentinel",
+        servers,
+        addresses,
+        {"redis-login": {"password": "hunter2"}, "sentinel-login": {"password": "hunter3"}},
+    )
+    eventually(
+        "Weir uses the primary",
+        lambda: (
+            'weir_redis_up{redis="main"' in scrape(pod)
+            and '} 1'
+            in [line for line in scrape(pod).splitlines() if line.startswith("weir_redis_up")][0]
+        ),
+    )
     enforces(pod)
     assert cli(primary, "-a", "hunter2", "-n", "1", "keys", "*"), "nothing is counted in database 1"
 
@@ -191,13 +293,21 @@ def sentinel(servers):
 def cluster(servers):
     """And a second Redis for limits per second."""
     main, second = servers.cluster(), servers.redis("--requirepass", "hunter2")
-    addresses = {"cluster-0.example:6379": main, "cluster-1.example:6379": main, "second.example:6379": second}
+    addresses = {
+        "cluster-0.example:6379": main,
+        "cluster-1.example:6379": main,
+        "second.example:6379": second,
+    }
     pod = serve("cluster", servers, addresses, {"second-login": {"password": "hunter2"}})
     eventually("Weir knows the cluster", lambda: pod.hit("--hits=0", "user=b")[0] == 0)
     enforces(pod)
-    code, output = pod.weir("hit", f"--address=127.0.0.1:{pod.ports['grpc']}", "--domain=second", "user=a")
+    code, output = pod.weir(
+        "hit", f"--address=127.0.0.1:{pod.ports['grpc']}", "--domain=second", "user=a"
+    )
     assert code == 0, output
-    assert cli(main, "keys", "*") and cli(second, "-a", "hunter2", "keys", "*"), "one of the two counts nothing"
+    assert cli(main, "keys", "*") and cli(second, "-a", "hunter2", "keys", "*"), (
+        "one of the two counts nothing"
+    )
 
 
 def tls(servers):
@@ -209,15 +319,25 @@ def tls(servers):
         "client-certificate": servers.certificate(clients, "envoy.example"),
     }
     pod = serve("tls", servers, {}, secrets)
-    code, output = pod.hit("--tls", f"--cacert={authority[0]}", f"--server-name={RELEASE}", "user=b")
+    code, output = pod.hit(
+        "--tls", f"--cacert={authority[0]}", f"--server-name={RELEASE}", "user=b"
+    )
     assert code == 1, f"a client without a certificate: {output}"
 
 
 def settings(servers):
     """Numbers and booleans of values arrive as Weir reads them."""
     made = rendered(CASES["everything-of-pods"])
-    expected = {"MEMORY_MAX_KEYS": "2000000", "NEAR_LIMIT_RATIO": "0.75", "SHADOW_MODE": "true", "WORKERS": "2", "DRAIN_DELAY": "1m"}
-    assert expected.items() <= made.environment.items() and "LOG_FORMAT" not in made.environment, made.environment
+    expected = {
+        "MEMORY_MAX_KEYS": "2000000",
+        "NEAR_LIMIT_RATIO": "0.75",
+        "SHADOW_MODE": "true",
+        "WORKERS": "2",
+        "DRAIN_DELAY": "1m",
+    }
+    assert expected.items() <= made.environment.items() and "LOG_FORMAT" not in made.environment, (
+        made.environment
+    )
 
 
 def reference(servers):
@@ -228,11 +348,16 @@ def reference(servers):
 
 
 def scrape(pod, port="http"):
-    with urllib.request.urlopen(f"http://127.0.0.1:{pod.ports[port]}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{pod.ports[port]}/metrics", timeout=10
+    ) as answer:
         return answer.read().decode()
 
 
-RUNS = {run.__name__: run for run in (memory, bundled, single, single_tls, sentinel, cluster, tls, settings, reference)}
+RUNS = {
+    run.__name__: run
+    for run in (memory, bundled, single, single_tls, sentinel, cluster, tls, settings, reference)
+}
 
 
 def main(names):

@@ -41,7 +41,13 @@ class Servers(contextlib.ExitStack):
         """Starts a process. Returns it and the file of its output."""
         log = self.folder / f"log-{len(list(self.folder.glob('log-*')))}"
         output = self.enter_context(log.open("wb"))
-        process = subprocess.Popen([str(argument) for argument in arguments], env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [str(argument) for argument in arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
         self.callback(process.wait, timeout=PATIENCE_SECS)
         self.callback(process.kill)
         return process, log
@@ -52,8 +58,22 @@ class Servers(contextlib.ExitStack):
         home = self.folder / f"redis-{port}"
         home.mkdir()
         plain = [] if "--tls-port" in arguments else ["--port", port]
-        process, log = self.spawn("redis-server", "--bind", "127.0.0.1", "--dir", home, *plain, "--save", "", "--appendonly", "no", *arguments)
-        listens = int(arguments[arguments.index("--tls-port") + 1]) if "--tls-port" in arguments else port
+        process, log = self.spawn(
+            "redis-server",
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            home,
+            *plain,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            *arguments,
+        )
+        listens = (
+            int(arguments[arguments.index("--tls-port") + 1]) if "--tls-port" in arguments else port
+        )
         self.opened(listens, process, log)
         return listens
 
@@ -73,7 +93,9 @@ class Servers(contextlib.ExitStack):
         # By default its other port is this one and 10000, which may be none.
         port = self.redis("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
         assert cli(port, "cluster", "addslotsrange", "0", "16383") == "OK"
-        eventually("the cluster is ready", lambda: "cluster_state:ok" in cli(port, "cluster", "info"))
+        eventually(
+            "the cluster is ready", lambda: "cluster_state:ok" in cli(port, "cluster", "info")
+        )
         return port
 
     def opened(self, port, process, log):
@@ -95,10 +117,21 @@ class Servers(contextlib.ExitStack):
             while server.fileno() >= 0:
                 query, client = server.recvfrom(512)
                 # RFC 1035, section 4.1: the header, then one question, which ends 4 bytes after the empty label of its name.
-                question = query[12:query.index(0, 12) + 5]
+                question = query[12 : query.index(0, 12) + 5]
                 is_a = question[-4:-2] == b"\x00\x01"
-                answers = [b"\xc0\x0c\x00\x01\x00\x01" + struct.pack(">IH", 5, 4) + bytes([10, 0, 0, number]) for number in range(addresses if is_a else 0)]
-                server.sendto(query[:2] + struct.pack(">HHHHH", 0x8180, 1, len(answers), 0, 0) + question + b"".join(answers), client)
+                answers = [
+                    b"\xc0\x0c\x00\x01\x00\x01"
+                    + struct.pack(">IH", 5, 4)
+                    + bytes([10, 0, 0, number])
+                    for number in range(addresses if is_a else 0)
+                ]
+                server.sendto(
+                    query[:2]
+                    + struct.pack(">HHHHH", 0x8180, 1, len(answers), 0, 0)
+                    + question
+                    + b"".join(answers),
+                    client,
+                )
 
         def serve():
             with contextlib.suppress(OSError):
@@ -110,27 +143,89 @@ class Servers(contextlib.ExitStack):
     def authority(self, name):
         """A certificate authority. Returns its certificate and its key."""
         key, certificate = self.folder / f"{name}.key", self.folder / f"{name}.crt"
-        openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", certificate, "-days", "2",
-                "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign")
+        openssl(
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            "keyUsage=critical,keyCertSign",
+        )
         return certificate, key
 
     def certificate(self, authority, *names):
         """A certificate for these names, as a Secret of the type kubernetes.io/tls."""
         stem = self.folder / f"certificate-{names[0]}"
-        request, certificate, key, extensions = (stem.with_suffix(suffix) for suffix in (".req", ".crt", ".key", ".ext"))
-        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", request, "-subj", f"/CN={names[0]}")
-        kinds = ", ".join(f"IP:{name}" if name.replace(".", "").isdigit() else f"DNS:{name}" for name in names)
-        extensions.write_text(f"subjectAltName={kinds}\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:false\n")
-        openssl("x509", "-req", "-in", request, "-CA", authority[0], "-CAkey", authority[1], "-days", "2", "-out", certificate, "-extfile", extensions)
-        return {"tls.crt": certificate.read_text(), "tls.key": key.read_text(), "ca.crt": authority[0].read_text()}
+        request, certificate, key, extensions = (
+            stem.with_suffix(suffix) for suffix in (".req", ".crt", ".key", ".ext")
+        )
+        openssl(
+            "req",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            request,
+            "-subj",
+            f"/CN={names[0]}",
+        )
+        kinds = ", ".join(
+            f"IP:{name}" if name.replace(".", "").isdigit() else f"DNS:{name}" for name in names
+        )
+        extensions.write_text(
+            f"subjectAltName={kinds}\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:false\n"
+        )
+        openssl(
+            "x509",
+            "-req",
+            "-in",
+            request,
+            "-CA",
+            authority[0],
+            "-CAkey",
+            authority[1],
+            "-days",
+            "2",
+            "-out",
+            certificate,
+            "-extfile",
+            extensions,
+        )
+        return {
+            "tls.crt": certificate.read_text(),
+            "tls.key": key.read_text(),
+            "ca.crt": authority[0].read_text(),
+        }
 
 
 def openssl(*arguments):
-    ended = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_SECS)
+    ended = subprocess.run(
+        ["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_SECS
+    )
     assert ended.returncode == 0, ended.stderr
 
 
 def cli(port, *arguments):
     """What redis-cli prints."""
-    ended = subprocess.run(["redis-cli", "-p", str(port), "--no-auth-warning", *arguments], capture_output=True, text=True, timeout=PATIENCE_SECS)
+    ended = subprocess.run(
+        ["redis-cli", "-p", str(port), "--no-auth-warning", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECS,
+    )
     return ended.stdout.strip()

@@ -15,7 +15,12 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 
 
 def frame(kind, flags, stream, payload):
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+    return (
+        struct.pack(">I", len(payload))[1:]
+        + bytes([kind, flags])
+        + struct.pack(">I", stream)
+        + payload
+    )
 
 
 def varint(number):
@@ -37,8 +42,12 @@ def field(number, payload):
 
 def message(domain, *descriptors):
     """A RateLimitRequest; a descriptor is a list of keys and values."""
-    entries = lambda descriptor: b"".join(field(1, field(1, key.encode()) + field(2, value.encode())) for key, value in descriptor)
-    return field(1, domain.encode()) + b"".join(field(2, entries(descriptor)) for descriptor in descriptors)
+    entries = lambda descriptor: b"".join(
+        field(1, field(1, key.encode()) + field(2, value.encode())) for key, value in descriptor
+    )
+    return field(1, domain.encode()) + b"".join(
+        field(2, entries(descriptor)) for descriptor in descriptors
+    )
 
 
 class Connection:
@@ -46,14 +55,23 @@ class Connection:
 
     def __init__(self, port, timeout):
         self.port = port
-        fields = [(b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"grpc-timeout", timeout.encode())]
-        self.headers = b"\x83\x86" + b"".join(literal(name, value) for name, value in [(b":path", PATH), (b":authority", b"weir"), *fields])
+        fields = [
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+            (b"grpc-timeout", timeout.encode()),
+        ]
+        self.headers = b"\x83\x86" + b"".join(
+            literal(name, value)
+            for name, value in [(b":path", PATH), (b":authority", b"weir"), *fields]
+        )
         self.socket = None
 
     def open(self):
         self.socket = socket.create_connection(("127.0.0.1", self.port), timeout=5)
         self.stream = 1
-        unbounded = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1)) + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30))
+        unbounded = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1)) + frame(
+            WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30)
+        )
         self.socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + unbounded)
         threading.Thread(target=self.read, args=(self.socket,), daemon=True).start()
 
@@ -64,8 +82,15 @@ class Connection:
             connection.settimeout(None)
             while received := connection.recv(1 << 16):
                 buffer += received
-                while len(buffer) >= 9 and len(buffer) >= 9 + (length := int.from_bytes(buffer[:3], "big")):
-                    kind, flags, payload, buffer = buffer[3], buffer[4], buffer[9 : 9 + length], buffer[9 + length :]
+                while len(buffer) >= 9 and len(buffer) >= 9 + (
+                    length := int.from_bytes(buffer[:3], "big")
+                ):
+                    kind, flags, payload, buffer = (
+                        buffer[3],
+                        buffer[4],
+                        buffer[9 : 9 + length],
+                        buffer[9 + length :],
+                    )
                     if kind in (SETTINGS, PING) and not flags & ACK:
                         connection.sendall(frame(kind, ACK, 0, payload if kind == PING else b""))
                     elif kind == GOAWAY:
@@ -86,7 +111,9 @@ class Connection:
                 out += frame(HEADERS, END_HEADERS, self.stream, self.headers)
                 for begin in range(0, len(body), 1 << 14):
                     part = body[begin : begin + (1 << 14)]
-                    out += frame(DATA, END_STREAM if begin + len(part) == len(body) else 0, self.stream, part)
+                    out += frame(
+                        DATA, END_STREAM if begin + len(part) == len(body) else 0, self.stream, part
+                    )
                 self.stream += 2
             self.socket.sendall(out)
         except (OSError, AttributeError):

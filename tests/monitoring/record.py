@@ -62,23 +62,28 @@ descriptors:
     rate_limit: { name: jobs, unit: second, requests_per_unit: 20, algorithm: leaky_bucket, max_delay: 30s }
 """
 
-MISTAKE = LIMITS.replace("unit: minute, requests_per_unit: 60", "unit: minuet, requests_per_unit: 60")
+MISTAKE = LIMITS.replace(
+    "unit: minute, requests_per_unit: 60", "unit: minuet, requests_per_unit: 60"
+)
 
 
 def usual():
     """A request of a shop: some users far above their limit, most far below."""
     user = int(random.expovariate(0.25))
-    return message("shop", random.choices(
-        [
-            [("user", f"u{user}")],
-            [("path", "/login"), ("remote_address", f"10.0.0.{user}")],
-            [("api_key", f"k{user % 3}")],
-            [("search", "all")],
-            [("report", f"r{user}")],
-            [("page", "/")],
-        ],
-        [40, 4, 20, 12, 6, 8],
-    )[0])
+    return message(
+        "shop",
+        random.choices(
+            [
+                [("user", f"u{user}")],
+                [("path", "/login"), ("remote_address", f"10.0.0.{user}")],
+                [("api_key", f"k{user % 3}")],
+                [("search", "all")],
+                [("report", f"r{user}")],
+                [("page", "/")],
+            ],
+            [40, 4, 20, 12, 6, 8],
+        )[0],
+    )
 
 
 def sessions():
@@ -102,7 +107,18 @@ def unknown_domain():
 
 class Redis:
     def __init__(self, folder, port, *arguments):
-        self.command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *arguments]
+        self.command = [
+            "redis-server",
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+            *arguments,
+        ]
         self.port = port
         self.start()
 
@@ -116,7 +132,13 @@ class Redis:
     def command_line(self, *words, last=None):
         """`last` is a word that is too long for a command line."""
         more = ["-x"] if last else []
-        done = subprocess.run(["redis-cli", "-p", str(self.port), *more, *words], input=last, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["redis-cli", "-p", str(self.port), *more, *words],
+            input=last,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return done.stdout.strip()
 
 
@@ -137,7 +159,9 @@ class Crowd:
             for number in range(10_300):
                 try:
                     connection = socket.create_connection(("127.0.0.1", self.port), timeout=5)
-                    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b""))
+                    connection.sendall(
+                        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
+                    )
                     self.open.append(connection)
                 except OSError:
                     pass
@@ -153,7 +177,19 @@ class Scenario:
 
     base = 21000
 
-    def __init__(self, folder, weir, namespace, replicas=1, redis=None, settings=(), rate=30, request=usual, begin=None, end=None):
+    def __init__(
+        self,
+        folder,
+        weir,
+        namespace,
+        replicas=1,
+        redis=None,
+        settings=(),
+        rate=30,
+        request=usual,
+        begin=None,
+        end=None,
+    ):
         self.namespace, self.begin, self.end = namespace, begin, end
         self.folder = folder / namespace
         (self.folder / "limits").mkdir(parents=True)
@@ -164,14 +200,36 @@ class Scenario:
         wave = random.uniform(0, 7)
         for replica in range(replicas):
             http, grpc = base + 1 + 2 * replica, base + 2 + 2 * replica
-            environment = {"HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "PORT": str(http), "GRPC_PORT": str(grpc), "DEBUG_PORT": "0", "WORKERS": "1"}
+            environment = {
+                "HOST": "127.0.0.1",
+                "GRPC_HOST": "127.0.0.1",
+                "PORT": str(http),
+                "GRPC_PORT": str(grpc),
+                "DEBUG_PORT": "0",
+                "WORKERS": "1",
+            }
             if self.redis:
                 environment |= {"REDIS_URL": f"127.0.0.1:{base}", "REPLICAS": str(replicas)}
-            log = subprocess.PIPE if "LOG_DECISIONS" in dict(settings) else open(self.folder / f"{replica}.log", "w")
+            log = (
+                subprocess.PIPE
+                if "LOG_DECISIONS" in dict(settings)
+                else open(self.folder / f"{replica}.log", "w")
+            )
             command = [weir, "serve", "--config", str(self.folder / "limits")]
-            self.weirs.append(subprocess.Popen(command, env=environment | dict(settings), stderr=log, cwd=self.folder))
-            self.targets.append({"targets": [f"127.0.0.1:{http}"], "labels": {"namespace": namespace, "pod": f"ratelimit-{replica}"}})
-            self.loads.append(Load(grpc, lambda: rate * (1 + 0.3 * math.sin(wave + time.time() / 150)), request))
+            self.weirs.append(
+                subprocess.Popen(
+                    command, env=environment | dict(settings), stderr=log, cwd=self.folder
+                )
+            )
+            self.targets.append(
+                {
+                    "targets": [f"127.0.0.1:{http}"],
+                    "labels": {"namespace": namespace, "pod": f"ratelimit-{replica}"},
+                }
+            )
+            self.loads.append(
+                Load(grpc, lambda: rate * (1 + 0.3 * math.sin(wave + time.time() / 150)), request)
+            )
         self.grpc = grpc
         self.group = pathlib.Path(f"/sys/fs/cgroup/cpu/weir-record-{self.weirs[0].pid}")
 
@@ -222,7 +280,10 @@ class Scenario:
 
 def slow_down(scenario):
     """Redis sleeps for 15 ms of each 40 ms: DEBUG SLEEP, from a script of its own."""
-    program = "while redis-cli -p %d DEBUG SLEEP 0.015 >/dev/null; do sleep 0.025; done" % scenario.redis.port
+    program = (
+        "while redis-cli -p %d DEBUG SLEEP 0.015 >/dev/null; do sleep 0.025; done"
+        % scenario.redis.port
+    )
     scenario.slow = subprocess.Popen(["sh", "-c", program])
 
 
@@ -230,9 +291,17 @@ def slow_down(scenario):
 SCENARIOS = {
     "memory": dict(),
     "redis": dict(replicas=2, redis=[]),
-    "outage": dict(replicas=2, redis=[], rate=60, begin=lambda it: it.redis.kill(), end=lambda it: it.redis.start()),
+    "outage": dict(
+        replicas=2,
+        redis=[],
+        rate=60,
+        begin=lambda it: it.redis.kill(),
+        end=lambda it: it.redis.start(),
+    ),
     "mistake": dict(begin=lambda it: it.write(MISTAKE), end=lambda it: it.write(LIMITS)),
-    "unknown": dict(begin=lambda it: it.add_load(5, unknown_domain), end=lambda it: it.end_last_load()),
+    "unknown": dict(
+        begin=lambda it: it.add_load(5, unknown_domain), end=lambda it: it.end_last_load()
+    ),
     "full": dict(
         settings=[("MEMORY_MAX_KEYS", "1000")],
         begin=lambda it: it.add_load(40, sessions),
@@ -248,13 +317,21 @@ SCENARIOS = {
         begin=lambda it: it.add_load(60, sessions),
         end=lambda it: (it.end_last_load(), it.redis.command_line("FLUSHALL")),
     ),
-    "slow": dict(redis=["--enable-debug-command", "yes"], begin=lambda it: slow_down(it), end=lambda it: it.slow.kill()),
-    "waiting": dict(begin=lambda it: it.add_load(24, jobs, 6, "60S"), end=lambda it: it.end_last_load()),
+    "slow": dict(
+        redis=["--enable-debug-command", "yes"],
+        begin=lambda it: slow_down(it),
+        end=lambda it: it.slow.kill(),
+    ),
+    "waiting": dict(
+        begin=lambda it: it.add_load(24, jobs, 6, "60S"), end=lambda it: it.end_last_load()
+    ),
     "throttled": dict(
         begin=lambda it: (it.throttle(1000), it.add_load(900, usual, 6, "20m")),
         end=lambda it: (it.end_last_load(), it.throttle(-1)),
     ),
-    "crowded": dict(begin=lambda it: it.loads.append(Crowd(it.grpc)), end=lambda it: it.end_last_load()),
+    "crowded": dict(
+        begin=lambda it: it.loads.append(Crowd(it.grpc)), end=lambda it: it.end_last_load()
+    ),
     "desk": dict(
         settings=[("OVERRIDES_FILE", "overrides.json")],
         begin=lambda it: (it.write_overrides([{"kind": "block"}]), it.add_load(5, budgets)),
@@ -264,24 +341,34 @@ SCENARIOS = {
 }
 
 
-
 def record(weir, prometheus, folder, port, *names):
     folder = pathlib.Path(folder)
     Scenario.base = int(port) + 10
     scenarios = [Scenario(folder, weir, name, **SCENARIOS[name]) for name in names or SCENARIOS]
     targets = [target for scenario in scenarios for target in scenario.targets]
     configuration = {
-        "global": {"scrape_interval": f"{INTERVAL}s", "scrape_timeout": "10s", "evaluation_interval": f"{INTERVAL}s"},
+        "global": {
+            "scrape_interval": f"{INTERVAL}s",
+            "scrape_timeout": "10s",
+            "evaluation_interval": f"{INTERVAL}s",
+        },
         "rule_files": [str(RULES)],
         "scrape_configs": [{"job_name": "ratelimit", "static_configs": targets}],
     }
     (folder / "prometheus.yml").write_text(json.dumps(configuration))
     watcher = subprocess.Popen(
-        [prometheus, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"],
+        [
+            prometheus,
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
         stderr=open(folder / "prometheus.log", "w"),
     )
     start = time.time()
-    print(f"Prometheus: http://127.0.0.1:{port}, process {watcher.pid}; from {start:.0f}", flush=True)
+    print(
+        f"Prometheus: http://127.0.0.1:{port}, process {watcher.pid}; from {start:.0f}", flush=True
+    )
     for at, event in [(BEGIN, "begin"), (END, "end"), (TOTAL, "stop")]:
         time.sleep(max(0, start + at - time.time()))
         for scenario in scenarios:
@@ -305,7 +392,11 @@ def in_promtools_notation(values):
             at += 1
             continue
         end = at + 1
-        while end < len(values) and None not in (values[end], values[end - 1]) and values[end] - values[end - 1] == values[at + 1] - values[at]:
+        while (
+            end < len(values)
+            and None not in (values[end], values[end - 1])
+            and values[end] - values[end - 1] == values[at + 1] - values[at]
+        ):
             end += 1
         text = f"{values[at]:.10g}"
         if end - at > 2:
@@ -320,15 +411,35 @@ def in_promtools_notation(values):
 
 def export(address, start, namespace):
     """Writes the series of one scenario whose metrics are in the rules."""
-    metrics = sorted(set(re.findall(r"\b(?:weir|ratelimit)_\w+", "\n".join(line for line in RULES.read_text().splitlines() if "expr" in line or "(" in line))))
+    metrics = sorted(
+        set(
+            re.findall(
+                r"\b(?:weir|ratelimit)_\w+",
+                "\n".join(
+                    line for line in RULES.read_text().splitlines() if "expr" in line or "(" in line
+                ),
+            )
+        )
+    )
     times = [start + at for at in range(INTERVAL, TOTAL - 5, INTERVAL)]
     lines = [f"# Written by tests/monitoring/record.py: {namespace}, every {INTERVAL} seconds."]
     for metric in metrics:
-        query = urllib.parse.urlencode({"query": f'{metric}{{namespace="{namespace}"}}', "start": times[0], "end": times[-1], "step": INTERVAL})
+        query = urllib.parse.urlencode(
+            {
+                "query": f'{metric}{{namespace="{namespace}"}}',
+                "start": times[0],
+                "end": times[-1],
+                "step": INTERVAL,
+            }
+        )
         with urllib.request.urlopen(f"{address}/api/v1/query_range?{query}", timeout=60) as answer:
             found = json.load(answer)["data"]["result"]
         for series in found:
-            labels = ",".join(f'{name}="{value}"' for name, value in series["metric"].items() if name not in ("__name__", "instance", "commit"))
+            labels = ",".join(
+                f'{name}="{value}"'
+                for name, value in series["metric"].items()
+                if name not in ("__name__", "instance", "commit")
+            )
             known = {round(at - start): float(value) for at, value in series["values"]}
             values = [known.get(round(at - start)) for at in times]
             if metric.endswith("_bucket") and not any(values):

@@ -22,12 +22,31 @@ WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 
 # Days around which the clocks of a zone change, or do something unusual. Both hemispheres, several years, half hours, changes at midnight, skipped days.
 CHANGES = {
-    "Europe/Berlin": ["1980-04-06", "1980-09-28", "1996-10-27", "2024-02-29", "2026-03-29", "2026-10-25", "2027-03-28", "2036-10-26", "2048-03-29", "2099-10-25"],
+    "Europe/Berlin": [
+        "1980-04-06",
+        "1980-09-28",
+        "1996-10-27",
+        "2024-02-29",
+        "2026-03-29",
+        "2026-10-25",
+        "2027-03-28",
+        "2036-10-26",
+        "2048-03-29",
+        "2099-10-25",
+    ],
     "Europe/London": ["1971-10-31", "2025-03-30", "2025-10-26"],
     "Europe/Dublin": ["2026-03-29", "2026-10-25"],
     "Europe/Istanbul": ["2015-11-08", "2016-09-07"],
     "Europe/Moscow": ["2011-03-27", "2014-10-26"],
-    "America/New_York": ["1987-04-05", "2007-03-11", "2007-11-04", "2026-03-08", "2026-11-01", "2040-03-11", "2400-11-05"],
+    "America/New_York": [
+        "1987-04-05",
+        "2007-03-11",
+        "2007-11-04",
+        "2026-03-08",
+        "2026-11-01",
+        "2040-03-11",
+        "2400-11-05",
+    ],
     "America/Los_Angeles": ["1974-01-06", "2026-03-08", "2026-11-01"],
     "America/St_Johns": ["1988-04-03", "2006-10-29", "2010-03-14", "2010-11-07", "2026-11-01"],
     "America/Sao_Paulo": ["2016-02-21", "2017-10-15", "2018-02-18", "2018-11-04", "2019-02-17"],
@@ -97,7 +116,9 @@ def first_second(zone, local):
 def begins(unit, start, around):
     """The local begins of the windows around a day, with the number of the first."""
     text, _, time = start.partition("T")
-    hour, minute, second = ([int(part) for part in time.split(":")] + [0, 0, 0])[:3] if time else (0, 0, 0)
+    hour, minute, second = (
+        ([int(part) for part in time.split(":")] + [0, 0, 0])[:3] if time else (0, 0, 0)
+    )
     anchor = date.fromisoformat(text) if text[:1].isdigit() else None
     at = lambda day: datetime(day.year, day.month, day.day, hour, minute, second)
     if unit == "day":
@@ -110,21 +131,31 @@ def begins(unit, start, around):
     if unit == "month":
         day, first = anchor.day if anchor else 1, 12 * around.year + around.month - 2
         months = [divmod(first + k, 12) for k in range(4)]
-        return first, [at(date(year, month + 1, min(day, days_in_month(year, month + 1)))) for year, month in months]
+        return first, [
+            at(date(year, month + 1, min(day, days_in_month(year, month + 1))))
+            for year, month in months
+        ]
     month, day = (anchor.month, anchor.day) if anchor else (1, 1)
     if unit == "quarter":
         offset = (month - 1) % 3
         first = (12 * around.year + around.month - 1 - offset) // 3 - 1
         months = [divmod(3 * (first + k) + offset, 12) for k in range(4)]
-        return first, [at(date(year, month + 1, min(day, days_in_month(year, month + 1)))) for year, month in months]
+        return first, [
+            at(date(year, month + 1, min(day, days_in_month(year, month + 1))))
+            for year, month in months
+        ]
     years = range(around.year - 1, around.year + 3)
     return years[0], [at(date(year, month, min(day, days_in_month(year, month)))) for year in years]
 
 
 def main():
     version = tzdata.IANA_VERSION
-    print(f"# Windows of calendars. Written by calendars.py beside this file, from Python's zoneinfo and version {version} of the time zone database.")
-    print("# unit | timezone | week_starts or anchor | number of the first window | begins of windows that follow each other, in seconds since 1970")
+    print(
+        f"# Windows of calendars. Written by calendars.py beside this file, from Python's zoneinfo and version {version} of the time zone database."
+    )
+    print(
+        "# unit | timezone | week_starts or anchor | number of the first window | begins of windows that follow each other, in seconds since 1970"
+    )
     for name, days in CHANGES.items():
         zone = ZoneInfo(name)
         for unit, anchors in ANCHORS.items():

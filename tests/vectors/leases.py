@@ -16,14 +16,25 @@ from collections import Counter, deque
 
 BUSY, MEASURED, FRESH, RETRY, CLOCKS = 8, 100_000, 1_000_000, 100_000, 4_096
 LARGEST = 2**53
-MUTANTS = {"clamp": "a grant is not clamped to the limit", "arrival": "the end of a lease counts from the arrival of the reply",
-           "window": "what is held is kept into the next window", "take": "a request is answered without taking hits",
-           "fall": "a count that falls voids what is held", "refused": "refused hits size a draw", "stale": "held hits are answered by an old count"}
+MUTANTS = {
+    "clamp": "a grant is not clamped to the limit",
+    "arrival": "the end of a lease counts from the arrival of the reply",
+    "window": "what is held is kept into the next window",
+    "take": "a request is answered without taking hits",
+    "fall": "a count that falls voids what is held",
+    "refused": "refused hits size a draw",
+    "stale": "held hits are answered by an old count",
+}
 
 
 class Limit:
     def __init__(self, limit, window, replicas, count_denied):
-        self.limit, self.window, self.replicas, self.count_denied = limit, window, replicas, count_denied
+        self.limit, self.window, self.replicas, self.count_denied = (
+            limit,
+            window,
+            replicas,
+            count_denied,
+        )
 
     def before(self, allowed, used, hits):
         """The count before these hits, if they were counted."""
@@ -34,8 +45,21 @@ class Limit:
 class Lease:
     """What a process knows of a key: the fields and rules of src/limiter/leases/lease.rs."""
 
-    FIELDS = ("rest", "block", "until", "fresh_until", "reset", "known", "known_at", "slot", "requests_before", "requests_now", "hits_before",
-              "hits_now", "is_drawing")
+    FIELDS = (
+        "rest",
+        "block",
+        "until",
+        "fresh_until",
+        "reset",
+        "known",
+        "known_at",
+        "slot",
+        "requests_before",
+        "requests_now",
+        "hits_before",
+        "hits_now",
+        "is_drawing",
+    )
 
     def __init__(self, mutant=None):
         self.mutant = mutant
@@ -105,7 +129,7 @@ class Lease:
         """`verdict`: (allowed, used, time to the reset) of the store. Returns (None to ask again, or (allowed, used); granted; void; ended)."""
         allowed, count, left = verdict
         granted = void = ended = 0
-        sure = left - 1                         # the store rounds its time down to a tick: here 1 us
+        sure = left - 1  # the store rounds its time down to a tick: here 1 us
         until = (now if self.mutant == "arrival" else began) + sure - -(-sure // CLOCKS)
         position, used = limit.before(allowed, count, hits + ahead), count
         if now < until:
@@ -115,10 +139,18 @@ class Lease:
             elif began >= self.known_at:
                 # What is held is a part of the count, unless the counter was reset.
                 before = count if position is None else position
-                void = self.rest if self.mutant == "fall" and before < self.known else max(0, self.rest - before)
+                void = (
+                    self.rest
+                    if self.mutant == "fall" and before < self.known
+                    else max(0, self.rest - before)
+                )
                 self.rest -= void
             if position is not None:
-                granted = ahead if self.mutant == "clamp" else max(0, min(ahead, limit.limit - position - hits))
+                granted = (
+                    ahead
+                    if self.mutant == "clamp"
+                    else max(0, min(ahead, limit.limit - position - hits))
+                )
             self.rest += granted
             self.block, self.known, self.known_at = self.rest, count, now
             self.until, self.fresh_until, self.reset = until, began + FRESH, now + left
@@ -162,24 +194,42 @@ class World:
         rng = self.rng = random.Random(seed)
         self.mutant, self.now, self.queue, self.number = mutant, self.START, [], 0
         count = rng.randint(1, 5)
-        self.limit = Limit(rng.choice([1, 20, 200, 700, 1_500]), rng.choice([300_000, 300_000, 1_000_000, 4_000_000]), rng.choice([1, 2, 4, 8]), rng.random() < 0.6)
-        self.store, self.length = Counted(self.limit), rng.randint(800_000, 2_500_000) + self.limit.window
+        self.limit = Limit(
+            rng.choice([1, 20, 200, 700, 1_500]),
+            rng.choice([300_000, 300_000, 1_000_000, 4_000_000]),
+            rng.choice([1, 2, 4, 8]),
+            rng.random() < 0.6,
+        )
+        self.store, self.length = (
+            Counted(self.limit),
+            rng.randint(800_000, 2_500_000) + self.limit.window,
+        )
         self.largest = rng.choice([1, 1, 5, 50])
-        self.loads = [rng.choice([0.5, 0.9, 3]) for _ in range(12)]   # of the windows in turn, in limits
+        self.loads = [
+            rng.choice([0.5, 0.9, 3]) for _ in range(12)
+        ]  # of the windows in turn, in limits
         # The time of a message, and how many are far later, and are lost.
         self.way, self.late = rng.choice([150, 12_000]), rng.choice([0, 0.02])
         self.leases, self.crashes = [Lease(mutant) for _ in range(count)], [0] * count
-        self.clocks, self.weights = [rng.randint(-200, 200) for _ in range(count)], [rng.randint(1, 20) for _ in range(count)]
+        self.clocks, self.weights = (
+            [rng.randint(-200, 200) for _ in range(count)],
+            [rng.randint(1, 20) for _ in range(count)],
+        )
         self.pauses, self.refunds = rng.choice([0, 0, 0.01]), rng.choice([0, 0, 6, 300])
         self.refunds_unused = rng.random() < 0.3
-        self.excused = [0] * count              # held hits of a counter that was reset
+        self.excused = [0] * count  # held hits of a counter that was reset
         self.resets = 0
         # Hits of windows: admitted, refunded, refused and counted, counted and neither used nor held.
-        self.admitted, self.refunded, self.denied, self.lost = Counter(), Counter(), Counter(), Counter()
-        self.most = Counter()                   # the most hits that a process held after a draw, by window
-        self.disturbed = set()                  # windows with a reset, or a refund of more than was used
-        self.uses = [deque() for _ in range(count)]     # what a process used: times and hits
-        self.counted = [0] * count              # when a process last sent what it knows the count by
+        self.admitted, self.refunded, self.denied, self.lost = (
+            Counter(),
+            Counter(),
+            Counter(),
+            Counter(),
+        )
+        self.most = Counter()  # the most hits that a process held after a draw, by window
+        self.disturbed = set()  # windows with a reset, or a refund of more than was used
+        self.uses = [deque() for _ in range(count)]  # what a process used: times and hits
+        self.counted = [0] * count  # when a process last sent what it knows the count by
         self.problem = None
 
     def clock(self, replica, now=None):
@@ -194,17 +244,32 @@ class World:
         return self.now // self.limit.window
 
     def delay(self):
-        return self.rng.randint(self.way // 2, self.way) if self.rng.random() >= self.late else self.rng.randint(0, 60_000)
+        return (
+            self.rng.randint(self.way // 2, self.way)
+            if self.rng.random() >= self.late
+            else self.rng.randint(0, 60_000)
+        )
 
     def run(self):
         rng, when, window = self.rng, float(self.now), self.limit.window
         while when < self.START + self.length:
             wanted = self.limit.limit * self.loads[int(when // window) % len(self.loads)]
-            when += rng.expovariate(min(0.008, max(0.0003, 2 * wanted / (1 + self.largest) / window)))
+            when += rng.expovariate(
+                min(0.008, max(0.0003, 2 * wanted / (1 + self.largest) / window))
+            )
             if rng.random() < self.pauses:
                 when += rng.randint(900_000, 1_500_000)
-            self.at(int(when), self.request, rng.choices(range(len(self.leases)), self.weights)[0], min(rng.randint(1, self.largest), self.limit.limit))
-        for rare, times in ((self.crash, 3 * (rng.random() < 0.3)), (self.reset, rng.random() < 0.3), (self.refund, self.refunds)):
+            self.at(
+                int(when),
+                self.request,
+                rng.choices(range(len(self.leases)), self.weights)[0],
+                min(rng.randint(1, self.largest), self.limit.limit),
+            )
+        for rare, times in (
+            (self.crash, 3 * (rng.random() < 0.3)),
+            (self.reset, rng.random() < 0.3),
+            (self.refund, self.refunds),
+        ):
             for _ in range(times and rng.randint(1, times)):
                 self.at(self.START + rng.randint(0, self.length), rare)
         while self.queue and not self.problem:
@@ -214,11 +279,17 @@ class World:
 
     def request(self, replica, hits):
         lease, began = self.leases[replica], self.clock(replica)
-        turn = ("held",) if lease.take_at_once(began, hits, self.limit) else lease.turn(began, hits, self.limit)
+        turn = (
+            ("held",)
+            if lease.take_at_once(began, hits, self.limit)
+            else lease.turn(began, hits, self.limit)
+        )
         if turn[0] != "held":
             return self.send([replica, self.crashes[replica], began, hits, turn[1], turn[2]])
         if began - self.counted[replica] >= FRESH:
-            self.problem = f"hits are answered by a count that is {began - self.counted[replica]} us old"
+            self.problem = (
+                f"hits are answered by a count that is {began - self.counted[replica]} us old"
+            )
         self.held(replica, hits)
 
     def send(self, message):
@@ -235,20 +306,36 @@ class World:
 
     def execute(self, message, state):
         _, _, _, hits, ahead, _ = message
-        before, verdict, window = self.store.before(self.now), self.store.hit(self.now, hits + ahead), self.window()
+        before, verdict, window = (
+            self.store.before(self.now),
+            self.store.hit(self.now, hits + ahead),
+            self.window(),
+        )
         counted = verdict[1] - before
-        self.lost[window] += counted                # until a reply says otherwise
+        self.lost[window] += counted  # until a reply says otherwise
         if self.rng.random() >= self.late / 2:
-            self.at(self.now + self.delay(), self.reply, message, state, verdict, (window, counted, self.refunded[window], self.resets))
+            self.at(
+                self.now + self.delay(),
+                self.reply,
+                message,
+                state,
+                verdict,
+                (window, counted, self.refunded[window], self.resets),
+            )
 
     def reply(self, message, state, verdict, executed):
-        (replica, crashes, began, hits, ahead, draws), (window, counted, refunded, resets) = message, executed
+        (replica, crashes, began, hits, ahead, draws), (window, counted, refunded, resets) = (
+            message,
+            executed,
+        )
         if state["done"] or crashes != self.crashes[replica]:
             return
         state["done"], lease, now = True, self.leases[replica], self.clock(replica)
         answer, granted, void, ended = lease.drawn(began, now, hits, ahead, verdict, self.limit)
         if void and not self.resets and window not in self.disturbed:
-            self.problem = f"{void} hits of window {window} are void, although all refunded hits had been used"
+            self.problem = (
+                f"{void} hits of window {window} are void, although all refunded hits had been used"
+            )
         is_admitted = bool(answer and answer[0])
         self.lost[window] -= granted + (hits if counted else 0)
         self.most[window, replica] = max(self.most[window, replica], lease.rest)
@@ -329,7 +416,9 @@ class World:
 
 def check(worlds, mutant=None):
     """The first world in which something is wrong."""
-    return next(((seed, wrong) for seed in range(worlds) if (wrong := World(seed, mutant).run())), None)
+    return next(
+        ((seed, wrong) for seed in range(worlds) if (wrong := World(seed, mutant).run())), None
+    )
 
 
 def vectors(steps, seed=40):
@@ -337,21 +426,34 @@ def vectors(steps, seed=40):
     rng = random.Random(seed)
     print("# Written by leases.py: steps of a lease of a fixed window. Times are microseconds.")
     print("# limit LIMIT WINDOW REPLICAS COUNT_DENIED")
-    print("# STEP ARGUMENTS = RESULT | FIELDS; an answer is its remaining and used hits and its time to the reset.")
-    print("# drawn BEGAN NOW HITS AHEAD ALLOWED USED RESET = again, or ALLOWED USED; then the hits that are granted, void, and ended")
+    print(
+        "# STEP ARGUMENTS = RESULT | FIELDS; an answer is its remaining and used hits and its time to the reset."
+    )
+    print(
+        "# drawn BEGAN NOW HITS AHEAD ALLOWED USED RESET = again, or ALLOWED USED; then the hits that are granted, void, and ended"
+    )
     print("# fields: " + " ".join(Lease.FIELDS))
     written = 0
     while written < steps:
-        limit = Limit(rng.choice([20, 90, 150, 300, 2_000]), rng.choice([1_000_000, 1_000_000, 10_000_000]), rng.choice([1, 1, 3]), rng.random() < 0.5)
+        limit = Limit(
+            rng.choice([20, 90, 150, 300, 2_000]),
+            rng.choice([1_000_000, 1_000_000, 10_000_000]),
+            rng.choice([1, 1, 3]),
+            rng.random() < 0.5,
+        )
         lease, store, now, sent = Lease(), Counted(limit), rng.randint(0, 10_000_000), deque()
         print(f"limit {limit.limit} {limit.window} {limit.replicas} {limit.count_denied:d}")
 
         def show(step, result):
-            print(f"{step}{' = ' + result if result else ''} | {' '.join(str(int(getattr(lease, field))) for field in Lease.FIELDS)}")
+            print(
+                f"{step}{' = ' + result if result else ''} | {' '.join(str(int(getattr(lease, field))) for field in Lease.FIELDS)}"
+            )
 
         for _ in range(min(75, steps - written)):
             written += 1
-            now += rng.choice([1, 50, 300, 300, 1_000, 3_000, 10_000] + [250_000] * (rng.random() < 0.2))
+            now += rng.choice(
+                [1, 50, 300, 300, 1_000, 3_000, 10_000] + [250_000] * (rng.random() < 0.2)
+            )
             hits = min(rng.choice([1, 1, 1, 1, 1, rng.randint(1, 50)]), limit.limit)
             if rng.random() < 0.05:
                 store.count = 0
@@ -361,15 +463,22 @@ def vectors(steps, seed=40):
                 store.hit(now, rng.randint(1, 1 + limit.limit // rng.choice([2, 20, 20, 20])))
             chance = rng.random()
             if sent and chance < 0.4:
-                began, hits, ahead, draws, verdict = sent.popleft() if rng.random() < 0.8 else sent.pop()
+                began, hits, ahead, draws, verdict = (
+                    sent.popleft() if rng.random() < 0.8 else sent.pop()
+                )
                 if rng.random() < 0.07:
                     lease.failed(now)
                     show(f"failed {now}", "")
                 else:
-                    answer, granted, void, ended = lease.drawn(began, now, hits, ahead, verdict, limit)
+                    answer, granted, void, ended = lease.drawn(
+                        began, now, hits, ahead, verdict, limit
+                    )
                     result = "again" if answer is None else f"{answer[0]:d} {answer[1]}"
                     allowed, used, left = verdict
-                    show(f"drawn {began} {now} {hits} {ahead} {allowed:d} {used} {left}", f"{result} {granted} {void} {ended}")
+                    show(
+                        f"drawn {began} {now} {hits} {ahead} {allowed:d} {used} {left}",
+                        f"{result} {granted} {void} {ended}",
+                    )
                 if draws:
                     lease.end_draw()
                     show("end_draw", "")
@@ -384,8 +493,22 @@ def vectors(steps, seed=40):
                 else:
                     show(f"turn {now} {hits}", f"ask {turn[1]} {turn[2]:d}")
                     if turn[1] and rng.random() < 0.4:
-                        store.hit(now, min(rng.randint(1, limit.limit), limit.limit - store.count - rng.randint(-2, turn[1])))
-                    sent.append((now, hits, turn[1], turn[2], store.hit(now + rng.choice([0, 90, 20_000]), hits + turn[1])))
+                        store.hit(
+                            now,
+                            min(
+                                rng.randint(1, limit.limit),
+                                limit.limit - store.count - rng.randint(-2, turn[1]),
+                            ),
+                        )
+                    sent.append(
+                        (
+                            now,
+                            hits,
+                            turn[1],
+                            turn[2],
+                            store.hit(now + rng.choice([0, 90, 20_000]), hits + turn[1]),
+                        )
+                    )
 
 
 def main():
@@ -400,7 +523,9 @@ def main():
         found = check(args.check)
         if found:
             raise SystemExit(f"world {found[0]}: {found[1]}")
-        print(f"{args.check} worlds: no window admitted more than its limit or lost more than draws without an answer, and no draw or count broke its bound")
+        print(
+            f"{args.check} worlds: no window admitted more than its limit or lost more than draws without an answer, and no draw or count broke its bound"
+        )
     for mutant, what in MUTANTS.items() if args.mutants else ():
         found = check(200, mutant)
         if not found:
