@@ -72,7 +72,8 @@ def overview():
                 stat(
                     "Alerts",
                     "none",
-                    "Alerts of alerts.yaml that fire in the chosen namespaces. Each has a section in the runbooks.",
+                    "Alerts of alerts.yaml that fire in the chosen namespaces. Each has a section"
+                    " in the runbooks.",
                     "0.",
                     'count(ALERTS{alertname=~"Weir.+",alertstate="firing",namespace=~"$namespace"}) or vector(0)',
                     steps=[(1, RED)],
@@ -88,7 +89,8 @@ def overview():
                     "Over limit",
                     "percentunit",
                     "The share of the checks of the chosen domains that a limit refused.",
-                    "what your limits are meant for; a jump is a client, an attack, or a limit that became too small.",
+                    "what your limits are meant for; a jump is a client, an attack, or a limit"
+                    " that became too small.",
                     'sum(rate(weir_decisions_total{pods,domain=~"$domain",outcome="over_limit"}{rate}))'
                     ' / sum(rate(weir_decisions_total{pods,domain=~"$domain"}{rate}))',
                     decimals=1,
@@ -96,20 +98,25 @@ def overview():
                 stat(
                     "Errors",
                     "percentunit",
-                    "The share of calls that were answered with an error, or refused under overload. Envoy lets their requests pass without limits, unless"
+                    "The share of calls that were answered with an error, or refused under"
+                    " overload. Envoy lets their requests pass without limits, unless"
                     " failure_mode_deny is set.",
                     "0 %.",
-                    '((sum(rate(weir_requests_total{pods,code!="OK"}{rate})) or vector(0)) + sum(rate(weir_calls_refused_total{pods}{rate})))'
-                    ' / (sum(rate(weir_requests_total{pods}{rate})) + sum(rate(weir_calls_refused_total{pods}{rate})))',
+                    '((sum(rate(weir_requests_total{pods,code!="OK"}{rate})) or vector(0)) +'
+                    ' sum(rate(weir_calls_refused_total{pods}{rate})))'
+                    ' / (sum(rate(weir_requests_total{pods}{rate})) +'
+                    ' sum(rate(weir_calls_refused_total{pods}{rate})))',
                     steps=[(0.0001, YELLOW), (0.001, RED)],
                     decimals=2,
                 ),
                 stat(
                     "Response time, p99",
                     "s",
-                    "One call in a hundred takes longer, from its arrival in Weir to its answer. The delay of a leaky_bucket is included.",
+                    "One call in a hundred takes longer, from its arrival in Weir to its answer."
+                    " The delay of a leaky_bucket is included.",
                     "below 5 ms, and far below the timeout of Envoy's filter (20 ms by default).",
-                    "histogram_quantile(0.99, sum by (le) (rate(ratelimit_service_response_time_seconds_bucket{pods}{rate})))",
+                    "histogram_quantile(0.99, sum by (le)"
+                    " (rate(ratelimit_service_response_time_seconds_bucket{pods}{rate})))",
                     steps=[(0.005, YELLOW), (0.015, RED)],
                 ),
             ],
@@ -120,7 +127,8 @@ def overview():
                 graph(
                     "Requests by gRPC code",
                     "reqps",
-                    "Calls that were answered. OK includes those that are over a limit; all other codes are errors to Envoy.",
+                    "Calls that were answered. OK includes those that are over a limit; all other"
+                    " codes are errors to Envoy.",
                     "OK only.",
                     ("{{code}}", "sum by (code) (rate(weir_requests_total{pods}{rate}))"),
                     (
@@ -132,18 +140,22 @@ def overview():
                 graph(
                     "Decisions",
                     "ops",
-                    "Checks of the chosen domains by outcome. A request has as many as its descriptors match limits.",
-                    "ok and over_limit; error, outage_allowed and outage_denied are checks that the store did not decide.",
+                    "Checks of the chosen domains by outcome. A request has as many as its"
+                    " descriptors match limits.",
+                    "ok and over_limit; error, outage_allowed and outage_denied are checks that"
+                    " the store did not decide.",
                     (
                         "{{outcome}}",
-                        'sum by (outcome) (rate(weir_decisions_total{pods,domain=~"$domain"}{rate})) > 0',
+                        'sum by (outcome)'
+                        ' (rate(weir_decisions_total{pods,domain=~"$domain"}{rate})) > 0',
                     ),
                     stack=True,
                 ),
                 graph(
                     "Response time",
                     "s",
-                    "From the arrival of a call in Weir to its answer. The delay of a leaky_bucket is included.",
+                    "From the arrival of a call in Weir to its answer. The delay of a leaky_bucket"
+                    " is included.",
                     "p99 below 5 ms; with counters in memory below 1 ms.",
                     *quantiles("ratelimit_service_response_time_seconds", "{pods}"),
                     steps=[(0.02, RED)],
@@ -161,11 +173,14 @@ def overview():
                 graph(
                     "Without a limit",
                     "ops",
-                    "Descriptors that no limit matched, and requests for domains that no file declares: they pass.",
-                    "no unknown domain; free descriptors where Envoy sends more than the files limit.",
+                    "Descriptors that no limit matched, and requests for domains that no file"
+                    " declares: they pass.",
+                    "no unknown domain; free descriptors where Envoy sends more than the files"
+                    " limit.",
                     (
                         "free descriptors of {{domain}}",
-                        'sum by (domain) (rate(weir_free_descriptors_total{pods,domain=~"$domain"}{rate}))',
+                        'sum by (domain)'
+                        ' (rate(weir_free_descriptors_total{pods,domain=~"$domain"}{rate}))',
                     ),
                     (
                         "unknown domain {{domain}}",
@@ -176,7 +191,8 @@ def overview():
                     "Decided by failure policies",
                     "ops",
                     "Checks that Redis did not answer in time, by the policy that answered them.",
-                    "0. With error and allow limits are not enforced; with local each replica enforces its share; with deny all is refused.",
+                    "0. With error and allow limits are not enforced; with local each replica"
+                    " enforces its share; with deny all is refused.",
                     ("{{policy}}", "sum by (policy) (rate(weir_outage_answers_total{pods}{rate}))"),
                 ),
             ],
@@ -188,7 +204,8 @@ def overview():
                     "Busiest worker",
                     "percentunit",
                     "The part of a core that the busiest worker thread of each pod uses.",
-                    "below 70 %, so that a lost pod does not overload the others; at 100 % calls are refused.",
+                    "below 70 %, so that a lost pod does not overload the others; at 100 % calls"
+                    " are refused.",
                     ("{{pod}}", "max by (pod) (rate(weir_worker_busy_seconds_total{pods}{rate}))"),
                     steps=[(0.7, YELLOW), (0.85, RED)],
                     most=1,
@@ -196,7 +213,8 @@ def overview():
                 graph(
                     "Refused under overload",
                     "short",
-                    "Calls that got RESOURCE_EXHAUSTED per second, and connections that are read last because a worker cannot keep up.",
+                    "Calls that got RESOURCE_EXHAUSTED per second, and connections that are read"
+                    " last because a worker cannot keep up.",
                     "0.",
                     (
                         "calls per second, {{pod}}",
@@ -219,7 +237,8 @@ def overview():
                 states(
                     "Last load of the limits",
                     "Whether the files of limits were accepted when they changed last.",
-                    "loaded. After a refused load the limits before it stay in force, but a pod that starts now does not become ready.",
+                    "loaded. After a refused load the limits before it stay in force, but a pod"
+                    " that starts now does not become ready.",
                     "{{namespace}} {{pod}}",
                     "weir_config_last_load_successful{pods}",
                     [(1, "loaded", GREEN), (0, "refused", RED)],
@@ -227,7 +246,8 @@ def overview():
                 table(
                     "Versions",
                     "What runs, and since when its limits are in force.",
-                    "one version; the same number of limits in all pods once a change has reached them.",
+                    "one version; the same number of limits in all pods once a change has reached"
+                    " them.",
                     [
                         ("namespace", "Namespace"),
                         ("pod", "Pod"),
@@ -265,7 +285,8 @@ def limits():
                     "Outcomes",
                     "ops",
                     "Checks of the chosen limits, by outcome.",
-                    "ok, and over_limit where a limit is meant to refuse; the others are shadow mode and outages.",
+                    "ok, and over_limit where a limit is meant to refuse; the others are shadow"
+                    " mode and outages.",
                     (
                         "{{outcome}}",
                         f"sum by (outcome) (rate(weir_decisions_total{chosen}{{rate}})) > 0",
@@ -279,17 +300,20 @@ def limits():
                     "what you are used to.",
                     (
                         "{{domain}} {{limit}}",
-                        f"topk(10, sum by (domain, limit) (rate(weir_decisions_total{chosen}{{rate}})))",
+                        "topk(10, sum by (domain, limit)"
+                        f" (rate(weir_decisions_total{chosen}{{rate}})))",
                     ),
                 ),
                 graph(
                     "Most refusing limits",
                     "ops",
                     "The ten limits that refuse the most checks.",
-                    "limits that protect something; a limit that refuses usual clients is too small.",
+                    "limits that protect something; a limit that refuses usual clients is too"
+                    " small.",
                     (
                         "{{domain}} {{limit}}",
-                        f"topk(10, sum by (domain, limit) (rate(weir_decisions_total{of('over_limit')}{{rate}})) > 0)",
+                        "topk(10, sum by (domain, limit)"
+                        f" (rate(weir_decisions_total{of('over_limit')}{{rate}})) > 0)",
                     ),
                 ),
                 table(
@@ -317,7 +341,8 @@ def limits():
                 graph(
                     "Hits of the chosen domains",
                     "ops",
-                    "Hits that requests asked for; those that were within the limit, above the near-limit threshold, and beyond the limit.",
+                    "Hits that requests asked for; those that were within the limit, above the"
+                    " near-limit threshold, and beyond the limit.",
                     "near is a small part of within: clients have room.",
                     *[
                         (
@@ -335,7 +360,8 @@ def limits():
                 graph(
                     "Nearly used up",
                     "percentunit",
-                    "The ten limits with the largest share of allowed hits above the near-limit threshold (NEAR_LIMIT_RATIO, 0.8).",
+                    "The ten limits with the largest share of allowed hits above the near-limit"
+                    " threshold (NEAR_LIMIT_RATIO, 0.8).",
                     "low. A limit that is often nearly used up refuses next.",
                     (
                         "{{domain}} {{key1}} {{key2}}",
@@ -351,7 +377,8 @@ def limits():
                     "0, unless your services give hits back.",
                     (
                         "{{domain}} {{limit}}",
-                        f"sum by (domain, limit) (rate(weir_negative_hits_total{chosen}{{rate}})) > 0",
+                        f"sum by (domain, limit) (rate(weir_negative_hits_total{chosen}{{rate}}))"
+                        " > 0",
                     ),
                 ),
             ],
@@ -379,13 +406,15 @@ def limits():
                 graph(
                     "Budgets above 80 %",
                     "none",
-                    "Hits of the last hour that came after 80 % of a budget (NEAR_LIMIT_RATIO), or after all of it. Budgets are the limits whose first level has"
+                    "Hits of the last hour that came after 80 % of a budget (NEAR_LIMIT_RATIO), or"
+                    " after all of it. Budgets are the limits whose first level has"
                     " `budget` in its name, as for the alert WeirBudgetNearlyUsed.",
                     "nothing before the end of a period.",
                     (
                         "{{domain}} {{key1}} {{key2}}",
                         " + ".join(
-                            f'sum by (domain, key1, key2) (increase(ratelimit_service_rate_limit_{metric}_limit'
+                            'sum by (domain, key1, key2)'
+                            f' (increase(ratelimit_service_rate_limit_{metric}_limit'
                             '{pods,domain=~"$domain",key1=~".*budget.*"}[1h]))'
                             for metric in ["near", "over"]
                         ),
@@ -403,28 +432,34 @@ def limits():
                     "what you expect of the limit before you leave shadow mode.",
                     (
                         "{{domain}} {{limit}}",
-                        f"sum by (domain, limit) (rate(weir_decisions_total{of('shadow_over_limit')}{{rate}})) > 0",
+                        "sum by (domain, limit)"
+                        f" (rate(weir_decisions_total{of('shadow_over_limit')}{{rate}})) > 0",
                     ),
                 ),
                 graph(
                     "Not decided by the store",
                     "ops",
-                    "Checks that on_store_failure answered with error, allow or deny, by limit. Those of local are not here: it counts.",
+                    "Checks that on_store_failure answered with error, allow or deny, by limit."
+                    " Those of local are not here: it counts.",
                     "nothing.",
                     (
                         "{{outcome}} {{domain}} {{limit}}",
-                        'sum by (outcome, domain, limit) (rate(weir_decisions_total{pods,domain=~"$domain",limit=~"$limit",'
+                        'sum by (outcome, domain, limit)'
+                        ' (rate(weir_decisions_total{pods,domain=~"$domain",limit=~"$limit",'
                         'outcome=~"error|outage_allowed|outage_denied"}{rate})) > 0',
                     ),
                 ),
                 graph(
                     "Without a limit",
                     "ops",
-                    "Descriptors that no limit matched, and requests for domains that no file declares: they pass.",
-                    "no unknown domain; free descriptors where Envoy sends more than the files limit.",
+                    "Descriptors that no limit matched, and requests for domains that no file"
+                    " declares: they pass.",
+                    "no unknown domain; free descriptors where Envoy sends more than the files"
+                    " limit.",
                     (
                         "free descriptors of {{domain}}",
-                        'sum by (domain) (rate(weir_free_descriptors_total{pods,domain=~"$domain"}{rate}))',
+                        'sum by (domain)'
+                        ' (rate(weir_free_descriptors_total{pods,domain=~"$domain"}{rate}))',
                     ),
                     (
                         "unknown domain {{domain}}",
@@ -468,7 +503,8 @@ def redis():
     server = "{{server}}"
     return dashboard(
         "Redis",
-        "How Redis answers, and what Weir does while it does not. A server is named by its address.",
+        "How Redis answers, and what Weir does while it does not. A server is named by its"
+        " address.",
         [*VARIABLES, REDIS, SERVER],
         (
             "Answers",
@@ -483,7 +519,8 @@ def redis():
                 ),
                 states(
                     "Circuit breaker",
-                    "Closed: requests are sent. Open: the failure policy answers at once. Ramp: a growing share of requests is sent.",
+                    "Closed: requests are sent. Open: the failure policy answers at once. Ramp: a"
+                    " growing share of requests is sent.",
                     "closed.",
                     "{{server}} from {{pod}}",
                     f"weir_redis_breaker_state{chosen}",
@@ -493,20 +530,23 @@ def redis():
                     "Decided by failure policies",
                     "ops",
                     "Checks that Redis did not answer in time, by the policy that answered them.",
-                    "0. With error and allow limits are not enforced; with local each replica enforces its share; with deny all is refused.",
+                    "0. With error and allow limits are not enforced; with local each replica"
+                    " enforces its share; with deny all is refused.",
                     ("{{policy}}", "sum by (policy) (rate(weir_outage_answers_total{pods}{rate}))"),
                 ),
                 graph(
                     "Errors",
                     "ops",
                     "Errors of Redis by name; the log explains each.",
-                    "nothing. timeout, connect and io: Redis or the network fails. queue_full: Redis is too slow for this load.",
+                    "nothing. timeout, connect and io: Redis or the network fails. queue_full:"
+                    " Redis is too slow for this load.",
                     ("{{error}}", "sum by (error) (rate(weir_redis_errors_total{pods}{rate}))"),
                 ),
                 graph(
                     "Checks without an answer",
                     "ops",
-                    "By what is known: not_executed, unknown (it may have counted) or data (the key holds something else).",
+                    "By what is known: not_executed, unknown (it may have counted) or data (the"
+                    " key holds something else).",
                     "0.",
                     ("{{kind}}", "sum by (kind) (rate(weir_store_errors_total{pods}{rate}))"),
                 ),
@@ -518,8 +558,10 @@ def redis():
                 graph(
                     "Time of a batch",
                     "s",
-                    "From sending a batch to its last reply, of the batches that were answered in time.",
-                    "p99 below 2 ms in one zone. Above 10 ms later batches become outages with Envoy's timeout of 20 ms.",
+                    "From sending a batch to its last reply, of the batches that were answered in"
+                    " time.",
+                    "p99 below 2 ms in one zone. Above 10 ms later batches become outages with"
+                    " Envoy's timeout of 20 ms.",
                     *quantiles("weir_redis_batch_duration_seconds", chosen, "server"),
                     steps=[(0.01, RED)],
                 ),
@@ -534,7 +576,8 @@ def redis():
                     "Requests in a batch",
                     "none",
                     "How many requests travel together.",
-                    "it grows with the load, up to 96. If it is high while batches are slow, Redis is at its limit.",
+                    "it grows with the load, up to 96. If it is high while batches are slow, Redis"
+                    " is at its limit.",
                     (
                         server,
                         f"sum by (server) (rate(weir_redis_batched_requests_total{chosen}{{rate}}))"
@@ -548,13 +591,15 @@ def redis():
                     "evenly spread in a cluster, unless a few keys are hot.",
                     (
                         server,
-                        f"sum by (server) (rate(weir_redis_batched_requests_total{chosen}{{rate}}))",
+                        "sum by (server)"
+                        f" (rate(weir_redis_batched_requests_total{chosen}{{rate}}))",
                     ),
                 ),
                 graph(
                     "Repeated, abandoned, unknown",
                     "ops",
-                    "Requests that were sent again because they certainly had not run; that were not sent because their callers had left; that may or may"
+                    "Requests that were sent again because they certainly had not run; that were"
+                    " not sent because their callers had left; that may or may"
                     " not have counted.",
                     "0. Some retries while slots of a cluster move.",
                     (
@@ -571,7 +616,8 @@ def redis():
                     "Connections",
                     "none",
                     "Open connections of all chosen pods.",
-                    "one or two for each worker, server and pod. More are opened while batches are full or overdue, up to REDIS_POOL_SIZE.",
+                    "one or two for each worker, server and pod. More are opened while batches are"
+                    " full or overdue, up to REDIS_POOL_SIZE.",
                     ("main", "sum(ratelimit_redis_pool_cx_active{pods})"),
                     ("per_second", "sum(ratelimit_redis_per_second_pool_cx_active{pods})"),
                 ),
@@ -583,11 +629,13 @@ def redis():
                 graph(
                     "Memory in use",
                     "percentunit",
-                    "The part of maxmemory that the data takes. Servers without maxmemory are not shown.",
+                    "The part of maxmemory that the data takes. Servers without maxmemory are not"
+                    " shown.",
                     "below 80 %. A full Redis refuses new keys, or evicts counters.",
                     (
                         server,
-                        f"max by (server) (weir_redis_used_memory_bytes{chosen}) / (max by (server) (weir_redis_max_memory_bytes{chosen}) > 0)",
+                        f"max by (server) (weir_redis_used_memory_bytes{chosen}) / (max by"
+                        f" (server) (weir_redis_max_memory_bytes{chosen}) > 0)",
                     ),
                     steps=[(0.8, YELLOW), (0.9, RED)],
                     most=1,
@@ -602,7 +650,8 @@ def redis():
                 graph(
                     "Evicted keys",
                     "ops",
-                    "Keys that Redis dropped because it was full. An evicted counter starts again at zero.",
+                    "Keys that Redis dropped because it was full. An evicted counter starts again"
+                    " at zero.",
                     "0.",
                     (
                         server,
@@ -690,7 +739,8 @@ def workers():
                     "Busy",
                     "percentunit",
                     "The part of a core that each worker thread uses.",
-                    "below 70 %, and similar in all workers: Envoys spread their connections. At 100 % calls wait, and then are refused.",
+                    "below 70 %, and similar in all workers: Envoys spread their connections. At"
+                    " 100 % calls wait, and then are refused.",
                     (
                         "{{pod}} {{worker}}",
                         "sum by (pod, worker) (rate(weir_worker_busy_seconds_total{pods}{rate}))",
@@ -703,14 +753,16 @@ def workers():
                     "CPU",
                     "none",
                     "Cores that each process uses, all threads together.",
-                    "below the cores that the pod may use. A throttled process misses Envoy's deadline.",
+                    "below the cores that the pod may use. A throttled process misses Envoy's"
+                    " deadline.",
                     ("{{pod}}", "sum by (pod) (rate(process_cpu_seconds_total{pods}{rate}))"),
                     width=12,
                 ),
                 graph(
                     "Calls refused",
                     "ops",
-                    "Calls that got RESOURCE_EXHAUSTED: they had waited for too long, or too many were waiting or unfinished.",
+                    "Calls that got RESOURCE_EXHAUSTED: they had waited for too long, or too many"
+                    " were waiting or unfinished.",
                     "0.",
                     ("{{pod}}", "sum by (pod) (rate(weir_calls_refused_total{pods}{rate}))"),
                 ),
@@ -724,8 +776,10 @@ def workers():
                 graph(
                     "Waiting calls",
                     "short",
-                    "Calls that wait for Redis or for a leaky_bucket; one with a message of more than 4 KiB counts as several.",
-                    "below 1,000 with Redis. From 16,384 in a worker on, calls that would have to wait are refused.",
+                    "Calls that wait for Redis or for a leaky_bucket; one with a message of more"
+                    " than 4 KiB counts as several.",
+                    "below 1,000 with Redis. From 16,384 in a worker on, calls that would have to"
+                    " wait are refused.",
                     ("{{pod}} {{worker}}", "sum by (pod, worker) (weir_waiting_calls{pods})"),
                     steps=[(8192, YELLOW), (16384, RED)],
                 ),
@@ -738,7 +792,8 @@ def workers():
                     "Connections",
                     "none",
                     "Open connections of clients to the gRPC port.",
-                    "similar in all pods; Envoys connect again when GRPC_MAX_CONNECTION_AGE has passed. At most 10,000.",
+                    "similar in all pods; Envoys connect again when GRPC_MAX_CONNECTION_AGE has"
+                    " passed. At most 10,000.",
                     ("{{pod}}", "sum by (pod) (weir_connections{pods})"),
                     steps=[(10000, RED)],
                 ),
@@ -752,7 +807,8 @@ def workers():
                 graph(
                     "Calls reset by HTTP/2",
                     "ops",
-                    "Calls that HTTP/2 refused before Weir saw them, by error code. No limit was applied to them.",
+                    "Calls that HTTP/2 refused before Weir saw them, by error code. No limit was"
+                    " applied to them.",
                     "nothing.",
                     (
                         "{{reason}}",
@@ -787,7 +843,8 @@ def workers():
                 graph(
                     "Handshakes",
                     "ops",
-                    "TLS handshakes of clients, by outcome. late: not finished in time; displaced: too many were unfinished.",
+                    "TLS handshakes of clients, by outcome. late: not finished in time; displaced:"
+                    " too many were unfinished.",
                     "completed only; nothing without TLS.",
                     (
                         "{{outcome}}",
@@ -826,7 +883,8 @@ def workers():
                 graph(
                     "Dropped keys",
                     "ops",
-                    "Keys that the memory store dropped because it was full. A dropped key starts again at zero.",
+                    "Keys that the memory store dropped because it was full. A dropped key starts"
+                    " again at zero.",
                     "0.",
                     ("{{pod}}", "sum by (pod) (rate(weir_memory_evicted_total{pods}{rate}))"),
                     width=12,
@@ -862,7 +920,8 @@ def workers():
                 stat(
                     "Panics",
                     "none",
-                    "Panics that were caught, since the start. Each cost a request and is a defect of Weir.",
+                    "Panics that were caught, since the start. Each cost a request and is a defect"
+                    " of Weir.",
                     "0.",
                     "sum(weir_panics_total{pods})",
                     steps=[(1, RED)],
@@ -917,14 +976,16 @@ def xds():
                 states(
                     "Connected",
                     "Whether a stream to the control plane is open.",
-                    "connected. While it is not, the last good limits stay in force, but changes do not arrive.",
+                    "connected. While it is not, the last good limits stay in force, but changes"
+                    " do not arrive.",
                     "{{namespace}} {{pod}}",
                     "weir_xds_connected{pods}",
                     [(1, "connected", GREEN), (0, "not connected", RED)],
                 ),
                 states(
                     "State",
-                    "Waiting: nothing was received yet. Nacked: the last response was refused, in whole or in part.",
+                    "Waiting: nothing was received yet. Nacked: the last response was refused, in"
+                    " whole or in part.",
                     "synced.",
                     "{{namespace}} {{pod}}",
                     f"sum by (namespace, pod) ({state})",
@@ -939,7 +1000,8 @@ def xds():
                     "Responses",
                     "none",
                     "Responses of the control plane within five minutes, by what became of them.",
-                    "accepted when limits change; none in between. other_type holds no limits: the control plane answers another question.",
+                    "accepted when limits change; none in between. other_type holds no limits: the"
+                    " control plane answers another question.",
                     count_of("weir_xds_responses_total"),
                 ),
                 graph(
@@ -952,7 +1014,8 @@ def xds():
                 graph(
                     "Refused domains",
                     "none",
-                    "Domains that have a mistake, by what is in force instead: kept (their last good limits) or absent (nothing, so that their requests pass).",
+                    "Domains that have a mistake, by what is in force instead: kept (their last"
+                    " good limits) or absent (nothing, so that their requests pass).",
                     "0.",
                     ("{{limits}}", "max by (limits) (weir_xds_refused_domains{pods})"),
                 ),
@@ -964,8 +1027,10 @@ def xds():
                 graph(
                     "Age of the limits",
                     "s",
-                    "Time since a response was last accepted as a whole. Not shown before the first.",
-                    "the same in all pods. It may be high: a control plane sends nothing while nothing changes.",
+                    "Time since a response was last accepted as a whole. Not shown before the"
+                    " first.",
+                    "the same in all pods. It may be high: a control plane sends nothing while"
+                    " nothing changes.",
                     (
                         "{{pod}}",
                         "time() - max by (pod) (weir_xds_accepted_timestamp_seconds{pods} > 0)",
@@ -982,12 +1047,14 @@ def xds():
                     "Cache file",
                     "none",
                     "Attempts to write CONFIG_GRPC_XDS_CACHE_FILE within five minutes, by result.",
-                    "no failed ones: a process that starts while the control plane is away has no limits without the file.",
+                    "no failed ones: a process that starts while the control plane is away has no"
+                    " limits without the file.",
                     count_of("weir_xds_cache_writes_total"),
                 ),
                 table(
                     "Versions",
-                    "The version of the last response that was accepted as a whole, and when the last one was accepted and refused.",
+                    "The version of the last response that was accepted as a whole, and when the"
+                    " last one was accepted and refused.",
                     "one version in all pods; refused before accepted, or never.",
                     [
                         ("namespace", "Namespace"),
@@ -997,7 +1064,8 @@ def xds():
                         ("Value #C", "Refused"),
                     ],
                     "sum by (namespace, pod, version) (weir_xds_accepted_info{pods})",
-                    "max by (namespace, pod) (weir_xds_accepted_timestamp_seconds{pods} > 0) * 1000",
+                    "max by (namespace, pod) (weir_xds_accepted_timestamp_seconds{pods} > 0) *"
+                    " 1000",
                     "max by (namespace, pod) (weir_xds_refused_timestamp_seconds{pods} > 0) * 1000",
                     hidden=["Value #A"],
                     width=24,

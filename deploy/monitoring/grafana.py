@@ -296,7 +296,8 @@ def quantiles(metric, selector, by=""):
     return [
         (
             f"p{name}{legend}",
-            f"histogram_quantile({quantile}, sum by ({labels}) (rate({metric}_bucket{selector}{{rate}})))",
+            f"histogram_quantile({quantile}, sum by ({labels})"
+            f" (rate({metric}_bucket{selector}{{rate}})))",
         )
         for name, quantile in [("50", 0.5), ("99", 0.99), ("99.9", 0.999)]
     ]

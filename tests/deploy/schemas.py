@@ -152,7 +152,8 @@ def mistakes_of(text, versions):
         found = custom(kind, api_version)
         if found is None:
             return (
-                f"no schema of {kind} {api_version}; tests/deploy.sh installs CRDs (need_crds in tests/tools.sh)",
+                f"no schema of {kind} {api_version}; tests/deploy.sh installs CRDs (need_crds in"
+                " tests/tools.sh)",
             )
         validators = {"its CRD": found}
     wrong = []

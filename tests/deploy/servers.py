@@ -82,7 +82,8 @@ class Servers(contextlib.ExitStack):
         port = free_port()
         file = self.folder / f"sentinel-{port}.conf"
         file.write_text(
-            f"port {port}\nbind 127.0.0.1\nrequirepass {own_password}\nsentinel monitor primary 127.0.0.1 {primary} 1\nsentinel auth-pass primary {password}\n"
+            f"port {port}\nbind 127.0.0.1\nrequirepass {own_password}\nsentinel monitor primary"
+            f" 127.0.0.1 {primary} 1\nsentinel auth-pass primary {password}\n"
         )
         process, log = self.spawn("redis-server", file, "--sentinel")
         self.opened(port, process, log)

@@ -191,7 +191,8 @@ class Picture:
         for step in range(round(upper / tick) + 1):
             level = scale(step * tick)
             out.append(
-                f'<line x1="{left}" x2="{right}" y1="{level:.1f}" y2="{level:.1f}" stroke="#e7e7e7"/>'
+                f'<line x1="{left}" x2="{right}" y1="{level:.1f}" y2="{level:.1f}"'
+                ' stroke="#e7e7e7"/>'
             )
             out.append(text(left - 5, level + 3.5, number(step * tick, unit), 9, "#777", "end"))
         out += self.time_axis(left, right, bottom)
@@ -202,7 +203,8 @@ class Picture:
                     scale(threshold["value"]),
                 )
                 out.append(
-                    f'<line x1="{left}" x2="{right}" y1="{level:.1f}" y2="{level:.1f}" stroke="{color}" stroke-dasharray="6 4"/>'
+                    f'<line x1="{left}" x2="{right}" y1="{level:.1f}" y2="{level:.1f}"'
+                    f' stroke="{color}" stroke-dasharray="6 4"/>'
                 )
         for name, color, points, lower in drawn:
             parts, part = [], []
@@ -272,7 +274,8 @@ class Picture:
                 for at, value in points
             )
             out.append(
-                f'<polyline points="{line}" fill="none" stroke="{NAMED.get(color, color)}" stroke-opacity="0.5"/>'
+                f'<polyline points="{line}" fill="none" stroke="{NAMED.get(color, color)}"'
+                ' stroke-opacity="0.5"/>'
             )
         return out
 
@@ -346,7 +349,8 @@ class Picture:
         bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"])
         full = bottom * UNIT_HEIGHT + 50
         out = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {full}" width="{WIDTH}" height="{full}" font-family="sans-serif">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {full}" width="{WIDTH}"'
+            f' height="{full}" font-family="sans-serif">',
             box(0, 0, WIDTH, full, "#f4f5f5"),
             text(12, 28, dashboard["title"], 18, "#222", weight="bold"),
         ]

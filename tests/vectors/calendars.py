@@ -151,10 +151,12 @@ def begins(unit, start, around):
 def main():
     version = tzdata.IANA_VERSION
     print(
-        f"# Windows of calendars. Written by calendars.py beside this file, from Python's zoneinfo and version {version} of the time zone database."
+        "# Windows of calendars. Written by calendars.py beside this file, from Python's zoneinfo"
+        f" and version {version} of the time zone database."
     )
     print(
-        "# unit | timezone | week_starts or anchor | number of the first window | begins of windows that follow each other, in seconds since 1970"
+        "# unit | timezone | week_starts or anchor | number of the first window | begins of windows"
+        " that follow each other, in seconds since 1970"
     )
     for name, days in CHANGES.items():
         zone = ZoneInfo(name)

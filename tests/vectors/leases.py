@@ -427,10 +427,12 @@ def vectors(steps, seed=40):
     print("# Written by leases.py: steps of a lease of a fixed window. Times are microseconds.")
     print("# limit LIMIT WINDOW REPLICAS COUNT_DENIED")
     print(
-        "# STEP ARGUMENTS = RESULT | FIELDS; an answer is its remaining and used hits and its time to the reset."
+        "# STEP ARGUMENTS = RESULT | FIELDS; an answer is its remaining and used hits and its time"
+        " to the reset."
     )
     print(
-        "# drawn BEGAN NOW HITS AHEAD ALLOWED USED RESET = again, or ALLOWED USED; then the hits that are granted, void, and ended"
+        "# drawn BEGAN NOW HITS AHEAD ALLOWED USED RESET = again, or ALLOWED USED; then the hits"
+        " that are granted, void, and ended"
     )
     print("# fields: " + " ".join(Lease.FIELDS))
     written = 0
@@ -446,7 +448,8 @@ def vectors(steps, seed=40):
 
         def show(step, result):
             print(
-                f"{step}{' = ' + result if result else ''} | {' '.join(str(int(getattr(lease, field))) for field in Lease.FIELDS)}"
+                f"{step}{' = ' + result if result else ''} |"
+                f" {' '.join(str(int(getattr(lease, field))) for field in Lease.FIELDS)}"
             )
 
         for _ in range(min(75, steps - written)):
@@ -524,7 +527,8 @@ def main():
         if found:
             raise SystemExit(f"world {found[0]}: {found[1]}")
         print(
-            f"{args.check} worlds: no window admitted more than its limit or lost more than draws without an answer, and no draw or count broke its bound"
+            f"{args.check} worlds: no window admitted more than its limit or lost more than draws"
+            " without an answer, and no draw or count broke its bound"
         )
     for mutant, what in MUTANTS.items() if args.mutants else ():
         found = check(200, mutant)
