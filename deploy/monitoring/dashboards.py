@@ -2,17 +2,18 @@
 """Writes dashboards/*.json, the Grafana dashboards of Weir, from the panels below.
 
     deploy/monitoring/dashboards.py            writes the files
-    deploy/monitoring/dashboards.py --check    says which files are not up to date, and ends with 1 if there are any
+    deploy/monitoring/dashboards.py --check    lists the files that are not up to date; exit code 1
 
-A query is PromQL in which `{pods}` stands for the pods that the variables of the dashboard choose, and `{pods,code="OK"}` for those and a label.
-Every panel has a description that ends with what good looks like. Nothing but Python's standard library is needed.
+A query is PromQL. `{pods}` is replaced by the pods that the variables of the dashboard choose, and
+`{pods,code="OK"}` by these pods and a label. Every panel has a description that ends with its good
+values. Only Python's standard library is needed.
 """
 
 import json
 import pathlib
 import sys
 
-# No folder of compiled files beside the dashboards.
+# No folder of compiled files next to the dashboards.
 sys.dont_write_bytecode = True
 
 from grafana import (
@@ -75,7 +76,8 @@ def overview():
                     "Alerts of alerts.yaml that fire in the chosen namespaces. Each has a section"
                     " in the runbooks.",
                     "0.",
-                    'count(ALERTS{alertname=~"Weir.+",alertstate="firing",namespace=~"$namespace"}) or vector(0)',
+                    'count(ALERTS{alertname=~"Weir.+",alertstate="firing",'
+                    'namespace=~"$namespace"}) or vector(0)',
                     steps=[(1, RED)],
                 ),
                 stat(
@@ -91,7 +93,8 @@ def overview():
                     "The share of the checks of the chosen domains that a limit refused.",
                     "what your limits are meant for; a jump is a client, an attack, or a limit"
                     " that became too small.",
-                    'sum(rate(weir_decisions_total{pods,domain=~"$domain",outcome="over_limit"}{rate}))'
+                    'sum(rate(weir_decisions_total{pods,domain=~"$domain",'
+                    'outcome="over_limit"}{rate}))'
                     ' / sum(rate(weir_decisions_total{pods,domain=~"$domain"}{rate}))',
                     decimals=1,
                 ),
@@ -167,7 +170,8 @@ def overview():
                     "what your limits are meant for.",
                     (
                         "{{domain}}",
-                        'sum by (domain) (rate(weir_decisions_total{pods,domain=~"$domain",outcome="over_limit"}{rate}))',
+                        'sum by (domain) (rate(weir_decisions_total{pods,domain=~"$domain",'
+                        'outcome="over_limit"}{rate}))',
                     ),
                 ),
                 graph(
@@ -347,7 +351,8 @@ def limits():
                     *[
                         (
                             name,
-                            f'sum(rate(ratelimit_service_rate_limit_{metric}{{pods,domain=~"$domain"}}{{rate}}))',
+                            f'sum(rate(ratelimit_service_rate_limit_{metric}'
+                            '{pods,domain=~"$domain"}{rate}))',
                         )
                         for name, metric in [
                             ("asked", "total_hits"),
@@ -365,8 +370,12 @@ def limits():
                     "low. A limit that is often nearly used up refuses next.",
                     (
                         "{{domain}} {{key1}} {{key2}}",
-                        'topk(10, sum by (domain, key1, key2) (rate(ratelimit_service_rate_limit_near_limit{pods,domain=~"$domain"}{rate}))'
-                        ' / (sum by (domain, key1, key2) (rate(ratelimit_service_rate_limit_within_limit{pods,domain=~"$domain"}{rate})) > 0))',
+                        'topk(10, sum by (domain, key1, key2)'
+                        ' (rate(ratelimit_service_rate_limit_near_limit'
+                        '{pods,domain=~"$domain"}{rate}))'
+                        ' / (sum by (domain, key1, key2)'
+                        ' (rate(ratelimit_service_rate_limit_within_limit'
+                        '{pods,domain=~"$domain"}{rate})) > 0))',
                     ),
                     most=1,
                 ),
@@ -718,7 +727,8 @@ def redis():
                     ],
                     f"max by (redis, server, version) (weir_redis_server_info{chosen})",
                     f"max by (redis, server) (weir_redis_clock_offset_seconds{chosen})",
-                    'max by (redis, server) (increase(weir_redis_breaker_transitions_total{pods,redis=~"$redis",server=~"$server",to="open"}[1h]))',
+                    'max by (redis, server) (increase(weir_redis_breaker_transitions_total'
+                    '{pods,redis=~"$redis",server=~"$server",to="open"}[1h]))',
                     hidden=["Value #A"],
                     units=[("Clock ahead", "s")],
                 ),

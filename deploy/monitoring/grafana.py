@@ -171,7 +171,10 @@ def states(title, about, good, legend, query, values, width=12, height=6):
 
 
 def table(title, about, good, columns, *queries, hidden=(), width=12, height=8, units=()):
-    """The newest values. `columns` are (field, title) in their order; the value of query A is the field `Value #A`, or `Value` if it is alone."""
+    """The newest values. `columns` are (field, title) in their order.
+
+    The value of query A is the field `Value #A`, or `Value` if there is one query.
+    """
     organize = {
         "excludeByName": {name: True for name in ("Time", *hidden)},
         "indexByName": {field: index for index, (field, _) in enumerate(columns)},

@@ -1,7 +1,13 @@
-"""Values of the chart in deploy/helm/weir: those that the tests render, and those that it has to refuse."""
+"""Values of the chart in deploy/helm/weir: values to render, and values that it has to reject."""
 
-SHOP = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { name: per-user, unit: hour, requests_per_unit: 3 }\n"
-SECOND = "domain: second\ndescriptors:\n  - key: user\n    rate_limit: { unit: second, requests_per_unit: 1000 }\n"
+SHOP = (
+    "domain: shop\ndescriptors:\n  - key: user\n"
+    "    rate_limit: { name: per-user, unit: hour, requests_per_unit: 3 }\n"
+)
+SECOND = (
+    "domain: second\ndescriptors:\n  - key: user\n"
+    "    rate_limit: { unit: second, requests_per_unit: 1000 }\n"
+)
 
 CERT_MANAGER = {"enabled": True, "issuerRef": {"name": "internal", "kind": "ClusterIssuer"}}
 PEERS = [
@@ -214,7 +220,7 @@ CASES = {
         },
         "networkPolicy": {"ask": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.9.0.0/16"]}}]},
     },
-    # What deploy/envoy-ai-gateway/weir.yaml is, and what deploy/README.md shows.
+    # The values of deploy/envoy-ai-gateway/weir.yaml, as deploy/README.md shows them.
     "control-plane": {
         "fullnameOverride": "envoy-ai-gateway-ratelimit",
         "controlPlane": {
@@ -284,7 +290,7 @@ CASES = {
         "extraVolumeMounts": [{"name": "overlay", "mountPath": "/overlay", "readOnly": True}],
         "replicaCount": 5,
     },
-    # What no other case changes.
+    # Values that no other case changes.
     "per-second-sentinel": {
         "redis": {
             "mode": "external",
@@ -395,7 +401,7 @@ CASES = {
     },
 }
 
-# What is wrong, the values, and a part of the message that says so.
+# The mistake, the values, and a part of the error message.
 REFUSED = [
     ("a misspelled value", {"replicacount": 3}, "'replicacount' not allowed"),
     ("a misspelled setting", {"settings": {"LOGLEVEL": "debug"}}, "'LOGLEVEL' not allowed"),

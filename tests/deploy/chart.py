@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Checks the Helm chart in deploy/helm/weir and the overlays in deploy/kubernetes with the real helm and kustomize, without a cluster.
+"""Checks the Helm chart in deploy/helm/weir and the overlays in deploy/kubernetes.
+
+It runs the real helm and kustomize, without a cluster.
 
     tests/deploy/chart.py lint        `helm lint --strict` for each case of cases.py
-    tests/deploy/chart.py render      what helm renders matches the schemas, and its objects refer to each other
-    tests/deploy/chart.py refuse      helm refuses values that cannot work, and says why
-    tests/deploy/chart.py sources     alerts, dashboards and limits are those of the repository, also in a package
-    tests/deploy/chart.py compare     the chart says what deploy/kubernetes and deploy/envoy-ai-gateway say
+    tests/deploy/chart.py render      rendered objects match the schemas and refer to each other
+    tests/deploy/chart.py refuse      helm rejects values that cannot work, with the reason
+    tests/deploy/chart.py sources     alerts, dashboards and limits equal the repository's files
+    tests/deploy/chart.py compare     the chart equals deploy/kubernetes and deploy/envoy-ai-gateway
     tests/deploy/chart.py page        the commands and values in deploy/README.md
-    tests/deploy/chart.py overlays    what kustomize builds of deploy/kubernetes and of the pages, as `render`
+    tests/deploy/chart.py overlays    `render` for deploy/kubernetes and the overlays of the pages
 
 tests/deploy.sh runs them, and installs what they need.
 """
@@ -23,7 +25,7 @@ import sys
 import tarfile
 import tempfile
 
-# No folder of compiled files beside the scripts.
+# No folder of compiled files next to the scripts.
 sys.dont_write_bytecode = True
 
 import references
@@ -36,7 +38,7 @@ THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count())
 
 OVERLAYS = REPOSITORY / "deploy/kubernetes"
 
-# The values of the chart that say where the counters of an overlay are, if not in a Redis of its own.
+# The values of the chart for the counters of an overlay, if they are not in a Redis of its own.
 STORES = {"base": {"redis": {"mode": "external"}}, "memory": {"redis": {"mode": "none"}}}
 
 # The oldest Kubernetes that Chart.yaml allows, and cases with fields that it does not have.
@@ -103,7 +105,7 @@ FIXED = ("controlPlane.type",)
 
 
 def unused_values():
-    """Each value of values.yaml is set by a case, which without it renders something else or nothing."""
+    """Each value of values.yaml is set by a case, which renders something else without it."""
 
     def leaves(values, path=""):
         for name, value in values.items():
@@ -215,7 +217,10 @@ def changed_alerts(alerts):
 
 
 def package():
-    """A package has files in place of the links, and renders the same; a copy without them says what is missing."""
+    """A package has files instead of the links, and renders the same.
+
+    The error of a copy without the files names the missing ones.
+    """
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         code, output, errors = run("package", CHART, "--destination", folder)
@@ -255,8 +260,12 @@ def package():
 BEYOND_THE_BASE = {
     "ServiceAccount/ratelimit": "an identity of its own, by which a mesh can admit it to a Redis",
     "Deployment/ratelimit/spec/template/spec/serviceAccountName": "the same",
-    "Deployment/ratelimit/spec/template/spec/containers/0/imagePullPolicy": "the default of Kubernetes for an image with a version",
-    "Deployment/ratelimit/spec/template/spec/securityContext/fsGroup": "keys in Secrets are readable for this group only",
+    "Deployment/ratelimit/spec/template/spec/containers/0/imagePullPolicy": (
+        "the default of Kubernetes for an image with a version"
+    ),
+    "Deployment/ratelimit/spec/template/spec/securityContext/fsGroup": (
+        "keys in Secrets are readable for this group only"
+    ),
     "Service/ratelimit/spec/type": "the default of Kubernetes",
     "ConfigMap/ratelimit-config/metadata/labels": "kustomize's generator gives none",
     "NetworkPolicy/ratelimit/spec/ingress/0/from/1": "helm test",
@@ -272,7 +281,9 @@ BEYOND_AI_GATEWAY = {
     f"Deployment/{GATEWAY}/spec/template/spec/containers/0/startupProbe": "as in the base",
     f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/DRAIN_DELAY": "as in the base",
     f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/REPLICAS": "as above",
-    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/REDIS_TYPE": "the default, written out",
+    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/REDIS_TYPE": (
+        "the default, written out"
+    ),
     f"Service/{GATEWAY}/spec/type": "as above",
     f"Service/{GATEWAY}-headless": "as above",
     f"PodDisruptionBudget/{GATEWAY}": "as in the base",
@@ -287,7 +298,8 @@ def compare():
         rendered({"autoscaling": {"enabled": True}}).documents,
         BEYOND_THE_BASE,
     )
-    # The same labels in one namespace with a Weir for other limits would mix the two; in the chart the release tells them apart.
+    # The same labels in one namespace with a Weir for other limits would mix the two; in the chart
+    # they differ by the release.
     gateway = (
         (REPOSITORY / "deploy/envoy-ai-gateway/weir.yaml")
         .read_text()
@@ -315,7 +327,10 @@ def differences(files, made, expected):
 
 
 def flat(documents):
-    """Each value of the objects by its path. Variables and ports stand under their names; a namespace and labels of a release are left out."""
+    """Each value of the objects by its path.
+
+    Variables and ports are listed by name; a namespace and labels of a release are left out.
+    """
 
     def walk(value, path):
         if value in ({}, []):
@@ -347,7 +362,10 @@ def flat(documents):
 
 
 def page():
-    """The values in the section about Helm render, and so do its commands, with the first of the values as values.yaml."""
+    """The values in the section about Helm render, and so do its commands.
+
+    The commands get the first of the values as values.yaml.
+    """
     text = (REPOSITORY / "deploy/README.md").read_text()
     section, gateway = (
         text.split(f"\n## {title}\n")[1].split("\n## ")[0] for title in ("Helm", "Envoy AI Gateway")
@@ -438,7 +456,10 @@ def built_of(page, *values):
 
 
 def overlays_of_pages():
-    """They do what the text around them says: one admits the gateway of deploy/istio, and another mounts the Secret that the page makes."""
+    """They do what the text around them describes.
+
+    One admits the gateway of deploy/istio, and another mounts the Secret that the page makes.
+    """
     istio = schemas.documents((REPOSITORY / "deploy/istio/envoyfilter.yaml").read_text())[0]
     namespace = lambda name: {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}

@@ -1,4 +1,4 @@
-"""The real helm and kustomize, and the objects that they make of the chart in deploy/helm/weir and of overlays."""
+"""Runs the real helm and kustomize, and reads the objects that they build."""
 
 import functools
 import json
@@ -56,7 +56,10 @@ def template(values, chart=CHART, kubernetes=KUBERNETES):
 
 
 class Objects:
-    """Manifests, and the values of the chart that make the same: a chart for some values, or an overlay of kustomize."""
+    """Manifests, and the values of the chart that render the same.
+
+    They come from the chart with some values, or from an overlay of kustomize.
+    """
 
     def __init__(self, text, values):
         self.text, self.values, self.documents = text, values, schemas.documents(text)

@@ -1,4 +1,7 @@
-"""What schemas cannot see: whether the objects of a chart or an overlay refer to each other by names that exist."""
+"""Checks references between the objects of a chart or an overlay: all names must exist.
+
+Schemas do not cover this.
+"""
 
 import re
 
@@ -305,7 +308,10 @@ def network(rendered, must, selected, ports):
 
 
 def addresses(rendered, must):
-    """Redis is behind a Service that there is, or in a pod by the name that a headless one gives it; and so are the replicas that Weir counts."""
+    """Redis has the address of an existing Service, or of a pod behind an existing headless one.
+
+    The same is checked for the replicas that Weir counts.
+    """
     services = {one["metadata"]["name"]: one["spec"] for one in rendered.all("Service")}
     sets = {one["metadata"]["name"]: one["spec"] for one in rendered.all("StatefulSet")}
     environment = rendered.environment
@@ -383,7 +389,7 @@ def monitors(rendered, must):
 
 
 def certificates(rendered, must):
-    """A certificate is written where Weir reads it, for the names by which clients know the Services."""
+    """A certificate is mounted where Weir reads it, for the names that clients use for Services."""
     for certificate in (one for one in rendered.all("Certificate") if not one["spec"].get("isCA")):
         secret = certificate["spec"]["secretName"]
         mounted = [

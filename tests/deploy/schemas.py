@@ -3,11 +3,13 @@
 
     tests/deploy/schemas.py FILE...        `-` is the standard input
 
-It needs the Python of kubernetes-validate (target/tools/python/bin/python), which has the schemas of Kubernetes, and the folders of CRDs whose names
-are in WEIR_TEST_CRDS, separated by colons; tests/deploy.sh installs both. Every document has to have a schema. The exit code is 1 if one has a
-mistake, and each mistake is a line.
+It needs the Python of kubernetes-validate (target/tools/python/bin/python), which has the schemas
+of Kubernetes, and the folders of CRDs in WEIR_TEST_CRDS, separated by colons; tests/deploy.sh
+installs both. Every document must have a schema. The exit code is 1 if one has a mistake, and each
+mistake is a line.
 
-Kubernetes itself prunes unknown fields of custom resources in silence. Here they are mistakes, as with `kubectl --validate=strict`.
+Kubernetes itself prunes unknown fields of custom resources in silence. Here they are mistakes, as
+with `kubectl --validate=strict`.
 """
 
 import functools
@@ -25,12 +27,15 @@ from kubernetes_validate import utils
 # The releases that Kubernetes maintains.
 VERSIONS = tuple(dict.fromkeys(utils.all_versions()))[-3:]
 
-# Parts of a CRD's schema whose `properties` only restrict values that stand elsewhere.
+# Parts of a CRD's schema whose `properties` only restrict values that are defined elsewhere.
 RESTRICTIONS = ("allOf", "anyOf", "oneOf", "not")
 
 
 def documents(text):
-    """The documents of a YAML file that are not empty. Of two equal keys YAML would take the second, which here is an error."""
+    """The documents of a YAML file that are not empty.
+
+    With two equal keys YAML would take the second; here they are an error.
+    """
     return [document for document in yaml.load_all(text, Loader=UniqueKeys) if document is not None]
 
 
@@ -195,7 +200,8 @@ def main(files):
         wrong += check(found, file)
     print(
         "\n".join(wrong)
-        or f"{count} documents are valid in Kubernetes {', '.join(version[:-2] for version in VERSIONS)} or by their CRDs"
+        or f"{count} documents are valid in Kubernetes "
+        f"{', '.join(version[:-2] for version in VERSIONS)} or by their CRDs"
     )
     return 1 if wrong else 0
 

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Runs what the chart renders, without a cluster: Weir with the variables and files of its pod, the Redis that they name, and `helm test`.
+"""Runs the rendered chart without a cluster.
+
+That is Weir with the variables and files of its pod, the Redis that they name, and `helm test`.
 
     tests/deploy/serve.py [CASE...]
 
-Only addresses are replaced: those of Services and of Redis by loopback, and folders of mounts by a temporary one. WEIR_TEST_WEIR is the binary.
+Only addresses are replaced: of Services and of Redis by loopback, and of mounted folders by a
+temporary one. WEIR_TEST_WEIR is the binary.
 """
 
 import os
@@ -11,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 
-# No folder of compiled files beside the scripts.
+# No folder of compiled files next to the scripts.
 sys.dont_write_bytecode = True
 
 from cases import CASES
@@ -311,7 +314,7 @@ def cluster(servers):
 
 
 def tls(servers):
-    """Clients are verified: `helm test` presents its certificate, and a client without one is refused."""
+    """Weir verifies clients: `helm test` has a certificate; a client without one is rejected."""
     authority, clients = servers.authority("grpc-authority"), servers.authority("client-authority")
     secrets = {
         "grpc-certificate": servers.certificate(authority, RELEASE, f"{RELEASE}.edge.svc"),

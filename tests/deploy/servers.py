@@ -1,4 +1,7 @@
-"""Processes that the rendered chart is tried with: Redis in its forms, and certificates. All listen on loopback only, and end with the test."""
+"""Servers and certificates for the rendered chart: Redis in its forms.
+
+All listen on loopback only, and end with the test.
+"""
 
 import contextlib
 import pathlib
@@ -117,7 +120,8 @@ class Servers(contextlib.ExitStack):
             # Until the socket is closed.
             while server.fileno() >= 0:
                 query, client = server.recvfrom(512)
-                # RFC 1035, section 4.1: the header, then one question, which ends 4 bytes after the empty label of its name.
+                # RFC 1035, section 4.1: the header, then one question, which ends 4 bytes after the
+                # empty label of its name.
                 question = query[12 : query.index(0, 12) + 5]
                 is_a = question[-4:-2] == b"\x00\x01"
                 answers = [
@@ -189,7 +193,8 @@ class Servers(contextlib.ExitStack):
             f"IP:{name}" if name.replace(".", "").isdigit() else f"DNS:{name}" for name in names
         )
         extensions.write_text(
-            f"subjectAltName={kinds}\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:false\n"
+            f"subjectAltName={kinds}\n"
+            "extendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:false\n"
         )
         openssl(
             "x509",

@@ -1,6 +1,7 @@
 """A small load of calls to ShouldRateLimit, as HTTP/2 frames: for recordings, not for measurements.
 
-It needs Python's standard library only. Answers are read and not judged: Weir's own metrics say what happened.
+It needs only Python's standard library. Answers are read and not judged: Weir's own metrics have
+the results.
 """
 
 import random
@@ -121,7 +122,7 @@ class Connection:
 
 
 class Load:
-    """Sends `rate()` requests a second, made by `request()`, over some connections, until it is stopped."""
+    """Sends `rate()` requests per second, made by `request()`, over connections, until stopped."""
 
     def __init__(self, port, rate, request, connections=2, timeout="1S"):
         self.rate, self.request = rate, request

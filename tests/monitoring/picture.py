@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Draws a dashboard as SVG: its panels, with the answers of a real Prometheus to their queries.
 
-    tests/monitoring/picture.py DASHBOARD.json ADDRESS FROM TO NAMESPACE OUTPUT.svg     FROM and TO in seconds since 1970
+    tests/monitoring/picture.py DASHBOARD.json ADDRESS FROM TO NAMESPACE OUTPUT.svg
 
-It draws what deploy/monitoring/dashboards.py uses: rows, time series, stats, states over time and tables. Nothing but Python's standard library is
-needed. tests/monitoring/record.py prints the address.
+FROM and TO are seconds since 1970; tests/monitoring/record.py prints the address. The script draws
+the kinds of panels in deploy/monitoring/dashboards.py: rows, time series, stats, states over time
+and tables. It needs only Python's standard library.
 """
 
 import datetime
@@ -74,11 +75,17 @@ def number(value, unit):
 
 
 def text(x, y, content, size=11, color="#333", anchor="start", weight="normal"):
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}" text-anchor="{anchor}" font-weight="{weight}">{html.escape(str(content))}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}" text-anchor="{anchor}"'
+        f' font-weight="{weight}">{html.escape(str(content))}</text>'
+    )
 
 
 def box(x, y, width, height, color, more=""):
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}" fill="{color}" {more}/>'
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}"'
+        f' fill="{color}" {more}/>'
+    )
 
 
 def legend_of(target, metric):

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Records what Prometheus sees of real Weirs in good times and while something fails, for the tests of the alert rules.
+"""Records the series of real Weirs in Prometheus, in good times and while something fails.
+
+The tests of the alert rules use the recordings.
 
     tests/monitoring/record.py WEIR PROMETHEUS FOLDER PORT [SCENARIO...]
 
-It takes 25 minutes, in which all scenarios run at once, or those that are named. Each is a namespace with one or two replicas of Weir. What is to fail
-does so from minute 4 to minute 18. At the end it writes tests/vectors/alerts/SCENARIO.txt, with the series that the rules ask for. Prometheus, on
-PORT, goes on after that, so that tests/monitoring/picture.py can draw what it has.
+It takes 25 minutes, in which all scenarios run at once, or only the given ones. Each is a namespace
+with one or two replicas of Weir. Its failure lasts from minute 4 to minute 18. At the end the
+script writes tests/vectors/alerts/SCENARIO.txt, with the series that the rules query. Prometheus,
+on PORT, goes on after that for tests/monitoring/picture.py.
 
-It needs redis-server, and for the scenario `throttled` also root and cgroup v1. Ports from PORT on have to be free.
+It needs redis-server, and for the scenario `throttled` also root and cgroup v1. Ports from PORT on
+must be free.
 """
 
 import json
@@ -45,12 +49,18 @@ descriptors:
       - key: remote_address
         rate_limit: { name: logins, unit: minute, requests_per_unit: 5, on_store_failure: deny }
   - key: api_key
-    rate_limit: { name: api, unit: second, requests_per_unit: 10, algorithm: token_bucket, burst: 20 }
+    rate_limit:
+      { name: api, unit: second, requests_per_unit: 10, algorithm: token_bucket, burst: 20 }
   - key: search
     rate_limit: { name: searches, unit: minute, requests_per_unit: 300, on_store_failure: allow }
   - key: report
     shadow_mode: true
-    rate_limit: { name: reports, unit: hour, requests_per_unit: 20, algorithm: sliding_window_counter, on_store_failure: local }
+    rate_limit:
+      name: reports
+      unit: hour
+      requests_per_unit: 20
+      algorithm: sliding_window_counter
+      on_store_failure: local
   - key: session
     rate_limit: { name: sessions, unit: day, requests_per_unit: 100, on_store_failure: local }
   - key: generic_key
@@ -59,7 +69,8 @@ descriptors:
       - key: tenant
         rate_limit: { name: budgets, unit: month, requests_per_unit: 2500 }
   - key: job
-    rate_limit: { name: jobs, unit: second, requests_per_unit: 20, algorithm: leaky_bucket, max_delay: 30s }
+    rate_limit:
+      { name: jobs, unit: second, requests_per_unit: 20, algorithm: leaky_bucket, max_delay: 30s }
 """
 
 MISTAKE = LIMITS.replace(
@@ -143,7 +154,10 @@ class Redis:
 
 
 class Crowd:
-    """More connections than Weir accepts. Weir closes those that do not answer its pings, and they are opened again."""
+    """More connections than Weir accepts.
+
+    Weir closes connections that do not answer its pings, and they are opened again.
+    """
 
     def __init__(self, port):
         self.port, self.is_stopped, self.open = port, False, []
@@ -152,7 +166,7 @@ class Crowd:
     def run(self):
         while not self.is_stopped:
             for connection in self.open:
-                # A reset leaves no port behind.
+                # A reset leaves no port in TIME_WAIT.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.close()
             self.open = []
@@ -257,7 +271,10 @@ class Scenario:
         (self.group / "cgroup.procs").write_text(str(self.weirs[0].pid))
 
     def fill_redis(self):
-        """Keys of another program, so that 95 % of the memory are in use. Each takes half a MiB, with what the allocator adds."""
+        """Fills 95 % of the memory with keys of another program.
+
+        Each takes half a MiB, with the overhead of the allocator.
+        """
         free = self.redis_memory("maxmemory") * 0.95 - self.redis_memory("used_memory")
         for number in range(int(free / (1 << 19))):
             self.redis.command_line("SET", f"other:{number}", last="x" * 520_000)
@@ -287,7 +304,7 @@ def slow_down(scenario):
     scenario.slow = subprocess.Popen(["sh", "-c", program])
 
 
-# What differs between the scenarios.
+# Differences between the scenarios.
 SCENARIOS = {
     "memory": dict(),
     "redis": dict(replicas=2, redis=[]),
@@ -384,7 +401,10 @@ def record(weir, prometheus, folder, port, *names):
 
 
 def in_promtools_notation(values):
-    """Values of a series, one for each interval and None for none, as `1 _ 3+0x2 4+1x5`: runs of equal steps are written as one."""
+    """Values of a series, one for each interval and None for none, as `1 _ 3+0x2 4+1x5`.
+
+    Runs of equal steps are written as one.
+    """
     parts, at = [], 0
     while at < len(values):
         if values[at] is None:

@@ -4,8 +4,10 @@
     python3 -m pip install tzdata
     tests/vectors/calendars.py > tests/vectors/calendars.txt
 
-The package tzdata has the time zone database, whose version is written into the file. A window begins at the first second at which the clocks of the zone
-show its begin or a later time; that second is found by looking at the clocks and not by an inverse of the zone's rules. Numbers count units from the year 0.
+The package tzdata has the time zone database, whose version is written into the file. A window
+begins at the first second at which the clocks of the zone show its start or a later time; that
+second is found by reading the clocks and not by an inverse of the zone's rules. Numbers count units
+from the year 0.
 """
 
 from datetime import date, datetime, timedelta, timezone
@@ -20,7 +22,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
-# Days around which the clocks of a zone change, or do something unusual. Both hemispheres, several years, half hours, changes at midnight, skipped days.
+# Days around which the clocks of a zone change, or do something unusual. Both hemispheres, several
+# years, half hours, changes at midnight, skipped days.
 CHANGES = {
     "Europe/Berlin": [
         "1980-04-06",
@@ -104,7 +107,8 @@ def shows(zone, second):
 
 def first_second(zone, local):
     """The first second at which the clocks show this time or a later one."""
-    # No zone is more than 15 hours ahead of UTC. Clocks that are set back after a minute show that minute in two of these steps.
+    # No zone is more than 15 hours ahead of UTC. Clocks that are set back after a minute show that
+    # minute in two of these steps.
     second = (local - datetime(1970, 1, 1)) // SECOND - 15 * 3600
     for step in (30, 1):
         while shows(zone, second) < local:

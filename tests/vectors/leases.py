@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""The model of leases: their rules for a fixed window, random worlds that try to exceed a limit, and leases.txt.
+"""The model of leases: rules for a fixed window, random worlds that try to exceed a limit.
 
-    tests/vectors/leases.py --check 200                               # random worlds: no window admits more than its limit, or loses hits
-    tests/vectors/leases.py --mutants                                 # a broken rule is noticed in some world, each of seven
-    tests/vectors/leases.py --vectors 1500 > tests/vectors/leases.txt # steps with their results, for src/limiter/leases/lease/tests.rs
+    # Random worlds: no window admits more than its limit, or loses hits.
+    tests/vectors/leases.py --check 200
+    # Each of seven broken rules is noticed in some world.
+    tests/vectors/leases.py --mutants
+    # Steps with their results, for src/limiter/leases/lease/tests.rs.
+    tests/vectors/leases.py --vectors 1500 > tests/vectors/leases.txt
 
-A world has several processes whose clocks differ by up to 200 parts per million, and one counter. Messages are late or lost, processes crash, the
-counter is reset, hits are refunded, some that were never used. Times are whole microseconds. The same seed gives the same world.
+A world has several processes whose clocks differ by up to 200 parts per million, and one counter.
+Messages are late or lost, processes crash, the counter is reset, hits are refunded, some that were
+never used. Times are whole microseconds. The same seed gives the same world.
 """
 
 import argparse
@@ -80,7 +84,10 @@ class Lease:
         self.hits_now += hits
 
     def answers(self, now):
-        """Whether a request is answered here if there are enough hits: no draw is due, and the count is fresh."""
+        """Whether a request is answered here if there are enough hits.
+
+        No draw is due, and the count is fresh.
+        """
         is_due = not self.is_drawing and (self.rest <= self.block // 4 or now >= self.fresh_until)
         return not is_due and (now < self.fresh_until or self.mutant == "stale")
 
@@ -126,7 +133,10 @@ class Lease:
         return ("ask", ahead, self.is_drawing)
 
     def drawn(self, began, now, hits, ahead, verdict, limit):
-        """`verdict`: (allowed, used, time to the reset) of the store. Returns (None to ask again, or (allowed, used); granted; void; ended)."""
+        """`verdict`: (allowed, used, time to the reset) of the store.
+
+        Returns (None to ask again, or (allowed, used); granted; void; ended).
+        """
         allowed, count, left = verdict
         granted = void = ended = 0
         sure = left - 1  # the store rounds its time down to a tick: here 1 us
@@ -137,7 +147,7 @@ class Lease:
                 if self.mutant != "window":
                     ended, self.rest = self.rest, 0
             elif began >= self.known_at:
-                # What is held is a part of the count, unless the counter was reset.
+                # Held hits are a part of the count, unless the counter was reset.
                 before = count if position is None else position
                 void = (
                     self.rest
@@ -219,7 +229,8 @@ class World:
         self.refunds_unused = rng.random() < 0.3
         self.excused = [0] * count  # held hits of a counter that was reset
         self.resets = 0
-        # Hits of windows: admitted, refunded, refused and counted, counted and neither used nor held.
+        # Hits of windows: admitted, refunded, refused and counted, counted and neither used nor
+        # held.
         self.admitted, self.refunded, self.denied, self.lost = (
             Counter(),
             Counter(),
@@ -381,15 +392,23 @@ class World:
         self.uses[replica].append((self.clock(replica), hits))
         self.admitted[window] += counted
         if self.admitted[window] - self.refunded[window] > self.limit.limit:
-            self.problem = f"window {window} admitted {self.admitted[window] - self.refunded[window]} of {self.limit.limit}"
+            self.problem = (
+                f"window {window} admitted {self.admitted[window] - self.refunded[window]}"
+                f" of {self.limit.limit}"
+            )
 
     def is_refused(self, window, refunded):
-        """When the store refused hits, the window lacked at most what is held, lost or refused and counted, and a request."""
+        """When the store refused hits, at most these were missing in the window: the held hits, the
+        lost hits, the refused and counted hits, and a request.
+        """
         held = sum(hits for (of, _), hits in self.most.items() if of == window)
         lacks = self.limit.limit - self.admitted[window] + refunded
         bound = held + self.lost[window] + self.denied[window] + self.largest - 1
         if window not in self.disturbed and lacks > bound:
-            self.problem = f"window {window} refused hits and lacks {lacks}, of {self.limit.limit}; at most {bound} are held, lost or refused"
+            self.problem = (
+                f"window {window} refused hits and lacks {lacks}, of {self.limit.limit};"
+                f" at most {bound} are held, lost or refused"
+            )
 
     def crash(self):
         replica = self.rng.randrange(len(self.leases))
