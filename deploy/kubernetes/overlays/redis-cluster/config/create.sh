@@ -9,7 +9,8 @@ for number in 0 1 2 3 4 5; do
     done
     nodes="$nodes $(getent hosts "$node" | awk 'NR == 1 { print $1 }'):6379"
 done
-if redis-cli -h ratelimit-redis-0.ratelimit-redis CLUSTER INFO | grep -q '^cluster_slots_assigned:16384'; then
+if redis-cli -h ratelimit-redis-0.ratelimit-redis CLUSTER INFO |
+    grep -q '^cluster_slots_assigned:16384'; then
     echo "the cluster exists"
     exit
 fi
