@@ -1,19 +1,23 @@
 #!/bin/sh
-# Builds the release binary of Weir for Linux on amd64 or arm64, on a machine of either: the other architecture is cross-compiled.
+# Builds the release binary of Weir for Linux on amd64 or arm64, on a machine of either: the other
+# architecture is cross-compiled.
 #
 #     deploy/build-binary.sh [--static] [--dependencies] ARCHITECTURE
 #     deploy/build-binary.sh --tools ARCHITECTURE
 #
 # The binary is target/TRIPLE/release/weir; the last line printed is its size and path.
 #
-#   --static         link the C library (glibc) into the binary. Names are then looked up by /etc/hosts and DNS only, as in the image;
-#                    without it the binary uses the libraries of the system that it runs on, and needs glibc 2.34 or newer there.
-#   --dependencies   compile only the crates of Cargo.lock, from Cargo.toml and Cargo.lock alone: a layer of an image that stays valid
-#                    while only Weir's own files change.
-#   --tools          install what the build needs beside a Rust toolchain and a C compiler: a cross compiler from Debian's packages (needs
-#                    root), the standard library of that architecture, and cargo-auditable.
+#   --static         link the C library (glibc) into the binary. Names are then looked up by
+#                    /etc/hosts and DNS only, as in the image. Without it the binary uses the
+#                    libraries of the system that it runs on, and needs glibc 2.34 or newer there.
+#   --dependencies   compile only the crates of Cargo.lock, from Cargo.toml and Cargo.lock alone: a
+#                    layer of an image that stays valid while only Weir's own files change.
+#   --tools          install the tools that the build needs in addition to a Rust toolchain and a C
+#                    compiler: a cross compiler from Debian's packages (needs root), the standard
+#                    library of that architecture, and cargo-auditable.
 #
-# Where cargo-auditable is installed, the binary has the list of its crates, which scanners for vulnerabilities read (syft, trivy, grype).
+# If cargo-auditable is installed, the binary contains the list of its crates, which scanners for
+# vulnerabilities read (syft, trivy, grype).
 set -eu
 
 auditable_version=0.7.7
@@ -37,7 +41,10 @@ for argument; do
         ;;
     esac
 done
-[ -n "${architecture:-}" ] || { echo "usage: $0 [--static] [--dependencies | --tools] amd64|arm64" >&2; exit 2; }
+[ -n "${architecture:-}" ] || {
+    echo "usage: $0 [--static] [--dependencies | --tools] amd64|arm64" >&2
+    exit 2
+}
 
 case $architecture in
 amd64)
@@ -66,17 +73,22 @@ if [ "$only" = tools ]; then
     exit
 fi
 
-command -v "$linker" >/dev/null || fail "$linker is not installed. Install it (Debian package: $package), or run: $0 --tools $architecture"
+command -v "$linker" >/dev/null ||
+    fail "$linker is not installed. Install it (Debian package: $package), or run:" \
+        "$0 --tools $architecture"
 
-# Cargo reads the linker and the flags of a target from variables with its name; crates in C (ring) find the same compiler by CC_*.
+# Cargo reads the linker and the flags of a target from variables with its name; crates in C (ring)
+# find the same compiler by CC_*.
 name=$(echo "$triple" | tr '[:lower:]-' '[:upper:]_')
 export "CARGO_TARGET_${name}_LINKER=$linker" "CC_$(echo "$triple" | tr - _)=$linker"
-# For both kinds of binaries: without the folders of this machine in messages, so that equal sources give equal binaries.
+# For both kinds of binaries: messages do not contain the folders of this machine, because equal
+# sources must give equal binaries.
 flags="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=crates"
 [ -z "$static" ] || flags="$flags -C target-feature=+crt-static"
 export "CARGO_TARGET_${name}_RUSTFLAGS=$flags"
 
-# Builds from source leave it out, because it makes them longer; it takes 4 to 8 % off the CPU of a call.
+# It saves 4 to 8 % of the CPU of a call. Builds from source do without it, because it makes them
+# longer.
 export CARGO_PROFILE_RELEASE_LTO=thin
 
 build() {
@@ -88,8 +100,9 @@ build() {
 }
 
 if [ "$only" = dependencies ]; then
-    [ ! -e src ] || fail "there is a folder src; --dependencies writes a crate without code in its place, and is for an image"
-    # Cargo wants a file for each program that Cargo.toml names.
+    [ ! -e src ] || fail "there is a folder src; --dependencies writes a crate without code in" \
+        "its place, and is for an image"
+    # Cargo needs a file for each program that Cargo.toml names.
     mkdir -p src benches
     touch src/lib.rs
     echo 'fn main() {}' | tee src/main.rs >build.rs
@@ -97,7 +110,7 @@ if [ "$only" = dependencies ]; then
         touch "benches/$bench.rs"
     done
     build
-    # Files of an image keep their times, which may be older than what was built here.
+    # Files of an image keep their times, which may be older than the files built here.
     cargo clean --locked --release --target "$triple" --package weir
     rm -r src build.rs
     exit

@@ -3,21 +3,25 @@
 #
 #     deploy/build-image.sh [--push] [--platforms LIST] [--output FILE] [--tag TAG]... [NAME]
 #
-# NAME is that of the image without a tag: weir, or registry.example/team/weir. The tag is the version in Cargo.toml unless --tag gives others.
+# NAME is the name of the image without a tag: weir, or registry.example/team/weir. The tag is the
+# version in Cargo.toml unless --tag is given.
 #
-#   --push             push it to the registry of NAME, for linux/amd64 and linux/arm64, with provenance and a bill of materials
+#   --push             push it to the registry of NAME, for linux/amd64 and linux/arm64, with
+#                      provenance and a bill of materials
 #   --output FILE      write it to FILE as an OCI archive, for linux/amd64 and linux/arm64
 #   --platforms LIST   other platforms, separated by commas
 #
-# Without --push and --output the image is for this machine, and docker has it afterwards. Both architectures are compiled on this machine and not
-# emulated. Several platforms, and --push, need a builder other than docker's own: docker buildx create --use
+# Without --push and --output the image is for this machine, and docker has it afterwards. Both
+# architectures are compiled on this machine and not emulated. Several platforms, and --push, need a
+# builder other than docker's own: docker buildx create --use
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
 usage() {
-    echo "usage: deploy/build-image.sh [--push] [--platforms LIST] [--output FILE] [--tag TAG]... [NAME]" >&2
+    echo "usage: deploy/build-image.sh [--push] [--platforms LIST] [--output FILE] [--tag TAG]..." \
+        "[NAME]" >&2
     exit 2
 }
 
@@ -52,8 +56,10 @@ while [ $# -gt 0 ]; do
     shift
 done
 name=${name:-weir}
-[ -z "$push" ] || [ -z "$archive" ] || die "--push and --output exclude each other: run it twice, the second run builds nothing again"
-command -v docker >/dev/null || die "docker is not installed. Install it with its plugin buildx (https://docs.docker.com/engine/install/)"
+[ -z "$push" ] || [ -z "$archive" ] ||
+    die "--push and --output exclude each other: run it twice, the second run builds nothing again"
+command -v docker >/dev/null || die "docker is not installed. Install it with its plugin buildx" \
+    "(https://docs.docker.com/engine/install/)"
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 [ ${#tags[@]} != 0 ] || tags=("$version")
@@ -62,7 +68,8 @@ for tag in "${tags[@]}"; do
     arguments+=(--tag "$name:$tag")
 done
 
-# Of the commit, so that an image that is built again is the same; of a folder without git nothing is known.
+# The time of the commit: an image that is built again is the same. It is not known in a folder
+# without git.
 if commit=$(git rev-parse --short=12 HEAD 2>/dev/null); then
     SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
     export SOURCE_DATE_EPOCH

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# The parts of a release that need no service: RELEASING.md says when each is run, and .github/workflows/release.yaml runs them.
+# The parts of a release that need no service. RELEASING.md describes when each is run, and
+# .github/workflows/release.yaml runs them.
 #
-#     deploy/release.sh set-version VERSION          write VERSION where files of the repository name the version
-#     deploy/release.sh check TAG                    fail unless the repository is ready to be released as TAG (v1.2.3)
-#     deploy/release.sh notes VERSION                print the section of CHANGELOG.md
-#     deploy/release.sh package BINARY ARCHITECTURE FOLDER   write FOLDER/weir-VERSION-linux-ARCHITECTURE.tar.gz; equal files give equal archives
-#     deploy/release.sh sbom FOLDER                  write FOLDER/weir-VERSION.cdx.json, a bill of materials (needs cargo-cyclonedx)
-#     deploy/release.sh checksums FOLDER             write FOLDER/SHA256SUMS over all other files there
+#     deploy/release.sh set-version VERSION   write VERSION into all files that name the version
+#     deploy/release.sh check TAG             fail unless TAG (v1.2.3) is ready to be released
+#     deploy/release.sh notes VERSION         print the section of CHANGELOG.md
+#     deploy/release.sh package BINARY ARCHITECTURE FOLDER
+#                                             write FOLDER/weir-VERSION-linux-ARCHITECTURE.tar.gz;
+#                                             equal files give equal archives
+#     deploy/release.sh sbom FOLDER           write FOLDER/weir-VERSION.cdx.json,
+#                                             a bill of materials; needs cargo-cyclonedx
+#     deploy/release.sh checksums FOLDER      write FOLDER/SHA256SUMS over all other files there
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -23,12 +27,14 @@ usage() {
     exit 2
 }
 
-# Versions as Semantic Versioning 2.0.0 has them, without build metadata, which a tag of an image cannot have.
+# Versions of Semantic Versioning 2.0.0, without build metadata, which a tag of an image cannot
+# have.
 is_version() { [[ $1 =~ ^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?$ ]]; }
 
 version() { sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml; }
 
-# The lines of a version's section of the changelog, without its heading and empty lines around them.
+# The lines of a version's section of the changelog, without its heading and empty lines around
+# them.
 notes() {
     awk -v heading="## [$1]" '
         index($0, "## ") == 1 { inside = (index($0, heading) == 1); next }
@@ -41,9 +47,11 @@ notes() {
         }' CHANGELOG.md
 }
 
-# The files that name the version of the image, of the chart or of the process. What was recorded or has happened keeps its version.
+# The files that name the version of the image, of the chart or of the process. Recorded output and
+# the changelog keep their version.
 files_with_version() {
-    grep --recursive --files-with-matches --extended-regexp "$(mentions "${1//./\\.}")" README.md RELEASING.md deploy tests/it || true
+    grep --recursive --files-with-matches --extended-regexp "$(mentions "${1//./\\.}")" \
+        README.md RELEASING.md deploy tests/it || true
 }
 
 # The forms of a mention, as a regular expression.
@@ -63,31 +71,39 @@ set_version() {
     done
     sed -i "s/^version = \"$pattern\"$/version = \"$new\"/" Cargo.toml
     # Locks name it once, below the name of the package.
-    sed -i "/^name = \"weir\"$/{n;s/^version = \"$pattern\"$/version = \"$new\"/;}" Cargo.lock fuzz/Cargo.lock
+    sed -i "/^name = \"weir\"$/{n;s/^version = \"$pattern\"$/version = \"$new\"/;}" \
+        Cargo.lock fuzz/Cargo.lock
     printf '%s\n' Cargo.toml Cargo.lock fuzz/Cargo.lock
 }
 
 check() {
     local tag=$1 version
     version=$(version)
-    [ "$tag" = "v$version" ] || die "the tag is $tag, but Cargo.toml has version $version. Run: deploy/release.sh set-version ${tag#v}"
+    [ "$tag" = "v$version" ] ||
+        die "the tag is $tag, but Cargo.toml has version $version. Run:" \
+            "deploy/release.sh set-version ${tag#v}"
     is_version "$version" || die "Cargo.toml has version $version, which is not of the form 1.2.3"
-    grep -A1 '^name = "weir"$' Cargo.lock | grep -qx "version = \"$version\"" || die "Cargo.lock has another version. Run: cargo update --workspace"
-    [[ $(grep -F "## [$version]" CHANGELOG.md) =~ ^"## [$version] - "[0-9]{4}-[0-9]{2}-[0-9]{2}$ ]] ||
-        die "CHANGELOG.md has no line '## [$version] - YYYY-MM-DD'. Write it below '## [Unreleased]'"
+    grep -A1 '^name = "weir"$' Cargo.lock | grep -qx "version = \"$version\"" ||
+        die "Cargo.lock has another version. Run: cargo update --workspace"
+    [[ $(grep -F "## [$version]" CHANGELOG.md) =~ \
+        ^"## [$version] - "[0-9]{4}-[0-9]{2}-[0-9]{2}$ ]] ||
+        die "CHANGELOG.md has no line '## [$version] - YYYY-MM-DD'." \
+            "Write it below '## [Unreleased]'"
     [ -n "$(notes "$version")" ] || die "CHANGELOG.md says nothing about $version"
     echo "ready: $tag"
 }
 
-# In seconds since 1970: that of the commit, where git knows it.
+# In seconds since 1970: the time of the commit, if git knows it.
 time_of_sources() {
     echo "${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}"
 }
 
 package() {
     local binary=$1 architecture=$2 folder=$3 name work
-    [ -x "$binary" ] || die "$binary is no program; build it first: deploy/build-binary.sh $architecture"
-    [[ $architecture =~ ^(amd64|arm64)$ ]] || die "$architecture is no architecture; write amd64 or arm64"
+    [ -x "$binary" ] ||
+        die "$binary is no program; build it first: deploy/build-binary.sh $architecture"
+    [[ $architecture =~ ^(amd64|arm64)$ ]] ||
+        die "$architecture is no architecture; write amd64 or arm64"
     name=weir-$(version)-linux-$architecture
     work=$(mktemp -d)
     mkdir "$work/$name" "$work/$name/config"
@@ -96,7 +112,8 @@ package() {
     install -m 644 config/* "$work/$name/config"
     mkdir -p "$folder"
     # The same order, owner and time for each run.
-    tar --create --directory "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(time_of_sources)" "$name" |
+    tar --create --directory "$work" --sort=name --owner=0 --group=0 --numeric-owner \
+        --mtime="@$(time_of_sources)" "$name" |
         gzip --no-name --best >"$folder/$name.tar.gz"
     rm -r "$work"
     echo "$(($(wc -c <"$folder/$name.tar.gz") / 1024)) KiB $folder/$name.tar.gz"
@@ -104,9 +121,11 @@ package() {
 
 sbom() {
     local folder=$1 made=weir.cdx.json
-    cargo cyclonedx --version >/dev/null 2>&1 || die "cargo-cyclonedx is not installed. Install it: cargo install --locked cargo-cyclonedx"
+    cargo cyclonedx --version >/dev/null 2>&1 ||
+        die "cargo-cyclonedx is not installed. Install it: cargo install --locked cargo-cyclonedx"
     # The crates that are linked into the binary on Linux: no build scripts, no crates of tests.
-    cargo cyclonedx --quiet --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu --no-build-deps --override-filename weir.cdx
+    cargo cyclonedx --quiet --format json --spec-version 1.5 --target x86_64-unknown-linux-gnu \
+        --no-build-deps --override-filename weir.cdx
     mkdir -p "$folder"
     mv "$made" "$folder/weir-$(version).cdx.json"
     echo "$folder/weir-$(version).cdx.json"

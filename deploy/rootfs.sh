@@ -1,10 +1,10 @@
 #!/bin/sh
-# Gathers what a container needs to run a binary, and nothing else: the binary, the shared libraries that it names, and the few files that
-# they look for.
+# Copies the files that a container needs to run a binary: the binary, the shared libraries that it
+# names, and the few files that they read.
 #
 #     deploy/rootfs.sh BINARY FOLDER
 #
-# FOLDER must not exist or be empty. Used by deploy/Dockerfile; the tests run what it makes by chroot.
+# FOLDER must not exist or be empty. Used by deploy/Dockerfile; the tests run the result by chroot.
 set -eu
 
 [ $# = 2 ] || { echo "usage: $0 BINARY FOLDER" >&2; exit 2; }
@@ -23,7 +23,8 @@ chmod 755 "$root/weir"
 mkdir -p "$root/bin"
 ln -s /weir "$root/bin/ratelimit"
 
-# Lines of ldd are `name => /path (address)`, or `/path (address)` for the loader; a static program has none.
+# Lines of ldd are `name => /path (address)`, or `/path (address)` for the loader; a static program
+# has none.
 libraries=$(ldd "$binary" 2>/dev/null || true)
 case $libraries in
 *"not found"*)
@@ -32,18 +33,20 @@ case $libraries in
     exit 1
     ;;
 esac
-printf '%s\n' "$libraries" | sed -n 's/.*=> \(\/[^ ]*\) (.*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' | while read -r library; do
-    mkdir -p "$root$(dirname "$library")"
-    cp -L "$library" "$root$library"
-done
+printf '%s\n' "$libraries" |
+    sed -n 's/.*=> \(\/[^ ]*\) (.*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' |
+    while read -r library; do
+        mkdir -p "$root$(dirname "$library")"
+        cp -L "$library" "$root$library"
+    done
 
-# The user that the image runs as, for programs that want a name for it.
+# The user that the image runs as, for programs that need its name.
 echo 'nonroot:x:65532:65532:nonroot:/:/sbin/nologin' >"$root/etc/passwd"
 echo 'nonroot:x:65532:' >"$root/etc/group"
 # Names are looked up in /etc/hosts first, then by DNS; both files come from the container runtime.
 echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
 
-# To check certificates with, where this system has some.
+# To check certificates, if this system has some.
 certificates=/etc/ssl/certs/ca-certificates.crt
 if [ -f "$certificates" ]; then
     mkdir -p "$root/etc/ssl/certs"
