@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Measures what Weir promises while Redis fails: runs the long scenarios of tests/it/redis/faults/ one after the other. Run nothing else meanwhile.
+# Measures the goals of Weir while Redis fails: runs the long scenarios of tests/it/redis/faults/
+# one after the other. Run nothing else meanwhile.
 #
-#     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures; fails when a goal fails
+#     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures;
+#                                 fails if a goal fails
 #     tests/faults.sh --write     writes the figures into the table of tests/README.md too
 #     tests/faults.sh g3 g8       runs only these goals
-#     tests/faults.sh --all       then runs what else tests/run.sh leaves out: the tests marked as weekly, and five times the usual cases of each property
+#     tests/faults.sh --all       then also runs the weekly tests, which tests/run.sh does not run,
+#                                 and five times the usual cases of each property
 #
-# The goals take about eight minutes after the build, and no scenario longer than one minute. --all takes about half an hour.
+# The goals take about eight minutes after the build, and no scenario takes longer than one minute.
+# --all takes about half an hour.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -22,17 +26,26 @@ for argument in "$@"; do
     --write) write=yes ;;
     --all) all=yes ;;
     [gG][0-9]*) filters+=("::${argument,,}_") ;;
-    *) die "unknown argument '$argument'; usage: tests/faults.sh [--all] [--write] [GOAL...], for example g3" ;;
+    *)
+        die "unknown argument '$argument'; usage: tests/faults.sh [--all] [--write] [GOAL...]," \
+            "for example g3"
+        ;;
     esac
 done
 [ ${#filters[@]} != 0 ] || filters=("faults::")
 
-# write_table LINES: writes the figures of each goal into the last cell of its row; rows without a line stay.
+# write_table LINES: writes the figures of each goal into the last cell of its row; rows without a
+# line stay.
 write_table() {
     local new
     new=$(mktemp)
     awk -F ' [|] ' -v lines="$1" '
-        BEGIN { while ((getline line <lines) > 0) { split(line, words, " "); figures[words[1]] = substr(line, length(words[1]) + 2) } }
+        BEGIN {
+            while ((getline line <lines) > 0) {
+                split(line, words, " ")
+                figures[words[1]] = substr(line, length(words[1]) + 2)
+            }
+        }
         /<!-- faults: begin -->/ { inside = 1 }
         /<!-- faults: end -->/ { inside = 0 }
         {
@@ -48,7 +61,8 @@ write_table() {
     rm -f "$new"
 }
 
-has cargo || die "cargo is not installed. Install a Rust toolchain of version 1.88 or newer (https://rustup.rs)"
+has cargo || die "cargo is not installed. Install a Rust toolchain of version 1.88 or newer" \
+    "(https://rustup.rs)"
 if [ -n "$all" ]; then install_tools; else need_redis; fi
 export CARGO_TERM_COLOR=never
 quietly "build the tests" cargo test --locked --test it --no-run
@@ -57,8 +71,11 @@ lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
 failed=
 # Other output of a test is printed only when it fails.
-WEIR_FAULTS=script cargo test --quiet --locked --test it -- --include-ignored --test-threads=1 --nocapture "${filters[@]}" 2>&1 |
-    tee "$lines.all" | sed -u -n 's/^.*\(\<G[0-9][0-9]* \(PASS\|FAIL\) .*\)$/\1/p' | tee "$lines" || failed=yes
+WEIR_FAULTS=script cargo test --quiet --locked --test it -- \
+    --include-ignored --test-threads=1 --nocapture "${filters[@]}" 2>&1 |
+    tee "$lines.all" |
+    sed -u -n 's/^.*\(\<G[0-9][0-9]* \(PASS\|FAIL\) .*\)$/\1/p' |
+    tee "$lines" || failed=yes
 if [ -n "$failed" ] || ! grep -q PASS "$lines"; then
     cat "$lines.all" >&2
 fi

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# All checks that a change must pass: installs missing tools, then checks format and lints, builds, and runs all tests.
+# All checks that a change must pass: installs missing tools, then checks format and lints, builds,
+# and runs all tests.
 #
 #     tests/run.sh            runs everything; ends with the result lines of the test runner
 #     tests/run.sh install    only installs missing tools
 #
-# After the installation no step needs a network. Every step runs even when an earlier one has failed, so that one run reports all failures.
+# After the installation no step needs a network. Every step runs even if an earlier one has failed:
+# one run reports all failures.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -15,20 +17,23 @@ cd "$root"
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-$([ -t 1 ] && echo always || echo never)}
 results="$root/target/test-results"
 
-# suite NAME TARGETS... -- OPTIONS...: one run of `cargo test`. Its result line is held back and printed at the end. The times of tests are an
-# unstable option of the test runner, which stable compilers accept in this environment.
+# suite NAME TARGETS... -- OPTIONS...: one run of `cargo test`. Its result line is kept and printed
+# at the end. The times of tests are an unstable option of the test runner, which stable compilers
+# accept in this environment.
 suite() {
     local name=$1
     shift
-    cargo test --locked --config 'target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"]' "$@" -Zunstable-options --report-time 2>&1 |
+    cargo test --locked --config 'target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"]' "$@" \
+        -Zunstable-options --report-time 2>&1 |
         tee "$results/$name.log" | sed -u -e "/^test result:/{
         w $results/$name.result
         d
     }"
 }
 
-# The tests of tests/it/alone.txt run one at a time, next to the others, of which two run for each processor, because most of them wait. The unit
-# tests, which compute, get the time of the processors that these leave.
+# The tests of tests/it/alone.txt run one at a time, next to the others. Two of the others run for
+# each processor, because most of them wait. The unit tests, which compute, get the remaining time
+# of the processors.
 all_tests() {
     local alone code=0
     mapfile -t alone < <(grep -v '^#' tests/it/alone.txt)
@@ -36,7 +41,8 @@ all_tests() {
     local alone_process=$!
     { renice -n 10 "$BASHPID" >/dev/null && suite unit --lib --bins --; } >"$results/unit.output" &
     local unit_process=$!
-    suite integration --test it -- --test-threads=$((2 * $(nproc))) "${alone[@]/#/--skip=}" || code=1
+    suite integration --test it -- --test-threads=$((2 * $(nproc))) "${alone[@]/#/--skip=}" ||
+        code=1
     wait "$alone_process" || code=1
     wait "$unit_process" || code=1
     cat "$results/alone.output" "$results/unit.output"
@@ -46,7 +52,8 @@ all_tests() {
 # Prints the slowest tests of all suites.
 slowest() {
     printf '== slowest tests\n'
-    sed -n 's/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>$/\2 s  \1/p' "$results"/*.log | sort -rn | sed -n 1,20p
+    sed -n 's/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>$/\2 s  \1/p' "$results"/*.log |
+        sort -rn | sed -n 1,20p
     printf '\n'
 }
 
@@ -60,14 +67,15 @@ install)
 esac
 
 step "installation" install_tools
-cargo fetch --locked --quiet || die "cannot download the dependencies in Cargo.lock; the lines above are the output of cargo fetch"
+cargo fetch --locked --quiet || die "cannot download the dependencies in Cargo.lock; the lines" \
+    "above are the output of cargo fetch"
 export CARGO_NET_OFFLINE=true
 mkdir -p "$results"
 rm -f "$results"/*
 
 step "format" cargo fmt --all --check
 step "lints" cargo clippy --locked --all-targets -- -D warnings
-# What fuzz targets compile: the library without the dependencies of its tests. Its lints ran before.
+# Fuzz targets compile the library without the dependencies of its tests. Its lints ran before.
 step "fuzz targets" cargo rustc --locked --lib --profile check -- -D warnings --cfg fuzzing
 step "build" cargo test --locked --no-run
 step "documentation examples" cargo test --locked --doc

@@ -1,4 +1,5 @@
-# Runs COMMAND as a container of a pod would: with its own /config, /data and /etc/hosts. In a mount namespace of its own (unshare --mount).
+# Runs COMMAND as in a container of a pod: with its own /config, /data and /etc/hosts. It must run
+# in its own mount namespace (unshare --mount).
 #
 #     pod.sh ROOT HOSTS CONFIG DATA COMMAND...
 #
