@@ -137,7 +137,7 @@ def stat(title, unit, about, good, query, width=4, height=4, steps=(), decimals=
 
 
 def states(title, about, good, legend, query, values, width=12, height=6):
-    """What a gauge of states was over time; `values` are (number, text, color)."""
+    """The states of a gauge over time; `values` are (number, text, color)."""
     mapping = {
         str(number): {"text": text, "color": color, "index": index}
         for index, (number, text, color) in enumerate(values)

@@ -141,7 +141,7 @@ def unused_values():
         return [] if changes else [f"{path} changes nothing"]
 
     def undocumented(schema, values, path=""):
-        """The values that only the schema has; helm adds `global` to those of each chart."""
+        """The values that only the schema has; helm adds `global` to each chart."""
         for name, inner in schema.get("properties", {}).items():
             if name not in values:
                 yield f"values.yaml has no {path}{name}"
@@ -181,7 +181,7 @@ def sources():
 
 
 def monitoring(made, alerts, source):
-    """The alerts and the dashboards are those of deploy/monitoring."""
+    """The alerts and the dashboards equal deploy/monitoring."""
     shown = {
         name: json.loads(text)
         for one in made.all("ConfigMap")
@@ -256,7 +256,7 @@ def package():
     return wrong
 
 
-# Where the chart and the files differ, and why. A path stands for all below it too.
+# Differences between the chart and the files, and why. A path includes all paths below it.
 BEYOND_THE_BASE = {
     "ServiceAccount/ratelimit": "an identity of its own, by which a mesh can admit it to a Redis",
     "Deployment/ratelimit/spec/template/spec/serviceAccountName": "the same",
@@ -438,7 +438,7 @@ def overlays():
 
 
 def built_of(page, *values):
-    """The overlays that a page shows, built beside a copy of what they name, and their mistakes."""
+    """The overlays of a page, built next to a copy of the named files, and their mistakes."""
     blocks = [
         block.split("```")[0] for block in (REPOSITORY / page).read_text().split("```yaml\n")[1:]
     ]

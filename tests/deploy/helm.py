@@ -114,7 +114,7 @@ class Rendered(Objects):
 
 
 class Built(Objects):
-    """What kustomize builds of a folder, in the namespace `default` unless it has another."""
+    """The output of kustomize for a folder, in the namespace `default` unless it has another."""
 
     def __init__(self, folder, values):
         ended = subprocess.run(

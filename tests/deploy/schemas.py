@@ -142,7 +142,7 @@ def strict(schema):
 
 @functools.lru_cache(maxsize=None)
 def mistakes_of(text, versions):
-    """The mistakes of one document, given as JSON so that equal ones are validated once."""
+    """The mistakes of one document, given as JSON: equal documents are validated once."""
     document = json.loads(text)
     kind, api_version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(api_version, str):

@@ -21,7 +21,7 @@ from cases import CASES
 from helm import RELEASE, REPOSITORY, rendered
 from servers import Servers, cli, eventually, free_port
 
-# Ready pods behind the headless Service.
+# Ready pods of the headless Service.
 REPLICAS = 3
 
 WEIR = os.environ.get("WEIR_TEST_WEIR") or str(REPOSITORY / "target/debug/weir")

@@ -227,7 +227,7 @@ def openssl(*arguments):
 
 
 def cli(port, *arguments):
-    """What redis-cli prints."""
+    """The output of redis-cli."""
     ended = subprocess.run(
         ["redis-cli", "-p", str(port), "--no-auth-warning", *arguments],
         capture_output=True,

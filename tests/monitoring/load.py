@@ -33,7 +33,7 @@ def varint(number):
 
 
 def literal(name, value):
-    """A header field without indexing, so that calls do not depend on each other."""
+    """A header field without indexing: calls do not depend on each other."""
     return b"".join([b"\0", bytes([len(name)]), name, bytes([len(value)]), value])
 
 

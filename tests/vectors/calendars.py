@@ -101,7 +101,7 @@ def days_in_month(year, month):
 
 
 def shows(zone, second):
-    """What the clocks show."""
+    """The time on the clocks."""
     return (EPOCH + timedelta(seconds=second)).astimezone(zone).replace(tzinfo=None, fold=0)
 
 

@@ -47,7 +47,7 @@ class Limit:
 
 
 class Lease:
-    """What a process knows of a key: the fields and rules of src/limiter/leases/lease.rs."""
+    """State of a key in a process: the fields and rules of src/limiter/leases/lease.rs."""
 
     FIELDS = (
         "rest",
