@@ -22,7 +22,7 @@ pub mod token_bucket;
 
 pub use concurrency::Concurrency;
 pub use definition::Debt;
-pub use definition::{Arrival, SCRIPT_PARAMETERS, Step};
+pub use definition::{Arrival, Definition, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
 pub use options::{OptionError, OptionField};
@@ -33,7 +33,6 @@ pub use ticks::{Flow, LARGEST_COUNT, Units};
 pub use token_bucket::TokenBucket;
 
 use crate::core::time::{Anchor, PeriodKind, Span, Weekday, Zone};
-use definition::Definition;
 
 /// What one algorithm is, besides its arithmetic.
 #[derive(Clone, Copy, Debug)]
@@ -330,7 +329,7 @@ pub struct Options {
 
 /// The numbers and options that an algorithm is made of.
 #[derive(Clone, Copy, Debug)]
-struct Terms<'o> {
+pub struct Terms<'o> {
     /// Hits per window.
     limit: u64,
     window: Span,

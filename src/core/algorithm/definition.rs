@@ -16,6 +16,7 @@
 //! time to the reset: neither the store's clock nor the number of a window is needed.
 
 use std::num::NonZeroU32;
+use std::ops::{Deref, DerefMut};
 
 use super::{
     Algorithm, AlgorithmKind, LARGEST_COUNT, OptionError, Spec, State, TABLE, Terms, dispatch,
@@ -72,11 +73,17 @@ impl Step {
 }
 
 /// One algorithm with its numbers.
-pub(super) trait Definition: Copy {
+pub trait Definition {
     /// The algorithm of these terms.
-    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError>;
+    ///
+    /// # Errors
+    /// An option cannot be used with the limit.
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError>
+    where
+        Self: Sized;
 
-    /// See [`Algorithm::step`].
+    /// Decides `hits` at an arrival: above 0 takes, 0 looks, below 0 gives back. Total: it never
+    /// panics, whatever is stored and asked. A state of another algorithm counts as none.
     fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
 
     /// Hits per window.
@@ -99,7 +106,7 @@ pub(super) trait Definition: Copy {
         true
     }
 
-    /// See [`Algorithm::capacity`].
+    /// The most hits that a key without a state can take at once.
     fn capacity(&self) -> u64;
 
     /// What becomes of refused hits.
@@ -108,7 +115,9 @@ pub(super) trait Definition: Copy {
     /// Replaces what becomes of refused hits, on the same counters.
     fn set_debt(&mut self, debt: Debt);
 
-    /// See [`Algorithm::largest_charge`].
+    /// The largest number of hits that makes a difference: more are refused alike, and leave the
+    /// same state. With `count_denied` that is where a key without a state reaches the bound of its
+    /// debt.
     fn largest_charge(&self) -> u64 {
         let debt = if self.debt().counts() {
             self.most_debt()
@@ -123,43 +132,63 @@ pub(super) trait Definition: Copy {
         self.debt().limits() * self.capacity()
     }
 
-    /// See [`Algorithm::window`].
+    /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the
+    /// length that counts. Of a limit of requests in flight it is the longest time that one counts.
     fn window(&self) -> Period;
 
-    /// See [`Algorithm::tick`]. The finest where nothing is multiplied.
+    /// The resolution of its times; the finest where nothing is multiplied.
     fn tick(&self) -> Tick {
         Tick::FINEST
     }
 
-    /// See [`Algorithm::may_delay`].
+    /// Whether an allowed check may have a delay: only a shaper's.
     fn may_delay(&self) -> bool {
         false
     }
 
-    /// See [`Algorithm::write_key_suffix`].
+    /// Writes what a counter key holds behind the window: everything else that gives the state its
+    /// meaning. Amounts are not in it, nor the tick, which follows from the amount, so that a
+    /// changed amount keeps its counters.
     fn write_key_suffix(&self, _out: &mut Vec<u8>) {}
 
     /// See [`Algorithm::script_parameters`]: those behind the debt.
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1];
 
-    /// See [`Algorithm::check_parameter`].
+    /// The number of one check that its step in `lua/` takes besides the hits; 0 if it takes none.
     fn check_parameter(&self, _max_hold: Span) -> u64 {
         0
     }
 
-    /// See [`Algorithm::state_of_row`].
+    /// The state in a row of the script's reply: the expiry, whose fraction may name a tick (see
+    /// `lua/frame.lua`), and the numbers behind it, of which missing ones are 0. `None`: rows of
+    /// this algorithm hold the decision and not the state.
     fn state_of_row(&self, _row: [f64; 4]) -> Option<State> {
         None
     }
 
-    /// See [`Algorithm::pack`].
+    /// The state as a time in microseconds since the epoch and a number, for a store that keeps two
+    /// words per key. `None`: it does not fit.
     fn pack(&self, _state: &State) -> Option<(u64, u64)> {
         None
     }
 
-    /// See [`Algorithm::unpack`].
+    /// The state that [`Definition::pack`] turned into these words.
     fn unpack(&self, _micros: u64, _number: u64) -> Option<State> {
         None
+    }
+}
+
+impl Deref for Algorithm {
+    type Target = dyn Definition;
+
+    fn deref(&self) -> &Self::Target {
+        dispatch!(self, it => it)
+    }
+}
+
+impl DerefMut for Algorithm {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        dispatch!(self, it => it)
     }
 }
 
@@ -203,31 +232,16 @@ impl Algorithm {
         self.kind().spec()
     }
 
-    /// Decides `hits` at an arrival: above 0 takes, 0 looks, below 0 gives back. Total: it never
-    /// panics, whatever is stored and asked. A state of another algorithm counts as none.
-    pub fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step {
-        dispatch!(self, it => it.step(state, arrival, hits))
-    }
-
-    /// Whether an allowed check may have a delay: only a shaper's.
-    pub fn may_delay(&self) -> bool {
-        dispatch!(self, it => it.may_delay())
-    }
-
-    /// What becomes of refused hits.
-    pub fn debt(&self) -> Debt {
-        dispatch!(self, it => it.debt())
-    }
-
     /// Whether refused hits count.
     pub fn counts_denied(&self) -> bool {
-        dispatch!(self, it => it.debt().counts())
+        self.debt().counts()
     }
 
     /// The same limit with `count_denied: false`.
     #[must_use]
     pub fn without_debt(mut self) -> Self {
-        dispatch!(&mut self, it => it.set_debt(it.debt().uncounted()));
+        let debt = self.debt().uncounted();
+        self.set_debt(debt);
         self
     }
 
@@ -239,7 +253,7 @@ impl Algorithm {
     pub fn with_limit(self, limit: u64) -> Result<Self, u64> {
         let with = |limit| {
             let mut with = self;
-            dispatch!(&mut with, it => it.set_limit(limit));
+            with.set_limit(limit);
             with
         };
         let fits = |limit: u64| with(limit).is_exact();
@@ -251,23 +265,6 @@ impl Algorithm {
         }
     }
 
-    /// Whether all of its numbers are exact.
-    pub(super) fn is_exact(&self) -> bool {
-        dispatch!(self, it => it.is_exact())
-    }
-
-    /// The most hits that a key without a state can take at once.
-    pub fn capacity(&self) -> u64 {
-        dispatch!(self, it => it.capacity())
-    }
-
-    /// The largest number of hits that makes a difference: more are refused alike, and leave the
-    /// same state. With `count_denied` that is where a key without a state reaches the bound of its
-    /// debt.
-    pub fn largest_charge(&self) -> u64 {
-        dispatch!(self, it => it.largest_charge())
-    }
-
     /// Whether the last entry of a descriptor is the id of its request, and no part of the
     /// counter's key.
     #[inline]
@@ -275,52 +272,11 @@ impl Algorithm {
         matches!(self, Self::Concurrency(_))
     }
 
-    /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the
-    /// length that counts. Of a limit of requests in flight it is the longest time that one counts.
-    pub fn window(&self) -> Period {
-        dispatch!(self, it => it.window())
-    }
-
-    /// The resolution of its times.
-    pub fn tick(&self) -> Tick {
-        dispatch!(self, it => it.tick())
-    }
-
-    /// Writes what a counter key holds behind the window: everything else that gives the state its
-    /// meaning. Amounts are not in it, nor the tick, which follows from the amount, so that a
-    /// changed amount keeps its counters.
-    pub fn write_key_suffix(&self, out: &mut Vec<u8>) {
-        dispatch!(self, it => it.write_key_suffix(out));
-    }
-
     /// The limit as its step in `lua/` takes it; unused numbers are 0.
     pub fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        let [second, third, fourth, fifth, sixth] = dispatch!(self, it => it.script_parameters());
+        let [second, third, fourth, fifth, sixth] = (**self).script_parameters();
         let debt = self.debt().script_parameter();
         [debt, second, third, fourth, fifth, sixth]
-    }
-
-    /// The number of one check that its step in `lua/` takes besides the hits; 0 if it takes none.
-    pub fn check_parameter(&self, max_hold: Span) -> u64 {
-        dispatch!(self, it => it.check_parameter(max_hold))
-    }
-
-    /// The state in a row of the script's reply: the expiry, whose fraction may name a tick (see
-    /// `lua/frame.lua`), and the numbers behind it, of which missing ones are 0. `None`: rows of
-    /// this algorithm hold the decision and not the state.
-    pub fn state_of_row(&self, row: [f64; 4]) -> Option<State> {
-        dispatch!(self, it => it.state_of_row(row))
-    }
-
-    /// The state as a time in microseconds since the epoch and a number, for a store that keeps two
-    /// words per key. `None`: it does not fit.
-    pub fn pack(&self, state: &State) -> Option<(u64, u64)> {
-        dispatch!(self, it => it.pack(state))
-    }
-
-    /// The state that [`Algorithm::pack`] turned into these words.
-    pub fn unpack(&self, micros: u64, number: u64) -> Option<State> {
-        dispatch!(self, it => it.unpack(micros, number))
     }
 }
 
@@ -391,7 +347,7 @@ impl Algorithm {
     /// more.
     #[must_use]
     pub fn share(mut self, replicas: NonZeroU32) -> Self {
-        dispatch!(&mut self, whole => whole.share(replicas));
+        self.deref_mut().share(replicas);
         self
     }
 }

@@ -19,7 +19,7 @@ use crate::core::time::{Micros, Span};
 ///
 /// `when` holds, from the highest bit down, a time in microseconds (52 bits), how much later than
 /// that the state has recovered ([`LATER_BITS`]), and a mark ([`MARK_BITS`]) of the algorithm whose
-/// [`Algorithm::pack`] gave the time and `number`.
+/// [`Definition::pack`] gave the time and `number`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     when: u64,
