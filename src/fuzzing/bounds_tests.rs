@@ -107,6 +107,9 @@ fn connections() -> Vec<Row> {
         [count server::Options::default() => max_concurrent_streams in service::server, "calls at a time on a connection",
             "a further call is refused by HTTP/2 (REFUSED_STREAM)"]
         [bytes MAX_HEADER_BYTES in service::server::connection, "headers of a call", "HTTP status 431"]
+        [bytes MAX_KEPT_HEADER_BYTES in service::server::call, "header that is kept of a call while it waits", "it is left out"]
+        [bytes MAX_UNRELEASED_BYTES in service::server::call, "message of a waiting call whose window the client gets back with the answer",
+            "for a longer message it gets it back at once"]
         [count MAX_CONTINUATIONS in service::server::wire::blocks, "CONTINUATION frames of an unfinished header block", "the connection is closed"]
         [bytes MAX_FRAME_BYTES in service::server::wire::blocks, "frame", "the connection is closed"]
         [bytes STREAM_WINDOW in service::server::body, "unread bytes of a stream", "the client waits for flow-control window"]

@@ -54,11 +54,11 @@ use crate::service::rls::{EncodedRequest, RateLimitService, grpc_timeout};
 /// A call that waits gives its flow-control window back when its message is longer than this.
 /// Shorter ones of all streams of a connection together leave most of its window, and give theirs
 /// back at their end.
-const MAX_UNRELEASED_BYTES: usize = 256;
+pub(crate) const MAX_UNRELEASED_BYTES: usize = 256;
 
 /// The longest value of a header that is kept for a call without its whole message: several times
 /// what a trace context needs.
-const MAX_KEPT_HEADER_BYTES: usize = 2 << 10;
+pub(crate) const MAX_KEPT_HEADER_BYTES: usize = 2 << 10;
 
 /// The headers that health and reflection read.
 static SERVICE_HEADERS: [HeaderName; 4] = [

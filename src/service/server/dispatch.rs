@@ -51,21 +51,13 @@ impl<T: RateLimitService> Services<T> {
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
+        let reflection = describe().build_v1().expect(DESCRIPTORS);
+        let alpha = describe().build_v1alpha().expect(DESCRIPTORS);
         Self {
             limits: Arc::new(limits),
             health: side_service(health),
-            reflection: side_service(
-                describe()
-                    .build_v1()
-                    .expect(DESCRIPTORS)
-                    .max_decoding_message_size(body::MAX_SIDE_BYTES),
-            ),
-            reflection_alpha: side_service(
-                describe()
-                    .build_v1alpha()
-                    .expect(DESCRIPTORS)
-                    .max_decoding_message_size(body::MAX_SIDE_BYTES),
-            ),
+            reflection: side_service(reflection.max_decoding_message_size(body::MAX_SIDE_BYTES)),
+            reflection_alpha: side_service(alpha.max_decoding_message_size(body::MAX_SIDE_BYTES)),
             budget,
             metrics,
         }

@@ -30,7 +30,7 @@ pub(crate) const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 
 /// The frames of a connection as they arrive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HeaderBlocks {
     frames: FrameWalker,
     unfinished: Option<Block>,
@@ -54,11 +54,8 @@ struct Block {
 impl HeaderBlocks {
     pub(super) fn new(authorities: Option<Authorities>) -> Self {
         Self {
-            frames: FrameWalker::default(),
-            unfinished: None,
             authorities: authorities.map(Box::new),
-            is_violated: false,
-            resets: Vec::new(),
+            ..Self::default()
         }
     }
 
