@@ -222,9 +222,9 @@ mod tests {
                 2,
             ),
             ("ratelimit.localcache.hitCount", MetricType::Gauge, 3),
+            ("ratelimit.localcache.lookupCount", MetricType::Gauge, 7),
             ("ratelimit.localcache.missCount", MetricType::Gauge, 4),
             ("ratelimit.redis_pool.cx_active", MetricType::Gauge, 5),
-            ("ratelimit.localcache.lookupCount", MetricType::Gauge, 7),
         ];
         assert_eq!(
             named,

@@ -130,7 +130,7 @@ impl Sender {
         Self {
             metrics,
             tagged: tags_in_name(&options),
-            wire: Wire::new(options.host.clone(), options.port, options.protocol),
+            wire: Wire::default(),
             options,
             growth: Growth::default(),
             grown: BTreeMap::new(),
@@ -151,7 +151,7 @@ impl Sender {
     }
 
     fn flush(&mut self) {
-        let sent = self.wire.open().and_then(|()| self.send());
+        let sent = self.wire.open(&self.options).and_then(|()| self.send());
         let long_lines = std::mem::take(&mut self.long_lines);
         if long_lines > 0 && !self.warned_of_long_lines {
             self.warned_of_long_lines = true;
@@ -196,7 +196,7 @@ impl Sender {
         match sent {
             Ok(()) => self.growth.all_sent(),
             Err(_) => {
-                self.wire.close();
+                self.wire = Wire::default();
                 self.growth.forget_unsent();
             }
         }

@@ -13,15 +13,9 @@ use super::families::{Family, MetricType, Observations, Sample, Value};
 /// All samples of one scrape, by the name of their family.
 #[derive(Debug, Default)]
 pub struct Exposition {
-    values: BTreeMap<&'static str, Values>,
+    families: BTreeMap<&'static str, (&'static Family, Vec<Series>)>,
     /// Further labels of every series of the families of envoyproxy/ratelimit.
     extra: Vec<(String, String)>,
-}
-
-#[derive(Debug)]
-struct Values {
-    family: &'static Family,
-    series: Vec<Series>,
 }
 
 #[derive(Debug)]
@@ -88,28 +82,30 @@ impl Exposition {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Adds one sample.
+    /// Adds one sample; of a histogram the observations up to each bound, their sum and their number.
     pub fn add(&mut self, sample: Sample) {
-        let Sample {
-            family,
-            labels: values,
-            value,
-        } = sample;
-        let value = match value {
-            Value::Number(value) => value,
-            Value::Observations(observations) => {
-                return self.observe(family, &values, &observations);
-            }
+        let family = sample.family;
+        let values = sample.labels.iter().map(String::as_str);
+        let named = family.labels.iter().copied().zip(values);
+        let labels = self.labels(family, named.clone());
+        let Observations {
+            bounds,
+            counts,
+            sum,
+        } = match sample.value {
+            Value::Number(value) => return self.push(family, "", labels, None, value),
+            Value::Observations(observations) => observations,
         };
-        let labels = self.labels(
-            family,
-            family
-                .labels
-                .iter()
-                .copied()
-                .zip(values.iter().map(String::as_str)),
-        );
-        self.push(family, labels, None, value);
+        let mut cumulative = 0_u64;
+        let bounds = bounds.iter().map(ToString::to_string);
+        for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(counts) {
+            cumulative += count;
+            let le = [("le", bound.as_str())];
+            let labels = self::labels(named.clone().chain(self.extra_of(family)).chain(le));
+            self.push(family, "_bucket", labels, None, cumulative as f64);
+        }
+        self.push(family, "_sum", Rc::clone(&labels), None, sum);
+        self.push(family, "_count", labels, None, cumulative as f64);
     }
 
     /// Adds one counter. Series that share `labels` share its text; `last` is the value of the
@@ -121,105 +117,69 @@ impl Exposition {
         last: Option<&'static str>,
         count: u64,
     ) {
-        self.push(family, Rc::clone(labels), last, count as f64);
+        self.push(family, "", Rc::clone(labels), last, count as f64);
     }
 
     /// Adds one gauge.
     pub(super) fn gauge(&mut self, family: &'static Family, labels: &Rc<str>, value: i64) {
-        self.push(family, Rc::clone(labels), None, value as f64);
+        self.push(family, "", Rc::clone(labels), None, value as f64);
     }
 
     fn push(
         &mut self,
         family: &'static Family,
+        suffix: &'static str,
         labels: Rc<str>,
         last: Option<&'static str>,
         value: f64,
     ) {
-        self.series(family).push(Series {
-            suffix: "",
+        let none = || (family, Vec::new());
+        let (_, series) = self.families.entry(family.name).or_insert_with(none);
+        series.push(Series {
+            suffix,
             labels,
             last,
             value,
         });
     }
 
-    fn series(&mut self, family: &'static Family) -> &mut Vec<Series> {
-        &mut self
-            .values
-            .entry(family.name)
-            .or_insert_with(|| Values {
-                family,
-                series: Vec::new(),
-            })
-            .series
-    }
-
-    /// Adds a histogram: the observations up to each bound, their sum and their number.
-    fn observe(&mut self, family: &'static Family, labels: &[String], observations: &Observations) {
-        let named = family.labels.iter().copied();
-        let named: Vec<_> = named.zip(labels.iter().map(String::as_str)).collect();
-        let of_all = self.labels(family, named.iter().copied());
-        let bounds = observations.bounds.iter().map(ToString::to_string);
-        let mut cumulative = 0_u64;
-        let mut series = Vec::with_capacity(observations.counts.len() + 2);
-        for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(&observations.counts) {
-            cumulative += count;
-            let le = [("le", bound.as_str())];
-            let labels = named.iter().copied().chain(self.extra_of(family)).chain(le);
-            series.push(("_bucket", self::labels(labels), cumulative as f64));
-        }
-        series.push(("_sum", Rc::clone(&of_all), observations.sum));
-        series.push(("_count", of_all, cumulative as f64));
-        let series = series.into_iter().map(|(suffix, labels, value)| Series {
-            suffix,
-            labels,
-            last: None,
-            value,
-        });
-        self.series(family).extend(series);
-    }
-
     /// Prometheus's text format, version 0.0.4; families in the order of their names.
     pub fn text(self) -> String {
         let mut text = String::new();
-        for values in self.values.into_values() {
-            values.write(&mut text);
+        for (family, series) in self.families.into_values() {
+            write_family(family, series, &mut text);
         }
         text
     }
 }
 
-impl Values {
-    fn write(mut self, text: &mut String) {
-        let Family {
-            name,
-            metric_type,
-            labels,
-            help,
-        } = *self.family;
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "# HELP {name} {}\n# TYPE {name} {}",
-            help.replace('\\', "\\\\").replace('\n', "\\n"),
-            metric_type.name()
-        );
-        // Most series are in order already, for which this sort takes linear time. Those of a
-        // histogram are in theirs.
-        if metric_type != MetricType::Histogram {
-            self.series
-                .sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
-        }
-        let is_same = |one: &Series, other: &Series| {
-            one.suffix == other.suffix && one.labels == other.labels && one.last == other.last
-        };
-        for same in self.series.chunk_by(is_same) {
-            text.push_str(name);
-            text.push_str(same[0].suffix);
-            same[0].write_labels(labels.last().copied().unwrap_or_default(), text);
-            write_value(same.iter().map(|series| series.value).sum(), text);
-        }
+fn write_family(family: &Family, mut series: Vec<Series>, text: &mut String) {
+    let Family {
+        name,
+        metric_type,
+        labels,
+        help,
+    } = *family;
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "# HELP {name} {}\n# TYPE {name} {}",
+        help.replace('\\', "\\\\").replace('\n', "\\n"),
+        metric_type.name()
+    );
+    // Most series are in order already, for which this sort takes linear time. Those of a
+    // histogram are in theirs.
+    if metric_type != MetricType::Histogram {
+        series.sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
+    }
+    let is_same = |one: &Series, other: &Series| {
+        one.suffix == other.suffix && one.labels == other.labels && one.last == other.last
+    };
+    for same in series.chunk_by(is_same) {
+        text.push_str(name);
+        text.push_str(same[0].suffix);
+        same[0].write_labels(labels.last().copied().unwrap_or_default(), text);
+        write_value(same.iter().map(|series| series.value).sum(), text);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::sketch::{Counter, Sketch};
 use super::windows::View;
@@ -143,32 +143,24 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
         order.select_nth_unstable(query.count);
         order.truncate(query.count);
     }
-    let ranked = |&(_, fingerprint): &(_, u64)| {
+    let ranked = |&(weight, fingerprint): &(_, u64)| {
         let &(sketch, counter) = texts.get(&fingerprint)?;
         let (path, key) = sketch.text(counter);
-        Some(Bounds::new(view, fingerprint).of(text::read(path, key)))
+        let ranked = Bounds::new(view, fingerprint).of(text::read(path, key));
+        Some((weight, ranked))
     };
-    let mut subjects: Vec<Ranked> = order.iter().filter_map(ranked).collect();
+    let mut ranked: Vec<_> = order.iter().filter_map(ranked).collect();
     // Fingerprints differ from process to process; equal counts have an order that readers can
     // follow.
-    let weight = |ranked: &Ranked| match query.by {
-        Ranking::Hits => ranked.hits,
-        Ranking::Refusals => ranked.refused,
-    };
-    subjects.sort_by(|one, other| {
-        weight(other)
-            .cmp(&weight(one))
-            .then_with(|| one.subject.cmp(&other.subject))
+    ranked.sort_by(|(weight, one), (other_weight, other)| {
+        let by_weight = weight.cmp(other_weight);
+        by_weight.then_with(|| one.subject.cmp(&other.subject))
     });
-    let mut listed: Vec<u64> = order
-        .into_iter()
-        .map(|(_, fingerprint)| fingerprint)
-        .collect();
-    listed.sort_unstable();
+    let listed: HashSet<u64> = order.iter().map(|&(_, fingerprint)| fingerprint).collect();
     // What has no counter, and what has one but is not listed.
     let at_most = |by: Ranking| {
         let others = counters(view, by).filter(|(sketch, one)| {
-            listed.binary_search(&one.fingerprint).is_err() && query.asks_for(sketch, one)
+            !listed.contains(&one.fingerprint) && query.asks_for(sketch, one)
         });
         others
             .map(|(_, one)| Bounds::new(view, one.fingerprint).most(by))
@@ -181,7 +173,7 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
         hits_at_most: at_most(Ranking::Hits),
         refused_at_most: at_most(Ranking::Refusals),
         is_cut,
-        subjects,
+        subjects: ranked.into_iter().map(|(_, ranked)| ranked).collect(),
     }
 }
 

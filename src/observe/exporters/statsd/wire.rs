@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
-use super::Protocol;
+use super::{Options, Protocol};
 
 /// The largest packet that every network carries in one piece: an Ethernet frame, less the headers
 /// of IPv6 and UDP and some for tunnels.
@@ -24,11 +24,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket, and the lines that wait for it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Wire {
-    host: String,
-    port: u16,
-    protocol: Protocol,
     socket: Option<Socket>,
     buffer: Vec<u8>,
 }
@@ -40,24 +37,8 @@ enum Socket {
 }
 
 impl Wire {
-    pub(super) const fn new(host: String, port: u16, protocol: Protocol) -> Self {
-        Self {
-            host,
-            port,
-            protocol,
-            socket: None,
-            buffer: Vec::new(),
-        }
-    }
-
-    /// Drops what is in the buffer, and the connection.
-    pub(super) fn close(&mut self) {
-        self.buffer.clear();
-        self.socket = None;
-    }
-
     /// Opens the socket for a flush, unless a connection is open.
-    pub(super) fn open(&mut self) -> io::Result<()> {
+    pub(super) fn open(&mut self, options: &Options) -> io::Result<()> {
         if let Some(Socket::Tcp(stream)) = &mut self.socket
             && is_open(stream)
         {
@@ -68,8 +49,8 @@ impl Wire {
             io::ErrorKind::NotFound,
             "the name of the server has no address",
         );
-        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
-            match Socket::open(self.protocol, address) {
+        for address in (options.host.as_str(), options.port).to_socket_addrs()? {
+            match Socket::open(options.protocol, address) {
                 Ok(socket) => {
                     self.socket = Some(socket);
                     return Ok(());
@@ -82,9 +63,9 @@ impl Wire {
 
     /// Adds a line. Returns whether what was in the buffer before has been sent, to make room.
     pub(super) fn add(&mut self, line: &str) -> io::Result<bool> {
-        let capacity = match self.protocol {
-            Protocol::Tcp => WRITE_BYTES,
-            Protocol::Udp => PACKET_BYTES,
+        let capacity = match self.socket {
+            Some(Socket::Udp(_)) => PACKET_BYTES,
+            _ => WRITE_BYTES,
         };
         let is_full = !self.buffer.is_empty() && self.buffer.len() + line.len() + 1 > capacity;
         if is_full {
