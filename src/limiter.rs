@@ -5,8 +5,10 @@
 //! `outages` logs when the store fails and what the failure policies answered meanwhile, and
 //! `replicas` follows how many share the limits; no request waits for either.
 //!
-//! All of them work on one draft of the decisions (`draft`), in which each check is decided or open.
-//! The store knows none of the others, and is asked for what is open.
+//! All of them work on one draft of the decisions, in which each check is decided or open. The store
+//! knows none of the others. It is asked once for what is open, and a second time only for what its
+//! first answer leaves open: draws that it refused where refused hits do not count, and checks of
+//! which a look was not enough.
 //!
 //! A trial is a check of the same draft that takes no part in the request: no lease and no denial
 //! cache answers it, so that it is counted also where they answer the limit, and no failure policy
@@ -20,7 +22,6 @@ pub mod replicas;
 mod table;
 
 pub mod denial_cache;
-mod draft;
 pub mod failure_policies;
 pub mod leases;
 pub mod outages;
@@ -29,20 +30,21 @@ mod places;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::core::algorithm::Arrival;
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Decisions, StoreError};
-use crate::limits::plan::{CheckIndex, Checks};
+use crate::core::verdict::{Decision, Decisions, StoreError, Verdict};
+use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
 use crate::net::clock;
 use crate::observe::traces::{SpanKind, TraceSpan};
 use crate::store::{Budget, Memory, Store};
 pub use denial_cache::DenialCache;
-use draft::Answer;
-pub use draft::{Begun, Draft};
 pub use failure_policies::FailurePolicies;
+use failure_policies::PartialDecisions;
+use leases::Draws;
 pub use leases::Leases;
 pub use places::Places;
 
@@ -90,6 +92,36 @@ pub struct Limiter {
     hold_permits: Arc<Semaphore>,
 }
 
+/// Stands for the answer to a check that is open.
+const OPEN: StoreError = StoreError::NotExecuted("not asked yet");
+
+/// The answer of a store to one check.
+type Answer = Result<Verdict, StoreError>;
+
+/// Checks that are decided, or are on their way.
+#[derive(Debug)]
+pub enum Begun<'c> {
+    /// All checks are decided.
+    Decided(Decisions),
+    /// The store has to be asked.
+    Open(Draft<'c>),
+}
+
+/// Decisions of which some are open.
+#[derive(Debug)]
+pub struct Draft<'c> {
+    checks: &'c Arc<Checks>,
+    began: Instant,
+    span: TraceSpan,
+    /// One per check, by its index; an error where the store has to be asked, or gave no answer.
+    each: PartialDecisions,
+    /// The checks to ask the store for, in ascending order.
+    open: CheckIndices,
+    /// The checks as they are to be asked, if some are with other hits than their own.
+    asked: Option<Arc<Checks>>,
+    draws: Option<Box<Draws<'c>>>,
+}
+
 impl Limiter {
     /// A limiter in front of `store`. All workers share the denial cache (`None` where the store is
     /// as cheap to ask) and the failure policies.
@@ -122,12 +154,10 @@ impl Limiter {
         if checks.total() == 0 {
             return Begun::Decided(Decisions::new());
         }
-        let span = span_of(parent, checks);
+        let span = parent.child("decide", SpanKind::Internal);
+        span.set("weir.checks", checks.len() as i64);
         if let Some(memory) = self.memory_at_once(checks) {
-            let at = Arrival {
-                now: clock::now(),
-                max_hold: Span::ZERO,
-            };
+            let at = arriving(Span::ZERO);
             let answers = memory.decide_at(checks, &checks.all(), at).checks;
             // It answers all checks.
             let decision =
@@ -209,22 +239,16 @@ impl Limiter {
             .map(|answer| answer.unwrap_or_else(Decision::PolicyAllows))
             .collect();
         let each = std::mem::take(&mut draft.each);
-        let mut decisions = self.failure_policies.apply(checks, each, || Arrival {
-            now: clock::now(),
-            max_hold: Span::from_micros(
-                budget
-                    .max_hold
-                    .micros()
-                    .saturating_sub(Span::from(began.elapsed()).micros()),
-            ),
+        let mut decisions = self.failure_policies.apply(checks, each, || {
+            let passed = Span::from(began.elapsed()).micros();
+            let left = budget.max_hold.micros().saturating_sub(passed);
+            arriving(Span::from_micros(left))
         });
         if checks.has_holders() {
             // Whatever decided the releases.
             let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
-            self.failure_policies.release(checks, is_open, || Arrival {
-                now: clock::now(),
-                max_hold: Span::ZERO,
-            });
+            let at = || arriving(Span::ZERO);
+            self.failure_policies.release(checks, is_open, at);
         }
         // `decide_places` holds the others.
         let delay = if is_shaped && !checks.has_holders() {
@@ -298,11 +322,10 @@ impl Limiter {
     }
 }
 
-/// The span of a decision.
-fn span_of(parent: &TraceSpan, checks: &Checks) -> TraceSpan {
-    let span = parent.child("decide", SpanKind::Internal);
-    span.set("weir.checks", checks.len() as i64);
-    span
+/// A request that is decided now, and may be held for so long.
+fn arriving(max_hold: Span) -> Arrival {
+    let now = clock::now();
+    Arrival { now, max_hold }
 }
 
 /// Whether a check may hold its request.
@@ -362,6 +385,118 @@ pub(crate) fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
         .map(|verdict| verdict.delay)
         .max()
         .unwrap_or_default()
+}
+
+impl Limiter {
+    /// What leases and the denial cache decide of a request that begins now.
+    fn draft<'c>(&'c self, checks: &'c Arc<Checks>, span: TraceSpan) -> Draft<'c> {
+        let began = Instant::now();
+        let mut each: PartialDecisions = SmallVec::from_elem(Err(OPEN), checks.total());
+        let (mut asked, replicas) = (None, self.failure_policies.replicas());
+        let leases = self.leases.as_ref();
+        let mut draws = leases.and_then(|leases| leases.begin(checks, began, replicas));
+        if let Some(draws) = &draws {
+            for (index, _) in checks.indexed() {
+                let ahead = draws.ahead(index);
+                if let Some(held) = draws.answer(index) {
+                    each[index.0] = Ok(Decision::Lease(held));
+                } else if ahead > 0 {
+                    let asked = asked.get_or_insert_with(|| Checks::clone(checks));
+                    asked.ask_ahead(index, ahead);
+                }
+            }
+        }
+        if let Some(denial_cache) = &self.denial_cache
+            && each.iter().any(Result::is_err)
+        {
+            let refused = denial_cache.refused(checks, began);
+            for ((index, _), refusal) in checks.indexed().zip(refused) {
+                let Some(refusal) = refusal.filter(|_| each[index.0].is_err()) else {
+                    continue;
+                };
+                let is_lifted = draws
+                    .as_mut()
+                    .is_some_and(|draws| draws.lifts_refusal(checks, index));
+                let held = draws.as_ref().and_then(|draws| draws.answer(index));
+                each[index.0] = match held {
+                    Some(verdict) => Ok(Decision::Lease(verdict)),
+                    None if is_lifted => Err(OPEN),
+                    None => Ok(Decision::DenialCache(refusal)),
+                };
+            }
+        }
+        let mut open = checks.all();
+        open.retain(|index| each[index.0].is_err());
+        let is_part = (checks.trials().len() + 1..checks.total()).contains(&open.len());
+        if checks.is_all_or_none() && is_part {
+            // The others become looks: they must not be counted.
+            asked.insert(Checks::clone(checks)).look_only(checks.len());
+            open = checks.all();
+        } else {
+            self.note_refused(checks, &each);
+        }
+        Draft {
+            checks,
+            began,
+            span,
+            each,
+            open,
+            asked: asked.map(Arc::new),
+            draws: draws.map(Box::new),
+        }
+    }
+
+    /// Takes in the store's answers to the checks at `picked`.
+    fn take_in(
+        &self,
+        draft: &mut Draft<'_>,
+        mut picked: CheckIndices,
+        mut answers: SmallVec<[Answer; 4]>,
+    ) {
+        let checks = draft.checks;
+        let are_looks = picked.iter().any(|index| draft.each[index.0].is_ok());
+        if are_looks && draft.fits(&answers) {
+            self.note_refused(checks, &draft.each);
+        } else if are_looks {
+            // Only the store decides which of them are over their limits.
+            draft.each[..checks.len()].fill(Err(OPEN));
+            draft.open = checks.indices();
+        } else if let Some(draws) = &mut draft.draws {
+            draft.open = draws.finish(checks, &picked, &mut answers);
+        }
+        picked.retain(|index| !draft.open.contains(index));
+        if let Some(denial_cache) = self.denial_cache.as_ref().filter(|_| !are_looks) {
+            denial_cache.record(checks, &picked, &answers, draft.began, Instant::now());
+        }
+        for index in picked {
+            let each = &mut draft.each[index.0];
+            if each.is_err() {
+                let draws = draft.draws.as_ref();
+                let held = draws.and_then(|draws| draws.answer(index));
+                let answer = answers[index.0].map(Decision::Store);
+                *each = held.map_or(answer, |verdict| Ok(Decision::Lease(verdict)));
+            }
+        }
+    }
+
+    fn note_refused(&self, checks: &Checks, each: &PartialDecisions) {
+        if checks.is_tracked() {
+            self.store.note_refused(checks, |CheckIndex(index)| {
+                matches!(each[index], Ok(Decision::DenialCache(_)))
+            });
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// Whether each check that looked has what it asks for.
+    fn fits(&self, looks: &[Answer]) -> bool {
+        self.checks.indexed().all(|(CheckIndex(index), check)| {
+            let has_left =
+                |look: &Verdict| look.allowed && check.hits.unsigned_abs() <= look.remaining;
+            self.each[index].is_ok() || looks[index].as_ref().is_ok_and(has_left)
+        })
+    }
 }
 
 #[cfg(test)]

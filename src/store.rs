@@ -98,6 +98,17 @@ pub enum Usage {
 }
 
 impl Usage {
+    /// The client of the deployment that counts a limit, or the memory store.
+    fn redis(&self, is_per_second: bool) -> Result<&UsageClient, &Memory> {
+        match self {
+            Self::Memory(memory) => Err(memory),
+            Self::Redis { main, per_second } => {
+                let per_second = per_second.as_ref().filter(|_| is_per_second);
+                Ok(per_second.unwrap_or(main))
+            }
+        }
+    }
+
     /// The record of the subject of a check, and the store's time.
     ///
     /// # Errors
@@ -109,16 +120,12 @@ impl Usage {
         deadline: Instant,
     ) -> Result<(Micros, Option<Record>), StoreError> {
         let counter = checks.key(&checks[index]);
-        match self {
-            Self::Memory(memory) => {
+        match self.redis(checks.is_per_second(index)) {
+            Ok(client) => client.record(counter, deadline).await,
+            Err(memory) => {
                 let (now, mut record) = (clock::now(), Vec::new());
                 key::write_usage(counter, &mut record);
                 Ok((now, memory.usage(&record, now)))
-            }
-            Self::Redis { main, per_second } => {
-                let client = per_second.as_ref().filter(|_| checks.is_per_second(index));
-                let client = client.unwrap_or(main);
-                client.record(counter, deadline).await
             }
         }
     }
@@ -138,15 +145,11 @@ impl Usage {
         let Algorithm::SlidingWindowBuckets(buckets) = &check.algorithm else {
             return Ok((Micros::default(), None));
         };
-        match self {
-            Self::Memory(memory) => {
+        match self.redis(checks.is_per_second(index)) {
+            Ok(client) => client.ring(checks.key(check), buckets, deadline).await,
+            Err(memory) => {
                 let state = memory.state(checks.key(check), &check.algorithm);
                 Ok((clock::now(), state))
-            }
-            Self::Redis { main, per_second } => {
-                let client = per_second.as_ref().filter(|_| checks.is_per_second(index));
-                let client = client.unwrap_or(main);
-                client.ring(checks.key(check), buckets, deadline).await
             }
         }
     }
@@ -164,18 +167,14 @@ impl Usage {
         page: Page,
         deadline: Instant,
     ) -> Result<Top, StoreError> {
-        match self {
-            Self::Memory(memory) => {
+        match self.redis(is_per_second) {
+            Ok(client) => client.top(tracking, order, page, deadline).await,
+            Err(memory) => {
                 let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
                 // It looks at every record.
                 let walk = move || memory.top_usage(&tracking, order, page, clock::now());
                 let walked = tokio::task::spawn_blocking(walk).await;
                 walked.map_err(|_| StoreError::NotExecuted("the search failed"))
-            }
-            Self::Redis { main, per_second } => {
-                let client = per_second.as_ref().filter(|_| is_per_second);
-                let client = client.unwrap_or(main);
-                client.top(tracking, order, page, deadline).await
             }
         }
     }

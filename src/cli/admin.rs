@@ -18,7 +18,7 @@ use super::{UsageError, print, success_if};
 use crate::desk::admin::reply::ErrorBody;
 use crate::desk::admin::status::Status;
 use crate::limits::rules::compile::OneLine;
-use crate::net::http::client::{CallError, HttpClient};
+use crate::net::http::{CallError, HttpClient};
 
 /// Where the debug listener is, unless it is set otherwise.
 const DEFAULT: &str = "http://127.0.0.1:6070";

@@ -11,7 +11,7 @@ use http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::net::dial::{Address, Connector, Dial, TcpOptions};
-use crate::net::http::client::HttpClient;
+use crate::net::http::HttpClient;
 use crate::net::tls::{self, ClientOptions, NameCheck, Peer, SubjectName};
 
 /// The longest time for a connection of a command that has no time of its own.

@@ -15,7 +15,7 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use super::connect::{connect, http_client, no_service};
 use super::print;
 use crate::net::dial::Address;
-use crate::net::http::client::CallError;
+use crate::net::http::CallError;
 use crate::net::tls::ClientOptions;
 use crate::process::settings::{ListenerFlags, LocalGrpc};
 

@@ -13,7 +13,6 @@
 
 mod lease;
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -63,10 +62,10 @@ pub enum Event {
 const EVENTS: usize = Event::Void as usize + 1;
 
 /// The leases of this process; clones share them.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Leases(Arc<Inner>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Inner {
     table: OnceLock<Table<Set>>,
     events: [AtomicU64; EVENTS],
@@ -74,7 +73,7 @@ struct Inner {
 
 type Set = [Entry; WAYS];
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     key: Fingerprint,
     lease: Lease,
@@ -86,19 +85,8 @@ pub(super) struct Draws<'l> {
     leases: &'l Leases,
     began: Instant,
     replicas: u64,
-    each: SmallVec<[Draw; 4]>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Draw {
-    /// Leases have no part in it.
-    None,
-    Answered(Verdict),
-    Asks {
-        key: Fingerprint,
-        ahead: u64,
-        draws: bool,
-    },
+    /// By check; `None` where leases have no part in it.
+    each: SmallVec<[Option<(Fingerprint, Turn)>; 4]>,
 }
 
 impl Leases {
@@ -124,16 +112,15 @@ impl Leases {
         }
         let replicas = replicas.get().get().into();
         let each = checks.iter().map(|check| {
-            let Some(hits) = Self::hits(check) else {
-                return Draw::None;
-            };
+            let hits = Self::hits(check)?;
             let (key, table) = (fingerprint(check), self.table());
             let (mut set, now) = (table.set(key), table.micros(began));
             let entry = self.entry(&mut set, key, now);
-            match entry.lease.turn(now, hits, terms(check, replicas)) {
-                Turn::Held(verdict) => Draw::Answered(verdict),
-                Turn::Ask { ahead, draws } => Draw::Asks { key, ahead, draws },
-            }
+            let terms = Terms {
+                algorithm: &check.algorithm,
+                replicas,
+            };
+            Some((key, entry.lease.turn(now, hits, terms)))
         });
         Some(Draws {
             leases: self,
@@ -233,7 +220,7 @@ impl Draws<'_> {
     /// The answer to a check that is known without the store.
     pub(super) fn answer(&self, CheckIndex(index): CheckIndex) -> Option<Verdict> {
         match self.each.get(index) {
-            Some(Draw::Answered(verdict)) => Some(*verdict),
+            Some(Some((_, Turn::Held(verdict)))) => Some(*verdict),
             _ => None,
         }
     }
@@ -241,8 +228,8 @@ impl Draws<'_> {
     /// The hits to ask for beyond those of a check.
     pub(super) fn ahead(&self, CheckIndex(index): CheckIndex) -> u64 {
         match self.each[index] {
-            Draw::Asks { ahead, .. } => ahead,
-            Draw::None | Draw::Answered(_) => 0,
+            Some((_, Turn::Ask { ahead, .. })) => ahead,
+            Some((_, Turn::Held(_))) | None => 0,
         }
     }
 
@@ -253,10 +240,10 @@ impl Draws<'_> {
             lease.take(now, hits, terms)
         });
         self.end(index);
-        let Some(verdict) = answer.flatten() else {
-            return false;
-        };
-        self.each[index.0] = Draw::Answered(verdict);
+        match (answer.flatten(), &mut self.each[index.0]) {
+            (Some(verdict), Some((_, turn))) => *turn = Turn::Held(verdict),
+            _ => return false,
+        }
         true
     }
 
@@ -277,7 +264,7 @@ impl Draws<'_> {
     ) -> CheckIndices {
         let mut again = CheckIndices::new();
         for &index in picked {
-            if !matches!(self.each.get(index.0), Some(Draw::Asks { .. })) {
+            if !matches!(self.each.get(index.0), Some(Some((_, Turn::Ask { .. })))) {
                 continue;
             }
             let answer = &mut answers[index.0];
@@ -340,24 +327,23 @@ impl Draws<'_> {
         index: CheckIndex,
         work: impl FnOnce(&mut Lease, u64, u64, Terms<'_>) -> T,
     ) -> Option<T> {
-        let Draw::Asks { key, .. } = self.each[index.0] else {
+        let Some((key, Turn::Ask { .. })) = self.each[index.0] else {
             return None;
         };
         let (check, table) = (&checks[index], self.leases.table());
         let (hits, now) = (Leases::hits(check)?, table.micros(Instant::now()));
         let mut set = table.set(key);
         let entry = self.leases.entry(&mut set, key, now);
-        Some(work(
-            &mut entry.lease,
-            now,
-            hits,
-            terms(check, self.replicas),
-        ))
+        let terms = Terms {
+            algorithm: &check.algorithm,
+            replicas: self.replicas,
+        };
+        Some(work(&mut entry.lease, now, hits, terms))
     }
 
     /// Ends the draw of a check, if it has one.
     fn end(&mut self, CheckIndex(index): CheckIndex) {
-        let Draw::Asks { key, ahead, draws } = &mut self.each[index] else {
+        let Some((key, Turn::Ask { ahead, draws })) = &mut self.each[index] else {
             return;
         };
         *ahead = 0;
@@ -378,20 +364,6 @@ impl Drop for Draws<'_> {
             self.leases.count(Event::Failed, is_draw.into());
             self.end(index);
         }
-    }
-}
-
-fn terms(check: &Check, replicas: u64) -> Terms<'_> {
-    Terms {
-        algorithm: &check.algorithm,
-        limit: check.algorithm.capacity(),
-        replicas,
-    }
-}
-
-impl fmt::Debug for Leases {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Leases").finish_non_exhaustive()
     }
 }
 

@@ -52,57 +52,33 @@ enum Line {
 
 impl Line {
     fn log(&self) {
-        let millis = |time: Duration| format!("{}ms", (time.as_secs_f64() * 1e4).round() / 10.0);
-        let slow = |failure: &RedisFailure| {
-            let times = failure.times;
-            let round_trip = times.and_then(|times| times.round_trip).map(millis);
-            let deadline = times.and_then(|times| times.caller).map(millis);
-            (
-                round_trip,
-                times.map(|times| millis(times.allowed)),
-                deadline,
-            )
-        };
-        match self {
-            Self::Began(FailingServer { server, failure }) => {
-                let (round_trip, allowed, deadline) = slow(failure);
-                tracing::error!(
-                    redis = server,
-                    error = failure.error,
-                    cause = failure.cause.as_deref(),
-                    round_trip,
-                    allowed,
-                    deadline,
-                    "Redis outage: {}",
-                    failure.meaning()
-                );
-            }
+        let failure = match self {
+            Self::Began(FailingServer { failure, .. }) | Self::Errors(failure, _) => failure,
             Self::Ended {
                 servers,
                 lasted,
                 answers,
-            } => tracing::info!(
-                redis = servers,
-                lasted_secs = (lasted.as_secs_f64() * 10.0).round() / 10.0,
-                failed = answers.failed,
-                allowed = answers.allowed,
-                denied = answers.denied,
-                counted_locally = answers.counted_locally,
-                "the Redis outage is over"
-            ),
-            Self::Errors(failure, times) => {
-                let (round_trip, allowed, deadline) = slow(failure);
-                tracing::warn!(
-                    error = failure.error,
-                    times,
-                    cause = failure.cause.as_deref(),
-                    round_trip,
-                    allowed,
-                    deadline,
-                    "Redis: {}",
-                    failure.meaning()
-                );
+            } => {
+                let lasted_secs = (lasted.as_secs_f64() * 10.0).round() / 10.0;
+                let (failed, allowed) = (answers.failed, answers.allowed);
+                let (denied, counted_locally) = (answers.denied, answers.counted_locally);
+                tracing::info!(redis = %servers, lasted_secs, failed, allowed, denied,
+                    counted_locally, "the Redis outage is over");
+                return;
             }
+        };
+        let millis = |time: Duration| format!("{}ms", (time.as_secs_f64() * 1e4).round() / 10.0);
+        let (error, cause) = (failure.error, failure.cause.as_deref());
+        let meaning = failure.meaning();
+        let allowed = failure.times.map(|times| millis(times.allowed));
+        let round_trip = failure.times.and_then(|times| times.round_trip).map(millis);
+        let deadline = failure.times.and_then(|times| times.caller).map(millis);
+        match self {
+            Self::Errors(_, times) => tracing::warn!(%error, times, cause, round_trip, allowed,
+                deadline, "Redis: {meaning}"),
+            Self::Began(FailingServer { server, .. }) => tracing::error!(redis = %server, error,
+                cause, round_trip, allowed, deadline, "Redis outage: {meaning}"),
+            Self::Ended { .. } => {}
         }
     }
 }
@@ -128,9 +104,7 @@ pub async fn watch(
         };
         let lines = outages.observe(Instant::now(), observed);
         lines.iter().for_each(Line::log);
-        let outage = outages.outage.as_ref();
-        let outage = outage.filter(|outage| outage.calm_since.is_none());
-        under_way.send_replace(outage.map(|outage| (outage.began, outage.before)));
+        under_way.send_replace(outages.is_failing().then_some(outages.calm));
     }
 }
 
@@ -146,25 +120,16 @@ struct Observed {
 /// The state between two looks.
 #[derive(Debug)]
 struct OutageLog {
-    outage: Option<Outage>,
-    /// The servers that failed at the last look.
-    suspects: Vec<String>,
     /// The last look at which no server failed and no outage was under way, and the answers then.
     calm: (Instant, PolicyAnswers),
+    /// The servers that failed at the last look.
+    suspects: Vec<String>,
+    /// All that failed in the outage under way; empty if there is none.
+    servers: Vec<String>,
+    /// Since when all servers are in use, in an outage.
+    calm_since: Option<Instant>,
     ends: Throttle,
     errors: BTreeMap<&'static str, Errors>,
-}
-
-/// An outage under way.
-#[derive(Debug)]
-struct Outage {
-    began: Instant,
-    /// The answers before it began.
-    before: PolicyAnswers,
-    /// All that failed in it.
-    servers: Vec<String>,
-    /// Since when all servers are in use.
-    calm_since: Option<Instant>,
 }
 
 /// The lines about one error of single requests.
@@ -180,9 +145,10 @@ struct Errors {
 impl OutageLog {
     fn new(now: Instant, answers: PolicyAnswers) -> Self {
         Self {
-            outage: None,
-            suspects: Vec::new(),
             calm: (now, answers),
+            suspects: Vec::new(),
+            servers: Vec::new(),
+            calm_since: None,
             ends: Throttle::default(),
             errors: BTreeMap::new(),
         }
@@ -190,63 +156,43 @@ impl OutageLog {
 
     /// The lines to write now.
     fn observe(&mut self, now: Instant, observed: Observed) -> Vec<Line> {
-        let was_failing = self.is_failing();
+        let (was_failing, mut lines) = (self.is_failing(), Vec::new());
         let servers = observed.failing.iter().map(|one| one.server.clone());
         let suspects = std::mem::replace(&mut self.suspects, servers.collect());
-        if self.suspects.is_empty() && self.outage.is_none() {
+        if self.suspects.is_empty() && self.servers.is_empty() {
             self.calm = (now, observed.answers);
         }
-        let mut confirmed = observed.failing;
-        confirmed.retain(|one| suspects.contains(&one.server));
-        let mut lines = self.observe_servers(now, confirmed, observed.answers);
+        let mut since = Some(self.calm_since.unwrap_or(now));
+        let failing = observed.failing.into_iter();
+        for one in failing.filter(|one| suspects.contains(&one.server)) {
+            since = None;
+            if !self.servers.contains(&one.server) && self.servers.len() < MAX_KNOWN_SERVERS {
+                self.servers.push(one.server.clone());
+                if self.servers.len() <= MAX_SERVERS {
+                    lines.push(Line::Began(one));
+                }
+            }
+        }
+        self.calm_since = since.filter(|_| !self.servers.is_empty());
         let is_failing = was_failing || self.is_failing();
+        if let Some(since) = self.calm_since
+            && now.duration_since(since) >= CALM
+            && self.ends.admit(now).is_some()
+        {
+            let ((began, before), answers) = (self.calm, observed.answers);
+            lines.push(Line::Ended {
+                servers: listed(&std::mem::take(&mut self.servers)),
+                lasted: since.duration_since(began),
+                answers: answers.since(before),
+            });
+            (self.calm_since, self.calm) = (None, (now, answers));
+        }
         self.observe_errors(now, observed.errors, is_failing, &mut lines);
         lines
     }
 
     fn is_failing(&self) -> bool {
-        let outage = self.outage.as_ref();
-        outage.is_some_and(|outage| outage.calm_since.is_none())
-    }
-
-    fn observe_servers(
-        &mut self,
-        now: Instant,
-        failing: Vec<FailingServer>,
-        answers: PolicyAnswers,
-    ) -> Vec<Line> {
-        let mut lines = Vec::new();
-        let (began, before) = self.calm;
-        if failing.is_empty() && self.outage.is_none() {
-            return lines;
-        }
-        let outage = self.outage.get_or_insert_with(|| Outage {
-            began,
-            before,
-            servers: Vec::new(),
-            calm_since: None,
-        });
-        let since = outage.calm_since.unwrap_or(now);
-        outage.calm_since = failing.is_empty().then_some(since);
-        for one in failing {
-            if !outage.servers.contains(&one.server) && outage.servers.len() < MAX_KNOWN_SERVERS {
-                outage.servers.push(one.server.clone());
-                if outage.servers.len() <= MAX_SERVERS {
-                    lines.push(Line::Began(one));
-                }
-            }
-        }
-        let is_calm = outage.calm_since.is_some() && now.duration_since(since) >= CALM;
-        if is_calm && self.ends.admit(now).is_some() {
-            lines.push(Line::Ended {
-                servers: listed(&outage.servers),
-                lasted: since.duration_since(outage.began),
-                answers: answers.since(outage.before),
-            });
-            self.outage = None;
-            self.calm = (now, answers);
-        }
-        lines
+        !self.servers.is_empty() && self.calm_since.is_none()
     }
 
     /// Errors while a server fails belong to the outage. A line is one look late, because the next

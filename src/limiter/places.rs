@@ -15,12 +15,10 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Limiter, is_shaped, longest_delay};
-use crate::core::algorithm::Arrival;
+use super::{Limiter, arriving, is_shaped, longest_delay};
 use crate::core::time::Span;
 use crate::core::verdict::{Decision, Decisions, StoreError};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
-use crate::net::clock;
 use crate::observe::traces::TraceSpan;
 use crate::store::{Budget, Store};
 
@@ -136,10 +134,7 @@ impl Limiter {
     /// Takes acquires back, from this instant on: in the store, and where it has failed in what
     /// this process counts.
     fn take_back(&self, checks: Arc<Checks>, from: Option<Instant>) {
-        let at = || Arrival {
-            now: clock::now(),
-            max_hold: Span::ZERO,
-        };
+        let at = || arriving(Span::ZERO);
         let redis = match &self.store {
             Store::Memory(memory) => {
                 let _ = memory.decide_at(&checks, &checks.indices(), at());
@@ -158,10 +153,8 @@ impl Limiter {
             let mut checks = checks;
             for pause_ms in PAUSES_MS {
                 let budget = Budget::until(Instant::now() + timeout);
-                let answers = redis
-                    .decide(&checks, &checks.indices(), budget)
-                    .await
-                    .checks;
+                let picked = checks.indices();
+                let answers = redis.decide(&checks, &picked, budget).await.checks;
                 let is_open = |&CheckIndex(index): &CheckIndex| {
                     matches!(answers[index], Err(StoreError::NotExecuted(_)))
                 };

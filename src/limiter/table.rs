@@ -18,6 +18,7 @@ pub(super) fn fingerprint(check: &Check) -> Fingerprint {
 }
 
 /// Sets of entries.
+#[derive(Debug)]
 pub(super) struct Table<S> {
     pub(super) sets: Box<[Mutex<S>]>,
     /// Zero of the times of all entries.

@@ -241,15 +241,11 @@ impl Memory {
 
     fn check(
         &self,
-        Check {
-            fingerprint,
-            algorithm,
-            ..
-        }: &Check,
+        check: &Check,
         now: Micros,
         step: impl FnOnce(Option<State>) -> Step,
     ) -> Verdict {
-        let key = key_of(*fingerprint);
+        let (key, algorithm) = (key_of(check.fingerprint), &check.algorithm);
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
         let slot = shard.find(key);

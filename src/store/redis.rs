@@ -59,9 +59,8 @@ use self::lanes::Lanes;
 pub use self::lanes::MAX_BATCH_CHECKS;
 pub use self::monitor::supervise;
 pub use self::rtt::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
-pub use self::topology::node::ConnectionCounts;
 use self::topology::node::Node;
-pub use self::topology::status::{Diagnostic, InfoReport, ServerStatus};
+pub use self::topology::node::{ConnectionCounts, Diagnostic, InfoReport, ServerStatus};
 pub use self::topology::{Deployment, FailingServer, Server};
 pub use self::usage::{MOST_LISTED_AT_ONCE, UsageClient, UsageCounts, WRITES_PER_SECOND};
 pub use self::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
@@ -114,9 +113,15 @@ impl Redis {
     /// caller has to run [`supervise`] for each deployment. The call never waits: the store connects
     /// with the first request, and again after a connection has closed.
     pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
+        let lanes_of = |deployment| {
+            Arc::new(WorkerLanes {
+                deployment,
+                lanes: Mutex::default(),
+            })
+        };
         Self {
-            main: WorkerLanes::new(main),
-            per_second: per_second.map(WorkerLanes::new),
+            main: lanes_of(main),
+            per_second: per_second.map(lanes_of),
         }
     }
 
@@ -147,13 +152,6 @@ impl Redis {
 }
 
 impl WorkerLanes {
-    fn new(deployment: Arc<Deployment>) -> Arc<Self> {
-        Arc::new(Self {
-            deployment,
-            lanes: Mutex::default(),
-        })
-    }
-
     /// The lanes to a server.
     fn lanes(&self, node: &Arc<Node>) -> Arc<Lanes> {
         let mut lanes = lock(&self.lanes);
@@ -163,8 +161,7 @@ impl WorkerLanes {
         // Servers that left the cluster are dropped, with their connections.
         let map = self.deployment.map();
         lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node.id));
-        let options = self.deployment.batch_options();
-        let new = Lanes::new(node, options, &self.deployment.usage);
+        let new = Lanes::new(node, &self.deployment);
         lanes.push(Arc::clone(&new));
         new
     }

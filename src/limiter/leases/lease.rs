@@ -42,10 +42,15 @@ const CLOCKS: u64 = 4_096;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) algorithm: &'a Algorithm,
-    /// Hits that fit in a window.
-    pub(super) limit: u64,
     /// How many replicas share the limit. It only sizes blocks.
     pub(super) replicas: u64,
+}
+
+impl Terms<'_> {
+    /// Hits that fit in a window.
+    fn limit(self) -> u64 {
+        self.algorithm.capacity()
+    }
 }
 
 /// What one request does.
@@ -152,7 +157,7 @@ impl Lease {
         let used = self.used();
         Some(Verdict {
             allowed: true,
-            remaining: terms.limit.saturating_sub(used),
+            remaining: terms.limit().saturating_sub(used),
             used,
             reset_after: Span::from_micros(self.reset.saturating_sub(now)),
             retry_after: Wait::For(Span::ZERO),
@@ -183,7 +188,7 @@ impl Lease {
                 self.rest -= drawn.void;
             }
             drawn.granted = position.map_or(0, |before| {
-                ahead.min(terms.limit.saturating_sub(before + hits))
+                ahead.min(terms.limit().saturating_sub(before + hits))
             });
             self.rest += drawn.granted;
             self.block = self.rest;
@@ -193,11 +198,11 @@ impl Lease {
             used = self.used();
         }
         drawn.verdict = match position {
-            Some(before) if before + hits <= terms.limit => {
+            Some(before) if before + hits <= terms.limit() => {
                 self.count(now, hits, terms.algorithm);
                 Some(Verdict {
                     allowed: true,
-                    remaining: terms.limit.saturating_sub(used),
+                    remaining: terms.limit().saturating_sub(used),
                     used,
                     ..*verdict
                 })
@@ -268,8 +273,8 @@ impl Lease {
         if self.requests.most() < BUSY || now >= self.until {
             return 0;
         }
-        let part = terms.limit.saturating_sub(self.known) / (2 * terms.replicas);
-        let block = self.hits.most().min(part).min(terms.limit - hits);
+        let part = terms.limit().saturating_sub(self.known) / (2 * terms.replicas);
+        let block = self.hits.most().min(part).min(terms.limit() - hits);
         Some(block.saturating_sub(self.rest))
             .filter(|&block| block >= BUSY)
             .unwrap_or(0)

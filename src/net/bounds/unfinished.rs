@@ -104,12 +104,6 @@ impl Ledger {
             oldest.ended.notify_one();
         }
     }
-
-    fn remove(&mut self, id: u64) {
-        if let Some(entry) = self.charges.remove(&id) {
-            self.bytes -= entry.bytes;
-        }
-    }
 }
 
 impl Charge {
@@ -159,7 +153,10 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        lock(&self.budget.0).remove(self.id);
+        let mut ledger = lock(&self.budget.0);
+        if let Some(entry) = ledger.charges.remove(&self.id) {
+            ledger.bytes -= entry.bytes;
+        }
     }
 }
 

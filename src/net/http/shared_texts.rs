@@ -128,7 +128,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
             busy
         })?;
         let text = match shared {
-            Some(text) if text.has(encoding) => text,
+            Some(text) if encoding == Encoding::Identity || text.gzip.get().is_some() => text,
             shared => {
                 let make = Arc::clone(&self.make);
                 let make = move || {
@@ -136,7 +136,9 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
                         let text = make(&key);
                         texts.add(Text::new(key, text))
                     });
-                    text.encode(encoding);
+                    if encoding == Encoding::Gzip {
+                        text.gzip.get_or_init(|| gzip(text.plain.as_bytes()));
+                    }
                     text
                 };
                 tokio::task::spawn_blocking(make).await.map_err(|panic| {
@@ -156,16 +158,6 @@ impl<K> Text<K> {
             made: Instant::now(),
             plain: text.into_boxed_str(),
             gzip: OnceLock::new(),
-        }
-    }
-
-    fn has(&self, encoding: Encoding) -> bool {
-        encoding == Encoding::Identity || self.gzip.get().is_some()
-    }
-
-    fn encode(&self, encoding: Encoding) {
-        if encoding == Encoding::Gzip {
-            self.gzip.get_or_init(|| gzip(self.plain.as_bytes()));
         }
     }
 }

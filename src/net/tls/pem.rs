@@ -30,26 +30,10 @@ pub struct PemFile {
     pub path: PathBuf,
 }
 
-/// Why files of certificates or keys cannot be used.
+/// Why files of certificates or keys cannot be used, with the setting and what to write instead.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read, holds no PEM section of the needed kind, or TLS cannot use its
-    /// content.
-    #[error("{setting}: {} {why}; {remedy}", .path.display())]
-    File {
-        /// The name of the setting.
-        setting: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-        remedy: String,
-    },
-    /// A certificate is set without its key, or a key without its certificate. Holds the names of
-    /// the set and of the missing setting.
-    #[error("{0} needs {1}: set both or neither")]
-    Unpaired(&'static str, &'static str),
-}
+#[error("{0}")]
+pub struct TlsError(String);
 
 /// The name of a setting, and the path that it has.
 pub type FileSetting<'a> = (&'static str, Option<&'a Path>);
@@ -70,7 +54,7 @@ impl PemFile {
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
             _ => Err(self.error(
-                "holds no certificate".to_owned(),
+                "holds no certificate",
                 "write the path of a PEM file with one",
             )),
         }
@@ -86,8 +70,7 @@ impl PemFile {
             } else {
                 "write the path of a PEM file with one"
             };
-            let why = "holds no private key that is not encrypted";
-            self.error(why.to_owned(), remedy)
+            self.error("holds no private key that is not encrypted", remedy)
         })
     }
 
@@ -98,24 +81,20 @@ impl PemFile {
     pub fn bytes(&self) -> Result<Vec<u8>, TlsError> {
         read(&self.path).map_err(|error| {
             self.error(
-                format!("cannot be read ({error})"),
+                &format!("cannot be read ({error})"),
                 "write the path of a PEM file that Weir may read",
             )
         })
     }
 
-    fn error(&self, why: String, remedy: &str) -> TlsError {
-        TlsError::File {
-            setting: self.setting,
-            path: self.path.clone(),
-            why,
-            remedy: remedy.to_owned(),
-        }
+    fn error(&self, why: &str, remedy: &str) -> TlsError {
+        let (setting, path) = (self.setting, self.path.display());
+        TlsError(format!("{setting}: {path} {why}; {remedy}"))
     }
 
     /// The error of a file whose content TLS cannot use.
     pub(crate) fn unusable(&self, error: &Error, remedy: &str) -> TlsError {
-        self.error(format!("cannot be used ({error})"), remedy)
+        self.error(&format!("cannot be used ({error})"), remedy)
     }
 }
 
@@ -146,15 +125,21 @@ impl Identity {
     /// The identity of two settings with their paths; `None` if neither is set.
     ///
     /// # Errors
-    /// [`TlsError::Unpaired`].
+    /// A certificate without its key, or a key without its certificate.
     pub fn try_new(
         certificate: FileSetting<'_>,
         key: FileSetting<'_>,
     ) -> Result<Option<Self>, TlsError> {
+        let unpaired = |set: FileSetting<'_>, missing: FileSetting<'_>| {
+            TlsError(format!(
+                "{} needs {}: set both or neither",
+                set.0, missing.0
+            ))
+        };
         match (PemFile::of(certificate), PemFile::of(key)) {
             (None, None) => Ok(None),
-            (Some(_), None) => Err(TlsError::Unpaired(certificate.0, key.0)),
-            (None, Some(_)) => Err(TlsError::Unpaired(key.0, certificate.0)),
+            (Some(_), None) => Err(unpaired(certificate, key)),
+            (None, Some(_)) => Err(unpaired(key, certificate)),
             (Some(certificate), Some(key)) => Ok(Some(Self { certificate, key })),
         }
     }

@@ -17,7 +17,6 @@ use tokio_rustls::rustls::{
     AlertDescription, CertificateError, Error, InvalidMessage, OtherError, RootCertStore,
 };
 
-use super::verify::ServerVerifier;
 use super::*;
 
 /// The time of all tests: 2030.
@@ -504,4 +503,9 @@ fn hints_about_connections_name_the_setting_to_change() {
     }
     let refused: io::Error = io::ErrorKind::ConnectionRefused.into();
     assert_eq!(hint(&refused, &PEER), None);
+}
+
+#[test]
+fn there_are_always_trusted_authorities() {
+    assert!(!of_the_system().is_empty());
 }

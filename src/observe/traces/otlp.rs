@@ -29,7 +29,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::Options;
 use crate::net::dial::{Address, Connector, Dial, TcpOptions};
-use crate::net::http::client::{CallError, HttpClient};
+use crate::net::http::{CallError, HttpClient};
 use crate::net::tls::{self, Peer, TlsError};
 
 /// The largest answer of a collector that is read, in bytes: an answer is a few numbers and a

@@ -93,7 +93,8 @@ impl Table {
 
     /// Adds a key that the table does not hold.
     pub(super) fn insert(&mut self, entry: Entry, pool: &BlockPool) {
-        if self.len >= max_entries(self.slots()) {
+        // At most seven eighths of the slots are used.
+        if self.len >= self.slots() / 8 * 7 {
             self.grow(pool);
         }
         while !self.try_insert(entry) {
@@ -109,7 +110,9 @@ impl Table {
         let Some(gap) = self.first(slot, Entry::is_gap) else {
             return false;
         };
-        self.shift_up(slot, gap);
+        for next in (slot..gap).rev() {
+            *self.at_mut(next + 1) = *self.at(next);
+        }
         *self.at_mut(slot) = entry;
         true
     }
@@ -122,7 +125,9 @@ impl Table {
         let end = (slot + 1..self.slots())
             .find(is_home)
             .unwrap_or(self.slots());
-        self.shift_down(slot, end);
+        for next in slot + 1..end {
+            *self.at_mut(next - 1) = *self.at(next);
+        }
         *self.at_mut(end - 1) = Entry::GAP;
         self.len -= 1;
         removed
@@ -278,38 +283,6 @@ impl Table {
         None
     }
 
-    /// Moves the entries of `from..to` up by one slot and overwrites the one at `to`.
-    fn shift_up(&mut self, from: usize, to: usize) {
-        let mut end = to;
-        while end > from {
-            let (block, at) = (end / SLOTS, end % SLOTS);
-            if at == 0 {
-                self.blocks[block][0] = self.blocks[block - 1][SLOTS - 1];
-                end -= 1;
-            } else {
-                let begin = from.max(block * SLOTS);
-                self.blocks[block].copy_within(begin % SLOTS..at, begin % SLOTS + 1);
-                end = begin;
-            }
-        }
-    }
-
-    /// Moves the entries of `from + 1..to` down by one slot and overwrites the one at `from`.
-    fn shift_down(&mut self, from: usize, to: usize) {
-        let mut begin = from;
-        while begin + 1 < to {
-            let (block, at) = (begin / SLOTS, begin % SLOTS);
-            if at == SLOTS - 1 {
-                self.blocks[block][at] = self.blocks[block + 1][0];
-                begin += 1;
-            } else {
-                let end = to.min((block + 1) * SLOTS);
-                self.blocks[block].copy_within(at + 1..end - block * SLOTS, at);
-                begin = end - 1;
-            }
-        }
-    }
-
     fn at(&self, slot: usize) -> &Entry {
         &self.blocks[slot / SLOTS][slot % SLOTS]
     }
@@ -320,25 +293,14 @@ impl Table {
 }
 
 /// How many of the slots are home slots.
-const fn homes(slots: usize) -> usize {
-    let behind = slots / 8;
-    slots
-        - if behind < MAX_OVERFLOW_SLOTS {
-            behind
-        } else {
-            MAX_OVERFLOW_SLOTS
-        }
+fn homes(slots: usize) -> usize {
+    slots - (slots / 8).min(MAX_OVERFLOW_SLOTS)
 }
 
 /// The home slot, in proportion to the upper half of the key: a larger key never has a smaller
 /// home.
 const fn home(key: EntryKey, homes: usize) -> usize {
     (((key >> 64) * homes as u128) >> 64) as usize
-}
-
-/// The most entries of so many slots: seven eighths.
-const fn max_entries(slots: usize) -> usize {
-    slots - slots.div_ceil(8)
 }
 
 /// Slots of a block. A block is 4 KiB, so that the half-empty last block of a table is small beside

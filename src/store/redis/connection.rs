@@ -17,6 +17,8 @@ pub(crate) mod simulated;
 mod socket;
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bb8_redis::redis::{self, Value, parse_redis_value};
 use tokio::time::{Duration, Instant, timeout_at};
@@ -38,7 +40,8 @@ pub(crate) struct Connection {
     socket: Socket,
     outgoing: CommandBuffer,
     received: ReplyBuffer,
-    replies: Vec<Value>,
+    /// The replies to the last query; fewer than its commands if the connection broke.
+    pub(crate) replies: Vec<Value>,
     /// Bytes of `outgoing` that the socket took.
     written: usize,
     /// The I/O error that broke the connection.
@@ -49,9 +52,31 @@ pub(crate) struct Connection {
     is_given_up: bool,
     retire_at: Instant,
     /// The counters that got a TTL over this connection.
-    known_ttls: KnownTtls,
+    pub(crate) known_ttls: KnownTtls,
     /// The generation of the location that it leads to: see `Node`.
     pub(crate) generation: u64,
+    /// Where it is counted while it exists.
+    counted: Option<Arc<OpenConnections>>,
+}
+
+/// The connections of all threads to a server.
+#[derive(Debug, Default)]
+pub(crate) struct OpenConnections {
+    /// Since the start.
+    pub(crate) opened: AtomicU64,
+    /// Now.
+    pub(crate) open: AtomicUsize,
+    /// Whether a connection broke since the latest one was opened.
+    pub(crate) broke: AtomicBool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(counted) = &self.counted {
+            counted.open.fetch_sub(1, Ordering::Relaxed);
+            counted.broke.fetch_or(self.is_broken, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Connection {
@@ -70,12 +95,15 @@ impl Connection {
             retire_at: Instant::now() + MAX_LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
             known_ttls: KnownTtls::default(),
             generation: 0,
+            counted: None,
         }
     }
 
-    /// The replies to the last query; fewer than its commands if the connection broke.
-    pub(crate) fn replies(&self) -> &[Value] {
-        &self.replies
+    /// Counts the connection as open until it is dropped.
+    pub(crate) fn count_in(&mut self, connections: &Arc<OpenConnections>) {
+        connections.opened.fetch_add(1, Ordering::Relaxed);
+        connections.open.fetch_add(1, Ordering::Relaxed);
+        self.counted = Some(Arc::clone(connections));
     }
 
     /// The bytes received during the last exchange.
@@ -83,20 +111,10 @@ impl Connection {
         self.received.bytes()
     }
 
-    /// Takes the I/O error that broke the connection.
-    pub(super) fn take_cause(&mut self) -> Option<io::Error> {
-        self.cause.take()
-    }
-
     /// The buffer for the commands of the next exchange, emptied.
     pub(crate) fn outgoing(&mut self) -> &mut CommandBuffer {
         self.outgoing.clear();
         &mut self.outgoing
-    }
-
-    /// The counters that got a TTL over this connection.
-    pub(crate) fn known_ttls(&mut self) -> &mut KnownTtls {
-        &mut self.known_ttls
     }
 
     /// Writes the packed commands and reads one reply to each, by `deadline`.
@@ -107,7 +125,7 @@ impl Connection {
     /// Except when the deadline has already passed at the call, an error breaks the connection.
     pub(crate) async fn exchange(&mut self, deadline: Instant) -> Result<Parser<'_>, StoreError> {
         // The next bytes of a broken connection may be replies to earlier commands.
-        if self.is_broken() {
+        if self.is_broken {
             return Err(StoreError::NotExecuted(error::IO));
         }
         if Instant::now() >= deadline {
@@ -223,11 +241,6 @@ impl Connection {
     /// Forbids further use of the connection after the current exchange.
     pub(crate) fn give_up(&mut self) {
         self.is_given_up = true;
-    }
-
-    /// Whether an exchange failed or was not waited for.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.is_broken
     }
 
     /// Whether another exchange may use the connection: the last one is complete, and

@@ -248,13 +248,13 @@ pub(crate) fn server_failure(error: StoreError) -> Option<Why> {
     }
 }
 
-/// The kind of failure that the circuit breaker counts when no connection can be opened, by the
-/// name of the error.
+/// The kind of failure that the circuit breaker counts for an error of this name: for some an
+/// operator has to change a setting before they end.
 pub(crate) fn failure_kind(name: &str) -> Why {
-    if is_config(name) {
-        Why::Config
-    } else {
-        Why::Outage
+    match name {
+        AUTH | NO_PERMISSION | UNSUPPORTED | DATABASE | TLS | TLS_CERTIFICATE | "no_cluster"
+        | "denied" => Why::Config,
+        _ => Why::Outage,
     }
 }
 
@@ -264,20 +264,6 @@ pub(crate) fn is_retryable(error: StoreError) -> bool {
     matches!(
         error,
         NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED)
-    )
-}
-
-/// Whether an operator has to change a setting before errors of this name end.
-fn is_config(name: &str) -> bool {
-    matches!(
-        name,
-        AUTH | NO_PERMISSION
-            | UNSUPPORTED
-            | DATABASE
-            | TLS
-            | TLS_CERTIFICATE
-            | "no_cluster"
-            | "denied"
     )
 }
 
@@ -627,7 +613,9 @@ mod tests {
 
     #[test]
     fn errors_that_an_operator_has_to_mend_are_marked() {
-        let mut marked: Vec<_> = names().filter(|name| is_config(name)).collect();
+        let mut marked: Vec<_> = names()
+            .filter(|name| failure_kind(name) == Why::Config)
+            .collect();
         marked.sort_unstable();
         marked.dedup();
         assert_eq!(

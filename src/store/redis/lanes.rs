@@ -38,9 +38,9 @@ use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
 use crate::store::redis::connection::Connection;
-use crate::store::redis::rtt;
+use crate::store::redis::topology::Deployment;
 use crate::store::redis::topology::node::{BatchOutcome, Node};
-use crate::store::redis::usage::queue::{self, UsageQueue};
+use crate::store::redis::usage::queue;
 use crate::store::redis::wire::batch::{Batch, BatchOptions};
 use crate::store::redis::wire::request::{Reply, Request};
 
@@ -64,9 +64,7 @@ const MAX_QUEUED_CHECKS: usize = 4_096;
 pub(super) struct Lanes {
     pub(super) node: Arc<Node>,
     pool: ConnectionPool,
-    batch_options: BatchOptions,
-    round_trips: Arc<rtt::Row>,
-    usage: Arc<UsageQueue>,
+    deployment: Arc<Deployment>,
     queue: Mutex<Queue>,
 }
 
@@ -86,17 +84,11 @@ struct Queue {
 impl Lanes {
     /// An empty queue for `node`. The first request opens the first connection. Must be used in the
     /// runtime that it was created in, because its connections and tasks belong to it.
-    pub(super) fn new(
-        node: &Arc<Node>,
-        batch_options: BatchOptions,
-        usage: &Arc<UsageQueue>,
-    ) -> Arc<Self> {
+    pub(super) fn new(node: &Arc<Node>, deployment: &Arc<Deployment>) -> Arc<Self> {
         Arc::new(Self {
             node: Arc::clone(node),
             pool: ConnectionPool::new(node),
-            batch_options,
-            round_trips: node.round_trips.row(),
-            usage: Arc::clone(usage),
+            deployment: Arc::clone(deployment),
             queue: Mutex::default(),
         })
     }
@@ -278,10 +270,10 @@ impl Lanes {
             return self.refuse(taken.drain(..), error::PROTOCOL);
         };
         let (replies, needs_expire) = {
-            let known_ttls = connection.known_ttls();
+            let known_ttls = &mut connection.known_ttls;
             let batch_options = BatchOptions {
                 crosses_slots: self.node.crosses_slots.load(Ordering::Relaxed),
-                ..self.batch_options
+                ..self.deployment.batch_options()
             };
             let batch = Batch::new(taken.iter(), batch_options, now, known_ttls);
             let mut replies = batch.unanswered();
@@ -303,7 +295,7 @@ impl Lanes {
             if let Some(again) = batch.calls_that_were_not_late(&replies, now) {
                 self.send(connection, &again, deadline, &mut replies).await;
             }
-            let without_ttl = batch.learn(&replies, connection.known_ttls());
+            let without_ttl = batch.learn(&replies, &mut connection.known_ttls);
             if !without_ttl.is_empty() {
                 batch.write_expiries(&without_ttl, connection.outgoing());
             }
@@ -328,7 +320,7 @@ impl Lanes {
             for (index, summary) in summaries {
                 if let Some(tracking) = checks.tracking(index) {
                     let record = queue::record(checks.key(&checks[index]));
-                    self.usage.note(record, tracking, summary);
+                    self.deployment.usage.note(record, tracking, summary);
                 }
             }
         }
@@ -355,7 +347,7 @@ impl Lanes {
             Ok(values) => {
                 let took = began.elapsed();
                 self.node.rtt.record(took);
-                self.round_trips.record(took);
+                self.node.round_trips.record(took);
                 batch.read(values, replies);
                 let requests = &self.node.requests;
                 requests.fetch_add(replies.len() as u64, Ordering::Relaxed);
@@ -408,7 +400,7 @@ impl RunningLane {
                 Ok(mut connection) => {
                     inner.queue().connected += 1;
                     self.is_connected = true;
-                    while connection.is_reusable() {
+                    while inner.node.accepts(&connection) {
                         inner.pool.renew(&mut connection);
                         let now = Instant::now();
                         inner.take(&mut taken, now);

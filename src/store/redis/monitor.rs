@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, sleep};
 
 use crate::core::algorithm::{Algorithm, FixedWindow};
 use crate::core::time::{Period, Span};
@@ -107,8 +107,8 @@ async fn probe_and_record(
     let probe_key = |number| deployment.options.probe_key(number);
     let result = match map.key_where(|owner| owner.id == node.id, probe_key) {
         Some(key) => {
-            let probed = probe(&node, connection, &key, deployment.batch_options());
-            probed.await.map(Some)
+            let counted = count_hit(&node, connection, &key, deployment.batch_options());
+            counted.await.map(Some).map_err(error::name)
         }
         // The node owns no slot any more, so that no request goes there.
         None => Ok(None),
@@ -120,37 +120,31 @@ async fn probe_and_record(
     (node.id, result.ok().flatten())
 }
 
-/// Counts a hit over `connection`, or over a new one if that cannot be used. Returns the one that
-/// was used.
-///
-/// # Errors
-/// The name of the error.
-async fn probe(
-    node: &Node,
-    mut connection: Option<Connection>,
-    key: &[u8],
-    batch_options: BatchOptions,
-) -> Result<Connection, &'static str> {
-    let mut connection = match connection.take_if(Connection::is_usable) {
-        Some(connection) => connection,
-        None => node.connect().await.map_err(|failure| failure.error)?,
-    };
-    let counted = count_hit(node, &mut connection, key, batch_options).await;
-    counted.map_err(error::name)?;
-    Ok(connection)
-}
-
-/// Counts a hit on `key` by transaction and by script, as requests do.
+/// Counts a hit on `key` by transaction and by script, as requests do, over `connection`, or over a
+/// new one if that cannot be used. Returns the one that was used.
 ///
 /// # Errors
 /// The first error that says something about the server. Redirects do not, nor does the value of
 /// the key.
 async fn count_hit(
     node: &Node,
-    connection: &mut Connection,
+    mut connection: Option<Connection>,
     key: &[u8],
     batch_options: BatchOptions,
-) -> Result<(), StoreError> {
+) -> Result<Connection, StoreError> {
+    let mut connection = match connection.take_if(Connection::is_usable) {
+        Some(connection) => connection,
+        None => {
+            let connected = node.connect().await;
+            connected.map_err(|failure| StoreError::NotExecuted(failure.error))?
+        }
+    };
+    let window = Algorithm::FixedWindow(FixedWindow {
+        limit: u32::MAX.into(),
+        window: Period::Even(PROBE_WINDOW),
+        count_denied: true,
+    });
+    let checks = Checks::of([(key, Check::new(window, 1, Modes::default()))]);
     for by_script in [false, true] {
         // The script may need a second round trip, with its text. The transaction alone shows
         // whether requests get answers in time.
@@ -162,12 +156,12 @@ async fn count_hit(
         let now = node.clock.reading();
         let now = now.ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
         let deadline = now.at + budget;
-        let request = probe_request(key, deadline);
+        let request = Request::unawaited(checks.clone(), Budget::until(deadline));
         let batch_options = BatchOptions {
             fixed_windows_by_script: by_script || batch_options.fixed_windows_by_script,
             ..batch_options
         };
-        let batch = Batch::new([&request], batch_options, now, connection.known_ttls());
+        let batch = Batch::new([&request], batch_options, now, &mut connection.known_ttls);
         let mut replies = batch.unanswered();
         batch.write(connection.outgoing());
         batch.read(connection.exchange(deadline).await?, &mut replies);
@@ -191,15 +185,5 @@ async fn count_hit(
             }
         }
     }
-    Ok(())
-}
-
-fn probe_request(key: &[u8], deadline: Instant) -> Request {
-    let window = Algorithm::FixedWindow(FixedWindow {
-        limit: u32::MAX.into(),
-        window: Period::Even(PROBE_WINDOW),
-        count_denied: true,
-    });
-    let checks = Checks::of([(key, Check::new(window, 1, Modes::default()))]);
-    Request::unawaited(checks, Budget::until(deadline))
+    Ok(connection)
 }

@@ -11,7 +11,6 @@ mod clock;
 pub(crate) mod cluster;
 pub(crate) mod node;
 pub(crate) mod sentinel;
-pub(crate) mod status;
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -22,8 +21,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant, timeout_at};
 
-use self::node::{ConnectionCounts, Node};
-use self::status::ServerStatus;
+use self::node::{ConnectionCounts, Node, ServerStatus};
 use crate::core::breaker::{CircuitState, Transitions};
 use crate::core::lock;
 use crate::store::redis::connection::handshake::Purpose;
@@ -55,7 +53,7 @@ pub struct Deployment {
     /// Whether requests had limits with `algorithm: concurrency`.
     pub(crate) has_holders: AtomicBool,
     /// What a writer of usage has to write.
-    pub(crate) usage: Arc<UsageQueue>,
+    pub(crate) usage: UsageQueue,
 }
 
 /// The uses of a deployment that need commands of their own. No rules are known here: a use begins
@@ -112,13 +110,16 @@ impl Deployment {
             retries: AtomicU64::default(),
             failed_discovery: Mutex::default(),
             has_holders: AtomicBool::new(false),
-            usage: Arc::default(),
+            usage: UsageQueue::default(),
         };
         let node = match &deployment.options.topology {
             Topology::Single(address) => {
-                Some(deployment.node(Some(address.clone()), Purpose::Count))
+                let address = Some(address.clone());
+                Some(Node::new(address, Purpose::Count, &deployment))
             }
-            Topology::Sentinel { .. } => Some(deployment.node(None, Purpose::CountOnPrimary)),
+            Topology::Sentinel { .. } => {
+                Some(Node::new(None, Purpose::CountOnPrimary, &deployment))
+            }
             Topology::Cluster(_) => None,
         };
         let mut map = SlotMap::default();
@@ -341,14 +342,9 @@ impl Deployment {
     fn index_in(&self, map: &mut SlotMap, old: &SlotMap, address: &Address) -> NodeIndex {
         map.find(address).unwrap_or_else(|| {
             let known = old.find(address).map(|index| Arc::clone(old.node(index)));
-            let new = || self.node(Some(address.clone()), Purpose::Count);
+            let new = || Node::new(Some(address.clone()), Purpose::Count, self);
             map.push(known.unwrap_or_else(new))
         })
-    }
-
-    fn node(&self, address: Option<Address>, purpose: Purpose) -> Arc<Node> {
-        let (errors, opened) = (&self.error_counters, &self.circuit_opened);
-        Node::new(address, &self.options, purpose, errors, opened)
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) mod queue;
 mod reader;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bb8_redis::redis::Value;
@@ -154,6 +155,7 @@ impl UsageClient {
         if outcome == Err(StoreError::NotExecuted(error::NO_SCRIPT)) {
             outcome = self.run_script(&call, ScriptRef::ByText, deadline).await;
         }
+        let lose = |hits| _ = queue.lost_hits.fetch_add(hits, Ordering::Relaxed);
         match outcome {
             Ok(summaries) => {
                 for (refused, summary) in refused.iter().zip(summaries) {
@@ -162,7 +164,7 @@ impl UsageClient {
                             queue.note(refused.record.clone(), &refused.tracking, summary);
                         }
                         // The key is of another type.
-                        None => queue.lose(refused.hits),
+                        None => lose(refused.hits),
                     }
                 }
             }
@@ -173,7 +175,7 @@ impl UsageClient {
             }
             // They may have been added, and must not be added twice.
             Err(StoreError::Unknown(_) | StoreError::Data(_)) => {
-                queue.lose(refused.iter().map(|refused| refused.hits).sum());
+                lose(refused.iter().map(|refused| refused.hits).sum());
             }
         }
     }
@@ -230,8 +232,8 @@ impl UsageClient {
             .await
             .map_or(true, |replies| replies.iter().any(is_error))
         {
-            let queue = &self.deployment.usage;
-            queue.drop_subjects(subjects.len() as u64);
+            let dropped = &self.deployment.usage.dropped;
+            dropped.fetch_add(subjects.len() as u64, Ordering::Relaxed);
         }
     }
 }

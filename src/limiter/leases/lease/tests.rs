@@ -176,10 +176,10 @@ impl<'s> World<'s> {
 
     fn terms(&self, limit: usize) -> Terms<'s> {
         let algorithm = &self.setting.algorithms[limit];
+        let replicas = self.setting.told;
         Terms {
             algorithm,
-            limit: algorithm.capacity(),
-            replicas: self.setting.told,
+            replicas,
         }
     }
 
@@ -252,7 +252,7 @@ impl<'s> World<'s> {
     fn request(&mut self, replica: usize, hits: u64, trip: Trip) {
         let limit = self.replicas[replica].limit;
         let (began, terms) = (self.clock(replica), self.terms(limit));
-        let hits = hits.min(terms.limit);
+        let hits = hits.min(terms.limit());
         let lease = &mut self.replicas[replica].leases[limit];
         match lease.turn(began, hits, terms) {
             Turn::Held(_) => self.admit_held(replica, limit, hits),
@@ -649,7 +649,7 @@ fn step(lease: &mut Lease, line: &str, terms: Terms<'_>) -> String {
             let reset_after = Span::from_micros(numbers.next());
             let verdict = Verdict {
                 allowed,
-                remaining: terms.limit.saturating_sub(used),
+                remaining: terms.limit().saturating_sub(used),
                 used,
                 reset_after,
                 retry_after: Wait::For(reset_after),
@@ -659,7 +659,7 @@ fn step(lease: &mut Lease, line: &str, terms: Terms<'_>) -> String {
             let answer = drawn.verdict.map_or_else(
                 || "again".to_owned(),
                 |answer| {
-                    let remaining = terms.limit.saturating_sub(answer.used);
+                    let remaining = terms.limit().saturating_sub(answer.used);
                     assert_eq!(
                         (answer.remaining, answer.reset_after),
                         (remaining, reset_after)
@@ -742,7 +742,6 @@ fn steps_are_those_of_the_model() {
         let algorithm = algorithm.as_ref().expect("a limit before its steps");
         let terms = Terms {
             algorithm,
-            limit: algorithm.capacity(),
             replicas,
         };
         let (written, after) = line.split_once(" | ").expect("the fields");

@@ -87,16 +87,16 @@ async fn handshake(
     let answered = timeout_at(deadline, query).await.map_err(late)?;
     if let Err(error) = answered.map(drop) {
         // A server that has too many clients sends an error reply and closes the connection.
-        return Err(match first_error(&steps, connection.replies()) {
+        return Err(match first_error(&steps, &connection.replies) {
             Some((name, _)) => RedisFailure::new(name),
             None => explain_failure(&mut connection, error::name(error), options),
         });
     }
-    if let Some((name, reply)) = first_error(&steps, connection.replies()) {
+    if let Some((name, reply)) = first_error(&steps, &connection.replies) {
         let cause = (name == error::AUTH).then(|| refused_login(login, reply).into());
         return Err(RedisFailure::with(name, cause));
     }
-    let time = match connection.replies().last() {
+    let time = match connection.replies.last() {
         Some(reply) if purpose.counts() => time_of(reply),
         _ => Some(Micros::default()),
     };
@@ -128,13 +128,13 @@ fn write_steps(
         out.push([b"ROLE"]);
         steps.push(ROLE);
     }
-    let commands: &[&[u8]] = match purpose {
+    let check: Option<&[u8]> = match purpose {
         // Without MULTI, which not every request needs: one that does gets its error.
-        Purpose::Count | Purpose::CountOnPrimary => &[b"TIME"],
-        Purpose::QueryCluster | Purpose::QuerySentinel => &[b"PING"],
-        Purpose::Inspect => &[],
+        Purpose::Count | Purpose::CountOnPrimary => Some(b"TIME"),
+        Purpose::QueryCluster | Purpose::QuerySentinel => Some(b"PING"),
+        Purpose::Inspect => None,
     };
-    for name in commands {
+    if let Some(name) = check {
         out.push([name]);
         steps.push(error::UNSUPPORTED);
     }
@@ -148,7 +148,7 @@ pub(crate) fn explain_failure(
     name: &'static str,
     options: &Options,
 ) -> RedisFailure {
-    match (name, connection.take_cause()) {
+    match (name, connection.cause.take()) {
         (error::PROTOCOL, _) if connection.received().starts_with(&socket::TLS_ALERT) => {
             RedisFailure::because(error::TLS, socket::SPEAKS_TLS)
         }
@@ -208,33 +208,27 @@ fn credentials_sent(login: &Login) -> &'static str {
 /// The name of the handshake's step that asks for the server's role. It is no error name.
 const ROLE: &str = "role";
 
-/// The name of the first error among the replies to the steps of the handshake, and that reply.
+/// The name of the first error among the replies to the steps of the handshake, and that reply. A
+/// step is the name for errors that have none of their own.
 fn first_error<'r>(
     steps: &[&'static str],
     replies: &'r [Value],
 ) -> Option<(&'static str, &'r Value)> {
-    let mut replies = steps.iter().zip(replies);
-    replies.find_map(|(&step, reply)| Some((step_error(step, reply)?, reply)))
-}
-
-/// The name of the error in the reply to `step`, if it holds one. `step` is the name for errors
-/// that have none of their own.
-fn step_error(step: &'static str, reply: &Value) -> Option<&'static str> {
-    if step == ROLE {
-        // The first element of a reply to ROLE is the role: master, slave or sentinel (redis.io,
-        // command ROLE). A user without the right to ROLE gets an error reply, and the handshake
-        // goes on: a replica refuses the first write.
-        let Value::Array(role) = reply else {
-            return None;
+    steps.iter().zip(replies).find_map(|(&step, reply)| {
+        let name = match reply {
+            // The first element of a reply to ROLE is the role: master, slave or sentinel (redis.io,
+            // command ROLE). A user without the right to ROLE gets an error reply, and the
+            // handshake goes on: a replica refuses the first write.
+            Value::Array(role) if step == ROLE => match role.first() {
+                Some(Value::BulkString(name)) if name == b"master" => return None,
+                _ => error::READONLY,
+            },
+            Value::ServerError(error) if step != ROLE => match error::classify(error) {
+                StoreError::Unknown(_) => step,
+                error => error::name(error),
+            },
+            _ => return None,
         };
-        let is_primary = matches!(role.first(), Some(Value::BulkString(name)) if name == b"master");
-        return (!is_primary).then_some(error::READONLY);
-    }
-    let Value::ServerError(error) = reply else {
-        return None;
-    };
-    Some(match error::classify(error) {
-        StoreError::Unknown(_) => step,
-        error => error::name(error),
+        Some((name, reply))
     })
 }

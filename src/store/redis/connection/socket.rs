@@ -10,13 +10,11 @@ use std::task::{Context, Poll, Waker};
 
 use socket2::TcpKeepalive;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Duration, Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
-use tokio_util::either::Either;
 
 use super::options::{Address, REDIS, Tls};
-use crate::net::dial::{Dial, DialError, TcpOptions};
+use crate::net::dial::{self, Dial, DialError, TcpOptions};
 use crate::net::tls;
 use crate::store::redis::error::{self, RedisFailure};
 
@@ -53,9 +51,8 @@ const NO_HANDSHAKE: &str =
 /// An open stream to Redis.
 #[derive(Debug)]
 pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-    Unix(UnixStream),
+    Plain(dial::Socket),
+    Tls(Box<TlsStream<dial::Socket>>),
     #[cfg(test)]
     Simulated(super::simulated::SimulatedStream),
 }
@@ -84,12 +81,9 @@ impl Socket {
             tls: None,
             tcp: TCP,
         };
-        let stream = match dial.open(deadline).await.map_err(dial_error)? {
-            Either::Right(stream) => return Ok(Self::Unix(stream)),
-            Either::Left(stream) => stream,
-        };
+        let stream = dial.open(deadline).await.map_err(dial_error)?;
         let Some(tls) = tls else {
-            return Ok(Self::Tcp(stream));
+            return Ok(Self::Plain(stream));
         };
         match dial.secure(stream, &tls.config(), deadline).await {
             Ok(stream) => Ok(Self::Tls(Box::new(stream))),
@@ -111,8 +105,7 @@ impl Socket {
     /// Writes some of `bytes` and returns how many. TLS may buffer them until [`Socket::flush`].
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(stream) => stream.write(bytes).await,
-            Self::Unix(stream) => stream.write(bytes).await,
+            Self::Plain(stream) => stream.write(bytes).await,
             // With TLS 1.3 the client's handshake is complete before the server checks the client
             // certificate. A server that refuses it sends an alert and closes. The alert names the
             // reason, which a broken pipe does not.
@@ -131,7 +124,7 @@ impl Socket {
     /// Sends the bytes that TLS has buffered.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Self::Plain(_) => Ok(()),
             #[cfg(test)]
             Self::Simulated(_) => Ok(()),
             Self::Tls(stream) => stream.flush().await,
@@ -141,8 +134,7 @@ impl Socket {
     /// Reads into `bytes` and returns the count; 0 means that the server has closed the stream.
     pub(crate) async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(stream) => stream.read(bytes).await,
-            Self::Unix(stream) => stream.read(bytes).await,
+            Self::Plain(stream) => stream.read(bytes).await,
             Self::Tls(stream) => stream.read(bytes).await,
             #[cfg(test)]
             Self::Simulated(wire) => wire.read(bytes).await,
@@ -152,14 +144,11 @@ impl Socket {
     /// Whether the server has neither closed the stream nor sent data since the last reply. Session
     /// tickets of TLS are not data (RFC 8446, section 4.6.1).
     pub(crate) fn is_quiet(&mut self) -> bool {
-        let is_empty = |read: io::Result<usize>| matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        let mut byte = [0];
         match self {
-            Self::Tcp(stream) => is_empty(stream.try_read(&mut byte)),
-            Self::Unix(stream) => is_empty(stream.try_read(&mut byte)),
+            Self::Plain(stream) => try_read_byte(stream).is_pending(),
             Self::Tls(stream) => try_read_byte(stream).is_pending(),
             #[cfg(test)]
-            Self::Simulated(wire) => is_empty(wire.try_read(&mut byte)),
+            Self::Simulated(wire) => wire.is_quiet(),
         }
     }
 }
@@ -168,9 +157,7 @@ impl Socket {
 async fn speaks_plaintext(dial: &Dial, deadline: Instant) -> bool {
     let mut byte = [0];
     let asked = async {
-        let Either::Left(mut stream) = dial.open(deadline).await.ok()? else {
-            return None;
-        };
+        let mut stream = dial.open(deadline).await.ok()?;
         stream.write_all(b"PING\r\n").await.ok()?;
         stream.read_exact(&mut byte).await.ok()
     };
@@ -179,7 +166,7 @@ async fn speaks_plaintext(dial: &Dial, deadline: Instant) -> bool {
 
 /// Reads one byte without waiting. Pending means that there is none, and a count of 0 that the
 /// server has closed the stream.
-fn try_read_byte(stream: &mut TlsStream<TcpStream>) -> Poll<io::Result<usize>> {
+fn try_read_byte(stream: &mut (impl AsyncRead + Unpin)) -> Poll<io::Result<usize>> {
     let mut byte = [0];
     let mut read = ReadBuf::new(&mut byte);
     let reading = poll_fn(|context| Pin::new(&mut *stream).poll_read(context, &mut read));

@@ -116,9 +116,8 @@ impl ConnectionPool {
                     && connection.is_quiet()
                     && self.node.is_at(connection.generation)
                 {
-                    self.node.connection_opened();
-                    let old = std::mem::replace(&mut pooled.connection, *connection);
-                    self.node.connection_closed(&old);
+                    connection.count_in(&self.node.connections);
+                    **pooled = *connection;
                 }
             }
             Replacement::NotBefore(at) if *at <= Instant::now() => {
@@ -161,54 +160,16 @@ pub(super) struct Connector {
     last_failure: LastFailure,
 }
 
-/// A connection that is counted by its node while it exists.
-#[derive(Debug)]
-pub(super) struct TrackedConnection {
-    connection: Connection,
-    node: Arc<Node>,
-}
-
-impl TrackedConnection {
-    /// Whether the connection may be used again: it is intact, and leads to the server's current
-    /// location.
-    pub(super) fn is_reusable(&self) -> bool {
-        self.connection.is_reusable() && self.node.is_at(self.connection.generation)
-    }
-}
-
-impl std::ops::Deref for TrackedConnection {
-    type Target = Connection;
-
-    fn deref(&self) -> &Connection {
-        &self.connection
-    }
-}
-
-impl std::ops::DerefMut for TrackedConnection {
-    fn deref_mut(&mut self) -> &mut Connection {
-        &mut self.connection
-    }
-}
-
-impl Drop for TrackedConnection {
-    fn drop(&mut self) {
-        self.node.connection_closed(&self.connection);
-    }
-}
-
 impl bb8::ManageConnection for Connector {
-    type Connection = TrackedConnection;
+    type Connection = Connection;
     /// Why not, for nothing but debugging: errors are counted here, where they occur.
     type Error = &'static str;
 
-    async fn connect(&self) -> Result<TrackedConnection, &'static str> {
+    async fn connect(&self) -> Result<Connection, &'static str> {
         match self.node.connect().await {
-            Ok(connection) => {
-                self.node.connection_opened();
-                Ok(TrackedConnection {
-                    connection,
-                    node: Arc::clone(&self.node),
-                })
+            Ok(mut connection) => {
+                connection.count_in(&self.node.connections);
+                Ok(connection)
             }
             Err(failure) => {
                 self.node.error_counters.record_failed_connect(&failure);
@@ -218,8 +179,8 @@ impl bb8::ManageConnection for Connector {
         }
     }
 
-    async fn is_valid(&self, connection: &mut TrackedConnection) -> Result<(), &'static str> {
-        if !connection.is_reusable() {
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), &'static str> {
+        if !self.node.accepts(connection) {
             return Err("not reusable");
         }
         if connection.is_quiet() {
@@ -230,7 +191,7 @@ impl bb8::ManageConnection for Connector {
         Err(error::IDLE_CLOSED)
     }
 
-    fn has_broken(&self, connection: &mut TrackedConnection) -> bool {
-        !connection.is_reusable()
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        !self.node.accepts(connection)
     }
 }

@@ -11,7 +11,7 @@
 use std::borrow::Cow;
 
 use super::queries::{MissingAccess, ServerConfig};
-use crate::store::redis::topology::status::{Diagnostic, InfoReport, Urgency};
+use crate::store::redis::topology::node::{Diagnostic, InfoReport, Urgency};
 
 /// The oldest version that Weir supports.
 const OLDEST_VERSION: (u32, u32) = (6, 2);

@@ -26,8 +26,9 @@ use crate::store::redis::connection::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, RedisFailure};
-use crate::store::redis::topology::node::{Location, Node};
-use crate::store::redis::topology::status::{Diagnostic, InfoReport, ServerStatus, Urgency};
+use crate::store::redis::topology::node::{
+    Diagnostic, InfoReport, Location, Node, ServerStatus, Urgency,
+};
 use crate::store::redis::topology::{Deployment, SlotMap, Uses};
 use crate::store::redis::wire::replies::time_of;
 
@@ -57,46 +58,39 @@ const MAX_FAILED_QUERIES: u32 = 3;
 /// Inspects all servers of a deployment at intervals. Never returns.
 pub(crate) async fn inspect_all(deployment: &Deployment) {
     // With where the servers are.
-    let mut inspectors: HashMap<u64, (Arc<Location>, Inspector)> = HashMap::new();
+    let mut inspectors: HashMap<u64, (Arc<Node>, Arc<Location>, Inspector)> = HashMap::new();
     loop {
         let map = deployment.map();
         let uses = deployment.uses();
         let refusals = deployment.error_counters.count(error::NO_PERMISSION);
-        let mut due = Vec::new();
-        let mut others = HashMap::new();
+        // Servers that left the map are dropped, with their connections.
+        let mut before = std::mem::take(&mut inspectors);
         for node in &map.nodes {
             let Some(location) = node.location() else {
                 continue;
             };
-            let (location, mut inspector) = inspectors
-                .remove(&node.id)
-                .filter(|(location, _)| node.is_at(location.generation))
-                .unwrap_or_else(|| {
-                    // A server that moved counts as up if it was before, until its first inspection
-                    // at the new address.
-                    node.latest_status.store(Arc::new(ServerStatus {
-                        is_up: node.latest_status.load().is_up,
-                        ..ServerStatus::default()
-                    }));
-                    (location, Inspector::default())
-                });
-            if inspector.is_due(node, uses, refusals) {
-                due.push((node, location, inspector));
-            } else {
-                others.insert(node.id, (location, inspector));
-            }
-        }
-        // Servers that left the map are dropped, with their connections.
-        inspectors = others;
-        let (deployment, map) = (&deployment, &map);
-        let inspections = due
-            .into_iter()
-            .map(|(node, location, mut inspector)| async move {
-                inspector.refusals = refusals;
-                inspector.inspect(deployment, map, node, &location).await;
-                (node.id, (location, inspector))
+            let known = before.remove(&node.id);
+            let known = known.filter(|(_, location, _)| node.is_at(location.generation));
+            let known = known.unwrap_or_else(|| {
+                // A server that moved counts as up if it was before, until its first inspection
+                // at the new address.
+                node.latest_status.store(Arc::new(ServerStatus {
+                    is_up: node.latest_status.load().is_up,
+                    ..ServerStatus::default()
+                }));
+                (Arc::clone(node), location, Inspector::default())
             });
-        inspectors.extend(join_all(inspections).await);
+            inspectors.insert(node.id, known);
+        }
+        let due = inspectors.values_mut().filter_map(|inspected| {
+            let (node, location, inspector) = inspected;
+            if !inspector.is_due(node, uses, refusals) {
+                return None;
+            }
+            inspector.refusals = refusals;
+            Some(inspector.inspect(deployment, &map, node, location))
+        });
+        join_all(due).await;
         sleep(TICK).await;
     }
 }

@@ -32,7 +32,8 @@ pub(crate) struct ServerClock {
 struct Ahead {
     period_began: Instant,
     current: i64,
-    previous: Option<i64>,
+    /// The least number if there was no period before.
+    previous: i64,
 }
 
 impl Ahead {
@@ -40,7 +41,7 @@ impl Ahead {
         Self {
             period_began: at,
             current: seen,
-            previous: None,
+            previous: i64::MIN,
         }
     }
 }
@@ -57,19 +58,17 @@ impl ServerClock {
     pub(crate) fn observe(&self, time: Micros, at: Instant) {
         let seen = self.ahead(time, at);
         let mut ahead = lock(&self.ahead);
+        let age = |known: Ahead| at.saturating_duration_since(known.period_began);
         *ahead = Some(match *ahead {
-            Some(known) if at.saturating_duration_since(known.period_began) < PERIOD => Ahead {
+            Some(known) if age(known) < PERIOD => Ahead {
                 current: known.current.max(seen),
                 ..known
             },
-            Some(known) => {
-                let is_recent = at.saturating_duration_since(known.period_began) < 2 * PERIOD;
-                Ahead {
-                    previous: is_recent.then_some(known.current),
-                    ..Ahead::begin(at, seen)
-                }
-            }
-            None => Ahead::begin(at, seen),
+            Some(known) if age(known) < 2 * PERIOD => Ahead {
+                previous: known.current,
+                ..Ahead::begin(at, seen)
+            },
+            _ => Ahead::begin(at, seen),
         });
     }
 
@@ -89,12 +88,9 @@ impl ServerClock {
     /// clock stands before 1970.
     fn read(&self, at: Instant) -> Option<Micros> {
         let known = (*lock(&self.ahead))?;
-        let ahead = known
-            .previous
-            .map_or(known.current, |previous| previous.max(known.current));
-        u64::try_from(ahead.saturating_add(self.elapsed_micros(at)))
-            .ok()
-            .map(Micros)
+        let ahead = known.current.max(known.previous);
+        let time = u64::try_from(ahead.saturating_add(self.elapsed_micros(at)));
+        time.ok().map(Micros)
     }
 
     /// What Redis's clock shows now.

@@ -157,7 +157,7 @@ async fn query_node(
     out.push([b"CLUSTER", b"SLOTS"]);
     let deadline = Instant::now() + options.connect_timeout;
     let failed = connection.query(deadline).await.err();
-    let name = match (failed, connection.replies()) {
+    let name = match (failed, &*connection.replies) {
         (None, [Value::Array(rows)]) => {
             let ranges = rows.iter().map(|row| read_range(row, address));
             let Some(ranges) = ranges.collect::<Option<SlotRanges>>() else {

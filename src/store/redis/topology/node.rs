@@ -4,23 +4,27 @@
 //! The threads share it because an outage or a failover that one worker meets concerns all of them.
 //! Admitting a request takes no lock while the circuit is closed. Nothing here sends a check:
 //! `lanes` and `monitor` do, and record the outcomes here.
+//!
+//! Of a server's text its status may keep only numbers and short names without special characters,
+//! because the text may hold anything and ends up in logs and labels.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 use tokio::time::{Duration, Instant, timeout_at};
 
+use super::Deployment;
 use super::clock::ServerClock;
-use super::status::ServerStatus;
 use crate::core::breaker::{self, Breaker, Why};
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
 use crate::store::Budget;
-use crate::store::redis::connection::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
+use crate::store::redis::connection::{Connection, OpenConnections};
 use crate::store::redis::error::{self, ErrorCounters, RedisFailure};
 use crate::store::redis::rtt::{RoundTrips, RttEstimator};
 use crate::store::redis::wire::hash_slot::Redirect;
@@ -53,7 +57,7 @@ pub(crate) struct Node {
     /// Wakes the supervisor when the circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
     pub(crate) error_counters: Arc<ErrorCounters>,
-    pub(crate) connections: OpenConnections,
+    pub(crate) connections: Arc<OpenConnections>,
     /// Requests in answered batches, and requests that were never sent, since the start.
     pub(crate) requests: AtomicU64,
     pub(crate) abandoned: AtomicU64,
@@ -95,17 +99,6 @@ struct Circuit {
     reason: &'static str,
     /// Why the latest attempt to connect failed.
     failed_connect: Option<RedisFailure>,
-}
-
-/// The connections of all threads to the server.
-#[derive(Debug, Default)]
-pub(crate) struct OpenConnections {
-    /// Since the start.
-    pub(crate) opened: AtomicU64,
-    /// Now.
-    pub(crate) open: AtomicUsize,
-    /// Whether a connection broke since the latest one was opened.
-    broke: AtomicBool,
 }
 
 /// The number of connections of all runtimes, for metrics.
@@ -159,15 +152,13 @@ impl Node {
     /// not named the primary yet.
     pub(crate) fn new(
         address: Option<Address>,
-        options: &Arc<Options>,
         purpose: Purpose,
-        error_counters: &Arc<ErrorCounters>,
-        circuit_opened: &Arc<Notify>,
+        deployment: &Deployment,
     ) -> Arc<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            options: Arc::clone(options),
+            options: Arc::clone(&deployment.options),
             purpose,
             location: ArcSwapOption::from(address.map(|address| Location::new(address, 0))),
             located: Notify::new(),
@@ -179,9 +170,9 @@ impl Node {
                 failed_connect: None,
             }),
             is_closed: AtomicBool::new(true),
-            circuit_opened: Arc::clone(circuit_opened),
-            error_counters: Arc::clone(error_counters),
-            connections: OpenConnections::default(),
+            circuit_opened: Arc::clone(&deployment.circuit_opened),
+            error_counters: Arc::clone(&deployment.error_counters),
+            connections: Arc::default(),
             requests: AtomicU64::default(),
             abandoned: AtomicU64::default(),
             round_trips: RoundTrips::default(),
@@ -276,15 +267,10 @@ impl Node {
         self.location()
     }
 
-    pub(crate) fn connection_opened(&self) {
-        self.connections.opened.fetch_add(1, Ordering::Relaxed);
-        self.connections.open.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn connection_closed(&self, connection: &Connection) {
-        self.connections.open.fetch_sub(1, Ordering::Relaxed);
-        let broke = &self.connections.broke;
-        broke.fetch_or(connection.is_broken(), Ordering::Relaxed);
+    /// Whether a connection may be used again: it is intact, and leads to the server's current
+    /// location.
+    pub(crate) fn accepts(&self, connection: &Connection) -> bool {
+        connection.is_reusable() && self.is_at(connection.generation)
     }
 
     /// Asks the circuit breaker whether a request may go to the server.
@@ -440,4 +426,115 @@ impl Node {
         }
         result
     }
+}
+
+/// The longest name in a server's text that is kept, in bytes.
+const MAX_NAME_LEN: usize = 32;
+
+/// The result of the latest inspection of a server: only data. `monitor` writes it, metrics and
+/// health read it, and no request waits for it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServerStatus {
+    /// Whether the server answered. `false` before the first inspection.
+    pub is_up: bool,
+    /// Why the latest inspection could not reach the server.
+    pub failure: Option<RedisFailure>,
+    /// The time from sending MULTI, TIME and EXEC to the last of their replies; `None` if the
+    /// server did not answer.
+    pub round_trip: Option<Duration>,
+    /// How far the server's clock is ahead of the wall clock of this machine, in microseconds;
+    /// `None` if it is unknown.
+    pub clock_ahead_micros: Option<i64>,
+    /// What INFO reports.
+    pub report: InfoReport,
+    /// The conditions that an operator should know of.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// A condition of a server that an operator should know of. The label `advice` of
+/// `weir_redis_advice` has its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// The name of the condition, which is the same in all versions, because alerts match it.
+    pub name: &'static str,
+    /// The level of its log line.
+    pub(crate) urgency: Urgency,
+    /// What the condition means, and how to end it.
+    pub(crate) text: Cow<'static, str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Counters may be lost, or limits get no answer.
+    Warning,
+    /// No counter is at risk while Redis runs.
+    Information,
+}
+
+/// The fields of INFO that Weir uses; `None` for a field that the server did not send. Source:
+/// redis.io, the page of INFO.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InfoReport {
+    /// The version of Redis or Valkey (`redis_version`, `valkey_version`).
+    pub version: Option<String>,
+    /// The number of keys in the database that Weir uses.
+    pub keys: Option<u64>,
+    /// The memory that the server uses, in bytes (`used_memory`).
+    pub used_memory_bytes: Option<u64>,
+    /// The limit of that memory, in bytes; 0 means no limit (`maxmemory`).
+    pub max_memory_bytes: Option<u64>,
+    /// The number of keys that the server evicted since it started, because its memory was full
+    /// (`evicted_keys`).
+    pub evicted_keys: Option<u64>,
+    /// What the server evicts when its memory is full (`maxmemory_policy`).
+    pub(crate) eviction_policy: Option<String>,
+    pub(crate) connected_replicas: Option<u64>,
+    /// Whether writes need connected replicas (`min-replicas-to-write`).
+    pub(crate) requires_replicas: bool,
+    pub(crate) aof_enabled: Option<bool>,
+    pub(crate) last_snapshot_failed: bool,
+    pub(crate) cluster_enabled: bool,
+}
+
+impl InfoReport {
+    /// Reads the reply to INFO. A field of another form counts as absent.
+    pub(crate) fn read(info: &str, database: u32) -> Self {
+        let mut report = Self::default();
+        let database = format!("db{database}");
+        for (name, value) in info.lines().filter_map(|line| line.trim().split_once(':')) {
+            match name {
+                "redis_version" => report.version = report.version.or_else(|| plain_name(value)),
+                // Valkey sends in redis_version the version of Redis with which it is compatible.
+                "valkey_version" => report.version = plain_name(value),
+                "used_memory" => report.used_memory_bytes = value.parse().ok(),
+                "maxmemory" => report.max_memory_bytes = value.parse().ok(),
+                "maxmemory_policy" => report.eviction_policy = plain_name(value),
+                "evicted_keys" => report.evicted_keys = value.parse().ok(),
+                "connected_slaves" => report.connected_replicas = value.parse().ok(),
+                // Redis sends this field only if min-replicas-to-write is above 0.
+                "min_slaves_good_slaves" => report.requires_replicas = true,
+                "aof_enabled" => report.aof_enabled = Some(value == "1"),
+                "rdb_last_bgsave_status" => report.last_snapshot_failed = value == "err",
+                "cluster_enabled" => report.cluster_enabled = value == "1",
+                name if name == database => {
+                    report.keys = value
+                        .split(',')
+                        .find_map(|part| part.strip_prefix("keys=")?.parse().ok());
+                }
+                _ => {}
+            }
+        }
+        if report.version.is_some() {
+            // INFO does not list a database without keys.
+            report.keys = report.keys.or(Some(0));
+        }
+        report
+    }
+}
+
+/// The text, if it is a short name of ASCII letters, digits, `.`, `-` and `_`.
+fn plain_name(text: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    (!text.is_empty() && text.len() <= MAX_NAME_LEN && text.chars().all(is_plain))
+        .then(|| text.to_owned())
 }

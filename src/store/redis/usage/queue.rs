@@ -25,8 +25,8 @@ pub(crate) struct UsageQueue {
     waiting: Mutex<Waiting>,
     /// Whether anything ever waited.
     is_used: AtomicBool,
-    dropped: AtomicU64,
-    lost_hits: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    pub(super) lost_hits: AtomicU64,
 }
 
 /// By the key of the record.
@@ -94,16 +94,8 @@ impl UsageQueue {
             waiting.refused.insert(record, entry);
         } else {
             drop(waiting);
-            self.lose(hits);
+            self.lost_hits.fetch_add(hits, Ordering::Relaxed);
         }
-    }
-
-    pub(super) fn lose(&self, hits: u64) {
-        self.lost_hits.fetch_add(hits, Ordering::Relaxed);
-    }
-
-    pub(super) fn drop_subjects(&self, subjects: u64) {
-        self.dropped.fetch_add(subjects, Ordering::Relaxed);
     }
 
     /// Whether a limit with `track_usage` has counted here.

@@ -164,25 +164,19 @@ impl<'r> Batch<'r> {
                 }
             }
         }
-        batch.gather_counters();
-        batch
-    }
-
-    /// Orders the checks of plain commands and transactions by their counters. Checks of one counter
-    /// keep their order.
-    fn gather_counters(&mut self) {
-        let requests = &self.requests;
+        // The checks of plain commands and transactions, by their counters. Checks of one counter keep
+        // their order.
+        let requests = &batch.requests;
         let key = |at: &CheckPosition| {
             let request = requests[at.request];
             (request.checks.key(request.check(at.pick)), *at)
         };
-        for group in &mut self.groups {
-            if group.checks.len() > 1 && !matches!(group.way.encoding, Encoding::Script(_)) {
-                group
-                    .checks
-                    .sort_unstable_by(|one, other| key(one).cmp(&key(other)));
+        for CommandGroup { way, checks } in &mut batch.groups {
+            if checks.len() > 1 && !matches!(way.encoding, Encoding::Script(_)) {
+                checks.sort_unstable_by(|one, other| key(one).cmp(&key(other)));
             }
         }
+        batch
     }
 
     /// One reply per request in which every answer is an error, for [`Batch::read`] to fill.

@@ -109,11 +109,7 @@ impl Call<'_> {
         if self.crosses_slots {
             command.arg(0);
         }
-        let usage = if self.is_tracked() {
-            UsageRows::new(self)
-        } else {
-            UsageRows::default()
-        };
+        let usage = UsageRows::new(self);
         command.arg(self.checks.len() + usage.keys.len());
         let rows = self.write_keys(command);
         command.arg(&usage.keys);
@@ -128,10 +124,13 @@ impl Call<'_> {
             arguments.packed.extend_from_slice(time.as_bytes());
         }
         arguments.end();
-        self.write_codes(&rows.limits, &mut arguments.packed);
+        self.write_codes(&rows.limits, &usage, &mut arguments.packed);
         arguments.end();
         for limit in &rows.limits {
-            pack_limit(limit, &mut arguments.packed);
+            // The code of its algorithm, its tick in microseconds, and its parameters.
+            arguments.packed.push(limit.spec().wire_code);
+            pack(&mut arguments.packed, &[limit.tick().micros()]);
+            pack(&mut arguments.packed, &limit.script_parameters());
         }
         arguments.end();
         for run in &rows.runs {
@@ -225,7 +224,7 @@ impl Call<'_> {
 
     /// Writes the codes of the algorithms that this call needs, `A` if a request commits all or none,
     /// and `U` if usage is recorded.
-    fn write_codes(&self, limits: &[&Algorithm], out: &mut Vec<u8>) {
+    fn write_codes(&self, limits: &[&Algorithm], usage: &UsageRows, out: &mut Vec<u8>) {
         let begin = out.len();
         for code in limits.iter().map(|limit| limit.spec().wire_code) {
             if !out[begin..].contains(&code) {
@@ -235,7 +234,7 @@ impl Call<'_> {
         if self.has_groups() {
             out.push(b'A');
         }
-        if self.is_tracked() {
+        if !usage.rows.is_empty() {
             out.push(b'U');
         }
     }
@@ -294,24 +293,14 @@ impl Call<'_> {
         })
     }
 
-    fn checks(&self) -> impl Iterator<Item = (&Request, &Check)> {
-        self.indexed()
-            .map(|(request, index)| (request, &request.checks[index]))
-    }
-
     /// Whether a request commits all or none: only there can a check be refused because of another.
     fn has_groups(&self) -> bool {
         self.parts()
             .any(|(request, _)| request.checks.commit == Commit::AllOrNone)
     }
 
-    /// Whether it records the usage of a subject. The tracked check of a request may be decided
-    /// without the script.
-    fn is_tracked(&self) -> bool {
-        !self.refused.is_empty() || self.tracked().next().is_some()
-    }
-
-    /// The tracked checks by their positions in the call.
+    /// The tracked checks by their positions in the call. The tracked check of a request may be
+    /// decided without the script.
     fn tracked(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Arc<Tracking>)> {
         let all = self.indexed().enumerate();
         all.filter_map(|(position, (request, index))| {
@@ -464,13 +453,6 @@ impl Run {
         out.extend((self.hits as f64).to_le_bytes());
         pack(out, &[self.check_number]);
     }
-}
-
-/// Packs a limit: the code of its algorithm, its tick in microseconds, and its parameters.
-fn pack_limit(limit: &Algorithm, out: &mut Vec<u8>) {
-    out.push(limit.spec().wire_code);
-    pack(out, &[limit.tick().micros()]);
-    pack(out, &limit.script_parameters());
 }
 
 /// Writes the Redis key of a check into `out`, whose contents it replaces. The key of a fixed

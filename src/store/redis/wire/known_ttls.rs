@@ -14,8 +14,6 @@
 //! does a Redis that stalls for longer than a key lives beyond its window and then executes what it
 //! had buffered. Such a key stays until a connection that does not know it sets its TTL.
 
-use std::fmt;
-
 use hashbrown::HashTable;
 
 use crate::core::fingerprint::Fingerprint;
@@ -36,19 +34,10 @@ pub(crate) struct CounterKey {
 /// A bounded set of counters, as hashes of 64 bits. When the hashes of two counters collide, a
 /// counter may be created without a TTL; the batch then repairs it as it repairs one that Redis
 /// lost.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct KnownTtls {
     recent: HashTable<u64>,
     older: HashTable<u64>,
-}
-
-impl fmt::Debug for KnownTtls {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("KnownTtls")
-            .field("recent", &self.recent.len())
-            .field("older", &self.older.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl KnownTtls {

@@ -22,10 +22,6 @@ use crate::store::redis::wire::request::Answer;
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
-/// The checks of a group that another node has to decide: the index into the group's items, and
-/// where the node is.
-type Redirects = SmallVec<[(usize, Redirect); 1]>;
-
 /// Why a whole group has no answers, and the server's error line if it sent one.
 struct GroupError<'r> {
     error: StoreError,
@@ -42,60 +38,32 @@ impl Batch<'_> {
     /// Reads the replies to this batch, and writes each answer into the reply to its request. `tokens`
     /// are the replies to all commands of the batch.
     pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [Reply]) {
-        let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
-        let mut redirects: Redirects = SmallVec::new();
-        let mut notes = Notes::default();
         let mut is_in_sync = true;
         for group in &self.groups {
             let group_tokens = tokens.clone();
-            answers.clear();
-            answers.resize(group.checks.len(), Err(PROTOCOL_ERROR));
             let outcome = if is_in_sync {
-                self.read_group(group, &mut tokens, &mut answers, &mut redirects, &mut notes)
+                self.read_group(group, &mut tokens, replies)
             } else {
                 Err(PROTOCOL_ERROR.into())
             };
-            // Behind a reply that does not fit its command, a reply may belong to another command.
-            is_in_sync &= !matches!(
-                outcome,
-                Err(GroupError {
-                    error: PROTOCOL_ERROR,
-                    ..
-                })
-            );
-            match outcome {
+            let GroupError { error, cause } = match outcome {
                 Ok(now) => {
-                    for (at, answer) in group.checks.iter().zip(&answers) {
-                        replies[at.request].answers[at.pick] = *answer;
+                    for at in &group.checks {
                         replies[at.request].now = now;
                     }
-                    for (position, summary) in notes.usage.drain(..) {
-                        let at = group.checks[position];
-                        let summary = summary.map(|summary| (self.index(at), summary));
-                        replies[at.request].usage.extend(summary);
-                    }
-                    for (position, change) in notes.changes.drain(..) {
-                        let at = group.checks[position];
-                        let checks = &self.requests[at.request].checks;
-                        // By the clock that scrapes read, which may differ from that of Redis.
-                        checks.note_holders(self.index(at), change, clock::now());
-                    }
-                    for (index, redirect) in redirects.drain(..) {
-                        let at = group.checks[index];
-                        let redirects = &mut replies[at.request].redirects;
-                        redirects.push((self.index(at), redirect));
-                    }
+                    continue;
                 }
-                Err(GroupError { error, cause }) => {
-                    let cause = cause.filter(|_| self.options.by_slot);
-                    if let Some(redirect) = cause.and_then(Redirect::read) {
-                        self.redirect_group(group, group_tokens, error, &redirect, replies);
-                        continue;
-                    }
-                    for at in &group.checks {
-                        replies[at.request].answers[at.pick] = Err(error);
-                    }
-                }
+                Err(failed) => failed,
+            };
+            // Behind a reply that does not fit its command, a reply may belong to another command.
+            is_in_sync &= error != PROTOCOL_ERROR;
+            let cause = cause.filter(|_| self.options.by_slot);
+            if let Some(redirect) = cause.and_then(Redirect::read) {
+                self.redirect_group(group, group_tokens, error, &redirect, replies);
+                continue;
+            }
+            for at in &group.checks {
+                replies[at.request].answers[at.pick] = Err(error);
             }
         }
     }
@@ -141,9 +109,7 @@ impl Batch<'_> {
         &self,
         group: &CommandGroup,
         tokens: &mut Parser<'r>,
-        answers: &mut [Answer],
-        redirects: &mut Redirects,
-        notes: &mut Notes,
+        replies: &mut [Reply],
     ) -> Result<Micros, GroupError<'r>> {
         // A refused ASKING needs no handling: the reply to the command behind it shows the result.
         if group.way.is_asking
@@ -155,35 +121,61 @@ impl Batch<'_> {
             return Err(PROTOCOL_ERROR.into());
         }
         match group.way.encoding {
-            Encoding::Plain => Ok(self.read_plain(group, tokens, answers, redirects)?),
+            Encoding::Plain => Ok(self.read_plain(group, tokens, replies)?),
             Encoding::Transaction => {
                 let commands = self.counter_commands(group);
                 let counted: usize = commands.map(|command| command.in_transaction()).sum();
                 // After TIME.
                 executed(tokens, 1 + counted)?;
-                Ok(self.read_transaction(group, tokens, answers)?)
+                Ok(self.read_transaction(group, tokens, replies)?)
             }
             Encoding::Script(_) => {
                 let cause = tokens.peek().and_then(server_error);
-                self.call(group)
-                    .read_tokens(tokens, answers, notes)
-                    .map_err(|error| GroupError { error, cause })
+                let read = self.read_call(group, tokens, replies);
+                read.map_err(|error| GroupError { error, cause })
             }
         }
+    }
+
+    fn read_call(
+        &self,
+        group: &CommandGroup,
+        tokens: &mut Parser<'_>,
+        replies: &mut [Reply],
+    ) -> Result<Micros, StoreError> {
+        let mut answers: SmallVec<[Answer; 16]> =
+            SmallVec::from_elem(Err(PROTOCOL_ERROR), group.checks.len());
+        let mut notes = Notes::default();
+        let call = self.call(group);
+        let now = call.read_tokens(tokens, &mut answers, &mut notes)?;
+        for (at, answer) in group.checks.iter().zip(answers) {
+            replies[at.request].answers[at.pick] = answer;
+        }
+        for (position, summary) in notes.usage {
+            let at = group.checks[position];
+            let summary = summary.map(|summary| (self.index(at), summary));
+            replies[at.request].usage.extend(summary);
+        }
+        for (position, change) in notes.changes {
+            let at = group.checks[position];
+            let checks = &self.requests[at.request].checks;
+            // By the clock that scrapes read, which may differ from that of Redis.
+            checks.note_holders(self.index(at), change, clock::now());
+        }
+        Ok(now)
     }
 
     fn read_transaction(
         &self,
         group: &CommandGroup,
         tokens: &mut Parser<'_>,
-        answers: &mut [Answer],
+        replies: &mut [Reply],
     ) -> Result<Micros, StoreError> {
         let now = tokens
             .next()
             .filter(|token| *token == Token::Array(2))
             .and_then(|_| time(tokens))
             .ok_or(PROTOCOL_ERROR)?;
-        let mut answers = answers.iter_mut();
         for command in self.counter_commands(group) {
             let reply = value(tokens)?;
             if command.hits != 0 {
@@ -191,7 +183,7 @@ impl Batch<'_> {
                 // exists.
                 value(tokens)?;
             }
-            self.judge(&command, reply, Ok(now), &mut answers);
+            self.judge(&command, reply, Ok(now), replies);
         }
         Ok(now)
     }
@@ -201,8 +193,7 @@ impl Batch<'_> {
         &self,
         group: &CommandGroup,
         tokens: &mut Parser<'_>,
-        answers: &mut [Answer],
-        redirects: &mut Redirects,
+        replies: &mut [Reply],
     ) -> Result<Micros, StoreError> {
         let now = match tokens.next() {
             Some(Token::Array(2)) => Ok(time(tokens).ok_or(PROTOCOL_ERROR)?),
@@ -211,44 +202,40 @@ impl Batch<'_> {
             }
             _ => return Err(PROTOCOL_ERROR),
         };
-        let (mut answers, mut index) = (answers.iter_mut(), 0);
         for command in self.counter_commands(group) {
             let reply = value(tokens)?;
-            let behind = index + command.answers.len();
-            if let (true, Some(redirect)) = (
-                self.options.by_slot,
-                server_error(reply).and_then(Redirect::read),
-            ) {
-                redirects.extend((index..behind).map(|index| (index, redirect.clone())));
+            let redirect = server_error(reply).filter(|_| self.options.by_slot);
+            if let Some(redirect) = redirect.and_then(Redirect::read) {
+                for &at in command.answers {
+                    let redirects = &mut replies[at.request].redirects;
+                    redirects.push((self.index(at), redirect.clone()));
+                }
             }
-            self.judge(&command, reply, now, &mut answers);
-            index = behind;
+            self.judge(&command, reply, now, replies);
         }
         Ok(now.unwrap_or_default())
     }
 
     /// Answers the checks of a command. Each hit gets its own position: what a row of INCRBYs would
     /// have answered.
-    fn judge<'a>(
+    fn judge(
         &self,
         command: &CounterCommand<'_>,
         reply: Token<'_>,
         now: Result<Micros, StoreError>,
-        answers: &mut impl Iterator<Item = &'a mut Answer>,
+        replies: &mut [Reply],
     ) {
         let mut position =
             counter_value(command, reply).map(|after| after.saturating_sub(command.hits));
-        for (&at, answer) in command.answers.iter().zip(answers) {
+        for &at in command.answers {
             let (checks, check) = self.check(at);
             position = position.map(|before| before + FixedWindow::clamp(check.hits));
             // Limits of different amounts may share a counter.
             if let Some(fixed) = window_without_script(checks, check) {
-                let judge =
-                    |count, now| fixed.judge(command.counter.window, count, now, check.hits);
-                *answer = position.and_then(|position| {
+                replies[at.request].answers[at.pick] = position.and_then(|position| {
                     let count = u64::try_from(position);
                     let count = count.map_err(|_| StoreError::Data(error::RANGE))?;
-                    Ok(judge(count, now?))
+                    Ok(fixed.judge(command.counter.window, count, now?, check.hits))
                 });
             }
         }

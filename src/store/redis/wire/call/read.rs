@@ -181,10 +181,10 @@ impl Call<'_> {
         let Some(Token::BulkString(bytes)) = tokens.next() else {
             return Err(PROTOCOL_ERROR);
         };
-        let size = self
-            .checks()
-            .map(|(_, check)| row_size(&check.algorithm))
-            .sum();
+        let algorithms = self
+            .indexed()
+            .map(|(request, index)| &request.checks[index].algorithm);
+        let size = algorithms.map(row_size).sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
         // The reply to a call with `is_time_given` also says how long each state is kept.
         let kept_numbers = if self.is_time_given {
@@ -195,11 +195,7 @@ impl Call<'_> {
         let (_, rest) = rest
             .split_at_checked(kept_numbers * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
-        let usage_rows = if self.is_tracked() {
-            self.tracked().count() + self.refused.len()
-        } else {
-            0
-        };
+        let usage_rows = self.tracked().count() + self.refused.len();
         let (usage, looks) = rest
             .split_at_checked(usage_rows * SUMMARY_NUMBERS * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
