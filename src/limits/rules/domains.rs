@@ -8,6 +8,7 @@
 //! many, and one mistake must not freeze or drop the limits of the others. The refusal lists all
 //! problems, and what is good is in force.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -157,22 +158,17 @@ impl Domains {
         groups: &BTreeMap<String, Vec<Arc<RateLimitConfig>>>,
         applied: &mut Applied,
     ) {
-        let missing: Vec<String> = self
-            .entries
-            .keys()
-            .filter(|domain| !groups.contains_key(*domain))
-            .cloned()
-            .collect();
-        for domain in missing {
-            let Some(entry) = self.entries.remove(&domain) else {
-                continue;
-            };
-            self.free_numbers.push(entry.number);
-            if let Some(good) = entry.good {
-                self.path_bytes -= good.path_bytes;
-                applied.removed.push(domain);
+        self.entries.retain(|domain, entry| {
+            if groups.contains_key(domain) {
+                return true;
             }
-        }
+            self.free_numbers.push(entry.number);
+            if let Some(good) = &entry.good {
+                self.path_bytes -= good.path_bytes;
+                applied.removed.push(domain.clone());
+            }
+            false
+        });
     }
 
     fn apply_domain(
@@ -305,7 +301,10 @@ fn sort(resources: &mut [Arc<RateLimitConfig>]) {
         one.name
             .cmp(&other.name)
             .then_with(|| one.domain.cmp(&other.domain))
-            .then_with(|| by_content(one, other))
+            .then_with(|| match one == other {
+                true => Ordering::Equal,
+                false => format!("{one:?}").cmp(&format!("{other:?}")),
+            })
     });
 }
 
@@ -316,13 +315,6 @@ fn is_same(known: &[Arc<RateLimitConfig>], received: &[Arc<RateLimitConfig>]) ->
             .iter()
             .zip(received)
             .all(|(known, received)| Arc::ptr_eq(known, received) || known == received)
-}
-
-fn by_content(one: &RateLimitConfig, other: &RateLimitConfig) -> std::cmp::Ordering {
-    if one == other {
-        return std::cmp::Ordering::Equal;
-    }
-    format!("{:?}", one.descriptors).cmp(&format!("{:?}", other.descriptors))
 }
 
 #[cfg(test)]

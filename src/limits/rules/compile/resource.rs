@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use indexmap::IndexMap;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
@@ -86,10 +87,10 @@ pub(in crate::limits::rules) fn compile_domain(
         let remedy = "send the domain that Envoy sends";
         problems.error(&whole, what, remedy);
     }
-    let lists = resources.iter().enumerate();
-    let lists: Vec<_> = lists
-        .map(|(index, resource)| (index, &resource.descriptors[..]))
-        .collect();
+    let descriptors = resources.iter().enumerate().flat_map(|(index, resource)| {
+        let descriptors = resource.descriptors.iter();
+        descriptors.map(move |one| (index, one))
+    });
     let list = Converter {
         problems: &problems,
         resources: &named,
@@ -97,7 +98,7 @@ pub(in crate::limits::rules) fn compile_domain(
         keys: HashMap::new(),
         has_options: false,
     }
-    .list(&lists, &whole, 1);
+    .list(descriptors, &whole, 1);
     let mut siblings = Siblings::default();
     let mut reader = descriptor::DescriptorReader {
         compiler: &mut compiler,
@@ -141,78 +142,35 @@ struct Converter<'p> {
     has_options: bool,
 }
 
-/// The descriptors of one key and value at one level.
-struct Group<'r> {
-    resource: usize,
-    /// The one that counts: the first with a limit, or else the first.
-    descriptor: &'r RateLimitDescriptor,
-    metadata: Option<&'r Struct>,
-    below: Vec<(usize, &'r [RateLimitDescriptor])>,
-    /// Limits that do not count.
-    ignored: Vec<(usize, &'r RateLimitPolicy)>,
-}
-
-impl<'r> Group<'r> {
-    fn new(resource: usize, descriptor: &'r RateLimitDescriptor) -> Self {
-        let below = vec![(resource, &descriptor.descriptors[..])];
-        Self {
-            resource,
-            descriptor,
-            metadata: descriptor.metadata.as_ref(),
-            below,
-            ignored: Vec::new(),
-        }
-    }
-
-    fn merge(&mut self, resource: usize, other: &'r RateLimitDescriptor) {
-        self.below.push((resource, &other.descriptors));
-        match (&self.descriptor.rate_limit, &other.rate_limit) {
-            (Some(_), Some(limit)) => self.ignored.push((resource, limit)),
-            (None, Some(_)) => {
-                (self.resource, self.descriptor) = (resource, other);
-                self.metadata = other.metadata.as_ref().or(self.metadata);
-            }
-            (_, None) => {}
-        }
-        self.metadata = self.metadata.or(other.metadata.as_ref());
-    }
-}
+/// A descriptor, and the number of its resource.
+type Sent<'r> = (usize, &'r RateLimitDescriptor);
 
 impl Converter<'_> {
-    /// One level, from one or more lists: descriptors of one key and value are merged, in the order
-    /// of the first of each.
-    fn list(
+    /// One level: descriptors of one key and value are merged, in the order of the first of each.
+    fn list<'r>(
         &mut self,
-        lists: &[(usize, &[RateLimitDescriptor])],
+        all: impl Iterator<Item = Sent<'r>>,
         parent: &Place,
         depth: usize,
     ) -> Rc<Node> {
-        let mut groups: Vec<Group<'_>> =
-            Vec::with_capacity(lists.iter().map(|(_, list)| list.len()).sum());
-        let mut indices: HashMap<(&str, &str), usize> = HashMap::new();
-        let all = lists
-            .iter()
-            .flat_map(|&(resource, list)| list.iter().map(move |own| (resource, own)));
-        for (resource, descriptor) in all {
-            let index = *indices
-                .entry((&descriptor.key, &descriptor.value))
-                .or_insert(groups.len());
-            match groups.get_mut(index) {
-                Some(group) => group.merge(resource, descriptor),
-                None => groups.push(Group::new(resource, descriptor)),
-            }
+        let mut groups: IndexMap<(&str, &str), Vec<Sent<'_>>> = IndexMap::new();
+        for (resource, one) in all {
+            let group = groups.entry((&one.key, &one.value)).or_default();
+            group.push((resource, one));
         }
-        let groups = groups.into_iter();
-        let nodes = groups.map(|group| self.descriptor(&group, parent, depth));
+        let groups = groups.values();
+        let nodes = groups.map(|group| self.descriptor(group, parent, depth));
         Node::of_list(parent, nodes.collect())
     }
 
-    fn descriptor(&mut self, group: &Group<'_>, parent: &Place, depth: usize) -> Rc<Node> {
-        let descriptor = group.descriptor;
-        let at = &self.place(group, parent);
+    /// The descriptors of one key and value. The first with a limit counts, or else the first.
+    fn descriptor(&mut self, group: &[Sent<'_>], parent: &Place, depth: usize) -> Rc<Node> {
+        let with_limit = group.iter().find(|(_, one)| one.rate_limit.is_some());
+        let (resource, descriptor) = *with_limit.unwrap_or(&group[0]);
+        let at = &self.place(resource, descriptor, parent);
         let key = Node::of_text(at, &descriptor.key);
         let value = (!descriptor.value.is_empty()).then(|| Node::of_text(at, &descriptor.value));
-        self.warn_of_ignored(at, descriptor.rate_limit.as_ref(), &group.ignored);
+        self.warn_of_ignored(at, group);
         let mut entries = vec![(self.key("key"), key)];
         entries.extend(value.map(|value| (self.key("value"), value)));
         for (name, is_set) in [
@@ -227,7 +185,9 @@ impl Converter<'_> {
         if let Some(policy) = &descriptor.rate_limit {
             entries.push((self.key("rate_limit"), self.policy(at, policy)));
         }
-        if let Some(Struct { fields }) = group.metadata {
+        let mut all_metadata = group.iter().filter_map(|(_, one)| one.metadata.as_ref());
+        let metadata = descriptor.metadata.as_ref();
+        if let Some(Struct { fields }) = metadata.or_else(|| all_metadata.next()) {
             if fields.contains_key(WEIR) {
                 self.warn_of_options(at);
             }
@@ -237,9 +197,14 @@ impl Converter<'_> {
                 entries.push((self.key("metadata"), metadata));
             }
         }
-        if group.below.iter().any(|(_, list)| !list.is_empty()) {
+        let below = group.iter().flat_map(|&(resource, one)| {
+            let below = one.descriptors.iter();
+            below.map(move |below| (resource, below))
+        });
+        let mut below = below.peekable();
+        if below.peek().is_some() {
             if depth < DEEPEST {
-                let list = self.list(&group.below, at, depth + 1);
+                let list = self.list(below, at, depth + 1);
                 entries.push((self.key("descriptors"), list));
             } else {
                 let what = format!("there are more than {DEEPEST} levels of descriptors");
@@ -251,14 +216,18 @@ impl Converter<'_> {
     }
 
     /// The place of the next descriptor, which is below the one at `parent`.
-    fn place(&mut self, group: &Group<'_>, parent: &Place) -> Place {
-        let RateLimitDescriptor { key, value, .. } = group.descriptor;
+    fn place(
+        &mut self,
+        resource: usize,
+        RateLimitDescriptor { key, value, .. }: &RateLimitDescriptor,
+        parent: &Place,
+    ) -> Place {
         let key = shown(key);
         let level = match &**value {
             "" => key,
             value => format!("{key}={}", shown(value)),
         };
-        let resource = &self.resources[group.resource];
+        let resource = &self.resources[resource];
         let path = match parent.document.resource {
             Some(_) => format!("{} > {level}", parent.document.path),
             None => level,
@@ -273,14 +242,14 @@ impl Converter<'_> {
         })
     }
 
-    fn warn_of_ignored(
-        &mut self,
-        at: &Place,
-        counts: Option<&RateLimitPolicy>,
-        ignored: &[(usize, &RateLimitPolicy)],
-    ) {
-        let Some(counts) = counts else { return };
-        for &(resource, policy) in ignored {
+    fn warn_of_ignored(&self, at: &Place, group: &[Sent<'_>]) {
+        let limits = group.iter();
+        let mut limits =
+            limits.filter_map(|(resource, one)| Some((*resource, one.rate_limit.as_ref()?)));
+        let Some((_, counts)) = limits.next() else {
+            return;
+        };
+        for (resource, policy) in limits {
             let other = &self.resources[resource];
             let (counts, policy) = (amount(counts), amount(policy));
             let what = format!(
