@@ -281,16 +281,8 @@ impl CheckedFiles {
     }
 
     fn report(&self) -> CheckReport<'_> {
-        let problems = self.problems.iter().map(|problem| ReportedProblem {
-            file: &problem.file,
-            line: Some(problem.line).filter(|&line| line > 0),
-            column: Some(problem.column).filter(|&column| column > 0),
-            severity: problem.severity.name(),
-            what: &problem.what,
-            remedy: &problem.remedy,
-        });
         CheckReport {
-            problems: problems.collect(),
+            problems: &self.problems,
             skipped: &self.skipped,
             diff: self.difference.as_ref(),
             summary: self.summary(),
@@ -301,22 +293,11 @@ impl CheckedFiles {
 /// The result as JSON.
 #[derive(Serialize)]
 struct CheckReport<'a> {
-    problems: Vec<ReportedProblem<'a>>,
+    problems: &'a [Problem],
     skipped: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     diff: Option<&'a Difference>,
     summary: CheckSummary,
-}
-
-#[derive(Serialize)]
-struct ReportedProblem<'a> {
-    file: &'a str,
-    /// Without a line, the problem is the whole file's.
-    line: Option<usize>,
-    column: Option<usize>,
-    severity: &'static str,
-    what: &'a str,
-    remedy: &'a str,
 }
 
 #[derive(Serialize)]

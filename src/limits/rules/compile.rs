@@ -22,7 +22,6 @@ pub(crate) mod problem;
 pub(crate) mod resource;
 mod sections;
 mod siblings;
-mod suspicion;
 pub(crate) mod table;
 
 use std::rc::Rc;
@@ -189,15 +188,15 @@ fn compile_file(
         } else {
             "the file is empty"
         };
-        return problems.error(whole, what, REMEDY_FOR_DOMAIN);
+        return problems.error(&whole, what, REMEDY_FOR_DOMAIN);
     };
     if let Some((what, remedy)) = foreign(&root) {
-        return problems.error(&*root, what, remedy);
+        return problems.error(&root.at, what, remedy);
     }
     let Some(fields) = fields::read(problems, &root, Section::Root) else {
         return;
     };
-    let location = &fields.lack("domain").at;
+    let location = fields.lack("domain");
     // A file without a domain of its own is an error already. The rest of it is checked in a domain
     // that is dropped.
     let mut scratch = (Domain::new("", 0, location.clone()), Siblings::default());

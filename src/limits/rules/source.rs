@@ -137,24 +137,6 @@ impl ValueType {
     }
 }
 
-impl From<&Place> for Place {
-    fn from(place: &Self) -> Self {
-        place.clone()
-    }
-}
-
-impl From<&Node> for Place {
-    fn from(node: &Node) -> Self {
-        node.at.clone()
-    }
-}
-
-impl From<&Rc<Node>> for Place {
-    fn from(node: &Rc<Node>) -> Self {
-        node.at.clone()
-    }
-}
-
 /// Limits of a control plane and rows of tables become the same nodes that a file becomes, so that one
 /// compiler checks all.
 impl Node {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::data::Data;
-use super::domain::{Defaults, Domain, NamedPlan, PendingLimit, Plans};
+use super::domain::{Domain, NamedPlan, PendingLimit, Plans};
 use super::layers::{Layers, NoRate, Resolved, Terms};
 use super::options::checked_window;
 use super::partial::{LayerSource, PartialLimit};
@@ -31,7 +31,7 @@ pub(super) fn build(
     domain: &mut Domain,
     process: &ProcessDefaults,
 ) -> crate::limits::rules::Domain {
-    let defaults = domain.defaults.layer.iter().chain(compiler.overlay.base());
+    let defaults = domain.defaults.iter().chain(compiler.overlay.base());
     let defaults: Vec<_> = defaults.cloned().collect();
     let mut built = crate::limits::rules::Domain {
         name: domain.name.clone(),
@@ -44,14 +44,14 @@ pub(super) fn build(
         ..Default::default()
     };
     // Wrong defaults are reported. Without them, errors of the limits would be guesses.
-    if domain.defaults.is_invalid {
+    if domain.has_wrong_defaults {
         return built;
     }
     let mut builder = Builder {
         problems: compiler.problems,
         data: &compiler.data,
         rows: &mut compiler.rows,
-        defaults: &domain.defaults,
+        defaults: domain.defaults.as_ref(),
         plans: &domain.plans,
         process,
         terms: Terms {
@@ -98,7 +98,7 @@ pub(super) struct Builder<'a, 'f> {
     pub(super) data: &'a Data<'f>,
     /// Rows of all tables so far.
     pub(super) rows: &'a mut usize,
-    defaults: &'a Defaults,
+    defaults: Option<&'a Arc<PartialLimit>>,
     plans: &'a Plans,
     process: &'a ProcessDefaults,
     /// With the share of the process.
@@ -130,7 +130,7 @@ impl<'a> Builder<'a, '_> {
             table,
             mut added,
         } = pending;
-        added.extend(self.defaults.layer.clone());
+        added.extend(self.defaults.cloned());
         let mut own = vec![&written];
         if let Some(name) = &written.plan {
             own.push(self.plan(name, written.place("plan")?)?.layer.as_ref()?);
@@ -239,9 +239,16 @@ impl<'a> Builder<'a, '_> {
             let own = [trial, *layers.own.first()?];
             return self.complete(&layers.with_own(&own), at, "rate_limit");
         };
+        let rate = amount.whole_rate();
         let real_layer = Arc::new(PartialLimit {
+            requests_per_unit: Some(rate.requests_per_unit),
+            unit: Some(rate.unit),
+            unit_multiplier: Some(rate.unit_multiplier),
+            algorithm: Some(real.options.kind),
+            options: real.options,
             region_shares: layers.region_shares().map(|(_, shares)| Arc::clone(shares)),
-            ..PartialLimit::of(&amount.whole_rate(), &real.options)
+            source: LayerSource::Defaults(None),
+            ..PartialLimit::default()
         });
         let layers = Layers {
             own: &[trial],

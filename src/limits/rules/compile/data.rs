@@ -91,11 +91,11 @@ fn read<'f>(problems: &Problems, file: &Place, text: &'f [u8]) -> Vec<(&'f str, 
         match str::from_utf8(line) {
             Ok(value) if value.len() <= LONGEST_VALUE => values.push((value, number)),
             Ok(_) => problems.error(
-                at,
+                &at,
                 format!("the value has more than {LONGEST_VALUE} bytes"),
                 "write a shorter one",
             ),
-            Err(_) => problems.error(at, "the value is not UTF-8", "write the file in UTF-8"),
+            Err(_) => problems.error(&at, "the value is not UTF-8", "write the file in UTF-8"),
         }
     }
     values

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::Compiler;
 use super::domain::{Domain, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
@@ -11,7 +12,6 @@ use super::partial::PartialLimit;
 use super::problem::{Grade, Problems, quoted};
 use super::siblings::Siblings;
 use super::table;
-use super::{Compiler, suspicion};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::time::{Rate, Unit};
 use crate::limits::rules::address;
@@ -47,7 +47,7 @@ impl DescriptorReader<'_, '_> {
         for item in items {
             if item.value_type() == ValueType::Nothing {
                 let remedy = "write 'key: ' behind the '-', or remove it";
-                problems.error(item, "a descriptor is empty", remedy);
+                problems.error(&item.at, "a descriptor is empty", remedy);
             } else if let Some(fields) = fields::read(problems, item, Section::Descriptor) {
                 self.descriptor(&fields, siblings);
             }
@@ -165,7 +165,7 @@ impl DescriptorReader<'_, '_> {
             "the keys and values above all limits have more than {LONGEST_PATHS} bytes in total"
         );
         let remedy = "write shorter keys and values, or fewer limits";
-        self.compiler.problems.fail(fields.node, what, remedy)
+        self.compiler.problems.fail(&fields.node.at, what, remedy)
     }
 }
 
@@ -194,7 +194,7 @@ pub(super) fn read_level(
     }
     let value = value?;
     if let (Some(value), Some(node)) = (value, fields.get("value")) {
-        suspicion::warn(problems, node, key, value);
+        warn_of_suspicious(problems, node, key, value);
     }
     let matching = match (&matched, value) {
         (Some(matched), _) => matched.matching,
@@ -235,13 +235,13 @@ fn checked_share(level: &Level) -> Result<(), (&'static str, &'static str)> {
 fn read_metadata(problems: &Problems, node: &Node) -> Option<Metadata> {
     let metadata = match node.metadata() {
         Ok(metadata) => metadata,
-        Err(note) => return problems.fail(note.at, note.what, note.remedy),
+        Err(note) => return problems.fail(&note.at, note.what, note.remedy),
     };
     let bytes = encoded_bytes(&metadata);
     if bytes > MAX_METADATA_BYTES {
         let what = format!("the metadata has {bytes} bytes as answers carry it");
         return problems.fail(
-            node,
+            &node.at,
             what,
             format!("write at most {MAX_METADATA_BYTES} bytes"),
         );
@@ -280,7 +280,7 @@ fn warn_without_limit(problems: &Problems, fields: &Fields<'_>) {
         };
         let what = format!("'{key}' has no effect in a descriptor without 'rate_limit'");
         let remedy = "move it to the descriptor with the 'rate_limit'";
-        problems.warning(node, what, remedy);
+        problems.warning(&node.at, what, remedy);
     }
 }
 
@@ -360,7 +360,7 @@ fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
              in flight at a time"
         );
         let remedy = format!("remove '{key}', or write another 'algorithm'");
-        problems.error(*node, what, remedy);
+        problems.error(&node.at, what, remedy);
     }
     written.iter().all(Option::is_none)
 }
@@ -374,7 +374,7 @@ fn replaces(
     let replaced = |item: &Rc<Node>| {
         if item.value_type() == ValueType::Nothing {
             let remedy = "write '- name: ' and the name of a limit, or remove it";
-            return problems.fail(item, "an entry of replaces is empty", remedy);
+            return problems.fail(&item.at, "an entry of replaces is empty", remedy);
         }
         let entry = fields::read(problems, item, Section::Replaced)?;
         let what = "an entry of replaces has no name";
@@ -383,13 +383,153 @@ fn replaces(
             what,
             "write the name of a limit, or remove the entry",
         )?;
-        let (name, node) = (entry.name()?, entry.lack("name"));
+        let (name, at) = (entry.name()?, entry.lack("name"));
         if own_name == Some(name) {
             let what = format!("the limit {} replaces itself", quoted(name));
-            return problems.fail(node, what, "name another limit, or remove the entry");
+            return problems.fail(at, what, "name another limit, or remove the entry");
         }
-        Some((node.at.clone(), name.into()))
+        Some((at.clone(), name.into()))
     };
     let items = fields.items("replaces", remedy).iter();
     items.filter_map(replaced).collect()
+}
+
+/// The key under which Envoy sends blocks of addresses as text, so that they match as they are
+/// written.
+const SENDS_BLOCKS: &str = "masked_remote_address";
+
+/// Warns of a value that is right, and most likely not what was meant, because Weir compares text, in
+/// which only `*` is special: one that looks like a block of addresses or like a regular expression, or is an
+/// address as Envoy does not write it.
+fn warn_of_suspicious(problems: &Problems, node: &Node, key: &str, value: &str) {
+    if key != SENDS_BLOCKS && is_block(value) {
+        let what = format!(
+            "{} looks like a block of addresses, but is compared as text: no address in it matches",
+            quoted(value)
+        );
+        let remedy = "write 'match: cidr' beside it, or let Envoy send the block with its action \
+            masked_remote_address";
+        problems.warning(&node.at, what, remedy);
+    } else if let Some(address) = address::read(value.as_bytes())
+        .filter(|address| is_meant(value) && address.to_string() != value)
+    {
+        let what = format!(
+            "{} is another spelling of an address than Envoy sends",
+            quoted(value)
+        );
+        problems.warning(&node.at, what, format!("write {address}"));
+    } else if is_regular_expression(value) {
+        let what = format!(
+            "{} looks like a regular expression, but is compared as text in which only '*' is \
+             special",
+            quoted(value)
+        );
+        let remedy = "write 'match: regex' beside it, or the text that Envoy sends, with '*' for \
+            any part of it";
+        problems.warning(&node.at, what, remedy);
+    }
+}
+
+/// `10.0.0.0/8`
+fn is_block(value: &str) -> bool {
+    let Some((address, bits)) = value.split_once('/') else {
+        return false;
+    };
+    let is_v4 = address.split('.').count() == 4
+        && address.split('.').all(|byte| byte.parse::<u8>().is_ok());
+    let is_v6 = address.matches(':').count() >= 2
+        && address
+            .bytes()
+            .all(|byte| byte == b':' || byte == b'.' || byte.is_ascii_hexdigit());
+    bits.parse::<u8>()
+        .is_ok_and(|bits| (is_v4 && bits <= 32) || (is_v6 && bits <= 128))
+}
+
+/// Whether a text that can be read as an address is meant as one: `Face::Add` is a name.
+fn is_meant(address: &str) -> bool {
+    address.bytes().any(|byte| byte.is_ascii_digit())
+}
+
+/// Only what hardly occurs in other values: `10.*` and `/search?q=*` are patterns of Weir.
+fn is_regular_expression(value: &str) -> bool {
+    let anchored = value.starts_with('^') || (value.len() > 1 && value.ends_with('$'));
+    let class = value.find('[').is_some_and(|open| {
+        let behind = &value[open..];
+        ["]+", "]*", "]{", "]?"]
+            .iter()
+            .any(|end| behind.contains(end))
+    });
+    let any =
+        ["/.*", ").*", ".+"].iter().any(|part| value.contains(part)) || value.starts_with(".*");
+    let escape = ["\\d", "\\w", "\\s", "\\.", "\\/", "(?"]
+        .iter()
+        .any(|part| value.contains(part));
+    let choice = value
+        .find('(')
+        .is_some_and(|open| value[open..].contains('|') && value[open..].contains(')'));
+    anchored || class || any || escape || choice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_hardly_be_meant_as_text_is_suspicious() {
+        for block in ["10.0.0.0/8", "::1/128", "2001:db8::/32", "1.2.3.4/32"] {
+            assert!(is_block(block), "{block}");
+        }
+        for text in [
+            "10.0.0.1",
+            "10.0.0.0/33",
+            "/8",
+            "a/8",
+            "10.*",
+            "10.0.0.0/8/x",
+        ] {
+            assert!(!is_block(text), "{text}");
+        }
+        for (text, meant) in [
+            ("2001:DB8::1", true),
+            ("0:0::1", true),
+            ("Face::Add", false),
+            ("A::B", false),
+        ] {
+            assert_eq!(
+                (address::read(text.as_bytes()).is_some(), is_meant(text)),
+                (true, meant),
+                "{text}"
+            );
+        }
+        for expression in [
+            "^/api",
+            "/api$",
+            ".*",
+            "/api/.*",
+            "/v[0-9]+/x",
+            "\\d+",
+            "(get|put)",
+            "(?i)get",
+            "a.+b",
+            "example\\.org",
+        ] {
+            assert!(is_regular_expression(expression), "{expression}");
+        }
+        for text in [
+            "10.*",
+            "*",
+            "/api/*",
+            "*.example.org",
+            "/search?q=*",
+            "a+b",
+            "$",
+            "[::1]",
+            "a|b",
+            "f(x)",
+            "v1.2",
+            "a.*b",
+        ] {
+            assert!(!is_regular_expression(text), "{text}");
+        }
+    }
 }

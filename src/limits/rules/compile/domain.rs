@@ -34,7 +34,9 @@ pub(super) struct Domain {
     pub(super) replaced: Vec<(Place, Box<str>)>,
     /// What its first file that says so declares, and where.
     pub(super) commit: Option<(Commit, Place)>,
-    pub(super) defaults: Defaults,
+    pub(super) defaults: Option<Arc<PartialLimit>>,
+    /// They are wrong, which is reported.
+    pub(super) has_wrong_defaults: bool,
     pub(super) plans: Plans,
     /// Whether a file contains a limit, or the attempt of one.
     pub(super) mentions_limit: bool,
@@ -80,14 +82,6 @@ pub(super) struct PendingTable {
 pub(super) const COMMITS: [(&str, Commit); 2] =
     [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
 
-/// The `defaults` of a domain.
-#[derive(Default)]
-pub(super) struct Defaults {
-    pub(super) layer: Option<Arc<PartialLimit>>,
-    /// They are wrong, which is reported.
-    pub(super) is_invalid: bool,
-}
-
 /// Reads the keys of a file that concern its whole domain.
 pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain) {
     if let Some(node) = fields.get("commit")
@@ -100,7 +94,7 @@ pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain
         }
     }
     read_plans(problems, fields, &mut domain.plans);
-    domain.defaults.is_invalid |= fields.meant("defaults");
+    domain.has_wrong_defaults |= fields.meant("defaults");
     let Some(node) = fields.get("defaults") else {
         return;
     };
@@ -117,13 +111,13 @@ pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain
             ..layer
         })
     });
-    match (read, &domain.defaults.layer) {
-        (None, _) => domain.defaults.is_invalid = true,
-        (Some(layer), None) => domain.defaults.layer = Some(Arc::new(layer)),
+    match (read, &domain.defaults) {
+        (None, _) => domain.has_wrong_defaults = true,
+        (Some(layer), None) => domain.defaults = Some(Arc::new(layer)),
         (Some(layer), Some(known)) if layer == **known => {}
         (Some(layer), Some(known)) => {
             differs(problems, "defaults", &known.places.at, &layer.places.at);
-            domain.defaults.is_invalid = true;
+            domain.has_wrong_defaults = true;
         }
     }
 }
@@ -184,7 +178,7 @@ fn read_plans(problems: &Problems, fields: &Fields<'_>, plans: &mut Plans) {
         let what = format!("'plans' is {}, not a map", node.value_type().name());
         let remedy = "write the name of each plan below it, and below that 'unit: ' and \
             'requests_per_unit: '";
-        problems.error(node, what, remedy);
+        problems.error(&node.at, what, remedy);
         plans.is_invalid = true;
         return;
     };
@@ -193,7 +187,7 @@ fn read_plans(problems: &Problems, fields: &Fields<'_>, plans: &mut Plans) {
         if plans.by_name.len() > MOST_PLANS {
             let what = format!("the domain has more than {MOST_PLANS} plans");
             let remedy = "write numbers of single values in the rows of a table";
-            problems.error(key, what, remedy);
+            problems.error(&key.at, what, remedy);
             plans.is_invalid = true;
             return;
         }
@@ -207,12 +201,12 @@ impl Plans {
         if name.is_empty() || name.len() > LONGEST_PLAN || name.chars().any(char::is_control) {
             let what = "this cannot be the name of a plan";
             let remedy = format!("write 1 to {LONGEST_PLAN} bytes without control characters");
-            return problems.fail(key, what, remedy);
+            return problems.fail(&key.at, what, remedy);
         }
         if let Some(first) = self.by_name.get(name) {
             let (name, first) = (quoted(name), &first.at);
             let what = format!("the plan {name} is already defined, in {first}");
-            return problems.fail(key, what, "remove one of them");
+            return problems.fail(&key.at, what, "remove one of them");
         }
         let layer = fields::read(problems, node, Section::Plan)
             .and_then(|fields| PartialLimit::read_of_many(problems, &fields));

@@ -80,7 +80,7 @@ impl<'n> Fields<'n> {
             return text(self.problems, node, key);
         }
         if !self.meant(key) {
-            let at = node.unwrap_or_else(|| self.lack(key));
+            let at = node.map_or_else(|| self.lack(key), |node| &node.at);
             self.problems.error(at, what, remedy);
         }
         None
@@ -117,8 +117,8 @@ impl<'n> Fields<'n> {
     }
 
     /// Where to report that a key has no value: the key's null, or the map.
-    pub(super) fn lack(&self, key: &str) -> &'n Node {
-        self.written(key).unwrap_or(self.node)
+    pub(super) fn lack(&self, key: &str) -> &'n Place {
+        &self.written(key).unwrap_or(self.node).at
     }
 }
 
@@ -135,7 +135,7 @@ pub(super) fn read<'n>(
             None => node.value_type().name().to_owned(),
         };
         let (what, remedy) = section.no_map(&found);
-        return problems.fail(node, what, remedy);
+        return problems.fail(&node.at, what, remedy);
     };
     let mut fields = Fields {
         problems,
@@ -184,13 +184,14 @@ fn report_misplaced(
         || matches!(section, Section::Defaults | Section::Trial)
         || section.format() != Format::Files
     {
-        return problems.error(key, what, remedy);
+        return problems.error(&key.at, what, remedy);
     }
     if section == Section::Descriptor && AMOUNT.contains(&known) {
         let what = format!("'{known}' stands beside 'key' and is ignored");
-        problems.add(key, Grade::Mistake, what, "indent it below 'rate_limit'");
+        let remedy = "indent it below 'rate_limit'";
+        problems.add(&key.at, Grade::Mistake, what, remedy);
     } else {
-        problems.warning(key, what + " and is ignored", remedy);
+        problems.warning(&key.at, what + " and is ignored", remedy);
     }
     if known != "metadata" {
         check_ignored(problems, value);
@@ -211,7 +212,7 @@ fn key_text<'n>(problems: &Problems, key: &'n Node) -> Option<&'n str> {
         ),
     };
     let what = format!("{which} is {}, not text", key.value_type().name());
-    problems.fail(key, what, remedy)
+    problems.fail(&key.at, what, remedy)
 }
 
 /// Reports an unknown key, and returns the key that it was probably meant to be.
@@ -244,7 +245,7 @@ fn unknown_key(
     };
     let where_found = section.map_or(String::new(), |section| format!(" {}", section.name()));
     let what = format!("unknown key {}{where_found}", quoted(name));
-    problems.error(key, what, remedy);
+    problems.error(&key.at, what, remedy);
     near
 }
 
@@ -283,7 +284,7 @@ fn check_ignored(problems: &Problems, node: &Node) {
                 match item.value_type() {
                     ValueType::Mapping => check_ignored(problems, item),
                     value_type => problems.error(
-                        item,
+                        &item.at,
                         format!("expected a map in this list, found {}", value_type.name()),
                         "remove it",
                     ),
@@ -313,7 +314,7 @@ fn no_float<T>(problems: &Problems, node: &Node) -> Option<T> {
         node.value_type().name()
     );
     let remedy = format!("write \"{}\" if it is text", text.escape_default());
-    problems.fail(node, what, remedy)
+    problems.fail(&node.at, what, remedy)
 }
 
 /// The text of a value, exactly as it is in the file; `None`, with an error, if it is not text.
@@ -323,7 +324,7 @@ pub(super) fn text<'n>(problems: &Problems, node: &'n Node, key: &str) -> Option
         (ValueType::Huge(_) | ValueType::Float(_), _) => no_float(problems, node),
         (value_type, _) => {
             let what = format!("'{key}' is {}, not text", value_type.name());
-            problems.fail(node, what, format!("write text behind '{key}: '"))
+            problems.fail(&node.at, what, format!("write text behind '{key}: '"))
         }
     }
 }
@@ -339,7 +340,7 @@ pub(super) fn items<'n>(
         return Some(items);
     }
     let what = format!("'{key}' is {}, not a list", node.value_type().name());
-    problems.fail(node, what, remedy)
+    problems.fail(&node.at, what, remedy)
 }
 
 /// The name, or what is wrong with it and the remedy. A line break in one would be a line break in
@@ -367,7 +368,8 @@ pub(super) fn one_of<T: Copy>(
     if found.is_none() {
         let near = nearest(text, named.iter().map(|&(name, _)| name));
         let remedy = near.map_or_else(|| list(named), |near| format!("write '{near}'"));
-        problems.error(node, format!("unknown {noun}: {}", quoted(text)), remedy);
+        let what = format!("unknown {noun}: {}", quoted(text));
+        problems.error(&node.at, what, remedy);
     }
     found.map(|&(_, value)| value)
 }
@@ -384,21 +386,20 @@ pub(super) fn bool(problems: &Problems, node: &Node, key: &str) -> Option<bool> 
         return Some(bool);
     }
     let (what, remedy) = match (node.value_type(), node.text()) {
-        (ValueType::Text, Some(text @ ("true" | "false"))) => (
-            format!("'{key}' is {}", in_quotes(text)),
-            format!("write '{key}: {text}' without quotes"),
-        ),
+        (ValueType::Text, Some(text @ ("true" | "false"))) => {
+            (IN_QUOTES, format!("write '{key}: {text}' without quotes"))
+        }
         _ => (
-            format!("'{key}' is {}, not true or false", found(node)),
+            ", not true or false",
             format!("write '{key}: true' or '{key}: false'"),
         ),
     };
-    problems.fail(node, what, remedy)
+    let what = format!("'{key}' is {}{what}", found(node));
+    problems.fail(&node.at, what, remedy)
 }
 
-fn in_quotes(text: &str) -> String {
-    format!("{} in quotes, which is text", quoted(text))
-}
+/// What is wrong with the text of another value.
+const IN_QUOTES: &str = " in quotes, which is text";
 
 /// What stands in the place of another value: a text or a number itself, or what it is.
 fn found(node: &Node) -> String {
@@ -432,44 +433,37 @@ fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) ->
                 quoted(text)
             );
             let remedy = format!("write '{key}: {number}' if that is meant, or remove the zero");
-            problems.warning(node, what, remedy);
+            problems.warning(&node.at, what, remedy);
         }
         return Some(number);
     }
     let (what, remedy) = match node.value_type() {
-        ValueType::Int(_) if text.starts_with('-') => (
-            format!("{}, which is negative", quoted(text)),
-            "remove the minus sign".to_owned(),
-        ),
+        ValueType::Int(_) if text.starts_with('-') => {
+            (", which is negative", "remove the minus sign".to_owned())
+        }
         ValueType::Int(_) | ValueType::Huge(_) => {
-            let longer_unit = if matches!(key, "requests_per_unit" | "unit_multiplier") {
-                ", or a longer unit"
-            } else {
-                ""
+            let longer_unit = match key {
+                "requests_per_unit" | "unit_multiplier" => ", or a longer unit",
+                _ => "",
             };
-            (
-                format!("{}, which is too large", quoted(text)),
-                format!("write at most {most} ({power}){longer_unit}"),
-            )
+            let remedy = format!("write at most {most} ({power}){longer_unit}");
+            (", which is too large", remedy)
         }
         ValueType::Float(_) => (
-            format!(
-                "{}, which is read as {}",
-                quoted(text),
-                node.value_type().name()
-            ),
+            ", which is read as a floating-point number",
             format!("write a number from 0 to {most} without fraction or exponent"),
         ),
-        ValueType::Text if is_number(text.trim(), most) => (
-            in_quotes(text),
-            format!("write '{key}: {}' without quotes", shown(text.trim())),
-        ),
+        ValueType::Text if is_number(text.trim(), most) => {
+            let number = shown(text.trim());
+            (IN_QUOTES, format!("write '{key}: {number}' without quotes"))
+        }
         _ => (
-            format!("{}, not a number", found(node)),
+            ", not a number",
             format!("write a whole number, such as '{key}: 100'"),
         ),
     };
-    problems.fail(node, format!("'{key}' is {what}"), remedy)
+    let what = format!("'{key}' is {}{what}", found(node));
+    problems.fail(&node.at, what, remedy)
 }
 
 fn is_number(text: &str, most: u64) -> bool {

@@ -11,6 +11,7 @@ use crate::limits::rules::address;
 use crate::limits::rules::limit::Matching;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
+use crate::limits::rules::tree::trace::How;
 use crate::limits::rules::tree::{Matched, check_regex, regex_matches};
 
 /// Values of all sets and networks in all files. A set of so many takes about 100 MB.
@@ -42,7 +43,8 @@ const KINDS: [(&str, MatchKind); 4] = [
 pub(super) struct Totals {
     values: usize,
     regexes: usize,
-    bytes: usize,
+    /// Of the tables of regular expressions.
+    pub(super) regex_bytes: usize,
 }
 
 /// What a descriptor matches by more than text.
@@ -122,7 +124,7 @@ pub(super) fn read(
                 "write it behind 'value: ', with | between alternatives",
             ),
         };
-        problems.error(node, what, remedy);
+        problems.error(&node.at, what, remedy);
         is_wrong = true;
     }
     if is_wrong {
@@ -152,19 +154,8 @@ impl Totals {
         } else {
             return Ok(());
         };
-        problems.error(node, what, remedy);
+        problems.error(&node.at, what, remedy);
         Err(())
-    }
-
-    /// Adds the tables of a level. Returns what is wrong if they are too large.
-    pub(super) fn add_regexes(&mut self, bytes: usize) -> Result<(), String> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes > MOST_REGEX_BYTES {
-            return Err(format!(
-                "the tables of all regular expressions need more than {MOST_REGEX_BYTES} bytes"
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -174,7 +165,7 @@ fn regex(problems: &Problems, fields: &Fields<'_>) -> Option<Match> {
         return problems.fail(fields.lack("value"), what, "write it behind 'value: '");
     };
     let text = fields.text("value")?;
-    problems.accept(node, check_regex(text))?;
+    problems.accept(&node.at, check_regex(text))?;
     Some(Match {
         text: format!("regex:{text}").into(),
         matching: Matching::Regex,
@@ -207,7 +198,7 @@ fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Mat
     let (name, written) = match fields.get("value") {
         Some(node) if is_list => {
             let what = "'value' stands beside a list of networks";
-            return problems.fail(node, what, "write all networks in 'values'");
+            return problems.fail(&node.at, what, "write all networks in 'values'");
         }
         Some(node) => {
             let text = fields.text("value")?;
@@ -265,7 +256,7 @@ fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
         )),
         Some(_) => Ok(bits),
     };
-    problems.accept(node, bits)
+    problems.accept(&node.at, bits)
 }
 
 /// A network, or an address, which is the network of it alone. An IPv4-mapped one is the IPv4
@@ -315,7 +306,7 @@ fn list<'d>(
                 let what = format!("the folder of limits has no file {shown} beside this one");
                 let remedy = "create it with one value in each line, and set the path to the \
                     folder, not to one file";
-                return problems.fail(node, what, remedy);
+                return problems.fail(&node.at, what, remedy);
             };
             if !problems.is_clean(at) {
                 return None;
@@ -323,7 +314,7 @@ fn list<'d>(
             if values.is_empty() {
                 let what =
                     format!("the file {shown} has no values: nothing matches this descriptor");
-                problems.warning(node, what, "add values, or remove the descriptor");
+                problems.warning(&node.at, what, "add values, or remove the descriptor");
             }
             let values = values
                 .iter()
@@ -332,7 +323,7 @@ fn list<'d>(
         }
         (Some(node), Some(_)) => {
             let what = "'values' stands beside 'values_file'";
-            problems.fail(node, what, "write one of them")
+            problems.fail(&node.at, what, "write one of them")
         }
         (None, None) => {
             let what = format!("there are no {what}");
@@ -346,7 +337,11 @@ fn inline<'n>(problems: &Problems, node: &'n Node, what: &str) -> Option<Vec<(&'
     let items = fields::items(problems, node, "values", "write 'values: [one, two]'")?;
     if items.is_empty() {
         let what = format!("there are no {what}");
-        problems.error(node, what, "write one at least, or remove the descriptor");
+        problems.error(
+            &node.at,
+            what,
+            "write one at least, or remove the descriptor",
+        );
     }
     let texts = items.iter().filter_map(|item| {
         let text = fields::text(problems, item, "values")?;
@@ -385,11 +380,10 @@ impl Match {
         }
     }
 
-    /// The place in the order of precedence, behind exact values: sets, networks by longest prefix,
-    /// patterns.
-    pub(super) fn rank(&self, value: &str) -> (u8, u8) {
+    /// The place in the order of precedence; see `Outline::rank`.
+    pub(super) fn rank(&self, value: &str) -> (How, u8) {
         match &self.what {
-            Matched::Set(_) => (0, 0),
+            Matched::Set(_) => (How::Set, 0),
             Matched::Networks(networks) => {
                 let found = address::read(value.as_bytes());
                 let longest = networks
@@ -397,9 +391,9 @@ impl Match {
                     .filter(|network| found.is_some_and(|found| network.contains(&found)))
                     .map(IpNet::prefix_len)
                     .max();
-                (1, u8::MAX - longest.unwrap_or_default())
+                (How::Network, u8::MAX - longest.unwrap_or_default())
             }
-            Matched::Regex(_) => (2, 0),
+            Matched::Regex(_) => (How::Pattern, 0),
         }
     }
 }

@@ -17,7 +17,7 @@ const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 /// A unit, in any letter case; `None`, with an error, if it is none.
 pub(super) fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {
     if node.text() == Some("") {
-        return problems.fail(node, NO_UNIT, fields::list(&Unit::NAMED));
+        return problems.fail(&node.at, NO_UNIT, fields::list(&Unit::NAMED));
     }
     let text = fields::text(problems, node, key)?;
     Unit::named(text).or_else(|| fields::one_of(problems, node, key, key, &Unit::NAMED))
@@ -31,7 +31,7 @@ pub(super) fn multiplier(problems: &Problems, node: &Node, key: &str) -> Option<
     let multiplier = fields::number(problems, node, key)?;
     if multiplier == 0 {
         let what = "'unit_multiplier' is 0, which makes the window zero";
-        problems.error(node, what, "write 1 or more, or remove it");
+        problems.error(&node.at, what, "write 1 or more, or remove it");
     }
     Some(multiplier).filter(|multiplier| *multiplier > 0)
 }
@@ -69,7 +69,11 @@ pub(super) fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> 
             || "write a name of the IANA database, such as Europe/Berlin".to_owned(),
             |near| format!("write '{near}'"),
         );
-        problems.error(node, format!("unknown time zone: {}", quoted(text)), remedy);
+        problems.error(
+            &node.at,
+            format!("unknown time zone: {}", quoted(text)),
+            remedy,
+        );
     }
     zone
 }
@@ -79,7 +83,11 @@ pub(super) fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anch
     let text = fields::text(problems, node, key)?;
     let read = text.parse::<Anchor>().map_err(|error| {
         let (what, remedy) = error.report();
-        problems.error(node, format!("'{key}' is {}, {what}", quoted(text)), remedy);
+        problems.error(
+            &node.at,
+            format!("'{key}' is {}, {what}", quoted(text)),
+            remedy,
+        );
     });
     read.ok()
 }
@@ -93,7 +101,7 @@ pub(super) fn region_shares(
     let Content::Mapping(entries) = &node.content else {
         let what = format!("'{key}' is {}, not a map", node.value_type().name());
         let remedy = "write the share of each region by its name: '{eu: 40%, us: 60%}'";
-        return problems.fail(node, what, remedy);
+        return problems.fail(&node.at, what, remedy);
     };
     let mut shares = RegionShares(Vec::with_capacity(entries.len()));
     for (name, share) in entries {
@@ -101,51 +109,44 @@ pub(super) fn region_shares(
         let text = share.text().unwrap_or_default();
         let what = || format!("the share of {} is {}", quoted(name), quoted(text));
         let read = text.parse().map_err(|remedy: &str| (what(), remedy));
-        shares.0.push((name.into(), problems.accept(share, read)?));
+        shares
+            .0
+            .push((name.into(), problems.accept(&share.at, read)?));
     }
     let remedy = "lower them, or the regions admit more than the limit";
     let what = |sum| (format!("the shares of '{key}' are {sum} together"), remedy);
-    problems.accept(node, shares.checked().map(Arc::new).map_err(what))
+    problems.accept(&node.at, shares.checked().map(Arc::new).map_err(what))
 }
 
 /// A duration; `None`, with an error, when it is something else.
 pub(super) fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Span> {
-    let text = node.text().unwrap_or_default();
-    let (what, remedy) = match (node.value_type(), text.parse::<Span>()) {
-        (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool(_), _) => (
-            format!("'{key}' is {}, not a duration", node.value_type().name()),
-            how(),
-        ),
-        (_, Ok(span)) if span <= LONGEST => return Some(span),
-        (_, Ok(_) | Err(ParseDurationError::TooLong)) => (
-            format!(
-                "'{key}' is {}, which is longer than 200 years",
-                quoted(text)
-            ),
+    use ValueType::{Binary, Bool, Float, Huge, Int, Mapping, Sequence};
+    let (text, value_type) = (node.text().unwrap_or_default(), node.value_type());
+    if matches!(value_type, Mapping | Sequence | Binary | Bool(_)) {
+        let what = format!("'{key}' is {}, not a duration", value_type.name());
+        return problems.fail(&node.at, what, how());
+    }
+    let is_number = matches!(value_type, Int(_) | Huge(_) | Float(_));
+    let (what, remedy) = match text.parse::<Span>() {
+        Ok(span) if span <= LONGEST => return Some(span),
+        Ok(_) | Err(ParseDurationError::TooLong) => (
+            "which is longer than 200 years",
             "write a shorter duration".to_owned(),
         ),
-        (ValueType::Int(_) | ValueType::Huge(_) | ValueType::Float(_), _)
-        | (_, Err(ParseDurationError::NoUnit)) => {
-            let remedy = match text.parse::<u32>() {
-                Ok(number) => format!(
-                    "write '{key}: {number}s' for seconds, or another unit: h, m, s, ms, us"
-                ),
-                Err(_) => how(),
+        Err(error) if is_number || error == ParseDurationError::NoUnit => {
+            let seconds = |number: u32| {
+                format!("write '{key}: {number}s' for seconds, or another unit: h, m, s, ms, us")
             };
-            (
-                format!("'{key}' is {}, which has no unit", quoted(text)),
-                remedy,
-            )
+            let remedy = text.parse().map_or_else(|_| how(), seconds);
+            ("which has no unit", remedy)
         }
-        (_, Err(error)) => {
+        Err(error) => {
             let (what, remedy) = error.report();
-            (
-                format!("'{key}' is {}, {what}", quoted(text)),
-                remedy.to_owned(),
-            )
+            (what, remedy.to_owned())
         }
     };
-    problems.fail(node, what, remedy)
+    let what = format!("'{key}' is {}, {what}", quoted(text));
+    problems.fail(&node.at, what, remedy)
 }
 
 /// How to write a duration.

@@ -12,6 +12,7 @@ use crate::core::algorithm::AlgorithmKind;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node, Pair, ValueType};
 use crate::limits::rules::tree::Glob;
+use crate::limits::rules::tree::trace::How;
 
 /// One descriptor.
 #[derive(Clone, Debug)]
@@ -58,16 +59,13 @@ impl Outline {
     }
 
     /// The place of a value that it matches in the order of precedence: smaller ones come first,
-    /// and of equal ones the first of the file.
-    pub fn rank(&self, value: &str) -> (u8, u8) {
+    /// of networks those with the longest prefix, and of equal ones the first of the file.
+    pub fn rank(&self, value: &str) -> (How, u8) {
         match (&self.matched, self.value.as_deref()) {
-            (Some(matched), _) => {
-                let (kind, bits) = matched.rank(value);
-                (kind + 1, bits)
-            }
-            (None, Some(own)) if own == value => (0, 0),
-            (None, Some(_)) => (3, 0),
-            (None, None) => (4, 0),
+            (Some(matched), _) => matched.rank(value),
+            (None, Some(own)) if own == value => (How::Exact, 0),
+            (None, Some(_)) => (How::Pattern, 0),
+            (None, None) => (How::AnyValue, 0),
         }
     }
 
@@ -145,7 +143,7 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<Outline> {
             share_threshold: own.share_threshold,
             has_limit: limit.is_some() || fields.get("table").is_some(),
             has_holders: algorithm == Some(AlgorithmKind::Concurrency.name()),
-            at: fields.lack("key").at.clone(),
+            at: fields.lack("key").clone(),
             children: fields
                 .get("descriptors")
                 .map_or_else(Vec::new, |list| level(compiler, list)),
@@ -180,14 +178,14 @@ fn pairs(problems: &Problems, whole: &Place, root: Option<&Node>) -> Option<Vec<
     let pair = |(key, value): &Pair| {
         let Some(name) = key.text() else {
             let what = format!("a key is {}, not text", key.value_type().name());
-            return problems.fail(key, what, "write the key of a limit");
+            return problems.fail(&key.at, what, "write the key of a limit");
         };
         let value_type = value.value_type();
         let Some(text) = value.text().filter(|_| value_type == ValueType::Text) else {
             let (name, found) = (quoted(name), value_type.name());
             let what = format!("the source of {name} is {found}, not text");
             let remedy = "write one source behind it, such as `header:x-user`";
-            return problems.fail(key, what, remedy);
+            return problems.fail(&key.at, what, remedy);
         };
         Some(WrittenPair {
             key: name.into(),

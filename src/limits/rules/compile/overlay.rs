@@ -343,7 +343,7 @@ impl OverlayReader<'_> {
             let what =
                 "'unit_multiplier' has no meaning beside 'period: calendar': a window is one unit";
             self.problems
-                .error(node, what, "remove it, or remove 'period'");
+                .error(&node.at, what, "remove it, or remove 'period'");
         }
         let source = LayerSource::Overlay(node.at.to_string().into());
         Some(Arc::new(layer.moved_outside(source)))
@@ -396,7 +396,7 @@ impl std::str::FromStr for XdsDefaults {
                 .filter(|(key, _)| fields.get(key).is_none())
             {
                 let remedy = format!("write a value behind '{key}: '");
-                problems.error(&*root, format!("'{key}' has no value"), remedy);
+                problems.error(&root.at, format!("'{key}' has no value"), remedy);
             }
             PartialLimit::read(&problems, &fields)
         });

@@ -11,7 +11,7 @@ use super::fields::{self, Fields, Section};
 use super::options;
 use super::problem::Problems;
 use crate::core::algorithm::{AlgorithmKind, OPTIONS, OptionError, OptionField, Options};
-use crate::core::time::{PeriodKind, Rate, Unit, WEEKDAYS};
+use crate::core::time::{PeriodKind, Unit, WEEKDAYS};
 use crate::core::usage;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::place::Place;
@@ -147,7 +147,7 @@ impl PartialLimit {
         let Some(fields) = fields.filter(|fields| !fields.is_empty()) else {
             let what = "the trial says nothing";
             let remedy = "write 'requests_per_unit: ' and a number below it, or remove 'trial'";
-            return problems.fail(node, what, remedy);
+            return problems.fail(&node.at, what, remedy);
         };
         Self::read(problems, &fields).filter(|_| !fields.has_misplaced)
     }
@@ -169,19 +169,6 @@ impl PartialLimit {
                 at,
                 keys: Vec::new(),
             },
-            ..Self::default()
-        }
-    }
-
-    /// An amount and its options as the defaults of a trial.
-    pub(super) fn of(rate: &Rate, options: &Options) -> Self {
-        Self {
-            requests_per_unit: Some(rate.requests_per_unit),
-            unit: Some(rate.unit),
-            unit_multiplier: Some(rate.unit_multiplier),
-            algorithm: Some(options.kind),
-            options: *options,
-            source: LayerSource::Defaults(None),
             ..Self::default()
         }
     }
@@ -299,9 +286,9 @@ fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
     if let (Some(node), Some(text)) = (fields.get("unit"), fields.text("unit")) {
         let what = "an unlimited limit has no unit";
         if Unit::named(text).is_some() {
-            problems.error(node, what, "remove 'unit', or remove 'unlimited'");
+            problems.error(&node.at, what, "remove 'unit', or remove 'unlimited'");
         } else {
-            problems.warning(node, format!("{what}; it is ignored"), "remove 'unit'");
+            problems.warning(&node.at, format!("{what}; it is ignored"), "remove 'unit'");
         }
     }
     let has_trial = fields.written("trial").is_some();
@@ -317,12 +304,12 @@ fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
             }
             _ => &format!("remove '{key}', or remove 'unlimited'"),
         };
-        problems.error(node, format!("an unlimited limit has no {key}"), remedy);
+        problems.error(&node.at, format!("an unlimited limit has no {key}"), remedy);
     }
     if let Some(node) = fields.get("requests_per_unit")
         && fields::amount(problems, node, "requests_per_unit").is_some()
     {
         let what = "'requests_per_unit' has no meaning beside 'unlimited' and is ignored";
-        problems.warning(node, what, "remove one of them");
+        problems.warning(&node.at, what, "remove one of them");
     }
 }

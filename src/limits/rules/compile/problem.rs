@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
+use serde::{Serialize, Serializer};
 
 use super::sections::Section;
 use crate::limits::rules::place::{Document, Place};
@@ -19,7 +21,8 @@ const MOST_PER_FILE: usize = 1_000;
 pub(crate) const MOST_PER_DOMAIN: usize = 20;
 
 /// How bad a problem is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The files cannot be used.
     Error,
@@ -48,23 +51,30 @@ pub(super) enum Grade {
 }
 
 /// One thing that is wrong in a file, or in a resource of a control plane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// How bad it is.
-    pub severity: Severity,
     /// The name of the file, as the caller passed it, or `resource` and the name of the resource.
     pub file: String,
     /// In a resource, the keys and values from the root to the descriptor; empty for the whole
     /// resource, and in a file.
+    #[serde(skip)]
     pub path: String,
     /// From 1; 0 = the whole file.
+    #[serde(serialize_with = "null_for_0")]
     pub line: usize,
     /// From 1, in characters; 0 = the whole file.
+    #[serde(serialize_with = "null_for_0")]
     pub column: usize,
+    /// How bad it is.
+    pub severity: Severity,
     /// What is wrong.
     pub what: String,
     /// How to correct it.
     pub remedy: String,
+}
+
+fn null_for_0<S: Serializer>(number: &usize, serializer: S) -> Result<S::Ok, S::Error> {
+    NonZeroUsize::new(*number).serialize(serializer)
 }
 
 impl Problem {
@@ -98,25 +108,14 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = self.severity.name();
-        let (file, what, remedy) = (
-            OneLine(&self.file),
-            OneLine(&self.what),
-            OneLine(&self.remedy),
-        );
-        match self.line {
-            0 if !self.path.is_empty() => write!(
-                formatter,
-                "{file}: {}: {severity}: {what}; {remedy}",
-                OneLine(&self.path)
-            ),
-            0 => write!(formatter, "{file}: {severity}: {what}; {remedy}"),
-            line => write!(
-                formatter,
-                "{file}:{line}:{}: {severity}: {what}; {remedy}",
-                self.column
-            ),
-        }
+        let (file, severity) = (&self.file, self.severity.name());
+        let at = match self.line {
+            0 if self.path.is_empty() => file.clone(),
+            0 => format!("{file}: {}", self.path),
+            line => format!("{file}:{line}:{}", self.column),
+        };
+        let [at, what, remedy] = [&at, &self.what, &self.remedy].map(|text| OneLine(text));
+        write!(formatter, "{at}: {severity}: {what}; {remedy}")
     }
 }
 
@@ -127,14 +126,12 @@ pub(crate) struct OneLine<'a>(pub(crate) &'a str);
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write;
+        // Line separators, and marks that change the direction of the text around them.
+        let is_mark = |c| matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         for c in self.0.chars() {
-            match c {
-                // Line separators, and marks that change the direction of the text around them.
-                '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                    write!(formatter, "{}", c.escape_unicode())?;
-                }
-                c if c.is_control() => write!(formatter, "{}", c.escape_debug())?,
-                c => formatter.write_char(c)?,
+            match c.is_control() || is_mark(c) {
+                true => write!(formatter, "{}", c.escape_debug())?,
+                false => formatter.write_char(c)?,
             }
         }
         Ok(())
@@ -210,19 +207,14 @@ impl Problems {
     }
 
     /// Adds an error.
-    pub(super) fn error(
-        &self,
-        at: impl Into<Place>,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
+    pub(super) fn error(&self, at: &Place, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(at, Grade::Error, what, remedy);
     }
 
     /// Adds an error, so that there is no value.
     pub(super) fn fail<T>(
         &self,
-        at: impl Into<Place>,
+        at: &Place,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Option<T> {
@@ -233,7 +225,7 @@ impl Problems {
     /// The value, or an error without one: what is wrong, and how to correct it.
     pub(super) fn accept<T, W: Into<String>, R: Into<String>>(
         &self,
-        at: impl Into<Place>,
+        at: &Place,
         read: Result<T, (W, R)>,
     ) -> Option<T> {
         match read {
@@ -243,12 +235,7 @@ impl Problems {
     }
 
     /// Adds a warning.
-    pub(super) fn warning(
-        &self,
-        at: impl Into<Place>,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
+    pub(super) fn warning(&self, at: &Place, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(at, Grade::Warning, what, remedy);
     }
 
@@ -256,10 +243,10 @@ impl Problems {
     /// be read.
     pub(super) fn document(&self, file: &Place, text: &[u8]) -> Option<ParsedDocument> {
         let mut document = source::read(text, file)
-            .map_err(|note| self.error(note.at, note.what, note.remedy))
+            .map_err(|note| self.error(&note.at, note.what, note.remedy))
             .ok()?;
         for note in std::mem::take(&mut document.warnings) {
-            self.warning(note.at, note.what, note.remedy);
+            self.warning(&note.at, note.what, note.remedy);
         }
         if let Some(file) = self.0.borrow_mut().files.get_mut(file.document.file) {
             file.unshown += document.further_warnings;
@@ -287,7 +274,7 @@ impl Problems {
     /// Adds a problem of this grade.
     pub(super) fn add(
         &self,
-        at: impl Into<Place>,
+        at: &Place,
         grade: Grade,
         what: impl Into<String>,
         remedy: impl Into<String>,
@@ -303,10 +290,10 @@ impl Problems {
         let (at, grade, what) = match &found.left_out {
             Some((at, source)) if grade != Grade::Warning => {
                 let what = format!("{what}: {source} is not used for this limit");
-                (at.clone(), Grade::Warning, what)
+                (at, Grade::Warning, what)
             }
-            Some((at, _)) => (at.clone(), grade, what),
-            None => (at.into(), grade, what),
+            Some((at, _)) => (at, grade, what),
+            None => (at, grade, what),
         };
         found.worst = found.worst.max(Some(grade));
         let index = at.document.file;
@@ -318,7 +305,7 @@ impl Problems {
             file.unshown += 1;
         } else if found.reported.insert((at.order(), what.clone())) {
             file.found += 1;
-            found.all.push((at, grade, what, remedy));
+            found.all.push((at.clone(), grade, what, remedy));
         }
     }
 

@@ -7,7 +7,7 @@ use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 
 use super::Compiler;
-use super::matching::Match;
+use super::matching::{MOST_REGEX_BYTES, Match};
 use super::problem::{Problems, quoted};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{Level, Matching};
@@ -54,7 +54,7 @@ impl Siblings {
                     quoted(key),
                 );
                 problems.warning(
-                    item,
+                    &item.at,
                     what,
                     "write all descriptors of the key in one file, or those with networks in the \
                      first one",
@@ -129,10 +129,17 @@ impl Siblings {
     pub(super) fn finish(&mut self, compiler: &mut Compiler<'_>) {
         let (what, branch) = match self.tree.compile_regexes() {
             Ok(0) => return,
-            Ok(bytes) => match compiler.matched.add_regexes(bytes) {
-                Ok(()) => return,
-                Err(what) => (what, self.written.len().saturating_sub(1)),
-            },
+            Ok(bytes) => {
+                let total = &mut compiler.matched.regex_bytes;
+                *total = total.saturating_add(bytes);
+                if *total <= MOST_REGEX_BYTES {
+                    return;
+                }
+                let what = format!(
+                    "the tables of all regular expressions need more than {MOST_REGEX_BYTES} bytes"
+                );
+                (what, self.written.len().saturating_sub(1))
+            }
             Err(last) => (
                 format!(
                     "the table of the regular expressions of this level and key needs more than \

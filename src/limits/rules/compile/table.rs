@@ -3,10 +3,11 @@
 //! A table is read when its domain is complete, because its rows stand above the domain's defaults
 //! and plans. Rows that say the same are compiled once.
 
-mod records;
 pub(crate) mod rows;
 
 use std::sync::Arc;
+
+use csv::{ByteRecord, Reader, ReaderBuilder};
 
 use super::Compiler;
 use super::build::Builder;
@@ -16,6 +17,7 @@ use super::fields::{self, Fields};
 use super::layers::Layers;
 use super::problem::{Problems, quoted};
 use crate::limits::rules::limit::{Level, Limit, LimitTable, Matching};
+use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 
 /// Reads which table a descriptor names; an error, which is reported, where it cannot have it.
@@ -24,20 +26,16 @@ pub(super) fn read(
     fields: &Fields<'_>,
     path: &[Level],
 ) -> Result<Option<PendingTable>, ()> {
-    if let Some(node) = fields.get("table") {
-        return read_named(compiler, fields, path, node).map(Some).ok_or(());
-    }
-    if let Some(node) = fields.get("table_key") {
-        let remedy = "write 'table: ' and the name of a file, or remove it";
-        compiler
-            .problems
-            .error(node, "'table_key' needs 'table'", remedy);
-        return Err(());
-    }
-    if fields.meant("table") {
-        Err(())
-    } else {
-        Ok(None)
+    match (fields.get("table"), fields.get("table_key")) {
+        (Some(node), _) => read_named(compiler, fields, path, node).map(Some).ok_or(()),
+        (None, Some(node)) => {
+            let remedy = "write 'table: ' and the name of a file, or remove it";
+            let problems = compiler.problems;
+            problems.error(&node.at, "'table_key' needs 'table'", remedy);
+            Err(())
+        }
+        (None, None) if fields.meant("table") => Err(()),
+        (None, None) => Ok(None),
     }
 }
 
@@ -52,14 +50,14 @@ fn read_named(
     let shown = quoted(name);
     if !data::is_table(name) {
         let what = format!("the name of the table {shown} does not end in .csv");
-        return problems.fail(node, what, "give the file a name that ends in .csv");
+        return problems.fail(&node.at, what, "give the file a name that ends in .csv");
     }
     let has_file = compiler.data.table(&node.at, name).is_some();
     if !has_file {
         let what = format!("the folder of limits has no file {shown} beside this one");
         let remedy = "create it with the line 'value,requests_per_unit' at its top, and set the \
             path to the folder, not to one file";
-        problems.error(node, what, remedy);
+        problems.error(&node.at, what, remedy);
     }
     let last = path.len().saturating_sub(1);
     let level = match fields.get("table_key") {
@@ -67,7 +65,7 @@ fn read_named(
         None => Some(last),
     };
     if let Some((what, remedy)) = path.get(level.unwrap_or(last)).and_then(why_no_rows) {
-        return problems.fail(node, what, remedy);
+        return problems.fail(&node.at, what, remedy);
     }
     has_file.then_some(())?;
     Some(PendingTable {
@@ -86,7 +84,7 @@ fn level_of_key(problems: &Problems, path: &[Level], node: &Node) -> Option<usiz
         let key = quoted(key);
         let what = format!("no level from the root to this descriptor has the key {key}");
         let remedy = "write the key of this descriptor, or of one above it";
-        problems.error(node, what, remedy);
+        problems.error(&node.at, what, remedy);
     }
     found
 }
@@ -139,5 +137,197 @@ impl Builder<'_, '_> {
             of_plan.table = limit.table.clone();
         }
         Some((limit, of_plans))
+    }
+}
+
+/// The byte with which a comment begins.
+const COMMENT: u8 = b'#';
+
+/// The records of a CSV file (RFC 4180) with the places of their cells, one after the other. The crate
+/// `csv` says where it was before it skipped empty lines and comments, and not where a cell is; both
+/// are found again in the text.
+pub(super) struct Records<'t> {
+    text: &'t [u8],
+    reader: Reader<&'t [u8]>,
+    file: &'t Place,
+    /// The cells of the current record.
+    pub(super) cells: ByteRecord,
+    /// The line where it begins, from 1 on.
+    pub(super) line: u32,
+    /// Where it begins in the text.
+    byte: usize,
+}
+
+impl<'t> Records<'t> {
+    /// Those of a file, without its byte order mark.
+    pub(super) fn new(text: &'t [u8], file: &'t Place) -> Self {
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let reader = ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .comment(Some(COMMENT))
+            .from_reader(text);
+        Self {
+            text,
+            reader,
+            file,
+            cells: ByteRecord::new(),
+            line: 1,
+            byte: 0,
+        }
+    }
+
+    /// Reads the next record; `None` behind the last.
+    pub(super) fn next(&mut self) -> Option<()> {
+        // Reading from memory does not fail, and records may be of different lengths.
+        if !self
+            .reader
+            .read_byte_record(&mut self.cells)
+            .unwrap_or(false)
+        {
+            return None;
+        }
+        let before = self.cells.position()?;
+        let (mut byte, mut line) = (
+            usize::try_from(before.byte()).ok()?,
+            u32::try_from(before.line()).ok()?,
+        );
+        while let Some(&first) = self.text.get(byte) {
+            let skipped = match first {
+                b'\r' | b'\n' => 1,
+                COMMENT => {
+                    let rest = self.text.get(byte..)?;
+                    rest.iter()
+                        .position(|&byte| byte == b'\n')
+                        .map_or(rest.len(), |end| end + 1)
+                }
+                _ => break,
+            };
+            line += u32::from(self.text.get(byte + skipped - 1) == Some(&b'\n'));
+            byte += skipped;
+        }
+        // A comment that ends the text without a line break is a record without text for the crate.
+        (self.line, self.byte) = (line, byte);
+        (byte < self.text.len()).then_some(())
+    }
+
+    /// Where the record begins.
+    pub(super) fn begin(&self) -> Place {
+        self.file.at((self.line, 1))
+    }
+
+    /// Where its cell of that index is.
+    pub(super) fn at(&self, cell: usize) -> Place {
+        self.file.at(self.cell(cell).0)
+    }
+
+    /// Whether a cell ends where its quotes do, if it has some.
+    pub(super) fn ends_with_quotes(&self, cell: usize) -> bool {
+        self.cell(cell).1
+    }
+
+    fn cell(&self, cell: usize) -> ((u32, u32), bool) {
+        let text = self.text.get(self.byte..).unwrap_or_default();
+        let (mut at, mut cells, mut state) = ((self.line, 1), 0, Cell::Begins);
+        let mut first = at;
+        for &byte in text {
+            state = match (state, byte) {
+                (Cell::Begins | Cell::Closed, b'"') => Cell::Quoted,
+                (Cell::Quoted, b'"') => Cell::Closed,
+                (Cell::Quoted, _) => Cell::Quoted,
+                (_, b',') if cells < cell => Cell::Begins,
+                (_, b',' | b'\r' | b'\n') => break,
+                (Cell::Closed | Cell::GoesOn, _) => Cell::GoesOn,
+                (Cell::Begins | Cell::Plain, _) => Cell::Plain,
+            };
+            at = match byte {
+                b'\n' => (at.0 + 1, 1),
+                // A character counts once, whatever its bytes.
+                _ => (at.0, at.1 + u32::from(byte & 0xc0 != 0x80)),
+            };
+            if matches!(state, Cell::Begins) {
+                (first, cells) = (at, cells + 1);
+            }
+        }
+        (first, !matches!(state, Cell::Quoted | Cell::GoesOn))
+    }
+}
+
+/// How far a cell is read. A quote is one only where the cell begins with one.
+#[derive(Clone, Copy)]
+enum Cell {
+    Begins,
+    Plain,
+    Quoted,
+    /// Behind its last quote, which may be the first of two.
+    Closed,
+    /// With text behind its last quote.
+    GoesOn,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_their_lines_and_cells_their_columns() {
+        let text = b"\xef\xbb\xbf# customers\r\n\r\nvalue,plan\r\n\r\n# \
+            one\n\"a,\"\"b\",pro\n\n\n\xc3\xa9,\"x\ny\",z\n5\" \
+            disk,\"\r\n\r\n\"\"\r\n\",z\r\nlast,z,z\n#last";
+        let file = Place::default();
+        let mut records = Records::new(text, &file);
+        let mut all = Vec::new();
+        while records.next().is_some() {
+            let at = |cell| records.cell(cell).0;
+            all.push((
+                records.line,
+                records.cells.iter().map(<[u8]>::to_vec).collect::<Vec<_>>(),
+                (0..records.cells.len()).map(at).collect::<Vec<_>>(),
+            ));
+        }
+        let cells = |cells: &[&[u8]]| cells.iter().map(|cell| cell.to_vec()).collect::<Vec<_>>();
+        assert_eq!(
+            all,
+            [
+                (3, cells(&[b"value", b"plan"]), vec![(3, 1), (3, 7)]),
+                (6, cells(&[b"a,\"b", b"pro"]), vec![(6, 1), (6, 9)]),
+                (
+                    9,
+                    cells(&[b"\xc3\xa9", b"x\ny", b"z"]),
+                    vec![(9, 1), (9, 3), (10, 4)]
+                ),
+                (
+                    11,
+                    cells(&[b"5\" disk", b"\r\n\r\n\"\r\n", b"z"]),
+                    vec![(11, 1), (11, 9), (14, 3)]
+                ),
+                (
+                    15,
+                    cells(&[b"last", b"z", b"z"]),
+                    vec![(15, 1), (15, 6), (15, 8)]
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_cell_ends_where_its_quotes_do() {
+        for (text, expected) in [
+            ("a,b", [true, true]),
+            ("\"a\",\"b\n\"\"\"", [true, true]),
+            ("\"a,b\n", [false, false]),
+            ("\"a\n\"b,c\"\"", [false, true]),
+            ("a,\"b\n\"c", [true, false]),
+            ("a,\"b\"\"\n", [true, false]),
+        ] {
+            let file = Place::default();
+            let mut records = Records::new(text.as_bytes(), &file);
+            records.next().expect("a record");
+            assert_eq!(
+                [0, 1].map(|cell| records.ends_with_quotes(cell)),
+                expected,
+                "{text:?}"
+            );
+        }
     }
 }

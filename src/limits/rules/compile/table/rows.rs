@@ -5,10 +5,9 @@
 
 use std::hash::BuildHasher;
 
-use csv::ByteRecord;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
-use super::records::{Begin, Records};
+use super::Records;
 use crate::limits::rules::compile::build::Builder;
 use crate::limits::rules::compile::data::{DataFile, LONGEST_VALUE};
 use crate::limits::rules::compile::fields::{self, Section};
@@ -32,25 +31,6 @@ struct UsedPlan<'p> {
     layer: &'p PartialLimit,
     /// The limit of the descriptor with this plan, without its table.
     limit: Limit,
-}
-
-struct WrittenRow<'t> {
-    records: &'t Records<'t>,
-    begin: Begin,
-    cells: &'t ByteRecord,
-    file: &'t Place,
-}
-
-impl WrittenRow<'_> {
-    /// Where a cell is.
-    fn at(&self, cell: usize) -> Place {
-        self.file.at(self.records.cell(self.begin, cell).0)
-    }
-
-    /// Where it begins.
-    fn begin(&self) -> Place {
-        self.file.at((self.begin.line, 1))
-    }
 }
 
 /// A table that is being read.
@@ -84,20 +64,13 @@ pub(super) fn read<'a, 'f>(
     layers: &Layers<'_>,
     file: &DataFile<'f>,
 ) -> Option<(Table<RowMeaning>, Vec<Limit>)> {
-    let mut records = Records::new(file.text);
-    let mut cells = ByteRecord::new();
-    let Some(begin) = records.next(&mut cells) else {
+    let mut records = Records::new(file.text, &file.at);
+    if records.next().is_none() {
         let what = "the table is empty";
         let remedy = "write the names of its columns in the first line, such as 'value,plan'";
         return builder.problems.fail(&file.at, what, remedy);
-    };
-    let row = WrittenRow {
-        records: &records,
-        begin,
-        cells: &cells,
-        file: &file.at,
-    };
-    let columns = header(builder.problems, &row)?;
+    }
+    let columns = header(builder.problems, &records)?;
     let mut reading = TableReading {
         builder,
         base,
@@ -113,20 +86,14 @@ pub(super) fn read<'a, 'f>(
         hasher: DefaultHashBuilder::default(),
     };
     let mut key = Vec::new();
-    while let Some(begin) = records.next(&mut cells) {
-        let row = WrittenRow {
-            records: &records,
-            begin,
-            cells: &cells,
-            file: &file.at,
-        };
+    while records.next().is_some() {
         *reading.builder.rows += 1;
         if *reading.builder.rows > MOST_ROWS {
             let what = format!("all tables together have more than {MOST_ROWS} rows");
-            reading.error(row.begin(), what, "write fewer rows, or a pattern");
+            reading.error(&records.begin(), what, "write fewer rows, or a pattern");
             break;
         }
-        reading.row(&row, &mut key);
+        reading.row(&records, &mut key);
     }
     let TableReading {
         mut table, used, ..
@@ -137,7 +104,7 @@ pub(super) fn read<'a, 'f>(
 
 /// The names of the columns; `None` if there is none of values. An unknown column is one without a
 /// name.
-fn header(problems: &Problems, row: &WrittenRow<'_>) -> Option<Vec<&'static str>> {
+fn header(problems: &Problems, row: &Records<'_>) -> Option<Vec<&'static str>> {
     let mut columns: Vec<&'static str> = Vec::with_capacity(row.cells.len());
     for (index, cell) in row.cells.iter().enumerate() {
         let text = String::from_utf8_lossy(cell.trim_ascii()).into_owned();
@@ -146,7 +113,7 @@ fn header(problems: &Problems, row: &WrittenRow<'_>) -> Option<Vec<&'static str>
         match known {
             Some(known) if columns.contains(&known) => {
                 let what = format!("the table has two columns {}", quoted(known));
-                problems.error(at, what, "remove one of them");
+                problems.error(&at, what, "remove one of them");
                 columns.push("");
             }
             Some(known) => columns.push(known),
@@ -155,7 +122,7 @@ fn header(problems: &Problems, row: &WrittenRow<'_>) -> Option<Vec<&'static str>
                     Some(near) => format!("write '{near}'"),
                     None => format!("remove it, or write one of {}", Section::Row.list()),
                 };
-                problems.error(at, format!("unknown column {}", quoted(&text)), remedy);
+                problems.error(&at, format!("unknown column {}", quoted(&text)), remedy);
                 columns.push("");
             }
         }
@@ -163,30 +130,30 @@ fn header(problems: &Problems, row: &WrittenRow<'_>) -> Option<Vec<&'static str>
     if !columns.contains(&"value") {
         let what = "the table has no column 'value'";
         let remedy = "write the names of the columns in the first line, such as 'value,plan'";
-        return problems.fail(row.begin(), what, remedy);
+        return problems.fail(&row.begin(), what, remedy);
     }
     Some(columns)
 }
 
 impl TableReading<'_, '_, '_> {
-    fn error(&mut self, at: Place, what: impl Into<String>, remedy: impl Into<String>) {
+    fn error(&mut self, at: &Place, what: impl Into<String>, remedy: impl Into<String>) {
         self.builder.problems.error(at, what, remedy);
     }
 
     /// Reads a row. `key` is a buffer.
-    fn row(&mut self, row: &WrittenRow<'_>, key: &mut Vec<u8>) {
+    fn row(&mut self, row: &Records<'_>, key: &mut Vec<u8>) {
         let (own, first) = (row.cells.len(), self.columns.len());
         if own != first {
             let cells = if own == 1 { "cell" } else { "cells" };
             let what = format!("the row has {own} {cells}, and the first line {first}");
             let remedy = "write a cell for each column, also an empty one, and a cell with a comma \
                 in quotes";
-            return self.error(row.begin(), what, remedy);
+            return self.error(&row.begin(), what, remedy);
         }
         for (index, cell) in row.cells.iter().enumerate() {
-            let ends_with_quotes = || row.records.cell(row.begin, index).1;
+            let ends_with_quotes = || row.ends_with_quotes(index);
             if let Some((what, remedy)) = wrong_cell(cell, ends_with_quotes) {
-                return self.error(row.at(index), what, remedy);
+                return self.error(&row.at(index), what, remedy);
             }
         }
         let name = self.name(row);
@@ -195,7 +162,7 @@ impl TableReading<'_, '_, '_> {
         let at = row.at(self.value);
         if text.is_empty() {
             let remedy = "write the value that it is for, or remove the row";
-            return self.error(at, "the row has no value", remedy);
+            return self.error(&at, "the row has no value", remedy);
         }
         if text.trim_ascii() != text {
             let what = "the value begins or ends with a blank, and is only found with it";
@@ -204,22 +171,22 @@ impl TableReading<'_, '_, '_> {
         }
         // The value is added also if the rest is wrong, so that it is compared with all others.
         let meaning = meaning.unwrap_or_default();
-        match self.table.add(text, row.begin.line, meaning, name) {
+        match self.table.add(text, row.line, meaning, name) {
             Ok(()) => {}
             Err(NotAdded::Repeated { line }) => {
                 let text = quoted(&String::from_utf8_lossy(text));
                 let what = format!("the value {text} has a row already, in line {line}");
-                self.error(at, what, "remove one of the two");
+                self.error(&at, what, "remove one of the two");
             }
             Err(NotAdded::Full) => {
                 let what = "the values of the table have more than 4 GiB";
-                self.error(row.begin(), what, "write shorter ones");
+                self.error(&row.begin(), what, "write shorter ones");
             }
         }
     }
 
     /// The number of the row's name.
-    fn name(&mut self, row: &WrittenRow<'_>) -> Option<u32> {
+    fn name(&mut self, row: &Records<'_>) -> Option<u32> {
         let column = self.name?;
         let name = str::from_utf8(row.cells.get(column)?).ok()?.trim();
         if name.is_empty() {
@@ -231,12 +198,12 @@ impl TableReading<'_, '_, '_> {
             return Some(*known);
         }
         let problems = self.builder.problems;
-        problems.accept(row.at(column), fields::checked_name(name))?;
+        problems.accept(&row.at(column), fields::checked_name(name))?;
         if self.base.replaces.iter().any(|other| **other == *name) {
             let own = quoted(name);
             let what = format!("the limit replaces {own}, which would be this row itself");
             let remedy = "write another name, or remove it from 'replaces'";
-            self.error(row.at(column), what, remedy);
+            self.error(&row.at(column), what, remedy);
         }
         let number = self.table.add_name(name)?;
         let (table, hasher) = (&self.table, &self.hasher);
@@ -247,9 +214,9 @@ impl TableReading<'_, '_, '_> {
     }
 
     /// What the row stands for; `None` if it is wrong, which is reported. `key` is a buffer.
-    fn meaning(&mut self, row: &WrittenRow<'_>, key: &mut Vec<u8>) -> Option<u32> {
+    fn meaning(&mut self, row: &Records<'_>, key: &mut Vec<u8>) -> Option<u32> {
         key.clear();
-        for (column, cell) in self.columns.iter().zip(row.cells) {
+        for (column, cell) in self.columns.iter().zip(&row.cells) {
             if !matches!(*column, "value" | "name" | "") {
                 key.extend_from_slice(&(cell.len() as u64).to_le_bytes());
                 key.extend_from_slice(cell);
@@ -270,9 +237,9 @@ impl TableReading<'_, '_, '_> {
     }
 
     /// What the row says as a layer.
-    fn layer(&mut self, row: &WrittenRow<'_>) -> Option<PartialLimit> {
+    fn layer(&mut self, row: &Records<'_>) -> Option<PartialLimit> {
         let mut entries = Vec::new();
-        for (index, (&column, cell)) in self.columns.iter().zip(row.cells).enumerate() {
+        for (index, (&column, cell)) in self.columns.iter().zip(&row.cells).enumerate() {
             let text = str::from_utf8(cell).unwrap_or_default().trim();
             if matches!(column, "value" | "name" | "") || text.is_empty() {
                 continue;
@@ -293,7 +260,7 @@ impl TableReading<'_, '_, '_> {
         layer
     }
 
-    fn resolve(&mut self, row: &WrittenRow<'_>, layer: &PartialLimit) -> Option<RowMeaning> {
+    fn resolve(&mut self, row: &Records<'_>, layer: &PartialLimit) -> Option<RowMeaning> {
         let of_plan = match &layer.plan {
             Some(name) => Some(self.used_plan(name, layer.place("plan")?)?),
             None => None,
