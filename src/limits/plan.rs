@@ -516,9 +516,7 @@ impl Checks {
         });
         index
     }
-}
 
-impl Checks {
     /// Adds a trial, after all checks that are none. Its key is that of its limit with `tr` before
     /// the algorithm, in the same hash slot; it begins at `start`, and is written up to there.
     fn add_trial(&mut self, start: usize, trial: &Trial, hits: i64) {

@@ -303,11 +303,6 @@ impl Checks {
         index.0 >= self.len()
     }
 
-    /// Whether an override blocks a descriptor of the request.
-    pub const fn is_blocked(&self) -> bool {
-        self.is_blocked
-    }
-
     /// The key of a descriptor that an override blocks. It has no algorithm at its end where no
     /// limit applies.
     pub fn blocked_key(&self, &Range { start, end }: &Range<u32>) -> &[u8] {

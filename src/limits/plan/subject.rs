@@ -41,19 +41,14 @@ impl Plan {
         if let Ok(ask) = subject.exact() {
             return Ok(Self::new(rules, &ask, options));
         }
-        let limits: Vec<&Limit> = rules
-            .limits()
-            .filter(|one| may_count(one, subject) && limit.is_none_or(|limit| one.path() == limit))
-            .collect();
+        let is_it = |one: &&Limit| limit.is_none_or(|limit| one.path() == limit);
+        let limits = rules.limits().filter(|one| may_count(one, subject));
         let in_force: Vec<LimitInForce<'_>> = limits
-            .into_iter()
+            .filter(is_it)
             .filter_map(|limit| of_row(limit, subject))
             .collect();
-        let counting: Vec<LimitInForce<'_>> = in_force
-            .iter()
-            .copied()
-            .filter(|limit| limit.amount().is_some() || limit.trial().is_some())
-            .collect();
+        let mut counting = in_force.clone();
+        counting.retain(|limit| limit.amount().is_some() || limit.trial().is_some());
         match counting[..] {
             [limit] => Ok(Self::of_counter(rules, subject, limit, options)),
             [] if in_force.is_empty() => Err(NoPlan::NoLimit),

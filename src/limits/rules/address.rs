@@ -55,16 +55,14 @@ pub(crate) fn parse_network(value: &[u8]) -> Option<IpNet> {
 fn without_mapping(network: IpNet) -> IpNet {
     /// Bits before the IPv4 address.
     const MAPPED_BITS: u8 = 96;
-    match network {
-        IpNet::V6(network) if network.prefix_len() >= MAPPED_BITS => {
-            match network.addr().to_ipv4_mapped() {
-                Some(address) => Ipv4Net::new(address, network.prefix_len() - MAPPED_BITS)
-                    .map_or(IpNet::V6(network), IpNet::V4),
-                None => IpNet::V6(network),
-            }
-        }
-        other => other,
-    }
+    let mapped = || {
+        let IpNet::V6(network) = network else {
+            return None;
+        };
+        let bits = network.prefix_len().checked_sub(MAPPED_BITS)?;
+        Ipv4Net::new(network.addr().to_ipv4_mapped()?, bits).ok()
+    };
+    mapped().map_or(network, IpNet::V4)
 }
 
 /// The network of so many bits that groups an address; `None` for an IPv4 address, which is counted
@@ -72,9 +70,7 @@ fn without_mapping(network: IpNet) -> IpNet {
 pub(crate) fn group(address: IpAddr, prefix: u8) -> Option<Ipv6Net> {
     match address {
         IpAddr::V4(_) => None,
-        IpAddr::V6(address) => Ipv6Net::new(address, prefix)
-            .ok()
-            .map(|network| network.trunc()),
+        IpAddr::V6(address) => Some(Ipv6Net::new(address, prefix).ok()?.trunc()),
     }
 }
 

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use indexmap::IndexMap;
 use serde::Serialize;
 
 use super::compile::OneLine;
@@ -183,22 +184,20 @@ fn name_of(limit: &Limit) -> String {
 }
 
 fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedField> {
-    let (before, after) = (fields(old.0, old.1), fields(new.0, new.1));
-    let names = after.iter().chain(&before).map(|&(field, _)| field);
-    let value = |all: &[(&'static str, String)], name| {
-        all.iter()
-            .find(|(field, _)| *field == name)
-            .map(|(_, value)| value.clone())
-    };
-    let mut changed: Vec<ChangedField> = Vec::new();
-    for field in names {
-        let (old, new) = (value(&before, field), value(&after, field));
-        if old != new && changed.iter().all(|known| known.field != field) {
-            let [old, new] = [old, new].map(|value| shown(value.as_deref().unwrap_or("none")));
-            changed.push(ChangedField { field, old, new });
-        }
+    let mut values: IndexMap<&'static str, [Option<String>; 2]> = IndexMap::new();
+    for (field, value) in fields(new.0, new.1) {
+        values.entry(field).or_default()[1] = Some(value);
     }
-    changed
+    for (field, value) in fields(old.0, old.1) {
+        values.entry(field).or_default()[0] = Some(value);
+    }
+    values.retain(|_, [old, new]| old != new);
+    let shown = |value: Option<String>| shown(value.as_deref().unwrap_or("none"));
+    let field = |(field, values): (_, [_; 2])| {
+        let [old, new] = values.map(shown);
+        ChangedField { field, old, new }
+    };
+    values.into_iter().map(field).collect()
 }
 
 /// Everything that a limit says, with the names of files. A field that the limit does not have is
@@ -262,7 +261,11 @@ pub fn fields<'r>(
         "share_threshold",
         of_levels(|level| level.share_threshold.then(|| level.key.to_string())),
     );
-    add("prefix", of_levels(prefix));
+    let prefix = of_levels(|level| match level.matching {
+        Matching::Cidr { prefix } => prefix.map(|bits| bits.to_string()),
+        _ => None,
+    });
+    add("prefix", prefix);
     let metadata = limit.metadata.clone().map(serde_json::Value::from);
     add("metadata", metadata.map(|metadata| metadata.to_string()));
     all
@@ -284,14 +287,6 @@ fn policy(policy: OnStoreFailure) -> Option<String> {
         .iter()
         .find(|(_, known)| *known == policy)
         .map(|(name, _)| (*name).to_owned())
-}
-
-/// The bits of the networks that group addresses.
-fn prefix(level: &Level) -> Option<String> {
-    match level.matching {
-        Matching::Cidr { prefix } => prefix.map(|bits| bits.to_string()),
-        _ => None,
-    }
 }
 
 /// What a trial says in one line: its rate, and what else differs from the real limit.

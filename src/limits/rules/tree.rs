@@ -195,15 +195,6 @@ impl<T> Tree<T> {
         bytes.map_err(|last| last.0)
     }
 
-    /// The branch of a value by its digest. Only values of keys with such branches are hashed.
-    fn digested(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
-        if self.by_digest.is_empty() {
-            return None;
-        }
-        let digests = self.by_digest.get(entry.key)?;
-        digests.get(&sha256(entry.value)).copied()
-    }
-
     fn add_pattern(&mut self, key: Glob, value: Option<Glob>, branch: BranchIndex) {
         let patterns = match (&key, &value) {
             (Glob { first, rest: None }, Some(Glob { first: prefix, .. })) => {
@@ -279,8 +270,11 @@ impl<T> Tree<T> {
         let patterns = tried
             .filter(|pattern| pattern.matches(entry))
             .map(|pattern| pattern.branch);
+        // Only values of keys with such branches are hashed.
+        let digests = self.by_digest.get(entry.key);
+        let digested = digests.and_then(|digests| digests.get(&sha256(entry.value)).copied());
         let exact = self.exact(entry.key, entry.value).into_iter();
-        matched.extend(exact.chain(self.digested(entry)).chain(patterns));
+        matched.extend(exact.chain(digested).chain(patterns));
     }
 
     /// The limit on the branch of the last entry.

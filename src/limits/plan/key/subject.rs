@@ -149,24 +149,18 @@ fn check_part(part: &[u8]) -> Result<(), NoSubject> {
             false => Err(NoSubject("a # stands before the 64 digits of a SHA-256")),
         };
     }
-    let mut rest = part;
-    while let [byte, behind @ ..] = rest {
-        rest = match behind {
-            [one, two, behind @ ..]
-                if *byte == b'%' && one.is_ascii_hexdigit() && two.is_ascii_hexdigit() =>
-            {
-                behind
-            }
-            _ if *byte == b'%' => {
+    let mut bytes = part.iter();
+    while let Some(byte) = bytes.next() {
+        let mut is_digit = || bytes.next().is_some_and(u8::is_ascii_hexdigit);
+        if *byte == b'%' {
+            if !(is_digit() && is_digit()) {
                 return Err(NoSubject("a % stands before two hexadecimal digits"));
             }
-            _ if is_reserved(*byte) => {
-                return Err(NoSubject(
-                    "a part has one of {}|=~#, which is written as % and two digits",
-                ));
-            }
-            _ => behind,
-        };
+        } else if is_reserved(*byte) {
+            return Err(NoSubject(
+                "a part has one of {}|=~#, which is written as % and two digits",
+            ));
+        }
     }
     Ok(())
 }

@@ -90,12 +90,9 @@ fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
             "save it as UTF-8",
         )
     })?;
-    if bytes
-        .iter()
-        .filter(|byte| matches!(byte, b',' | b'[' | b'{'))
-        .count()
-        > MOST_IN_BRACKETS
-    {
+    let bytes = bytes.iter();
+    let in_brackets = bytes.filter(|byte| matches!(byte, b',' | b'[' | b'{'));
+    if in_brackets.count() > MOST_IN_BRACKETS {
         let what = format!("the file has more than {MOST_IN_BRACKETS} commas and opening brackets");
         return Err(Note::new(
             whole,
@@ -145,11 +142,7 @@ impl Builder {
             Event::MappingStart(anchor, _) => self.begin(at, anchor, true)?,
             Event::SequenceEnd | Event::MappingEnd => self.end()?,
             Event::Alias(anchor) => self.alias(anchor, at)?,
-            Event::Nothing
-            | Event::StreamStart
-            | Event::StreamEnd
-            | Event::DocumentStart(_)
-            | Event::DocumentEnd => {}
+            _ => {}
         }
         Ok(())
     }

@@ -55,40 +55,24 @@ fn number(text: &str) -> ValueType {
         .all(|byte| byte.is_ascii_alphanumeric())
         .then(|| u64::from_str_radix(digits, radix).ok())
         .flatten();
-    match magnitude {
-        Some(magnitude) => match (negative, i64::try_from(magnitude)) {
-            (false, Ok(int)) => ValueType::Int(int),
-            (true, _) if magnitude <= i64::MIN.unsigned_abs() => {
-                ValueType::Int(0i64.wrapping_sub_unsigned(magnitude))
-            }
-            (false, Err(_)) => ValueType::Huge(magnitude),
-            (true, _) => float(&plain),
-        },
-        None => float(&plain),
+    let Some(magnitude) = magnitude else {
+        return float(&plain);
+    };
+    let number = i128::from(magnitude) * if negative { -1 } else { 1 };
+    match i64::try_from(number) {
+        Ok(int) => ValueType::Int(int),
+        Err(_) if negative => float(&plain),
+        Err(_) => ValueType::Huge(magnitude),
     }
 }
 
 /// A decimal number with an optional fraction and exponent: `1.0`, `.5`, `1e3`, and `089`, which is
 /// no octal number.
 fn float(text: &str) -> ValueType {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let (mantissa, exponent) = unsigned
-        .split_once(['e', 'E'])
-        .map_or((unsigned, None), |(mantissa, exponent)| {
-            (mantissa, Some(exponent))
-        });
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let has_digits = !(whole.is_empty() && fraction.is_empty());
-    let exponent_is_right = exponent.is_none_or(|exponent| {
-        let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-        !exponent.is_empty() && all_digits(exponent)
-    });
-    if !(has_digits && all_digits(whole) && all_digits(fraction) && exponent_is_right) {
-        return ValueType::Text;
-    }
+    // Rust reads words too, such as `inf`.
+    let may_be = |byte: u8| byte.is_ascii_digit() || b"+-.eE".contains(&byte);
     match text.parse::<f64>() {
-        Ok(float) if float.is_finite() => ValueType::Float(float),
+        Ok(float) if float.is_finite() && text.bytes().all(may_be) => ValueType::Float(float),
         _ => ValueType::Text,
     }
 }

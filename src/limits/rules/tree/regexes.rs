@@ -118,16 +118,16 @@ pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
     }
     match build([regex].into_iter(), LARGEST) {
         Ok(_) => Ok(()),
-        Err(BuildError::TooLarge) => {
+        Err(None) => {
             let what =
                 format!("the table of the regular expression needs more than {LARGEST} bytes");
             Err((what, "repeat less often, or write [0-9A-Za-z_] for \\w"))
         }
-        Err(BuildError::Other(error)) if error.contains("word boundar") => {
+        Err(Some(error)) if error.contains("word boundar") => {
             let what = "a word boundary of all letters of Unicode has no table".to_owned();
             Err((what, "write (?-u:\\b) for ASCII letters"))
         }
-        Err(BuildError::Other(error)) => Err(no_regex(&error)),
+        Err(Some(error)) => Err(no_regex(&error)),
     }
 }
 
@@ -151,13 +151,11 @@ fn syntax_config() -> syntax::Config {
 
 type Table = dense::DFA<Vec<u32>>;
 
-#[derive(Debug)]
-enum BuildError {
-    TooLarge,
-    Other(String),
-}
-
-fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table, BuildError> {
+/// Compiles expressions.
+///
+/// # Errors
+/// What is wrong with them; `None`: they are too large.
+fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table, Option<String>> {
     let whole: Vec<String> = all.map(|regex| format!("\\A(?:{regex})\\z")).collect();
     let nfa = thompson::Compiler::new()
         .configure(
@@ -167,10 +165,7 @@ fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table
         )
         .syntax(syntax_config())
         .build_many(&whole)
-        .map_err(|error| match error.size_limit() {
-            Some(_) => BuildError::TooLarge,
-            None => BuildError::Other(error.to_string()),
-        })?;
+        .map_err(|error| error.size_limit().is_none().then(|| error.to_string()))?;
     let config = dense::Config::new()
         .start_kind(StartKind::Anchored)
         .match_kind(MatchKind::LeftmostFirst)
@@ -179,10 +174,7 @@ fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table
     dense::Builder::new()
         .configure(config)
         .build_from_nfa(&nfa)
-        .map_err(|error| match error.is_size_limit_exceeded() {
-            true => BuildError::TooLarge,
-            false => BuildError::Other(error.to_string()),
-        })
+        .map_err(|error| (!error.is_size_limit_exceeded()).then(|| error.to_string()))
 }
 
 /// The number of the first expression that matches the whole value. A table without bytes to stop
