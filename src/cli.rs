@@ -1,4 +1,4 @@
-//! The command line: one file for each subcommand or kind of subcommands. Without one, `weir` serves.
+//! The command line: one file for each subcommand, or for several of a kind. Without one it serves.
 
 mod admin;
 mod amount;

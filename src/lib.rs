@@ -34,17 +34,17 @@
 //! | deployment | one Redis as a whole: a single server, a primary with its Sentinels, or a cluster ([`store::redis`]) |
 //! | lane | a connection to one Redis server in use by one thread: it sends what waits as one batch, and reads the replies |
 //! | span | one step of a call in a trace: the call, its decision, or its trip to Redis ([`observe::traces`]) |
-//! | wing, room | a folder of `src/`, of those below; a module in it |
+//! | layer, module | a folder of `src/`, of those below; a module in it |
 //!
-//! # Wings
+//! # Layers
 //!
-//! From the ground up. A file imports only from its own wing and from wings above it in this list,
-//! inside a wing from rooms above its own, and no files import in a circle; `tests/it/form/house.rs`
-//! holds every import to this.
+//! The lowest layer comes first. A file imports only from its own layer and from layers above it in
+//! this list, within a layer only from modules above its own, and no files import in a circle;
+//! `tests/it/form/layers.rs` checks every import.
 //!
-//! | wing | what it holds |
+//! | layer | contents |
 //! |---|---|
-//! | `testing` | shared by the tests of all wings; compiled for tests only |
+//! | `testing` | shared by the tests of all layers; compiled for tests only |
 //! | [`core`] | instants and spans, requests, answers, algorithms, usage records, the circuit breaker, the generated messages |
 //! | [`limits`] | the configuration from YAML to the tree in which descriptors are matched, overrides, and the plan of a request |
 //! | [`net`] | the wall clock, TLS, bounds on what peers leave unfinished, the dialer of all clients, and HTTP: the server of the listeners for operators and the client |

@@ -1,4 +1,4 @@
-//! Shared by the tests of all wings, and of `tests/it`, which compiles this file as well: the number
+//! Shared by the tests of all layers, and of `tests/it`, which compiles this file as well: the number
 //! of cases of tests with random inputs, and files that tests write.
 //!
 //! A test with random inputs names the cases of a full run. `WEIR_TEST_CASES` is the share that is

@@ -3,7 +3,7 @@
 //! `block` refuses them, `exempt` lets them pass without a count, and `raise` gives their limit a
 //! larger amount. `overrides/record.rs` holds them as they are written and kept, with all bounds;
 //! this file compiles them to a tree for each domain, in which a plan looks up its descriptors.
-//! Where they are kept is no business of this room.
+//! Where they are kept is no business of this module.
 //!
 //! # Which one applies
 //!

@@ -1,12 +1,12 @@
-//! Settings: flags and environment variables, typed and checked. Only this room reads the
+//! Settings: flags and environment variables, typed and checked. Only this module reads the
 //! environment.
 //!
-//! Variables have the names of envoyproxy/ratelimit. Each room declares its own options with their
+//! Variables have the names of envoyproxy/ratelimit. Each module declares its own options with their
 //! defaults and reasons; this file fills them in. No message here shows a secret.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "only this room reads the environment"
+    reason = "only this module reads the environment"
 )]
 #![expect(
     clippy::struct_excessive_bools,

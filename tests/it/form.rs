@@ -1,6 +1,6 @@
 //! The form of the repository: pages, imports, words and plots.
 
 pub mod docs;
-pub mod house;
+pub mod layers;
 pub mod plots;
 pub mod words;

@@ -3,7 +3,7 @@
 //!
 //! [`RawOptions`] are the settings as text, and [`Options::parse`] makes [`Options`] of them, so
 //! that the store never meets an invalid address. The forms are those of envoyproxy/ratelimit. No
-//! output of this room, `Debug` and errors included, may hold a secret.
+//! output of this module, `Debug` and errors included, may hold a secret.
 
 mod error;
 mod login;

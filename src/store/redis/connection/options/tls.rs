@@ -123,7 +123,7 @@ impl TlsState {
 mod tests {
     use super::*;
 
-    /// The room `tls` tests what errors say of files.
+    /// The module `tls` tests what errors say of files.
     #[test]
     fn errors_name_the_settings_of_redis() {
         let folder = tempfile::tempdir().expect("a folder");

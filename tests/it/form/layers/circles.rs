@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn circles_are_found_and_nothing_else() {
-        let house = [
+        let modules = [
             ("", "mod a;\nmod b;"),
             (
                 "a",
@@ -259,17 +259,17 @@ mod tests {
             ("a::y", "use super::x::X;\nuse std::fmt;"),
             ("b", "use std::io;"),
         ];
-        assert_eq!(found(&house), Vec::<Vec<Module>>::new());
+        assert_eq!(found(&modules), Vec::<Vec<Module>>::new());
         let with = |module: &str, text: &str| {
-            let mut house = house.map(|(name, text)| (name, text.to_owned()));
-            house
+            let mut modules = modules.map(|(name, text)| (name, text.to_owned()));
+            modules
                 .iter_mut()
                 .find(|(name, _)| *name == module)
                 .expect("a module")
                 .1
                 .insert_str(0, text);
             found(
-                &house
+                &modules
                     .iter()
                     .map(|(name, text)| (*name, text.as_str()))
                     .collect::<Vec<_>>(),

@@ -1,5 +1,5 @@
-//! The order of the house: a file imports only from rooms above its own, no files import in a
-//! circle, and the core knows no edge.
+//! The order of layers and modules: a file imports only from modules above its own, no files import
+//! in a circle, and the core knows no edge.
 
 mod circles;
 
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All wings and their rooms, lowest first; rooms of one row do not import each other. A wing that is
-/// one room has no rows.
-const WINGS: &[(&str, &[&[&str]])] = &[
+/// All layers and their modules, lowest first; modules of one row do not import each other. A layer
+/// of one module has no rows.
+const LAYERS: &[(&str, &[&[&str]])] = &[
     // For tests only; all of them import it.
     ("testing", &[]),
     (
@@ -55,7 +55,7 @@ const WINGS: &[(&str, &[&[&str]])] = &[
     ("lib", &[]),
 ];
 
-/// The wings of plain data and pure functions. The generated messages name tonic.
+/// The layers of plain data and pure functions. The generated messages name tonic.
 const PURE: [&str; 2] = ["core", "limits"];
 
 /// What no file of the core may name.
@@ -72,14 +72,14 @@ const EDGES: &[&str] = &[
     "std::net",
 ];
 
-/// The position of a wing in `WINGS`, and of a room in its wing.
-fn rank(wing: &str, room: &str) -> Option<(usize, usize)> {
-    let position = WINGS.iter().position(|(name, _)| *name == wing)?;
-    let rows = WINGS[position].1;
-    if rows.is_empty() || room.is_empty() {
+/// The position of a layer in `LAYERS`, and of a module in its layer.
+fn rank(layer: &str, module: &str) -> Option<(usize, usize)> {
+    let position = LAYERS.iter().position(|(name, _)| *name == layer)?;
+    let rows = LAYERS[position].1;
+    if rows.is_empty() || module.is_empty() {
         return Some((position, rows.len()));
     }
-    let row = rows.iter().position(|row| row.contains(&room))?;
+    let row = rows.iter().position(|row| row.contains(&module))?;
     Some((position, row))
 }
 
@@ -96,8 +96,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The wing and the room that a file belongs to: the first parts of its path below src/. The file of
-/// a wing itself has no room.
+/// The layer and the module of a file: the first parts of its path below src/. The file of
+/// a layer itself has no module.
 fn place(file: &Path) -> (String, String) {
     let below = file.strip_prefix(source_folder()).expect("a file of src/");
     let mut parts = below.iter().map(|part| {
@@ -114,7 +114,7 @@ fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The wings and rooms named by `crate::wing::room` in code, not in comments.
+/// The layers and modules named by `crate::layer::module` in code, not in comments.
 fn imports(text: &str) -> Vec<(String, String)> {
     let code: String = text
         .lines()
@@ -128,10 +128,10 @@ fn imports(text: &str) -> Vec<(String, String)> {
     };
     let mut found = Vec::new();
     for path in code.split("crate::").skip(1) {
-        let wing = first(path);
-        let below = path[wing.len()..].strip_prefix("::").unwrap_or_default();
+        let layer = first(path);
+        let below = path[layer.len()..].strip_prefix("::").unwrap_or_default();
         match below.strip_prefix('{') {
-            None => found.push((wing, first(below))),
+            None => found.push((layer, first(below))),
             Some(group) => {
                 let end = closing_brace(group).expect("a group ends");
                 let mut depth = 0;
@@ -143,7 +143,7 @@ fn imports(text: &str) -> Vec<(String, String)> {
                 found.extend(
                     names
                         .filter(|name| !name.is_empty())
-                        .map(|name| (wing.clone(), first(name))),
+                        .map(|name| (layer.clone(), first(name))),
                 );
             }
         }
@@ -169,20 +169,20 @@ fn imports_go_one_way() {
     for file in files {
         let from = place(&file);
         let own = rank(&from.0, &from.1)
-            .unwrap_or_else(|| panic!("{from:?} is not in WINGS; add it here and to src/lib.rs"));
+            .unwrap_or_else(|| panic!("{from:?} is not in LAYERS; add it here and to src/lib.rs"));
         for to in imports(&fs::read_to_string(&file).expect("readable")) {
             // Tests with a generator of their own call the properties.
             if to.0 == "fuzzing" && file.ends_with("tests.rs") {
                 continue;
             }
-            let is_room = WINGS
+            let is_module = LAYERS
                 .iter()
-                .any(|(wing, rows)| *wing == to.0 && rows.concat().contains(&to.1.as_str()));
-            let room = if is_room { to.1.as_str() } else { "" };
-            let Some(other) = rank(&to.0, room) else {
-                panic!("{}: crate::{} is not in WINGS", file.display(), to.0)
+                .any(|(layer, rows)| *layer == to.0 && rows.concat().contains(&to.1.as_str()));
+            let module = if is_module { to.1.as_str() } else { "" };
+            let Some(other) = rank(&to.0, module) else {
+                panic!("{}: crate::{} is not in LAYERS", file.display(), to.0)
             };
-            let same = to.0 == from.0 && (room == from.1 || WINGS[own.0].1.is_empty());
+            let same = to.0 == from.0 && (module == from.1 || LAYERS[own.0].1.is_empty());
             if !same && other >= own {
                 wrong.push(format!(
                     "{} {own:?} imports crate::{}::{} {other:?}",
@@ -249,8 +249,8 @@ fn the_core_knows_no_edge() {
     let mut files = Vec::new();
     sources(&source_folder(), &mut files);
     let core = files.iter().filter(|file| {
-        let (wing, room) = place(file);
-        PURE.contains(&wing.as_str()) && room != "proto"
+        let (layer, module) = place(file);
+        PURE.contains(&layer.as_str()) && module != "proto"
     });
     for file in core {
         for (number, line) in fs::read_to_string(file)
@@ -292,7 +292,7 @@ fn imports_are_found() {
     let found = imports(text);
     let found: Vec<_> = found
         .iter()
-        .map(|(wing, room)| (wing.as_str(), room.as_str()))
+        .map(|(layer, module)| (layer.as_str(), module.as_str()))
         .collect();
     assert_eq!(
         found,
