@@ -401,11 +401,7 @@ impl Record {
             sum(first)
         };
         let is_full =
-            |Hits {
-                 asked,
-                 refused,
-                 given_back,
-             }: Hits| asked.max(refused).max(given_back) >= MOST_IN_BUCKET;
+            |hits: Hits| hits.asked.max(hits.refused).max(hits.given_back) >= MOST_IN_BUCKET;
         let is_cut = (first..=last).any(|number| is_full(self.bucket(number)));
         Some(Count {
             hits: sum(first),

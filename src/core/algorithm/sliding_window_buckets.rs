@@ -90,26 +90,6 @@ impl Ring {
 }
 
 impl SlidingWindowBuckets {
-    /// The buckets of these numbers, which the caller has checked.
-    pub fn new(
-        limit: u64,
-        window: Span,
-        interval: Span,
-        buckets: u16,
-        expiry: Span,
-        debt: Debt,
-    ) -> Self {
-        let [window, interval, expiry] = [window, interval, expiry].map(Span::micros);
-        Self {
-            limit,
-            window,
-            interval,
-            buckets,
-            expiry,
-            debt,
-        }
-    }
-
     /// The hits of all buckets that overlap the `interval` before `now`, as far as the ring goes
     /// back.
     pub fn count_over(&self, state: Option<&State>, now: Micros, interval: Span) -> u64 {
@@ -179,12 +159,7 @@ impl SlidingWindowBuckets {
 
 impl Definition for SlidingWindowBuckets {
     fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
-        let Terms {
-            limit,
-            window,
-            options,
-            debt,
-        } = *terms;
+        let (window, options) = (terms.window, terms.options);
         let interval = options
             .bucket_interval
             .unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
@@ -233,7 +208,14 @@ impl Definition for SlidingWindowBuckets {
                 format!("write {span} or more, or remove 'subject_expiry'"),
             ));
         }
-        Ok(Self::new(limit, window, interval, buckets, expiry, debt))
+        Ok(Self {
+            limit: terms.limit,
+            window: window.micros(),
+            interval: interval.micros(),
+            buckets,
+            expiry: expiry.micros(),
+            debt: terms.debt,
+        })
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {

@@ -108,12 +108,6 @@ impl SlidingWindowCounter {
 
     /// Ticks until no more than `most` hits count.
     fn until(&self, windows: &Windows, most: u64) -> u64 {
-        let Windows {
-            elapsed,
-            current,
-            previous,
-            ..
-        } = *windows;
         // The ticks of a window with so many hits that may still be covered, if `most` of them may
         // count.
         let reach = |hits: u64, most: u64| {
@@ -123,10 +117,12 @@ impl SlidingWindowCounter {
                 ticks::product(most, self.window, hits)
             }
         };
-        match most.checked_sub(current) {
-            Some(rest) => (self.window - reach(previous, rest)).saturating_sub(elapsed),
+        match most.checked_sub(windows.current) {
+            Some(rest) => {
+                (self.window - reach(windows.previous, rest)).saturating_sub(windows.elapsed)
+            }
             // Not within this window, but after it has become the previous one.
-            None => self.window - elapsed + self.window - reach(current, most),
+            None => 2 * self.window - windows.elapsed - reach(windows.current, most),
         }
     }
 }
@@ -179,17 +175,11 @@ impl Definition for SlidingWindowCounter {
         if after == before {
             return Step::unchanged(verdict, state);
         }
-        let Windows {
-            number: window,
-            current,
-            previous,
-            ..
-        } = after;
         let keep_for = ticks::keep_for(self.tick, &verdict);
         let state = State::Counter {
-            window,
-            current,
-            previous,
+            window: after.number,
+            current: after.current,
+            previous: after.previous,
         };
         Step::changed(verdict, state, keep_for)
     }

@@ -89,15 +89,6 @@ impl Log {
 }
 
 impl SlidingWindowLog {
-    /// The log of these numbers, which the caller has checked.
-    pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
-        Self {
-            limit,
-            window: window.micros(),
-            debt,
-        }
-    }
-
     fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Log>) {
         if let Some(State::Log(log)) = state {
             let newest = log.entries.back().map_or(0, |entry| entry.tick);
@@ -124,15 +115,8 @@ impl SlidingWindowLog {
         hits: i64,
     ) -> Outcome {
         let most = self.limit.checked_sub(hits.max(0).unsigned_abs());
-        let Some(log) = log else {
-            return Outcome {
-                allowed,
-                capacity: self.limit,
-                used: 0,
-                reset: 0,
-                retry: most.map(|_| 0),
-            };
-        };
+        let empty = Log::default();
+        let log = log.unwrap_or(&empty);
         let used = log.total().saturating_sub(log.total_before(left));
         let leaves = |entry: &LoggedHits| {
             entry
@@ -173,7 +157,11 @@ impl Definition for SlidingWindowLog {
                 "write 'algorithm: sliding_window_buckets', which has no such bound",
             ));
         }
-        Ok(Self::new(limit, terms.window, terms.debt))
+        Ok(Self {
+            limit,
+            window: terms.window.micros(),
+            debt: terms.debt,
+        })
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {

@@ -97,21 +97,15 @@ impl TokenBucket {
 
 impl Definition for TokenBucket {
     fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
-        let Terms {
-            limit,
-            window,
-            options,
-            debt,
-        } = *terms;
-        if options.burst == Some(0) {
+        if terms.options.burst == Some(0) {
             return Err(OptionError::new(
                 "burst",
                 "'burst' is 0, which refuses every hit",
                 "write 1 or more, or remove 'burst'",
             ));
         }
-        let burst = options.burst.unwrap_or(limit);
-        Ok(Self::new(limit, burst, window, debt))
+        let burst = terms.options.burst.unwrap_or(terms.limit);
+        Ok(Self::new(terms.limit, burst, terms.window, terms.debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {

@@ -78,15 +78,12 @@ impl FromStr for Anchor {
         };
         if ![10, 16, 19].contains(&text.len()) || !is_formed(text) {
             // What stands behind a date or a time can only be an offset.
+            let is_offset = |(date, rest): (&str, &str)| {
+                is_formed(date) && rest.starts_with(['Z', 'z', '+', '-', '['])
+            };
+            let mut lengths = [19, 16, 10].iter();
             let has_offset =
-                [19, 16, 10]
-                    .iter()
-                    .any(|&length| match text.split_at_checked(length) {
-                        Some((date, rest)) => {
-                            is_formed(date) && rest.starts_with(['Z', 'z', '+', '-', '['])
-                        }
-                        None => false,
-                    });
+                lengths.any(|&length| text.split_at_checked(length).is_some_and(is_offset));
             return Err(if has_offset {
                 ParseAnchorError::Offset
             } else {

@@ -119,8 +119,7 @@ proptest! {
         let span = (over + interval).max(WINDOW + interval);
         prop_assume!(span.div_ceil(interval) <= 1_000);
         let buckets = u16::try_from(span.div_ceil(interval)).expect("few");
-        let ([window, interval_span], span) = ([WINDOW, interval].map(Span::from_micros), Span::from_micros(span));
-        let ring = SlidingWindowBuckets::new(1_000, window, interval_span, buckets, span, Debt::NONE);
+        let ring = SlidingWindowBuckets { limit: 1_000, window: WINDOW, interval, buckets, expiry: span, debt: Debt::NONE };
         let (mut taken, mut state, mut now) = (Taken::new(), None, START);
         for Ask { pause, hits } in asks {
             now += pause;
