@@ -90,7 +90,7 @@ fn adapted(sent: &[u8], cuts: Vec<usize>, read_bytes: usize) -> Vec<u8> {
     let budget = Unfinished::new(BUDGET_BYTES);
     // The preface was read before, and is given again.
     let frames = Chunks::new(sent[PREFACE.len()..].to_vec(), cuts);
-    let mut wire = Wire::new(frames, PREFACE, budget, Metrics::new(1, 0.8));
+    let mut wire = Wire::new(frames, PREFACE, budget, Metrics::new(1, 0.8), None);
     let (mut read, mut bytes) = (Vec::new(), vec![0; read_bytes]);
     loop {
         let mut buffer = ReadBuf::new(&mut bytes);

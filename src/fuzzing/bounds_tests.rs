@@ -110,8 +110,8 @@ fn connections() -> Vec<Row> {
         [bytes MAX_KEPT_HEADER_BYTES in service::server::call, "header that is kept of a call while it waits", "it is left out"]
         [bytes MAX_UNRELEASED_BYTES in service::server::call, "message of a waiting call whose window the client gets back with the answer",
             "for a longer message it gets it back at once"]
-        [count MAX_CONTINUATIONS in service::server::wire::blocks, "CONTINUATION frames of an unfinished header block", "the connection is closed"]
-        [bytes MAX_FRAME_BYTES in service::server::wire::blocks, "frame", "the connection is closed"]
+        [count MAX_CONTINUATIONS in service::server::wire, "CONTINUATION frames of an unfinished header block", "the connection is closed"]
+        [bytes MAX_FRAME_BYTES in service::server::wire, "frame", "the connection is closed"]
         [bytes STREAM_WINDOW in service::server::body, "unread bytes of a stream", "the client waits for flow-control window"]
         [bytes CONNECTION_WINDOW in service::server::connection, "unread bytes of a connection", "the client waits for flow-control window"]
         [count MAX_LOCAL_ERROR_RESETS in service::server::connection, "resets that Weir sends on a connection", "the connection is closed"]
@@ -145,7 +145,7 @@ fn requests() -> Vec<Row> {
             "RESOURCE_EXHAUSTED"]
         [bytes BYTES_OF_A_PERMIT in service::server::call, "part of a message that counts as one of them",
             "a longer message counts as several calls"]
-        [count MAX_QUEUED in observe::traces::queue, "spans that wait for the collector of traces, all", "a further span is dropped and counted"]
+        [count MAX_QUEUED in observe::traces::otlp, "spans that wait for the collector of traces, all", "a further span is dropped and counted"]
         [count MAX_TRACESTATE_BYTES in observe::traces::parent, "`tracestate` that is kept of a call which is traced, in bytes", "the span has none"]
         [count MAX_DESCRIPTORS in service::rls::decode, "descriptors of a request; each has at most one check, and one of a trial",
             "INVALID_ARGUMENT"]
@@ -323,7 +323,7 @@ fn every_bound_of_the_listeners_has_a_row() {
     let rows: Vec<_> = tables().into_iter().flat_map(|(_, rows)| rows).collect();
     for file in [
         "src/service/server/body.rs",
-        "src/service/server/wire/blocks.rs",
+        "src/service/server/wire.rs",
         "src/service/server/call.rs",
         "src/service/pages.rs",
         "src/net/http.rs",

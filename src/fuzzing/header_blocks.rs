@@ -66,7 +66,7 @@ pub(super) fn check(input: &[u8]) {
     let budget = Unfinished::new(total);
     let chunks = Chunks::new(sent.clone(), cuts);
     let mut wire =
-        Wire::new(chunks, b"", budget.clone(), Metrics::new(1, 0.8)).with_any_authority();
+        Wire::new(chunks, b"", budget.clone(), Metrics::new(1, 0.8), None).with_any_authority();
     let mut read = Vec::new();
     let taken = || total - budget.unused_bytes();
     let model = Model::of(&sent);

@@ -87,13 +87,9 @@ pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     // An error of writing would be printed to stderr, which panics when stderr is closed.
     let lines = layer().with_writer(writer).log_internal_errors(false);
     let logs = tracing_subscriber::registry().with(filter);
-    let format = match format {
-        Format::Text => Lines::Text {
-            colours: std::io::stderr().is_terminal(),
-        },
-        Format::Json => Lines::Json,
-    };
-    let started = logs.with(lines.event_format(format)).try_init();
+    let colours = std::io::stderr().is_terminal();
+    let format = lines.event_format(Lines { format, colours });
+    let started = logs.with(format).try_init();
     started.map(|()| logs_of_process).map_err(|_| Error::Twice)
 }
 
@@ -125,16 +121,13 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
     Ok(filter.add_directive(format!("{AUDIT}=info").parse().map_err(|_| invalid())?))
 }
 
-/// How events are written.
-enum Lines {
-    /// `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the notation of logfmt. A text that
-    /// could be read as something else is in quotes, with the escapes of JSON.
-    Text {
-        /// Whether the level is coloured.
-        colours: bool,
-    },
-    /// `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
-    Json,
+/// How events are written. Text is `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the
+/// notation of logfmt; what could be read as something else is in quotes, with the escapes of JSON.
+/// JSON is `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
+struct Lines {
+    format: Format,
+    /// Levels have the colours of a terminal, in text.
+    colours: bool,
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static>
@@ -146,9 +139,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
         line: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        match *self {
-            Self::Text { colours } => write_as_text(line, event, colours),
-            Self::Json => write_as_json(line, event),
+        match self.format {
+            Format::Text => write_as_text(line, event, self.colours),
+            Format::Json => write_as_json(line, event),
         }
     }
 }
@@ -414,9 +407,15 @@ mod lines_tests {
 
     #[test]
     fn a_line_of_text_is_one_line() {
-        let line = written(Lines::Text { colours: false }, || {
-            tracing::warn!(file = "a b\".yaml", line = 3, empty = "", raw = %"x\ny\u{1b}[2J", "bad\r\n\u{202e}news");
-        });
+        let line = written(
+            Lines {
+                format: Format::Text,
+                colours: false,
+            },
+            || {
+                tracing::warn!(file = "a b\".yaml", line = 3, empty = "", raw = %"x\ny\u{1b}[2J", "bad\r\n\u{202e}news");
+            },
+        );
         let expected = "  WARN \"bad\\r\\n\\u202enews\" file=\"a b\\\".yaml\" line=3 empty=\"\" \
             raw=\"x\\ny\\u001b[2J\"\n";
         assert_eq!(after_time(&line), expected);
@@ -489,7 +488,7 @@ mod lines_tests {
         #[test]
         fn no_text_forges_a_field_or_a_line(message in texts(), reason in texts(), by in texts()) {
             let log = || tracing::info!(target: AUDIT, reason, by = %by, "{message}");
-            let (text, json) = (written(Lines::Text { colours: false }, log), written(Lines::Json, log));
+            let (text, json) = (written(Lines { format: Format::Text, colours: false }, log), written(Lines { format: Format::Json, colours: false }, log));
             for line in [&text, &json] {
                 let is_unseen = |char: char| char.is_control() || UNSEEN.contains(char);
                 prop_assert!(line.ends_with('\n') && !line.trim_end_matches('\n').contains(is_unseen), "{line:?}");
@@ -528,15 +527,27 @@ mod lines_tests {
 
     #[test]
     fn colours_are_for_terminals() {
-        let line = written(Lines::Text { colours: true }, || tracing::error!("x"));
+        let line = written(
+            Lines {
+                format: Format::Text,
+                colours: true,
+            },
+            || tracing::error!("x"),
+        );
         assert_eq!(after_time(&line), " \u{1b}[31mERROR\u{1b}[0m x\n");
     }
 
     #[test]
     fn a_line_of_json_is_one_flat_object() {
-        let line = written(Lines::Json, || {
-            tracing::info!(count = 7_u64, below = -1_i64, ratio = 0.5, nan = f64::NAN, ok = true, level = "forged", text = %"a\"\n", "hello\n");
-        });
+        let line = written(
+            Lines {
+                format: Format::Json,
+                colours: false,
+            },
+            || {
+                tracing::info!(count = 7_u64, below = -1_i64, ratio = 0.5, nan = f64::NAN, ok = true, level = "forged", text = %"a\"\n", "hello\n");
+            },
+        );
         assert_eq!(line.matches('\n').count(), 1);
         assert!(line.starts_with("{\"@timestamp\":\"20"), "{line}");
         let value: Value = serde_json::from_str(&line).unwrap();

@@ -8,9 +8,8 @@
 //! It would have to be off on the usual path. A span is handed down as an argument instead: empty,
 //! it is one null pointer.
 
-mod otlp;
+pub(crate) mod otlp;
 pub(crate) mod parent;
-pub(crate) mod queue;
 
 use std::io;
 use std::sync::Arc;
@@ -34,11 +33,11 @@ use crate::net::background;
 use crate::net::tls::{ClientOptions, TlsError};
 use crate::observe::metrics::{Sample, families};
 pub use opentelemetry::trace::SpanKind;
+use otlp::Counts;
 use otlp::Exporter;
 pub use otlp::Protocol;
 pub(crate) use parent::TRACE_HEADERS;
 use parent::{Parent, parent};
-use queue::Counts;
 
 /// How traces are recorded and where they go.
 #[derive(Clone, Debug)]
@@ -105,7 +104,7 @@ pub fn start(options: Options) -> Result<Traces, Error> {
     }
     let resource = Resource::builder().with_attributes(attributes).build();
     let records_none = options.sampling_rate <= 0.0;
-    let (queue, queued) = queue::queue();
+    let (queue, queued) = otlp::queue();
     let counts = Arc::clone(&queued.counts);
     let ratio = Sampler::TraceIdRatioBased(options.sampling_rate);
     let provider = SdkTracerProvider::builder()

@@ -20,7 +20,6 @@ pub(crate) mod call;
 mod complaints;
 pub(crate) mod connection;
 mod dispatch;
-mod gzip;
 mod listen;
 mod open_connections;
 mod overload;

@@ -37,14 +37,10 @@ pub struct Labels {
 
 impl Labels {
     pub fn new(domain: String, levels: &[String]) -> Self {
-        let (key1, others) = levels
-            .split_first()
-            .map_or((String::new(), &[][..]), |(first, others)| {
-                (first.clone(), others)
-            });
+        let others = levels.get(1..).unwrap_or_default();
         Self {
             domain,
-            key1,
+            key1: levels.first().cloned().unwrap_or_default(),
             key2: others.join("."),
             second_bytes: others.first().map_or(0, String::len),
         }

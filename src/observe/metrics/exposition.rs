@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
 
-use super::families::{Family, MetricType, Observations, Sample, Value};
+use super::families::{Family, MetricType, Sample, Value};
 
 /// All samples of one scrape, by the name of their family.
 #[derive(Debug, Default)]
@@ -88,23 +88,19 @@ impl Exposition {
         let values = sample.labels.iter().map(String::as_str);
         let named = family.labels.iter().copied().zip(values);
         let labels = self.labels(family, named.clone());
-        let Observations {
-            bounds,
-            counts,
-            sum,
-        } = match sample.value {
+        let observed = match sample.value {
             Value::Number(value) => return self.push(family, "", labels, None, value),
             Value::Observations(observations) => observations,
         };
         let mut cumulative = 0_u64;
-        let bounds = bounds.iter().map(ToString::to_string);
-        for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(counts) {
+        let bounds = observed.bounds.iter().map(ToString::to_string);
+        for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(observed.counts) {
             cumulative += count;
             let le = [("le", bound.as_str())];
             let labels = self::labels(named.clone().chain(self.extra_of(family)).chain(le));
             self.push(family, "_bucket", labels, None, cumulative as f64);
         }
-        self.push(family, "_sum", Rc::clone(&labels), None, sum);
+        self.push(family, "_sum", Rc::clone(&labels), None, observed.sum);
         self.push(family, "_count", labels, None, cumulative as f64);
     }
 
@@ -154,22 +150,17 @@ impl Exposition {
 }
 
 fn write_family(family: &Family, mut series: Vec<Series>, text: &mut String) {
-    let Family {
-        name,
-        metric_type,
-        labels,
-        help,
-    } = *family;
+    let (name, is_histogram) = (family.name, family.metric_type == MetricType::Histogram);
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
         "# HELP {name} {}\n# TYPE {name} {}",
-        help.replace('\\', "\\\\").replace('\n', "\\n"),
-        metric_type.name()
+        family.help.replace('\\', "\\\\").replace('\n', "\\n"),
+        family.metric_type.name()
     );
     // Most series are in order already, for which this sort takes linear time. Those of a
     // histogram are in theirs.
-    if metric_type != MetricType::Histogram {
+    if !is_histogram {
         series.sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
     }
     let is_same = |one: &Series, other: &Series| {
@@ -178,7 +169,7 @@ fn write_family(family: &Family, mut series: Vec<Series>, text: &mut String) {
     for same in series.chunk_by(is_same) {
         text.push_str(name);
         text.push_str(same[0].suffix);
-        same[0].write_labels(labels.last().copied().unwrap_or_default(), text);
+        same[0].write_labels(family.labels.last().copied().unwrap_or_default(), text);
         write_value(same.iter().map(|series| series.value).sum(), text);
     }
 }
@@ -214,7 +205,7 @@ fn write_value(value: f64, text: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::families;
+    use super::super::families::{self, Observations};
     use super::*;
 
     static A: Family = Family {

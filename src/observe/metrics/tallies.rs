@@ -372,12 +372,12 @@ impl Tallies {
                     if planned.is_raised {
                         process.count(core, Count::Raised);
                     }
-                    let checked = Counted {
-                        check,
-                        decision,
-                        is_undone: outcomes.is_undone,
-                    };
-                    self.checked(core, domain, id, planned.metric.as_deref(), &checked);
+                    for count in process_counts(decision).into_iter().flatten() {
+                        process.count(core, count);
+                    }
+                    let ratio = self.metrics.options.near_limit_ratio;
+                    let counts = counts(check, decision, outcomes.is_undone, ratio);
+                    self.checked(core, domain, id, planned.metric.as_deref(), counts);
                 }
             }
         }
@@ -394,39 +394,29 @@ impl Tallies {
         Some(Arc::clone(&holders.current))
     }
 
+    /// Adds what a check counts. Hits of a request that names them by labels of its own are in the
+    /// series of these labels; all else is in that of the limit, if there is one.
     fn checked(
         &self,
         core: Core,
         domain: &[u8],
         limit: Option<LimitId>,
         levels: Option<&[String]>,
-        checked: &Counted<'_>,
+        counts: [(usize, u64); 8],
     ) {
-        for count in process_counts(checked.decision).into_iter().flatten() {
-            self.metrics.process.count(core, count);
-        }
-        let counts = checked.counts(self.metrics.options.near_limit_ratio);
-        let counts = counts.iter().filter(|(_, count)| *count > 0);
         let series = limit.and_then(|id| self.of_limit(id));
-        if levels.is_some() || series.is_none() {
-            let mut named = Counts::default();
-            // Of a limit, only its hits are in the series of the request.
-            let of_request = counts.clone();
-            for &(counter, count) in
-                of_request.filter(|(counter, _)| series.is_none() || *counter < HITS.len())
-            {
-                named[counter] = count;
+        let mut named = [0; COUNTERS];
+        for (counter, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            match series {
+                Some(series) if levels.is_none() || counter >= HITS.len() => {
+                    series.own.add(core, counter, count);
+                }
+                _ => named[counter] = count,
             }
+        }
+        if levels.is_some() || series.is_none() {
             let levels = levels.unwrap_or_default();
             self.metrics.dynamic.add(domain, levels, &named);
-        }
-        let Some(series) = series else {
-            return;
-        };
-        for &(counter, count) in counts {
-            if levels.is_none() || counter >= HITS.len() {
-                series.own.add(core, counter, count);
-            }
         }
     }
 
@@ -436,12 +426,8 @@ impl Tallies {
         for (index, _, limit) in plan.trials() {
             let series = self.of_limit(limit.id).and_then(|all| all.trial.as_ref());
             if let Some(series) = series {
-                let trial = Counted {
-                    check: &plan.checks[index],
-                    decision: &decisions[index.0],
-                    is_undone: false,
-                };
-                for (counter, count) in trial.counts(near_limit_ratio) {
+                let (check, decision) = (&plan.checks[index], &decisions[index.0]);
+                for (counter, count) in counts(check, decision, false, near_limit_ratio) {
                     series.add(core, counter, count);
                 }
             }
@@ -479,67 +465,63 @@ fn process_counts(decision: &Decision) -> [Option<Count>; 2] {
     [error, answered_by]
 }
 
-/// A check and the decision about it.
-struct Counted<'a> {
-    check: &'a Check,
-    decision: &'a Decision,
-    /// Its request was refused as a whole: nothing was given back.
+/// The counters that a check adds to, and how much. `is_undone`: its request was refused as a whole,
+/// so that nothing was given back.
+fn counts(
+    check: &Check,
+    decision: &Decision,
     is_undone: bool,
+    near_limit_ratio: f32,
+) -> [(usize, u64); 8] {
+    let Check { hits, modes, .. } = *check;
+    let label = match decision {
+        Decision::Fails(_) => Label::Error,
+        Decision::PolicyAllows(_) => Label::OutageAllowed,
+        Decision::PolicyRefuses(_) => Label::OutageDenied,
+        counted if counted.allows() => Label::Ok,
+        _ if modes.shadow => Label::ShadowOverLimit,
+        _ => Label::OverLimit,
+    };
+    let asked = u64::try_from(hits).unwrap_or(0);
+    let parts = match asked {
+        0 => Parts::default(),
+        _ => parts(check, decision, asked, near_limit_ratio),
+    };
+    let is_cached = matches!(decision, Decision::DenialCache(_));
+    let given_back = if is_undone { 0 } else { hits.min(0) };
+    [
+        (DECISIONS + label as usize, 1),
+        (NEGATIVE_HITS, given_back.unsigned_abs()),
+        (TOTAL_HITS, asked),
+        (WITHIN_LIMIT, parts.within),
+        (NEAR_LIMIT, parts.near),
+        (OVER_LIMIT, parts.over),
+        (SHADOW_MODE, u64::from(modes.shadow) * parts.over),
+        (
+            OVER_LIMIT_WITH_LOCAL_CACHE,
+            u64::from(is_cached) * parts.over,
+        ),
+    ]
 }
 
-impl Counted<'_> {
-    /// The counters that it adds to, and how much.
-    fn counts(&self, near_limit_ratio: f32) -> [(usize, u64); 8] {
-        let Check { hits, modes, .. } = *self.check;
-        let label = match self.decision {
-            Decision::Fails(_) => Label::Error,
-            Decision::PolicyAllows(_) => Label::OutageAllowed,
-            Decision::PolicyRefuses(_) => Label::OutageDenied,
-            counted if counted.allows() => Label::Ok,
-            _ if modes.shadow => Label::ShadowOverLimit,
-            _ => Label::OverLimit,
-        };
-        let asked = u64::try_from(hits).unwrap_or(0);
-        let parts = match asked {
-            0 => Parts::default(),
-            _ => self.parts(asked, near_limit_ratio),
-        };
-        let is_cached = matches!(self.decision, Decision::DenialCache(_));
-        let given_back = if self.is_undone { 0 } else { hits.min(0) };
-        [
-            (DECISIONS + label as usize, 1),
-            (NEGATIVE_HITS, given_back.unsigned_abs()),
-            (TOTAL_HITS, asked),
-            (WITHIN_LIMIT, parts.within),
-            (NEAR_LIMIT, parts.near),
-            (OVER_LIMIT, parts.over),
-            (SHADOW_MODE, u64::from(modes.shadow) * parts.over),
-            (
-                OVER_LIMIT_WITH_LOCAL_CACHE,
-                u64::from(is_cached) * parts.over,
-            ),
-        ]
-    }
-
-    /// How many of the hits were within the limit, near it and over it; none when neither a store
-    /// nor the cache has counted them.
-    fn parts(&self, asked: u64, near_limit_ratio: f32) -> Parts {
-        match self.decision {
-            Decision::Store(verdict) | Decision::Lease(verdict) => {
-                partition(&self.check.algorithm, near_limit_ratio, asked, verdict)
-            }
-            // The use of one replica's share does not tell how near the limit is.
-            Decision::Local(verdict, ..) if verdict.allowed => Parts {
-                within: asked,
-                ..Parts::default()
-            },
-            Decision::DenialCache(_) | Decision::Local(..) => Parts {
-                over: asked,
-                ..Parts::default()
-            },
-            Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => {
-                Parts::default()
-            }
+/// How many of the hits were within the limit, near it and over it; none when neither a store nor the
+/// cache has counted them.
+fn parts(check: &Check, decision: &Decision, asked: u64, near_limit_ratio: f32) -> Parts {
+    match decision {
+        Decision::Store(verdict) | Decision::Lease(verdict) => {
+            partition(&check.algorithm, near_limit_ratio, asked, verdict)
+        }
+        // The use of one replica's share does not tell how near the limit is.
+        Decision::Local(verdict, ..) if verdict.allowed => Parts {
+            within: asked,
+            ..Parts::default()
+        },
+        Decision::DenialCache(_) | Decision::Local(..) => Parts {
+            over: asked,
+            ..Parts::default()
+        },
+        Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => {
+            Parts::default()
         }
     }
 }

@@ -9,8 +9,8 @@ use opentelemetry_sdk::trace::SpanData;
 use super::*;
 
 /// A tracer whose finished spans stay in the queue.
-fn tracer(rate: f64) -> (Tracer, queue::Queued) {
-    let (queue, queued) = queue::queue();
+fn tracer(rate: f64) -> (Tracer, otlp::Queued) {
+    let (queue, queued) = otlp::queue();
     let ratio = Sampler::TraceIdRatioBased(rate);
     let sampler = Sampler::ParentBased(Box::new(ratio.clone()));
     let provider = SdkTracerProvider::builder()
@@ -104,7 +104,7 @@ async fn spans_beyond_the_queue_are_dropped_and_counted() {
     drop(stop);
     let (batches, spans) = (AtomicU64::new(0), AtomicU64::new(0));
     let export = async |batch: Vec<SpanData>| {
-        assert!(batch.len() <= queue::MAX_BATCH);
+        assert!(batch.len() <= otlp::MAX_BATCH);
         spans.fetch_add(batch.len() as u64, Ordering::Relaxed);
         // The first batch is lost, one span of the second is refused.
         match batches.fetch_add(1, Ordering::Relaxed) {

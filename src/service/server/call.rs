@@ -39,9 +39,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use super::body::{self, Message};
+use super::body::{self, Encoding, GRPC_ENCODING, Message};
 use super::dispatch::Services;
-use super::gzip::{Encoding, GRPC_ENCODING};
 use super::overload::{Lateness, Turn};
 use super::unread::OfConnection;
 use super::{reply, spawn};
@@ -181,19 +180,14 @@ where
         request: tonic::Request<EncodedRequest>,
         context: &mut Context<'_>,
     ) -> Poll<Answer> {
-        let Self {
-            services,
-            begin,
-            begun,
-            ..
-        } = self;
         // A panic costs one request, not the process. No lock is held across an await, so that
         // nothing is left half done.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            begun.set(Some(begin(Arc::clone(&services.limits), request)));
-            poll(begun, context)
+            let call = (self.begin)(Arc::clone(&self.services.limits), request);
+            self.begun.set(Some(call));
+            poll(&mut self.begun, context)
         }));
-        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked(services))))
+        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked(&self.services))))
     }
 
     /// Makes a task of the call that was begun last.

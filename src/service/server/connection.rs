@@ -256,8 +256,8 @@ async fn begin_http2<T>(
         PREFACE,
         budget.unfinished.clone(),
         Arc::clone(metrics),
+        Some(Arc::clone(unread)),
     );
-    let wire = wire.with_unread(Arc::clone(unread));
     http2(worker.options).handshake(wire).await.ok()
 }
 

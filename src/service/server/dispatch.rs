@@ -15,8 +15,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::body::{self, Budget, Message, Streamed};
-use super::gzip::{self, Encoding, GRPC_ENCODING};
+use super::body::{self, Budget, Encoding, GRPC_ENCODING, Message, Streamed};
 use crate::core::proto;
 use crate::observe::metrics::Metrics;
 use crate::service::rls::RateLimitService;
@@ -90,7 +89,7 @@ impl<T: RateLimitService> Services<T> {
     /// Reads the rest of a message, and decompresses it.
     ///
     /// # Errors
-    /// As of [`body::read`] and [`gzip::decompress`].
+    /// As of [`body::read`] and [`body::decompress`].
     pub(super) async fn read(
         &self,
         stream: &mut RecvStream,
@@ -100,7 +99,7 @@ impl<T: RateLimitService> Services<T> {
     ) -> Result<(), Status> {
         let read = async {
             body::read(stream, message, &self.budget, max_bytes).await?;
-            gzip::decompress(encoding, message, &self.budget, max_bytes).await
+            body::decompress(encoding, message, &self.budget, max_bytes).await
         };
         read.await.inspect_err(|status| {
             if status.code() == Code::ResourceExhausted {

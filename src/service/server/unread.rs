@@ -51,7 +51,7 @@ struct Answer {
 
 /// Those of one connection.
 #[derive(Debug)]
-pub(super) struct OfConnection {
+pub(crate) struct OfConnection {
     all: Arc<UnreadAnswers>,
     connection: u64,
     /// It has had some.

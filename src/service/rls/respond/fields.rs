@@ -93,21 +93,15 @@ pub(super) fn draft_03(
 /// draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
 pub(super) fn draft_11(ask: &Ask<'_>, outcomes: &Outcomes<'_>) -> Vec<HeaderValue> {
     let (mut quotas, mut states) = (ListSerializer::new(), ListSerializer::new());
-    for Policy {
-        name,
-        rate,
-        remaining,
-        reset_secs,
-    } in policies(ask, outcomes)
-    {
+    for policy in policies(ask, outcomes) {
         let quota = quotas
-            .bare_item(string(&name))
-            .parameter(QUOTA, integer(rate.requests_per_unit));
-        let _ = with_window(quota, &rate);
+            .bare_item(string(&policy.name))
+            .parameter(QUOTA, integer(policy.rate.requests_per_unit));
+        let _ = with_window(quota, &policy.rate);
         let state = states
-            .bare_item(string(&name))
-            .parameter(REMAINING, integer(remaining));
-        if let Some(secs) = reset_secs {
+            .bare_item(string(&policy.name))
+            .parameter(REMAINING, integer(policy.remaining));
+        if let Some(secs) = policy.reset_secs {
             let _ = state.parameter(RESET, integer(secs));
         }
     }

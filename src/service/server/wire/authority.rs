@@ -65,7 +65,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::blocks::{END_HEADERS, FrameWalker, HEADERS, PADDED, PRIORITY};
+use super::{END_HEADERS, FrameWalker, HEADERS, PADDED, PRIORITY};
 use crate::core::proto;
 use crate::observe::metrics::Metrics;
 

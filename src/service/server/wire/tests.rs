@@ -2,7 +2,6 @@ use std::future::poll_fn;
 
 use futures_util::FutureExt;
 
-use super::blocks::{CONTINUATION, END_HEADERS, FRAME_HEADER_BYTES, HEADERS};
 use super::*;
 
 const DATA: u8 = 0;
@@ -44,7 +43,14 @@ impl AsyncRead for Chunks {
 }
 
 fn wire(chunks: Vec<Vec<u8>>, budget: &Unfinished) -> Wire<Chunks> {
-    Wire::new(Chunks(chunks), b"", budget.clone(), Metrics::new(1, 0.8)).with_any_authority()
+    Wire::new(
+        Chunks(chunks),
+        b"",
+        budget.clone(),
+        Metrics::new(1, 0.8),
+        None,
+    )
+    .with_any_authority()
 }
 
 /// All that can be read now, `at_a_time` bytes at most in one read.
