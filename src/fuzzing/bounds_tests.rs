@@ -108,7 +108,7 @@ fn connections() -> Vec<Row> {
             "a further call is refused by HTTP/2 (REFUSED_STREAM)"]
         [bytes MAX_HEADER_BYTES in service::server::connection, "headers of a call", "HTTP status 431"]
         [bytes MAX_KEPT_HEADER_BYTES in service::server::call, "header that is kept of a call while it waits", "it is left out"]
-        [bytes MAX_UNRELEASED_BYTES in service::server::call, "message of a waiting call whose window the client gets back with the answer",
+        [count MAX_UNRELEASED_BYTES in service::server::call, "message of a waiting call, in bytes, whose window the client gets back with the answer",
             "for a longer message it gets it back at once"]
         [count MAX_CONTINUATIONS in service::server::wire, "CONTINUATION frames of an unfinished header block", "the connection is closed"]
         [bytes MAX_FRAME_BYTES in service::server::wire, "frame", "the connection is closed"]

@@ -76,13 +76,6 @@ impl Pages {
         }
     }
 
-    fn healthcheck(&self) -> Page {
-        match self.health.problem() {
-            None => text(StatusCode::OK, "OK"),
-            Some(reasons) => text(StatusCode::INTERNAL_SERVER_ERROR, reasons),
-        }
-    }
-
     async fn json(&self, body: Incoming) -> Page {
         let charge = self.unanswered.charge(REQUEST_BYTES);
         match charge.unless_oldest(self.decide_json(body, &charge)).await {
@@ -125,7 +118,10 @@ impl Site for Pages {
 
     async fn page(&self, request: Request<Incoming>) -> Page {
         match request.uri().path() {
-            "/healthcheck" => self.healthcheck(),
+            "/healthcheck" => match self.health.problem() {
+                None => text(StatusCode::OK, "OK"),
+                Some(reasons) => text(StatusCode::INTERNAL_SERVER_ERROR, reasons),
+            },
             "/metrics" => self.scrapes.page(&request, (), METRICS_TYPE).await,
             "/json" if request.method() != Method::POST => {
                 not_allowed("POST", "send a RateLimitRequest with POST\n")

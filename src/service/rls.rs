@@ -133,7 +133,7 @@ impl Rls {
         if reply.shadowed {
             self.metrics.process.count(self.core, Count::GlobalShadow);
         }
-        Ok(reply.answer.with(places))
+        Ok(Framed(reply.answer.0, places))
     }
 
     /// Counts a request that fails.

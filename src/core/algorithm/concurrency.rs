@@ -96,10 +96,7 @@ impl HolderId {
     /// The digest of an id. An empty one is an id like any other.
     pub fn of(id: &[u8]) -> Self {
         let digest = sha256(id);
-        let (half, _) = digest
-            .split_first_chunk()
-            .expect("a digest of 32 bytes has 16");
-        Self(*half)
+        Self(*digest.first_chunk().expect("a digest of 32 bytes has 16"))
     }
 }
 

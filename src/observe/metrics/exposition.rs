@@ -116,12 +116,7 @@ impl Exposition {
         self.push(family, "", Rc::clone(labels), last, count as f64);
     }
 
-    /// Adds one gauge.
-    pub(super) fn gauge(&mut self, family: &'static Family, labels: &Rc<str>, value: i64) {
-        self.push(family, "", Rc::clone(labels), None, value as f64);
-    }
-
-    fn push(
+    pub(super) fn push(
         &mut self,
         family: &'static Family,
         suffix: &'static str,

@@ -49,14 +49,9 @@ pub enum ConnectionError {
     NoPong,
 }
 
-/// How many calls, or connections, ended for a reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// The reason, as the label of the metric has it.
-    pub reason: &'static str,
-    /// How many since the start.
-    pub count: u64,
-}
+/// A reason, as the label of the metric has it, and how many calls or connections ended for it since
+/// the start.
+pub type Ended = (&'static str, u64);
 
 /// The counters. They grow seldom, so that all threads share them.
 #[derive(Debug, Default)]
@@ -99,10 +94,10 @@ impl Http2 {
     }
 
     pub(super) fn gather(&self, samples: &mut Vec<Sample>) {
-        for Ended { reason, count } in shown(self.streams(), USUAL_OF_STREAMS) {
+        for (reason, count) in shown(self.streams(), USUAL_OF_STREAMS) {
             samples.push(families::HTTP2_STREAM_RESETS.count(&[reason], count));
         }
-        for Ended { reason, count } in shown(self.connections(), USUAL_OF_CONNECTIONS) {
+        for (reason, count) in shown(self.connections(), USUAL_OF_CONNECTIONS) {
             samples.push(families::HTTP2_CONNECTION_ERRORS.count(&[reason], count));
         }
         samples.push(
@@ -117,12 +112,12 @@ fn index(code: u32) -> usize {
 
 fn ended(counts: &[AtomicU64]) -> impl Iterator<Item = Ended> {
     let reasons = CODES.iter().chain(&CAUSES);
-    reasons.zip(counts).map(|(reason, count)| Ended {
-        reason,
-        count: count.load(Ordering::Relaxed),
-    })
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    reasons
+        .zip(counts)
+        .map(move |(reason, cell)| (*reason, count(cell)))
 }
 
 fn shown(all: impl Iterator<Item = Ended>, usual: [&str; 2]) -> impl Iterator<Item = Ended> {
-    all.filter(move |ended| ended.count > 0 || usual.contains(&ended.reason))
+    all.filter(move |(reason, count)| *count > 0 || usual.contains(reason))
 }

@@ -330,11 +330,8 @@ impl LimitSeries {
             add_trial(exposition, &of_limit, &trial.sums());
         }
         if let Some(holders) = &self.counters.holders {
-            exposition.gauge(
-                &families::CONCURRENCY_HOLDERS,
-                &of_limit,
-                holders.places(now),
-            );
+            let (family, places) = (&families::CONCURRENCY_HOLDERS, holders.places(now) as f64);
+            exposition.push(family, "", of_limit, None, places);
         }
     }
 }

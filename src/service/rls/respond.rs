@@ -96,9 +96,10 @@ pub struct HeaderNames {
 }
 
 /// An encoded `RateLimitResponse` behind the five-byte prefix of a gRPC message, and the places
-/// that its request has acquired.
+/// that its request has acquired, which are kept once both are
+/// delivered.
 #[derive(Debug)]
-pub struct Framed(Bytes, Option<Box<Places>>);
+pub struct Framed(pub(crate) Bytes, pub(crate) Option<Box<Places>>);
 
 /// The length of the prefix of a gRPC message: one byte that says whether it is compressed (never),
 /// four bytes of length, big-endian. Source: "gRPC over HTTP2", Length-Prefixed-Message.
@@ -114,17 +115,6 @@ impl Framed {
                 .into(),
             None,
         )
-    }
-
-    /// The answer to a request that has acquired these places.
-    pub(crate) fn with(self, places: Option<Box<Places>>) -> Self {
-        Self(self.0, places)
-    }
-
-    /// The prefix and the message; and the places, which are kept once these are delivered.
-    #[must_use]
-    pub fn into_parts(self) -> (Bytes, Option<Box<Places>>) {
-        (self.0, self.1)
     }
 
     /// The message without the prefix, which is on its way.

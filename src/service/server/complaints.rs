@@ -129,13 +129,10 @@ impl Log {
 
 /// What was added to each reason's count, with the reason.
 fn growth(before: &[Ended], now: &[Ended]) -> String {
-    let grown = now.iter().filter_map(|ended| {
-        let mut before = before.iter();
-        let before = before.find(|before| before.reason == ended.reason);
-        let more = ended
-            .count
-            .saturating_sub(before.map_or(0, |before| before.count));
-        (more > 0).then(|| format!("{} {more}", ended.reason))
+    let grown = now.iter().filter_map(|(reason, count)| {
+        let known = before.iter().find(|(known, _)| known == reason);
+        let more = count.saturating_sub(known.map_or(0, |(_, count)| *count));
+        (more > 0).then(|| format!("{reason} {more}"))
     });
     grown.collect::<Vec<_>>().join(", ")
 }
@@ -165,7 +162,7 @@ mod reset_log_tests {
     use super::*;
 
     fn ended<const N: usize>(counts: [(&'static str, u64); N]) -> Vec<Ended> {
-        counts.map(|(reason, count)| Ended { reason, count }).into()
+        counts.into()
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "what observe returns")]

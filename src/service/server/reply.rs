@@ -48,7 +48,7 @@ pub(super) fn answer(
     unread: &Arc<OfConnection>,
 ) -> Result<(), h2::Error> {
     let (answer, places) = match answer {
-        Ok(answer) => answer.into_parts(),
+        Ok(Framed(answer, places)) => (answer, places),
         Err(status) => return respond.send_response(status.into_http(), true).map(drop),
     };
     let mut head = Response::new(());

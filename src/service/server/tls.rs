@@ -42,13 +42,6 @@ pub(super) struct Session {
 }
 
 impl Session {
-    fn new(connection: ServerConnection, config: Arc<ServerConfig>) -> Self {
-        Self {
-            connection: Box::new(connection),
-            config,
-        }
-    }
-
     /// Goes on with the connection on a socket of the calling thread's runtime. tokio-rustls begins
     /// with a handshake, and finds that this one is over.
     ///

@@ -271,7 +271,7 @@ proptest! {
         let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
         let reply = respond(&ask, &plan.outcomes(&decisions), &options).expect("nothing fails");
 
-        let (bytes, _) = reply.answer.into_parts();
+        let Framed(bytes, _) = reply.answer;
         let mut framed = bytes.clone();
         prop_assert_eq!(framed.get_u8(), 0);
         prop_assert_eq!(framed.get_u32() as usize, framed.len());

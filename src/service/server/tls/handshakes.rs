@@ -172,7 +172,8 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
         let config = shared.certificates.config();
         let acceptor = TlsAcceptor::from(Arc::clone(&config));
         let (stream, connection) = acceptor.accept(stream).await?.into_inner();
-        Ok((stream, Session::new(connection, config)))
+        let connection = Box::new(connection);
+        Ok((stream, Session { connection, config }))
     };
     let must_end = open.must_end();
     let handshake = async {
