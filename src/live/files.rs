@@ -11,6 +11,7 @@
 mod debounce;
 pub(crate) mod scan;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,13 +101,8 @@ impl Read {
     pub(super) fn only(mut self, path: &Path) -> Result<SourceText, Vec<Problem>> {
         let only = self.texts.pop().filter(|_| self.texts.is_empty());
         let what = "it is a folder with several files";
-        only.ok_or_else(|| {
-            vec![scan::problem(
-                path,
-                what.to_owned(),
-                "write the path of one file",
-            )]
-        })
+        let remedy = "write the path of one file";
+        only.ok_or_else(|| vec![scan::problem(path, what.to_owned(), remedy)])
     }
 }
 
@@ -143,11 +139,10 @@ impl Watched {
         if scan.is_short {
             return self.postpone();
         }
-        let found = scan.fingerprint();
         let last = self.debounce.last();
-        let is_in_place = last.is_none_or(|last| found.may_be_unfinished(last));
+        let is_in_place = last.is_none_or(|last| scan.found.may_be_unfinished(last));
         let polls = if is_in_place { POLLS_IN_PLACE } else { POLLS };
-        if !self.debounce.observe(found, polls) && !now {
+        if !self.debounce.observe(scan.found, polls) && !now {
             return None;
         }
         let mut is_short = false;
@@ -194,29 +189,27 @@ fn try_read(
 ) -> (Result<Read, Vec<Problem>>, Option<Fingerprint>) {
     let whole = |what: &str, remedy| vec![scan::problem(&options.path, what.to_owned(), remedy)];
     for attempt in 1..=READS {
-        let found = options.scan();
-        let fingerprint = found.fingerprint();
-        *is_short |= found.is_short;
+        let scan = options.scan();
+        let found = scan.found;
+        *is_short |= scan.is_short;
         if !found.problems.is_empty() {
-            return (Err(found.problems), Some(fingerprint));
+            return (Err(found.problems.clone()), Some(found));
         }
         // An empty folder is most often an accident: a wrong path, or a volume that is not mounted.
         if found.files.is_empty() {
             let remedy =
                 "add a configuration file; to limit nothing, one with a domain and no descriptors";
             let problems = whole("there are no files of limits", remedy);
-            return (Err(problems), Some(fingerprint));
+            return (Err(problems), Some(found));
         }
         let texts = read_all(&found.files, is_short);
         let again = options.scan();
         *is_short |= again.is_short;
-        if *is_short || again.fingerprint() == fingerprint {
-            let skipped = found.skipped.iter();
-            let skipped = skipped
-                .map(|name| name.to_string_lossy().into_owned())
-                .collect();
+        if *is_short || again.found == found {
+            let skipped = scan.skipped.iter().map(|name| name.to_string_lossy());
+            let skipped = skipped.map(Cow::into_owned).collect();
             return match texts {
-                Ok(texts) => (Ok(Read { texts, skipped }), Some(fingerprint)),
+                Ok(texts) => (Ok(Read { texts, skipped }), Some(found)),
                 Err(problems) => (Err(problems), None),
             };
         }
@@ -285,7 +278,7 @@ pub async fn watch(live: Arc<Live>, mut watched: Watched, metrics: Arc<Metrics>)
                 "weir panicked while it loaded limits; the limits in force stay; this is a bug in \
                  weir"
             );
-            let tried = watched.options.scan().fingerprint();
+            let tried = watched.options.scan().found;
             watched.debounce.tried(Some(tried));
         }
         pause.max(started.elapsed() * BUSY_SHARE)
@@ -317,56 +310,54 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
         .load()
         .map(|old| Difference::new(&old.rules, &compiled.rules));
     let snapshot = live.replace(compiled.rules);
-    let loaded = Loaded {
-        files: Some(read.texts.len()),
-        ..Loaded::default()
-    };
-    loaded.log(&snapshot.rules, snapshot.generation, difference.as_ref());
+    let (rules, generation, files) = (&snapshot.rules, snapshot.generation, read.texts.len());
+    log_loaded(
+        rules,
+        generation,
+        difference.as_ref(),
+        Some(files),
+        None,
+        None,
+    );
     if !read.skipped.is_empty() {
+        let escaped = |name: &String| name.escape_debug().to_string();
         tracing::info!(
             "files without limits are skipped (pages, backup files): {}",
-            first(&read.skipped, MAX_LOGGED, ", ", " and", |name| name
-                .escape_debug()
-                .to_string())
+            first(&read.skipped, MAX_LOGGED, ", ", " and", escaped)
         );
     }
     Ok(())
 }
 
-/// Where limits came from that are in force now, for the log.
-#[derive(Debug, Default)]
-pub(super) struct Loaded<'l> {
-    /// The number of the files.
-    pub(super) files: Option<usize>,
-    /// The version that the control plane gave them.
-    pub(super) version: Option<&'l str>,
-    /// The loads that one line is about, where there were several.
-    pub(super) loads: Option<u32>,
-}
-
-impl Loaded<'_> {
-    /// Logs that the limits are in force, and what differs from those before.
-    pub(super) fn log(&self, rules: &Rules, generation: u64, difference: Option<&Difference>) {
-        let count = |of: fn(&Difference) -> usize| difference.map(of);
-        tracing::info!(
-            version = self.version,
-            loads = self.loads,
-            files = self.files,
-            domains = rules.domains().count(),
-            limits = rules.limit_count(),
-            generation,
-            added = count(|found| found.added.len()),
-            removed = count(|found| found.removed.len()),
-            changed = count(|found| found.changed.len()),
-            "limits loaded{}",
-            self.version.map_or("", |_| " from the control plane")
-        );
-        if let Some(difference) = difference {
-            log_limits("added", &difference.added);
-            log_limits("removed", &difference.removed);
-            log_limits("changed", &difference.changed);
-            log_limits("with changed tables", &difference.rows);
-        }
+/// Logs that limits are in force, and what differs from those before: the limits of so many files, or
+/// of a version of the control plane, with the loads that the line is about where there were several.
+pub(super) fn log_loaded(
+    rules: &Rules,
+    generation: u64,
+    difference: Option<&Difference>,
+    files: Option<usize>,
+    version: Option<&str>,
+    loads: Option<u32>,
+) {
+    let count = |of: fn(&Difference) -> usize| difference.map(of);
+    tracing::info!(
+        version,
+        loads,
+        files,
+        domains = rules.domains().count(),
+        limits = rules.limit_count(),
+        generation,
+        added = count(|found| found.added.len()),
+        removed = count(|found| found.removed.len()),
+        changed = count(|found| found.changed.len()),
+        "limits loaded{}",
+        version.map_or("", |_| " from the control plane")
+    );
+    if let Some(difference) = difference {
+        log_limits("added", &difference.added);
+        log_limits("removed", &difference.removed);
+        log_limits("changed", &difference.changed);
+        log_limits("with changed tables", &difference.rows);
     }
 }
 

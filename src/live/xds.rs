@@ -11,12 +11,9 @@
 //! limits that vanish with their control plane let everything pass.
 
 mod applier;
-mod backoff;
 mod cache;
 pub(crate) mod configuration;
 pub(crate) mod connect;
-mod inbox;
-mod overlay;
 mod protocol;
 mod report;
 mod resources;
@@ -37,15 +34,13 @@ use crate::limits::rules::compile::Problem;
 use crate::limits::rules::domains::XdsOptions;
 use crate::net::background;
 use crate::observe::metrics::Metrics;
-use applier::Applier;
-use inbox::Inbox;
+use applier::{Applier, Inbox};
 use protocol::RefusalPace;
 use session::Connection;
+use status::Status;
 
-pub use backoff::Options as BackoffOptions;
 pub use connect::Server;
-pub use session::Header;
-pub use status::{State, Status};
+pub use session::{BackoffOptions, Header};
 
 /// The largest response, unless the settings say otherwise: some 400,000 limits of Envoy Gateway.
 /// gRPC's own 4 MiB is too little for large installations, and without a bound a broken control
@@ -150,7 +145,6 @@ fn spawn(
     work: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let run = move || {
-        background::lower_priority();
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().max_blocking_threads(MAX_RESOLVERS);
         let runtime = match builder.build() {
@@ -169,6 +163,5 @@ fn spawn(
         // A name that is being resolved may take long.
         runtime.shutdown_background();
     };
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    thread.spawn(run).map(drop)
+    background::spawn(name, run).map(drop)
 }

@@ -47,12 +47,10 @@ pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
 /// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Sorted by name.
-    pub files: Vec<LimitFile>,
+    /// The files, and why they cannot be read, if so.
+    pub found: Fingerprint,
     /// The files in the folder that hold no limits, by their names; sorted.
     pub skipped: Vec<PathBuf>,
-    /// Why they cannot be read, if so.
-    pub problems: Vec<Problem>,
     /// The process has no descriptor left for a folder, which says nothing about the files.
     pub is_short: bool,
 }
@@ -82,8 +80,8 @@ struct Version {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     /// Sorted by name.
-    files: Vec<LimitFile>,
-    problems: Vec<String>,
+    pub files: Vec<LimitFile>,
+    pub problems: Vec<Problem>,
 }
 
 impl Fingerprint {
@@ -134,16 +132,6 @@ impl LimitFile {
     }
 }
 
-impl Scan {
-    /// The identity of what this scan found.
-    pub(super) fn fingerprint(&self) -> Fingerprint {
-        Fingerprint {
-            files: self.files.clone(),
-            problems: self.problems.iter().map(ToString::to_string).collect(),
-        }
-    }
-}
-
 /// Scans a folder with its subfolders, or one file; and what is `beside` it, if so.
 pub(super) fn scan(path: &Path, beside: bool, ignore_dot_files: bool) -> Scan {
     let mut walk = Walk {
@@ -157,7 +145,7 @@ pub(super) fn scan(path: &Path, beside: bool, ignore_dot_files: bool) -> Scan {
     if let Some(above) = above {
         walk.beside(above, own);
     }
-    let is_complete = !walk.scan.files.is_empty() && fs::symlink_metadata(path).is_err();
+    let is_complete = !walk.scan.found.files.is_empty() && fs::symlink_metadata(path).is_err();
     match fs::canonicalize(path).and_then(|real| Ok((fs::metadata(&real)?, real))) {
         Ok((metadata, real)) if metadata.is_dir() => {
             walk.root.clone_from(&real);
@@ -166,23 +154,19 @@ pub(super) fn scan(path: &Path, beside: bool, ignore_dot_files: bool) -> Scan {
         }
         Ok((metadata, real)) if metadata.is_file() => walk.file(own.into(), real, &metadata),
         Ok(_) => {
-            walk.problem(
-                path,
-                "neither a folder nor a file".into(),
-                "set the path to the folder that holds the limits, or to one file",
-            );
+            let remedy = "set the path to the folder that holds the limits, or to one file";
+            walk.problem(path, "neither a folder nor a file".into(), remedy);
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_complete => {}
         Err(error) => walk.unreadable(path, &error),
     }
     walk.check_sizes();
-    walk.scan
-        .files
-        .sort_by(|one, other| one.name.cmp(&other.name));
-    walk.scan.skipped.sort();
-    walk.scan
+    let Scan { found, skipped, .. } = &mut walk.scan;
+    found.files.sort_by(|one, other| one.name.cmp(&other.name));
+    found
         .problems
         .sort_by(|one, other| one.file.cmp(&other.file));
+    skipped.sort();
     walk.scan
 }
 
@@ -223,12 +207,12 @@ struct Walk {
 
 impl Walk {
     fn problem(&mut self, file: &Path, what: String, remedy: &str) {
-        self.scan.problems.push(problem(file, what, remedy));
+        self.scan.found.problems.push(problem(file, what, remedy));
     }
 
     fn unreadable(&mut self, file: &Path, error: &io::Error) {
         self.scan.is_short |= is_shortage(error);
-        self.scan.problems.push(unreadable(file, error));
+        self.scan.found.problems.push(unreadable(file, error));
     }
 
     /// The files and folders in `above` whose names begin with that of the folder `own` and a dot:
@@ -300,11 +284,8 @@ impl Walk {
                 return;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return self.problem(
-                    name,
-                    "the link points to a file that does not exist".into(),
-                    "repair or remove the link",
-                );
+                let what = "the link points to a file that does not exist";
+                return self.problem(name, what.into(), "repair or remove the link");
             }
             Err(error) => return self.unreadable(name, &error),
         };
@@ -320,18 +301,12 @@ impl Walk {
             return;
         }
         if above.contains(&real) {
-            return self.problem(
-                name,
-                "the link points back to a folder that contains it".into(),
-                "remove the link",
-            );
+            let what = "the link points back to a folder that contains it";
+            return self.problem(name, what.into(), "remove the link");
         }
         if above.len() > MAX_DEPTH {
-            return self.problem(
-                name,
-                format!("folders are nested more than {MAX_DEPTH} deep"),
-                "put the files into fewer folders",
-            );
+            let what = format!("folders are nested more than {MAX_DEPTH} deep");
+            return self.problem(name, what, "put the files into fewer folders");
         }
         above.push(real.clone());
         self.folder(&real, name, b"", above);
@@ -346,7 +321,7 @@ impl Walk {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         };
-        self.scan.files.push(LimitFile {
+        self.scan.found.files.push(LimitFile {
             name,
             real,
             version,
@@ -354,26 +329,18 @@ impl Walk {
     }
 
     fn check_sizes(&mut self) {
+        let Fingerprint { files, problems } = &mut self.scan.found;
         let is_too_long = |file: &&LimitFile| file.version.size > file.max_bytes();
-        let too_long: Vec<Problem> = self
-            .scan
-            .files
-            .iter()
-            .filter(is_too_long)
-            .map(LimitFile::too_long)
-            .collect();
-        self.scan.problems.extend(too_long);
+        problems.extend(files.iter().filter(is_too_long).map(LimitFile::too_long));
         for (are_tables, of_all, max, remedy) in [
             (false, "files", MAX_TOTAL_BYTES, ONLY_LIMITS),
             (true, "tables", MAX_TABLE_BYTES, FEWER_ROWS),
         ] {
-            let files = self.scan.files.iter();
-            let bytes = files
-                .filter(|file| file.is_table() == are_tables)
-                .fold(0_u64, |sum, file| sum.saturating_add(file.version.size));
+            let files = files.iter().filter(|file| file.is_table() == are_tables);
+            let bytes = files.fold(0_u64, |sum, file| sum.saturating_add(file.version.size));
             if bytes > max {
                 let what = format!("its {of_all} are larger than {} MiB in total", max >> 20);
-                self.scan.problems.push(problem(&self.root, what, remedy));
+                problems.push(problem(&self.root, what, remedy));
             }
         }
     }
@@ -401,13 +368,15 @@ mod tests {
 
     fn names(scan: &Scan) -> Vec<&str> {
         assert_eq!(
-            scan.problems
+            scan.found
+                .problems
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>(),
             Vec::<String>::new()
         );
-        scan.files
+        scan.found
+            .files
             .iter()
             .map(|file| file.name.to_str().unwrap())
             .collect()
@@ -415,6 +384,7 @@ mod tests {
 
     fn problems(path: &Path) -> Vec<(String, String)> {
         scan(path, false, false)
+            .found
             .problems
             .into_iter()
             .map(|problem| (problem.file, problem.what))
@@ -484,7 +454,7 @@ mod tests {
         assert_eq!(names(&scan(&path, true, true)), expected);
         fs::remove_file(&path).unwrap();
         symlink("gone", &path).unwrap();
-        assert_eq!(scan(&path, true, true).problems.len(), 1);
+        assert_eq!(scan(&path, true, true).found.problems.len(), 1);
     }
 
     #[test]
@@ -497,9 +467,9 @@ mod tests {
         assert_eq!(names(&before), ["limits.yaml"]);
         symlink("..2026_02", path.join("..data_tmp")).unwrap();
         fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
-        let after = scan(path, false, true).fingerprint();
-        assert_ne!(after, before.fingerprint());
-        assert!(!after.may_be_unfinished(&before.fingerprint()));
+        let after = scan(path, false, true).found;
+        assert_ne!(after, before.found);
+        assert!(!after.may_be_unfinished(&before.found));
     }
 
     #[test]
@@ -511,9 +481,9 @@ mod tests {
         assert_eq!(names(&before), ["a.yaml"]);
         fs::remove_file(&link).unwrap();
         symlink("two", &link).unwrap();
-        let after = scan(&link, false, true).fingerprint();
-        assert_ne!(after, before.fingerprint());
-        assert!(!after.may_be_unfinished(&before.fingerprint()));
+        let after = scan(&link, false, true).found;
+        assert_ne!(after, before.found);
+        assert!(!after.may_be_unfinished(&before.found));
     }
 
     #[test]
@@ -521,8 +491,8 @@ mod tests {
         type Change<'c> = (&'static str, Option<bool>, &'c dyn Fn());
         let folder = folder(&["a.yaml"]);
         let path = folder.path();
-        let mut last = scan(path, false, true).fingerprint();
-        assert_eq!(scan(path, false, true).fingerprint(), last);
+        let mut last = scan(path, false, true).found;
+        assert_eq!(scan(path, false, true).found, last);
         // A new name is whole if a clock tells that it was renamed later than it was written.
         let changes: [Change<'_>; 5] = [
             ("rewritten in place", Some(true), &|| {
@@ -544,7 +514,7 @@ mod tests {
         ];
         for (what, is_unfinished, change) in changes {
             change();
-            let now = scan(path, false, true).fingerprint();
+            let now = scan(path, false, true).found;
             assert_ne!(now, last, "{what}");
             let may_be = now.may_be_unfinished(&last);
             assert_eq!(may_be, is_unfinished.unwrap_or(may_be), "{what}");

@@ -6,38 +6,132 @@
 //! update.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{sleep_until, timeout};
 
 use super::cache::Cache;
 use super::configuration::{Applied, Configuration};
-use super::inbox::{Inbox, Update};
-use super::overlay::OverlayFile;
 use super::protocol::Outcome;
 use super::report::Report;
 use super::resources::Digest;
 use super::status::{Count, Status};
 use super::{MIN_COMPILE_INTERVAL, Options};
+use crate::core::lock;
 use crate::limits::rules::Rules;
-use crate::limits::rules::compile::Problem;
+use crate::limits::rules::compile::{self, Problem};
+use crate::limits::rules::domains::{Overlay, ReadOverlay};
 use crate::live::Live;
+use crate::live::files::{self, MAX_LOGGED, Read, Watched};
 use crate::observe::metrics::Metrics;
 
 /// How often the thread looks at the overlay file, frees old rules, and writes what the log still
 /// lacks.
 const IDLE: Duration = Duration::from_millis(250);
 
-/// The result of an update, for the connection.
-#[derive(Debug)]
-pub(super) struct Answer {
-    /// The stream of the update.
+/// A response of the control plane, as it waits to be applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Update {
+    /// The number of the stream.
     pub(super) stream: u64,
     pub(super) version: Bytes,
     pub(super) nonce: Bytes,
+    /// All resources: each an encoded `Any`.
+    pub(super) resources: Vec<Bytes>,
+}
+
+/// The result of an update, for the connection.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Without its resources.
+    pub(super) update: Update,
     pub(super) outcome: Outcome,
+}
+
+/// What passes from the thread of the connection to the thread that compiles: the newest update, so
+/// that each configuration is compiled once.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    update: Mutex<Option<Update>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    /// Replaces the update that waits. Returns whether there was one. It needs no answer: the
+    /// server ignores an answer to any but its last response.
+    pub(super) fn put(&self, update: Update) -> bool {
+        let replaced = lock(&self.update).replace(update);
+        self.arrived.notify_one();
+        replaced.is_some()
+    }
+
+    /// Waits for an update, which is taken at `not_before` at the earliest, or for `idle` to pass.
+    pub(super) async fn next(&self, not_before: Instant, idle: Duration) -> Option<Update> {
+        let next = async {
+            sleep_until(not_before.into()).await;
+            loop {
+                let update = lock(&self.update).take();
+                match update {
+                    Some(update) => return update,
+                    None => self.arrived.notified().await,
+                }
+            }
+        };
+        timeout(idle, next).await.ok()
+    }
+}
+
+/// The overlay file: what the messages of a control plane have no field for. It is all-or-nothing, as
+/// the files of limits are: with a mistake in it, the overlay that was in force stays.
+#[derive(Debug)]
+struct OverlayFile(Watched);
+
+impl OverlayFile {
+    /// Reads the file for the first time.
+    fn open(path: PathBuf) -> (Self, Result<Overlay, Vec<Problem>>) {
+        let (file, read) = Watched::open(files::Options {
+            path,
+            ..files::Options::default()
+        });
+        let file = Self(file);
+        let overlay = read.and_then(|read| file.overlay(read));
+        (file, overlay)
+    }
+
+    /// Polls the file, which is to be read `now` if so. Returns the overlay if the file was read, and
+    /// can be used.
+    fn poll(&mut self, now: bool) -> Option<Overlay> {
+        let read = self.0.poll(now)?;
+        match read.and_then(|read| self.overlay(read)) {
+            Ok(overlay) => {
+                tracing::info!(entries = overlay.entries(), "overlay file loaded");
+                Some(overlay)
+            }
+            Err(problems) => {
+                tracing::error!(
+                    problems = problems.len(),
+                    "overlay file rejected; what it said before stays in force"
+                );
+                for problem in problems.iter().take(MAX_LOGGED) {
+                    tracing::error!("{problem}");
+                }
+                None
+            }
+        }
+    }
+
+    fn overlay(&self, read: Read) -> Result<Overlay, Vec<Problem>> {
+        let text = read.only(self.0.path())?;
+        let ReadOverlay { overlay, warnings } = Overlay::read(text, &compile::Options::default())?;
+        for warning in warnings.iter().take(MAX_LOGGED) {
+            tracing::warn!("{warning}");
+        }
+        Ok(overlay)
+    }
 }
 
 /// Puts configurations in force.
@@ -46,7 +140,7 @@ pub(super) struct Applier {
     metrics: Arc<Metrics>,
     status: Status,
     configuration: Configuration,
-    overlay: OverlayFile,
+    overlay: Option<OverlayFile>,
     cache: Option<Cache>,
     report: Report,
     /// Whether the last attempt to write the cache failed, which is logged once.
@@ -62,8 +156,15 @@ impl Applier {
         status: Status,
         options: &Options,
     ) -> (Self, Vec<Problem>) {
-        let (overlay, problems) =
-            OverlayFile::open(options.overlay_file.clone(), options.rules.clone());
+        let (mut rules, mut problems) = (options.rules.clone(), Vec::new());
+        let overlay = options.overlay_file.clone().map(|path| {
+            let (file, read) = OverlayFile::open(path);
+            match read {
+                Ok(overlay) => rules.overlay = Some(Arc::new(overlay)),
+                Err(found) => problems = found,
+            }
+            file
+        });
         let (max_bytes, max_memory) = (options.max_message_bytes, options.max_memory);
         let cache = options.cache_file.clone().map(|path| Cache {
             path,
@@ -74,7 +175,7 @@ impl Applier {
             live,
             metrics,
             status,
-            configuration: Configuration::new(overlay.options.clone(), max_bytes, max_memory),
+            configuration: Configuration::new(rules, max_bytes, max_memory),
             overlay,
             cache,
             report: Report::default(),
@@ -92,10 +193,10 @@ impl Applier {
             Ok(None) => tracing::info!(path, "there are no saved limits yet"),
             Ok(Some(resources)) => {
                 let count = resources.len();
-                let Some(applied) = self.guarded(|configuration| configuration.restore(resources))
-                else {
+                let applied = self.guarded(|configuration| configuration.restore(resources));
+                if applied.is_known {
                     return;
-                };
+                }
                 tracing::info!(
                     path,
                     resources = count,
@@ -128,50 +229,44 @@ impl Applier {
     fn idle(&mut self) {
         self.live.free_old();
         let now = Instant::now();
-        if let Some(options) = self.overlay.poll(self.live.take_reload()).cloned()
-            && let Some(applied) =
-                self.guarded(|configuration| configuration.apply_options(options))
-        {
+        let asked = self.live.take_reload();
+        let overlay = self.overlay.as_mut().and_then(|file| file.poll(asked));
+        if let Some(overlay) = overlay {
+            let applied = self.guarded(|configuration| configuration.apply_overlay(overlay));
             self.settle(applied, &[], now);
             self.save();
         }
         self.report.idle(now);
     }
 
-    fn apply(&mut self, update: Update) -> Answer {
-        let applied = self.guarded(|configuration| configuration.apply(&update.resources));
-        let outcome = match applied {
-            Some(applied) => {
-                let outcome = applied.outcome.clone();
-                self.settle(applied, &update.version, Instant::now());
-                outcome
-            }
-            None => Outcome::Refused {
-                content: Digest::of([]),
-                message: "weir panicked while it applied this".to_owned(),
-            },
-        };
+    fn apply(&mut self, mut update: Update) -> Answer {
+        let resources = std::mem::take(&mut update.resources);
+        let applied = self.guarded(|configuration| configuration.apply(&resources));
+        let outcome = applied.outcome.clone();
+        self.settle(applied, &update.version, Instant::now());
         self.status.answered(&outcome, &update.version);
-        Answer {
-            stream: update.stream,
-            version: update.version,
-            nonce: update.nonce,
-            outcome,
-        }
+        Answer { update, outcome }
     }
 
     /// Runs a step of the configuration. A panic, of which there should be none, costs this update
-    /// only.
-    fn guarded(&mut self, step: impl FnOnce(&mut Configuration) -> Applied) -> Option<Applied> {
+    /// only: it is as if nothing had been compiled.
+    fn guarded(&mut self, step: impl FnOnce(&mut Configuration) -> Applied) -> Applied {
         let configuration = &mut self.configuration;
         if let Ok(applied) = catch_unwind(AssertUnwindSafe(|| step(configuration))) {
-            return Some(applied);
+            return applied;
         }
         self.metrics.panicked();
         tracing::error!(
             "weir panicked while it loaded limits; the limits in force stay; this is a bug in weir"
         );
-        None
+        Applied {
+            outcome: Outcome::Refused {
+                content: Digest::of([]),
+                message: "weir panicked while it applied this".to_owned(),
+            },
+            is_known: true,
+            ..Applied::default()
+        }
     }
 
     fn settle(&mut self, applied: Applied, version: &[u8], now: Instant) {
@@ -231,5 +326,40 @@ impl Applier {
             );
         }
         self.save_failed = written.is_err();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update(nonce: &'static str) -> Update {
+        Update {
+            stream: 1,
+            version: "v".into(),
+            nonce: nonce.into(),
+            resources: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_newest_state_is_taken_and_not_before_its_time() {
+        let inbox = Inbox::default();
+        assert!(!inbox.put(update("1")));
+        assert!(inbox.put(update("2")));
+        let begin = Instant::now();
+        let not_before = begin + Duration::from_millis(50);
+        let idle = inbox.next(not_before, Duration::from_millis(10)).await;
+        assert_eq!(idle, None);
+        assert_eq!(
+            inbox.next(not_before, Duration::from_secs(60)).await,
+            Some(update("2"))
+        );
+        assert!(
+            begin.elapsed() >= Duration::from_millis(50),
+            "{:?}",
+            begin.elapsed()
+        );
+        assert_eq!(inbox.next(begin, Duration::ZERO).await, None);
     }
 }

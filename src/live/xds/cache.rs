@@ -34,20 +34,8 @@ pub(super) struct Cache {
     pub(super) max_bytes: usize,
 }
 
-/// Why a file is not used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unusable {
-    #[error("it cannot be read: {0}")]
-    Io(#[from] io::Error),
-    #[error("it is larger than XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows")]
-    TooLarge,
-    #[error("it is no file of limits of this version of Weir")]
-    Format,
-    #[error("it is incomplete or was changed: its digest does not match")]
-    Digest,
-    #[error("it belongs to the node {0:?}, not to CONFIG_GRPC_XDS_NODE_ID")]
-    OtherNode(String),
-}
+/// The file is of another program or version, or was cut in its first line.
+const NO_FILE_OF_LIMITS: &str = "it is no file of limits of this version of Weir";
 
 #[derive(Clone, PartialEq, Message)]
 struct Saved {
@@ -71,30 +59,34 @@ impl Cache {
     ///
     /// # Errors
     /// Why the file cannot be used.
-    pub(super) fn load(&self) -> Result<Option<BTreeMap<String, Bytes>>, Unusable> {
+    pub(super) fn load(&self) -> Result<Option<BTreeMap<String, Bytes>>, String> {
         let max = self.max_bytes as u64 + EXTRA_BYTES;
-        let mut file = match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?.take(max + 1),
-        };
         let mut text = Vec::new();
-        file.read_to_end(&mut text)?;
-        if text.len() as u64 > max {
-            return Err(Unusable::TooLarge);
+        let file = File::open(&self.path);
+        match file.and_then(|file| file.take(max + 1).read_to_end(&mut text)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("it cannot be read: {error}")),
+            Ok(_) if text.len() as u64 > max => {
+                return Err("it is larger than XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows".to_owned());
+            }
+            Ok(_) => {}
         }
         let after_magic = text
             .strip_prefix(MAGIC.as_bytes())
             .and_then(|rest| rest.split_first_chunk::<DIGEST_BYTES>());
-        let (digest, rest) = after_magic.ok_or(Unusable::Format)?;
-        let body = rest.strip_prefix(b"\n").ok_or(Unusable::Format)?;
+        let (digest, rest) = after_magic.ok_or(NO_FILE_OF_LIMITS)?;
+        let body = rest.strip_prefix(b"\n").ok_or(NO_FILE_OF_LIMITS)?;
         if digest[..] != *digest_of(body).as_bytes() {
-            return Err(Unusable::Digest);
+            return Err("it is incomplete or was changed: its digest does not match".to_owned());
         }
         let begin = text.len() - body.len();
-        let saved =
-            Saved::decode(Bytes::from(text).slice(begin..)).map_err(|_| Unusable::Format)?;
+        let saved = Saved::decode(Bytes::from(text).slice(begin..));
+        let saved = saved.map_err(|_| NO_FILE_OF_LIMITS)?;
         if saved.node != self.node {
-            return Err(Unusable::OtherNode(saved.node));
+            let node = saved.node;
+            return Err(format!(
+                "it belongs to the node {node:?}, not to CONFIG_GRPC_XDS_NODE_ID"
+            ));
         }
         let named = |it: SavedResource| (it.name, it.config);
         Ok(Some(saved.resources.into_iter().map(named).collect()))
@@ -156,6 +148,10 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 
+    fn is_not_whole(error: &str) -> bool {
+        error == NO_FILE_OF_LIMITS || error.ends_with("its digest does not match")
+    }
+
     #[test]
     fn a_file_that_is_not_whole_is_not_used() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -165,7 +161,7 @@ mod tests {
         for end in 0..whole.len() {
             fs::write(&cache.path, &whole[..end]).expect("written");
             assert!(
-                matches!(cache.load(), Err(Unusable::Format | Unusable::Digest)),
+                cache.load().is_err_and(|error| is_not_whole(&error)),
                 "{end} of {}",
                 whole.len()
             );
@@ -175,7 +171,7 @@ mod tests {
             changed[at] ^= 1;
             fs::write(&cache.path, changed).expect("written");
             assert!(
-                matches!(cache.load(), Err(Unusable::Format | Unusable::Digest)),
+                cache.load().is_err_and(|error| is_not_whole(&error)),
                 "byte {at}"
             );
         }
@@ -190,13 +186,19 @@ mod tests {
             node: "other".to_owned(),
             ..own.clone()
         };
-        assert!(matches!(other.load(), Err(Unusable::OtherNode(node)) if node == "node"));
+        assert_eq!(
+            other.load().expect_err("of another node"),
+            "it belongs to the node \"node\", not to CONFIG_GRPC_XDS_NODE_ID"
+        );
         File::options()
             .write(true)
             .open(&own.path)
             .and_then(|file| file.set_len(EXTRA_BYTES + 1_001))
             .expect("a hole");
-        assert!(matches!(own.load(), Err(Unusable::TooLarge)));
+        assert_eq!(
+            own.load().expect_err("too large"),
+            "it is larger than XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows"
+        );
     }
 
     #[test]

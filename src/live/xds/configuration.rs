@@ -15,7 +15,7 @@ use super::weight::weigh;
 use crate::core::proto::xds::RateLimitConfig;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
-use crate::limits::rules::domains::{Domains, XdsOptions};
+use crate::limits::rules::domains::{Domains, Overlay, XdsOptions};
 
 /// Resources at most. A gateway has one for each listener and each shared policy.
 pub(crate) const MAX_RESOURCES: usize = 100_000;
@@ -24,7 +24,7 @@ pub(crate) const MAX_RESOURCES: usize = 100_000;
 /// kept for that.
 const MOST_SHOWN: usize = 100;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Configuration {
     domains: Domains,
     options: XdsOptions,
@@ -69,16 +69,10 @@ impl Configuration {
     /// Without resources.
     pub(super) fn new(options: XdsOptions, max_bytes: usize, max_memory: u64) -> Self {
         Self {
-            domains: Domains::default(),
             options,
             max_bytes,
             max_memory,
-            wanted: BTreeMap::new(),
-            unnamed: Vec::new(),
-            in_force: BTreeMap::new(),
-            outdated: BTreeSet::new(),
-            has_changed: false,
-            last: None,
+            ..Self::default()
         }
     }
 
@@ -87,18 +81,16 @@ impl Configuration {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Applies what the control plane wants once more, with other options.
-    pub(super) fn apply_options(&mut self, options: XdsOptions) -> Applied {
-        (self.options, self.last) = (options, None);
+    /// Applies what the control plane wants once more, with another overlay.
+    pub(super) fn apply_overlay(&mut self, overlay: Overlay) -> Applied {
+        (self.options.overlay, self.last) = (Some(Arc::new(overlay)), None);
         self.apply_wanted()
     }
 
     /// Applies resources that were in force when they were saved.
     pub(super) fn restore(&mut self, resources: BTreeMap<String, Bytes>) -> Applied {
-        self.wanted = resources
-            .into_iter()
-            .map(|(name, resource)| (name, Ok(resource)))
-            .collect();
+        let resources = resources.into_iter();
+        self.wanted = resources.map(|(name, found)| (name, Ok(found))).collect();
         let applied = self.apply_wanted();
         self.has_changed = false;
         applied
@@ -205,22 +197,14 @@ impl Configuration {
             .map(|resource| (&*resource.name, resource))
             .collect();
         let weight_in_force = |name: &String| {
-            self.in_force
-                .get(name)
-                .and_then(|old| weigh(old, u64::MAX).ok())
-                .unwrap_or_default()
+            let old = self.in_force.get(name);
+            old.map_or(0, |old| weigh(old, u64::MAX).unwrap_or_default())
         };
         let (max_bytes, max_memory) = (self.max_bytes, self.max_memory);
-        let outdated = self
-            .outdated
-            .iter()
-            .filter(|name| !self.wanted.contains_key(*name));
-        let charged = self
-            .wanted
-            .keys()
-            .chain(outdated)
-            .map(weight_in_force)
-            .sum::<u64>();
+        let outdated = self.outdated.iter();
+        let outdated = outdated.filter(|name| !self.wanted.contains_key(*name));
+        let names = self.wanted.keys().chain(outdated);
+        let charged = names.map(weight_in_force).sum::<u64>();
         let (mut bytes, mut left) = (0, max_memory.saturating_sub(charged));
         for (name, wanted) in &self.wanted {
             let old = self.in_force.get(name).zip(in_force.get(&**name).copied());
@@ -282,12 +266,9 @@ impl Configuration {
         }
         self.has_changed |= self.in_force != next;
         self.in_force = next;
-        self.outdated = self
-            .in_force
-            .keys()
-            .filter(|name| !self.wanted.contains_key(*name))
-            .cloned()
-            .collect();
+        let names = self.in_force.keys();
+        let outdated = names.filter(|name| !self.wanted.contains_key(*name));
+        self.outdated = outdated.cloned().collect();
     }
 
     fn digest(&self) -> Digest {

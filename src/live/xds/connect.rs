@@ -58,11 +58,8 @@ pub struct Server {
 /// Opens a connection. The error says what to change.
 pub(super) async fn connect(options: &Options) -> Result<Channel, String> {
     let Server { address, tls } = &options.server;
-    let tls = tls
-        .as_ref()
-        .map(tls::http2_client_config)
-        .transpose()
-        .map_err(|error| error.to_string())?;
+    let tls = tls.as_ref().map(tls::http2_client_config).transpose();
+    let tls = tls.map_err(|error| error.to_string())?;
     let uri = |scheme: &str| {
         format!("{scheme}://{address}")
             .parse::<http::Uri>()

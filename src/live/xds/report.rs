@@ -8,7 +8,7 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::diff::Difference;
 use crate::live::Snapshot;
-use crate::live::files::{Loaded, MAX_LOGGED, log_problems};
+use crate::live::files::{MAX_LOGGED, log_loaded, log_problems};
 use crate::net::throttle::Throttle;
 
 /// At most one line about loaded limits in this time.
@@ -86,21 +86,21 @@ impl Report {
         let new = Some(Arc::clone(&rules)).filter(is_compared);
         let old = std::mem::replace(&mut self.reported, new.clone());
         let difference = old.zip(new).map(|(old, new)| Difference::new(&old, &new));
-        let loaded = Loaded {
-            version: Some(&version),
-            loads: (loads > 1).then_some(loads),
-            ..Loaded::default()
-        };
-        loaded.log(&rules, generation, difference.as_ref());
+        let loads = (loads > 1).then_some(loads);
+        log_loaded(
+            &rules,
+            generation,
+            difference.as_ref(),
+            None,
+            Some(&version),
+            loads,
+        );
     }
 
     /// Reports warnings about limits that are in force, except those of the last configuration.
     pub(super) fn warnings(&mut self, warnings: Vec<Problem>) {
-        for warning in warnings
-            .iter()
-            .filter(|warning| !self.warnings.contains(warning))
-            .take(MAX_LOGGED)
-        {
+        let is_new = |warning: &&Problem| !self.warnings.contains(warning);
+        for warning in warnings.iter().filter(is_new).take(MAX_LOGGED) {
             tracing::warn!("{warning}");
         }
         self.warnings = warnings;

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::OptionFuture;
 use futures_util::stream::{self, Stream as FutureStream, StreamExt};
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::sync::mpsc;
@@ -13,10 +14,8 @@ use tonic::transport::Channel;
 use tonic::{Request as Call, Status as GrpcStatus};
 
 use super::Options;
-use super::applier::Answer;
-use super::backoff::{Backoff, Ended};
+use super::applier::{Answer, Inbox, Update};
 use super::connect::connect;
-use super::inbox::{Inbox, Update};
 use super::protocol::{Outcome, RefusalPace, Stream};
 use super::resources::TYPE_URL;
 use super::status::{Count, State, Status};
@@ -94,13 +93,10 @@ impl Connection {
         let mut ended = Ended::Empty;
         let mut silence = Box::pin(tokio::time::sleep(SILENCE)).fuse();
         loop {
-            let due = stream.next_due();
-            let wait = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = stream
+                .next_due()
+                .map(|due| tokio::time::sleep_until(due.into()));
+            let due = OptionFuture::from(due);
             let request = tokio::select! {
                 response = responses.next() => match response {
                     Some(Ok(response)) => {
@@ -112,14 +108,14 @@ impl Connection {
                     Some(Err(error)) => return (ended, explain(&error, &self.options)),
                     None => return (ended, "the control plane ended the stream".to_owned()),
                 },
-                Some(answer) = self.answers.recv() => {
-                    if answer.stream != number {
+                Some(Answer { update, outcome }) = self.answers.recv() => {
+                    if update.stream != number {
                         continue;
                     }
-                    self.status.set(if answer.outcome == Outcome::Accepted { State::Synced } else { State::Nacked });
-                    stream.answer(answer.version, answer.nonce, answer.outcome, &mut self.pace, Instant::now())
+                    self.status.set(if outcome == Outcome::Accepted { State::Synced } else { State::Nacked });
+                    stream.answer(update.version, update.nonce, outcome, &mut self.pace, Instant::now())
                 }
-                () = wait => stream.due(&mut self.pace, Instant::now()),
+                Some(()) = due => stream.due(&mut self.pace, Instant::now()),
                 () = &mut silence => {
                     if ended == Ended::Empty {
                         self.report_silence();
@@ -162,6 +158,73 @@ impl Connection {
              CONFIG_GRPC_XDS_NODE_ID",
             SILENCE.as_secs()
         );
+    }
+}
+
+/// The waits between attempts to reach the control plane. envoyproxy/ratelimit's own default (10 s, for ever) leaves a process without limits
+/// for long after a short outage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackoffOptions {
+    /// The wait after the first failure; each further one doubles it.
+    pub first: Duration,
+    /// The longest wait.
+    pub longest: Duration,
+    /// The part of each wait that is random, from 0 to 1: with 1, replicas that lost their control
+    /// plane together return spread over the whole wait.
+    pub random_share: f64,
+    /// The wait after a connection that could not be opened, instead of the growing one.
+    pub after_failed_connect: Option<Duration>,
+}
+
+impl Default for BackoffOptions {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(500),
+            longest: Duration::from_secs(30),
+            random_share: 1.0,
+            after_failed_connect: None,
+        }
+    }
+}
+
+/// How the last attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// There was no connection.
+    NotConnected,
+    /// The stream ended before anything was received.
+    Empty,
+    /// The stream ended after it delivered something.
+    Delivered,
+}
+
+/// The waits so far.
+#[derive(Debug)]
+struct Backoff {
+    options: BackoffOptions,
+    wait: Duration,
+}
+
+impl Backoff {
+    fn new(options: BackoffOptions) -> Self {
+        Self {
+            wait: options.first,
+            options,
+        }
+    }
+
+    /// The wait before the next attempt. `random` is from 0 to 1.
+    fn next(&mut self, ended: Ended, random: f64) -> Duration {
+        if ended == Ended::Delivered {
+            self.wait = self.options.first;
+        }
+        let wait = self.wait;
+        self.wait = (wait * 2).min(self.options.longest);
+        let wait = match (ended, self.options.after_failed_connect) {
+            (Ended::NotConnected, Some(fixed)) => fixed,
+            _ => wait,
+        };
+        wait.mul_f64(1.0 - self.options.random_share * random)
     }
 }
 
@@ -246,5 +309,56 @@ mod tests {
             .filter(|number| failures.is_new(&number.to_string(), later))
             .count();
         assert_eq!(logged, MAX_FAILURES);
+    }
+
+    const fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_begin_anew_after_a_stream_that_delivered() {
+        let mut backoff = Backoff::new(BackoffOptions::default());
+        let waits: Vec<_> = (0..9)
+            .map(|_| backoff.next(Ended::NotConnected, 0.0).as_millis())
+            .collect();
+        assert_eq!(
+            waits,
+            [
+                500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000
+            ]
+        );
+        assert_eq!(
+            backoff.next(Ended::Empty, 0.0),
+            millis(30_000),
+            "a stream that delivers nothing is no success"
+        );
+        assert_eq!(backoff.next(Ended::Delivered, 0.0), millis(500));
+        assert_eq!(backoff.next(Ended::NotConnected, 0.0), millis(1_000));
+    }
+
+    #[test]
+    fn the_random_part_is_the_whole_wait_or_what_the_settings_say() {
+        let mut full = Backoff::new(BackoffOptions::default());
+        assert_eq!(full.next(Ended::Delivered, 1.0), Duration::ZERO);
+        let mut half = Backoff::new(BackoffOptions {
+            random_share: 0.5,
+            ..BackoffOptions::default()
+        });
+        assert_eq!(half.next(Ended::Delivered, 1.0), millis(250));
+        assert_eq!(half.next(Ended::Delivered, 0.0), millis(500));
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_opened_may_have_a_wait_of_its_own() {
+        let options = BackoffOptions {
+            after_failed_connect: Some(millis(3_000)),
+            random_share: 0.0,
+            ..BackoffOptions::default()
+        };
+        let mut backoff = Backoff::new(options);
+        for _ in 0..5 {
+            assert_eq!(backoff.next(Ended::NotConnected, 0.7), millis(3_000));
+        }
+        assert_eq!(backoff.next(Ended::Delivered, 0.7), millis(500));
     }
 }

@@ -1,10 +1,11 @@
 //! How the connection to the control plane stands, for metrics and operators.
 
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
 use super::protocol::Outcome;
 use crate::core::lock;
+use crate::core::time::Micros;
+use crate::net::clock;
 use crate::observe::metrics::families::{self, Sample};
 
 /// The longest version that is shown, in bytes.
@@ -12,7 +13,7 @@ const MAX_SHOWN_BYTES: usize = 128;
 
 /// The state of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub(super) enum State {
     /// There is no stream.
     #[default]
     Connecting,
@@ -24,19 +25,13 @@ pub enum State {
     Nacked,
 }
 
-impl State {
-    const ALL: [Self; 4] = [Self::Connecting, Self::Waiting, Self::Synced, Self::Nacked];
-
-    /// The name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Waiting => "waiting",
-            Self::Synced => "synced",
-            Self::Nacked => "nacked",
-        }
-    }
-}
+/// The states by their names in metrics.
+const STATES: [(&str, State); 4] = [
+    ("connecting", State::Connecting),
+    ("waiting", State::Waiting),
+    ("synced", State::Synced),
+    ("nacked", State::Nacked),
+];
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]
@@ -68,25 +63,20 @@ static SERIES: [(&families::Family, &str); COUNTS] = [
 
 /// The status; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Status(Arc<Mutex<Figures>>);
+pub(super) struct Status(Arc<Mutex<Figures>>);
 
 #[derive(Debug, Default)]
 struct Figures {
     state: State,
     counts: [u64; COUNTS],
     version: String,
-    accepted_at: Option<SystemTime>,
-    refused_at: Option<SystemTime>,
+    accepted_at: Micros,
+    refused_at: Micros,
     kept: usize,
     absent: usize,
 }
 
 impl Status {
-    /// The state of the connection.
-    pub fn state(&self) -> State {
-        lock(&self.0).state
-    }
-
     pub(super) fn set(&self, state: State) {
         lock(&self.0).state = state;
     }
@@ -96,13 +86,9 @@ impl Status {
     }
 
     /// Notes whether a response of this version was accepted as a whole.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "shown to operators; nothing depends on it"
-    )]
     pub(super) fn answered(&self, outcome: &Outcome, version: &[u8]) {
         let mut figures = lock(&self.0);
-        let now = Some(SystemTime::now());
+        let now = clock::now();
         match outcome {
             Outcome::Accepted => {
                 figures.counts[Count::Accepted as usize] += 1;
@@ -126,28 +112,22 @@ impl Status {
     /// The samples of a scrape.
     pub(super) fn samples(&self) -> Vec<Sample> {
         let figures = lock(&self.0);
-        let secs = |at: SystemTime| {
-            at.duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap_or_default()
-                .as_secs()
-        };
+        let secs = |at: Micros| at.0 / 1_000_000;
         let mut samples = vec![
             families::XDS_CONNECTED.count(&[], u64::from(figures.state != State::Connecting)),
             families::XDS_REFUSED_DOMAINS.count(&["kept"], figures.kept as u64),
             families::XDS_REFUSED_DOMAINS.count(&["absent"], figures.absent as u64),
-            families::XDS_ACCEPTED_TIMESTAMP.count(&[], figures.accepted_at.map_or(0, secs)),
-            families::XDS_REFUSED_TIMESTAMP.count(&[], figures.refused_at.map_or(0, secs)),
+            families::XDS_ACCEPTED_TIMESTAMP.count(&[], secs(figures.accepted_at)),
+            families::XDS_REFUSED_TIMESTAMP.count(&[], secs(figures.refused_at)),
             families::XDS_ACCEPTED_INFO.count(&[&figures.version], 1),
         ];
-        samples.extend(State::ALL.map(|state| {
-            families::XDS_STATE.count(&[state.name()], u64::from(state == figures.state))
-        }));
-        samples.extend(
-            SERIES
-                .iter()
-                .zip(figures.counts)
-                .map(|(&(family, label), count)| family.count(&[label], count)),
-        );
+        for (name, state) in STATES {
+            let is_it = u64::from(state == figures.state);
+            samples.push(families::XDS_STATE.count(&[name], is_it));
+        }
+        for ((family, label), count) in SERIES.into_iter().zip(figures.counts) {
+            samples.push(family.count(&[label], count));
+        }
         samples
     }
 }
@@ -159,17 +139,16 @@ mod tests {
     #[test]
     fn one_state_at_a_time_is_shown() {
         let status = Status::default();
-        for state in State::ALL {
+        for (_, state) in STATES {
             status.set(state);
             let connected =
                 families::XDS_CONNECTED.count(&[], u64::from(state != State::Connecting));
             let samples = status.samples();
             assert!(samples.contains(&connected), "{state:?}");
-            for other in State::ALL {
+            for (name, other) in STATES {
                 assert!(
-                    samples.contains(
-                        &families::XDS_STATE.count(&[other.name()], u64::from(other == state))
-                    ),
+                    samples
+                        .contains(&families::XDS_STATE.count(&[name], u64::from(other == state))),
                     "{state:?} {other:?}"
                 );
             }

@@ -58,21 +58,23 @@ struct Kind {
     fields: &'static [(u32, &'static Kind)],
 }
 
-static TEXT: Kind = Kind {
-    each: 100,
-    is_level: false,
-    is_limit: false,
-    fields: &[],
-};
+impl Kind {
+    const fn new(each: u64, fields: &'static [(u32, &'static Self)]) -> Self {
+        Self {
+            each,
+            is_level: false,
+            is_limit: false,
+            fields,
+        }
+    }
+}
+
 /// The name of a domain is in each of its limits.
 static CONFIG: Kind = Kind {
-    each: 3_000,
     is_level: true,
-    fields: &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)],
-    ..TEXT
+    ..Kind::new(3_000, &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)])
 };
 static DESCRIPTOR: Kind = Kind {
-    each: 1_400,
     is_level: true,
     fields: &[
         (1, &TEXT),
@@ -81,40 +83,19 @@ static DESCRIPTOR: Kind = Kind {
         (4, &DESCRIPTOR),
         (8, &STRUCT),
     ],
-    ..TEXT
+    ..Kind::new(1_400, &[])
 };
 static POLICY: Kind = Kind {
-    each: 2_000,
     is_limit: true,
-    fields: &[(4, &TEXT), (5, &REPLACED)],
-    ..TEXT
+    ..Kind::new(2_000, &[(4, &TEXT), (5, &REPLACED)])
 };
-static REPLACED: Kind = Kind {
-    each: 400,
-    fields: &[(1, &TEXT)],
-    ..TEXT
-};
+static REPLACED: Kind = Kind::new(400, &[(1, &TEXT)]);
 /// A map of one field has room for more.
-static STRUCT: Kind = Kind {
-    each: 1_400,
-    fields: &[(1, &FIELD)],
-    ..TEXT
-};
-static FIELD: Kind = Kind {
-    each: 400,
-    fields: &[(1, &TEXT), (2, &VALUE)],
-    ..TEXT
-};
-static VALUE: Kind = Kind {
-    each: 300,
-    fields: &[(3, &TEXT), (5, &STRUCT), (6, &LIST)],
-    ..TEXT
-};
-static LIST: Kind = Kind {
-    each: 100,
-    fields: &[(1, &VALUE)],
-    ..TEXT
-};
+static STRUCT: Kind = Kind::new(1_400, &[(1, &FIELD)]);
+static FIELD: Kind = Kind::new(400, &[(1, &TEXT), (2, &VALUE)]);
+static VALUE: Kind = Kind::new(300, &[(3, &TEXT), (5, &STRUCT), (6, &LIST)]);
+static LIST: Kind = Kind::new(100, &[(1, &VALUE)]);
+static TEXT: Kind = Kind::new(100, &[]);
 
 /// The weight of an encoded `RateLimitConfig`, in bytes, at most `most`.
 pub(super) fn weigh(config: &[u8], most: u64) -> Result<u64, NotWeighed> {
@@ -136,11 +117,9 @@ fn below(
     if kind.is_level {
         path += LEVEL_BELOW;
         each_field(message, kind, |part, content| {
-            path += if part.fields.is_empty() {
-                COPIES_BELOW * content.len() as u64
-            } else {
-                0
-            };
+            if part.fields.is_empty() {
+                path += COPIES_BELOW * content.len() as u64;
+            }
             Ok(())
         })?;
     }
