@@ -63,7 +63,6 @@ pub(crate) const MAX_BODY_BYTES: usize = 256 << 10;
 pub(crate) const MAX_UNANSWERED_BYTES: usize = 4 << 20;
 
 /// The parts of the process that the API shows and changes.
-#[derive(Debug)]
 pub struct Parts {
     /// The limits in force.
     pub live: Arc<Live>,

@@ -7,13 +7,11 @@
 //! the other replicas within [`POLL`] and a round trip. Requests know only the compiled tree of a
 //! snapshot.
 
-mod audit;
 pub(crate) mod file;
 mod redis;
 mod store;
 pub(crate) mod versioned;
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -22,13 +20,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 pub(crate) use self::file::read_overrides;
 pub use self::store::OverrideStore;
-use self::versioned::{Change, StoredOverride, Versioned, keep_ended};
+use self::versioned::{Change, StoredOverride, Version, Versioned, keep_ended};
 use super::Live;
 use crate::core::lock;
 use crate::core::time::Span;
-use crate::limits::overrides::{Kind, Override, Overrides, Record};
+use crate::limits::overrides::{Kind, Override, Overrides, Record, instant};
 use crate::net::clock;
 use crate::observe::metrics::{Sample, families};
+use crate::observe::telemetry::AUDIT;
 
 /// The time between two readings. With a round trip it keeps what is promised: in force everywhere
 /// within a second.
@@ -48,6 +47,24 @@ const MAX_SWEPT: usize = 100;
 /// On average one reading of so many sweeps, so that replicas do not all sweep at once.
 const SWEEP_ODDS: u32 = 20;
 
+/// Writes an audit line: what operators change, and what ends by itself. It is written at every level
+/// of the log, and is about an override if one stands in front of its fields.
+macro_rules! audit {
+    ($one:expr; $($field:tt)*) => {{
+        let one: &Override = $one;
+        let to = match &one.kind {
+            Kind::Raise(rate) => Some(rate.to_string()),
+            Kind::Block | Kind::Exempt => None,
+        };
+        let entries: Vec<_> = one.entries.iter().map(ToString::to_string).collect();
+        audit!(
+            id = &*one.id, kind = one.kind.name(), to, domain = &*one.domain,
+            entries = entries.join(" "), until = one.until.map(instant), $($field)*
+        );
+    }};
+    ($($field:tt)*) => { tracing::info!(target: AUDIT, $($field)*) };
+}
+
 /// Why a change was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
@@ -63,7 +80,6 @@ pub enum ChangeError {
 }
 
 /// The overrides of a process.
-#[derive(Debug)]
 pub struct Registry {
     live: Arc<Live>,
     store: OverrideStore,
@@ -72,10 +88,8 @@ pub struct Registry {
     gate: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
     changes: Changes,
-    on_reset: OnReset,
+    on_reset: Box<dyn Fn() + Send + Sync>,
 }
-
-struct OnReset(Box<dyn Fn() + Send + Sync>);
 
 /// What was loaded last.
 #[derive(Debug, Default)]
@@ -88,25 +102,12 @@ struct Known {
     error: Option<String>,
 }
 
-impl Known {
-    fn find(&self, id: &str) -> Option<Arc<Override>> {
-        let mut all = self.loaded.all.iter().map(|stored| &stored.one);
-        all.find(|one| *one.id == *id).cloned()
-    }
-}
-
 #[derive(Debug, Default)]
 struct Changes {
     set: AtomicU64,
     removed: AtomicU64,
     ended: AtomicU64,
     reset: AtomicU64,
-}
-
-impl fmt::Debug for OnReset {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("OnReset").finish()
-    }
 }
 
 impl Registry {
@@ -122,7 +123,7 @@ impl Registry {
             gate: tokio::sync::Mutex::new(()),
             known: Mutex::default(),
             changes: Changes::default(),
-            on_reset: OnReset(on_reset),
+            on_reset,
         }
     }
 
@@ -188,17 +189,15 @@ impl Registry {
             ));
         }
         let current = self.live.overrides().unwrap_or_default();
-        current
-            .admit(&one, now)
-            .map_err(|error| ChangeError::Invalid(error.0))?;
-        let before = current
-            .list
-            .iter()
-            .find(|other| other.id == one.id && !other.has_ended(now))
-            .cloned();
-        self.change(Some(Record::from(&one)), None, false).await?;
+        let admitted = current.admit(&one, now);
+        admitted.map_err(|error| ChangeError::Invalid(error.0))?;
+        let is_replaced = |other: &&Arc<Override>| other.id == one.id && !other.has_ended(now);
+        let before = current.list.iter().find(is_replaced).cloned();
+        self.change(Some(one.clone()), None, false).await?;
         self.changes.set.fetch_add(1, Ordering::Relaxed);
-        audit::set(&one, before.as_deref());
+        let replaced = before.as_ref().map(|before| before.until);
+        let replaced_until = replaced.map(|end| end.map_or_else(|| "removed".to_owned(), instant));
+        audit!(&one; by = %one.by, reason = %one.reason, replaced_until, "override set");
         Ok(before)
     }
 
@@ -209,12 +208,14 @@ impl Registry {
     pub async fn remove(&self, id: &str, by: &str) -> Result<Arc<Override>, ChangeError> {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
+        let find = |stored: &&StoredOverride| *stored.one.id == *id;
+        let one = self.known().loaded.all.iter().find(find).cloned();
         let unknown = || ChangeError::Unknown(id.escape_debug().to_string());
-        let one = self.known().find(id).ok_or_else(unknown)?;
+        let one = one.ok_or_else(unknown)?.one;
         let removed = Record::ended(&one, clock::now(), by);
         self.change(None, Some(removed), false).await?;
         self.changes.removed.fetch_add(1, Ordering::Relaxed);
-        audit::removed(&one, by);
+        audit!(&one; by, set_by = %one.by, reason = %one.reason, "override removed");
         Ok(one)
     }
 
@@ -228,7 +229,7 @@ impl Registry {
         by: &str,
     ) {
         self.changes.reset.fetch_add(1, Ordering::Relaxed);
-        audit::reset(domain, entries, limit, existed, by);
+        audit!(domain, entries, limit, existed, by, "counter reset");
         if !matches!(self.store, OverrideStore::Redis(_)) {
             return;
         }
@@ -243,11 +244,11 @@ impl Registry {
     /// Sets an override or ends one, or tells that a counter was reset; and sweeps.
     async fn change(
         &self,
-        set: Option<Record>,
+        set: Option<Override>,
         removed: Option<Record>,
         is_reset: bool,
     ) -> Result<(), ChangeError> {
-        let mut ended = self.expired_before(set.as_ref().map_or("", |record| &record.id));
+        let mut ended = self.expired_before(set.as_ref().map_or("", |one| &one.id));
         if let Some(removed) = removed {
             ended.retain(|(record, _)| record.id != removed.id);
             ended.push((removed, Box::default()));
@@ -284,8 +285,17 @@ impl Registry {
         match loaded {
             Ok(loaded) => {
                 known.loaded_at = Some(Instant::now());
-                if let Some(loaded) = loaded {
-                    self.take(&mut known, loaded);
+                if let Some(mut loaded) = loaded {
+                    if loaded.version.is_reset() {
+                        (self.on_reset)();
+                    }
+                    let errors = std::mem::take(&mut loaded.errors);
+                    known.loaded = loaded;
+                    self.put_in_force(&mut known);
+                    for (id, error) in &errors {
+                        tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one \
+                            cannot be read, and is not in force");
+                    }
                 }
                 if known.error.take().is_some() {
                     tracing::info!("overrides: read again");
@@ -309,10 +319,8 @@ impl Registry {
     async fn load(&self) -> Result<Option<Versioned>, String> {
         let seen = self.known().loaded.version.clone();
         let loaded = self.store.load(&seen).await?;
-        if !loaded
-            .as_ref()
-            .is_some_and(|loaded| loaded.version.is_lost())
-        {
+        let mut version = loaded.iter().map(|loaded| &loaded.version);
+        if !version.any(Version::is_lost) {
             return Ok(loaded);
         }
         match self.restore().await {
@@ -346,19 +354,6 @@ impl Registry {
         Ok(true)
     }
 
-    fn take(&self, known: &mut Known, mut loaded: Versioned) {
-        if loaded.version.is_reset() {
-            (self.on_reset.0)();
-        }
-        let errors = std::mem::take(&mut loaded.errors);
-        known.loaded = loaded;
-        self.put_in_force(known);
-        for (id, error) in &errors {
-            tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one \
-                cannot be read, and is not in force");
-        }
-    }
-
     fn put_in_force(&self, known: &mut Known) {
         let now = clock::now();
         let stored = known.loaded.all.iter();
@@ -387,7 +382,7 @@ impl Registry {
         }
         for one in expired {
             self.changes.ended.fetch_add(1, Ordering::Relaxed);
-            audit::ended(one);
+            audit!(one; set_by = %one.by, reason = %one.reason, "override ended");
         }
     }
 
@@ -415,18 +410,14 @@ impl Registry {
         for one in all.list.iter().filter(|one| !one.has_ended(now)) {
             counts[one.kind.index()] += 1;
         }
-        let mut samples: Vec<_> = Kind::NAMES
-            .iter()
-            .zip(counts)
-            .map(|(kind, count)| families::OVERRIDES.count(&[*kind], count))
-            .collect();
-        let known = self.known();
+        let (known, mut samples) = (self.known(), Vec::new());
+        for (kind, count) in Kind::NAMES.iter().zip(counts) {
+            samples.push(families::OVERRIDES.count(&[*kind], count));
+        }
         samples.push(families::OVERRIDES_UNREADABLE.count(&[], known.loaded.unreadable as u64));
-        samples.extend(
-            known
-                .loaded_at
-                .map(|at| families::OVERRIDES_AGE.sample(&[], at.elapsed().as_secs_f64())),
-        );
+        if let Some(at) = known.loaded_at {
+            samples.push(families::OVERRIDES_AGE.sample(&[], at.elapsed().as_secs_f64()));
+        }
         let changes = &self.changes;
         for (change, count) in [
             ("set", &changes.set),

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -20,54 +20,43 @@ pub(crate) const MAX_BYTES: u64 = 32 << 20;
 /// The longest text of one override, with the spaces between its words.
 const MAX_TEXT_BYTES: usize = 4 * MAX_RECORD_BYTES;
 
-#[derive(Debug)]
-pub struct File {
-    pub(super) path: PathBuf,
+/// See [`OverrideStore::load`](super::OverrideStore).
+pub(super) async fn load(path: &Path, seen: &Version) -> Result<Option<Versioned>, String> {
+    let (path, seen) = (path.to_owned(), seen.clone());
+    let work = move || {
+        let version = version(&path)?;
+        let is_new = version != seen;
+        is_new.then(|| read(&path, version)).transpose()
+    };
+    blocking(work).await
 }
 
-impl File {
-    /// See [`OverrideStore::load`](super::OverrideStore).
-    pub(super) async fn load(&self, seen: &Version) -> Result<Option<Versioned>, String> {
-        let (path, seen) = (self.path.clone(), seen.clone());
-        blocking(move || {
-            let version = version(&path)?;
-            let is_new = version != seen;
-            is_new.then(|| read(&path, version)).transpose()
+/// See [`OverrideStore::apply`](super::OverrideStore). What cannot be read stays as it is.
+pub(super) async fn apply(path: &Path, change: Change) -> Result<(), String> {
+    let path = path.to_owned();
+    let work = move || {
+        let text = text(&path)?;
+        let mut file = document(&path, &text)?;
+        file.overrides.retain(|text| {
+            read_record(None, text.get(), MAX_TEXT_BYTES)
+                .map_or(true, |one| !change.replaces(&one.id))
+        });
+        let added = change.set.as_ref().map(indented).transpose();
+        let added = added.map_err(|error| error.to_string())?;
+        file.overrides.extend(added.as_deref());
+        let ended = change.ended.into_iter().map(|(record, _)| record);
+        keep_ended(&mut file.ended, ended);
+        let mut new = Vec::with_capacity(text.len() + 2 * MAX_RECORD_BYTES);
+        serde_json::to_writer_pretty(&mut new, &file).map_err(|error| error.to_string())?;
+        if new.len() as u64 >= MAX_BYTES {
+            return Err(unreadable(&path, &too_large()));
+        }
+        replace(&path, &[&new, b"\n"]).map_err(|error| {
+            let path = path.display();
+            format!("OVERRIDES_FILE: {path} cannot be written: {error}")
         })
-        .await
-    }
-
-    /// See [`OverrideStore::apply`](super::OverrideStore). What cannot be read stays as it is.
-    pub(super) async fn apply(&self, change: Change) -> Result<(), String> {
-        let path = self.path.clone();
-        blocking(move || {
-            let text = text(&path)?;
-            let mut file = document(&path, &text)?;
-            file.overrides.retain(|text| {
-                read_record(None, text.get(), MAX_TEXT_BYTES)
-                    .map_or(true, |one| !change.replaces(&one.id))
-            });
-            let added = change.set.as_ref().map(indented).transpose();
-            let added = added.map_err(|error| error.to_string())?;
-            file.overrides.extend(added.as_deref());
-            keep_ended(
-                &mut file.ended,
-                change.ended.into_iter().map(|(record, _)| record),
-            );
-            let mut new = Vec::with_capacity(text.len() + 2 * MAX_RECORD_BYTES);
-            serde_json::to_writer_pretty(&mut new, &file).map_err(|error| error.to_string())?;
-            if new.len() as u64 >= MAX_BYTES {
-                return Err(unreadable(&path, &too_large()));
-            }
-            replace(&path, &[&new, b"\n"]).map_err(|error| {
-                format!(
-                    "OVERRIDES_FILE: {} cannot be written: {error}",
-                    path.display()
-                )
-            })
-        })
-        .await
-    }
+    };
+    blocking(work).await
 }
 
 /// Runs `work` on a thread that may block.
@@ -96,9 +85,9 @@ fn readable<'t, D: Deserializer<'t>>(value: D) -> Result<Vec<Record>, D::Error> 
     Ok(records.filter_map(Result::ok).collect())
 }
 
-/// The text of a record in the list of a file for people.
-fn indented(record: &Record) -> serde_json::Result<Box<RawValue>> {
-    let text = serde_json::to_string_pretty(record)?;
+/// The text of an override in the list of a file for people.
+fn indented(one: &Override) -> serde_json::Result<Box<RawValue>> {
+    let text = serde_json::to_string_pretty(&Record::from(one))?;
     RawValue::from_string(text.replace('\n', "\n    "))
 }
 
@@ -112,10 +101,8 @@ fn read(path: &Path, version: Version) -> Result<Versioned, String> {
         ..Versioned::default()
     };
     for (number, text) in (1..).zip(file.overrides) {
-        let read = read_record(None, text.get(), MAX_TEXT_BYTES).map(|one| StoredOverride {
-            one: one.into(),
-            text: Box::default(),
-        });
+        let read = read_record(None, text.get(), MAX_TEXT_BYTES);
+        let read = read.map(|one| StoredOverride::new(one, ""));
         all.add(|| format!("number {number} in {}", path.display()), read);
     }
     all.keep_newest();

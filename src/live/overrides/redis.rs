@@ -141,10 +141,8 @@ impl RedisHash {
             let mut loaded = Versioned::default();
             let mut add = |id: &str, text: Result<&str, String>| {
                 let read = text.and_then(|text| {
-                    Ok(StoredOverride {
-                        one: read_record(Some(id), text, MAX_RECORD_BYTES)?.into(),
-                        text: text.into(),
-                    })
+                    let one = read_record(Some(id), text, MAX_RECORD_BYTES)?;
+                    Ok(StoredOverride::new(one, text))
                 });
                 loaded.add(|| id.to_owned(), read);
             };
@@ -230,9 +228,9 @@ impl RedisHash {
             version.insert_str(0, RESET);
         }
         let (name, id, text) = match &change.set {
-            Some(record) => {
-                let text = serde_json::to_string(record).map_err(|error| error.to_string())?;
-                ("set", record.id.as_str(), text)
+            Some(one) => {
+                let text = serde_json::to_string(&Record::from(one));
+                ("set", &*one.id, text.map_err(|error| error.to_string())?)
             }
             None if change.restored.is_empty() => ("sweep", "", String::new()),
             None => ("restore", "", String::new()),
@@ -252,18 +250,11 @@ impl RedisHash {
             let at = record.ended.as_ref().map_or("", |ended| &ended.at);
             format!("{at} {}", record.id)
         };
-        let ended = change.ended.iter();
-        let ended: Vec<_> = ended
-            .map(|(record, text)| {
-                [
-                    &record.id,
-                    &**text,
-                    &field(record),
-                    &json!(record).to_string(),
-                ]
-                .map(str::to_owned)
-            })
-            .collect();
+        let row = |(record, text): &(Record, Box<str>)| {
+            let (field, record_text) = (field(record), json!(record).to_string());
+            [record.id.clone(), text.to_string(), field, record_text]
+        };
+        let ended: Vec<_> = change.ended.iter().map(row).collect();
         let ended = ended.iter().map(|row| row.each_ref().map(String::as_bytes));
         let restored = change.restored.iter();
         let restored = restored.map(|it| [it.one.id.as_bytes(), it.text.as_bytes(), b"", b""]);
@@ -282,10 +273,7 @@ impl RedisHash {
     async fn query(&self, deadline: Instant, commands: &[&[&[u8]]]) -> Result<Vec<Value>, String> {
         let write = |out: &mut CommandBuffer| {
             for command in commands {
-                let encoded = out.begin();
-                for argument in *command {
-                    encoded.arg(*argument);
-                }
+                out.begin().arg(*command);
                 out.end();
             }
         };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use super::file::File;
+use super::file;
 use super::redis::RedisHash;
 use super::versioned::{Change, Version, Versioned};
 use crate::core::lock;
@@ -15,7 +15,7 @@ pub enum OverrideStore {
     /// In this process, until it ends.
     Process(Mutex<Versioned>),
     /// In a file (`OVERRIDES_FILE`).
-    File(File),
+    File(PathBuf),
     /// In Redis, in one hash.
     Redis(RedisHash),
 }
@@ -23,11 +23,6 @@ pub enum OverrideStore {
 impl OverrideStore {
     pub fn process() -> Self {
         Self::Process(Mutex::default())
-    }
-
-    /// In the file at `path`.
-    pub const fn file(path: PathBuf) -> Self {
-        Self::File(File { path })
     }
 
     /// In Redis, under `key`.
@@ -45,7 +40,7 @@ impl OverrideStore {
                 let state = lock(state);
                 Ok((state.version != *seen).then(|| state.clone()))
             }
-            Self::File(file) => file.load(seen).await,
+            Self::File(path) => file::load(path, seen).await,
             Self::Redis(hash) => hash.load(seen).await,
         }
     }
@@ -56,8 +51,11 @@ impl OverrideStore {
     /// Why it was not made, or may not have been, and what to do.
     pub(super) async fn apply(&self, change: Change) -> Result<(), String> {
         match self {
-            Self::Process(state) => lock(state).apply(change),
-            Self::File(file) => file.apply(change).await,
+            Self::Process(state) => {
+                lock(state).apply(change);
+                Ok(())
+            }
+            Self::File(path) => file::apply(path, change).await,
             Self::Redis(hash) => hash.apply(&change).await,
         }
     }

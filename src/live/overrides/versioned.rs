@@ -50,7 +50,7 @@ pub struct Versioned {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Change {
     /// Added, in the place of one with its id.
-    pub(super) set: Option<Record>,
+    pub(super) set: Option<Override>,
     /// The records of those that end, each with the text of the override: one that was changed
     /// meanwhile stays. An empty text is any.
     pub(super) ended: Vec<(Record, Box<str>)>,
@@ -107,32 +107,33 @@ impl Versioned {
         self.left_out += before - all.len();
     }
 
-    pub(super) fn apply(&mut self, change: Change) -> Result<(), String> {
+    pub(super) fn apply(&mut self, change: Change) {
         self.version = Version(Version::random().into_bytes());
         self.all.retain(|stored| !change.replaces(&stored.one.id));
-        keep_ended(
-            &mut self.ended,
-            change.ended.into_iter().map(|(record, _)| record),
-        );
-        if let Some(record) = change.set {
-            self.all.push(StoredOverride {
-                one: record.read().map_err(|error| error.0)?.into(),
-                text: Box::default(),
-            });
-        }
-        Ok(())
+        let ended = change.ended.into_iter().map(|(record, _)| record);
+        keep_ended(&mut self.ended, ended);
+        let set = change.set.map(|one| StoredOverride::new(one, ""));
+        self.all.extend(set);
     }
 }
 
 impl Change {
     /// Whether the override of this id ends or is set anew.
     pub(super) fn replaces(&self, id: &str) -> bool {
-        let ended = self.ended.iter().map(|(record, _)| record);
-        ended.chain(&self.set).any(|record| record.id == id)
+        let is_set = self.set.as_ref().is_some_and(|one| *one.id == *id);
+        is_set || self.ended.iter().any(|(record, _)| record.id == id)
     }
 }
 
 impl StoredOverride {
+    /// One with this text in Redis; elsewhere it is empty.
+    pub(super) fn new(one: Override, text: &str) -> Self {
+        Self {
+            one: one.into(),
+            text: text.into(),
+        }
+    }
+
     /// The record of one that has expired.
     pub(super) fn expired(&self) -> Record {
         Record::ended(&self.one, Micros(u64::MAX), "")

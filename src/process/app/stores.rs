@@ -139,7 +139,7 @@ impl Stores {
                 Direct::new(Arc::clone(main)),
                 plan::key::of_overrides(&settings.rls.plan.key_prefix),
             ),
-            (SharedStore::Memory(_), Some(path)) => OverrideStore::file(path.clone()),
+            (SharedStore::Memory(_), Some(path)) => OverrideStore::File(path.clone()),
             (SharedStore::Memory(_), None) => OverrideStore::process(),
         }
     }
