@@ -15,11 +15,11 @@ pub mod xds;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 
 use crate::core::lock;
+use crate::core::time::Micros;
 use crate::limits::overrides::{InForce, Overrides};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
@@ -43,9 +43,8 @@ impl Snapshot {
     /// of this machine.
     #[inline]
     pub fn overrides(&self) -> Option<InForce<'_>> {
-        self.overrides
-            .as_ref()
-            .map(|overrides| overrides.at(clock::now()))
+        let overrides = self.overrides.as_ref()?;
+        Some(overrides.at(clock::now()))
     }
 }
 
@@ -53,7 +52,7 @@ impl Snapshot {
 #[derive(Debug)]
 pub struct RejectedConfig {
     /// When it was rejected.
-    pub at: SystemTime,
+    pub at: Micros,
     /// Why it was rejected.
     pub problems: Vec<Problem>,
 }
@@ -103,12 +102,8 @@ impl Live {
     /// Puts `rules` in force. Metrics of limits that both configurations have go on counting.
     pub fn replace(&self, rules: Rules) -> Arc<Snapshot> {
         let mut old = lock(&self.old);
-        let generation = self
-            .current
-            .load()
-            .as_ref()
-            .map_or(0, |snapshot| snapshot.generation)
-            + 1;
+        let before = self.current.load().as_ref().map_or(0, |old| old.generation);
+        let generation = before + 1;
         let tallies = self.metrics.tallies(&rules);
         let overrides = lock(&self.overrides).clone();
         let snapshot = Arc::new(Snapshot {
@@ -126,9 +121,7 @@ impl Live {
 
     /// Puts overrides in force, beside the rules as they are.
     pub fn replace_overrides(&self, overrides: Overrides) {
-        let overrides = Some(overrides)
-            .filter(|overrides| !overrides.list.is_empty())
-            .map(Arc::new);
+        let overrides = (!overrides.list.is_empty()).then(|| Arc::new(overrides));
         let mut old = lock(&self.old);
         lock(&self.overrides).clone_from(&overrides);
         if let Some(snapshot) = self.current.load_full() {
@@ -150,20 +143,14 @@ impl Live {
 
     /// Records that a configuration was rejected. The rules in force stay. Returns false, and
     /// counts nothing, if the problems are those of the last rejection.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "shown to operators; nothing depends on it"
-    )]
     pub fn reject(&self, problems: Vec<Problem>) -> bool {
         let mut rejected = lock(&self.rejected);
-        if rejected
-            .as_ref()
-            .is_some_and(|last| last.problems == problems)
-        {
+        let last = rejected.as_ref().map(|last| &last.problems);
+        if last == Some(&problems) {
             return false;
         }
         *rejected = Some(Arc::new(RejectedConfig {
-            at: SystemTime::now(),
+            at: clock::now(),
             problems,
         }));
         self.metrics.config_refused();
@@ -193,10 +180,8 @@ impl Live {
 /// snapshots that differ in their overrides only, and share their rules, the newest one keeps
 /// those.
 fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) {
-    let mut kept: Vec<*const Rules> = current
-        .iter()
-        .map(|snapshot| Arc::as_ptr(&snapshot.rules))
-        .collect();
+    let current = current.iter().map(|snapshot| Arc::as_ptr(&snapshot.rules));
+    let mut kept: Vec<*const Rules> = current.collect();
     for index in (0..old.len()).rev() {
         let snapshot = &old[index];
         let rules = Arc::as_ptr(&snapshot.rules);

@@ -10,7 +10,6 @@
 pub mod access;
 pub mod decisions;
 pub mod explain;
-mod inspector;
 pub(crate) mod known;
 pub mod limits;
 mod openapi;
@@ -28,18 +27,18 @@ pub mod usage;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request};
 use jiff::Timestamp;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use self::access::Caller;
 pub use self::access::{Access, Tokens};
-pub use self::inspector::Inspector;
 use self::query::Query;
-use self::reply::{Failure, json};
+use self::reply::Failure;
+use crate::limiter::Limiter;
 use crate::limiter::outages::UnderWay;
+use crate::limits::plan;
 use crate::live::Live;
 use crate::live::overrides::Registry;
 use crate::net::bounds::Unfinished;
@@ -72,8 +71,10 @@ pub struct Parts {
     pub subjects: Arc<Subjects>,
     /// The status of the process.
     pub health: Health,
-    /// Looks at limits, and resets counters.
-    pub inspector: Inspector,
+    /// The limiter of the runtime that serves the API.
+    pub limiter: Limiter,
+    /// As the request path plans.
+    pub plan: plan::Options,
     /// The Redis deployments by name; none for the memory store.
     pub deployments: Vec<(&'static str, Arc<Deployment>)>,
     /// The usage of subjects.
@@ -102,9 +103,9 @@ impl Api {
     pub const PREFIX: &'static str = "/api/";
 
     /// An API that shows `parts` to those whom their `access` lets in.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: Arc<Parts>) -> Self {
         Self {
-            parts: Arc::new(parts),
+            parts,
             permits: Semaphore::new(MAX_AT_A_TIME),
             unanswered: Unfinished::new(MAX_UNANSWERED_BYTES),
         }
@@ -191,17 +192,4 @@ impl Call {
         serde_json::from_slice(&self.body)
             .map_err(|error| Failure::bad_request(&format!("the body: {error}")))
     }
-}
-
-/// Makes an answer on a thread of lower priority, because it may take long.
-async fn blocking<T: Serialize>(
-    make: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<Page, Failure> {
-    let made = tokio::task::spawn_blocking(move || make().map(|answer| json(&answer))).await;
-    made.unwrap_or_else(|error| {
-        Err(Failure {
-            status: StatusCode::INTERNAL_SERVER_ERROR,
-            error: error.to_string(),
-        })
-    })
 }

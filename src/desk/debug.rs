@@ -14,8 +14,7 @@ use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
 use crate::desk::admin::query::Query;
-use crate::desk::admin::{self, Api};
-use crate::live::Live;
+use crate::desk::admin::{self, Api, Parts};
 use crate::net::http::guard::Guard;
 use crate::net::http::shared_texts::SharedTexts;
 use crate::net::http::{Events, Page, Site, failed, text};
@@ -64,12 +63,12 @@ Metrics for Prometheus are at /metrics on the HTTP port.
 
 impl Pages {
     /// The limits in force, the counters, and the admin API with its page.
-    pub fn new(guard: Guard, live: Arc<Live>, metrics: Arc<Metrics>, api: Api) -> Self {
-        let counted = Arc::clone(&metrics);
+    pub fn new(parts: Arc<Parts>) -> Self {
+        let (live, counted) = (Arc::clone(&parts.live), Arc::clone(&parts.metrics));
         Self {
-            guard,
-            metrics,
-            api,
+            guard: parts.access.guard(),
+            metrics: Arc::clone(&parts.metrics),
+            api: Api::new(parts),
             limits: SharedTexts::new(move |view| limits::page(&live, view, MAX_PAGE_BYTES)),
             stats: SharedTexts::new(move |view| stats::page(&counted, view, MAX_PAGE_BYTES)),
         }

@@ -20,7 +20,7 @@ mod stores;
 
 use std::fmt::Display;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
 
-use crate::desk::admin::{self, Access, Api, Inspector};
+use crate::desk::admin::{self, Access};
 use crate::desk::debug;
 use crate::limiter::{Limiter, outages};
 use crate::limits::rules::compile::Problem;
@@ -40,10 +40,8 @@ use crate::live::overrides::Registry;
 use crate::net::background;
 use crate::net::bounds::{Unfinished, connections_after_raise};
 use crate::net::http;
-use crate::net::http::guard::Guard;
 use crate::observe::exporters::prometheus;
 use crate::observe::health::{Health, Status};
-use crate::observe::history::History;
 use crate::observe::metrics::{Core, Metrics, families};
 use crate::observe::subjects::Subjects;
 use crate::observe::telemetry;
@@ -91,11 +89,8 @@ pub enum StartError {
 }
 
 fn lines(problems: &[Problem]) -> String {
-    problems
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("\n")
+    let lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    lines.join("\n")
 }
 
 /// Serves until a signal ends the process.
@@ -132,26 +127,25 @@ async fn run(
     let options = connections(settings.server);
     log_warnings(&settings);
     let (shared, limits) = Shared::load(&settings, logs, traces)?;
-    let conditions = conditions(&settings, &shared.live, &shared.stores);
-    shared.health.report(conditions.status());
+    let conditions = shared.conditions(&settings);
+    let (health, metrics) = (&shared.parts.health, &shared.parts.metrics);
+    health.report(conditions.status());
     let listeners = Listeners::open(&settings)?;
     let grpc_health = GrpcHealth::new();
-    let new_rls = shared.new_rls(rls::Options {
+    let rls = rls::Options {
         tracer: traces.map(|traces| traces.tracer.clone()),
         ..settings.rls.clone()
-    });
+    };
     let budget = Budget::new(settings.memory.0.unfinished);
-    let services = shared.services(new_rls.clone(), grpc_health.clone(), budget.clone());
+    let services = shared.services(rls.clone(), grpc_health.clone(), budget.clone());
     let workers = Arc::new(Workers::start(settings.workers, options, services)?);
     let debug = open_debug(&settings);
 
     let (stop, stopping) = watch::channel(false);
-    let rls = new_rls(Core(settings.workers));
-    let limiter = rls.limiter.clone();
+    let rls = shared.rls(Core(settings.workers), shared.parts.limiter.clone(), &rls);
     let pages = shared.pages(budget.unfinished.clone(), Arc::new(rls));
-    let entrance = entrance(&settings, &workers, &budget, &shared.metrics)?;
+    let entrance = entrance(&settings, &workers, &budget, metrics)?;
     shared.start_overrides().await;
-    let metrics = &shared.metrics;
     let (counted, stopped) = (Arc::clone(metrics), stopping.clone());
     let accepting = server::accept(listeners.grpc, entrance, options, counted, stopped);
     let accepting = tokio::spawn(accepting);
@@ -162,16 +156,14 @@ async fn run(
         tokio::spawn(http::serve(at, pages, stopping.clone()));
     }
     if let Some(at) = debug {
-        let address = at.local_addr();
-        let ip = address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
-        let pages = shared.debug_pages(&settings, ip, limiter);
+        let pages = debug::Pages::new(Arc::clone(&shared.parts));
         tokio::spawn(http::serve(at, pages, stopping.clone()));
     }
     shared.start_background(limits, conditions);
-    let publishing = tokio::spawn(publish_health(shared.health.clone(), grpc_health.clone()));
+    let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(listeners.http, pages, stopping.clone()));
 
-    drain_on_signal(&settings, &shared.health).await;
+    drain_on_signal(&settings, health).await;
     stop.send_replace(true);
     publishing.abort();
     let drained = async {
@@ -230,16 +222,10 @@ fn open(name: &'static str, at: server::TcpAddress) -> Result<TcpListener, Start
 }
 
 /// What the listeners share.
+#[derive(Clone)]
 struct Shared {
-    live: Arc<Live>,
-    metrics: Arc<Metrics>,
-    subjects: Arc<Subjects>,
+    parts: Arc<admin::Parts>,
     stores: Stores,
-    overrides: Arc<Registry>,
-    health: Health,
-    history: Arc<History>,
-    outage: outages::UnderWay,
-    started_at: jiff::Timestamp,
 }
 
 impl Shared {
@@ -252,7 +238,6 @@ impl Shared {
         let started_at = admin::status::now();
         let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
         let live = Arc::new(Live::new(Arc::clone(&metrics)));
-        let subjects = Subjects::new(settings.workers + 1);
         let limits = limits::load(settings, &live, &metrics)?;
         let stores = Stores::new(settings, &metrics);
         let overrides = overrides(settings, &live, &stores, &metrics);
@@ -262,26 +247,48 @@ impl Shared {
         if let Some(traces) = traces {
             metrics.register(Box::new(traces.counts()));
         }
-        let shared = Self {
+        let debug = match settings.debug {
+            Some(server::TcpAddress::One(address)) => address.ip(),
+            _ => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        let parts = admin::Parts {
             live,
             metrics,
-            subjects,
-            stores,
-            overrides,
+            subjects: Subjects::new(settings.workers + 1),
             health: Health::default(),
+            limiter: stores.limiter(),
+            plan: settings.rls.plan.clone(),
+            deployments: stores.deployments(),
+            usage: stores.usage.clone(),
+            overrides,
             history: Arc::default(),
             outage: outages::UnderWay::default(),
             started_at,
+            access: Access::new(debug, settings.admin_tokens.clone()),
         };
-        Ok((shared, limits))
+        let parts = Arc::new(parts);
+        Ok((Self { parts, stores }, limits))
+    }
+
+    fn conditions(&self, settings: &Settings) -> Conditions {
+        let mut deployments = self.stores.deployments();
+        deployments.retain(|_| settings.redis_health);
+        Conditions {
+            live: Arc::clone(&self.parts.live),
+            // A process that waits for its first limits is not ready; one that may start without
+            // them is.
+            needs_limits: !settings.start_without_limits,
+            needs_a_domain: settings.needs_a_domain,
+            deployments,
+        }
     }
 
     /// Maintains the stores, and reads the overrides before anything is decided.
     async fn start_overrides(&self) {
         // It finds the servers of Redis, which the first reading of the overrides needs.
         tokio::spawn(self.stores.clone().maintain());
-        self.overrides.start().await;
-        tokio::spawn(Arc::clone(&self.overrides).follow());
+        self.parts.overrides.start().await;
+        tokio::spawn(Arc::clone(&self.parts.overrides).follow());
     }
 
     /// Starts what goes on beside the listeners.
@@ -290,51 +297,43 @@ impl Shared {
         limits: impl Future<Output = ()> + Send + 'static,
         conditions: Conditions,
     ) {
-        let metrics = &self.metrics;
-        tokio::spawn(Arc::clone(&self.history).follow(Arc::clone(metrics)));
-        tokio::spawn(reload_on_signal(Arc::clone(&self.live)));
-        tokio::spawn(server::log_resets(Arc::clone(metrics)));
+        let parts = &self.parts;
+        tokio::spawn(Arc::clone(&parts.history).follow(Arc::clone(&parts.metrics)));
+        tokio::spawn(reload_on_signal(Arc::clone(&parts.live)));
+        tokio::spawn(server::log_resets(Arc::clone(&parts.metrics)));
         tokio::spawn(limits);
-        tokio::spawn(log_outages(
-            self.stores.clone(),
-            Arc::clone(metrics),
-            self.outage.clone(),
-        ));
+        tokio::spawn(log_outages(Arc::clone(parts)));
         if conditions.may_change() {
-            tokio::spawn(conditions.report(self.health.clone()));
+            tokio::spawn(conditions.report(parts.health.clone()));
         }
-        tokio::spawn(Arc::clone(&self.subjects).maintain());
+        tokio::spawn(Arc::clone(&parts.subjects).maintain());
     }
 
     /// Makes the request path of a thread.
-    fn new_rls(&self, options: rls::Options) -> impl Fn(Core) -> Rls + Clone + use<> {
-        let (live, metrics) = (Arc::clone(&self.live), Arc::clone(&self.metrics));
-        let (subjects, stores) = (Arc::clone(&self.subjects), self.stores.clone());
-        move |core| Rls {
-            live: Arc::clone(&live),
-            limiter: stores.limiter(),
-            metrics: Arc::clone(&metrics),
-            subjects: Arc::clone(&subjects),
+    fn rls(&self, core: Core, limiter: Limiter, options: &rls::Options) -> Rls {
+        let parts = &self.parts;
+        Rls {
+            live: Arc::clone(&parts.live),
+            limiter,
+            metrics: Arc::clone(&parts.metrics),
+            subjects: Arc::clone(&parts.subjects),
             core,
             options: options.clone(),
         }
     }
 
     /// Makes what a worker serves.
-    fn services<F: Fn(Core) -> Rls + Clone>(
+    fn services(
         &self,
-        new_rls: F,
+        options: rls::Options,
         grpc_health: GrpcHealth,
         budget: Budget,
-    ) -> impl Fn(usize) -> Services<Rls> + Clone + use<F> {
-        let metrics = Arc::clone(&self.metrics);
+    ) -> impl Fn(usize) -> Services<Rls> + Clone + use<> {
+        let shared = self.clone();
         move |worker| {
-            Services::new(
-                new_rls(Core(worker)),
-                grpc_health.clone(),
-                budget.clone(),
-                Arc::clone(&metrics),
-            )
+            let rls = shared.rls(Core(worker), shared.stores.limiter(), &options);
+            let metrics = Arc::clone(&shared.parts.metrics);
+            Services::new(rls, grpc_health.clone(), budget.clone(), metrics)
         }
     }
 
@@ -348,36 +347,8 @@ impl Shared {
                     .map(Framed::message)
             }
         };
-        let metrics = Arc::clone(&self.metrics);
-        Pages::new(metrics, self.health.clone(), unfinished, decide)
-    }
-
-    /// The pages of the debug port at an address, with the admin API.
-    fn debug_pages(&self, settings: &Settings, ip: IpAddr, limiter: Limiter) -> debug::Pages {
-        let deployments = self.stores.deployments().into_iter();
-        let parts = admin::Parts {
-            live: Arc::clone(&self.live),
-            metrics: Arc::clone(&self.metrics),
-            subjects: Arc::clone(&self.subjects),
-            health: self.health.clone(),
-            inspector: Inspector {
-                live: Arc::clone(&self.live),
-                limiter,
-                options: settings.rls.plan.clone(),
-            },
-            usage: self.stores.usage(),
-            overrides: Arc::clone(&self.overrides),
-            deployments: deployments
-                .map(|(name, deployment)| (name.label(), deployment))
-                .collect(),
-            history: Arc::clone(&self.history),
-            outage: self.outage.clone(),
-            started_at: self.started_at,
-            access: Access::new(ip, settings.admin_tokens.clone()),
-        };
-        let api = Api::new(parts);
-        let (live, metrics) = (Arc::clone(&self.live), Arc::clone(&self.metrics));
-        debug::Pages::new(Guard::new(ip), live, metrics, api)
+        let (metrics, health) = (&self.parts.metrics, &self.parts.health);
+        Pages::new(Arc::clone(metrics), health.clone(), unfinished, decide)
     }
 }
 
@@ -413,21 +384,6 @@ fn overrides(
     let scraped = Arc::clone(&overrides);
     metrics.register(Box::new(move || scraped.samples()));
     overrides
-}
-
-fn conditions(settings: &Settings, live: &Arc<Live>, stores: &Stores) -> Conditions {
-    Conditions {
-        live: Arc::clone(live),
-        // A process that waits for its first limits is not ready; one that may start without them
-        // is.
-        needs_limits: !settings.start_without_limits,
-        needs_a_domain: settings.needs_a_domain,
-        deployments: if settings.redis_health {
-            stores.deployments()
-        } else {
-            Vec::new()
-        },
-    }
 }
 
 /// The options of the gRPC listener, with no more connections than there are file descriptors for.
@@ -469,11 +425,8 @@ fn log_warnings(settings: &Settings) {
         tracing::warn!("{warning}");
     }
     // Envoy Gateway sets it, so that it is no warning.
-    if settings
-        .prometheus
-        .as_ref()
-        .is_some_and(|port| port.has_mapper)
-    {
+    let prometheus = settings.prometheus.as_ref();
+    if prometheus.is_some_and(|port| port.has_mapper) {
         tracing::info!(
             "PROMETHEUS_MAPPER_YAML has no effect: the names and labels of metrics are fixed; let \
              Prometheus relabel them"
@@ -489,11 +442,12 @@ fn log_warnings(settings: &Settings) {
 }
 
 /// Logs the failures of Redis, if there is one; never ends then.
-async fn log_outages(stores: Stores, metrics: Arc<Metrics>, under_way: outages::UnderWay) {
-    let deployments = stores.deployments().into_iter();
-    let deployments: Vec<_> = deployments.map(|(_, deployment)| deployment).collect();
+async fn log_outages(parts: Arc<admin::Parts>) {
+    let deployments = parts.deployments.iter();
+    let deployments: Vec<_> = deployments.map(|(_, one)| Arc::clone(one)).collect();
     if !deployments.is_empty() {
-        outages::watch(deployments, || metrics.process.policy_answers(), under_way).await;
+        let answers = || parts.metrics.process.policy_answers();
+        outages::watch(deployments, answers, parts.outage.clone()).await;
     }
 }
 

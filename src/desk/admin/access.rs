@@ -9,7 +9,7 @@
 //! file of tokens is read for each token that is presented, so that removing a line needs no
 //! restart.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -19,9 +19,10 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
-use super::reply::Failure;
+use super::reply::{Failure, blocking};
 use crate::core::digest::sha256;
 use crate::core::lock;
+use crate::net::http::guard::Guard;
 use crate::net::throttle::Throttle;
 
 /// The largest file of tokens in bytes, and the most tokens in it.
@@ -53,27 +54,6 @@ pub type Caller = Option<Box<str>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens(PathBuf);
 
-/// Why a file of tokens cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TokensError {
-    /// It cannot be read.
-    #[error("cannot be read: {0}")]
-    Read(#[from] io::Error),
-    #[error("is larger than {} KiB", MAX_FILE_BYTES >> 10)]
-    TooLarge,
-    /// A line is wrong.
-    #[error("line {line}: {what}")]
-    Line {
-        /// Its number, from 1 on.
-        line: usize,
-        /// What is wrong, and what to write; never a token.
-        what: &'static str,
-    },
-    /// It has no token.
-    #[error("has no token; write a line name:token")]
-    Empty,
-}
-
 /// A token as it is kept: its name, and the digest of its text.
 type Known = (Box<str>, [u8; 32]);
 
@@ -81,35 +61,32 @@ impl Tokens {
     /// The tokens in this file.
     ///
     /// # Errors
-    /// The file cannot be used.
-    pub fn try_new(path: PathBuf) -> Result<Self, TokensError> {
+    /// Why the file cannot be used, without a token.
+    pub fn try_new(path: PathBuf) -> Result<Self, String> {
         let tokens = Self(path);
         tokens.read().map(|_| tokens)
     }
 
-    fn read(&self) -> Result<Vec<Known>, TokensError> {
+    fn read(&self) -> Result<Vec<Known>, String> {
         let mut text = String::new();
-        std::fs::File::open(&self.0)?
-            .take(MAX_FILE_BYTES + 1)
-            .read_to_string(&mut text)?;
+        std::fs::File::open(&self.0)
+            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
+            .map_err(|error| format!("cannot be read: {error}"))?;
         if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(TokensError::TooLarge);
+            return Err(format!("is larger than {} KiB", MAX_FILE_BYTES >> 10));
         }
         parse(&text)
     }
 }
 
-fn parse(text: &str) -> Result<Vec<Known>, TokensError> {
+fn parse(text: &str) -> Result<Vec<Known>, String> {
     let mut tokens: Vec<Known> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let wrong = |what| TokensError::Line {
-            line: index + 1,
-            what,
-        };
+        let wrong = |what| format!("line {}: {what}", index + 1);
         let (name, token) = line
             .split_once(':')
             .ok_or_else(|| wrong("write name:token"))?;
@@ -134,10 +111,9 @@ fn parse(text: &str) -> Result<Vec<Known>, TokensError> {
         tokens.push((name.into(), sha256(token)));
     }
     if tokens.is_empty() {
-        Err(TokensError::Empty)
-    } else {
-        Ok(tokens)
+        return Err("has no token; write a line name:token".to_owned());
     }
+    Ok(tokens)
 }
 
 /// The name of a token. Takes the same time whichever line it is in, and whichever characters of it
@@ -156,7 +132,7 @@ fn name_of(tokens: &[Known], presented: &[u8]) -> Option<Box<str>> {
 /// The rules of one listener.
 #[derive(Debug)]
 pub struct Access {
-    is_loopback: bool,
+    guard: Guard,
     tokens: Option<Tokens>,
     warnings: Mutex<Throttle>,
 }
@@ -165,10 +141,15 @@ impl Access {
     /// The rules of a listener at this address.
     pub fn new(listener: IpAddr, tokens: Option<Tokens>) -> Self {
         Self {
-            is_loopback: listener.is_loopback(),
+            guard: Guard::new(listener),
             tokens,
             warnings: Mutex::new(Throttle::new(LOG_INTERVAL)),
         }
+    }
+
+    /// Which requests of browsers the listener answers.
+    pub const fn guard(&self) -> Guard {
+        self.guard
     }
 
     /// Whether any change is accepted.
@@ -183,7 +164,7 @@ impl Access {
     pub async fn caller(&self, headers: &HeaderMap, need: Need) -> Result<Caller, Failure> {
         let Some(presented) = headers.get(AUTHORIZATION) else {
             return match (&self.tokens, need) {
-                (_, Need::Read) if self.is_loopback => Ok(None),
+                (_, Need::Read) if self.guard.is_loopback => Ok(None),
                 (None, Need::Change) => Err(Failure::forbidden(
                     "this process accepts no changes; set ADMIN_TOKEN_FILE",
                 )),
@@ -209,27 +190,20 @@ impl Access {
         else {
             return Err(Failure::unauthorized("write Authorization: Bearer TOKEN"));
         };
-        let name =
-            tokio::task::spawn_blocking(move || tokens.read().map(|known| name_of(&known, &token)))
-                .await;
-        match name {
-            Ok(Ok(None)) => {
-                self.log_wrong_token();
-                Err(Failure::unauthorized("ADMIN_TOKEN_FILE has no such token"))
-            }
-            Ok(Ok(name)) => Ok(name),
-            Ok(Err(error)) => Err(Failure::unavailable(&format!("ADMIN_TOKEN_FILE {error}"))),
-            Err(error) => Err(Failure::unavailable(&error.to_string())),
+        let name = blocking(move || match tokens.read() {
+            Ok(known) => Ok(name_of(&known, &token)),
+            Err(error) => Err(Failure::unavailable(&format!("ADMIN_TOKEN_FILE {error}"))),
+        });
+        let name = name.await?;
+        if name.is_some() {
+            return Ok(name);
         }
-    }
-
-    fn log_wrong_token(&self) {
-        let mut warnings = lock(&self.warnings);
-        if warnings.admit(Instant::now()).is_some() {
+        if lock(&self.warnings).admit(Instant::now()).is_some() {
             tracing::warn!(
                 "a call of the admin API had a token that ADMIN_TOKEN_FILE does not have"
             );
         }
+        Err(Failure::unauthorized("ADMIN_TOKEN_FILE has no such token"))
     }
 }
 
@@ -284,7 +258,7 @@ mod tests {
                 "line 2: another line",
             ),
         ] {
-            let error = parse(text).expect_err(text).to_string();
+            let error = parse(text).expect_err(text);
             assert!(
                 error.contains(what) && !error.contains("0123456789"),
                 "{text}: {error}"
@@ -293,20 +267,14 @@ mod tests {
         let many: String = (0..300)
             .map(|number| format!("n{number}:0123456789abcdef\n"))
             .collect();
-        assert!(
-            parse(&many)
-                .expect_err("too many")
-                .to_string()
-                .contains("line 257")
+        assert!(parse(&many).expect_err("too many").contains("line 257"));
+        let large = file(&"#".repeat(70_000));
+        assert_eq!(
+            Tokens::try_new(large.path().to_owned()),
+            Err("is larger than 64 KiB".to_owned())
         );
-        assert!(matches!(
-            Tokens::try_new(file(&"#".repeat(70_000)).path().to_owned()),
-            Err(TokensError::TooLarge)
-        ));
-        assert!(matches!(
-            Tokens::try_new("/nowhere".into()),
-            Err(TokensError::Read(_))
-        ));
+        let missing = Tokens::try_new("/nowhere".into());
+        assert!(missing.is_err_and(|error| error.starts_with("cannot be read: ")));
     }
 
     #[tokio::test]

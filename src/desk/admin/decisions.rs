@@ -53,35 +53,30 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure>
     };
     let mut by_limit: BTreeMap<(String, String), Outcomes> = BTreeMap::new();
     parts.metrics.read_decisions(|of_limit, path, counts| {
-        let outcomes: Outcomes = counts
-            .filter(|(_, count)| *count > 0)
-            .map(|(outcome, count)| (outcome.to_owned(), count))
-            .collect();
+        let counts = counts.filter(|(_, count)| *count > 0);
+        let counts = counts.map(|(outcome, count)| (outcome.to_owned(), count));
+        let outcomes: Outcomes = counts.collect();
         for (outcome, count) in &outcomes {
             *report.totals.entry(outcome.clone()).or_default() += count;
         }
         if !outcomes.is_empty() && domain.is_none_or(|domain| domain == of_limit) {
             // The plans of a table are one limit here.
-            let sum = by_limit
-                .entry((of_limit.to_owned(), path.to_owned()))
-                .or_default();
+            let limit = (of_limit.to_owned(), path.to_owned());
+            let sum = by_limit.entry(limit).or_default();
             for (outcome, count) in outcomes {
                 *sum.entry(outcome).or_default() += count;
             }
         }
     });
-    report.limits = by_limit
-        .into_iter()
-        .map(|((domain, path), outcomes)| OfLimit {
-            limit: format!("{domain}.{path}"),
-            domain,
-            outcomes,
-        })
-        .collect();
+    let limit = |((domain, path), outcomes)| OfLimit {
+        limit: format!("{domain}.{path}"),
+        domain,
+        outcomes,
+    };
+    report.limits = by_limit.into_iter().map(limit).collect();
     // Limits with as many decisions stay in the order of their names.
-    report
-        .limits
-        .sort_by_key(|limit| Reverse(limit.outcomes.values().sum::<u64>()));
+    let sum = |limit: &OfLimit| Reverse(limit.outcomes.values().sum::<u64>());
+    report.limits.sort_by_key(sum);
     report.limits.truncate(count);
     Ok(report)
 }

@@ -17,18 +17,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::reason::list;
-use self::reason::{Reason, by_override, field, one_line, unknown_domain};
-use super::reply::Failure;
-use super::{Call, Parts, blocking, subject};
+use self::reason::{by_override, field, one_line, reason, unknown_domain};
+use super::reply::{Failure, blocking};
+use super::{Call, Parts, subject};
 use crate::core::ask::{Ask, Entry};
-use crate::core::verdict::{Decision, Decisions};
+use crate::core::verdict::Decision;
 use crate::limits::overrides::{InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{By, Check, CheckIndex, Explanation, Fate, Outcomes, Plan};
 use crate::limits::rules::limit::{Limit, LimitInForce, Scale};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
-use crate::net::http::Page;
 use crate::service::pages::json;
 use crate::service::rls::decode::decode;
 use crate::store::redis::error;
@@ -159,7 +158,7 @@ pub struct State {
 /// # Errors
 /// 400: the body is no request, or the values of the subject are not known. 503: there are no rules
 /// yet.
-pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> {
+pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Failure> {
     let asked = match call.query.get("subject") {
         Some(_) if !call.body.is_empty() => {
             return Err(Failure::bad_request(
@@ -167,32 +166,40 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Page, Failu
             ));
         }
         Some(name) => Asked::Subject(subject::read(name)?),
-        None => Asked::Message(message(call.body).await?),
+        None => Asked::Message(blocking(move || message(&call.body)).await?),
     };
-    let (plan, decisions, hits) = {
+    let (plan, decisions) = {
         let mut ask = asked.ask()?;
-        let of_each = ask.descriptors();
-        let hits = of_each.map(|(one, _)| ask.hits(one).max(1).unsigned_abs());
-        let hits: Vec<_> = hits.collect();
         ask.look();
-        let (plan, decisions) = parts.inspector.look(&ask).await?;
-        (plan, decisions, hits)
+        parts.look(&ask).await?
     };
-    blocking(move || {
+    let report = blocking(move || {
         let snapshot = parts.live.load();
         let now = Now {
             parts: &parts,
             plan: &plan,
             outcomes: plan.outcomes(&decisions),
-            decisions: &decisions,
-            hits: &hits,
             overrides: snapshot.as_ref().and_then(|live| live.overrides()),
         };
-        let report = Report::with(&plan, &asked.ask()?, Some(&now));
+        let ask = asked.ask()?;
+        let mut report = Report::new(&plan, &ask);
+        let all = report.descriptors.iter_mut().zip(ask.descriptors());
+        for (index, (descriptor, (one, entries))) in all.enumerate() {
+            let hits = ask.hits(one).max(1).unsigned_abs();
+            now.add_to(descriptor, index, hits, ask.domain, entries);
+        }
+        for (check, index, limit) in plan.trials() {
+            if let (Some(shown), Some(trial)) = (&mut report.descriptors[index].trial, &limit.trial)
+            {
+                let (check, decision) = (&plan.checks[check], &decisions[check.0]);
+                let is_alone = parts.deployments.is_empty();
+                shown.live = Some(State::new(decision, trial.amount.scale, check, is_alone));
+            }
+        }
         asked.check(&report)?;
         Ok(report)
-    })
-    .await
+    });
+    report.await
 }
 
 /// What is to be explained.
@@ -232,10 +239,8 @@ impl Asked {
     }
 }
 
-async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
-    let read = tokio::task::spawn_blocking(move || json::request(&body)).await;
-    let read = read.unwrap_or_else(|error| Err(error.to_string()));
-    read.map_err(|error| {
+fn message(body: &[u8]) -> Result<Bytes, Failure> {
+    json::request(body).map_err(|error| {
         Failure::bad_request(&format!(
             "the body is not a RateLimitRequest in JSON: {error}"
         ))
@@ -247,39 +252,19 @@ struct Now<'n> {
     parts: &'n Parts,
     plan: &'n Plan,
     outcomes: Outcomes<'n>,
-    /// Of the checks and the trials.
-    decisions: &'n Decisions,
-    /// The hits that each descriptor asks for.
-    hits: &'n [u64],
     overrides: Option<InForce<'n>>,
 }
 
 impl Report {
     /// Explains `plan`, which was made of `ask`.
     pub fn new(plan: &Plan, ask: &Ask<'_>) -> Self {
-        Self::with(plan, ask, None)
-    }
-
-    fn with(plan: &Plan, ask: &Ask<'_>, now: Option<&Now<'_>>) -> Self {
         // Once: a request may have thousands of descriptors, and there may be many domains.
-        let unknown = plan
-            .unknown_domain
-            .then(|| unknown_domain(&plan.rules, ask.domain));
+        let is_unknown = plan.unknown_domain;
+        let unknown = is_unknown.then(|| unknown_domain(&plan.rules, ask.domain));
         let all = ask.descriptors().zip(plan.explain(ask)).enumerate();
         let descriptors = all.map(|(index, ((_, entries), explanation))| {
             let unknown = unknown.as_deref();
-            let mut descriptor =
-                Descriptor::new(plan, index, ask.domain, entries, &explanation, unknown);
-            if let Some(now) = now {
-                now.add_to(
-                    &mut descriptor,
-                    index,
-                    explanation.trial,
-                    ask.domain,
-                    entries,
-                );
-            }
-            descriptor
+            Descriptor::new(plan, index, ask.domain, entries, &explanation, unknown)
         });
         Self {
             domain: String::from_utf8_lossy(ask.domain).into_owned(),
@@ -289,13 +274,12 @@ impl Report {
 }
 
 impl Now<'_> {
-    /// Adds the states of the counters of a descriptor and of its trial, and the override that
-    /// decides it.
+    /// Adds the state of the counter of a descriptor, and the override that decides it.
     fn add_to(
         &self,
         descriptor: &mut Descriptor,
         index: usize,
-        trial: Option<(CheckIndex, &Limit)>,
+        hits: u64,
         domain: &[u8],
         entries: &[Entry<'_>],
     ) {
@@ -308,7 +292,7 @@ impl Now<'_> {
             decision,
         } = outcome.by
         {
-            let never_passes = self.hits[index] > check.algorithm.capacity();
+            let never_passes = hits > check.algorithm.capacity();
             let verdict = decision.verdict();
             let is_used_up = verdict.is_some_and(|verdict| verdict.remaining == 0);
             descriptor.refused_now |= !check.modes.shadow && is_used_up;
@@ -316,16 +300,10 @@ impl Now<'_> {
                 descriptor.refused_now = !check.modes.shadow;
                 descriptor.reason += ", never passes: asks for more than the limit";
             }
-            let held = self.parts.inspector.held(plan, planned.check);
+            let held = self.parts.held(plan, planned.check);
             descriptor.live = Some(State {
                 held: Some(planned.scale.units(held)).filter(|&units| units > 0),
                 ..State::new(decision, planned.scale, check, is_alone)
-            });
-        }
-        if let (Some(trial), Some((check, limit))) = (&mut descriptor.trial, trial) {
-            trial.live = limit.trial.as_ref().map(|limit| {
-                let (check, decision) = (&plan.checks[check], &self.decisions[check.0]);
-                State::new(decision, limit.amount.scale, check, is_alone)
             });
         }
         let is_overridden = match &plan.slots[index].fate {
@@ -363,11 +341,11 @@ impl Descriptor {
             || Subject::new(domain, entries.iter().copied()),
             Subject::of_key,
         );
-        let reason = Reason::new(plan, slot, explanation, &written, unknown);
+        let (outcome, reason) = reason(plan, slot, explanation, &written, unknown);
         Self {
             subject: subject.to_string(),
-            outcome: reason.outcome().to_owned(),
-            reason: reason.to_string(),
+            outcome: outcome.to_owned(),
+            reason,
             refused_now: false,
             overridden: None,
             levels: levels.map(Level::new).collect(),
@@ -422,13 +400,11 @@ impl Level {
                 .map(|(written, _)| one_line(written))
                 .collect()
         };
+        let matched = level.matched.as_ref();
         Self {
             entry: entry.clone(),
-            matched: level.matched.as_ref().map(|(written, _)| one_line(written)),
-            how: level
-                .matched
-                .as_ref()
-                .map(|(_, how)| how_text(*how).to_owned()),
+            matched: matched.map(|(written, _)| one_line(written)),
+            how: matched.map(|(_, how)| how_text(*how).to_owned()),
             later: those(|why| matches!(why, WhyNot::Later(_))),
             other_values: those(|why| *why == WhyNot::OtherValue),
             more: *more,

@@ -11,11 +11,8 @@ use crate::limits::rules::limit::Limit;
 
 /// The rules in force; none before there are any.
 pub(super) fn rules(parts: &Parts) -> Arc<Rules> {
-    parts
-        .live
-        .load()
-        .map(|snapshot| Arc::clone(&snapshot.rules))
-        .unwrap_or_default()
+    let rules = parts.live.load().map(|live| Arc::clone(&live.rules));
+    rules.unwrap_or_default()
 }
 
 /// The name that was probably meant, in parentheses.
@@ -42,12 +39,8 @@ pub(super) fn domain(rules: &Rules, name: Option<&str>) -> Result<(), Failure> {
 
 /// See [`did_you_mean`].
 pub(super) fn near_domain(rules: &Rules, wrong: &str) -> String {
-    did_you_mean(
-        wrong,
-        rules
-            .domains()
-            .filter_map(|domain| str::from_utf8(domain).ok()),
-    )
+    let domains = rules.domains().map(str::from_utf8);
+    did_you_mean(wrong, domains.filter_map(Result::ok))
 }
 
 /// Whether a limit is meant by this text: its path, with or without the domain, or its name.
@@ -57,21 +50,12 @@ pub(super) fn is_named(limit: &Limit, text: &str) -> bool {
 
 /// There is no limit with this name, of all domains or of one.
 pub(super) fn no_limit_named(rules: &Rules, domain: Option<&str>, name: &str) -> Failure {
-    let limits = || {
-        rules
-            .limits()
-            .filter(|limit| domain.is_none_or(|domain| *limit.domain == *domain))
-    };
-    let paths: Vec<String> = limits()
-        .flat_map(|limit| [limit.path(), limit.path_in_domain()])
-        .collect();
-    let near = did_you_mean(
-        name,
-        paths
-            .iter()
-            .map(String::as_str)
-            .chain(limits().filter_map(|limit| limit.name.as_deref())),
-    );
+    let is_there = |limit: &&Limit| domain.is_none_or(|domain| *limit.domain == *domain);
+    let limits = || rules.limits().filter(is_there);
+    let paths = limits().flat_map(|limit| [limit.path(), limit.path_in_domain()]);
+    let paths: Vec<String> = paths.collect();
+    let names = limits().filter_map(|limit| limit.name.as_deref());
+    let near = did_you_mean(name, paths.iter().map(String::as_str).chain(names));
     Failure::not_found(&format!(
         "no limit in force is named {}{near}",
         OneLine(name)
@@ -90,18 +74,13 @@ pub(super) fn entries<'e>(
 ) -> Result<(), Failure> {
     domain(rules, Some(name))?;
     let limits = || rules.limits().filter(|limit| *limit.domain == *name);
-    let keys = || {
-        limits()
-            .flat_map(|limit| &limit.levels)
-            .map(|level| &*level.key)
-    };
+    let levels = || limits().flat_map(|limit| &limit.levels);
+    let keys = || levels().map(|level| &*level.key);
     let is_key =
         |key: &str| keys().any(|known| crate::limits::rules::tree::matches(known, key.as_bytes()));
     for (key, value) in entries.clone() {
-        let mut parts = value
-            .split(',')
-            .skip(1)
-            .filter_map(|part| part.split_once('='));
+        let parts = value.split(',').skip(1);
+        let mut parts = parts.filter_map(|part| part.split_once('='));
         if let Some((next, _)) = parts.find(|(next, _)| is_key(next)) {
             let (key, value, next) = (OneLine(key), OneLine(value), OneLine(next));
             return Err(Failure::bad_request(&format!(

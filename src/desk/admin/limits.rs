@@ -38,9 +38,8 @@ pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
             || has(&limit.origin.to_string())
             || limit.name.as_deref().is_some_and(has)
     };
-    let of_domains = in_order(rules, query.get("domain"))
-        .into_iter()
-        .flat_map(|(_, limits)| limits);
+    let of_domains = in_order(rules, query.get("domain")).into_iter();
+    let of_domains = of_domains.flat_map(|(_, limits)| limits);
     let (mut total, mut limits) = (0, Vec::new());
     for limit in of_domains.filter(is_sought) {
         if total >= page.offset && limits.len() < page.count {
@@ -57,10 +56,8 @@ pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
 
 /// All limits by domain, or those of one domain, in the order of the names.
 pub(crate) fn in_order<'r>(rules: &'r Rules, domain: Option<&str>) -> Vec<(&'r str, &'r [Limit])> {
-    let domains = rules
-        .by_number
-        .iter()
-        .map(|domain| (&*domain.name, &*domain.limits));
+    let domains = rules.by_number.iter();
+    let domains = domains.map(|domain| (&*domain.name, &*domain.limits));
     let mut all: Vec<_> = domains
         .filter(|(name, _)| !name.is_empty() && domain.is_none_or(|domain| domain == *name))
         .collect();

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::query::{Query, next};
-use super::reply::{Failure, with_status};
+use super::reply::{Failure, blocking, with_status};
 use super::{Call, Parts, known, subject};
 use crate::core::ask::Entry;
 use crate::core::ask::written::shell_word;
@@ -151,16 +151,13 @@ impl From<Invalid> for Failure {
 pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
     let page = query.page(USUAL_COUNT)?;
     let domain = query.get("domain");
-    let all = match query.is("ended")? {
+    let mut all = match query.is("ended")? {
         true => parts.overrides.list_ended(),
         false => (parts.overrides.list().iter())
             .map(|one| Record::from(&**one))
             .collect(),
     };
-    let all: Vec<_> = all
-        .into_iter()
-        .filter(|one| domain.is_none_or(|domain| one.domain == domain))
-        .collect();
+    all.retain(|one| domain.is_none_or(|domain| one.domain == domain));
     if all.is_empty() {
         known::domain(&known::rules(parts), domain)?;
     }
@@ -195,15 +192,13 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
     };
     // There may be many limits.
     let (rules, ordered) = (known::rules(&parts), one.clone());
-    let ordered = tokio::task::spawn_blocking(move || {
+    let ordered = blocking(move || {
         if !order.force {
             is_known(&rules, &ordered)?;
         }
         reached(&rules, &ordered)
     });
-    let mut ordered = ordered
-        .await
-        .map_err(|error| Failure::unavailable(&error.to_string()))??;
+    let mut ordered = ordered.await?;
     for other in above(&parts.overrides.list(), &one).take(MAX_NAMED) {
         let (id, kind) = (&other.id, other.kind.name());
         ordered.warnings.push(match other.kind {
@@ -239,10 +234,8 @@ pub(super) async fn remove(parts: Arc<Parts>, call: Call) -> Result<Removed, Fai
 /// Checks the names of an override.
 fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
     let entries = one.entries.iter().filter_map(|entry| {
-        Some((
-            entry.key.as_literal()?,
-            entry.exact().map_or("", |(_, value)| value),
-        ))
+        let value = entry.exact().map_or("", |(_, value)| value);
+        Some((entry.key.as_literal()?, value))
     });
     known::entries(rules, &one.domain, entries).map_err(|Failure { status, error }| Failure {
         status,
@@ -292,14 +285,11 @@ fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
             reach.unfit.len() - MAX_NAMED
         ));
     }
-    let keeps_count = reach
-        .limits
-        .iter()
-        .all(|limit| keeps_counter(*limit, one.kind));
+    let mut limits = reach.limits.iter();
     Ok(Ordered {
         r#override: Record::from(one),
         limits: paths(&reach.limits),
-        keeps_count,
+        keeps_count: limits.all(|limit| keeps_counter(*limit, one.kind)),
         replaced: None,
         warnings,
     })
@@ -337,9 +327,8 @@ fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
             format!("to: the limit {path} is {rate} already; write a larger amount")
         }
         Unfit::AtMost(largest) => {
-            let algorithm = limit
-                .amount
-                .map_or("", |amount| amount.algorithm.kind().name());
+            let amount = limit.amount;
+            let algorithm = amount.map_or("", |amount| amount.algorithm.kind().name());
             format!(
                 "to: the limit {path} is a {algorithm}, which holds {largest} at most; write \
                  {largest} or less"
@@ -381,9 +370,7 @@ pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failur
         }
         None => exact(&order)?,
     };
-    let (plan, counters) = (parts.inspector)
-        .reset(&subject, order.limit.as_deref())
-        .await?;
+    let (plan, counters) = parts.reset(&subject, order.limit.as_deref()).await?;
     let (domain, entries) = (subject.domain.to_string(), subject.texts());
     let words = entries.iter().map(EntryText::to_string);
     let words: Vec<_> = words.collect();
@@ -472,10 +459,8 @@ fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
                 .to_owned(),
         );
     }
-    let is_local = plan
-        .checks
-        .iter()
-        .any(|check| check.on_store_failure == OnStoreFailure::Local);
+    let mut checks = plan.checks.iter();
+    let is_local = checks.any(|check| check.on_store_failure == OnStoreFailure::Local);
     if is_local && !parts.deployments.is_empty() {
         warnings.push(
             "on_store_failure is local: what other replicas have counted by themselves while Redis \

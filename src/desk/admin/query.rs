@@ -15,7 +15,7 @@ impl Query {
     pub fn new(query: &str) -> Self {
         Self(
             form_urlencoded::parse(query.as_bytes())
-                .map(|(name, value)| (name.into_owned(), value.into_owned()))
+                .into_owned()
                 .collect(),
         )
     }
@@ -56,10 +56,8 @@ impl Query {
         let Some(text) = self.get("count") else {
             return Ok(default);
         };
-        let count = text
-            .parse()
-            .ok()
-            .filter(|count| (1..=MAX_COUNT).contains(count));
+        let count = text.parse().ok();
+        let count = count.filter(|count| (1..=MAX_COUNT).contains(count));
         count.ok_or_else(|| Failure::bad_request(&format!("count: write 1 to {MAX_COUNT}")))
     }
 

@@ -85,3 +85,16 @@ pub fn with_status(status: StatusCode, body: &impl Serialize) -> Page {
         .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     page
 }
+
+/// Does work that may take long on a thread of lower priority.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| {
+        Err(Failure {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            error: error.to_string(),
+        })
+    })
+}

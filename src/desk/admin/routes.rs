@@ -10,10 +10,9 @@ use serde::Serialize;
 
 use super::access::Need::{self, Change, Read};
 use super::query::Query;
-use super::reply::{Failure, json};
+use super::reply::{Failure, blocking, json};
 use super::{
-    Call, Parts, blocking, decisions, explain, limits, openapi, overrides, status, top, unmatched,
-    usage,
+    Call, Parts, decisions, explain, limits, openapi, overrides, status, top, unmatched, usage,
 };
 use crate::net::http::Page;
 
@@ -39,7 +38,7 @@ pub(super) static ROUTES: [Route; 15] = [
     }),
     get("history", |parts, _| now(&parts.history.read())),
     (Method::POST, "explain", Read, |parts, call| {
-        Box::pin(explain::running(parts, call))
+        later(explain::running(parts, call))
     }),
     get("usage", |parts, call| later(usage::subject(parts, call))),
     get("usage/top", |parts, call| later(usage::top(parts, call))),
@@ -84,7 +83,7 @@ fn apart<T: Serialize + 'static>(
     call: Call,
     make: fn(&Parts, &Query) -> Result<T, Failure>,
 ) -> Answer {
-    Box::pin(blocking(move || make(&parts, &call.query)))
+    Box::pin(blocking(move || Ok(json(&make(&parts, &call.query)?))))
 }
 
 /// The last part of the path of a call about one thing.

@@ -1,13 +1,14 @@
 //! `/api/v1/status`: what this process is, and how it is doing.
 
-use std::time::SystemTime;
-
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Parts;
 use super::access::Caller;
+use crate::core::time::people::timestamp;
+use crate::limits::rules::compile::Problem;
+use crate::net::clock;
 use crate::observe::metrics::PolicyAnswers;
 
 /// The answer.
@@ -90,13 +91,15 @@ const MOST_PROBLEMS: usize = 5;
 /// The commit that the binary was built from; empty where git did not tell.
 const COMMIT: &str = env!("WEIR_COMMIT");
 
-/// The wall clock, for people.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "shown to people; no decision depends on it"
-)]
+/// The wall clock.
 pub fn now() -> Timestamp {
-    Timestamp::try_from(SystemTime::now()).unwrap_or_default()
+    timestamp(clock::now())
+}
+
+/// The texts of so many problems.
+pub(crate) fn first_of(problems: &[Problem], most: usize) -> Vec<String> {
+    let first = problems.iter().take(most);
+    first.map(ToString::to_string).collect()
 }
 
 pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
@@ -117,12 +120,11 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
         true => "memory",
         false => "redis",
     };
+    let machine = rustix::system::uname();
+    let replica = machine.nodename();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        replica: rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
+        replica: replica.to_string_lossy().into_owned(),
         commit: COMMIT.to_owned(),
         started_at: parts.started_at,
         now: now(),
@@ -134,13 +136,8 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
         domains: rules.map_or(0, |rules| rules.domains().count()),
         refused_configuration: rejected.is_some(),
         rejected: rejected.map(|rejected| Rejected {
-            at: Timestamp::try_from(rejected.at).unwrap_or_default(),
-            problems: rejected
-                .problems
-                .iter()
-                .take(MOST_PROBLEMS)
-                .map(ToString::to_string)
-                .collect(),
+            at: timestamp(rejected.at),
+            problems: first_of(&rejected.problems, MOST_PROBLEMS),
         }),
         redis: servers.filter(|server| !server.server.is_empty()).collect(),
         outage: parts.outage.borrow().map(|(began, before)| Outage {

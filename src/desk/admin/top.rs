@@ -101,27 +101,20 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
             let is_it = |one: &&Limit| {
                 known::is_named(one, limit) && domain.is_none_or(|domain| *one.domain == *domain)
             };
-            let path = rules
-                .limits()
-                .find(is_it)
-                .map(Limit::path)
-                .ok_or_else(|| known::no_limit_named(&rules, domain, limit))?;
-            asked.limit = Some(path);
+            let path = rules.limits().find(is_it).map(Limit::path);
+            asked.limit = Some(path.ok_or_else(|| known::no_limit_named(&rules, domain, limit))?);
             found = parts.subjects.heaviest(&asked);
         }
     }
     let overrides = subject::overrides_of(parts);
     let subject = |ranked: Ranked| {
         let of = ranked.subject;
+        let overridden = of.name.as_deref().and_then(&overrides);
         Subject {
             limit: of.limit,
             domain: of.domain,
             entries: of.entries,
-            overridden: of
-                .name
-                .as_deref()
-                .and_then(&overrides)
-                .map(|(kind, _)| kind),
+            overridden: overridden.map(|(kind, _)| kind),
             subject: of.name,
             hits: ranked.hits,
             hits_error: ranked.hits_error,
@@ -147,14 +140,10 @@ fn named<T: Copy>(
     parameter: &str,
     names: [(&'static str, T); 2],
 ) -> Result<(&'static str, T), Failure> {
-    let [first, second] = names;
-    match query.get(parameter) {
-        None => Ok(first),
-        Some(text) if text == first.0 => Ok(first),
-        Some(text) if text == second.0 => Ok(second),
-        Some(_) => Err(Failure::bad_request(&format!(
-            "{parameter}: write {} or {}",
-            first.0, second.0
-        ))),
-    }
+    let text = query.get(parameter);
+    let is_it = |(name, _): &(&str, T)| text.is_none_or(|text| text == *name);
+    names.into_iter().find(is_it).ok_or_else(|| {
+        let [(first, _), (second, _)] = names;
+        Failure::bad_request(&format!("{parameter}: write {first} or {second}"))
+    })
 }

@@ -9,11 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::explain::State;
-use super::inspector::some_of;
 use super::query::{Query, next};
-use super::reply::Failure;
-use super::subject::{self, CountedSubject};
+use super::reply::{Failure, blocking};
+use super::subject::{self, CountedSubject, some_of};
 use super::{Call, Parts, known};
 use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
@@ -200,10 +198,8 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let Some(tracking) = found.checks().tracking(found.check) else {
         return Err(untracked(limit));
     };
-    let since = match query.get("since") {
-        Some(text) => duration("since", text)?,
-        None => tracking.settings.span(),
-    };
+    let since = query.get("since").map(|text| duration("since", text));
+    let since = since.unwrap_or_else(|| Ok(tracking.settings.span()))?;
     let (now, record) = found.record(&parts).await?;
     // A subject that was never seen has an empty series.
     let known = record.is_some();
@@ -216,9 +212,8 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
         Some(Applied::Raise(raised)) if !found.is_trial => Some(raised),
         _ => found.amount(),
     };
-    let check = &found.checks()[found.check];
-    let refused_count = check.algorithm.counts_denied();
-    let (counter, is_alone) = (found.counter(&parts).await, parts.deployments.is_empty());
+    let refused_count = found.checks()[found.check].algorithm.counts_denied();
+    let counter = found.counter(&parts).await;
     let mut periods = amount.map_or_else(Vec::new, |amount| {
         periods(&series, amount, record.first_seen, refused_count)
     });
@@ -226,14 +221,12 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     if let (Some(present), Some(verdict)) = (periods.last_mut(), verdict) {
         present.used = verdict.used;
     }
-    let state = amount
-        .zip(counter)
-        .map(|(amount, counter)| State::new(&counter, amount.scale, check, is_alone));
+    let scaled = amount.map(|amount| amount.scale).zip(verdict);
     let each = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
         of,
-        used: state.as_ref().and_then(|state| state.used),
-        left: state.and_then(|state| state.left),
+        used: scaled.map(|(scale, verdict)| scale.units_rounded_up(verdict.used)),
+        left: scaled.map(|(scale, verdict)| scale.units(verdict.remaining)),
         hits: record.total.asked,
         refused: record.total.refused,
         refused_count,
@@ -282,19 +275,14 @@ fn periods(
     first_seen: Micros,
     refused_count: bool,
 ) -> Vec<PeriodOfUse> {
-    let Some(period) = amount
-        .period()
-        .filter(|period| series.interval <= period.shortest())
-    else {
+    let period = amount.period();
+    let Some(period) = period.filter(|period| series.interval <= period.shortest()) else {
         return Vec::new();
     };
     let limit = amount.scale.hits(amount.rate.requests_per_unit);
     let mut periods: Vec<PeriodOfUse> = Vec::new();
-    for (bucket, begin) in series
-        .buckets
-        .iter()
-        .zip((series.begin.0..).step_by(series.interval.micros() as usize))
-    {
+    let begins = (series.begin.0..).step_by(series.interval.micros() as usize);
+    for (bucket, begin) in series.buckets.iter().zip(begins) {
         let window = period.window_at(Micros(begin));
         let [begin, end] = [window.begin, window.end].map(timestamp);
         if periods.last().is_none_or(|last| last.begin != begin) {
@@ -340,26 +328,18 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
         ));
     };
     let page = query.page(USUAL_COUNT)?;
-    let snapshot = parts.inspector.snapshot()?;
+    let snapshot = parts.snapshot()?;
     let is_trial = query.is("trial")?;
     // There may be many limits to look through.
     let (rules, asked) = (Arc::clone(&snapshot.rules), query.clone());
-    let found = tokio::task::spawn_blocking(move || {
-        tracked_limit(&rules, &asked, is_trial).map(|limit| limit.id)
-    })
-    .await;
-    let limit = snapshot
-        .rules
-        .limit(found.map_err(|error| Failure::unavailable(&error.to_string()))??);
+    let found = blocking(move || Ok(tracked_limit(&rules, &asked, is_trial)?.id));
+    let limit = snapshot.rules.limit(found.await?);
     let Some(tracking) = usage_of(limit, is_trial) else {
         return Err(untracked(limit));
     };
     // A trial counts for itself, whatever the domain commits.
-    let commit = snapshot
-        .rules
-        .commit(limit.domain.as_bytes())
-        .filter(|_| !is_trial)
-        .unwrap_or_default();
+    let commit = snapshot.rules.commit(limit.domain.as_bytes());
+    let commit = commit.filter(|_| !is_trial).unwrap_or_default();
     let is_per_second = is_per_second(limit, commit, is_trial);
     let top = (parts.usage)
         .top(tracking, is_per_second, order, page, deadline())
@@ -518,14 +498,12 @@ fn tracked_limit<'r>(
     };
     if let Some(name) = name {
         let mut named = of_domain().filter(|limit| known::is_named(limit, name));
-        let found = named
-            .next()
-            .ok_or_else(|| known::no_limit_named(rules, domain, name));
-        return match named.next() {
-            Some(_) => Err(Failure::bad_request(&format!(
+        return match (named.next(), named.next()) {
+            (Some(limit), None) => Ok(limit),
+            (None, _) => Err(known::no_limit_named(rules, domain, name)),
+            (Some(_), Some(_)) => Err(Failure::bad_request(&format!(
                 "limit: {name} names several; write the full key, and its domain"
             ))),
-            None => found,
         };
     }
     let tracked: Vec<_> = of_domain()

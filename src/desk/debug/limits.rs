@@ -2,19 +2,18 @@
 //! Weir has besides; JSON has all of it.
 
 use std::fmt::Write;
-use std::time::SystemTime;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Format, View};
-use crate::core::time::Unit;
+use crate::core::time::{Micros, Unit};
 use crate::desk::admin::limits;
-use crate::desk::admin::status::now;
+use crate::desk::admin::status::first_of;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::Limit;
 use crate::live::{Live, RejectedConfig};
+use crate::net::clock;
 
 /// Problems of a refused configuration that are shown; the log and `weir check` have all.
 const MAX_PROBLEMS: usize = 50;
@@ -148,17 +147,12 @@ fn rejected_object(rejected: Option<&RejectedConfig>) -> Value {
     let Some(RejectedConfig { at, problems }) = rejected else {
         return Value::Null;
     };
-    let shown: Vec<_> = problems
-        .iter()
-        .take(MAX_PROBLEMS)
-        .map(ToString::to_string)
-        .collect();
+    let shown = first_of(problems, MAX_PROBLEMS);
     json!({ "seconds_ago": secs_since(*at), "problems": problems.len(), "first_problems": shown })
 }
 
-fn secs_since(at: SystemTime) -> i64 {
-    let at = Timestamp::try_from(at).unwrap_or_default();
-    now().duration_since(at).as_secs().max(0)
+fn secs_since(at: Micros) -> u64 {
+    clock::now().0.saturating_sub(at.0) / 1_000_000
 }
 
 #[cfg(test)]

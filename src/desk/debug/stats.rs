@@ -12,31 +12,37 @@ use crate::observe::metrics::Metrics;
 
 /// The text of the page, cut after `max_bytes`.
 pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
-    let mut stats = Text {
-        format: view.format,
-        written: String::new(),
-        max_bytes,
-    };
+    let mut text = String::new();
     if view.format == Format::Json {
-        stats.written.push('{');
+        text.push('{');
     }
+    let mut add = |name: &str, value: u64| {
+        if text.len() >= max_bytes {
+            return;
+        }
+        // Writing to a string does not fail.
+        let _ = match view.format {
+            Format::Text => writeln!(text, "{name}: {value}"),
+            Format::Json => {
+                let comma = if text.len() > 1 { ",\n" } else { "" };
+                write!(text, "{comma}{}:{value}", Value::from(name))
+            }
+        };
+    };
     let samples = metrics.samples();
     let mut process = reference_names::stats(&samples);
     process.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     for stat in process {
-        stats.add(&stat.name, stat.value);
+        add(&stat.name, stat.value);
     }
     if let Some(times) = reference_names::response_times(&samples) {
-        stats.add(&format!("{RESPONSE_TIME}.count"), times.counts.iter().sum());
-        stats.add(&format!("{RESPONSE_TIME}.sum_us"), (times.sum * 1e6) as u64);
+        add(&format!("{RESPONSE_TIME}.count"), times.counts.iter().sum());
+        add(&format!("{RESPONSE_TIME}.sum_us"), (times.sum * 1e6) as u64);
     }
     let mut limits: BTreeMap<String, [u64; HITS.len()]> = BTreeMap::new();
     metrics.read_limits(|limit| {
-        if view
-            .domain
-            .as_deref()
-            .is_none_or(|domain| *domain == *limit.labels.domain)
-        {
+        let domain = view.domain.as_deref();
+        if domain.is_none_or(|domain| *domain == *limit.labels.domain) {
             let sums = limits.entry(reference_names::limit(limit)).or_default();
             for (sum, hits) in sums.iter_mut().zip(limit.hits) {
                 *sum += hits;
@@ -45,44 +51,15 @@ pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
     });
     for (name, hits) in limits {
         for (stat, count) in HITS.into_iter().zip(hits) {
-            stats.add(&format!("{name}.{stat}"), count);
+            add(&format!("{name}.{stat}"), count);
         }
     }
-    stats.end()
-}
-
-struct Text {
-    format: Format,
-    written: String,
-    max_bytes: usize,
-}
-
-impl Text {
-    fn add(&mut self, name: &str, value: u64) {
-        if self.written.len() >= self.max_bytes {
-            return;
+    match view.format {
+        Format::Text if text.len() >= max_bytes => {
+            text.push_str("# cut; ?domain=NAME shows one domain\n");
         }
-        // Writing to a string does not fail.
-        let _ = match self.format {
-            Format::Text => writeln!(self.written, "{name}: {value}"),
-            Format::Json => write!(
-                self.written,
-                "{}{}:{value}",
-                if self.written.len() > 1 { ",\n" } else { "" },
-                Value::from(name)
-            ),
-        };
+        Format::Text => {}
+        Format::Json => text.push_str("}\n"),
     }
-
-    fn end(mut self) -> String {
-        let is_cut = self.written.len() >= self.max_bytes;
-        match self.format {
-            Format::Text if is_cut => self
-                .written
-                .push_str("# cut; ?domain=NAME shows one domain\n"),
-            Format::Text => {}
-            Format::Json => self.written.push_str("}\n"),
-        }
-        self.written
-    }
+    text
 }

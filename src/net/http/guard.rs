@@ -27,7 +27,8 @@ const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 /// The guard of one listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard {
-    is_loopback: bool,
+    /// Whether only this machine reaches the listener.
+    pub is_loopback: bool,
 }
 
 impl Guard {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::redis::{DeploymentName, Deployments};
+use super::redis::{Deployments, MAIN, PER_SECOND};
 use crate::live::Live;
 use crate::observe::health::{Health, Status};
 
@@ -65,8 +65,8 @@ impl Conditions {
         let reasons = [
             (self.needs_limits && live.is_none(), NO_LIMITS),
             (self.needs_a_domain && !has_a_domain(), NO_DOMAIN),
-            (is_unusable(DeploymentName::Main), NO_REDIS),
-            (is_unusable(DeploymentName::PerSecond), NO_REDIS_PER_SECOND),
+            (is_unusable(MAIN), NO_REDIS),
+            (is_unusable(PER_SECOND), NO_REDIS_PER_SECOND),
         ];
         let missing = reasons.into_iter().filter(|(is_missing, _)| *is_missing);
         let missing: Vec<_> = missing.map(|(_, reason)| reason).collect();

@@ -8,70 +8,47 @@ use std::sync::atomic::Ordering;
 
 use crate::core::breaker::CircuitState;
 use crate::observe::metrics::Sample;
-use crate::observe::metrics::families::{self, Family, Observations};
+use crate::observe::metrics::families::{self, Observations};
 use crate::store::redis::{Deployment, ROUND_TRIP_BOUNDS, RoundTripCounts, Server};
 
 /// The deployments, with their names in metrics.
-pub(super) type Deployments = Vec<(DeploymentName, Arc<Deployment>)>;
+pub(super) type Deployments = Vec<(&'static str, Arc<Deployment>)>;
 
-/// The name of a deployment in metrics, after the limits that it counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DeploymentName {
-    /// All limits, or all except those per second.
-    Main,
-    /// Limits per second.
-    PerSecond,
-}
+/// The name of the deployment of all limits, or of all except those per second.
+pub(super) const MAIN: &str = "main";
 
-impl DeploymentName {
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Main => "main",
-            Self::PerSecond => "per_second",
-        }
-    }
-
-    /// The families of open connections, and of connections opened since the start.
-    const fn connection_families(self) -> (&'static Family, &'static Family) {
-        match self {
-            Self::Main => (
-                &families::REDIS_CONNECTIONS_OPEN,
-                &families::REDIS_CONNECTIONS_OPENED,
-            ),
-            Self::PerSecond => (
-                &families::REDIS_PER_SECOND_CONNECTIONS_OPEN,
-                &families::REDIS_PER_SECOND_CONNECTIONS_OPENED,
-            ),
-        }
-    }
-}
+/// The name of the deployment of limits per second.
+pub(super) const PER_SECOND: &str = "per_second";
 
 /// The samples of all deployments and their servers.
 pub(super) fn samples(deployments: &Deployments) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (name, deployment) in deployments {
-        deployment_samples(*name, deployment, &mut samples);
+        deployment_samples(name, deployment, &mut samples);
         // So that the alert on servers that are down fires when there is none from the start.
-        samples.extend(
-            deployment
-                .undiscovered()
-                .iter()
-                .map(|sought| families::REDIS_UP.count(&[name.label(), sought], 0)),
-        );
+        for sought in deployment.undiscovered() {
+            samples.push(families::REDIS_UP.count(&[name, &sought], 0));
+        }
         // The address is a label. A primary that the Sentinels have not named yet has none.
-        for server in deployment
-            .servers()
-            .iter()
-            .filter(|server| !server.address.is_empty())
-        {
-            server_samples(*name, server, &mut samples);
+        let servers = deployment.servers();
+        for server in servers.iter().filter(|server| !server.address.is_empty()) {
+            server_samples(name, server, &mut samples);
         }
     }
     samples
 }
 
-fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &mut Vec<Sample>) {
-    let (open, opened) = name.connection_families();
+fn deployment_samples(name: &str, deployment: &Deployment, samples: &mut Vec<Sample>) {
+    let (open, opened) = match name {
+        MAIN => (
+            &families::REDIS_CONNECTIONS_OPEN,
+            &families::REDIS_CONNECTIONS_OPENED,
+        ),
+        _ => (
+            &families::REDIS_PER_SECOND_CONNECTIONS_OPEN,
+            &families::REDIS_PER_SECOND_CONNECTIONS_OPENED,
+        ),
+    };
     let connections = deployment.connections();
     samples.extend([
         open.count(&[], connections.open as u64),
@@ -79,7 +56,7 @@ fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &m
     ]);
     let errors = deployment.error_counts().into_iter();
     samples.extend(errors.map(|(error, count)| families::REDIS_ERRORS.count(&[error], count)));
-    let (redis, usage) = (&[name.label()], deployment.usage.counts());
+    let (redis, usage) = (&[name], deployment.usage.counts());
     let unknown = deployment.unknown_outcomes.load(Ordering::Relaxed);
     let retries = deployment.retries.load(Ordering::Relaxed);
     samples.extend([
@@ -90,8 +67,8 @@ fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &m
     ]);
 }
 
-fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
-    let (redis, address) = (name.label(), &*server.address);
+fn server_samples(redis: &str, server: &Server, samples: &mut Vec<Sample>) {
+    let address = &*server.address;
     let state = match server.state {
         CircuitState::Closed => 0.0,
         CircuitState::Open => 1.0,
@@ -126,18 +103,6 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
         sum: sum.as_secs_f64(),
     };
     samples.push(families::REDIS_BATCH_DURATION.histogram(&[redis, address], observations));
-    breaker_samples(redis, server, samples);
-    if let Some(version) = &report.version {
-        samples.push(families::REDIS_SERVER_INFO.count(&[redis, address, version], 1));
-    }
-    for diagnostic in &status.diagnostics {
-        samples.push(families::REDIS_ADVICE.count(&[redis, address, diagnostic.name], 1));
-    }
-}
-
-/// How often the circuit of a server was opened and closed.
-fn breaker_samples(redis: &str, server: &Server, samples: &mut Vec<Sample>) {
-    let address = &*server.address;
     let transitions = server.transitions;
     for (to, reason, count) in [
         ("open", "outage", transitions.opened_by_outage),
@@ -148,5 +113,11 @@ fn breaker_samples(redis: &str, server: &Server, samples: &mut Vec<Sample>) {
     ] {
         let family = &families::REDIS_BREAKER_TRANSITIONS;
         samples.push(family.count(&[redis, address, to, reason], count));
+    }
+    if let Some(version) = &report.version {
+        samples.push(families::REDIS_SERVER_INFO.count(&[redis, address, version], 1));
+    }
+    for diagnostic in &status.diagnostics {
+        samples.push(families::REDIS_ADVICE.count(&[redis, address, diagnostic.name], 1));
     }
 }

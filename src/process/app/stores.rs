@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::redis::{self as redis_metrics, DeploymentName};
+use super::redis::{self as redis_metrics, Deployments, MAIN, PER_SECOND};
 use crate::limiter::leases::{Event, Leases};
 use crate::limiter::replicas::{self, Source};
 use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
@@ -34,8 +34,8 @@ pub(super) struct Stores {
     outage: FailurePolicies,
     replicas: Source,
     limiter: limiter::Options,
-    /// `CACHE_KEY_PREFIX`.
-    key_prefix: String,
+    /// The usage of subjects, for operators.
+    pub(super) usage: Usage,
 }
 
 #[derive(Clone)]
@@ -52,6 +52,7 @@ impl Stores {
     /// it.
     pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
         let store = SharedStore::new(settings.backend.clone(), metrics);
+        let usage = store.usage(&settings.rls.plan.key_prefix);
         let outage = FailurePolicies::new(&settings.outage);
         let (mut denials, mut leases) = (None, None);
         let replicas = settings.outage.replicas.clone();
@@ -59,15 +60,14 @@ impl Stores {
             denials = DenialCache::new(settings.denials);
             leases = Some(Leases::default());
             let (outage, has_lookups) = (outage.clone(), matches!(replicas, Source::Dns(_)));
-            metrics.register(Box::new(move || local_samples(&outage, has_lookups)));
+            let (denials, leases) = (denials.clone(), leases.clone());
+            metrics.register(Box::new(move || {
+                let mut samples = local_samples(&outage, has_lookups);
+                samples.extend(denials.iter().flat_map(denial_samples));
+                samples.extend(leases.iter().flat_map(lease_samples));
+                samples
+            }));
         }
-        if let Some(denials) = denials.clone() {
-            metrics.register(Box::new(move || denial_samples(&denials)));
-        }
-        if let Some(leases) = leases.clone() {
-            metrics.register(Box::new(move || lease_samples(&leases)));
-        }
-        let key_prefix = settings.rls.plan.key_prefix.clone();
         Self {
             store,
             denials,
@@ -75,7 +75,7 @@ impl Stores {
             outage,
             replicas,
             limiter: settings.limiter,
-            key_prefix,
+            usage,
         }
     }
 
@@ -98,37 +98,17 @@ impl Stores {
         Box::new(move || leases.forget_all())
     }
 
-    /// The usage of subjects, for operators.
-    pub(super) fn usage(&self) -> Usage {
-        let client = |deployment: &Arc<redis::Deployment>| {
-            let prefix = self.key_prefix.clone();
-            Arc::new(UsageClient::new(Arc::clone(deployment), prefix))
-        };
-        match &self.store {
-            SharedStore::Memory(memory) => Usage::Memory(memory.clone()),
-            SharedStore::Redis { main, per_second } => Usage::Redis {
-                main: client(main),
-                per_second: per_second.as_ref().map(client),
-            },
-        }
-    }
-
     /// Writes once what waits of the usage of subjects: at the end of the process.
     pub(super) async fn write_usage(&self) {
-        for writer in self.usage_writers() {
-            writer.flush().await;
+        if let Usage::Redis { main, per_second } = &self.usage {
+            for writer in [main].into_iter().chain(per_second) {
+                writer.flush().await;
+            }
         }
-    }
-
-    fn usage_writers(&self) -> Vec<UsageClient> {
-        let deployments = self.deployments().into_iter();
-        deployments
-            .map(|(_, deployment)| UsageClient::new(deployment, self.key_prefix.clone()))
-            .collect()
     }
 
     /// The Redis deployments; none for the memory store.
-    pub(super) fn deployments(&self) -> redis_metrics::Deployments {
+    pub(super) fn deployments(&self) -> Deployments {
         self.store.deployments()
     }
 
@@ -147,13 +127,13 @@ impl Stores {
     /// Background work of the stores: sweeps, the supervision of Redis, and the number of replicas;
     /// never ends. With Redis, the memory store holds the counters of `on_store_failure: local`.
     pub(super) async fn maintain(self) {
-        let writers = self.usage_writers();
-        let usage = join_all(writers.iter().map(UsageClient::run));
-        match self.store {
-            SharedStore::Memory(memory) => sweep(&memory).await,
-            SharedStore::Redis { main, per_second } => {
-                let deployments = [main].into_iter().chain(per_second);
-                let deployments = join_all(deployments.map(redis::supervise));
+        match self.usage {
+            Usage::Memory(memory) => sweep(&memory).await,
+            Usage::Redis { main, per_second } => {
+                let writers = [&main].into_iter().chain(&per_second);
+                let usage = join_all(writers.map(|writer| writer.run()));
+                let deployments = self.store.deployments().into_iter();
+                let deployments = join_all(deployments.map(|(_, one)| redis::supervise(one)));
                 let replicas = async {
                     if let Source::Dns(name) = self.replicas {
                         replicas::follow(
@@ -201,18 +181,25 @@ impl SharedStore {
         }
     }
 
-    /// The Redis deployments with their names; none for the memory store.
-    fn deployments(&self) -> redis_metrics::Deployments {
+    fn deployments(&self) -> Deployments {
+        let Self::Redis { main, per_second } = self else {
+            return Vec::new();
+        };
+        let mut all = vec![(MAIN, Arc::clone(main))];
+        all.extend(per_second.clone().map(|one| (PER_SECOND, one)));
+        all
+    }
+
+    fn usage(&self, key_prefix: &str) -> Usage {
+        let client = |deployment: &Arc<redis::Deployment>| {
+            Arc::new(UsageClient::new(Arc::clone(deployment), key_prefix.into()))
+        };
         match self {
-            Self::Memory(_) => Vec::new(),
-            Self::Redis { main, per_second } => {
-                let per_second = per_second
-                    .iter()
-                    .map(|deployment| (DeploymentName::PerSecond, Arc::clone(deployment)));
-                std::iter::once((DeploymentName::Main, Arc::clone(main)))
-                    .chain(per_second)
-                    .collect()
-            }
+            Self::Memory(memory) => Usage::Memory(memory.clone()),
+            Self::Redis { main, per_second } => Usage::Redis {
+                main: client(main),
+                per_second: per_second.as_ref().map(client),
+            },
         }
     }
 }

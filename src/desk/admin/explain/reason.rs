@@ -1,7 +1,5 @@
 //! Reasons of an explanation: one line that says why a descriptor is limited as it is, or not.
 
-use std::fmt;
-
 use crate::core::time::people;
 use crate::desk::admin::known;
 use crate::limits::overrides::{Applied, Override};
@@ -14,84 +12,46 @@ use crate::limits::rules::{Rules, diff};
 /// Domains that are named where the domain of a request is unknown.
 const MAX_DOMAINS: usize = 20;
 
-/// Why a descriptor is limited as it is.
-pub(super) enum Reason<'e> {
-    /// With the sentence about its domain.
-    UnknownDomain(&'e str),
-    /// Why the look-up found none.
-    NoLimit(String),
-    /// These limits of the request name its own in `replaces`.
-    Replaced(&'e [LimitInForce<'e>]),
-    /// By a limit of the files, with its rate.
-    Unlimited(String),
-    Exempt,
-    Blocked,
-    /// The limit is one that the request brings along.
-    OfRequest,
-    /// By a limit of the files, with its rate.
-    Checked(String),
-    Shadow(String),
-}
-
-impl<'e> Reason<'e> {
-    pub(super) fn new(
-        plan: &Plan,
-        slot: &Slot,
-        explanation: &'e Explanation<'_>,
-        entries: &[String],
-        unknown: Option<&'e str>,
-    ) -> Self {
-        let rules = &*plan.rules;
-        match (&slot.fate, plan.limit(slot), unknown) {
-            (Fate::Free, _, Some(unknown)) => Self::UnknownDomain(unknown),
-            (Fate::Free, None, None) => {
-                let trace = explanation.trace.as_ref();
-                Self::NoLimit(trace.map_or_else(String::new, |it| no_limit(rules, it, entries)))
-            }
-            (Fate::Free, Some(_), None) => Self::Replaced(&explanation.replaced_by),
-            (Fate::Exempt, ..) => Self::Exempt,
-            (Fate::Blocked(_), ..) => Self::Blocked,
-            (Fate::Unlimited, Some(limit), _) => Self::Unlimited(rate(rules, limit)),
-            (Fate::Unlimited | Fate::Checked(_), None, _) => Self::OfRequest,
-            (Fate::Checked(_), Some(limit), _) if limit.shadow_mode() => {
-                Self::Shadow(rate(rules, limit))
-            }
-            (Fate::Checked(_), Some(limit), _) => Self::Checked(rate(rules, limit)),
+/// The outcome of a descriptor, and why it is limited as it is. `unknown` is the sentence about a
+/// domain that no file defines.
+pub(super) fn reason(
+    plan: &Plan,
+    slot: &Slot,
+    explanation: &Explanation<'_>,
+    entries: &[String],
+    unknown: Option<&str>,
+) -> (&'static str, String) {
+    let rules = &*plan.rules;
+    match (&slot.fate, plan.limit(slot), unknown) {
+        (Fate::Free, _, Some(unknown)) => ("unknown_domain", format!("not limited: {unknown}")),
+        (Fate::Free, None, None) => {
+            let trace = explanation.trace.as_ref();
+            let why = trace.map_or_else(String::new, |it| no_limit(rules, it, entries));
+            ("no_limit", format!("not limited: {why}"))
         }
-    }
-
-    /// Its name in answers.
-    pub(super) const fn outcome(&self) -> &'static str {
-        match self {
-            Self::UnknownDomain(_) => "unknown_domain",
-            Self::NoLimit(_) => "no_limit",
-            Self::Replaced(_) => "replaced",
-            Self::Unlimited(_) => "unlimited",
-            Self::Exempt => "exempt",
-            Self::Blocked => "blocked",
-            Self::OfRequest | Self::Checked(_) | Self::Shadow(_) => "checked",
+        (Fate::Free, Some(_), None) => {
+            let by = explanation.replaced_by.iter().map(|by| {
+                let (path, origin) = (by.limit.path(), by.limit.origin.to_string());
+                format!("{} ({})", OneLine(&path), OneLine(&origin))
+            });
+            let by = by.collect::<Vec<_>>().join(", ");
+            ("replaced", format!("not limited: replaced by {by}"))
         }
-    }
-}
-
-impl fmt::Display for Reason<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownDomain(why) => write!(out, "not limited: {why}"),
-            Self::NoLimit(why) => write!(out, "not limited: {why}"),
-            Self::Replaced(by) => {
-                let by = by.iter().map(|by| {
-                    let (path, origin) = (by.limit.path(), by.limit.origin.to_string());
-                    format!("{} ({})", OneLine(&path), OneLine(&origin))
-                });
-                let by: Vec<_> = by.collect();
-                write!(out, "not limited: replaced by {}", by.join(", "))
-            }
-            Self::Unlimited(rate) | Self::Checked(rate) => out.write_str(rate),
-            Self::Exempt => out.write_str("exempt by an override of an operator"),
-            Self::Blocked => out.write_str("blocked by an override of an operator"),
-            Self::OfRequest => out.write_str("the request brings a limit along"),
-            Self::Shadow(rate) => write!(out, "{rate}, never refused (shadow_mode)"),
+        (Fate::Exempt, ..) => ("exempt", "exempt by an override of an operator".to_owned()),
+        (Fate::Blocked(_), ..) => (
+            "blocked",
+            "blocked by an override of an operator".to_owned(),
+        ),
+        (Fate::Unlimited, Some(limit), _) => ("unlimited", rate(rules, limit)),
+        (Fate::Unlimited | Fate::Checked(_), None, _) => {
+            ("checked", "the request brings a limit along".to_owned())
+        }
+        (Fate::Checked(_), Some(limit), _) => {
+            let shadow = match limit.shadow_mode() {
+                true => ", never refused (shadow_mode)",
+                false => "",
+            };
+            ("checked", rate(rules, limit) + shadow)
         }
     }
 }
