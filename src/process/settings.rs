@@ -14,19 +14,16 @@
     reason = "each field of the flags is a setting of its own, and has its name"
 )]
 
-mod counting;
-mod debug;
 mod exporters;
 mod flags;
 mod given;
 mod listeners;
-mod logs;
-mod otel;
 mod parse;
 mod redis;
 mod reference;
 mod responses;
 mod setting;
+mod telemetry;
 mod xds;
 
 use std::ffi::OsString;
@@ -189,11 +186,12 @@ impl Settings {
         let prometheus = flags.exporters.prometheus()?;
         let statsd = flags.exporters.statsd(environment, &mut warnings)?;
         let rls = rls_options(&flags, &mut warnings)?;
-        let certificates = certificates(&flags.listeners, &mut warnings)?;
+        let tls = flags.listeners.tls(&mut warnings)?;
+        let certificates = tls.map(server::Certificates::read).transpose()?;
         let server = server_options(&flags, shares.connections, certificates.is_some());
         let outage = failure_policies::Options {
             replicas: flags.outage.replicas.clone(),
-            max_keys: flags.outage.local_max_keys as usize,
+            max_keys: flags.outage.local_max_keys,
             max_bytes: memory.max_bytes,
         };
         let files = flags.files;
@@ -288,16 +286,9 @@ fn near_limit_ratio(ratio: f32, warnings: &mut Vec<String>) -> Result<f32, Setti
     Ok(ratio)
 }
 
-fn certificates(
-    listeners: &ListenerFlags,
-    warnings: &mut Vec<String>,
-) -> Result<Option<Arc<server::Certificates>>, SettingError> {
-    let certificates = listeners.tls(warnings)?.map(server::Certificates::read);
-    Ok(certificates.transpose()?)
-}
-
 fn rls_options(flags: &Flags, warnings: &mut Vec<String>) -> Result<rls::Options, SettingError> {
     let logged_values = flags.logs.values(warnings)?;
+    let responses = flags.responses.clone();
     Ok(rls::Options {
         plan: plan::Options {
             key_prefix: flags.cache_key_prefix.clone(),
@@ -305,10 +296,7 @@ fn rls_options(flags: &Flags, warnings: &mut Vec<String>) -> Result<rls::Options
             calendar_months: flags.files.read.counting.use_calendar_month_rate_limit,
             quota_mode: flags.answers.quota_mode,
         },
-        respond: flags
-            .responses
-            .clone()
-            .options(flags.answers.shadow_mode, warnings)?,
+        respond: responses.options(flags.answers.shadow_mode, warnings)?,
         logged: flags.log_decisions.clone(),
         refusals: flags.logs.refusals(&logged_values),
         logged_values,
@@ -329,16 +317,11 @@ fn server_options(flags: &Flags, connections: u64, is_tls: bool) -> server::Opti
 /// How the memory store is built within so many bytes, which its keys and its usage records share.
 fn memory_options(flags: &Flags, bytes: usize) -> memory::Options {
     let usage_bytes = memory::Options::default().usage_bytes.min(bytes / 4);
-    let usage_bytes = flags
-        .memory_usage_bytes
-        .map_or(usage_bytes, |usage| usage as usize);
+    let usage_bytes = flags.memory_usage_bytes.unwrap_or(usage_bytes);
     let max_bytes = bytes.saturating_sub(usage_bytes).max(bytes / 4);
-    let max_bytes = flags
-        .memory_max_bytes
-        .map_or(max_bytes, |most| most as usize);
     memory::Options {
-        max_keys: flags.memory_max_keys as usize,
-        max_bytes,
+        max_keys: flags.memory_max_keys,
+        max_bytes: flags.memory_max_bytes.unwrap_or(max_bytes),
         usage_bytes,
     }
 }
@@ -348,11 +331,8 @@ fn backend(
     memory: memory::Options,
     warnings: &mut Vec<String>,
 ) -> Result<Backend, SettingError> {
-    let backend_type = flags
-        .backend_type
-        .as_deref()
-        .unwrap_or_default()
-        .to_ascii_lowercase();
+    let backend_type = flags.backend_type.as_deref().unwrap_or_default();
+    let backend_type = backend_type.to_ascii_lowercase();
     match backend_type.as_str() {
         "memory" => Ok(Backend::Memory(memory)),
         "" if !flags.redis.is_set()? => Ok(Backend::Memory(memory)),
@@ -375,10 +355,8 @@ const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so tha
 /// error of the arguments themselves. Text where they ask for none.
 pub fn log_format_of(arguments: &[OsString]) -> Format {
     const FLAG: &str = "--log-format";
-    let texts: Vec<_> = arguments
-        .iter()
-        .map(|argument| argument.to_string_lossy())
-        .collect();
+    let texts = arguments.iter().map(|text| text.to_string_lossy());
+    let texts: Vec<_> = texts.collect();
     let beside = |index: usize| texts.get(index + 1).map(ToString::to_string);
     let flag =
         texts

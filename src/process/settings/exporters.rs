@@ -109,11 +109,9 @@ impl ExporterFlags {
                 self.prometheus_path
             )));
         }
-        let labels = tags("EXTRA_TAGS", &self.extra_tags)?;
-        let labels = labels
-            .into_iter()
-            .map(|(tag, value)| label(&tag).map(|label| (label, value)))
-            .collect::<Result<_, _>>()?;
+        let labels = tags("EXTRA_TAGS", &self.extra_tags)?.into_iter();
+        let labels = labels.map(|(tag, value)| Ok((label(&tag)?, value)));
+        let labels = labels.collect::<Result<_, SettingError>>()?;
         let options = prometheus::Options {
             path: self.prometheus_path.clone(),
             response_time_as_milliseconds: self.prometheus_response_time_as_milliseconds,

@@ -6,29 +6,30 @@
 //! `deploy/settings.md` is generated from all of this.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::Backend;
-use super::counting::CountingFlags;
-use super::debug::DebugFlags;
 use super::exporters::ExporterFlags;
-use super::listeners::ListenerFlags;
-use super::logs::LogFlags;
-use super::otel::TracingFlags;
+use super::listeners::{DebugFlags, ListenerFlags};
 use super::parse;
 use super::redis::RedisFlags;
 use super::responses::ResponseFlags;
 use super::setting::no_effect;
+use super::telemetry::{LogFlags, TracingFlags};
 use super::xds::XdsFlags;
 use crate::limiter::replicas::Source;
 use crate::limiter::{denial_cache, failure_policies};
-use crate::limits::rules::compile;
+use crate::limits::rules::Commit;
+use crate::limits::rules::compile::{self, ProcessDefaults};
 use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::region::RegionShare;
 use crate::live::files;
 use crate::service::rls::DecisionFilter;
 use crate::store::memory;
+use crate::store::redis::Topology;
 
 /// The settings of `weir serve`. A flag comes before its variable.
 #[derive(Args, Clone, Debug)]
@@ -63,10 +64,10 @@ pub struct Flags {
     ///
     /// A full store drops the keys that recover soonest and counts them in
     /// weir_memory_evicted_total.
-    #[arg(long, env, default_value_t = memory::Options::default().max_keys as u64)]
+    #[arg(long, env, default_value_t = memory::Options::default().max_keys)]
     #[arg(help_heading = "Store", value_name = "COUNT")]
     #[arg(value_parser = parse::number(parse::KEYS))]
-    pub(super) memory_max_keys: u64,
+    pub(super) memory_max_keys: usize,
     /// Memory of the keys in the memory store, in bytes; 1048576 to 1099511627776 [default: the
     /// store's part of MEMORY_LIMIT, less MEMORY_USAGE_BYTES]
     ///
@@ -74,7 +75,7 @@ pub struct Flags {
     /// store drops keys, as with MEMORY_MAX_KEYS. The failure policy local has the same bound.
     #[arg(long, env, help_heading = "Store", value_name = "BYTES")]
     #[arg(value_parser = parse::number(parse::STORE_BYTES))]
-    pub(super) memory_max_bytes: Option<u64>,
+    pub(super) memory_max_bytes: Option<usize>,
     /// Memory of the usage records in the memory store, in bytes; 1048576 to 1099511627776
     /// [default: 67108864, or a quarter of the store's part of MEMORY_LIMIT if that is less]
     ///
@@ -82,7 +83,7 @@ pub struct Flags {
     /// that was idle for longest is dropped and counted in weir_usage_evicted_total.
     #[arg(long, env, help_heading = "Store", value_name = "BYTES")]
     #[arg(value_parser = parse::number(parse::STORE_BYTES))]
-    pub(super) memory_usage_bytes: Option<u64>,
+    pub(super) memory_usage_bytes: Option<usize>,
     /// Memory that Weir may use, such as 512Mi, 1Gi or bytes; at least 64Mi [default: the limit of
     /// the control group, or the machine's memory]
     ///
@@ -177,9 +178,9 @@ pub(super) struct OutageFlags {
     #[arg(value_name = "COUNT|dns:NAME")]
     pub(super) replicas: Source,
     /// Keys that the failure policy local counts at most; 1000 to 4000000000
-    #[arg(long, env, default_value_t = failure_policies::Options::default().max_keys as u64)]
+    #[arg(long, env, default_value_t = failure_policies::Options::default().max_keys)]
     #[arg(value_name = "COUNT", value_parser = parse::number(parse::KEYS))]
-    pub(super) local_max_keys: u64,
+    pub(super) local_max_keys: usize,
     /// Memory of the denial cache in bytes; 0 turns it off, more than 268435456 means that
     /// [default: 8388608]
     ///
@@ -369,4 +370,81 @@ pub(super) struct AnswerFlags {
     /// Grace period for in-flight requests of such a connection; 0 means unlimited
     #[arg(long, env, default_value = "1h", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age_grace: Duration,
+}
+
+/// How limits count.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Counting", mut_args = parse::switch)]
+pub(super) struct CountingFlags {
+    /// Count a refused request nowhere, in domains that do not declare `commit`
+    ///
+    /// These domains are then as if they declared `commit: all_or_none`; one that declares
+    /// `commit: each` is not changed. In Redis, all keys of such a domain are in one hash slot, which
+    /// is on one node of a cluster, and its limits per second are counted in the main Redis.
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
+    stop_cache_key_increment_when_overlimit: bool,
+    /// Count fixed windows per month by the calendar, in UTC
+    ///
+    /// Without it a month is 30 days. The counters of the two are apart. Other algorithms have no
+    /// windows that begin at a boundary: for them a month is 30 days in any case, and so is a
+    /// year 365.
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
+    pub(super) use_calendar_month_rate_limit: bool,
+    /// Name of the region of this process in `region_shares`
+    ///
+    /// Weir admits this region's share of each limit that has `region_shares`. Without a name such
+    /// limits are an error.
+    #[arg(long, env, default_value = "", value_name = "TEXT")]
+    region: String,
+    /// Share of this region of each limit without `region_shares`: a percentage such as 40%
+    ///
+    /// Every amount and burst is multiplied by it and rounded down, to 1 at least. The shares of all
+    /// regions together are at most 100% for the regions to keep to the limit.
+    #[arg(long, env, default_value = "100%", value_name = "PERCENT")]
+    region_share: RegionShare,
+}
+
+impl CountingFlags {
+    /// What these settings say for all limits, wherever they come from.
+    pub(super) fn process(&self) -> ProcessDefaults {
+        let commit = match self.stop_cache_key_increment_when_overlimit {
+            true => Commit::AllOrNone,
+            false => Commit::Each,
+        };
+        ProcessDefaults {
+            commit,
+            calendar_months: self.use_calendar_month_rate_limit,
+            region: Some(self.region.as_str().into()).filter(|name: &Arc<str>| !name.is_empty()),
+            region_share: self.region_share,
+        }
+    }
+
+    /// Adds what these settings cost with this backend.
+    pub(super) fn warn(&self, backend: &Backend, warnings: &mut Vec<String>) {
+        let Backend::Redis { main, per_second } = backend else {
+            return;
+        };
+        if !self.stop_cache_key_increment_when_overlimit {
+            return;
+        }
+        let mut costs = Vec::new();
+        if matches!(main.topology, Topology::Cluster(_)) {
+            costs.push(
+                "all counters of a domain are in one hash slot, on one node of the Redis Cluster",
+            );
+        }
+        if per_second.is_some() {
+            costs.push(
+                "limits per second are counted in the Redis of REDIS_URL, not in that of \
+                 REDIS_PERSECOND_URL",
+            );
+        }
+        if !costs.is_empty() {
+            let costs = costs.join("; ");
+            warnings.push(format!(
+                "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true has a cost in domains that do not \
+                 declare `commit: each`: {costs}"
+            ));
+        }
+    }
 }

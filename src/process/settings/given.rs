@@ -45,17 +45,11 @@ impl Given {
             |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
         // Characters that are not ASCII are in no name, so that every cut is between characters.
         let mut named = String::with_capacity(message.len());
-        for words in message
-            .as_bytes()
-            .chunk_by(|&left, &right| is_of_name(left) == is_of_name(right))
-        {
+        let are_alike = |left: &u8, right: &u8| is_of_name(*left) == is_of_name(*right);
+        for words in message.as_bytes().chunk_by(are_alike) {
             let word = String::from_utf8_lossy(words);
-            let flag = self
-                .0
-                .iter()
-                .find(|(variable, _)| *variable == word)
-                .map(|(_, flag)| flag.as_str());
-            named.push_str(flag.unwrap_or(&word));
+            let given = self.0.iter().find(|(variable, _)| *variable == word);
+            named.push_str(given.map_or(&word, |(_, flag)| flag));
         }
         named
     }
@@ -69,14 +63,11 @@ pub fn name_variables(
     command: &Command,
     arguments: &[OsString],
 ) -> String {
-    let subcommand = arguments
-        .get(1)
-        .and_then(|name| command.find_subcommand(name));
+    let name = arguments.get(1);
+    let subcommand = name.and_then(|name| command.find_subcommand(name));
     let settings = || {
-        subcommand
-            .into_iter()
-            .flat_map(Command::get_arguments)
-            .filter(|argument| variable(argument).is_some())
+        let arguments = subcommand.into_iter().flat_map(Command::get_arguments);
+        arguments.filter(|argument| variable(argument).is_some())
     };
     if error.kind() == ErrorKind::InvalidUtf8 {
         let not_text = settings()
@@ -102,18 +93,15 @@ pub fn name_variables(
 
 /// Whether a flag is among the arguments.
 fn is_written(argument: &Arg, arguments: &[OsString]) -> bool {
-    let names: Vec<_> = argument
-        .get_long()
-        .into_iter()
-        .chain(argument.get_all_aliases().unwrap_or_default())
-        .collect();
+    let mut names = argument.get_all_aliases().unwrap_or_default();
+    names.extend(argument.get_long());
     let is_it = |text: &str| {
-        text.strip_prefix("--")
-            .is_some_and(|text| names.contains(&text.split('=').next().unwrap_or_default()))
+        let name = text.split('=').next().unwrap_or_default();
+        name.strip_prefix("--")
+            .is_some_and(|name| names.contains(&name))
     };
-    arguments
-        .iter()
-        .any(|argument| argument.to_str().is_some_and(is_it))
+    let mut texts = arguments.iter().filter_map(|argument| argument.to_str());
+    texts.any(is_it)
 }
 
 /// The variables whose empty text is a value, as in envoyproxy/ratelimit: with
@@ -126,12 +114,9 @@ pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |name: &str| {
         !EMPTY_IS_A_VALUE.contains(&name) && env::var_os(name).is_some_and(|value| value.is_empty())
     };
-    let reset = |argument: Arg| {
-        if variable(&argument).is_some_and(is_empty) {
-            argument.env(None::<&'static str>)
-        } else {
-            argument
-        }
+    let reset = |argument: Arg| match variable(&argument).is_some_and(is_empty) {
+        true => argument.env(None::<&'static str>),
+        false => argument,
     };
     command.mut_subcommands(|subcommand| subcommand.mut_args(reset))
 }

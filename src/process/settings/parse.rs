@@ -10,11 +10,11 @@ use crate::core::time::parse_duration;
 
 /// `MEMORY_MAX_KEYS` and `LOCAL_MAX_KEYS`: fewer keys would be dropped while they count, more fit
 /// into no memory.
-pub(super) const KEYS: RangeInclusive<u64> = 1_000..=4_000_000_000;
+pub(super) const KEYS: RangeInclusive<usize> = 1_000..=4_000_000_000;
 
 /// `MEMORY_MAX_BYTES` and `MEMORY_USAGE_BYTES`: less memory would hold too few keys or records to
 /// be of use, more is in no machine.
-pub(super) const STORE_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 40;
+pub(super) const STORE_BYTES: RangeInclusive<usize> = 1 << 20..=1 << 40;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -94,10 +94,9 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
         _ => (10, digits),
     };
     // Between a prefix and a digit one may stand too.
-    let digits = if base == 10 {
-        digits
-    } else {
-        digits.strip_prefix('_').unwrap_or(digits)
+    let digits = match base {
+        10 => digits,
+        _ => digits.strip_prefix('_').unwrap_or(digits),
     };
     let are_apart = !digits.starts_with('_') && !digits.ends_with('_') && !digits.contains("__");
     let digits = digits.replace('_', "");
@@ -113,9 +112,8 @@ where
     T: TryFrom<i64> + PartialOrd + Display + Clone,
 {
     move |text| {
-        let number = integer(text)
-            .ok()
-            .and_then(|number| T::try_from(number).ok());
+        let number = integer(text).ok();
+        let number = number.and_then(|number| T::try_from(number).ok());
         let (first, last) = (range.start(), range.end());
         number
             .filter(|number| range.contains(number))
@@ -199,10 +197,8 @@ pub(super) fn memory_limit(text: &str) -> Result<u64, String> {
         .iter()
         .find_map(|(suffix, shift)| Some((text.strip_suffix(suffix)?, *shift)));
     let (number, shift) = suffixed.unwrap_or((text, 0));
-    let bytes = number
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(1 << shift));
+    let number = number.parse::<u64>().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
     bytes
         .filter(|bytes| BOUNDS.contains(bytes))
         .ok_or_else(|| "write 64Mi or more, such as 512Mi or 1Gi, or bytes".to_owned())

@@ -138,7 +138,7 @@ impl RedisFlags {
         let is_single =
             ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
         match text(self.redis_url.as_deref()) {
-            "" if is_single => match self.setting_without_url() {
+            "" if is_single => match self.set_without_url().first() {
                 Some(name) => Err(SettingError(format!(
                     "{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to \
                      count in memory"
@@ -153,11 +153,11 @@ impl RedisFlags {
         }
     }
 
-    /// The name of a setting that needs `REDIS_URL`. Without this check, each replica would
-    /// silently count in its own memory.
-    fn setting_without_url(&self) -> Option<&'static str> {
+    /// The names of settings that need `REDIS_URL`. Without this check, each replica would silently
+    /// count in its own memory.
+    fn set_without_url(&self) -> Vec<&'static str> {
         let per_second = &self.per_second;
-        let set = set(&[
+        set(&[
             setting!(self.redis_socket_type),
             setting!(self.redis_auth),
             setting!(self.redis_auth_file),
@@ -166,8 +166,7 @@ impl RedisFlags {
             setting!(per_second.redis_persecond_url),
             setting!(self.redis_tls),
             setting!(per_second.redis_persecond),
-        ]);
-        set.first().copied()
+        ])
     }
 
     /// The options of one or both deployments. Reads the files that the settings name, and adds
@@ -187,10 +186,8 @@ impl RedisFlags {
         }
         let main = self.options("REDIS_", &self.raw(), self.redis_pool_size, key_prefix)?;
         let flags = &self.per_second;
-        let per_second = match (
-            flags.redis_persecond,
-            text(flags.redis_persecond_url.as_deref()),
-        ) {
+        let (raw, pool_size) = (flags.raw(), flags.redis_persecond_pool_size);
+        let per_second = match (flags.redis_persecond, raw.url) {
             (false, _) => None,
             (true, "") => {
                 return Err(SettingError(
@@ -198,12 +195,7 @@ impl RedisFlags {
                         .to_owned(),
                 ));
             }
-            (true, _) => Some(self.options(
-                "REDIS_PERSECOND_",
-                &flags.raw(),
-                flags.redis_persecond_pool_size,
-                key_prefix,
-            )?),
+            (true, _) => Some(self.options("REDIS_PERSECOND_", &raw, pool_size, key_prefix)?),
         };
         self.warn(&main, per_second.as_ref(), warnings);
         Ok(Backend::Redis { main, per_second })
@@ -222,13 +214,13 @@ impl RedisFlags {
                 Some(setting) => SettingError(format!("{prefix}{setting}: {error}")),
                 None => SettingError(error.to_string()),
             })?;
+        let (pool_size, jitter) = (
+            pool_size.and_then(NonZeroU32::new),
+            self.expiration_jitter_max_seconds,
+        );
         Ok(Options {
-            pool_size: pool_size
-                .and_then(NonZeroU32::new)
-                .unwrap_or(options.pool_size),
-            expiry_jitter_secs: self
-                .expiration_jitter_max_seconds
-                .unwrap_or(options.expiry_jitter_secs),
+            pool_size: pool_size.unwrap_or(options.pool_size),
+            expiry_jitter_secs: jitter.unwrap_or(options.expiry_jitter_secs),
             key_prefix: key_prefix.to_owned(),
             fixed_windows_by_script: self.fixed_windows_by_script,
             ..options
@@ -254,10 +246,9 @@ impl RedisFlags {
             ca_cert: set(&self.redis_tls_cacert),
             client_cert: set(&self.redis_tls_client_cert),
             client_key: set(&self.redis_tls_client_key),
-            name_check: if self.redis_tls_skip_hostname_verification {
-                NameCheck::Skipped
-            } else {
-                NameCheck::Strict
+            name_check: match self.redis_tls_skip_hostname_verification {
+                true => NameCheck::Skipped,
+                false => NameCheck::Strict,
             },
         }
     }

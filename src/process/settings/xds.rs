@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use prost_types::Struct;
 
-use super::setting::{Value, list, set, setting};
+use super::setting::{Value, list, no_effect_without, setting};
 use super::{SettingError, in_range, parse};
 use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
@@ -183,13 +183,8 @@ impl XdsFlags {
             setting!(self.config_grpc_xds_client_tls_key),
         ];
         if !self.config_grpc_xds_server_use_tls {
-            let set = set(&files.map(|(name, path)| (name, path as &dyn Value)));
-            if !set.is_empty() {
-                warnings.push(format!(
-                    "no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true: {}",
-                    set.join(", ")
-                ));
-            }
+            let files = files.map(|(name, path)| (name, path as &dyn Value));
+            no_effect_without("CONFIG_GRPC_XDS_SERVER_USE_TLS=true", &files, warnings);
             return Ok(Server { address, tls: None });
         }
         let name_check = match self.config_grpc_xds_server_tls_san.as_deref() {
@@ -237,29 +232,22 @@ impl XdsFlags {
 
     fn backoff(&self) -> Result<BackoffOptions, SettingError> {
         let default = BackoffOptions::default();
-        let share = self
-            .xds_client_backoff_random_factor
-            .map_or(default.random_share, f64::from);
-        let share = in_range(
-            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
-            share,
-            0.0..=1.0,
-            "0 to 1",
-        )?;
-        let first = self
-            .xds_client_backoff_initial_interval
-            .unwrap_or(default.first);
+        let (name, share) = setting!(self.xds_client_backoff_random_factor);
+        let share = share.map_or(default.random_share, f64::from);
+        let share = in_range(name, share, 0.0..=1.0, "0 to 1")?;
+        let (first, longest) = (
+            self.xds_client_backoff_initial_interval,
+            self.xds_client_backoff_max_interval,
+        );
+        let first = first.unwrap_or(default.first);
+        let random_share = match self.xds_client_backoff_jitter {
+            true => share,
+            false => 0.0,
+        };
         Ok(BackoffOptions {
             first,
-            longest: self
-                .xds_client_backoff_max_interval
-                .unwrap_or(default.longest)
-                .max(first),
-            random_share: if self.xds_client_backoff_jitter {
-                share
-            } else {
-                0.0
-            },
+            longest: longest.unwrap_or(default.longest).max(first),
+            random_share,
             after_failed_connect: self.config_grpc_xds_server_connect_retry_interval,
         })
     }
@@ -269,7 +257,7 @@ impl XdsFlags {
         let names_a_server = self.config_grpc_xds_server_url != DEFAULT_SERVER;
         let names_this_node = self.config_grpc_xds_node_id != "default";
         let bounds_messages = self.xds_client_max_msg_size_in_bytes != 0;
-        let set = set(&[
+        let settings: &[(&str, &dyn Value)] = &[
             ("CONFIG_GRPC_XDS_SERVER_URL", &names_a_server),
             ("CONFIG_GRPC_XDS_NODE_ID", &names_this_node),
             setting!(self.config_grpc_xds_node_metadata),
@@ -291,13 +279,9 @@ impl XdsFlags {
                 &!self.xds_client_backoff_jitter,
             ),
             ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", &bounds_messages),
-        ]);
-        if !set.is_empty() {
-            warnings.push(format!(
-                "no effect without CONFIG_TYPE=GRPC_XDS_SOTW, because limits come from files: {}",
-                set.join(", ")
-            ));
-        }
+        ];
+        let needed = "CONFIG_TYPE=GRPC_XDS_SOTW, because limits come from files";
+        no_effect_without(needed, settings, warnings);
     }
 }
 
