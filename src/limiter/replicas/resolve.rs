@@ -19,7 +19,7 @@ use domain::resolv::stub::Answer;
 use domain::resolv::stub::conf::{ResolvConf, SearchSuffix, ServerConf, Transport};
 use tokio::time::Duration;
 
-use super::source::DnsName;
+use super::DnsName;
 
 /// The longest wait for one answer. `/etc/resolv.conf` may ask for less.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
@@ -191,7 +191,7 @@ mod tests {
     use domain::base::{Message, MessageBuilder, Ttl};
     use tokio::net::UdpSocket;
 
-    use super::super::source::Source;
+    use super::super::Source;
     use super::*;
 
     /// A server that has two addresses of IPv4 for `weir.two`, and no other name; it notes all

@@ -20,7 +20,7 @@ use super::call::{Call, ClockReading, ScriptRef, longest_jitter, write_key};
 use super::commands::CommandBuffer;
 use super::hash_slot::Slot;
 use super::known_ttls::{CounterKey, KnownTtls};
-use super::request::{CheckPosition, Reply, Request};
+use super::request::{CheckPosition, Picked, Reply, Request};
 use crate::core::algorithm::{Algorithm, FixedWindow};
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
@@ -484,7 +484,11 @@ fn encoding(
     // ASKING covers one command or one transaction: in a slot that is being migrated INCRBY and
     // EXPIRE have to go together. A look has to keep its place among the hits of its request on the
     // same counter, and so takes their encoding.
-    let is_lone_look = check.hits == 0 && !request.hits(checks.key(check));
+    let is_hit = |picked: &Picked| {
+        let other = &checks[picked.index];
+        other.hits > 0 && checks.key(other) == checks.key(check)
+    };
+    let is_lone_look = check.hits == 0 && !request.picked.iter().any(is_hit);
     if !request.is_asking && (is_lone_look || known_ttls.knows(counter(check, fixed, now))) {
         Encoding::Plain
     } else {

@@ -114,14 +114,6 @@ impl Request {
         self.picked.len() + (TRACKED_WEIGHT - 1) * tracked
     }
 
-    /// Whether one of the picked checks hits this key.
-    pub(crate) fn hits(&self, key: &[u8]) -> bool {
-        self.picked
-            .iter()
-            .map(|picked| &self.checks[picked.index])
-            .any(|check| check.hits > 0 && self.checks.key(check) == key)
-    }
-
     /// A picked check, by its index into them.
     pub(crate) fn check(&self, pick: usize) -> &Check {
         &self.checks[self.picked[pick].index]
