@@ -21,11 +21,10 @@ mod ticks;
 pub mod token_bucket;
 
 pub use concurrency::Concurrency;
-pub use definition::Debt;
 pub use definition::{Arrival, Definition, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
-pub use options::{OptionError, OptionField};
+pub use options::{Debt, OptionError, OptionField};
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;

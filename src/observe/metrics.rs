@@ -4,8 +4,8 @@
 //! core's own row; labels are put together only by a scrape. No client may make the number of
 //! series grow without bound.
 
-pub mod counts;
-mod dynamic;
+mod counts;
+pub mod dynamic;
 pub mod exposition;
 pub mod families;
 mod http2;
@@ -172,7 +172,7 @@ impl Metrics {
         for sample in self.samples() {
             exposition.add(sample);
         }
-        self.gather_limits(&mut exposition, counts::gather);
+        self.gather_limits(&mut exposition, dynamic::gather);
         exposition.text()
     }
 

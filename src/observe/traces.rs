@@ -33,9 +33,8 @@ use crate::net::background;
 use crate::net::tls::{ClientOptions, TlsError};
 use crate::observe::metrics::{Sample, families};
 pub use opentelemetry::trace::SpanKind;
-use otlp::Counts;
-use otlp::Exporter;
 pub use otlp::Protocol;
+use otlp::{Counts, Exporter};
 pub(crate) use parent::TRACE_HEADERS;
 use parent::{Parent, parent};
 

@@ -297,7 +297,7 @@ impl Decoder for EncodedCodec {
 mod cost_tests;
 
 #[cfg(test)]
-mod timeout_tests {
+mod tests {
     use super::*;
 
     fn read(header: &str) -> Option<Duration> {

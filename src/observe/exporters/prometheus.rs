@@ -14,7 +14,7 @@ use hyper::{Request, StatusCode};
 use super::reference_names::{self, sanitized};
 use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
 use crate::net::http::{Events, Page, Site, text};
-use crate::observe::metrics::counts::LimitReading;
+use crate::observe::metrics::dynamic::LimitReading;
 use crate::observe::metrics::exposition::Exposition;
 use crate::observe::metrics::families::{self, Sample, Value};
 use crate::observe::metrics::{Labels, Metrics};

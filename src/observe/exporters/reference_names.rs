@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use crate::observe::metrics::counts::LimitReading;
+use crate::observe::metrics::dynamic::LimitReading;
 use crate::observe::metrics::families::{self, Family, MetricType, Observations, Sample, Value};
 
 /// What the counters of a limit are called, in the order of [`LimitReading::hits`].

@@ -15,13 +15,9 @@
 //! For `fixed_window` the rules are those of envoyproxy/ratelimit, so that its dashboards go on
 //! working. One of them is unexpected: of refused hits that cross the limit, the part below it
 //! counts as near or not at all, never as within.
-//!
-//! What exporters read of one limit: the hits that envoyproxy/ratelimit counts too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::dynamic::Labels;
-use super::exposition::{Exposition, labels};
 use super::families::{self, Family};
 use crate::core::algorithm::Algorithm;
 use crate::core::time::MAX_SAFE_INTEGER;
@@ -195,63 +191,8 @@ pub(super) fn partition(
     }
 }
 
-/// Which of several series with equal labels it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part<'a> {
-    /// That of a limit, with the labels `name` and `plan` of Weir's own metrics.
-    Limit(Option<&'a str>, Option<&'a str>),
-    /// Hits whose labels depend on requests.
-    Requests,
-}
-
-/// The hits of one limit, or of one name that depends on requests.
-#[derive(Debug)]
-pub struct LimitReading<'a> {
-    pub labels: &'a Labels,
-    /// Which of the series with these labels it is.
-    pub part: Part<'a>,
-    /// The values of [`LimitReading::FAMILIES`].
-    pub hits: &'a [u64],
-    /// Series without hits are shown too.
-    pub is_expected: bool,
-}
-
-impl<'a> LimitReading<'a> {
-    /// The families of [`LimitReading::hits`], in their order.
-    pub const FAMILIES: &'static [&'static Family] = &HITS;
-
-    pub(super) fn new(
-        labels: &'a Labels,
-        part: Part<'a>,
-        counts: &'a Counts,
-        is_expected: bool,
-    ) -> Self {
-        Self {
-            labels,
-            part,
-            hits: &counts[..HITS.len()],
-            is_expected,
-        }
-    }
-
-    /// The families that are shown, with their values.
-    pub fn shown(&self) -> impl Iterator<Item = (&'static Family, u64)> {
-        HITS.into_iter()
-            .zip(self.hits.iter().copied())
-            .filter(|&(_, count)| self.is_expected || count > 0)
-    }
-}
-
-/// Adds the hits of a limit to Weir's own page, on which `key2` has all levels from the second on.
-pub(super) fn gather(exposition: &mut Exposition, reading: &LimitReading<'_>) {
-    let shared = labels(reading.labels.pairs());
-    for (family, count) in reading.shown() {
-        exposition.count(family, &shared, None, count);
-    }
-}
-
 #[cfg(test)]
-mod cells_tests {
+mod tests {
     use super::*;
 
     #[test]

@@ -9,7 +9,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use super::counts::{Counts, add_up};
+use super::counts::{Counts, HITS, add_up};
+use super::exposition::{Exposition, labels};
+use super::families::Family;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 
@@ -151,6 +153,61 @@ impl Dynamic {
 
     fn shard(&self, labels: &Labels) -> MutexGuard<'_, Shard> {
         lock(&self.shards[Fingerprint::of_value(labels).half() as usize % SHARDS])
+    }
+}
+
+/// Which of several series with equal labels it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part<'a> {
+    /// That of a limit, with the labels `name` and `plan` of Weir's own metrics.
+    Limit(Option<&'a str>, Option<&'a str>),
+    /// Hits whose labels depend on requests.
+    Requests,
+}
+
+/// The hits of one limit, or of one name that depends on requests.
+#[derive(Debug)]
+pub struct LimitReading<'a> {
+    pub labels: &'a Labels,
+    /// Which of the series with these labels it is.
+    pub part: Part<'a>,
+    /// The values of [`LimitReading::FAMILIES`].
+    pub hits: &'a [u64],
+    /// Series without hits are shown too.
+    pub is_expected: bool,
+}
+
+impl<'a> LimitReading<'a> {
+    /// The families of [`LimitReading::hits`], in their order.
+    pub const FAMILIES: &'static [&'static Family] = &HITS;
+
+    pub(super) fn new(
+        labels: &'a Labels,
+        part: Part<'a>,
+        counts: &'a Counts,
+        is_expected: bool,
+    ) -> Self {
+        Self {
+            labels,
+            part,
+            hits: &counts[..HITS.len()],
+            is_expected,
+        }
+    }
+
+    /// The families that are shown, with their values.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static Family, u64)> {
+        HITS.into_iter()
+            .zip(self.hits.iter().copied())
+            .filter(|&(_, count)| self.is_expected || count > 0)
+    }
+}
+
+/// Adds the hits of a limit to Weir's own page, on which `key2` has all levels from the second on.
+pub(super) fn gather(exposition: &mut Exposition, reading: &LimitReading<'_>) {
+    let shared = labels(reading.labels.pairs());
+    for (family, count) in reading.shown() {
+        exposition.count(family, &shared, None, count);
     }
 }
 

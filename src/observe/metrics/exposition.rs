@@ -37,15 +37,12 @@ pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
         }
         text.push_str(name);
         text.push_str("=\"");
-        for piece in value.split_inclusive(['\\', '"', '\n']) {
-            let (plain, escaped) = match piece.as_bytes().last() {
-                Some(b'\\') => (&piece[..piece.len() - 1], "\\\\"),
-                Some(b'"') => (&piece[..piece.len() - 1], "\\\""),
-                Some(b'\n') => (&piece[..piece.len() - 1], "\\n"),
-                _ => (piece, ""),
-            };
-            text.push_str(plain);
-            text.push_str(escaped);
+        for char in value.chars() {
+            match char {
+                '\\' | '"' => text.extend(['\\', char]),
+                '\n' => text.push_str("\\n"),
+                char => text.push(char),
+            }
         }
         text.push('"');
     }

@@ -299,7 +299,7 @@ fn value_of(text: &str, name: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod proc_tests {
+mod tests {
     use super::*;
 
     #[test]

@@ -9,11 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::counts::{
-    COUNTERS, Cells, Core, Counts, DECISIONS, HITS, Label, LimitReading, NEAR_LIMIT, NEGATIVE_HITS,
-    OUTCOMES, OVER_LIMIT, OVER_LIMIT_WITH_LOCAL_CACHE, Part, Parts, SHADOW_MODE, TOTAL_HITS,
-    WITHIN_LIMIT, partition,
+    COUNTERS, Cells, Core, Counts, DECISIONS, HITS, Label, NEAR_LIMIT, NEGATIVE_HITS, OUTCOMES,
+    OVER_LIMIT, OVER_LIMIT_WITH_LOCAL_CACHE, Parts, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
+    partition,
 };
-use super::dynamic::Labels;
+use super::dynamic::{Labels, LimitReading, Part};
 use super::exposition::{Exposition, labels};
 use super::{Count, Metrics, Sample, families};
 use crate::core::algorithm::Algorithm;

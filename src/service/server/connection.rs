@@ -12,8 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::server;
-use h2::{Ping, PingPong};
+use h2::{Ping, PingPong, server};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, sink};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -22,13 +21,11 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
-use super::call::WaitPermits;
-use super::call::{Call, Calls, begin};
+use super::call::{Call, Calls, WaitPermits, begin};
 use super::complaints::{self, Complaints};
 use super::open_connections::OpenConnection;
 use super::overload::{Lateness, Overload};
-use super::socket::Socket;
-use super::socket::{Detached, attach};
+use super::socket::{Detached, Socket, attach};
 use super::tls::Session;
 use super::unread::{OfConnection, UnreadAnswers};
 use super::wire::{self, MAX_FRAME_BYTES, Wire};

@@ -85,7 +85,7 @@ pub(crate) struct Wire<S> {
 struct Held(Charge, Pin<Box<dyn Future<Output = ()> + Send + Sync>>);
 
 impl<S> Wire<S> {
-    /// The first frame is the next that `socket` reads. `unread` is told which answers were written
+    /// The first frame is the next that `socket` reads. `unread` learns which answers were written
     /// and which calls were reset.
     pub(crate) fn new(
         socket: S,

@@ -242,7 +242,7 @@ pub(super) fn names<'p>(
 }
 
 #[cfg(test)]
-mod structured_tests {
+mod tests {
     use proptest::prelude::*;
     use sfv::{BareItem, Item, KeyRef, List, ListEntry, ListSerializer, Parser};
 

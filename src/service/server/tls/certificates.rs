@@ -59,9 +59,6 @@ struct Current {
     expiry: Option<u64>,
 }
 
-/// What the files hold, as a digest; the content of a file that cannot be read counts as its error.
-type Fingerprint = u64;
-
 impl Certificates {
     /// Reads the files. Blocks.
     ///
@@ -139,7 +136,8 @@ impl Certificates {
         }
     }
 
-    fn fingerprint(&self) -> Fingerprint {
+    /// What the files hold, as a digest; the content of a file that cannot be read counts as its error.
+    fn fingerprint(&self) -> u64 {
         let identity = &self.options.identity;
         let files = [&identity.certificate, &identity.key].into_iter();
         let mut hasher = DefaultHasher::new();

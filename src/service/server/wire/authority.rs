@@ -418,7 +418,7 @@ fn rewrite(text: &mut [u8]) -> Result<bool, Malformed> {
 }
 
 #[cfg(test)]
-mod huffman_tests {
+mod tests {
     use super::*;
     use crate::core::proto;
 
