@@ -76,9 +76,17 @@ impl Quota {
 /// The samples of all threads.
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
-    domains: Mutex<HashMap<Box<[u8]>, Samples>>,
+    kept: Mutex<Kept>,
     /// Seconds since 1970, renewed every second, so that no sample reads a clock.
     time: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    domains: HashMap<Box<[u8]>, Samples>,
+    /// The texts of the sample that is being added. A sample that is there already allocates
+    /// nothing.
+    texts: Vec<u8>,
 }
 
 /// The samples of a domain.
@@ -149,36 +157,32 @@ impl Unmatched {
 
     /// Adds a sample, unless another thread adds one or a reader has them.
     fn add(&self, domain: &[u8], is_known: bool, entries: &[Entry<'_>], kind: u64) {
-        let Some(mut domains) = try_lock(&self.domains) else {
+        let Some(mut kept) = try_lock(&self.kept) else {
             return;
         };
-        let (texts, are_whole) = texts(entries);
-        let is_whole = are_whole && domain.len() <= LONGEST_TEXT;
+        let Kept { domains, texts } = &mut *kept;
+        let is_whole = write(texts, entries) && domain.len() <= LONGEST_TEXT;
         let seen = self.time.load(Ordering::Relaxed);
         let domain = cut(domain, LONGEST_TEXT);
         if domains
             .get(domain)
             .is_none_or(|samples| samples.is_known != is_known)
         {
-            make_room(&mut domains, is_known);
+            make_room(domains, is_known);
             domains.entry(domain.into()).or_default().is_known = is_known;
         }
         if let Some(samples) = domains.get_mut(domain) {
             samples.seen = seen;
-            samples.add(Sample {
-                kind,
-                seen,
-                is_whole,
-                texts,
-            });
+            samples.add(kind, texts, is_whole);
         }
     }
 
     /// All samples, or those of one domain. The domain that was seen last comes first.
     pub(super) fn by_domain(&self, only: Option<&str>) -> Vec<UnmatchedDomain> {
-        let domains = lock(&self.domains);
+        let kept = lock(&self.kept);
         let only = only.map(|only| cut(only.as_bytes(), LONGEST_TEXT));
-        let mut shown: Vec<_> = domains
+        let mut shown: Vec<_> = kept
+            .domains
             .iter()
             .filter(|(domain, _)| only.is_none_or(|only| only == &***domain))
             .collect();
@@ -209,15 +213,30 @@ fn make_room(domains: &mut HashMap<Box<[u8]>, Samples>, is_known: bool) {
 impl Samples {
     /// Adds a sample in place of an equal one or, if there are enough, of the oldest of the kind
     /// that has most.
-    fn add(&mut self, sample: Sample) {
-        let mut known = self.descriptors.iter();
-        let equal = known.position(|known| known.texts == sample.texts);
-        let is_full = self.descriptors.len() >= MAX_DESCRIPTORS;
-        let dropped = equal.or_else(|| self.oldest_of_most(sample.kind).filter(|_| is_full));
-        if let Some(index) = dropped {
-            self.descriptors.remove(index);
-        }
-        self.descriptors.push_back(sample);
+    fn add(&mut self, kind: u64, texts: &[u8], is_whole: bool) {
+        let equal = self
+            .descriptors
+            .iter()
+            .position(|known| known.texts == texts);
+        let dropped = equal.or_else(|| {
+            if self.descriptors.len() < MAX_DESCRIPTORS {
+                None
+            } else {
+                self.oldest_of_most(kind)
+            }
+        });
+        let mut kept = dropped
+            .and_then(|index| self.descriptors.remove(index))
+            .map(|dropped| dropped.texts)
+            .unwrap_or_default();
+        kept.clear();
+        kept.extend_from_slice(texts);
+        self.descriptors.push_back(Sample {
+            kind,
+            seen: self.seen,
+            is_whole,
+            texts: kept,
+        });
     }
 
     /// The oldest sample of the kind with most samples, where `next` is going to have one more.
@@ -273,18 +292,23 @@ fn cut(text: &[u8], longest: usize) -> &[u8] {
     &text[..end]
 }
 
-/// What is kept of entries, and whether nothing was cut.
-fn texts(entries: &[Entry<'_>]) -> (Vec<u8>, bool) {
-    let (mut texts, mut is_whole) = (Vec::new(), entries.len() <= MAX_ENTRIES);
+/// Writes what is kept of entries. False: something was cut.
+fn write(texts: &mut Vec<u8>, entries: &[Entry<'_>]) -> bool {
+    texts.clear();
+    let mut is_whole = entries.len() <= MAX_ENTRIES;
     let mut left = MAX_DESCRIPTOR_BYTES;
     let mut add = |text: &[u8]| {
         let kept = cut(text, left.min(LONGEST_TEXT - MARK.len()));
         left -= kept.len();
         is_whole &= kept.len() == text.len();
-        let mark = if kept.len() < text.len() { MARK } else { "" };
+        let mark = if kept.len() < text.len() {
+            MARK.as_bytes()
+        } else {
+            &[]
+        };
         texts.push((kept.len() + mark.len()) as u8);
         texts.extend_from_slice(kept);
-        texts.extend_from_slice(mark.as_bytes());
+        texts.extend_from_slice(mark);
     };
     for entry in entries.iter().take(MAX_ENTRIES) {
         add(entry.key);
@@ -294,10 +318,10 @@ fn texts(entries: &[Entry<'_>]) -> (Vec<u8>, bool) {
         add(MARK.as_bytes());
         add(b"");
     }
-    (texts, is_whole)
+    is_whole
 }
 
-/// The keys and values in [`texts`].
+/// The keys and values that [`write`] wrote.
 fn entries(texts: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     let mut rest = texts;
     let mut next = move || {
