@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct TopCommand {
     /// Sort by hits, or by refused hits
     #[arg(long, default_value = "hits", value_name = "hits|refused")]
-    by: By,
+    by: SortBy,
     /// Count the last 60 to 70 seconds, or the last 60 to 70 minutes
     #[arg(long, default_value = "1m", value_name = "1m|1h")]
     since: TopWindow,
@@ -52,7 +52,7 @@ pub(super) struct TopCommand {
 
 /// In the order of [`RANKINGS`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum By {
+enum SortBy {
     Hits,
     Refused,
 }

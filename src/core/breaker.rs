@@ -158,12 +158,12 @@ enum Phase {
     #[default]
     Closed,
     Open {
-        outage: Outage,
+        outage: CircuitOutage,
         next_probe: Micros,
         good_probes: u32,
     },
     Ramp {
-        outage: Outage,
+        outage: CircuitOutage,
         began: Micros,
         percent: u32,
         credit: u32,
@@ -172,14 +172,14 @@ enum Phase {
 
 /// The time from opening to closing, with failed ramps in between.
 #[derive(Clone, Copy, Debug)]
-struct Outage {
+struct CircuitOutage {
     began: Micros,
     why: Why,
     /// The wait before the next probe, without jitter.
     wait: Span,
 }
 
-impl Outage {
+impl CircuitOutage {
     /// Multiplies the wait by `factor` percent, up to its bound.
     fn back_off(&mut self, factor: u64, now: Micros) {
         let longest = if now.since(self.began) < EARLY {
@@ -250,10 +250,10 @@ impl Breaker {
         let slow = u64::from(slow.min(calls));
         self.window.add(
             now,
-            Tally {
+            CallTally {
                 calls: calls.into(),
                 slow,
-                ..Tally::default()
+                ..CallTally::default()
             },
         );
         if slow > 0 && self.is_slow() {
@@ -274,10 +274,10 @@ impl Breaker {
         let failed = u64::from(calls);
         self.window.add(
             now,
-            Tally {
+            CallTally {
                 calls: failed,
                 failed,
-                ..Tally::default()
+                ..CallTally::default()
             },
         );
         if why == Why::Config
@@ -419,9 +419,9 @@ impl Breaker {
         let outage = match self.phase {
             Phase::Ramp { mut outage, .. } => {
                 outage.back_off(200, now);
-                Outage { why, ..outage }
+                CircuitOutage { why, ..outage }
             }
-            Phase::Closed | Phase::Open { .. } => Outage {
+            Phase::Closed | Phase::Open { .. } => CircuitOutage {
                 began: now,
                 why,
                 wait: FIRST_PROBE,
@@ -435,7 +435,7 @@ impl Breaker {
     }
 
     /// Begins the ramp, without the counts from before the outage.
-    fn ramp(&mut self, now: Micros, outage: Outage) {
+    fn ramp(&mut self, now: Micros, outage: CircuitOutage) {
         self.window = CallWindow::default();
         self.streak = FailureStreak::default();
         let percent = RAMP_PERCENT[0];
@@ -472,7 +472,7 @@ const BUCKET_MICROS: u64 = WINDOW.micros() / BUCKETS as u64;
 
 /// Counts of calls by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
+struct CallTally {
     /// All reported calls.
     calls: u64,
     /// Those without an answer.
@@ -481,7 +481,7 @@ struct Tally {
     slow: u64,
 }
 
-impl Tally {
+impl CallTally {
     fn add(&mut self, other: Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.failed = self.failed.saturating_add(other.failed);
@@ -494,28 +494,28 @@ impl Tally {
 struct CallWindow {
     /// The number of the current bucket, counted from the origin of the caller's time.
     current: u64,
-    buckets: [Tally; BUCKETS],
+    buckets: [CallTally; BUCKETS],
 }
 
 impl CallWindow {
     /// Adds a report. One with an earlier time than the last counts at the time of the last.
-    fn add(&mut self, now: Micros, report: Tally) {
+    fn add(&mut self, now: Micros, report: CallTally) {
         self.move_to(now);
         self.buckets[index(self.current)].add(report);
     }
 
     /// The counts of the whole window.
-    fn total(&self) -> Tally {
+    fn total(&self) -> CallTally {
         self.buckets
             .iter()
-            .fold(Tally::default(), |mut total, bucket| {
+            .fold(CallTally::default(), |mut total, bucket| {
                 total.add(*bucket);
                 total
             })
     }
 
     /// The number of buckets in which `what` is not 0.
-    fn buckets_with(&self, what: fn(&Tally) -> u64) -> u64 {
+    fn buckets_with(&self, what: fn(&CallTally) -> u64) -> u64 {
         self.buckets
             .iter()
             .filter(|bucket| what(bucket) > 0)
@@ -525,7 +525,7 @@ impl CallWindow {
     fn move_to(&mut self, now: Micros) {
         let current = (now.0 / BUCKET_MICROS).max(self.current);
         for passed in (self.current..current).rev().take(BUCKETS) {
-            self.buckets[index(passed + 1)] = Tally::default();
+            self.buckets[index(passed + 1)] = CallTally::default();
         }
         self.current = current;
     }
@@ -546,8 +546,8 @@ mod window_tests {
 
     use super::*;
 
-    fn report(calls: u64) -> Tally {
-        Tally {
+    fn report(calls: u64) -> CallTally {
+        CallTally {
             calls,
             failed: calls / 2,
             slow: calls / 3,
@@ -589,7 +589,7 @@ mod window_tests {
                 window.add(Micros(now), report(calls));
                 list.push((now / 100_000, report(calls)));
                 let is_new = |slot: u64| slot + 10 > now / 100_000;
-                let mut naive = Tally::default();
+                let mut naive = CallTally::default();
                 list.iter().filter(|(slot, _)| is_new(*slot)).for_each(|(_, tally)| naive.add(*tally));
                 prop_assert_eq!(window.total(), naive);
                 let slow: BTreeSet<_> = list.iter().filter(|(slot, tally)| is_new(*slot) && tally.slow > 0).map(|(slot, _)| slot).collect();

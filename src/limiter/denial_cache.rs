@@ -62,12 +62,12 @@ const WAYS: usize = 4;
 
 /// The cache; clones share the entries.
 #[derive(Clone, Debug)]
-pub struct DenialCache(Arc<Table<Set>>);
+pub struct DenialCache(Arc<Table<CacheSet>>);
 
 /// Entries that share a lock.
 #[derive(Debug, Default)]
-struct Set {
-    entries: [Entry; WAYS],
+struct CacheSet {
+    entries: [CachedKey; WAYS],
     lookups: Lookups,
 }
 
@@ -84,7 +84,7 @@ pub struct Lookups {
 /// A key of which nothing is left. Times are in microseconds since the epoch of the cache. All zero
 /// if empty.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct CachedKey {
     key: Fingerprint,
     /// The entry is valid before this instant.
     until: u64,
@@ -100,7 +100,7 @@ pub type CachedRefusals = SmallVec<[Option<Verdict>; 4]>;
 impl DenialCache {
     /// An empty cache; `None` if its size is 0.
     pub fn new(options: Options) -> Option<Self> {
-        let sets = options.bytes / size_of::<Mutex<Set>>();
+        let sets = options.bytes / size_of::<Mutex<CacheSet>>();
         (options.bytes > 0).then(|| Self(Arc::new(Table::new(sets))))
     }
 
@@ -169,7 +169,7 @@ impl DenialCache {
             .iter_mut()
             .filter(|entry| entry.key == key)
         {
-            *entry = Entry::default();
+            *entry = CachedKey::default();
         }
     }
 
@@ -230,7 +230,7 @@ impl DenialCache {
         };
         let (began, now) = (self.0.micros(began), self.0.micros(now));
         let longest = MAX_AGE.as_micros() as u64;
-        let new = Entry {
+        let new = CachedKey {
             key: fingerprint(check),
             until: began.saturating_add(wait.map_or(longest, |wait| wait.micros().min(longest))),
             retry: now.saturating_add(wait.map_or(u64::MAX, Span::micros)),

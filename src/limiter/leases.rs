@@ -37,7 +37,7 @@ pub const MAX_BYTES: usize = 2 << 20;
 /// Entries per set. They share a lock, and a new one replaces the one that was not used for the longest time.
 const WAYS: usize = 4;
 
-const _: () = assert!(size_of::<Mutex<Set>>() * MAX_ENTRIES / WAYS <= MAX_BYTES);
+const _: () = assert!(size_of::<Mutex<LeaseSet>>() * MAX_ENTRIES / WAYS <= MAX_BYTES);
 
 /// What became of draws and of their hits.
 #[derive(Clone, Copy, Debug)]
@@ -67,14 +67,14 @@ pub struct Leases(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    table: OnceLock<Table<Set>>,
+    table: OnceLock<Table<LeaseSet>>,
     events: [AtomicU64; EVENTS],
 }
 
-type Set = [Entry; WAYS];
+type LeaseSet = [LeaseEntry; WAYS];
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct LeaseEntry {
     key: Fingerprint,
     lease: Lease,
 }
@@ -153,7 +153,7 @@ impl Leases {
             let mut set = table.set(key);
             for entry in set.iter_mut().filter(|entry| entry.key == key) {
                 self.count(Event::Evicted, entry.lease.rest);
-                *entry = Entry::default();
+                *entry = LeaseEntry::default();
             }
         }
     }
@@ -174,8 +174,8 @@ impl Leases {
             return 0;
         };
         let now = table.micros(now);
-        let holds = |entry: &&Entry| entry.lease.held(now) > 0;
-        let in_set = |set: &Mutex<Set>| lock(set).iter().filter(holds).count();
+        let holds = |entry: &&LeaseEntry| entry.lease.held(now) > 0;
+        let in_set = |set: &Mutex<LeaseSet>| lock(set).iter().filter(holds).count();
         table.sets.iter().map(in_set).sum()
     }
 
@@ -190,13 +190,13 @@ impl Leases {
         }
     }
 
-    fn table(&self) -> &Table<Set> {
+    fn table(&self) -> &Table<LeaseSet> {
         let new = || Table::new(MAX_ENTRIES / WAYS);
         self.0.table.get_or_init(new)
     }
 
     /// The entry of a key, in place of another one if it has none.
-    fn entry<'s>(&self, set: &'s mut Set, key: Fingerprint, now: u64) -> &'s mut Entry {
+    fn entry<'s>(&self, set: &'s mut LeaseSet, key: Fingerprint, now: u64) -> &'s mut LeaseEntry {
         let found = set.iter().position(|entry| entry.key == key);
         let index = found.unwrap_or_else(|| {
             let oldest = (0..WAYS)

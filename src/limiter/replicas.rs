@@ -98,7 +98,7 @@ impl Default for Options {
 /// Resolves `name` at intervals, and keeps the number of replicas at what it finds; never ends.
 pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
     let mut resolver = Resolver::new(name.clone());
-    let mut recent = Recent::new(options.hold);
+    let mut recent = RecentAnswers::new(options.hold);
     loop {
         let answer = timeout(LOOKUP_WITHIN, resolver.addresses())
             .await
@@ -120,21 +120,21 @@ pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
 }
 
 /// Writes a line of the log. `replicas`: the number in force.
-fn log(name: &DnsName, event: &Event, replicas: NonZeroU32) {
+fn log(name: &DnsName, event: &ReplicasEvent, replicas: NonZeroU32) {
     match event {
-        Event::First => {
+        ReplicasEvent::First => {
             tracing::info!(%name, replicas, "REPLICAS: on_store_failure: local admits this \
                 replica's share of each limit");
         }
-        Event::Changed { before, recovered } => {
+        ReplicasEvent::Changed { before, recovered } => {
             tracing::info!(%name, replicas, before, recovered, "REPLICAS: the number of replicas \
                 has changed");
         }
-        Event::Failing(error) => {
+        ReplicasEvent::Failing(error) => {
             tracing::warn!(%name, error, replicas, "REPLICAS: the name cannot be resolved; the \
                 number of replicas stays as it is until it can");
         }
-        Event::Recovered => {
+        ReplicasEvent::Recovered => {
             tracing::info!(%name, replicas, "REPLICAS: the name can be resolved again");
         }
     }
@@ -150,7 +150,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Event {
+enum ReplicasEvent {
     /// The first answer.
     First,
     /// Another number than before is in force. Perhaps a failure that was reported ended with it.
@@ -163,7 +163,7 @@ enum Event {
 
 /// The answers of the last time.
 #[derive(Debug)]
-struct Recent {
+struct RecentAnswers {
     /// How long all answers have to be lower until the number in force is.
     hold: Duration,
     /// Numbers with the time from which on no answer was larger: the first is in force, and each is
@@ -174,7 +174,7 @@ struct Recent {
     reports: Throttle,
 }
 
-impl Recent {
+impl RecentAnswers {
     fn new(hold: Duration) -> Self {
         Self {
             hold,
@@ -192,13 +192,17 @@ impl Recent {
     }
 
     /// Takes an answer, or why there is none.
-    fn observe(&mut self, now: Instant, answer: Result<NonZeroU32, String>) -> Option<Event> {
+    fn observe(
+        &mut self,
+        now: Instant,
+        answer: Result<NonZeroU32, String>,
+    ) -> Option<ReplicasEvent> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(_) if self.is_failing || self.reports.admit(now).is_none() => return None,
             Err(error) => {
                 self.is_failing = true;
-                return Some(Event::Failing(error));
+                return Some(ReplicasEvent::Failing(error));
             }
         };
         let before = self.steps.front().map(|&(_, count)| count);
@@ -218,9 +222,11 @@ impl Recent {
         }
         let recovered = std::mem::take(&mut self.is_failing);
         match before {
-            None => Some(Event::First),
-            Some(before) if before != self.count() => Some(Event::Changed { before, recovered }),
-            Some(_) => recovered.then_some(Event::Recovered),
+            None => Some(ReplicasEvent::First),
+            Some(before) if before != self.count() => {
+                Some(ReplicasEvent::Changed { before, recovered })
+            }
+            Some(_) => recovered.then_some(ReplicasEvent::Recovered),
         }
     }
 }
@@ -353,7 +359,7 @@ mod tests {
 
     /// Takes answers at seconds (0 stands for none), and gives the number in force after each.
     fn in_force(answers: &[(u64, u32)]) -> Vec<u32> {
-        let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
+        let (mut recent, begin) = (RecentAnswers::new(HOLD), Instant::now());
         let observe = |&(secs, answer): &(u64, u32)| {
             let answer = NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned());
             recent.observe(begin + Duration::from_secs(secs), answer);
@@ -410,16 +416,16 @@ mod tests {
 
     #[test]
     fn changes_failures_and_recoveries_are_reported_once() {
-        let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
+        let (mut recent, begin) = (RecentAnswers::new(HOLD), Instant::now());
         let mut at = |secs, answer: u32| {
             recent.observe(
                 begin + Duration::from_secs(secs),
                 NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned()),
             )
         };
-        let failing = || Some(Event::Failing("no answer".to_owned()));
+        let failing = || Some(ReplicasEvent::Failing("no answer".to_owned()));
         let changed = |before, recovered| {
-            Some(Event::Changed {
+            Some(ReplicasEvent::Changed {
                 before: number(before),
                 recovered,
             })
@@ -428,7 +434,7 @@ mod tests {
         assert_eq!(at(5, 0), None);
         assert_eq!(
             at(10, 1),
-            Some(Event::First),
+            Some(ReplicasEvent::First),
             "the first answer, although the number is the same"
         );
         assert_eq!(at(15, 1), None);
@@ -437,7 +443,7 @@ mod tests {
         assert_eq!(at(30, 4), None, "and so its end is none either");
         assert_eq!(at(60, 0), failing());
         assert_eq!(at(500, 0), None);
-        assert_eq!(at(505, 4), Some(Event::Recovered));
+        assert_eq!(at(505, 4), Some(ReplicasEvent::Recovered));
         assert_eq!(at(510, 3), None);
         assert_eq!(at(540, 3), changed(4, false));
     }
@@ -465,7 +471,7 @@ mod tests {
         #[test]
         fn memory_is_bounded(mut answers in prop::collection::vec(1_u32..100_000, 1..500)) {
             answers.sort_unstable_by(|one, other| other.cmp(one));
-            let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
+            let (mut recent, begin) = (RecentAnswers::new(HOLD), Instant::now());
             for (millis, &answer) in answers.iter().enumerate() {
                 recent.observe(begin + Duration::from_millis(millis as u64), Ok(number(answer)));
                 prop_assert!(recent.steps.len() <= MAX_STEPS);

@@ -86,14 +86,14 @@ pub struct Registry {
     /// Held from the reading to the end of what follows from it, so that a later reading is not
     /// replaced by an earlier one.
     gate: tokio::sync::Mutex<()>,
-    known: Mutex<Known>,
-    changes: Changes,
+    known: Mutex<LoadedOverrides>,
+    changes: ChangeLog,
     on_reset: Box<dyn Fn() + Send + Sync>,
 }
 
 /// What was loaded last.
 #[derive(Debug, Default)]
-struct Known {
+struct LoadedOverrides {
     loaded: Versioned,
     /// How many were not in force because there are too many, when it was logged.
     logged_left_out: usize,
@@ -103,7 +103,7 @@ struct Known {
 }
 
 #[derive(Debug, Default)]
-struct Changes {
+struct ChangeLog {
     set: AtomicU64,
     removed: AtomicU64,
     ended: AtomicU64,
@@ -122,7 +122,7 @@ impl Registry {
             store,
             gate: tokio::sync::Mutex::new(()),
             known: Mutex::default(),
-            changes: Changes::default(),
+            changes: ChangeLog::default(),
             on_reset,
         }
     }
@@ -354,7 +354,7 @@ impl Registry {
         Ok(true)
     }
 
-    fn put_in_force(&self, known: &mut Known) {
+    fn put_in_force(&self, known: &mut LoadedOverrides) {
         let now = clock::now();
         let stored = known.loaded.all.iter();
         let in_force = stored.filter(|stored| !stored.one.has_ended(now));
@@ -431,7 +431,7 @@ impl Registry {
         samples
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, LoadedOverrides> {
         lock(&self.known)
     }
 }

@@ -18,7 +18,7 @@ const MAX_POINTS: usize = 180;
 
 /// Decisions by outcome, as the label `outcome` of `weir_decisions_total` names it; `free` are
 /// descriptors that no limit applied to.
-type Outcomes = BTreeMap<&'static str, u64>;
+type OutcomeCounts = BTreeMap<&'static str, u64>;
 
 /// The answer of `/api/v1/history`.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -32,13 +32,13 @@ pub struct Series {
 /// The points, which one task adds.
 #[derive(Debug, Default)]
 pub struct History {
-    points: Mutex<VecDeque<Outcomes>>,
+    points: Mutex<VecDeque<OutcomeCounts>>,
 }
 
 impl History {
     /// Adds a point at each interval; never returns.
     pub async fn follow(self: Arc<Self>, metrics: Arc<Metrics>) {
-        let (mut before, mut turns) = (Outcomes::new(), interval(EVERY));
+        let (mut before, mut turns) = (OutcomeCounts::new(), interval(EVERY));
         turns.tick().await;
         loop {
             turns.tick().await;
@@ -51,7 +51,7 @@ impl History {
         }
     }
 
-    fn add(&self, before: &Outcomes, now: &Outcomes) {
+    fn add(&self, before: &OutcomeCounts, now: &OutcomeCounts) {
         // The counts of a limit that was removed are missing now.
         let since = |(name, count): (&&'static str, &u64)| {
             let earlier = before.get(name).copied().unwrap_or_default();
@@ -79,8 +79,8 @@ impl History {
     }
 }
 
-fn totals(metrics: &Metrics) -> Outcomes {
-    let mut totals = Outcomes::from([("free", metrics.free_descriptors())]);
+fn totals(metrics: &Metrics) -> OutcomeCounts {
+    let mut totals = OutcomeCounts::from([("free", metrics.free_descriptors())]);
     metrics.read_decisions(|_, _, counts| {
         for (outcome, count) in counts.filter(|(_, count)| *count > 0) {
             *totals.entry(outcome).or_default() += count;
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_history_is_bounded_and_has_what_was_counted_between_two_points() {
         let history = History::default();
-        let at = |ok: u64| Outcomes::from([("ok", ok)]);
+        let at = |ok: u64| OutcomeCounts::from([("ok", ok)]);
         for total in 0..1_000 {
             history.add(&at(total), &at(total + total % 7));
         }

@@ -76,7 +76,7 @@ const TURN: Duration = Duration::from_secs(1);
 /// What a process keeps of the subjects of its decisions.
 #[derive(Debug)]
 pub struct Subjects {
-    parts: Box<[Part]>,
+    parts: Box<[ThreadPart]>,
     kept: Mutex<Kept>,
     unmatched: Unmatched,
     started: Instant,
@@ -86,7 +86,7 @@ pub struct Subjects {
 /// of 64 bytes together.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Part {
+struct ThreadPart {
     pane: Mutex<Pane>,
     /// Hits, and refused hits, that were asked while the pane was locked.
     unknown: AtomicU64,
@@ -106,9 +106,9 @@ impl Subjects {
     /// thread.
     pub fn new(cores: usize) -> Arc<Self> {
         let cores = cores.max(1);
-        let pane_bytes =
-            ((WORKER_BYTES - size_of::<Self>()) / (cores + 1)).saturating_sub(size_of::<Part>());
-        let part = || Part {
+        let pane_bytes = ((WORKER_BYTES - size_of::<Self>()) / (cores + 1))
+            .saturating_sub(size_of::<ThreadPart>());
+        let part = || ThreadPart {
             pane: Mutex::new(Pane::new(pane_bytes)),
             unknown: AtomicU64::new(0),
             unknown_refused: AtomicU64::new(0),
@@ -229,7 +229,7 @@ fn count(pane: &mut Pane, outcomes: &[Outcome<'_>]) {
     }
 }
 
-impl Part {
+impl ThreadPart {
     #[cold]
     fn count_unknown(&self, outcomes: &[Outcome<'_>]) {
         for outcome in outcomes {

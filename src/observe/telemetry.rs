@@ -153,7 +153,7 @@ fn write_as_text(mut line: Writer<'_>, event: &Event<'_>, colours: bool) -> fmt:
         Some(colour) => write!(line, " \x1b[{colour}m{level:>5}\x1b[0m")?,
         None => write!(line, " {level:>5}")?,
     }
-    let mut fields = Fields::default();
+    let mut fields = EventFields::default();
     event.record(&mut fields);
     let is_special = |char: char| hidden(char) || matches!(char, '"' | '=' | '\\');
     let is_quoted = fields.message.contains(is_special);
@@ -178,7 +178,7 @@ fn write_as_text(mut line: Writer<'_>, event: &Event<'_>, colours: bool) -> fmt:
 }
 
 fn write_as_json(mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-    let mut fields = Fields::default();
+    let mut fields = EventFields::default();
     event.record(&mut fields);
     let level = event.metadata().level().as_str().to_ascii_lowercase();
     // Written field by field, so that the keys of every line come first.
@@ -267,12 +267,12 @@ fn json_text(value: &Value) -> String {
 
 /// The message of an event, and its other fields.
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     message: String,
     others: Vec<(&'static str, Value)>,
 }
 
-impl Fields {
+impl EventFields {
     fn add(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
@@ -281,7 +281,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add(field, value.into());
     }

@@ -39,7 +39,7 @@ Weir, a rate-limit service for Envoy
 /json          POST a RateLimitRequest as JSON: 200 for OK, 429 for OVER_LIMIT
 ";
 
-type Answer = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
+type PageFuture = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
 
 /// The pages, and the sources of their content.
 pub struct Pages {
@@ -48,7 +48,7 @@ pub struct Pages {
     scrapes: SharedTexts<()>,
     parsing: Arc<Semaphore>,
     unanswered: Unfinished,
-    decide: Box<dyn Fn(Bytes) -> Answer + Send + Sync>,
+    decide: Box<dyn Fn(Bytes) -> PageFuture + Send + Sync>,
 }
 
 impl Pages {

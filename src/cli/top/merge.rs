@@ -9,9 +9,9 @@ use crate::limits::plan::key::EntryText;
 use crate::observe::subjects::Ranking;
 
 /// Limit, domain, entries and exact name of a subject.
-type SubjectName<'t> = (&'t str, &'t str, &'t [EntryText], Option<&'t str>);
+type MergeKey<'t> = (&'t str, &'t str, &'t [EntryText], Option<&'t str>);
 
-fn name(subject: &Subject) -> SubjectName<'_> {
+fn name(subject: &Subject) -> MergeKey<'_> {
     (
         &subject.limit,
         &subject.domain,
@@ -43,7 +43,7 @@ pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
     };
     let (mut hits_at_most, mut refused_at_most) =
         (sum(|top| top.hits_at_most), sum(|top| top.refused_at_most));
-    let mut merged: HashMap<SubjectName<'_>, Subject> = HashMap::new();
+    let mut merged: HashMap<MergeKey<'_>, Subject> = HashMap::new();
     for top in tops {
         for subject in &top.subjects {
             // So far it is absent everywhere.

@@ -28,7 +28,7 @@ pub struct SlidingWindowCounter {
 
 /// The two windows at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Windows {
+struct WindowPair {
     number: u64,
     /// Ticks since the current one began.
     elapsed: u64,
@@ -62,9 +62,9 @@ impl SlidingWindowCounter {
     }
 
     /// The current windows.
-    fn read(&self, state: Option<&State>, now: u64) -> (Clock, Windows) {
+    fn read(&self, state: Option<&State>, now: u64) -> (Clock, WindowPair) {
         let (number, elapsed) = (now / self.window, now % self.window);
-        let windows = |number, elapsed, current, previous| Windows {
+        let windows = |number, elapsed, current, previous| WindowPair {
             number,
             elapsed,
             current,
@@ -101,13 +101,13 @@ impl SlidingWindowCounter {
     }
 
     /// The hits that count, rounded up.
-    fn count(&self, windows: &Windows) -> u64 {
+    fn count(&self, windows: &WindowPair) -> u64 {
         windows.current + windows.previous
             - ticks::product(windows.previous, windows.elapsed, self.window)
     }
 
     /// Ticks until no more than `most` hits count.
-    fn until(&self, windows: &Windows, most: u64) -> u64 {
+    fn until(&self, windows: &WindowPair, most: u64) -> u64 {
         // The ticks of a window with so many hits that may still be covered, if `most` of them may
         // count.
         let reach = |hits: u64, most: u64| {
@@ -163,8 +163,8 @@ impl Definition for SlidingWindowCounter {
             capacity: self.limit,
             used: self.count(&after),
             reset: match after {
-                Windows { current: 1.., .. } => 2 * self.window - after.elapsed,
-                Windows { previous: 1.., .. } => self.window - after.elapsed,
+                WindowPair { current: 1.., .. } => 2 * self.window - after.elapsed,
+                WindowPair { previous: 1.., .. } => self.window - after.elapsed,
                 _ => 0,
             },
             retry: limit

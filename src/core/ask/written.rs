@@ -21,8 +21,8 @@ impl Text {
     pub fn read(written: &str) -> Self {
         let mut pieces = vec![Vec::new()];
         scan(written.as_bytes(), |part| match part {
-            Part::Any => pieces.push(Vec::new()),
-            Part::Bytes(bytes) => {
+            TextPart::Any => pieces.push(Vec::new()),
+            TextPart::Bytes(bytes) => {
                 if let Some(last) = pieces.last_mut() {
                     last.extend_from_slice(bytes);
                 }
@@ -142,7 +142,7 @@ pub fn entry(key: &[u8], value: &[u8]) -> String {
 pub fn read_exact(written: &[u8]) -> Vec<u8> {
     let mut exact = Vec::with_capacity(written.len());
     scan(written, |part| {
-        exact.extend_from_slice(if let Part::Bytes(bytes) = part {
+        exact.extend_from_slice(if let TextPart::Bytes(bytes) = part {
             bytes
         } else {
             b"*"
@@ -161,35 +161,35 @@ pub fn shell_word(written: &str) -> Cow<'_, str> {
 }
 
 /// A part of a written text.
-enum Part<'t> {
+enum TextPart<'t> {
     /// Any text.
     Any,
     /// These bytes.
     Bytes(&'t [u8]),
 }
 
-fn scan(written: &[u8], mut take: impl FnMut(Part<'_>)) {
+fn scan(written: &[u8], mut take: impl FnMut(TextPart<'_>)) {
     let mut rest = written;
     while let Some(at) = rest.iter().position(|byte| matches!(byte, b'*' | b'\\')) {
-        take(Part::Bytes(&rest[..at]));
+        take(TextPart::Bytes(&rest[..at]));
         let (special, behind) = rest[at..].split_at(1);
         rest = behind;
         match (special, behind) {
-            (b"*", _) => take(Part::Any),
+            (b"*", _) => take(TextPart::Any),
             (_, [escaped @ (b'*' | b'\\'), behind @ ..]) => {
-                take(Part::Bytes(&[*escaped]));
+                take(TextPart::Bytes(&[*escaped]));
                 rest = behind;
             }
             _ => match number(behind) {
                 Some((letter, behind)) => {
-                    take(Part::Bytes(letter.encode_utf8(&mut [0; 4]).as_bytes()));
+                    take(TextPart::Bytes(letter.encode_utf8(&mut [0; 4]).as_bytes()));
                     rest = behind;
                 }
-                None => take(Part::Bytes(special)),
+                None => take(TextPart::Bytes(special)),
             },
         }
     }
-    take(Part::Bytes(rest));
+    take(TextPart::Bytes(rest));
 }
 
 /// The character of `u{...}`, and what is behind it.

@@ -355,10 +355,10 @@ fn days_since(first: u8, weekday: Weekday) -> u8 {
 /// slot take turns in it.
 pub(crate) const SLOTS: usize = 64;
 
-type Slot = Cell<Option<(Calendar, Window)>>;
+type WindowSlot = Cell<Option<(Calendar, Window)>>;
 
 thread_local! {
-    static RECENT: [Slot; SLOTS] = const { [const { Cell::new(None) }; SLOTS] };
+    static RECENT: [WindowSlot; SLOTS] = const { [const { Cell::new(None) }; SLOTS] };
 }
 
 /// The last window of a calendar if it is the one that is sought, or else what `find` finds.

@@ -14,7 +14,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Zone(u16);
 
-struct Known {
+struct ZoneEntry {
     name: Box<str>,
     /// Read when the zone is used for the first time.
     rules: OnceLock<TimeZone>,
@@ -22,10 +22,10 @@ struct Known {
 
 /// All zones and their other names, in the order of [`order`]. There are about 600, and each has a
 /// few KiB, so that all of them together are bounded.
-static ZONES: LazyLock<Vec<Known>> = LazyLock::new(|| {
-    let mut all: Vec<Known> = TimeZoneDatabase::bundled()
+static ZONES: LazyLock<Vec<ZoneEntry>> = LazyLock::new(|| {
+    let mut all: Vec<ZoneEntry> = TimeZoneDatabase::bundled()
         .available()
-        .map(|name| Known {
+        .map(|name| ZoneEntry {
             name: name.as_str().into(),
             rules: OnceLock::new(),
         })

@@ -55,7 +55,7 @@ pub type Caller = Option<Box<str>>;
 pub struct Tokens(PathBuf);
 
 /// A token as it is kept: its name, and the digest of its text.
-type Known = (Box<str>, [u8; 32]);
+type StoredToken = (Box<str>, [u8; 32]);
 
 impl Tokens {
     /// The tokens in this file.
@@ -67,7 +67,7 @@ impl Tokens {
         tokens.read().map(|_| tokens)
     }
 
-    fn read(&self) -> Result<Vec<Known>, String> {
+    fn read(&self) -> Result<Vec<StoredToken>, String> {
         let mut text = String::new();
         std::fs::File::open(&self.0)
             .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
@@ -79,8 +79,8 @@ impl Tokens {
     }
 }
 
-fn parse(text: &str) -> Result<Vec<Known>, String> {
-    let mut tokens: Vec<Known> = Vec::new();
+fn parse(text: &str) -> Result<Vec<StoredToken>, String> {
+    let mut tokens: Vec<StoredToken> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -118,7 +118,7 @@ fn parse(text: &str) -> Result<Vec<Known>, String> {
 
 /// The name of a token. Takes the same time whichever line it is in, and whichever characters of it
 /// are wrong.
-fn name_of(tokens: &[Known], presented: &[u8]) -> Option<Box<str>> {
+fn name_of(tokens: &[StoredToken], presented: &[u8]) -> Option<Box<str>> {
     let digest = sha256(presented);
     let mut name = None;
     for (known, token) in tokens {

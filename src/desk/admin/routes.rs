@@ -17,8 +17,8 @@ use super::{
 use crate::net::http::Page;
 
 /// Makes the answer to a call.
-type Handler = fn(Arc<Parts>, Call) -> Answer;
-type Answer = Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>>;
+type Handler = fn(Arc<Parts>, Call) -> HandlerFuture;
+type HandlerFuture = Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>>;
 
 /// A call, by its method and its path below [`BASE`].
 pub(super) type Route = (Method, &'static str, Need, Handler);
@@ -66,14 +66,14 @@ const fn get(path: &'static str, handler: Handler) -> Route {
 }
 
 /// An answer that is there at once.
-fn now(answer: &impl Serialize) -> Answer {
+fn now(answer: &impl Serialize) -> HandlerFuture {
     Box::pin(ready(Ok(json(answer))))
 }
 
 /// An answer that waits for the store.
 fn later<T: Serialize>(
     answer: impl Future<Output = Result<T, Failure>> + Send + 'static,
-) -> Answer {
+) -> HandlerFuture {
     Box::pin(async { Ok(json(&answer.await?)) })
 }
 
@@ -82,7 +82,7 @@ fn apart<T: Serialize + 'static>(
     parts: Arc<Parts>,
     call: Call,
     make: fn(&Parts, &Query) -> Result<T, Failure>,
-) -> Answer {
+) -> HandlerFuture {
     Box::pin(blocking(move || Ok(json(&make(&parts, &call.query)?))))
 }
 

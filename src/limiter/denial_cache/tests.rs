@@ -339,8 +339,8 @@ fn its_size_is_bounded_and_the_smallest_works() {
     for (bytes, most) in [
         (1, WAYS),
         (100, WAYS),
-        (10_000, 10_000 / size_of::<Entry>()),
-        (1 << 20, (1 << 20) / size_of::<Entry>()),
+        (10_000, 10_000 / size_of::<CachedKey>()),
+        (1 << 20, (1 << 20) / size_of::<CachedKey>()),
     ] {
         let cache = DenialCache::new(Options { bytes }).expect("a cache");
         let now = Instant::now();

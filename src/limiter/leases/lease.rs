@@ -79,12 +79,12 @@ pub(super) struct Drawn {
 
 /// Requests or hits of the last two measured times.
 #[derive(Clone, Copy, Debug, Default)]
-struct Recent {
+struct RecentDemand {
     before: u64,
     now: u64,
 }
 
-impl Recent {
+impl RecentDemand {
     fn turn(&mut self, is_next: bool) {
         self.before = if is_next { self.now } else { 0 };
         self.now = 0;
@@ -112,8 +112,8 @@ pub(super) struct Lease {
     known_at: u64,
     /// When the measured time began: the last use, or a measured time before it.
     pub(super) slot: u64,
-    requests: Recent,
-    hits: Recent,
+    requests: RecentDemand,
+    hits: RecentDemand,
     /// A draw is under way.
     is_drawing: bool,
 }

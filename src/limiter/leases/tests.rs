@@ -173,7 +173,7 @@ impl Bench {
     }
 
     /// Where the set of a check is.
-    fn set(&self, checks: &Checks) -> *const Set {
+    fn set(&self, checks: &Checks) -> *const LeaseSet {
         let set = self.leases.table().set(fingerprint(&checks[CheckIndex(0)]));
         std::ptr::from_ref(&*set)
     }

@@ -154,10 +154,10 @@ fn limits_beyond<'r>(rules: &'r Rules, other: &Rules) -> Vec<&'r Limit> {
 
 /// Where a limit stands: the domain, the levels, and the plan of those whose descriptor has another
 /// limit.
-type Identity<'r> = (&'r str, Vec<(&'r str, Option<&'r str>)>, Option<&'r str>);
+type LimitIdentity<'r> = (&'r str, Vec<(&'r str, Option<&'r str>)>, Option<&'r str>);
 
 /// What makes a limit the same limit.
-fn identity(limit: &Limit) -> Identity<'_> {
+fn identity(limit: &Limit) -> LimitIdentity<'_> {
     (
         &limit.domain,
         limit

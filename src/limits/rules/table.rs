@@ -23,7 +23,7 @@ pub struct RowNumber(NonZeroU32);
 
 /// A row. Its texts are those of the table.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct StoredRow {
     /// Where its value begins in the texts of the table.
     begin: u32,
     /// The bytes of its value.
@@ -41,7 +41,7 @@ struct Row {
 pub struct Table<T> {
     /// The whole of its file.
     pub file: Place,
-    rows: Vec<Row>,
+    rows: Vec<StoredRow>,
     by_value: HashTable<u32>,
     hasher: DefaultHashBuilder,
     /// Values and names.
@@ -140,7 +140,7 @@ impl<T> Table<T> {
             hashbrown::hash_table::Entry::Vacant(entry) => {
                 entry.insert(number);
                 self.texts.extend_from_slice(value);
-                self.rows.push(Row {
+                self.rows.push(StoredRow {
                     begin,
                     length,
                     line,
@@ -169,7 +169,7 @@ impl<T> Table<T> {
         RowNumber::of_index(*row)
     }
 
-    fn row(&self, RowNumber(number): RowNumber) -> Option<&Row> {
+    fn row(&self, RowNumber(number): RowNumber) -> Option<&StoredRow> {
         self.rows.get(number.get() as usize - 1)
     }
 
@@ -233,7 +233,7 @@ impl RowNumber {
     }
 }
 
-fn value_of<'v>(rows: &[Row], values: &'v [u8], row: u32) -> Option<&'v [u8]> {
+fn value_of<'v>(rows: &[StoredRow], values: &'v [u8], row: u32) -> Option<&'v [u8]> {
     rows.get(row as usize)
         .map(|row| text(values, row.begin, row.length))
 }
@@ -263,7 +263,8 @@ mod tests {
             let shown = self.shown.allocation_size()
                 + self.shown.values().map(|shown| shown.len()).sum::<usize>();
             let names = self.names.capacity() * size_of::<(u32, u32)>() + shown;
-            let rows = self.rows.capacity() * size_of::<Row>() + self.by_value.allocation_size();
+            let rows =
+                self.rows.capacity() * size_of::<StoredRow>() + self.by_value.allocation_size();
             size_of::<Self>()
                 + rows
                 + self.texts.capacity()

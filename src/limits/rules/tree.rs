@@ -39,10 +39,10 @@ pub(crate) struct Tree<T = LimitId> {
     branches: Vec<Branch<T>>,
     /// Key and value without a `*`. The text of a pattern is not in here: a client that sends it
     /// would choose the pattern that counts it.
-    exact: HashMap<Pair, BranchIndex>,
+    exact: HashMap<TreeKey, BranchIndex>,
     /// The patterns without a `*` in the key, in the order of the files, by the key and the prefix
     /// of the value up to its first `*`.
-    by_prefix: HashMap<Pair, Vec<EntryPattern>>,
+    by_prefix: HashMap<TreeKey, Vec<EntryPattern>>,
     /// The lengths of all such prefixes, each once.
     prefix_lengths: Vec<usize>,
     /// The other patterns, in order. Each of them has to be tried.
@@ -79,13 +79,13 @@ pub(crate) struct Branch<T = LimitId> {
 
 /// A key and a value. That of a request hashes like the one of a tree that it equals.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Pair<B = Box<[u8]>> {
+struct TreeKey<B = Box<[u8]>> {
     key: B,
     value: B,
 }
 
-impl Equivalent<Pair> for Pair<&[u8]> {
-    fn equivalent(&self, pair: &Pair) -> bool {
+impl Equivalent<TreeKey> for TreeKey<&[u8]> {
+    fn equivalent(&self, pair: &TreeKey) -> bool {
         self.key == &*pair.key && self.value == &*pair.value
     }
 }
@@ -123,7 +123,7 @@ impl<T> Tree<T> {
     }
 
     fn add_exact(&mut self, key: &str, value: &str, branch: BranchIndex) {
-        let pair = Pair {
+        let pair = TreeKey {
             key: key.as_bytes().into(),
             value: value.as_bytes().into(),
         };
@@ -202,7 +202,7 @@ impl<T> Tree<T> {
                     self.prefix_lengths.push(prefix.len());
                 }
                 let (key, value) = (first.clone(), prefix.clone());
-                self.by_prefix.entry(Pair { key, value }).or_default()
+                self.by_prefix.entry(TreeKey { key, value }).or_default()
             }
             _ => &mut self.by_trying,
         };
@@ -310,7 +310,7 @@ impl<T> Tree<T> {
 
     #[inline]
     fn exact(&self, key: &[u8], value: &[u8]) -> Option<BranchIndex> {
-        self.exact.get(&Pair { key, value }).copied()
+        self.exact.get(&TreeKey { key, value }).copied()
     }
 
     /// The lists of the patterns that may match an entry, each in the order of the files.
@@ -323,7 +323,7 @@ impl<T> Tree<T> {
         let lengths = self.prefix_lengths.iter();
         let by_prefix = lengths.filter_map(move |&length| {
             let value = value.get(..length)?;
-            self.by_prefix.get(&Pair { key, value })
+            self.by_prefix.get(&TreeKey { key, value })
         });
         by_prefix.chain([&self.by_trying])
     }

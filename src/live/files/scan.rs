@@ -62,13 +62,13 @@ pub(super) struct LimitFile {
     pub name: PathBuf,
     /// Its path without symbolic links.
     pub real: PathBuf,
-    version: Version,
+    version: FileVersion,
 }
 
 /// Two files, or two versions of one file, differ in at least one of these unless a person forges
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct FileVersion {
     device: u64,
     inode: u64,
     size: u64,
@@ -314,7 +314,7 @@ impl Walk {
     }
 
     fn file(&mut self, name: PathBuf, real: PathBuf, metadata: &Metadata) {
-        let version = Version {
+        let version = FileVersion {
             device: metadata.dev(),
             inode: metadata.ino(),
             size: metadata.size(),

@@ -68,7 +68,7 @@ impl Connection {
                 }
                 Err(reason) => {
                     self.status.count(Count::ConnectFailed);
-                    (Ended::NotConnected, reason)
+                    (AttemptEnd::NotConnected, reason)
                 }
             };
             self.status.set(State::Connecting);
@@ -83,14 +83,14 @@ impl Connection {
     }
 
     /// Follows the stream of this number to its end. Returns how it ended, and why.
-    async fn follow(&mut self, channel: Channel, number: u64) -> (Ended, String) {
+    async fn follow(&mut self, channel: Channel, number: u64) -> (AttemptEnd, String) {
         let (outgoing, requests) = mpsc::channel(MAX_OUTGOING);
         let mut responses = open(channel, requests, &self.options);
         let mut stream = Stream::new(self.options.node.clone());
         // The channel is new and has room.
         let _ = outgoing.try_send(stream.first());
         self.status.set(State::Waiting);
-        let mut ended = Ended::Empty;
+        let mut ended = AttemptEnd::Empty;
         let mut silence = Box::pin(tokio::time::sleep(SILENCE)).fuse();
         loop {
             let due = stream
@@ -101,7 +101,7 @@ impl Connection {
                 response = responses.next() => match response {
                     Some(Ok(response)) => {
                         if self.take(response, number) {
-                            ended = Ended::Delivered;
+                            ended = AttemptEnd::Delivered;
                         }
                         None
                     }
@@ -117,7 +117,7 @@ impl Connection {
                 }
                 Some(()) = due => stream.due(&mut self.pace, Instant::now()),
                 () = &mut silence => {
-                    if ended == Ended::Empty {
+                    if ended == AttemptEnd::Empty {
                         self.report_silence();
                     }
                     None
@@ -189,7 +189,7 @@ impl Default for BackoffOptions {
 
 /// How the last attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum AttemptEnd {
     /// There was no connection.
     NotConnected,
     /// The stream ended before anything was received.
@@ -214,14 +214,14 @@ impl Backoff {
     }
 
     /// The wait before the next attempt. `random` is from 0 to 1.
-    fn next(&mut self, ended: Ended, random: f64) -> Duration {
-        if ended == Ended::Delivered {
+    fn next(&mut self, ended: AttemptEnd, random: f64) -> Duration {
+        if ended == AttemptEnd::Delivered {
             self.wait = self.options.first;
         }
         let wait = self.wait;
         self.wait = (wait * 2).min(self.options.longest);
         let wait = match (ended, self.options.after_failed_connect) {
-            (Ended::NotConnected, Some(fixed)) => fixed,
+            (AttemptEnd::NotConnected, Some(fixed)) => fixed,
             _ => wait,
         };
         wait.mul_f64(1.0 - self.options.random_share * random)
@@ -319,7 +319,7 @@ mod tests {
     fn waits_double_up_to_the_longest_and_begin_anew_after_a_stream_that_delivered() {
         let mut backoff = Backoff::new(BackoffOptions::default());
         let waits: Vec<_> = (0..9)
-            .map(|_| backoff.next(Ended::NotConnected, 0.0).as_millis())
+            .map(|_| backoff.next(AttemptEnd::NotConnected, 0.0).as_millis())
             .collect();
         assert_eq!(
             waits,
@@ -328,24 +328,24 @@ mod tests {
             ]
         );
         assert_eq!(
-            backoff.next(Ended::Empty, 0.0),
+            backoff.next(AttemptEnd::Empty, 0.0),
             millis(30_000),
             "a stream that delivers nothing is no success"
         );
-        assert_eq!(backoff.next(Ended::Delivered, 0.0), millis(500));
-        assert_eq!(backoff.next(Ended::NotConnected, 0.0), millis(1_000));
+        assert_eq!(backoff.next(AttemptEnd::Delivered, 0.0), millis(500));
+        assert_eq!(backoff.next(AttemptEnd::NotConnected, 0.0), millis(1_000));
     }
 
     #[test]
     fn the_random_part_is_the_whole_wait_or_what_the_settings_say() {
         let mut full = Backoff::new(BackoffOptions::default());
-        assert_eq!(full.next(Ended::Delivered, 1.0), Duration::ZERO);
+        assert_eq!(full.next(AttemptEnd::Delivered, 1.0), Duration::ZERO);
         let mut half = Backoff::new(BackoffOptions {
             random_share: 0.5,
             ..BackoffOptions::default()
         });
-        assert_eq!(half.next(Ended::Delivered, 1.0), millis(250));
-        assert_eq!(half.next(Ended::Delivered, 0.0), millis(500));
+        assert_eq!(half.next(AttemptEnd::Delivered, 1.0), millis(250));
+        assert_eq!(half.next(AttemptEnd::Delivered, 0.0), millis(500));
     }
 
     #[test]
@@ -357,8 +357,8 @@ mod tests {
         };
         let mut backoff = Backoff::new(options);
         for _ in 0..5 {
-            assert_eq!(backoff.next(Ended::NotConnected, 0.7), millis(3_000));
+            assert_eq!(backoff.next(AttemptEnd::NotConnected, 0.7), millis(3_000));
         }
-        assert_eq!(backoff.next(Ended::Delivered, 0.7), millis(500));
+        assert_eq!(backoff.next(AttemptEnd::Delivered, 0.7), millis(500));
     }
 }

@@ -47,7 +47,7 @@ impl NotWeighed {
 }
 
 /// A message or a text.
-struct Kind {
+struct MessageKind {
     /// The bytes that one takes, whatever it holds.
     each: u64,
     /// Each limit in it or below holds copies of its texts.
@@ -55,10 +55,10 @@ struct Kind {
     /// It holds copies of the texts of all levels above.
     is_limit: bool,
     /// By the numbers of fields. A text has none, and numbers are part of their message.
-    fields: &'static [(u32, &'static Kind)],
+    fields: &'static [(u32, &'static MessageKind)],
 }
 
-impl Kind {
+impl MessageKind {
     const fn new(each: u64, fields: &'static [(u32, &'static Self)]) -> Self {
         Self {
             each,
@@ -70,11 +70,11 @@ impl Kind {
 }
 
 /// The name of a domain is in each of its limits.
-static CONFIG: Kind = Kind {
+static CONFIG: MessageKind = MessageKind {
     is_level: true,
-    ..Kind::new(3_000, &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)])
+    ..MessageKind::new(3_000, &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)])
 };
-static DESCRIPTOR: Kind = Kind {
+static DESCRIPTOR: MessageKind = MessageKind {
     is_level: true,
     fields: &[
         (1, &TEXT),
@@ -83,19 +83,19 @@ static DESCRIPTOR: Kind = Kind {
         (4, &DESCRIPTOR),
         (8, &STRUCT),
     ],
-    ..Kind::new(1_400, &[])
+    ..MessageKind::new(1_400, &[])
 };
-static POLICY: Kind = Kind {
+static POLICY: MessageKind = MessageKind {
     is_limit: true,
-    ..Kind::new(2_000, &[(4, &TEXT), (5, &REPLACED)])
+    ..MessageKind::new(2_000, &[(4, &TEXT), (5, &REPLACED)])
 };
-static REPLACED: Kind = Kind::new(400, &[(1, &TEXT)]);
+static REPLACED: MessageKind = MessageKind::new(400, &[(1, &TEXT)]);
 /// A map of one field has room for more.
-static STRUCT: Kind = Kind::new(1_400, &[(1, &FIELD)]);
-static FIELD: Kind = Kind::new(400, &[(1, &TEXT), (2, &VALUE)]);
-static VALUE: Kind = Kind::new(300, &[(3, &TEXT), (5, &STRUCT), (6, &LIST)]);
-static LIST: Kind = Kind::new(100, &[(1, &VALUE)]);
-static TEXT: Kind = Kind::new(100, &[]);
+static STRUCT: MessageKind = MessageKind::new(1_400, &[(1, &FIELD)]);
+static FIELD: MessageKind = MessageKind::new(400, &[(1, &TEXT), (2, &VALUE)]);
+static VALUE: MessageKind = MessageKind::new(300, &[(3, &TEXT), (5, &STRUCT), (6, &LIST)]);
+static LIST: MessageKind = MessageKind::new(100, &[(1, &VALUE)]);
+static TEXT: MessageKind = MessageKind::new(100, &[]);
 
 /// The weight of an encoded `RateLimitConfig`, in bytes, at most `most`.
 pub(super) fn weigh(config: &[u8], most: u64) -> Result<u64, NotWeighed> {
@@ -108,7 +108,7 @@ pub(super) fn weigh(config: &[u8], most: u64) -> Result<u64, NotWeighed> {
 /// levels above.
 fn below(
     message: &[u8],
-    kind: &Kind,
+    kind: &MessageKind,
     mut path: u64,
     left: &mut u64,
     depth: usize,
@@ -139,8 +139,8 @@ fn below(
 /// Calls `found` with each message and text in a message.
 fn each_field(
     mut message: &[u8],
-    kind: &Kind,
-    mut found: impl FnMut(&'static Kind, &[u8]) -> Result<(), NotWeighed>,
+    kind: &MessageKind,
+    mut found: impl FnMut(&'static MessageKind, &[u8]) -> Result<(), NotWeighed>,
 ) -> Result<(), NotWeighed> {
     while !message.is_empty() {
         let (number, wire_type) = decode_key(&mut message).map_err(|_| NotWeighed::Invalid)?;

@@ -41,11 +41,11 @@ struct Ledger {
     bytes: usize,
     next_id: u64,
     /// The charges by age, the oldest first.
-    charges: BTreeMap<u64, Entry>,
+    charges: BTreeMap<u64, MemoryCharge>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MemoryCharge {
     bytes: usize,
     ended: Arc<Notify>,
 }
@@ -66,7 +66,7 @@ impl Unfinished {
         let mut ledger = lock(&self.0);
         let id = ledger.next_id;
         ledger.next_id += 1;
-        let entry = Entry {
+        let entry = MemoryCharge {
             bytes: 0,
             ended: Arc::clone(&ended),
         };

@@ -46,12 +46,12 @@ pub struct SharedTexts<K> {
 /// The texts that are being sent. Their readers own them.
 #[derive(Debug)]
 struct Texts<K> {
-    newer: Weak<Text<K>>,
-    older: Weak<Text<K>>,
+    newer: Weak<SharedText<K>>,
+    older: Weak<SharedText<K>>,
 }
 
 #[derive(Debug)]
-struct Text<K> {
+struct SharedText<K> {
     key: K,
     made: Instant,
     plain: Box<str>,
@@ -60,8 +60,8 @@ struct Text<K> {
 
 /// What one response holds until its last byte is sent.
 struct Reader<K> {
-    text: Arc<Text<K>>,
-    encoding: Encoding,
+    text: Arc<SharedText<K>>,
+    encoding: ContentEncoding,
 }
 
 /// Two texts of other variants are being sent.
@@ -108,7 +108,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
         let mut page = response(StatusCode::OK, content_type, body);
         page.headers_mut()
             .insert(VARY, HeaderValue::from_static("accept-encoding"));
-        if encoding == Encoding::Gzip {
+        if encoding == ContentEncoding::Gzip {
             page.headers_mut()
                 .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
@@ -116,7 +116,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
     }
 
     /// The body, or the answer of a request for which there is none.
-    async fn body(&self, key: K, encoding: Encoding) -> Result<Bytes, Page> {
+    async fn body(&self, key: K, encoding: ContentEncoding) -> Result<Bytes, Page> {
         let mut texts = Arc::clone(&self.texts).lock_owned().await;
         let shared = texts.shared(&key, Instant::now()).map_err(|Busy| {
             let mut busy = failed(
@@ -128,15 +128,17 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
             busy
         })?;
         let text = match shared {
-            Some(text) if encoding == Encoding::Identity || text.gzip.get().is_some() => text,
+            Some(text) if encoding == ContentEncoding::Identity || text.gzip.get().is_some() => {
+                text
+            }
             shared => {
                 let make = Arc::clone(&self.make);
                 let make = move || {
                     let text = shared.unwrap_or_else(|| {
                         let text = make(&key);
-                        texts.add(Text::new(key, text))
+                        texts.add(SharedText::new(key, text))
                     });
-                    if encoding == Encoding::Gzip {
+                    if encoding == ContentEncoding::Gzip {
                         text.gzip.get_or_init(|| gzip(text.plain.as_bytes()));
                     }
                     text
@@ -151,7 +153,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
     }
 }
 
-impl<K> Text<K> {
+impl<K> SharedText<K> {
     fn new(key: K, text: String) -> Self {
         Self {
             key,
@@ -172,15 +174,15 @@ fn gzip(plain: &[u8]) -> Vec<u8> {
 impl<K> AsRef<[u8]> for Reader<K> {
     fn as_ref(&self) -> &[u8] {
         match self.encoding {
-            Encoding::Identity => self.text.plain.as_bytes(),
-            Encoding::Gzip => self.text.gzip.get().map_or(&[], Vec::as_slice),
+            ContentEncoding::Identity => self.text.plain.as_bytes(),
+            ContentEncoding::Gzip => self.text.gzip.get().map_or(&[], Vec::as_slice),
         }
     }
 }
 
 impl<K: Eq> Texts<K> {
     /// The text that a further reader gets; `None` if a new one is to be made.
-    fn shared(&self, key: &K, now: Instant) -> Result<Option<Arc<Text<K>>>, Busy> {
+    fn shared(&self, key: &K, now: Instant) -> Result<Option<Arc<SharedText<K>>>, Busy> {
         let alive = [self.newer.upgrade(), self.older.upgrade()];
         let both_are_read = alive.iter().all(Option::is_some);
         match alive.into_iter().flatten().find(|text| text.key == *key) {
@@ -192,7 +194,7 @@ impl<K: Eq> Texts<K> {
         }
     }
 
-    fn add(&mut self, text: Text<K>) -> Arc<Text<K>> {
+    fn add(&mut self, text: SharedText<K>) -> Arc<SharedText<K>> {
         let text = Arc::new(text);
         let before = std::mem::replace(&mut self.newer, Arc::downgrade(&text));
         if before.strong_count() > 0 {
@@ -204,7 +206,7 @@ impl<K: Eq> Texts<K> {
 
 /// The codings that Weir can send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Encoding {
+enum ContentEncoding {
     Identity,
     Gzip,
 }
@@ -216,7 +218,7 @@ const MAX_WEIGHT: Weight = 1_000;
 
 /// The preferred coding by `Accept-Encoding`, gzip of two equal ones. `None` if the client accepts
 /// neither. Source: RFC 9110, sections 12.4.2 (weights) and 12.5.3.
-fn preferred(headers: &HeaderMap) -> Option<Encoding> {
+fn preferred(headers: &HeaderMap) -> Option<ContentEncoding> {
     let (mut gzip, mut identity, mut any) = (None, None, None);
     let members = headers
         .get_all(ACCEPT_ENCODING)
@@ -235,9 +237,9 @@ fn preferred(headers: &HeaderMap) -> Option<Encoding> {
     // Identity is acceptable when the client does not mention it, but any coding that it does
     // mention is better.
     match identity.or(any) {
-        Some(identity) if identity > gzip => Some(Encoding::Identity),
-        None if gzip == 0 => Some(Encoding::Identity),
-        _ => (gzip > 0).then_some(Encoding::Gzip),
+        Some(identity) if identity > gzip => Some(ContentEncoding::Identity),
+        None if gzip == 0 => Some(ContentEncoding::Identity),
+        _ => (gzip > 0).then_some(ContentEncoding::Gzip),
     }
 }
 
@@ -274,10 +276,10 @@ fn weight(text: &[u8]) -> Option<Weight> {
 mod tests {
     use super::*;
 
-    fn text<K>(key: K, made: Instant) -> Text<K> {
-        Text {
+    fn text<K>(key: K, made: Instant) -> SharedText<K> {
+        SharedText {
             made,
-            ..Text::new(key, String::new())
+            ..SharedText::new(key, String::new())
         }
     }
 
@@ -286,7 +288,7 @@ mod tests {
         Texts { newer, older }
     }
 
-    fn shared<K: Eq>(texts: &Texts<K>, key: &K, now: Instant) -> Option<Arc<Text<K>>> {
+    fn shared<K: Eq>(texts: &Texts<K>, key: &K, now: Instant) -> Option<Arc<SharedText<K>>> {
         texts.shared(key, now).expect("not busy")
     }
 
@@ -350,9 +352,9 @@ mod tests {
     async fn a_text_is_compressed_once() {
         let lines = || (0..200).map(|number| format!("weir_total{{number=\"{number}\"}} 1\n"));
         let scrapes = SharedTexts::new(move |()| lines().collect());
-        let first = scrapes.body((), Encoding::Gzip).await.unwrap();
-        let second = scrapes.body((), Encoding::Gzip).await.unwrap();
-        let plain = scrapes.body((), Encoding::Identity).await.unwrap();
+        let first = scrapes.body((), ContentEncoding::Gzip).await.unwrap();
+        let second = scrapes.body((), ContentEncoding::Gzip).await.unwrap();
+        let plain = scrapes.body((), ContentEncoding::Identity).await.unwrap();
         assert_eq!(first.as_ptr(), second.as_ptr());
         assert!(
             first.len() * 3 < plain.len(),
@@ -366,8 +368,8 @@ mod tests {
 
     #[test]
     fn codings_are_chosen_by_their_weights() {
-        use Encoding::{Gzip, Identity};
-        let table: &[(&[&str], Option<Encoding>)] = &[
+        use ContentEncoding::{Gzip, Identity};
+        let table: &[(&[&str], Option<ContentEncoding>)] = &[
             (&[], Some(Identity)),
             (&[""], Some(Identity)),
             (&["gzip"], Some(Gzip)),

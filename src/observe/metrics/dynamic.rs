@@ -81,12 +81,12 @@ pub(super) fn cut(mut text: String) -> String {
     text
 }
 
-type Shard = HashMap<Labels, Counts>;
+type LabelShard = HashMap<Labels, Counts>;
 
 /// A bounded map from labels to counts.
 #[derive(Debug)]
 pub(super) struct Dynamic {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<LabelShard>]>,
     len: AtomicUsize,
     max: usize,
 }
@@ -151,7 +151,7 @@ impl Dynamic {
             .collect()
     }
 
-    fn shard(&self, labels: &Labels) -> MutexGuard<'_, Shard> {
+    fn shard(&self, labels: &Labels) -> MutexGuard<'_, LabelShard> {
         lock(&self.shards[Fingerprint::of_value(labels).half() as usize % SHARDS])
     }
 }

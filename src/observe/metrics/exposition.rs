@@ -13,13 +13,13 @@ use super::families::{Family, MetricType, Sample, Value};
 /// All samples of one scrape, by the name of their family.
 #[derive(Debug, Default)]
 pub struct Exposition {
-    families: BTreeMap<&'static str, (&'static Family, Vec<Series>)>,
+    families: BTreeMap<&'static str, (&'static Family, Vec<ExposedSeries>)>,
     /// Further labels of every series of the families of envoyproxy/ratelimit.
     extra: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
-struct Series {
+struct ExposedSeries {
     /// What stands behind the family's name.
     suffix: &'static str,
     labels: Rc<str>,
@@ -123,7 +123,7 @@ impl Exposition {
     ) {
         let none = || (family, Vec::new());
         let (_, series) = self.families.entry(family.name).or_insert_with(none);
-        series.push(Series {
+        series.push(ExposedSeries {
             suffix,
             labels,
             last,
@@ -141,7 +141,7 @@ impl Exposition {
     }
 }
 
-fn write_family(family: &Family, mut series: Vec<Series>, text: &mut String) {
+fn write_family(family: &Family, mut series: Vec<ExposedSeries>, text: &mut String) {
     let (name, is_histogram) = (family.name, family.metric_type == MetricType::Histogram);
     // Writing to a string does not fail.
     let _ = writeln!(
@@ -155,7 +155,7 @@ fn write_family(family: &Family, mut series: Vec<Series>, text: &mut String) {
     if !is_histogram {
         series.sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
     }
-    let is_same = |one: &Series, other: &Series| {
+    let is_same = |one: &ExposedSeries, other: &ExposedSeries| {
         one.suffix == other.suffix && one.labels == other.labels && one.last == other.last
     };
     for same in series.chunk_by(is_same) {
@@ -166,7 +166,7 @@ fn write_family(family: &Family, mut series: Vec<Series>, text: &mut String) {
     }
 }
 
-impl Series {
+impl ExposedSeries {
     fn write_labels(&self, last_label: &str, text: &mut String) {
         if self.labels.is_empty() && self.last.is_none() {
             return;

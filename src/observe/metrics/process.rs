@@ -202,7 +202,7 @@ const WORKER: &str = "weir-";
 
 /// The fields of a `stat` file that are used; times in ticks.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcStat {
     name: String,
     cpu_ticks: u64,
     /// Since the machine booted.
@@ -270,7 +270,7 @@ fn read(path: &str) -> Option<String> {
 
 /// Reads a `stat` file. The name is in parentheses and may hold any byte, so that the numbers begin
 /// behind the last one.
-fn stat_of(text: &str) -> Option<Stat> {
+fn stat_of(text: &str) -> Option<ProcStat> {
     let (head, numbers) = text.rsplit_once(") ")?;
     let (_, name) = head.split_once('(')?;
     // Fields are numbered from 1, and the state, which is the first one here, is field 3.
@@ -281,7 +281,7 @@ fn stat_of(text: &str) -> Option<Stat> {
             .parse::<u64>()
             .ok()
     };
-    Some(Stat {
+    Some(ProcStat {
         name: name.to_owned(),
         cpu_ticks: field(14)? + field(15)?,
         started_ticks: field(22)?,
@@ -308,7 +308,7 @@ mod tests {
             300000000 6000 18446744073709551615";
         assert_eq!(
             stat_of(text),
-            Some(Stat {
+            Some(ProcStat {
                 name: "a) b (c".to_owned(),
                 cpu_ticks: 150,
                 started_ticks: 777_000

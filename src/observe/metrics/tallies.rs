@@ -29,7 +29,7 @@ use crate::net::clock;
 /// The label `limit` of all limits that requests bring along, which have no path.
 const REQUEST_LIMIT: &str = "(request)";
 
-type Series = Cells<COUNTERS>;
+type TallyCells = Cells<COUNTERS>;
 
 /// The counters of one set of rules.
 #[derive(Clone, Debug)]
@@ -46,10 +46,10 @@ type SeriesOfDomain = Arc<[Counters]>;
 /// The counters of one limit.
 #[derive(Clone, Debug)]
 struct Counters {
-    own: Arc<Series>,
-    trial: Option<Arc<Series>>,
+    own: Arc<TallyCells>,
+    trial: Option<Arc<TallyCells>>,
     /// Of a limit of requests in flight.
-    holders: Option<Holders>,
+    holders: Option<HolderGauges>,
 }
 
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
@@ -81,12 +81,12 @@ pub(super) struct LimitSeries {
 /// The gauges of a limit of requests in flight: that of the rules in force, and that of the rules
 /// before, by which some requests are still decided.
 #[derive(Clone, Debug)]
-struct Holders {
+struct HolderGauges {
     current: Arc<Gauge>,
     before: Option<Arc<Gauge>>,
 }
 
-impl Holders {
+impl HolderGauges {
     /// Those of `limit`, which goes on with what its gauge counted before.
     fn new(limit: &Limit, known: Option<&Self>) -> Option<Self> {
         let Some(Algorithm::Concurrency(of_limit)) = limit.amount.map(|amount| amount.algorithm)
@@ -145,13 +145,13 @@ impl DomainSeries {
             let known = by_id.get(&id).or_else(|| known?.by_id.get(&id));
             let trial = limit.trial.as_ref().map(|_| {
                 let known = known.and_then(|known| known.counters.trial.clone());
-                known.unwrap_or_else(|| Arc::new(Series::new(cores)))
+                known.unwrap_or_else(|| Arc::new(TallyCells::new(cores)))
             });
             let own = known.map_or_else(
-                || Arc::new(Series::new(cores)),
+                || Arc::new(TallyCells::new(cores)),
                 |known| Arc::clone(&known.counters.own),
             );
-            let holders = Holders::new(
+            let holders = HolderGauges::new(
                 limit,
                 known.and_then(|known| known.counters.holders.as_ref()),
             );

@@ -71,7 +71,7 @@ pub(super) struct Counter {
     pub others: u64,
     /// Hits at most that it had before it got this counter.
     pub missed: u64,
-    text: Text,
+    text: TextRange,
 }
 
 impl Counter {
@@ -83,13 +83,13 @@ impl Counter {
 
 /// Where a text is in the bytes of a sketch: a head and a tail.
 #[derive(Clone, Copy, Debug, Default)]
-struct Text {
+struct TextRange {
     start: u32,
     head: u16,
     tail: u16,
 }
 
-impl Text {
+impl TextRange {
     const fn len(self) -> usize {
         self.head as usize + self.tail as usize
     }
@@ -362,11 +362,11 @@ impl Sketch {
 
     /// Writes a text, for which there is room.
     #[cold]
-    fn write(&mut self, text: impl WriteText) -> Text {
+    fn write(&mut self, text: impl WriteText) -> TextRange {
         let start = self.texts.len();
         let (head, tail) = text(&mut self.texts);
         debug_assert!(head + tail == self.texts.len() - start && head + tail <= self.max_text);
-        Text {
+        TextRange {
             start: start as u32,
             head: head as u16,
             tail: tail as u16,

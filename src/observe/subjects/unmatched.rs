@@ -76,13 +76,13 @@ impl Quota {
 /// The samples of all threads.
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptSample>,
     /// Seconds since 1970, renewed every second, so that no sample reads a clock.
     time: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptSample {
     domains: HashMap<Box<[u8]>, Samples>,
     /// The texts of the sample that is being added. A sample that is there already allocates
     /// nothing.
@@ -160,7 +160,7 @@ impl Unmatched {
         let Some(mut kept) = try_lock(&self.kept) else {
             return;
         };
-        let Kept { domains, texts } = &mut *kept;
+        let KeptSample { domains, texts } = &mut *kept;
         let is_whole = write(texts, entries) && domain.len() <= LONGEST_TEXT;
         let seen = self.time.load(Ordering::Relaxed);
         let domain = cut(domain, LONGEST_TEXT);

@@ -77,12 +77,12 @@ impl Pane {
 /// The panes of the last minute and the last hour.
 #[derive(Debug)]
 pub(super) struct Windows {
-    minute: Ring,
-    hour: Ring,
+    minute: SketchRing,
+    hour: SketchRing,
 }
 
 #[derive(Debug)]
-struct Ring {
+struct SketchRing {
     length: Duration,
     /// The oldest first, each with its begin.
     closed: VecDeque<(Duration, Pane)>,
@@ -106,8 +106,8 @@ impl Windows {
     pub(super) fn new(bytes: usize) -> Self {
         let pane_bytes = (bytes / PANES).saturating_sub(size_of::<(Duration, Pane)>());
         Self {
-            minute: Ring::new(MINUTE_PANE, pane_bytes),
-            hour: Ring::new(HOUR_PANE, pane_bytes),
+            minute: SketchRing::new(MINUTE_PANE, pane_bytes),
+            hour: SketchRing::new(HOUR_PANE, pane_bytes),
         }
     }
 
@@ -141,7 +141,7 @@ impl Windows {
     }
 }
 
-impl Ring {
+impl SketchRing {
     fn new(length: Duration, pane_bytes: usize) -> Self {
         let closed = (0..CLOSED)
             .map(|_| (Duration::ZERO, Pane::new(pane_bytes)))

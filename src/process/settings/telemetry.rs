@@ -212,10 +212,10 @@ const PROTOCOLS: [(&str, Protocol); 3] = [
 ];
 
 /// A setting: the name of its variable, and its text.
-type Setting<'a> = (&'static str, &'a String);
+type OtelSetting<'a> = (&'static str, &'a String);
 
 /// The first of two settings if it is set, else the second.
-fn first<'a>(traces: Setting<'a>, all: Setting<'a>) -> Setting<'a> {
+fn first<'a>(traces: OtelSetting<'a>, all: OtelSetting<'a>) -> OtelSetting<'a> {
     if traces.1.is_empty() { all } else { traces }
 }
 
@@ -311,7 +311,7 @@ fn parse_endpoint((name, text): (&str, &str), base_path: &str) -> Result<Uri, Se
 }
 
 /// Source: OpenTelemetry, "Specifying headers via environment variables".
-fn parse_headers((name, text): Setting<'_>) -> Result<HeaderMap, SettingError> {
+fn parse_headers((name, text): OtelSetting<'_>) -> Result<HeaderMap, SettingError> {
     let invalid = || {
         SettingError(format!(
             "{name}: not a list of headers; write NAME=VALUE,NAME=VALUE with values as in a URL"

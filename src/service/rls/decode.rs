@@ -90,11 +90,11 @@ pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
 /// # Errors
 /// As [`decode`].
 pub fn decode_into<'m>(ask: &mut Ask<'m>, message: &'m [u8]) -> Result<(), InvalidRequest> {
-    for field in Fields::of(message) {
+    for field in MessageFields::of(message) {
         match field.map_err(malformed("request"))? {
-            (1, Value::Bytes(domain)) => ask.domain = domain,
-            (2, Value::Bytes(message)) => descriptor(ask, message)?,
-            (3, Value::Varint(hits)) => ask.hits_addend = hits as u32,
+            (1, FieldValue::Bytes(domain)) => ask.domain = domain,
+            (2, FieldValue::Bytes(message)) => descriptor(ask, message)?,
+            (3, FieldValue::Varint(hits)) => ask.hits_addend = hits as u32,
             _ => {}
         }
     }
@@ -113,22 +113,22 @@ fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidReq
     let mut descriptor = Descriptor::default();
     let mut limit = None;
     let mut entries = 0;
-    for field in Fields::of(message) {
+    for field in MessageFields::of(message) {
         match field.map_err(malformed("descriptors"))? {
-            (1, Value::Bytes(message)) => {
+            (1, FieldValue::Bytes(message)) => {
                 entries += 1;
                 if entries > MAX_ENTRIES {
                     return Err(InvalidRequest::TooManyEntries { descriptor: index });
                 }
                 ask.push(entry(message).map_err(malformed("descriptors.entries"))?);
             }
-            (2, Value::Bytes(message)) => read_limit(limit.get_or_insert_default(), message)
+            (2, FieldValue::Bytes(message)) => read_limit(limit.get_or_insert_default(), message)
                 .map_err(malformed("descriptors.limit"))?,
-            (3, Value::Bytes(message)) => {
+            (3, FieldValue::Bytes(message)) => {
                 let read = wrapped(message, descriptor.hits_addend.unwrap_or(0));
                 descriptor.hits_addend = Some(read.map_err(malformed("descriptors.hits_addend"))?);
             }
-            (4, Value::Varint(flag)) => descriptor.is_negative_hits = flag != 0,
+            (4, FieldValue::Varint(flag)) => descriptor.is_negative_hits = flag != 0,
             _ => {}
         }
     }
@@ -137,12 +137,12 @@ fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidReq
     Ok(())
 }
 
-fn entry(message: &[u8]) -> Result<Entry<'_>, Malformed> {
+fn entry(message: &[u8]) -> Result<Entry<'_>, MalformedMessage> {
     let mut entry = Entry::default();
-    for field in Fields::of(message) {
+    for field in MessageFields::of(message) {
         match field? {
-            (1, Value::Bytes(key)) => entry.key = key,
-            (2, Value::Bytes(value)) => entry.value = value,
+            (1, FieldValue::Bytes(key)) => entry.key = key,
+            (2, FieldValue::Bytes(value)) => entry.value = value,
             _ => {}
         }
     }
@@ -157,12 +157,12 @@ struct WireLimit {
     unit_multiplier: Option<u64>,
 }
 
-fn read_limit(limit: &mut WireLimit, message: &[u8]) -> Result<(), Malformed> {
-    for field in Fields::of(message) {
+fn read_limit(limit: &mut WireLimit, message: &[u8]) -> Result<(), MalformedMessage> {
+    for field in MessageFields::of(message) {
         match field? {
-            (1, Value::Varint(requests)) => limit.requests_per_unit = requests as u32,
-            (2, Value::Varint(unit)) => limit.unit = unit as i32,
-            (3, Value::Bytes(value)) => {
+            (1, FieldValue::Varint(requests)) => limit.requests_per_unit = requests as u32,
+            (2, FieldValue::Varint(unit)) => limit.unit = unit as i32,
+            (3, FieldValue::Bytes(value)) => {
                 limit.unit_multiplier = Some(wrapped(value, limit.unit_multiplier.unwrap_or(0))?);
             }
             _ => {}
@@ -195,30 +195,30 @@ fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, InvalidRequest> {
 
 /// A `google.protobuf.UInt32Value` or `UInt64Value`. Without its field it is 0. A message field
 /// that occurs again is merged with `before`.
-fn wrapped(message: &[u8], before: u64) -> Result<u64, Malformed> {
+fn wrapped(message: &[u8], before: u64) -> Result<u64, MalformedMessage> {
     let mut number = before;
-    for field in Fields::of(message) {
-        if let (1, Value::Varint(value)) = field? {
+    for field in MessageFields::of(message) {
+        if let (1, FieldValue::Varint(value)) = field? {
             number = value;
         }
     }
     Ok(number)
 }
 
-fn malformed(field: &'static str) -> impl Fn(Malformed) -> InvalidRequest {
-    move |Malformed(reason)| InvalidRequest::Malformed { field, reason }
+fn malformed(field: &'static str) -> impl Fn(MalformedMessage) -> InvalidRequest {
+    move |MalformedMessage(reason)| InvalidRequest::Malformed { field, reason }
 }
 
 /// Why bytes are not a message: the reason, as error messages show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Malformed(pub &'static str);
+struct MalformedMessage(pub &'static str);
 
 /// How deep groups may be nested. Envoy sends none; the bound protects the stack.
 const MAX_GROUP_DEPTH: usize = 32;
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value<'a> {
+enum FieldValue<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
     /// Eight bytes, four bytes or a group. No known field has such a type.
@@ -226,64 +226,69 @@ enum Value<'a> {
 }
 
 /// The fields of a message, in the order of the wire. Ends after the first error.
-struct Fields<'a> {
+struct MessageFields<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     fn of(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
-    fn field(&mut self) -> Result<(u64, Value<'a>), Malformed> {
+    fn field(&mut self) -> Result<(u64, FieldValue<'a>), MalformedMessage> {
         let (number, wire_type) = self.tag()?;
         Ok((number, self.value(number, wire_type, 0)?))
     }
 
-    fn tag(&mut self) -> Result<(u64, u64), Malformed> {
+    fn tag(&mut self) -> Result<(u64, u64), MalformedMessage> {
         let tag = self.varint()?;
         if tag > u64::from(u32::MAX) || tag >> 3 == 0 {
-            return Err(Malformed("invalid field number"));
+            return Err(MalformedMessage("invalid field number"));
         }
         Ok((tag >> 3, tag & 7))
     }
 
-    fn value(&mut self, number: u64, wire_type: u64, depth: usize) -> Result<Value<'a>, Malformed> {
+    fn value(
+        &mut self,
+        number: u64,
+        wire_type: u64,
+        depth: usize,
+    ) -> Result<FieldValue<'a>, MalformedMessage> {
         match wire_type {
-            0 => self.varint().map(Value::Varint),
-            1 => self.take(8).map(|_| Value::Skipped),
+            0 => self.varint().map(FieldValue::Varint),
+            1 => self.take(8).map(|_| FieldValue::Skipped),
             2 => {
                 let length = self.varint()?;
                 self.take(usize::try_from(length).unwrap_or(usize::MAX))
-                    .map(Value::Bytes)
+                    .map(FieldValue::Bytes)
             }
             3 if depth < MAX_GROUP_DEPTH => self.group(number, depth),
-            3 => Err(Malformed("groups are nested too deep")),
-            5 => self.take(4).map(|_| Value::Skipped),
-            _ => Err(Malformed("invalid wire type")),
+            3 => Err(MalformedMessage("groups are nested too deep")),
+            5 => self.take(4).map(|_| FieldValue::Skipped),
+            _ => Err(MalformedMessage("invalid wire type")),
         }
     }
 
-    fn group(&mut self, opened: u64, depth: usize) -> Result<Value<'a>, Malformed> {
+    fn group(&mut self, opened: u64, depth: usize) -> Result<FieldValue<'a>, MalformedMessage> {
         loop {
             match self.tag()? {
-                (closed, 4) if closed == opened => return Ok(Value::Skipped),
+                (closed, 4) if closed == opened => return Ok(FieldValue::Skipped),
                 (number, wire_type) => self.value(number, wire_type, depth + 1)?,
             };
         }
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], MalformedMessage> {
         let (taken, rest) = self
             .rest
             .split_at_checked(length)
-            .ok_or(Malformed("truncated"))?;
+            .ok_or(MalformedMessage("truncated"))?;
         self.rest = rest;
         Ok(taken)
     }
 
     #[inline]
-    fn varint(&mut self) -> Result<u64, Malformed> {
+    fn varint(&mut self) -> Result<u64, MalformedMessage> {
         match self.rest {
             // Nearly all: tags, lengths and hits.
             &[byte @ 0..0x80, ref rest @ ..] => {
@@ -294,7 +299,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn long_varint(&mut self) -> Result<u64, Malformed> {
+    fn long_varint(&mut self) -> Result<u64, MalformedMessage> {
         let mut number = 0_u64;
         for (index, &byte) in self.rest.iter().enumerate().take(10) {
             if index == 9 && byte > 1 {
@@ -306,7 +311,7 @@ impl<'a> Fields<'a> {
                 return Ok(number);
             }
         }
-        Err(Malformed(if self.rest.len() < 10 {
+        Err(MalformedMessage(if self.rest.len() < 10 {
             "truncated"
         } else {
             "a varint of more than 64 bits"
@@ -314,8 +319,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Value<'a>), Malformed>;
+impl<'a> Iterator for MessageFields<'a> {
+    type Item = Result<(u64, FieldValue<'a>), MalformedMessage>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {

@@ -283,22 +283,22 @@ pub struct RefusalLog {
     /// At most, of one limit in a second.
     lines: u32,
     values: LoggedValues,
-    shards: [Mutex<Limits>; SHARDS],
+    shards: [Mutex<LoggedLimits>; SHARDS],
     started: Instant,
 }
 
 /// The limits of one configuration that have refused something: as many as the configuration has at
 /// most.
 #[derive(Debug, Default)]
-struct Limits {
+struct LoggedLimits {
     generation: u64,
     /// `None` is all limits that requests bring along.
-    written: HashMap<Option<LimitId>, Written>,
+    written: HashMap<Option<LimitId>, LoggedLimit>,
 }
 
 /// What was written of one limit.
 #[derive(Clone, Copy, Debug, Default)]
-struct Written {
+struct LoggedLimit {
     /// The second of the last line, and the lines in it.
     second: u64,
     lines: u32,
@@ -306,7 +306,7 @@ struct Written {
     left_out: u64,
 }
 
-impl Written {
+impl LoggedLimit {
     /// Takes one of `lines` in a second. Some: a line, and how many were left out before it.
     fn take(&mut self, second: u64, lines: u32) -> Option<u64> {
         if self.second != second {
@@ -375,7 +375,7 @@ impl RefusalLog {
         let mut limits = lock(&self.shards[shard]);
         // A reload gives the numbers of limits to others.
         if limits.generation != generation {
-            *limits = Limits {
+            *limits = LoggedLimits {
                 generation,
                 written: HashMap::new(),
             };

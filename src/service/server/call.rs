@@ -70,7 +70,7 @@ static SERVICE_HEADERS: [HeaderName; 4] = [
 /// A request, and where its answer goes.
 pub(super) type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
-type Answer = Result<Framed, Status>;
+type CallResult = Result<Framed, Status>;
 
 /// The calls of one connection. `begin` makes the future of a usual one.
 pub(super) struct Calls<T, B, F> {
@@ -88,7 +88,7 @@ pub(super) struct Calls<T, B, F> {
 pub(super) async fn begin<T: RateLimitService>(
     limits: Arc<T>,
     request: tonic::Request<EncodedRequest>,
-) -> Answer {
+) -> CallResult {
     let answer = limits.should_rate_limit(request).await;
     answer.map(tonic::Response::into_inner)
 }
@@ -108,7 +108,7 @@ impl<T, B, F> Calls<T, B, F>
 where
     T: RateLimitService,
     B: Fn(Arc<T>, tonic::Request<EncodedRequest>) -> F,
-    F: Future<Output = Answer> + Send + 'static,
+    F: Future<Output = CallResult> + Send + 'static,
 {
     /// Serves the calls that a turn of the connection has accepted.
     pub(super) fn serve(
@@ -170,7 +170,7 @@ where
     }
 
     /// Answers a call. An error means that the client has reset the stream.
-    fn answer(&self, mut respond: SendResponse<Bytes>, answer: Answer) {
+    fn answer(&self, mut respond: SendResponse<Bytes>, answer: CallResult) {
         let budget = &self.services.budget;
         drop(reply::answer(&mut respond, answer, budget, &self.unread));
     }
@@ -179,7 +179,7 @@ where
         &mut self,
         request: tonic::Request<EncodedRequest>,
         context: &mut Context<'_>,
-    ) -> Poll<Answer> {
+    ) -> Poll<CallResult> {
         // A panic costs one request, not the process. No lock is held across an await, so that
         // nothing is left half done.
         let polled = catch_unwind(AssertUnwindSafe(|| {
@@ -238,7 +238,7 @@ where
     fn spawn(
         &self,
         mut respond: SendResponse<Bytes>,
-        call: impl Future<Output = Answer> + Send + 'static,
+        call: impl Future<Output = CallResult> + Send + 'static,
     ) {
         let (services, unread) = (Arc::clone(&self.services), Arc::clone(&self.unread));
         spawn(async move {
@@ -265,10 +265,10 @@ where
 }
 
 /// Polls the future of the call that was begun.
-fn poll<F: Future<Output = Answer>>(
+fn poll<F: Future<Output = CallResult>>(
     begun: &mut Pin<Box<Option<F>>>,
     context: &mut Context<'_>,
-) -> Poll<Answer> {
+) -> Poll<CallResult> {
     match begun.as_mut().as_pin_mut() {
         Some(future) => future.poll(context),
         None => Poll::Pending,

@@ -86,7 +86,7 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// What was logged, and when.
 #[derive(Debug, Default)]
-struct Log {
+struct LastLine {
     lines: Throttle,
     /// Calls and connections.
     ended: [Vec<Ended>; 2],
@@ -94,7 +94,7 @@ struct Log {
 
 /// Writes the lines. Endless.
 pub async fn log_resets(metrics: Arc<Metrics>) {
-    let mut log = Log::default();
+    let mut log = LastLine::default();
     loop {
         sleep(POLL).await;
         let http2 = &metrics.http2;
@@ -110,7 +110,7 @@ pub async fn log_resets(metrics: Arc<Metrics>) {
     }
 }
 
-impl Log {
+impl LastLine {
     /// How many calls and connections ended since the line before, by reason; `None`: no line is
     /// written now.
     fn observe(&mut self, now: Instant, ended: [Vec<Ended>; 2]) -> Option<[String; 2]> {
@@ -172,7 +172,7 @@ mod reset_log_tests {
 
     #[test]
     fn one_line_a_minute_has_all_that_ended_since_the_last_one() {
-        let (mut log, start) = (Log::default(), Instant::now());
+        let (mut log, start) = (LastLine::default(), Instant::now());
         let mut at = |secs, calls: [u64; 2], connections: u64| {
             let calls = ended([("protocol_error", calls[0]), ("refused_stream", calls[1])]);
             let connections = ended([("no_pong", connections)]);

@@ -35,9 +35,9 @@ use crate::observe::metrics::{ConnectionError, Metrics, families};
 use crate::service::rls::RateLimitService;
 
 /// What HTTP/2 reads and writes: the bytes of the socket, or those inside TLS.
-type Transport = Either<Socket, Box<TlsStream<Socket>>>;
+type MaybeTls = Either<Socket, Box<TlsStream<Socket>>>;
 
-type Http2 = server::Connection<Wire<TimedWrites<Transport>>, Bytes>;
+type Http2Connection = server::Connection<Wire<TimedWrites<MaybeTls>>, Bytes>;
 
 /// An accepted connection on its way to a worker.
 #[derive(Debug)]
@@ -233,7 +233,7 @@ async fn begin_http2<T>(
     lateness: &Arc<Lateness>,
     unread: &Arc<OfConnection>,
     worker: &WorkerState<T>,
-) -> Option<Http2> {
+) -> Option<Http2Connection> {
     let stream = attach(stream).ok()?;
     let socket = Socket::new(stream, Arc::clone(lateness), Arc::clone(unread));
     let mut transport = match tls {
@@ -264,7 +264,7 @@ async fn begin_http2<T>(
 /// Each answer wakes the connection, which writes when the other tasks that are ready have had
 /// their turn.
 fn accept(
-    http2: &mut Http2,
+    http2: &mut Http2Connection,
     accepted: &mut Vec<Call>,
     metrics: &Metrics,
     context: &mut Context<'_>,
@@ -304,7 +304,7 @@ fn http2(options: Options) -> server::Builder {
 ///
 /// # Errors
 /// The socket's.
-async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> io::Result<bool> {
+async fn read_preface(stream: &mut MaybeTls, complaints: &Complaints) -> io::Result<bool> {
     let mut start = [0; PREFACE.len()];
     stream.read_exact(&mut start).await?;
     if start == *PREFACE {

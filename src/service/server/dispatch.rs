@@ -26,10 +26,10 @@ pub type GrpcHealth = HealthReporter;
 /// What a failure to read the descriptors would mean.
 const DESCRIPTORS: &str = "build.rs made the descriptors";
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type ServiceFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// A service beside rate limits; it is called seldom, so that a boxed future does not matter.
-type SideService<B> = Box<dyn Fn(Request<B>) -> Answer + Send + Sync>;
+type SideService<B> = Box<dyn Fn(Request<B>) -> ServiceFuture + Send + Sync>;
 
 /// All gRPC services of one worker.
 pub struct Services<T> {

@@ -35,13 +35,13 @@ pub(super) struct UnreadAnswers(Mutex<Unread>);
 #[derive(Debug)]
 struct Unread {
     /// By connection and stream, in the order of the answers.
-    answers: LruCache<(u64, u32), Answer>,
+    answers: LruCache<(u64, u32), UnreadAnswer>,
     bytes: usize,
     connections: u64,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct UnreadAnswer {
     places: Box<Places>,
     bytes: usize,
     since: Instant,
@@ -71,14 +71,14 @@ impl Default for UnreadAnswers {
 }
 
 impl Unread {
-    fn remove(&mut self, key: &(u64, u32)) -> Option<Answer> {
+    fn remove(&mut self, key: &(u64, u32)) -> Option<UnreadAnswer> {
         let answer = self.answers.pop(key)?;
         self.bytes -= answer.bytes;
         Some(answer)
     }
 
     /// Removes the oldest answer if it is old, or the memory is used up.
-    fn remove_old(&mut self) -> Option<Answer> {
+    fn remove_old(&mut self) -> Option<UnreadAnswer> {
         let (&key, oldest) = self.answers.peek_lru()?;
         let is_old = oldest.since.elapsed() > READ_WITHIN || self.bytes > MAX_UNREAD_BYTES;
         if is_old { self.remove(&key) } else { None }
@@ -94,7 +94,7 @@ impl Drop for Unread {
     }
 }
 
-impl Answer {
+impl UnreadAnswer {
     /// The client has it, if it has ever been written.
     fn read(self) {
         if self.is_written {
@@ -120,7 +120,7 @@ impl OfConnection {
     /// An answer to an acquire waits to be written.
     pub(super) fn queued(&self, stream: u32, places: Box<Places>) {
         self.is_used.store(true, Ordering::Relaxed);
-        let answer = Answer {
+        let answer = UnreadAnswer {
             bytes: ANSWER_BYTES + places.bytes(),
             places,
             since: Instant::now(),
@@ -132,7 +132,7 @@ impl OfConnection {
         // Dropped without the lock, because that takes places back.
         let old: Vec<_> = std::iter::from_fn(|| unread.remove_old()).collect();
         drop(unread);
-        old.into_iter().for_each(Answer::read);
+        old.into_iter().for_each(UnreadAnswer::read);
     }
 
     /// The last frame of an answer was written to the socket.

@@ -310,7 +310,7 @@ pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 #[derive(Debug, Default)]
 struct HeaderBlocks {
     frames: FrameWalker,
-    unfinished: Option<Block>,
+    unfinished: Option<OpenBlock>,
     /// Looks at the authorities of this connection. `None`: nothing is to be rewritten.
     authorities: Option<Box<Authorities>>,
     /// h2 closes the connection: nothing is held any more.
@@ -321,7 +321,7 @@ struct HeaderBlocks {
 
 /// A block that has begun.
 #[derive(Clone, Copy, Debug)]
-struct Block {
+struct OpenBlock {
     /// Its CONTINUATION frames, but the last one.
     continuations: u32,
     /// The frame that is arriving ends it.
@@ -372,15 +372,15 @@ impl HeaderBlocks {
         self.is_violated = self.frames.length() > MAX_FRAME_BYTES as usize;
         self.unfinished = match (self.unfinished, self.frames.kind()) {
             _ if self.is_violated => None,
-            (None, HEADERS) => (!ends || self.authorities.is_some()).then_some(Block {
+            (None, HEADERS) => (!ends || self.authorities.is_some()).then_some(OpenBlock {
                 continuations: 0,
                 ends,
             }),
             (None, _) => None,
-            (Some(Block { continuations, .. }), CONTINUATION)
+            (Some(OpenBlock { continuations, .. }), CONTINUATION)
                 if ends || continuations < MAX_CONTINUATIONS =>
             {
-                Some(Block {
+                Some(OpenBlock {
                     continuations: continuations + u32::from(!ends),
                     ends,
                 })

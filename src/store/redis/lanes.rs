@@ -65,11 +65,11 @@ pub(super) struct Lanes {
     pub(super) node: Arc<Node>,
     pool: ConnectionPool,
     deployment: Arc<Deployment>,
-    queue: Mutex<Queue>,
+    queue: Mutex<LaneQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct LaneQueue {
     waiting: VecDeque<Request>,
     /// That of all waiting requests together.
     weight: usize,
@@ -144,7 +144,7 @@ impl Lanes {
     }
 }
 
-impl Queue {
+impl LaneQueue {
     fn push(&mut self, request: Request) {
         self.weight += request.weight();
         self.waiting.push_back(request);
@@ -194,7 +194,7 @@ impl Queue {
 }
 
 impl Lanes {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, LaneQueue> {
         lock(&self.queue)
     }
 
@@ -206,7 +206,7 @@ impl Lanes {
         1 + u32::from(!self.node.rtt.is_near())
     }
 
-    fn overdue_batches(&self, queue: &Queue, now: Instant) -> u32 {
+    fn overdue_batches(&self, queue: &LaneQueue, now: Instant) -> u32 {
         let is_overdue = |&(since, _): &(_, usize)| self.node.rtt.is_overdue(since, now);
         let overdue = queue.under_way.iter().filter(|batch| is_overdue(batch));
         overdue.map(|_| 1).sum()
@@ -215,7 +215,7 @@ impl Lanes {
     /// The most lanes: the size of the pool. When 192 checks are under way and a reply takes more
     /// than a quarter of a request's time, the server is overloaded, and the batch of another lane
     /// would only wait inside of it.
-    fn max_lanes(&self, queue: &Queue, now: Instant) -> u32 {
+    fn max_lanes(&self, queue: &LaneQueue, now: Instant) -> u32 {
         let under_way: usize = queue.under_way.iter().map(|&(_, weight)| weight).sum();
         let is_slow = |Request { budget, since, .. }: &Request| {
             let available = budget.deadline.saturating_duration_since(*since);
@@ -232,7 +232,7 @@ impl Lanes {
 
     /// Whether this many lanes should run, if a further one needs `min_checks` waiting checks. Each
     /// overdue batch adds one, because the delay may affect its connection only.
-    fn should_run(&self, lanes: u32, min_checks: usize, queue: &Queue, now: Instant) -> bool {
+    fn should_run(&self, lanes: u32, min_checks: usize, queue: &LaneQueue, now: Instant) -> bool {
         queue.weight > 0
             && lanes <= self.max_lanes(queue, now)
             && (lanes <= self.base_lanes() + self.overdue_batches(queue, now)
@@ -386,7 +386,7 @@ struct RunningLane {
 }
 
 impl RunningLane {
-    fn batch_ended(&mut self, queue: &mut Queue) {
+    fn batch_ended(&mut self, queue: &mut LaneQueue) {
         if let Some(since) = self.since.take() {
             queue.batch_ended(since);
         }

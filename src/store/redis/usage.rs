@@ -66,7 +66,7 @@ const SUBJECTS_PER_QUERY: usize = 1_000;
 /// Queries at a time. In a cluster each slot needs its own.
 const AT_A_TIME: usize = 8;
 
-type Subjects = Vec<Totals>;
+type SubjectTotals = Vec<Totals>;
 
 /// Writes and reads the usage of one deployment, on the control thread.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl UsageClient {
         stream::iter(calls)
             .for_each_concurrent(AT_A_TIME, |refused| self.add_refused(refused, deadline))
             .await;
-        let (mut limits, mut index): (HashMap<_, Subjects>, _) = (HashMap::new(), Vec::new());
+        let (mut limits, mut index): (HashMap<_, SubjectTotals>, _) = (HashMap::new(), Vec::new());
         for (record, tracking, summary) in self.deployment.usage.take_summaries(most) {
             key::write_index(&self.prefix, &tracking, Order::Total, &mut index);
             let subjects = limits.entry_ref(&index).or_default();

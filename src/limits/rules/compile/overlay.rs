@@ -136,17 +136,17 @@ impl Overlay {
 }
 
 /// Layers of an overlay, the strongest first.
-type Layers<'o> = Vec<&'o Arc<PartialLimit>>;
+type OverlayLayers<'o> = Vec<&'o Arc<PartialLimit>>;
 
 /// The overlay on the way down from the root of a domain to a descriptor, and what it adds there.
 #[derive(Default)]
 pub(super) struct Cursor<'o> {
     /// For each level from the root on, the entries that may match it, and the defaults that
     /// entries above it give, first of these first.
-    stack: Vec<(Vec<&'o [OverlayEntry]>, Layers<'o>)>,
+    stack: Vec<(Vec<&'o [OverlayEntry]>, OverlayLayers<'o>)>,
     /// The weakest layers, the strongest first: defaults of the domain, of the overlay, and of the
     /// process.
-    base: Layers<'o>,
+    base: OverlayLayers<'o>,
     pub(super) commit: Option<Commit>,
     pub(super) used: HashSet<EntryNumber>,
 }
@@ -156,7 +156,7 @@ pub(super) struct Cursor<'o> {
 pub(super) struct Added<'o> {
     pub(super) switches: Switches,
     /// The strongest first.
-    pub(super) layers: Layers<'o>,
+    pub(super) layers: OverlayLayers<'o>,
 }
 
 impl<'o> Cursor<'o> {

@@ -143,17 +143,17 @@ struct Converter<'p> {
 }
 
 /// A descriptor, and the number of its resource.
-type Sent<'r> = (usize, &'r RateLimitDescriptor);
+type SentDescriptor<'r> = (usize, &'r RateLimitDescriptor);
 
 impl Converter<'_> {
     /// One level: descriptors of one key and value are merged, in the order of the first of each.
     fn list<'r>(
         &mut self,
-        all: impl Iterator<Item = Sent<'r>>,
+        all: impl Iterator<Item = SentDescriptor<'r>>,
         parent: &Place,
         depth: usize,
     ) -> Rc<Node> {
-        let mut groups: IndexMap<(&str, &str), Vec<Sent<'_>>> = IndexMap::new();
+        let mut groups: IndexMap<(&str, &str), Vec<SentDescriptor<'_>>> = IndexMap::new();
         for (resource, one) in all {
             let group = groups.entry((&one.key, &one.value)).or_default();
             group.push((resource, one));
@@ -164,7 +164,12 @@ impl Converter<'_> {
     }
 
     /// The descriptors of one key and value. The first with a limit counts, or else the first.
-    fn descriptor(&mut self, group: &[Sent<'_>], parent: &Place, depth: usize) -> Rc<Node> {
+    fn descriptor(
+        &mut self,
+        group: &[SentDescriptor<'_>],
+        parent: &Place,
+        depth: usize,
+    ) -> Rc<Node> {
         let with_limit = group.iter().find(|(_, one)| one.rate_limit.is_some());
         let (resource, descriptor) = *with_limit.unwrap_or(&group[0]);
         let at = &self.place(resource, descriptor, parent);
@@ -242,7 +247,7 @@ impl Converter<'_> {
         })
     }
 
-    fn warn_of_ignored(&self, at: &Place, group: &[Sent<'_>]) {
+    fn warn_of_ignored(&self, at: &Place, group: &[SentDescriptor<'_>]) {
         let limits = group.iter();
         let mut limits =
             limits.filter_map(|(resource, one)| Some((*resource, one.rate_limit.as_ref()?)));

@@ -228,34 +228,37 @@ impl<'t> Records<'t> {
 
     fn cell(&self, cell: usize) -> ((u32, u32), bool) {
         let text = self.text.get(self.byte..).unwrap_or_default();
-        let (mut at, mut cells, mut state) = ((self.line, 1), 0, Cell::Begins);
+        let (mut at, mut cells, mut state) = ((self.line, 1), 0, CellState::Begins);
         let mut first = at;
         for &byte in text {
             state = match (state, byte) {
-                (Cell::Begins | Cell::Closed, b'"') => Cell::Quoted,
-                (Cell::Quoted, b'"') => Cell::Closed,
-                (Cell::Quoted, _) => Cell::Quoted,
-                (_, b',') if cells < cell => Cell::Begins,
+                (CellState::Begins | CellState::Closed, b'"') => CellState::Quoted,
+                (CellState::Quoted, b'"') => CellState::Closed,
+                (CellState::Quoted, _) => CellState::Quoted,
+                (_, b',') if cells < cell => CellState::Begins,
                 (_, b',' | b'\r' | b'\n') => break,
-                (Cell::Closed | Cell::GoesOn, _) => Cell::GoesOn,
-                (Cell::Begins | Cell::Plain, _) => Cell::Plain,
+                (CellState::Closed | CellState::GoesOn, _) => CellState::GoesOn,
+                (CellState::Begins | CellState::Plain, _) => CellState::Plain,
             };
             at = match byte {
                 b'\n' => (at.0 + 1, 1),
                 // A character counts once, whatever its bytes.
                 _ => (at.0, at.1 + u32::from(byte & 0xc0 != 0x80)),
             };
-            if matches!(state, Cell::Begins) {
+            if matches!(state, CellState::Begins) {
                 (first, cells) = (at, cells + 1);
             }
         }
-        (first, !matches!(state, Cell::Quoted | Cell::GoesOn))
+        (
+            first,
+            !matches!(state, CellState::Quoted | CellState::GoesOn),
+        )
     }
 }
 
 /// How far a cell is read. A quote is one only where the cell begins with one.
 #[derive(Clone, Copy)]
-enum Cell {
+enum CellState {
     Begins,
     Plain,
     Quoted,

@@ -51,7 +51,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 
 /// How handshakes ended, for the metrics.
 #[derive(Debug, Default)]
-struct Outcomes {
+struct HandshakeOutcomes {
     completed: AtomicU64,
     failed: AtomicU64,
     late: AtomicU64,
@@ -62,11 +62,11 @@ struct Outcomes {
 
 /// What the handshakes of all threads share.
 #[derive(Debug)]
-struct Shared {
+struct SharedHandshakes {
     certificates: Arc<Certificates>,
     workers: Arc<Workers>,
     unfinished: Unfinished,
-    outcomes: Outcomes,
+    outcomes: HandshakeOutcomes,
     complaints: Complaints,
     metrics: Arc<Metrics>,
 }
@@ -90,11 +90,11 @@ impl Handshakes {
         metrics: &Arc<Metrics>,
     ) -> io::Result<Self> {
         let threads = workers.count().div_ceil(WORKERS_PER_THREAD).max(1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedHandshakes {
             certificates,
             workers,
             unfinished,
-            outcomes: Outcomes::default(),
+            outcomes: HandshakeOutcomes::default(),
             complaints: Complaints::default(),
             metrics: Arc::clone(metrics),
         });
@@ -134,7 +134,7 @@ impl Handshakes {
     }
 }
 
-async fn serve(mut incoming: mpsc::Receiver<NewConnection>, shared: Arc<Shared>) {
+async fn serve(mut incoming: mpsc::Receiver<NewConnection>, shared: Arc<SharedHandshakes>) {
     let mut handshakes = JoinSet::new();
     loop {
         tokio::select! {
@@ -152,7 +152,7 @@ async fn serve(mut incoming: mpsc::Receiver<NewConnection>, shared: Arc<Shared>)
     }
 }
 
-async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
+async fn shake_hands(connection: NewConnection, shared: Arc<SharedHandshakes>) {
     let NewConnection { stream, open, .. } = connection;
     let Ok(mut stream) = attach(stream) else {
         return;
@@ -198,7 +198,7 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
     outcome.fetch_add(1, Ordering::Relaxed);
 }
 
-fn hand_over(stream: Stream, session: Session, open: OpenConnection, shared: &Shared) {
+fn hand_over(stream: Stream, session: Session, open: OpenConnection, shared: &SharedHandshakes) {
     let is_assigned = detach(stream).is_ok_and(|stream| {
         let tls = Some(session);
         let connection = NewConnection { stream, tls, open };
@@ -219,7 +219,7 @@ async fn is_plaintext(stream: &Stream) -> io::Result<bool> {
     }
 }
 
-impl Shared {
+impl SharedHandshakes {
     /// Reports why a handshake failed. A client that only disconnects, as a probe of the port does,
     /// is not reported.
     fn complain(&self, error: &io::Error, client: Option<IpAddr>) {
@@ -253,7 +253,7 @@ impl Shared {
     }
 }
 
-impl Outcomes {
+impl HandshakeOutcomes {
     fn samples(&self) -> Vec<families::Sample> {
         let of = |outcome: &str, cell: &AtomicU64| {
             families::TLS_HANDSHAKES.count(&[outcome], cell.load(Ordering::Relaxed))

@@ -218,13 +218,13 @@ impl Names {
         seen: &mut Seen,
     ) -> Result<Name, Malformed> {
         let name = match integer(block, at, prefix_bits)? {
-            0 => Text::read(block, at)?.name(block),
+            0 => HpackString::read(block, at)?.name(block),
             1 => Name::Authority,
             4 | 5 => Name::Path,
             index if index <= STATIC_ENTRIES => Name::Other,
             index => *self.0.get(index - STATIC_ENTRIES - 1).ok_or(Malformed)?,
         };
-        let value = Text::read(block, at)?;
+        let value = HpackString::read(block, at)?;
         match name {
             Name::Authority => seen.is_rewritten |= value.rewrite(block)?,
             Name::Path => {
@@ -261,12 +261,12 @@ fn integer(block: &[u8], at: &mut usize, prefix_bits: u8) -> Result<usize, Malfo
 
 /// A string: where it is in its block. Source: section 5.2.
 #[derive(Debug)]
-struct Text {
+struct HpackString {
     bytes: Range<usize>,
     is_huffman: bool,
 }
 
-impl Text {
+impl HpackString {
     fn read(block: &[u8], at: &mut usize) -> Result<Self, Malformed> {
         let is_huffman = block.get(*at).ok_or(Malformed)? & 0x80 != 0;
         let length = integer(block, at, 7)?;

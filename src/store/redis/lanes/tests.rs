@@ -49,7 +49,7 @@ fn request(checks: usize, tracked: usize, from: usize) -> Request {
 
 /// The number of requests in each batch that a lane takes, one after the other.
 fn batches(all: impl IntoIterator<Item = Request>) -> Vec<usize> {
-    let (mut queue, mut receivers, mut sizes) = (Queue::default(), Vec::new(), Vec::new());
+    let (mut queue, mut receivers, mut sizes) = (LaneQueue::default(), Vec::new(), Vec::new());
     for mut request in all {
         let (reply, receiver) = oneshot::channel();
         request.reply = reply;
@@ -95,7 +95,7 @@ fn checks_with_usage_that_another_server_decides_weigh_nothing() {
 #[test]
 fn the_wait_ahead_is_that_of_the_batches() {
     for (tracked, expected) in [(0, 2), (1, 6)] {
-        let mut queue = Queue::default();
+        let mut queue = LaneQueue::default();
         for _ in 0..192 {
             queue.push(request(1, tracked, 0));
         }

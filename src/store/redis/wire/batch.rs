@@ -72,7 +72,7 @@ struct CommandGroup {
 /// How checks are sent. Those that are sent in the same way may be in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
-    encoding: Encoding,
+    encoding: GroupEncoding,
     /// The one hash slot of their keys, where that matters.
     slot: Slot,
     is_asking: bool,
@@ -92,7 +92,7 @@ struct CounterCommand<'b> {
 
 /// How a group of checks is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Encoding {
+enum GroupEncoding {
     /// Single commands, whose keys may belong to any slots.
     Plain,
     /// Commands between MULTI and EXEC.
@@ -102,10 +102,10 @@ enum Encoding {
 }
 
 impl BatchOptions {
-    fn way(&self, encoding: Encoding, slot: Slot, is_asking: bool) -> Way {
-        let is_script = matches!(encoding, Encoding::Script(_));
+    fn way(&self, encoding: GroupEncoding, slot: Slot, is_asking: bool) -> Way {
+        let is_script = matches!(encoding, GroupEncoding::Script(_));
         let crosses_slots = self.crosses_slots && is_script && !is_asking;
-        let has_slot = self.by_slot && encoding != Encoding::Plain && !crosses_slots;
+        let has_slot = self.by_slot && encoding != GroupEncoding::Plain && !crosses_slots;
         Way {
             encoding,
             slot: if has_slot { slot } else { 0 },
@@ -139,7 +139,7 @@ impl<'r> Batch<'r> {
             let is_alone = request.is_asking && request.checks.commit == Commit::Each;
             for (pick, &picked) in request.picked.iter().enumerate() {
                 let encoding = if by_script {
-                    Encoding::Script(ScriptRef::ByHash)
+                    GroupEncoding::Script(ScriptRef::ByHash)
                 } else {
                     encoding(request, picked.index, now.time, known_ttls)
                 };
@@ -172,7 +172,7 @@ impl<'r> Batch<'r> {
             (request.checks.key(request.check(at.pick)), *at)
         };
         for CommandGroup { way, checks } in &mut batch.groups {
-            if checks.len() > 1 && !matches!(way.encoding, Encoding::Script(_)) {
+            if checks.len() > 1 && !matches!(way.encoding, GroupEncoding::Script(_)) {
                 checks.sort_unstable_by(|one, other| key(one).cmp(&key(other)));
             }
         }
@@ -195,7 +195,7 @@ impl<'r> Batch<'r> {
         let no_script = Err(StoreError::NotExecuted(error::NO_SCRIPT));
         let refused = self.groups.iter().filter(|group| {
             let CheckPosition { request, pick } = group.checks[0];
-            group.way.encoding == Encoding::Script(ScriptRef::ByHash)
+            group.way.encoding == GroupEncoding::Script(ScriptRef::ByHash)
                 && replies[request].answers[pick] == no_script
         });
         // EVAL puts the text into Redis's cache, so that the calls behind it find it.
@@ -233,7 +233,7 @@ impl<'r> Batch<'r> {
         let refused = parts.filter(|part| part.iter().all(is_refused));
         let groups = refused.map(|part| CommandGroup {
             way: Way {
-                encoding: Encoding::Script(ScriptRef::ByHash),
+                encoding: GroupEncoding::Script(ScriptRef::ByHash),
                 slot: 0,
                 is_asking: false,
                 crosses_slots: false,
@@ -297,17 +297,17 @@ impl<'r> Batch<'r> {
                 out.push([b"ASKING"]);
             }
             match group.way.encoding {
-                Encoding::Plain => {
+                GroupEncoding::Plain => {
                     out.push([b"TIME"]);
                     self.write_counts(group, out);
                 }
-                Encoding::Transaction => {
+                GroupEncoding::Transaction => {
                     out.push([b"MULTI"]);
                     out.push([b"TIME"]);
                     self.write_counts(group, out);
                     out.push([b"EXEC"]);
                 }
-                Encoding::Script(script_ref) => {
+                GroupEncoding::Script(script_ref) => {
                     self.call(group).write(script_ref, out.begin());
                     out.end();
                 }
@@ -331,7 +331,7 @@ impl<'r> Batch<'r> {
                 &key,
                 itoa::Buffer::new().format(command.hits).as_bytes(),
             ]);
-            if group.way.encoding == Encoding::Transaction {
+            if group.way.encoding == GroupEncoding::Transaction {
                 // A key that holds no counter gets a TTL all the same: under Weir's prefix it can
                 // only be there by accident.
                 self.write_expiry(&key, command.fixed, out);
@@ -365,7 +365,7 @@ impl<'r> Batch<'r> {
                 let own_hits = FixedWindow::clamp(self.check(first).1.hits).unsigned_abs();
                 match replies[first.request].answers[first.pick] {
                     Err(_) => known_ttls.forget(counter),
-                    Ok(_) if group.way.encoding == Encoding::Transaction => {
+                    Ok(_) if group.way.encoding == GroupEncoding::Transaction => {
                         known_ttls.learn(counter);
                     }
                     Ok(verdict) if verdict.used == own_hits => {
@@ -423,8 +423,8 @@ impl<'r> Batch<'r> {
         // Sums do not overflow: a batch has some hundred checks at most, of 2^53 hits at most.
         let hits = |at: &CheckPosition| FixedWindow::clamp(self.check(*at).1.hits);
         let checks = match group.way.encoding {
-            Encoding::Plain | Encoding::Transaction => group.checks.as_slice(),
-            Encoding::Script(_) => &[],
+            GroupEncoding::Plain | GroupEncoding::Transaction => group.checks.as_slice(),
+            GroupEncoding::Script(_) => &[],
         };
         checks.chunk_by(is_one_command).filter_map(move |answers| {
             let (checks, check) = self.check(answers[0]);
@@ -475,11 +475,11 @@ fn encoding(
     index: CheckIndex,
     now: Micros,
     known_ttls: &mut KnownTtls,
-) -> Encoding {
+) -> GroupEncoding {
     let (checks, check) = (&request.checks, &request.checks[index]);
     let fixed = window_without_script(checks, check).filter(|_| checks.tracking(index).is_none());
     let Some(fixed) = fixed else {
-        return Encoding::Script(ScriptRef::ByHash);
+        return GroupEncoding::Script(ScriptRef::ByHash);
     };
     // ASKING covers one command or one transaction: in a slot that is being migrated INCRBY and
     // EXPIRE have to go together. A look has to keep its place among the hits of its request on the
@@ -490,9 +490,9 @@ fn encoding(
     };
     let is_lone_look = check.hits == 0 && !request.picked.iter().any(is_hit);
     if !request.is_asking && (is_lone_look || known_ttls.knows(counter(check, fixed, now))) {
-        Encoding::Plain
+        GroupEncoding::Plain
     } else {
-        Encoding::Transaction
+        GroupEncoding::Transaction
     }
 }
 
@@ -507,7 +507,7 @@ fn counter(check: &Check, fixed: &FixedWindow, now: Micros) -> CounterKey {
 impl CommandGroup {
     /// The same checks in a call of the script.
     fn sent_as(&self, script_ref: ScriptRef) -> Self {
-        let encoding = Encoding::Script(script_ref);
+        let encoding = GroupEncoding::Script(script_ref);
         Self {
             way: Way {
                 encoding,

@@ -9,7 +9,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Batch, CommandGroup, CounterCommand, Encoding, Reply, window_without_script};
+use super::{Batch, CommandGroup, CounterCommand, GroupEncoding, Reply, window_without_script};
 use crate::core::algorithm::FixedWindow;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
@@ -82,7 +82,7 @@ impl Batch<'_> {
         // Behind the replies to ASKING, MULTI and TIME.
         let mut tokens = tokens.skip(2 + usize::from(group.way.is_asking));
         let mut redirects: SmallVec<[Option<Redirect>; 4]> = SmallVec::new();
-        if group.way.encoding == Encoding::Transaction {
+        if group.way.encoding == GroupEncoding::Transaction {
             for command in self.counter_commands(group) {
                 let own = tokens.by_ref().take(command.in_transaction());
                 let own = own.fold(None, |found: Option<Redirect>, token| {
@@ -121,15 +121,15 @@ impl Batch<'_> {
             return Err(PROTOCOL_ERROR.into());
         }
         match group.way.encoding {
-            Encoding::Plain => Ok(self.read_plain(group, tokens, replies)?),
-            Encoding::Transaction => {
+            GroupEncoding::Plain => Ok(self.read_plain(group, tokens, replies)?),
+            GroupEncoding::Transaction => {
                 let commands = self.counter_commands(group);
                 let counted: usize = commands.map(|command| command.in_transaction()).sum();
                 // After TIME.
                 executed(tokens, 1 + counted)?;
                 Ok(self.read_transaction(group, tokens, replies)?)
             }
-            Encoding::Script(_) => {
+            GroupEncoding::Script(_) => {
                 let cause = tokens.peek().and_then(server_error);
                 let read = self.read_call(group, tokens, replies);
                 read.map_err(|error| GroupError { error, cause })

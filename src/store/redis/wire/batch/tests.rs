@@ -237,7 +237,7 @@ fn only_calls_without_their_script_are_sent_again() {
         .expect("a call was answered with NOSCRIPT");
     assert_eq!(
         (again.groups.len(), again.groups[0].way.encoding),
-        (1, Encoding::Script(ScriptRef::ByText))
+        (1, GroupEncoding::Script(ScriptRef::ByText))
     );
     assert!(
         again.calls_to_resend(&replies).is_none(),
@@ -394,7 +394,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
         let texts = again.calls_to_resend(&replies).expect("no script");
         assert_eq!(
             texts.groups[0].way.encoding,
-            Encoding::Script(ScriptRef::ByText)
+            GroupEncoding::Script(ScriptRef::ByText)
         );
         Some(positions(&again))
     };
@@ -613,7 +613,7 @@ fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() 
     assert_second_moved(&replies_of(&second, &wire(&text))[0], [2, 2]);
     let asking = [asking(&all[0])];
     let batch = Batch::new(&asking, BY_SLOT, now, &mut known_ttls);
-    let by_transaction = |group: &CommandGroup| group.way.encoding == Encoding::Transaction;
+    let by_transaction = |group: &CommandGroup| group.way.encoding == GroupEncoding::Transaction;
     assert!(
         batch.groups.iter().all(by_transaction),
         "behind ASKING no TTL is taken as known"
