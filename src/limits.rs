@@ -1,5 +1,5 @@
-//! What is limited: the configuration as it is written and compiled, what operators order beside
-//! it, and the plan that matches a request with both. It is as pure as the core.
+//! The limits: the configuration as written and compiled, the overrides of operators, and the plan
+//! that matches a request with both. As in the core, no code here does I/O or reads the clock.
 
 pub mod overrides;
 pub mod plan;

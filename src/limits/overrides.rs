@@ -1,9 +1,9 @@
-//! Overrides: what operators order for some descriptors while the limits stay as they are.
+//! Overrides: orders of operators for some descriptors. The limits themselves do not change.
 //!
-//! `block` refuses them, `exempt` lets them pass without a count, and `raise` gives their limit a
-//! larger amount. `overrides/record.rs` holds them as they are written and kept, with all bounds;
-//! this file compiles them to a tree for each domain, in which a plan looks up its descriptors.
-//! Where they are kept is no business of this module.
+//! `block` refuses the descriptors, `exempt` lets them pass without a count, and `raise` sets a
+//! larger amount for their limit. `overrides/record.rs` defines the serialized form and all bounds;
+//! this file compiles overrides to a tree for each domain, in which a plan looks up its
+//! descriptors. This module does not store them.
 //!
 //! # Which one applies
 //!
@@ -16,21 +16,21 @@
 //! 3. A block before an exemption.
 //! 4. The newest.
 //!
-//! An address is one value, however it is spelled: in an override, and in a descriptor that is
-//! looked up. A counter of a limit with networks has the same canonical text, so that the name of a
-//! counter names what an override of it decides. A text with wildcards matches an address as it is
-//! sent, or by its canonical text.
+//! An address is one value in all its spellings, both in an override and in a descriptor. Counters
+//! of limits with networks use the same canonical text, and therefore the name of a counter is also
+//! the entry of an override for it. A text with wildcards matches an address as it is sent, or by
+//! its canonical text.
 //!
 //! A raise that does not fit the limit of a descriptor (another unit, or not above its amount) is
-//! passed over.
+//! skipped.
 //!
 //! # Guarantees
 //!
-//! A raise never lowers, an exempt quota is always left, and an exempt limit replaces others as
-//! before: an exemption or a raise lets no request fail that would pass. A property test says so.
-//! An order for a digest is looked up where there is one, and only then is a value hashed: so a
-//! client with a long token can be blocked by what lists know of it, and so can one whose value is
-//! no UTF-8.
+//! A raise never lowers a limit, an exempt quota always has hits left, and an exempt limit replaces
+//! others as before: no request fails because of an exemption or a raise. A property test checks
+//! this. Values are hashed only if an override has a digest at that level. Digests let operators
+//! block a client with a long token, of which lists contain only the digest, or with a value that
+//! is not UTF-8.
 
 mod reach;
 pub(crate) mod record;
@@ -58,14 +58,14 @@ pub use record::{
     Ended, EntryRecord, Invalid, MAX_RECORD_BYTES, RateRecord, Record, instant, parse_instant,
 };
 
-/// Overrides at most. A tree of so many takes some ten megabytes, and they are read in a fraction
-/// of a second.
+/// Maximum number of overrides. A tree of this size takes some ten megabytes, and reading it takes
+/// a fraction of a second.
 pub const MAX_OVERRIDES: usize = 10_000;
 
-/// Overrides with a wildcard at most, because a look-up may have to try each of them.
+/// Maximum number of overrides with a wildcard, because a look-up may have to try each of them.
 pub const MAX_PATTERNS: usize = 1_000;
 
-/// What an override orders.
+/// The action of an override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The descriptor is over its limit, also where it has none.
@@ -98,17 +98,16 @@ impl Kind {
 /// One override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Made of kind, domain and entries, so that an override replaces the one that it repeats.
+    /// A digest of kind, domain and entries: an override replaces the one that it repeats.
     pub id: Box<str>,
-    /// What it orders.
     pub kind: Kind,
     /// The domain of its descriptors.
     pub domain: Box<str>,
     /// One for each entry of its descriptors, in their order; not empty.
     pub entries: Box<[Pattern]>,
-    /// It ends at this instant; `None`: when it is removed.
+    /// Time of expiry; `None`: in force until it is removed.
     pub until: Option<Micros>,
-    /// Why, for people.
+    /// The operator's reason.
     pub reason: Box<str>,
     /// The name of who ordered it.
     pub by: Box<str>,
@@ -116,8 +115,7 @@ pub struct Override {
     pub created_at: Micros,
 }
 
-/// An entry of an override: each `*` stands for any text, as in files of limits, and `\*` for a
-/// star.
+/// An entry of an override: each `*` matches any text, as in files of limits, and `\*` is a star.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     pub key: Text,
@@ -132,7 +130,8 @@ pub enum Value {
     Text(Text),
     /// The addresses and the networks in this one.
     Network(IpNet),
-    /// The value with this SHA-256: one that Weir knows by its digest only, or that is no UTF-8.
+    /// The value with this SHA-256: a value of which Weir has only the digest, or that is not
+    /// UTF-8.
     Digest([u8; 32]),
 }
 
@@ -142,12 +141,12 @@ impl Override {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// What it orders, and for which descriptors. One that orders the same takes its place.
+    /// The action and its descriptors. A new override replaces the one with the same identity.
     fn identity(&self) -> (usize, &str, &[Pattern]) {
         (self.kind.index(), &self.domain, &self.entries)
     }
 
-    /// Whether a look-up has to try it: a hash finds exact entries, and keys with any value.
+    /// Whether a look-up has to compare it: a hash finds exact entries, and keys with any value.
     fn has_to_be_tried(&self) -> bool {
         self.entries.iter().any(|entry| entry.wildcards() > 0)
     }
@@ -187,7 +186,7 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
-    /// The entry with this key and this value and no other, whatever they contain.
+    /// The entry that matches only this key and this value, for any bytes.
     pub fn literal(key: &str, value: &[u8]) -> Self {
         let value = match str::from_utf8(value) {
             Ok(value) => Value::Text(Text::literal(value)),
@@ -217,7 +216,7 @@ impl Pattern {
         self.key.wildcards() + of_value
     }
 
-    /// How much is no wildcard, in bits.
+    /// The bits of its key and value outside of wildcards.
     fn literal_bits(&self) -> usize {
         let of_value = match &self.value {
             Value::Any => 0,
@@ -228,7 +227,7 @@ impl Pattern {
         8 * self.key.literal_bytes() + of_value
     }
 
-    /// The same with the canonical text of an address, and with a network in the place of its text.
+    /// Replaces an address by its canonical text, and the text of a network by the network.
     #[must_use]
     pub fn canonical(self) -> Self {
         let Some((_, text)) = self.exact() else {
@@ -244,7 +243,7 @@ impl Pattern {
         Self { value, ..self }
     }
 
-    /// Key and value, if it matches nothing else and they are known.
+    /// Key and value, if the pattern matches only this pair and the value is no digest.
     pub fn exact(&self) -> Option<(&str, &str)> {
         let Value::Text(value) = &self.value else {
             return None;
@@ -266,7 +265,7 @@ pub struct Overrides {
     /// All of them, in the order in which they apply.
     pub list: Vec<Arc<Override>>,
     by_domain: HashMap<Box<[u8]>, Tree<Ranks>>,
-    /// How many were not compiled, because there are too many.
+    /// The number of overrides that were not compiled, because there are too many.
     pub left_out: usize,
 }
 
@@ -279,8 +278,8 @@ pub struct InForce<'o> {
 }
 
 impl Overrides {
-    /// Compiles overrides. Of those that repeat another the newest is taken, and of more than
-    /// [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the newest so many.
+    /// Compiles overrides. Of overrides with one identity the newest is taken. Above
+    /// [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the oldest are left out.
     pub fn new(list: Vec<impl Into<Arc<Override>>>) -> Self {
         let mut list: Vec<Arc<Override>> = list.into_iter().map(Into::into).collect();
         list.sort_by(|one, other| {
@@ -356,7 +355,7 @@ impl Overrides {
         Ok(())
     }
 
-    /// Those in force at `now`.
+    /// The overrides in force at `now`.
     pub const fn at(&self, now: Micros) -> InForce<'_> {
         InForce {
             overrides: self,
@@ -367,8 +366,8 @@ impl Overrides {
 }
 
 impl<'o> InForce<'o> {
-    /// Those that apply to so many hits. What was taken comes back whatever is blocked or exempt;
-    /// only a raise is also for hits that are given back.
+    /// The overrides that apply to this number of hits. A refund has to reach the counter even if
+    /// the descriptor is blocked or exempt: only raises apply to negative hits.
     #[must_use]
     pub const fn for_hits(self, hits: i64) -> Self {
         Self {
@@ -377,8 +376,8 @@ impl<'o> InForce<'o> {
         }
     }
 
-    /// The override that applies to a descriptor, whose limit has this amount (`None`: it has no
-    /// limit, or it is unlimited), and what it makes of it. A raise comes with the raised amount.
+    /// The override that applies to a descriptor, and its effect, which for a raise contains the
+    /// new amount. `amount` is the amount of the limit; `None`: no limit, or an unlimited one.
     pub fn find(
         &self,
         domain: &[u8],
@@ -407,15 +406,15 @@ impl<'o> InForce<'o> {
     }
 }
 
-/// What an override makes of a descriptor.
+/// Effect of an override on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// It is over its limit.
+    /// Over its limit.
     Block {
         /// The time to the end of the block; `None`: it has none.
         ends_in: Option<Span>,
     },
-    /// It is allowed and not counted.
+    /// Allowed and not counted.
     Exempt,
     /// Its limit has this amount.
     Raise(Amount),
@@ -437,7 +436,7 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
     let limit = scale.hits(own.requests_per_unit);
     let too_large = |largest| Unfit::AtMost(scale.units(largest));
     let mut algorithm = amount.algorithm.with_limit(limit).map_err(too_large)?;
-    // Shares of different numbers may be the same.
+    // Two amounts may have the same share.
     if let (true, Algorithm::TokenBucket(bucket)) = (amount.has_own_burst, &mut algorithm) {
         bucket.burst = amount.algorithm.capacity();
     }
@@ -452,9 +451,9 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
 
 /// Of two overrides, the one with the smaller precedence applies; see the top of this file.
 ///
-/// All overrides that match are looked at, not the first branch as with limits: no order may hide
-/// another one behind a branch without a match, or behind one that has ended. So an end needs no
-/// poll. A property test compares the tree with a list in this order.
+/// Limits take the first branch that matches; overrides compare all matches, because an override
+/// must not be hidden by a branch without a match or by an expired one. So expiry needs no timer. A
+/// property test compares the tree with a list in this order.
 fn precedence(one: &Override) -> impl Ord + use<> {
     let text = |entry: &Pattern| (entry.has_wildcards(), Reverse(entry.literal_bits()));
     (
@@ -487,7 +486,7 @@ impl Members<'_> {
                 (Value::Text(value), _) => tree.add_texts(key, Some(value), branch),
                 (Value::Network(network), Some(key)) => tree.add_network(key, *network, branch),
                 (Value::Digest(value), Some(key)) => tree.add_digest(key, *value, branch),
-                // No record has one of them beside a wildcard.
+                // Records do not combine them with a wildcard.
                 (Value::Network(_) | Value::Digest(_), None) => {}
             }
         }

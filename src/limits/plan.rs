@@ -1,10 +1,10 @@
 //! A plan: the checks of one request, and which descriptor status of the response each one fills.
 //!
-//! Everything that depends on the rules is decided here, before the store is asked. A plan without
-//! checks asks no store.
+//! Everything that depends on the rules is decided here, before a store is queried. A plan without
+//! checks needs no store.
 //!
-//! Of an `all_or_none` request with a blocked descriptor the checks become looks: nothing is
-//! written, the statuses say what is left, and the scripts know nothing of overrides.
+//! If an `all_or_none` request has a blocked descriptor, its checks become peeks: they write
+//! nothing and report the remaining hits, and the scripts need no knowledge of overrides.
 
 mod all_or_none;
 mod checks;
@@ -40,33 +40,31 @@ use crate::limits::rules::table::RowNumber;
 use crate::limits::rules::{Commit, Domain, Rules};
 use checks::Holding;
 
-/// What the rules say about one request: the checks for the store, and how their decisions fill the
-/// response.
+/// The plan of one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
 pub struct Plan {
     /// The rules that the plan was made from.
     pub rules: Arc<Rules>,
     /// One per descriptor of the request, in its order.
     pub slots: SmallVec<[Slot; 4]>,
-    /// The rules do not know the domain.
+    /// The rules have no such domain.
     pub unknown_domain: bool,
     /// The checks. Shared, because a store may still work on them after the request was cancelled.
     pub checks: Arc<Checks>,
 }
 
-/// What fills one descriptor status of the response.
+/// Plan of one descriptor status of the response.
 #[derive(Debug)]
 pub struct Slot {
-    /// The limit that the look-up found, whether or not it is what decides; `None` also if the
+    /// The limit that the look-up found, even if something else decides; `None` also if the
     /// descriptor has a limit of its own.
     pub limit: Option<LimitId>,
     /// The row of the limit's table.
     pub row: Option<RowNumber>,
-    /// What decides.
     pub fate: Fate,
 }
 
-/// What decides about a descriptor.
+/// How a descriptor is decided.
 #[derive(Debug)]
 pub enum Fate {
     /// Nothing: no limit applies, or others replace it.
@@ -88,10 +86,10 @@ pub struct Block {
     pub shown: Option<Rate>,
     /// The time to the end of the block; `None`: it has none.
     pub ends_in: Option<Span>,
-    /// The hits that it asks for.
+    /// The requested hits.
     pub hits: i64,
-    /// Where the key of the counter that it would have is, among those of [`Plan::checks`]. Keys
-    /// have less than 4 GiB, because a request has, and slots are as small as they can be.
+    /// Position of the key of the counter that it would have, among the keys of [`Plan::checks`].
+    /// 32 bits are enough, because a request has less than 4 GiB, and keep slots small.
     pub key: Range<u32>,
 }
 
@@ -108,7 +106,7 @@ pub struct Checked {
     pub metric: Option<Box<[String]>>,
     /// The hits are the limit's `default_cost`, because the request names none.
     pub is_default_cost: bool,
-    /// The amount is that of an override.
+    /// Whether an override raised the amount.
     pub is_raised: bool,
 }
 
@@ -128,7 +126,7 @@ pub struct Options {
 }
 
 impl Plan {
-    /// Matches the descriptors of `ask` against `rules`, without overrides.
+    /// Matches the descriptors of a request against `rules`, without overrides.
     pub fn new(rules: &Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
         Self::with_overrides(rules, None, ask, options)
     }
@@ -149,7 +147,7 @@ impl Plan {
         }
     }
 
-    /// Matches the descriptors of `ask` against `rules`, and against the overrides in force if
+    /// Matches the descriptors of a request against `rules`, and against the overrides in force if
     /// there are any.
     pub fn with_overrides(
         rules: &Arc<Rules>,
@@ -221,8 +219,8 @@ impl Plan {
 }
 
 impl Fate {
-    /// The trial that counts what is asked of a limit: none where the descriptor is blocked, exempt
-    /// or replaced.
+    /// The trial that counts the hits of a limit; `None` where the descriptor is blocked, exempt or
+    /// replaced.
     fn trial<'r>(&self, found: LimitInForce<'r>) -> Option<&'r Trial> {
         match self {
             Self::Checked(_) | Self::Unlimited => found.trial(),
@@ -236,7 +234,7 @@ type Found<'r> = SmallVec<[Option<LimitInForce<'r>>; 4]>;
 
 /// One request while its descriptors become slots.
 struct Matcher<'a, 'q> {
-    /// `None`: the rules do not know it.
+    /// `None`: the rules have no such domain.
     domain: Option<&'a Domain>,
     overrides: Option<InForce<'a>>,
     ask: &'a Ask<'q>,
@@ -308,11 +306,11 @@ impl Matcher<'_, '_> {
         }
     }
 
-    /// The same for a limit of requests in flight. The last entry of its descriptor is the id of the
-    /// request, which is no part of the subject: it keeps its key and an empty value, and everything
-    /// behind the plan sees that (keys, overrides, usage, metrics, subjects). The id stands in a list
-    /// beside the checks, so that those of other limits are not larger. Apart, so that others do not
-    /// pay for it.
+    /// Like `fate`, for a limit of requests in flight. The last entry of its descriptor is the id
+    /// of the request, which is not a part of the subject: the entry keeps its key and gets an
+    /// empty value, and everything after the plan sees that (keys, overrides, usage, metrics,
+    /// subjects). The id is in a list of its own, which keeps checks of other limits small. A
+    /// separate function, to keep it off the path of other limits.
     #[inline(never)]
     fn fate_of_holder(&mut self, asked: Asked<'_>) -> Fate {
         let mut subject: SmallVec<[Entry<'_>; 4]> = SmallVec::from_slice(asked.entries);
@@ -336,7 +334,7 @@ impl Matcher<'_, '_> {
         fate
     }
 
-    /// What an override makes of a descriptor that has this amount, if one applies to it.
+    /// The effect of an override on a descriptor with this amount, if one applies to it.
     fn overridden(&mut self, asked: Asked<'_>, amount: Option<&Amount>) -> Option<Fate> {
         let hits = self.ask.hits(asked.descriptor);
         let overrides = self.overrides.as_ref()?.for_hits(hits);
@@ -349,8 +347,8 @@ impl Matcher<'_, '_> {
                     key: self.add_blocked_key(asked, amount),
                 }),
                 Applied::Exempt => {
-                    // It stays a quota, of which there is always some left: otherwise an exemption
-                    // could make the request fail for its other quotas.
+                    // An exempt quota stays a quota, of which some hits are always left: otherwise
+                    // an exemption could make the request fail for its other quotas.
                     let is_quota = asked.limit.is_some_and(|limit| {
                         limit.limit.quota_mode && !is_replaced(limit, self.found)
                     });
@@ -371,8 +369,8 @@ impl Matcher<'_, '_> {
         )
     }
 
-    /// Writes the key of a counter that is not asked for, so that a blocked subject is the one that
-    /// it was before.
+    /// Writes the key of a counter that is not queried: a blocked subject has the same name as
+    /// before the block.
     #[cold]
     fn add_blocked_key(&mut self, asked: Asked<'_>, amount: Option<&Amount>) -> Range<u32> {
         self.checks.is_blocked = true;
@@ -396,9 +394,10 @@ impl Matcher<'_, '_> {
         start..self.checks.keys.len()
     }
 
-    /// The amount of a limit that the request brings along, in units of the limit that it replaces;
-    /// `None` in an unknown domain. Otherwise it cannot be: the decoder rejects rates without a valid window, and 2^32 - 1 units of
-    /// 2^32 - 1 hits are cut to the most that is counted.
+    /// The amount of a request's own limit, in units of the limit that it replaces; `None` in an
+    /// unknown domain. There are no other errors: the decoder rejects rates without a valid window,
+    /// and amounts above the countable maximum (up to 2^32 - 1 units of 2^32 - 1 hits) are cut to
+    /// it.
     fn own_amount(&self, rate: Rate, entries: &[Entry<'_>]) -> Option<Amount> {
         let domain = self.domain?;
         let replaced = domain.find(entries).and_then(LimitInForce::amount);
@@ -445,8 +444,8 @@ impl Matcher<'_, '_> {
         }
     }
 
-    /// Adds the trials of the limits that were found, of which `slots` says what has become of
-    /// them. The hits are those that are asked of the limit; a raise changes the real amount only.
+    /// Adds the trials of the limits that were found; `slots` has the fate of their descriptors. A
+    /// trial gets the requested hits of the limit; a raise changes the real amount only.
     #[cold]
     fn add_trials(&mut self, slots: &[Slot]) {
         if self.checks.is_blocked && self.checks.commit == Commit::AllOrNone {
@@ -517,8 +516,9 @@ impl Checks {
         index
     }
 
-    /// Adds a trial, after all checks that are none. Its key is that of its limit with `tr` before
-    /// the algorithm, in the same hash slot; it begins at `start`, and is written up to there.
+    /// Adds a trial, after all checks that are not trials. Its key is the key of its limit with
+    /// `tr` before the algorithm, in the same hash slot; it begins at `start`, and is written up to
+    /// there.
     fn add_trial(&mut self, start: usize, trial: &Trial, hits: i64) {
         let index = CheckIndex(self.list.len());
         key::write_trial_tag(&mut self.keys, &trial.amount.algorithm);

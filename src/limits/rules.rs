@@ -1,14 +1,13 @@
 //! The rules: the immutable compiled configuration, and the look-up of a descriptor's limit.
 //!
-//! `rules/domains.rs` holds what is in force of the limits that a control plane sends.
+//! `rules/domains.rs` has the limits in force of a control plane.
 //!
-//! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports
-//! all its problems at once, and this file holds what the program runs.
+//! `rules/source.rs` has the configuration as written, `rules/compile.rs` compiles it, or reports
+//! all its problems at once, and this file has the compiled rules that requests use.
 //!
 //! Rules are a list of shared domains. A limit is found by the number of its domain, which the
-//! domain keeps while it is in force, and its index there. So rules of which one domain of a
-//! thousand changed are made of 999 that are neither compiled nor copied, and whose tallies are
-//! kept.
+//! domain keeps while it is in force, and its index there. If one domain of a thousand changes, the
+//! other 999 are neither compiled nor copied, and keep their tallies.
 
 pub(crate) mod address;
 pub mod compile;
@@ -37,8 +36,8 @@ pub use tree::trace;
 #[derive(Debug, Default)]
 pub struct Rules {
     by_name: HashMap<Box<[u8]>, Arc<Domain>>,
-    /// By [`LimitId::domain`]. A number without a domain has one without a name. Rules that follow
-    /// each other share what did not change.
+    /// By [`LimitId::domain`]. A number without a domain has one without a name. Successive rules
+    /// share unchanged domains.
     pub by_number: Vec<Arc<Domain>>,
 }
 
@@ -48,8 +47,8 @@ pub struct Domain {
     /// The name that Envoy sends.
     pub name: Box<str>,
     tree: Tree,
-    /// By [`LimitId::limit`]: those of descriptors in the order of the files, then those of plans
-    /// in tables.
+    /// By [`LimitId::limit`]: the limits of descriptors in the order of the files, then the limits
+    /// of plans in tables.
     pub limits: Vec<Limit>,
     /// Whether a refused request counts in its other checks.
     pub commit: Commit,
@@ -113,7 +112,7 @@ impl Rules {
         Some(self.domain(domain)?.commit)
     }
 
-    /// Finds the limit of a descriptor: the one on the branch of its last entry, or of the row of its
+    /// Finds the limit of a descriptor: on the branch of its last entry, or in a row of the branch's
     /// table. `None` also if no file defines the domain.
     ///
     /// At each level the exact value is tried first, then sets, the network with the longest
@@ -129,7 +128,7 @@ impl Rules {
         self.by_name.get(name).map(AsRef::as_ref)
     }
 
-    /// What says why [`Rules::find`] finds what it does, for the descriptors of a request; `None`
+    /// Explains why [`Rules::find`] finds a limit or none, for the descriptors of a request; `None`
     /// if no file defines the domain.
     pub fn tracer(&self, domain: &[u8]) -> Option<trace::Tracer<'_>> {
         Some(trace::Tracer::new(&self.domain(domain)?.tree))
@@ -139,7 +138,7 @@ impl Rules {
         &self.by_number[id.domain as usize].limits[id.limit as usize]
     }
 
-    /// All limits: those of a domain together, in the order of the files.
+    /// All limits, grouped by domain, in the order of the files.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.by_number.iter().flat_map(|domain| &domain.limits)
     }
@@ -154,7 +153,7 @@ impl Rules {
         self.by_name.keys().map(AsRef::as_ref)
     }
 
-    /// Whether `domain` is one of these, and not only one of the same name.
+    /// Whether `domain` is one of these, and not only a domain with the same name.
     pub fn shares(&self, domain: &Arc<Domain>) -> bool {
         self.by_name
             .get(domain.name.as_bytes())
@@ -174,8 +173,8 @@ impl Domain {
         }
     }
 
-    /// The limit of a descriptor whose branch has a table. Apart, so that look-ups without one stay
-    /// short.
+    /// The limit of a descriptor whose branch has a table. A separate function, to keep look-ups
+    /// without a table short.
     #[inline(never)]
     fn find_row<'r>(
         &'r self,

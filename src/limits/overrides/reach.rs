@@ -1,5 +1,5 @@
-//! What an override means for the limits in force: for the answer to the operator who orders it.
-//! The request path does not use it.
+//! Effect of an override on the limits in force, for the reply to the operator. The request path
+//! does not use it.
 
 use std::sync::Arc;
 
@@ -25,22 +25,22 @@ pub enum Unfit {
 /// The limits of the descriptors that an override matches.
 #[derive(Debug, Default)]
 pub struct Reach<'r> {
-    /// Those that it applies to, at most [`Reach::MOST`] of them.
+    /// Limits that the override applies to, at most [`Reach::MOST`].
     pub limits: Vec<LimitInForce<'r>>,
-    /// Those that it would apply to if it fitted them, at most as many.
+    /// Limits with the same descriptors that the raise does not fit, with the same maximum.
     pub unfit: Vec<(&'r Limit, Unfit)>,
     /// Limits without an amount, for which a raise has no meaning.
     pub unlimited: usize,
-    /// The rules do not know the domain.
+    /// The rules have no such domain.
     pub unknown_domain: bool,
 }
 
 impl<'r> Reach<'r> {
-    /// Limits that are named at most.
+    /// Maximum number of listed limits.
     pub const MOST: usize = 100;
 
-    /// Looks `one` up in rules. Of an override with wildcards or digests these are all limits that
-    /// one of its descriptors may find.
+    /// Finds the limits of the descriptors that `one` matches. For wildcards and digests these are
+    /// all limits that a matching descriptor may have.
     pub fn new(rules: &'r Rules, one: &Override) -> Self {
         let mut reach = Self {
             unknown_domain: rules.domain(one.domain.as_bytes()).is_none(),
@@ -100,8 +100,8 @@ impl<'r> Reach<'r> {
 fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
     entries.len() == levels.len()
         && entries.iter().zip(levels).all(|(entry, level)| {
-            // What a set or an expression has in common with a pattern is not known: it may be any
-            // value.
+            // Whether a set or an expression shares a value with a pattern is not computed: the
+            // answer is yes.
             let value = level
                 .value
                 .as_deref()
@@ -115,15 +115,16 @@ fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
                         || address::read_network(value.as_bytes())
                             .is_some_and(|other| network.contains(&other))
                 }
-                // A digest does not say which patterns its value matches.
+                // The digest does not contain the value, which may match any pattern with a
+                // wildcard.
                 Value::Digest(digest) => value.contains('*') || sha256(value) == *digest,
             };
             is_common && intersect(&entry.key.symbols(), &symbols(&level.key))
         })
 }
 
-/// Those of `all` that stand in the way of a raise: blocks and exemptions of all its descriptors,
-/// which come first, and larger raises, which it takes the place of.
+/// The overrides in `all` that conflict with a raise: blocks and exemptions of all its descriptors,
+/// which take precedence over it, and larger raises, over which it takes precedence.
 pub fn above<'o>(
     all: &'o [Arc<Override>],
     one: &'o Override,
@@ -161,8 +162,8 @@ fn covers(one: &Pattern, other: &Pattern) -> bool {
     has_value && contains(&one.key.symbols(), &other.key.symbols())
 }
 
-/// Whether a pattern matches each text of another, of whose wildcards each is within one of its own:
-/// a wildcard of the other is then a letter that no text has.
+/// Whether a pattern matches each text of another pattern, if each wildcard of the other falls into
+/// one of its own. The wildcards of the other are compared as a byte that no text has.
 pub(super) fn contains(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
     let letters = other.iter().map(|symbol| symbol.or(Some(0xff)));
     intersect(one, &letters.collect::<Vec<_>>())
@@ -176,8 +177,9 @@ pub(super) fn symbols(text: &str) -> Vec<Option<u8>> {
 }
 
 /// Whether some text matches both patterns, in which `None` is a wildcard. Takes at most the
-/// product of their lengths, and little where they begin with different texts. `reached[j]` says
-/// whether what is read of `one` and the first `j` bytes of `other` match the same text.
+/// product of their lengths, and little where the patterns begin with different texts.
+/// `reached[j]`: whether the part of `one` read so far and the first `j` bytes of `other` match the
+/// same text.
 pub(super) fn intersect(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
     let both_fixed = one
         .iter()
@@ -197,7 +199,7 @@ pub(super) fn intersect(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
         for (index, &facing) in other.iter().enumerate() {
             let above = reached[index + 1];
             reached[index + 1] = match (byte, facing) {
-                // A wildcard ends here, or stands for one byte more of the other.
+                // A wildcard ends here, or matches one more byte of the other pattern.
                 (None, _) | (_, None) => above || reached[index],
                 _ => diagonal && byte == facing,
             };

@@ -1,9 +1,9 @@
-//! Overrides as they are written: in requests of operators, in Redis and in a file.
-//! [`Record::read`] checks everything and makes an [`Override`].
+//! The serialized form of overrides: in requests of operators, in Redis and in a file.
+//! [`Record::read`] validates a record and returns an [`Override`].
 //!
-//! An id is a digest of kind, domain and entries, so that a repeated order replaces the first, also
-//! when two replicas are asked at once. Ends are those of the clock of the machine: the time of
-//! Redis would need a trip, and overrides have to end while Redis is away.
+//! An id is a digest of kind, domain and entries: a repeated order replaces the first, even if two
+//! replicas receive them at once. Expiry uses the clock of the machine and not the time of Redis,
+//! which would need a round trip: overrides have to expire while Redis is unavailable.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -14,26 +14,26 @@ use crate::core::ask::written::Text;
 use crate::core::digest;
 use crate::core::time::{Micros, Rate, Unit};
 
-/// The entries of an override at most: as many as a descriptor may have.
+/// Maximum number of entries of an override, the same as of a descriptor.
 const MAX_ENTRIES: usize = 64;
 
-/// Bytes of the domain and of all entries together.
+/// Maximum bytes of the domain and all entries together.
 pub(crate) const MAX_TEXT_BYTES: usize = 2 << 10;
 
-/// Wildcards of one override at most, so that no pattern is slow to try.
+/// Maximum number of wildcards of one override. It bounds the time of a comparison.
 pub(crate) const MAX_WILDCARDS: usize = 16;
 
-/// Characters of a reason.
+/// Maximum characters of a reason.
 const MAX_REASON: usize = 300;
 
-/// Characters of a name.
+/// Maximum characters of a name.
 const MAX_NAME: usize = 64;
 
-/// Bytes of a whole record in JSON, with every character escaped. A longer one was not written by
-/// Weir, and is not read.
+/// Maximum bytes of a record in JSON, with every character escaped. Weir does not write a longer
+/// one, and does not read it.
 pub const MAX_RECORD_BYTES: usize = 16 << 10;
 
-/// Bytes of the digest in an id: so many that no client finds two values with the same one.
+/// Bytes of the digest in an id, enough that no client can find two values with the same digest.
 const ID_BYTES: usize = 16;
 
 /// An override as JSON.
@@ -116,7 +116,7 @@ pub struct RateRecord {
     pub unit_multiplier: Option<u32>,
 }
 
-/// Why a record is no override, and what to write instead.
+/// Why a record is not an override, and the correction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(pub String);
@@ -257,10 +257,10 @@ impl From<&Pattern> for EntryRecord {
 }
 
 impl EntryRecord {
-    /// What it says.
+    /// Reads the pattern of this entry.
     ///
     /// # Errors
-    /// The digest is none, or stands beside a value or a wildcard.
+    /// The digest is invalid, or is combined with a value or a wildcard.
     pub fn pattern(&self) -> Result<Pattern, Invalid> {
         let key = Text::read(&self.key);
         let value = match (&self.value, &self.value_sha256) {
@@ -357,8 +357,7 @@ fn one_line(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The same override has the same id, in any replica: a second block of one descriptor replaces the
-/// first.
+/// The id is the same in all replicas: a second block of one descriptor replaces the first.
 fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
     let mut parts = Vec::new();
     let mut add = |(length, text): (u64, Vec<u8>)| {
@@ -392,7 +391,7 @@ pub fn instant(at: Micros) -> String {
 /// Reads an instant in RFC 3339, with any offset.
 ///
 /// # Errors
-/// The text is no such instant, or one before 1970.
+/// The text is not such an instant, or the instant is before 1970.
 pub fn parse_instant(text: &str) -> Result<Micros, Invalid> {
     let at: Option<Timestamp> = text.parse().ok();
     match at.and_then(|at| u64::try_from(at.as_microsecond()).ok()) {

@@ -53,7 +53,7 @@ fn per_minute(requests_per_unit: u64) -> Amount {
     amount(rate(requests_per_unit, Unit::Minute), &Options::default())
 }
 
-/// What applies to a descriptor of one entry whose key is `user`.
+/// The override that applies to a descriptor of one entry whose key is `user`.
 fn to_user(
     overrides: &Overrides,
     now: u64,
@@ -89,7 +89,7 @@ fn the_order_is_what_a_support_desk_expects() {
     let user = |value| [("user", value)];
     // Each is a kind, and the value that it is for.
     for (orders, value, expected) in [
-        // Who is blocked has no use for a larger amount, however specific that is.
+        // A block takes precedence over a raise, even a more specific one.
         ("raise=42 block", "42", "block"),
         ("raise=42 exempt=4*", "42", "exempt"),
         // An exception is more specific than the rule.
@@ -105,7 +105,7 @@ fn the_order_is_what_a_support_desk_expects() {
         ("exempt=42 raise=42 block=42", "42", "block"),
         ("exempt=4* block=*2", "42", "block"),
         ("exempt=42 raise=42", "42", "exempt"),
-        // The smaller network, and an address, however the two are spelled.
+        // The smaller network, and an address in any spelling.
         ("block=10.0.0.0/8 exempt=10.1.0.0/16", "10.1.2.3", "exempt"),
         ("block=10.0.0.0/8 exempt=10.1.0.0/16", "10.2.2.3", "block"),
         ("block=10.0.0.0/8 exempt=10.1.0.0/16", "10.0.0.0/9", "block"),
@@ -182,7 +182,7 @@ fn a_descriptor_matches_with_all_of_its_entries() {
     ]);
     for (path, expected) in [
         (&[("a", "1"), ("b", "3")][..], Some("block")),
-        // There is a branch for a=1, and it leads nowhere: the look-up goes back.
+        // The branch for a=1 has no match, and the look-up backtracks.
         (&[("a", "1"), ("b", "2")], Some("exempt")),
         (&[("a", "1")], None),
         (&[("a", "1"), ("b", "3"), ("c", "")], None),
@@ -209,13 +209,13 @@ fn each_entry_matches_by_one_of_its_spellings() {
         ),
         (&[("a", "2001:DB8::1"), ("b", "2001:db8::7")], Some("block")),
         (&[("a", "2001:db8::1"), ("b", "2001:db8::7")], None),
-        // Behind a wildcard a value is a text.
+        // A value with a wildcard is a text.
         (&[("c", "2001:DB8::7")], Some("exempt")),
         (&[("c", "2001:db8::7")], None),
     ] {
         assert_eq!(find(&overrides, 0, path), expected, "{path:?}");
     }
-    // However many entries have two spellings, each branch is visited once.
+    // Each branch is visited once, for any number of entries with two spellings.
     let overrides = Overrides::new(vec![made("block", &[("k", Some("2001:*")); 16])]);
     let mut visits = 0;
     let path = [entry(&("k", "2001:DB8::1")); 16];
@@ -589,7 +589,7 @@ fn ids_differ_where_anything_but_the_order_differs() {
     assert_eq!(again.id, ids[2]);
     let overrides = Overrides::new(vec![made("block", &[("a", None)]), again.clone()]);
     assert_eq!(overrides.list, [again.clone().into()], "the newest");
-    // Whatever else has the same id, in a store that others write to, and wherever it stands.
+    // Any other value with the same id, anywhere in a store that others write to.
     let other = Override {
         id: again.id.clone(),
         created_at: Micros(8),
@@ -676,7 +676,7 @@ fn overrides() -> impl Strategy<Value = Vec<Override>> {
     })
 }
 
-/// Whether a text matches a pattern, by trying everything that each wildcard may stand for.
+/// Whether a text matches a pattern, by trying all texts for each wildcard.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),
@@ -728,8 +728,8 @@ proptest! {
         prop_assert_eq!(find(&compiled, now, &path), expected);
     }
 
-    /// Whatever a client sends, the override of it is that of no other value. The texts differ by
-    /// what is special somewhere.
+    /// For all values of clients, an override of one value matches no other. The texts differ in
+    /// special characters.
     #[test]
     fn an_exact_entry_matches_its_own_text_only(value in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}", other in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}", star in r"[ab*\\]{0,3}") {
         let overrides = |entry: EntryRecord| Overrides::new(vec![Record { entries: vec![entry], ..record("block", &[]) }.read().expect("one")]);

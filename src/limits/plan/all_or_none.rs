@@ -14,10 +14,10 @@ use crate::core::verdict::Verdict;
 pub struct AllOrNone {
     /// One per check, by its index.
     pub verdicts: SmallVec<[Verdict; 4]>,
-    /// The states to write: a check with the key, the new state, and how long to keep it at least.
+    /// The states to write: a check with the key, the new state, and the minimum time to keep it.
     /// Each key occurs once. If the request is over its limit: marks of the ids of its acquires.
     pub writes: SmallVec<[(CheckIndex, State, Span); 4]>,
-    /// What the checks took or gave back of limits of requests in flight.
+    /// Acquires and releases of the checks of limits of requests in flight.
     pub changes: Changes,
 }
 
@@ -26,13 +26,14 @@ type Stepped = (CheckIndex, Option<State>, Option<Span>);
 
 impl AllOrNone {
     /// Steps all checks in order. `stored` returns the stored state of a check's key, and `same`
-    /// tells whether two checks have the same key; then the later check continues from the state
+    /// returns whether two checks have the same key; then the later check continues from the state
     /// that the earlier one left.
     ///
-    /// If the request is over its limit nothing is counted. The verdicts of the checks that were
-    /// allowed become those of a look, and those of the others are those of checks that take
-    /// nothing. The ids of its acquires are marked, because their releases will come. If it passes, refused hits of limits with `count_denied` are taken after all
-    /// others: those of checks in shadow mode, and of quotas.
+    /// If the request is over its limit nothing is counted. Allowed checks then report the verdicts
+    /// of a peek, and the others the verdicts of checks with 0 hits. The ids of its acquires are
+    /// marked, because their releases will arrive. If the request passes, refused hits of limits
+    /// with `count_denied` are counted after all others: hits of checks in shadow mode, and of
+    /// quotas.
     pub fn decide(
         checks: &Checks,
         at: Arrival,

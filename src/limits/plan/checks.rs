@@ -1,7 +1,7 @@
-//! The checks of one request: what stores decide. They know nothing of the rules that the checks
-//! come from, nor of the response.
+//! The checks of one request, as stores decide them. They do not depend on the rules or on the
+//! response.
 //!
-//! Tracked checks stand beside the others, so that those are not larger.
+//! Data of tracked checks is in a list of its own, which keeps the other checks small.
 
 use std::ops::{Index, Range};
 use std::sync::Arc;
@@ -26,40 +26,40 @@ pub type CheckIndices = SmallVec<[CheckIndex; 4]>;
 
 /// All checks of one request, in the order of its descriptors, and their keys.
 ///
-/// After the checks that decide the request come its trials, in the same order. A store counts them
-/// like the others, each for itself, and only an index or [`Checks::all`] leads to one: whatever
-/// goes over the checks about the request cannot see them.
+/// After the checks that decide the request come its trials, in the same order. A store counts each
+/// of them like a check, but iteration leaves them out: only an index or [`Checks::all`] leads to
+/// one, and a trial cannot affect the decision on the request by mistake.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     /// Indexed by [`CheckIndex`].
     pub(super) list: SmallVec<[Check; 4]>,
-    /// How many of them are trials.
+    /// Number of trials among them.
     pub(super) trials: usize,
     /// The keys of all checks, concatenated.
     pub(super) keys: Vec<u8>,
     /// Whether a check that is over its limit keeps the others from being counted.
     pub commit: Commit,
     pub(super) passing_quotas: usize,
-    /// The checks of limits with `track_usage`. Apart from the checks, so that those of other
-    /// limits cost nothing more.
+    /// The checks of limits with `track_usage`. A separate list, because checks of other limits
+    /// should not pay for it.
     pub(super) tracked: Vec<(CheckIndex, Arc<Tracking>)>,
-    /// The checks of limits of requests in flight; apart for the same reason.
+    /// The checks of limits of requests in flight, in a separate list for the same reason.
     pub(super) holders: Vec<Holding>,
     /// An override blocks a descriptor of the request.
     pub(super) is_blocked: bool,
 }
 
-/// What a check of a limit of requests in flight has besides.
+/// Additional data of a check of a limit of requests in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Holding {
     pub(super) check: CheckIndex,
-    /// The request that asks.
+    /// The id of the request.
     pub(super) id: HolderId,
     /// Counts the holders of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) gauge: Option<Arc<Gauge>>,
 }
 
-/// What checks of a request took or gave back of limits of requests in flight.
+/// Changes that checks of a request made to limits of requests in flight.
 pub type Changes = SmallVec<[(CheckIndex, Change); 2]>;
 
 /// One thing to decide.
@@ -70,11 +70,11 @@ pub struct Check {
     pub fingerprint: Fingerprint,
     /// The algorithm with the numbers of the limit.
     pub algorithm: Algorithm,
-    /// Requested hits: 0 looks without counting, a negative number gives hits back.
+    /// Requested hits: 0 is a peek, and a negative number a refund.
     pub hits: i64,
-    /// What the request's overall code makes of this check being over its limit.
+    /// Effect of this check, when over its limit, on the overall code of the request.
     pub modes: Modes,
-    /// What answers while the store cannot.
+    /// The answer while the store is unavailable.
     pub on_store_failure: OnStoreFailure,
     /// The limit's unit is a second: a separate Redis may count it.
     pub per_second: bool,
@@ -98,8 +98,8 @@ impl Check {
     }
 }
 
-/// What being over a limit means for the overall code of its request. The fields are `shadow_mode`
-/// and `quota_mode` of a limit.
+/// Effect of an exceeded limit on the overall code of its request: the fields `shadow_mode` and
+/// `quota_mode` of the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modes {
     /// The descriptor's status is OK, also over the limit.
@@ -109,7 +109,7 @@ pub struct Modes {
 }
 
 impl Checks {
-    /// Checks that no rules stand behind, each with its key: for probes, and for tests of stores.
+    /// Checks without rules, each with its key: for probes, and for tests of stores.
     pub fn of<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {
         let mut all = Self::default();
         for (key, check) in checks {
@@ -149,13 +149,13 @@ impl Checks {
         self.holders.iter().find(|holding| holding.check == index)
     }
 
-    /// The id of the request that asks a limit of requests in flight.
+    /// The id of the request, for a limit of requests in flight.
     pub fn holder(&self, index: CheckIndex) -> HolderId {
         self.holding(index)
             .map_or_else(HolderId::default, |holding| holding.id)
     }
 
-    /// The same checks, of which the one at `index` asks a limit of requests in flight for the
+    /// The same checks, where the one at `index` is a check of a limit of requests in flight by the
     /// request with this id: for tests of stores.
     #[must_use]
     pub fn held_by(mut self, index: CheckIndex, id: &[u8]) -> Self {
@@ -195,8 +195,8 @@ impl Checks {
         size_of::<Self>() + self.keys.capacity() + self.list.len() * of_each
     }
 
-    /// Decides a check on the state of its key. Adds to `changes` what it took or gave back of a
-    /// limit of requests in flight.
+    /// Decides a check on the state of its key. Adds acquires and releases of a limit of requests
+    /// in flight to `changes`.
     pub fn step(
         &self,
         index: CheckIndex,
@@ -210,7 +210,7 @@ impl Checks {
         self.step_as(index, algorithm, *hits, state, at, changes)
     }
 
-    /// Decides so many hits of a check by another form of its algorithm.
+    /// Decides `hits` hits of a check by another form of its algorithm.
     #[inline]
     pub(super) fn step_as(
         &self,
@@ -231,7 +231,7 @@ impl Checks {
         step
     }
 
-    /// Notes what a store says that a check has taken or given back; a store does so with each
+    /// Records the holders that a check acquired or released, as the store reports them with each
     /// change.
     pub fn note_holders(&self, index: CheckIndex, change: Change, now: Micros) {
         if let Some(gauge) = self.holding(index).and_then(|held| held.gauge.as_ref()) {
@@ -271,7 +271,7 @@ impl Checks {
         self.list[..self.len()].iter()
     }
 
-    /// The same, each with its index.
+    /// All checks of the request, each with its index.
     pub fn indexed(&self) -> impl ExactSizeIterator<Item = (CheckIndex, &Check)> {
         self.iter()
             .enumerate()
@@ -321,8 +321,8 @@ impl Checks {
         self.commit == Commit::AllOrNone
     }
 
-    /// Whether a check may go to a Redis that counts limits per second alone. Checks that commit all
-    /// or none have to be decided by one server.
+    /// Whether a check may use the Redis for limits per second. Checks of an `all_or_none` domain
+    /// have to be decided by one server.
     pub fn is_per_second(&self, index: CheckIndex) -> bool {
         self[index].per_second && (self.commit == Commit::Each || self.is_trial(index))
     }
@@ -333,8 +333,8 @@ impl Checks {
         self.passing_quotas
     }
 
-    /// Makes looks of the first checks, which may be all with trials or without: nothing of them is
-    /// written, no usage either, and the answers say what is left.
+    /// Turns the first checks, with or without the trials after them, into peeks: neither counters
+    /// nor usage are written, and the answers report the remaining hits.
     pub fn look_only(&mut self, first: usize) {
         self.tracked.retain(|(index, _)| index.0 >= first);
         self.list[..first]
@@ -342,7 +342,7 @@ impl Checks {
             .for_each(|check| check.hits = 0);
     }
 
-    /// Has a check ask for so many hits more.
+    /// Adds this number of hits to the request of a check.
     pub fn ask_ahead(&mut self, CheckIndex(index): CheckIndex, ahead: u64) {
         let hits = &mut self.list[index].hits;
         *hits = hits.saturating_add_unsigned(ahead);
@@ -363,12 +363,11 @@ impl Checks {
         over || (quotas > 0 && quotas == quotas_over)
     }
 
-    /// The checks at `picked`, with the algorithms that `change` returns for theirs, as checks of
-    /// their own with indices of their own.
+    /// The checks at `picked`, with the algorithms that `change` returns for them, as a separate
+    /// list with its own indices.
     ///
-    /// The others are left out but for their quotas: those of which `passes` is true count as
-    /// passing, because a request is not refused for the picked quotas alone. Their usage is not
-    /// tracked.
+    /// The others are left out except their quotas: a quota for which `passes` is true counts as
+    /// passing, because a request is not refused for the picked quotas alone. Usage is not tracked.
     #[must_use]
     pub fn subset(
         &self,

@@ -1,23 +1,23 @@
-//! Why each descriptor of a request has its slot in the plan. For people who ask; the request path
-//! does not use it.
+//! Why each descriptor of a request has its slot in the plan. Used for explanations, never on the
+//! request path.
 
 use super::{CheckIndex, Fate, Plan, Slot, is_replaced};
 use crate::core::ask::{Ask, Descriptor};
 use crate::limits::rules::limit::{Limit, LimitInForce};
 use crate::limits::rules::trace::Trace;
 
-/// The limits that are named as replacing another, at most. A request may have thousands of
+/// Maximum number of limits that are listed as replacing another. A request may have thousands of
 /// descriptors.
 const MAX_REPLACING: usize = 20;
 
 /// Why a descriptor has its slot.
 #[derive(Debug)]
 pub struct Explanation<'p> {
-    /// The look-up of its limit; `None` if there was none: the domain is unknown, or the request
-    /// brings a limit along.
+    /// The look-up of its limit; `None` if there was none: the domain does not exist, or the
+    /// request contains its own limit.
     pub trace: Option<Trace<'p>>,
-    /// The limits that switch its own off in this request, which name it in `replaces`: the first
-    /// 20 at most.
+    /// The limits that switch its own off in this request, because they name it in `replaces`: at
+    /// most the first 20.
     pub replaced_by: Vec<LimitInForce<'p>>,
     /// The check of its trial, and the limit that has it.
     pub trial: Option<(CheckIndex, &'p Limit)>,
@@ -194,7 +194,7 @@ descriptors:
     proptest! {
         #![proptest_config(crate::testing::property(256))]
 
-        /// What is said of a descriptor is what the plan has for it.
+        /// The explanation of a descriptor agrees with the plan.
         #[test]
         fn it_says_what_the_plan_does(descriptors in prop::collection::vec(prop::collection::vec(("[abc]", "[xy]{0,2}"), 1..3), 1..5)) {
             let descriptors: Vec<Vec<_>> = descriptors.iter().map(|all| all.iter().map(|(key, value)| (&**key, &**value)).collect()).collect();

@@ -7,10 +7,10 @@
 //!
 //! Two different (domain, path of entries, algorithm) never have the same key, whatever bytes a
 //! client sends: separators are percent-encoded inside the parts, and a long part is replaced by
-//! its SHA-256 behind a mark that no short part can contain. The text between the first brace and
-//! the first closing one is the hash tag of Redis Cluster: the subject, or in a domain with `commit:
-//! all_or_none` (the second line) the domain, whose checks one script call has to decide. The store
-//! appends the window number.
+//! its SHA-256 after a mark that no short part can contain. The text between the first brace and
+//! the first closing one is the hash tag of Redis Cluster: the subject, or in a domain with
+//! `commit: all_or_none` (the second line) the domain, whose checks one script call has to decide.
+//! The store appends the window number.
 
 pub(crate) mod subject;
 
@@ -31,23 +31,21 @@ const VERSION: &[u8] = b"w1";
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// The longest part that is written as it is; longer ones are replaced by their digest of 64
-/// characters.
+/// Maximum bytes of a part in plain form. A longer part is replaced by its digest of 64 characters.
 pub(super) const MAX_PART_BYTES: usize = 128;
 
 const VALUE: u8 = b'=';
 const PATTERN: u8 = b'~';
 const DIGEST: u8 = b'#';
 
-/// What follows the subject in the key of a usage record. No algorithm has this tag.
+/// Tag that follows the subject in the key of a usage record. No algorithm has it.
 const USAGE: &[u8] = b"us";
 
-/// What follows the subject in the keys of a trial, before the rest. No algorithm has this tag
-/// either.
+/// Tag that follows the subject in the keys of a trial, before the rest. No algorithm has it.
 const TRIAL: &[u8] = b"tr";
 
-/// Replaces `out` with the key of the usage record beside a counter, in the same hash slot. It does
-/// not name the algorithm, so that another one keeps the record.
+/// Replaces `out` with the key of a counter's usage record, in the same hash slot. It does not
+/// contain the algorithm: a change of the algorithm keeps the record.
 pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
     let subject = up_to_subject(counter);
     out.clear();
@@ -58,8 +56,8 @@ pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(USAGE);
 }
 
-/// The subject of a record's key, or of a counter's: the text between its braces, which has a brace
-/// behind the domain where that is the hash tag.
+/// The subject of a record's key, or of a counter's: the text between its braces. A brace closes
+/// after the domain where the domain is the hash tag.
 pub(crate) fn subject(key: &[u8]) -> &[u8] {
     let subject = up_to_subject(key);
     let subject = subject.strip_suffix(b"}").unwrap_or(subject);
@@ -69,8 +67,8 @@ pub(crate) fn subject(key: &[u8]) -> &[u8] {
         .map_or(subject, |begin| &subject[begin + 1..])
 }
 
-/// Replaces `out` with the key of the index of a limit in this order. The index is in a hash slot
-/// of its own, or in that of its domain.
+/// Replaces `out` with the key of the index of a limit in this order. The index has its own hash
+/// slot, or shares its domain's slot.
 pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(prefix.as_bytes());
@@ -130,13 +128,13 @@ pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> us
         + REST_BYTES
 }
 
-/// The most bytes of the version, the braces and the tag of the algorithm. That of a calendar may
-/// be longer, by the name of its zone.
+/// Maximum bytes of the version, the braces and the tag of the algorithm. The tag of a calendar may
+/// be longer because of the name of its zone.
 const REST_BYTES: usize = 29;
 
-/// Appends a key to `out`. `levels` are the levels of the configured limit, which say where
-/// patterns are shared; empty for a limit of the request's own. Without an algorithm, where there
-/// is no limit, nothing follows the subject. `commit` is that of the domain.
+/// Appends a key to `out`. `levels` are the levels of the configured limit, where patterns may be
+/// shared; empty for a limit of the request's own. Without an algorithm, where there is no limit,
+/// nothing follows the subject. `commit` is the setting of the domain.
 pub(crate) fn write(
     out: &mut Vec<u8>,
     prefix: &str,
@@ -213,7 +211,7 @@ fn write_address(out: &mut Vec<u8>, entry: &Entry<'_>, level: &Level) {
     write_part(out, Some(mark), counted.bytes());
 }
 
-/// What a level counts a value as.
+/// The text that a level counts a value as.
 pub(super) enum Counted<'v> {
     Value(&'v [u8]),
     /// An address, in its one canonical text.
@@ -274,21 +272,21 @@ pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8], com
     }
 }
 
-/// Appends what the key of a trial has after its subject: that of the real counter with a mark
-/// before the algorithm, so that both are in the same hash slot.
+/// Appends the part after the subject in the key of a trial: the part of the real counter's key,
+/// with a mark before the algorithm. So both are in the same hash slot.
 pub(crate) fn write_trial_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(TRIAL);
     write_tag(out, algorithm);
 }
 
-/// The key of the overrides. A separator directly behind the brace is in no counter key: no domain
-/// is empty.
+/// The key of the overrides. No counter key has a separator directly after the brace, because no
+/// domain is empty.
 pub fn of_overrides(prefix: &str) -> Vec<u8> {
     [prefix.as_bytes(), VERSION, b"{|overrides}"].concat()
 }
 
 /// Appends the algorithm, its window in seconds, calendar months or a calendar with its zone, and
-/// what else gives its state a meaning. The amount is left out, so that changing it keeps the
+/// all other options that give its state a meaning. The amount is left out: changing it keeps the
 /// counters.
 pub(super) fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(&algorithm.spec().key_tag);
@@ -313,11 +311,11 @@ pub(super) fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     algorithm.write_key_suffix(out);
 }
 
-/// Appends one part behind its mark. The mark of a digest replaces [`VALUE`], and follows
+/// Appends one part after its mark. The mark of a digest replaces [`VALUE`], and follows
 /// [`PATTERN`].
 fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
     if text.len() > MAX_PART_BYTES {
-        // The digest of a pattern differs from that of the same text as a value.
+        // The digest of a pattern differs from the digest of the same text as a value.
         out.extend(mark.filter(|&mark| mark == PATTERN));
         out.push(DIGEST);
         push_hex(out, &sha256(text));

@@ -40,7 +40,7 @@ fn key_of(plan: &Plan) -> Vec<u8> {
         .expect("a check")
 }
 
-/// What a value is counted as, by its limit.
+/// The text that the limit of a value counts it as.
 fn counted(rules: &Rules, value: &str) -> (String, String) {
     let Some(limit) = rules.find(
         b"d",

@@ -1,5 +1,5 @@
-//! What becomes of each descriptor of a request, worked out once, when all is decided. Answers,
-//! headers, metrics, subjects, logs and explanations read it, so that they cannot differ.
+//! The final outcome of each descriptor of a request, computed once, after all decisions. Answers,
+//! headers, metrics, subjects, logs and explanations read it, and therefore cannot differ.
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
@@ -20,7 +20,7 @@ pub struct Outcomes<'p> {
     pub each: SmallVec<[Outcome<'p>; 4]>,
     /// The overall code is OVER_LIMIT.
     pub is_over_limit: bool,
-    /// Nothing of the request was counted or given back, because it was refused as a whole.
+    /// No hit of the request was counted or refunded, because it was refused as a whole.
     pub is_undone: bool,
     /// A quota is left without a check.
     pub passes_quota: bool,
@@ -33,7 +33,6 @@ pub struct Outcomes<'p> {
 pub struct Outcome<'p> {
     /// The limit that the look-up found; `None` also if the descriptor has a limit of its own.
     pub limit: Option<LimitInForce<'p>>,
-    /// What decided.
     pub by: By<'p>,
     /// The key of its counter, or of the one that it would have if nothing blocked it.
     pub counter: Option<&'p [u8]>,
@@ -43,14 +42,14 @@ pub struct Outcome<'p> {
     pub shown: Option<Rate>,
     /// The name of the limit in its status; empty without one.
     pub name: &'p str,
-    /// What is left, in the units of the limit.
+    /// The remaining hits, in the units of the limit.
     pub remaining: u64,
     /// Until the limit has recovered or, if it refuses, until a retry. Rounded up, because Envoy
     /// drops fractions of a second. `None` if unknown.
     pub reset_secs: Option<u64>,
 }
 
-/// What decided about a descriptor.
+/// The source of the decision on a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum By<'p> {
     /// Nothing: no limit applies.
@@ -62,17 +61,17 @@ pub enum By<'p> {
     /// An override that blocks it.
     Block(&'p Block),
     Check {
-        /// What the plan says of it.
+        /// The check in the plan.
         planned: &'p Checked,
-        /// What was asked.
+        /// The check that was sent to the store.
         check: &'p Check,
-        /// What was decided.
+        /// The decision of the store.
         decision: &'p Decision,
     },
 }
 
 impl Plan {
-    /// What becomes of each descriptor by these decisions on [`Plan::checks`].
+    /// The outcome of each descriptor for these decisions on [`Plan::checks`].
     pub fn outcomes<'p>(&'p self, decisions: &'p Decisions) -> Outcomes<'p> {
         let checks = &self.checks;
         let mut each = SmallVec::with_capacity(self.slots.len());
@@ -93,8 +92,8 @@ impl Plan {
                 Fate::Blocked(block) => Outcome {
                     counter: Some(checks.blocked_key(&block.key)),
                     refuses: true,
-                    // Beside a limit without a reset time, Envoy would tell the client to come
-                    // back at once.
+                    // For a limit without a reset time, Envoy would tell the client to come back at
+                    // once.
                     shown: block.shown.filter(|_| block.ends_in.is_some()),
                     reset_secs: block.ends_in.map(Span::secs_rounded_up),
                     ..Outcome::of(limit, By::Block(block), 0)
@@ -140,16 +139,16 @@ impl<'p> Outcome<'p> {
             decision,
         };
         let shown = match *decision {
-            // The remaining hits are unknown; beside a limit, Envoy would tell the client that none
-            // remain, and a polite client would stop.
+            // The remaining hits are not available. With a limit, Envoy would tell the client that
+            // none remain, and a polite client would stop.
             Decision::PolicyAllows(_) => None,
             Decision::Local(.., replicas) => Some(share_of(planned, check.algorithm, replicas)),
             _ => Some(planned.shown),
         };
-        // A limit of requests in flight has no reset time, and when it refuses the time until a
-        // retry. Of a status without a time Envoy makes 0, so that a client whose request can never
-        // pass would ask again at once: it gets the end of the window or, where windows have
-        // none, their length.
+        // A limit of requests in flight has no reset time except, when it refuses, the time until a
+        // retry. Envoy turns a status without a time into 0, and a client whose request can never
+        // pass would retry at once: its reset time is the end of the window or, for algorithms
+        // without windows, their length.
         let reset = match decision.retry_after() {
             Some(Wait::Never) if !matches!(check.algorithm, Algorithm::FixedWindow(_)) => {
                 Some(check.algorithm.window().shortest())
@@ -169,7 +168,7 @@ impl<'p> Outcome<'p> {
         }
     }
 
-    /// The hits that were asked of a counter.
+    /// The hits that were requested from a counter.
     pub const fn hits(&self) -> i64 {
         match self.by {
             By::Check { check, .. } => check.hits,
@@ -183,7 +182,7 @@ impl<'p> Outcome<'p> {
         matches!(self.by, By::Check { check, .. } if check.modes.quota)
     }
 
-    /// When what it refuses would be allowed; `None` if it does not refuse.
+    /// Time until the refused hits would be allowed; `None` if it does not refuse.
     #[must_use]
     pub fn retry_after(&self) -> Option<Wait> {
         match self.by {
@@ -195,7 +194,7 @@ impl<'p> Outcome<'p> {
 }
 
 impl Outcomes<'_> {
-    /// The same with these names in the statuses.
+    /// Replaces the names in the statuses.
     pub fn named<'n>(&'n self, names: &'n [Cow<'_, str>]) -> Outcomes<'n> {
         let each = self.each.iter().zip(names);
         Outcomes {
@@ -207,8 +206,8 @@ impl Outcomes<'_> {
         }
     }
 
-    /// The descriptors whose limits refuse the request, by index: those that are blocked, those
-    /// over a limit that is no quota, and all quotas where none of them is left.
+    /// The descriptors whose limits refuse the request, by index: blocked descriptors, descriptors
+    /// over a limit that is not a quota, and all quotas where none of them is left.
     pub fn violated(&self) -> Vec<usize> {
         let passes = |outcome: &Outcome<'_>| outcome.is_quota() && !outcome.refuses;
         let a_quota_passes = self.passes_quota || self.each.iter().any(passes);
@@ -220,8 +219,8 @@ impl Outcomes<'_> {
     }
 }
 
-/// What is shown of a limit that one of so many replicas decides by itself: its share, of which the
-/// verdict says what remains.
+/// The displayed rate of a limit that one of several replicas decides by itself: its share, to
+/// which the remaining hits of the verdict refer.
 fn share_of(planned: &Checked, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
     let &Checked { shown, scale, .. } = planned;
     let capacity = |algorithm: Algorithm| scale.units_rounded_up(algorithm.capacity());

@@ -1,4 +1,4 @@
-//! What overrides make of a plan.
+//! Effects of overrides on a plan.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ fn all_or_none() -> String {
     FILE.replace("domain: d\n", "domain: d\ncommit: all_or_none\n")
 }
 
-/// A raise is to so many a minute.
+/// A raise is to `requests_per_unit` a minute.
 pub(super) fn order_to(requests_per_unit: u64, kind: &str, key: &str) -> Override {
     let record = Record {
         kind: kind.to_owned(),
@@ -156,7 +156,7 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
         );
         assert_eq!(process.decide(&[key], 1), (vec![], false), "{key}");
     }
-    // The others are counted as they are beside any refusal.
+    // The others are counted as with any refusal.
     let process = Process::new(FILE, &[order("block", "unknown")]);
     assert_eq!(process.decide(&["unknown", "a"], 2), (vec![true], false));
     assert_eq!(process.decide(&["a"], 1), (vec![false], false));

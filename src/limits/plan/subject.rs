@@ -1,8 +1,8 @@
 //! The plan of a subject that an operator names. The request path does not use it.
 //!
-//! Of a subject whose texts are all known it is the plan of that descriptor. Of others (a long
-//! value that is known by its digest, a counter that values share) it is that of the limit which
-//! may count it: the digest does not say which pattern the value matches.
+//! If all texts of a subject are available it is the plan of that descriptor. For other subjects (a
+//! long value of which only the digest is stored, a counter that values share) it is the plan of
+//! the limit that may count it: the digest does not contain which pattern the value matches.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ use crate::limits::rules::tree::matches;
 pub(crate) enum NoPlan {
     /// No limit in force can count it.
     NoLimit,
-    /// Its limit is `unlimited`, so that nothing is counted.
+    /// Its limit is `unlimited`: nothing is counted.
     Unlimited,
     /// Several limits may count it: their paths.
     Several(Vec<String>),
 }
 
 impl Plan {
-    /// The plan of the only descriptor of a subject. `limit` is the path of its limit, where it is
-    /// known.
+    /// The plan of the only descriptor of a subject. `limit` is the path of its limit, if the
+    /// caller has it.
     ///
     /// # Errors
-    /// There is none, or there may be several.
+    /// No limit counts it, or several may.
     pub(crate) fn of_subject(
         rules: &Arc<Rules>,
         subject: &Subject,
@@ -104,7 +104,7 @@ impl Plan {
     }
 }
 
-/// An ask with one descriptor.
+/// A request with one descriptor.
 #[cfg(test)]
 pub(crate) fn ask<'a>(domain: &'a [u8], entries: &[(&'a [u8], &'a [u8])]) -> Ask<'a> {
     let mut ask = Ask::default();
@@ -127,8 +127,8 @@ fn may_count(limit: &Limit, subject: &Subject) -> bool {
             .all(|(level, entry)| may_match(level, entry))
 }
 
-/// The limit with the row of the subject; `None` if the subject's row, or the lack of one, makes it
-/// that of another limit.
+/// The limit with the row of the subject; `None` if the subject's row, or its absence, leads to
+/// another limit.
 fn of_row<'r>(limit: &'r Limit, subject: &Subject) -> Option<LimitInForce<'r>> {
     let Some(table) = &limit.table else {
         return Some(limit.into());
@@ -192,8 +192,8 @@ fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
     key_fits && value_fits()
 }
 
-/// Whether a value may be one that the level matches. Sure of texts; of networks, sets and
-/// expressions it says yes to what they could have.
+/// Whether a value may be one that the level matches. Exact for texts. The elements of networks,
+/// sets and expressions are not compared: the answer is yes if they may match some such value.
 fn may_be(level: &Level, value: &[u8]) -> bool {
     let Some(written) = level.value.as_deref() else {
         return true;

@@ -207,7 +207,7 @@ fn a_subject_that_is_known_by_its_digest_has_the_trial_of_its_limit() {
 proptest! {
     #![proptest_config(crate::testing::property(256))]
 
-    /// Whatever a request asks for, its plan is that of the same limits without trials.
+    /// For all requests, the plan equals the plan of the same limits without trials.
     #[test]
     fn the_plan_of_a_request_does_not_depend_on_trials(keys in prop::collection::vec((prop::sample::select(vec!["a", "b", "c", "s", "u", "p", "x"]), prop::option::of(0..9_u64)), 0..6)) {
         let without: String = FILE

@@ -34,13 +34,12 @@ pub(crate) fn canonical(value: &[u8]) -> Option<Text> {
     read(value).map(text)
 }
 
-/// The network that a value is, without bits behind its prefix. An address is the network of it
-/// alone.
+/// Reads a value as a network without bits after its prefix. An address is a network of one.
 pub(crate) fn read_network(value: &[u8]) -> Option<IpNet> {
     parse_network(value).filter(|network| network.trunc() == *network)
 }
 
-/// The same, perhaps with bits behind its prefix.
+/// Reads a value as a network, which may have bits after its prefix.
 pub(crate) fn parse_network(value: &[u8]) -> Option<IpNet> {
     if let Some(address) = read(value) {
         return Some(address.into());
@@ -65,8 +64,8 @@ fn without_mapping(network: IpNet) -> IpNet {
     mapped().map_or(network, IpNet::V4)
 }
 
-/// The network of so many bits that groups an address; `None` for an IPv4 address, which is counted
-/// alone.
+/// The network of `prefix` bits that groups an address; `None` for an IPv4 address, which is
+/// counted alone.
 pub(crate) fn group(address: IpAddr, prefix: u8) -> Option<Ipv6Net> {
     match address {
         IpAddr::V4(_) => None,

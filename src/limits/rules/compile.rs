@@ -1,11 +1,13 @@
 //! Compiles files to rules, or reports everything that is wrong with them.
 //!
-//! Limits of a control plane take the same way (`compile/resource.rs`), one domain at a time.
+//! Limits of a control plane are compiled in the same way (`compile/resource.rs`), one domain at a
+//! time.
 //!
-//! All problems of all files are found in one run, each with its location and a remedy, so that
-//! they can be corrected in one go. What envoyproxy/ratelimit refuses is an error; what it silently
-//! ignores is a warning. Nothing here reads files or the clock: the caller passes the texts, sorted
-//! by name, and wildcards of a domain that several files share are in that order.
+//! All problems of all files are found in one run, each with its location and a remedy, because an
+//! author wants to correct them in one go. Whatever envoyproxy/ratelimit refuses is an error;
+//! whatever it silently ignores is a warning. No code here reads files or the clock: the caller
+//! passes the texts, sorted by name, and this order decides between wildcards of a domain that
+//! several files share.
 
 mod build;
 pub(crate) mod data;
@@ -48,22 +50,22 @@ pub use resource::XdsOptions;
 pub(super) use resource::compile_domain;
 use siblings::Siblings;
 
-/// How to compile.
+/// Options of a compilation.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Several files may define one domain. Otherwise each domain has one file, as in
     /// envoyproxy/ratelimit.
     pub merge_domains: bool,
-    /// What the settings of the process say where a file says nothing.
+    /// Settings of the process that apply where a file has none.
     pub process: ProcessDefaults,
     /// Warnings are errors.
     pub strict: bool,
-    /// For `weir check`: what envoyproxy/ratelimit accepts, but what cannot be meant, is an error.
-    /// A service that loads files warns of it.
+    /// For `weir check`: files that envoyproxy/ratelimit accepts, but that cannot mean what they
+    /// do, are errors. A service that loads files warns of them.
     pub for_check: bool,
 }
 
-/// What the settings of the process say for all limits, wherever they come from.
+/// Settings of the process for all limits of files and control planes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessDefaults {
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: the `commit` of domains that declare none.
@@ -88,7 +90,6 @@ pub struct SourceText {
 /// Rules, and the warnings about them.
 #[derive(Debug)]
 pub struct Compiled {
-    /// What the program runs.
     pub rules: Rules,
     /// In the order of files, lines and columns.
     pub warnings: Vec<Problem>,
@@ -142,10 +143,10 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
 struct Compiler<'o> {
     problems: &'o Problems,
     path_bytes: usize,
-    /// The limits come from a control plane: what is unusual in a file, such as a node without a
-    /// limit, is not in what a program generates.
+    /// The limits come from a control plane: structures that are unusual in a file, such as a node
+    /// without a limit, are normal in generated messages, and are not reported.
     from_control_plane: bool,
-    /// Adds to what the control plane says.
+    /// Adds options of the overlay to the control plane's.
     overlay: Cursor<'o>,
     /// The files that descriptors name.
     data: Data<'o>,
@@ -155,7 +156,6 @@ struct Compiler<'o> {
 }
 
 impl<'o> Compiler<'o> {
-    /// One that has read nothing.
     fn new(problems: &'o Problems) -> Self {
         Self {
             problems,
@@ -231,13 +231,14 @@ fn compile_file(
         };
         reader.list(list, siblings);
     }
+    // Reports the errors of limits in the dropped domain, too.
     build(compiler, &mut scratch.0, &options.process);
 }
 
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";
 
-/// A domain without limits is a warning: Envoy's requests in it are all allowed. After an error it
-/// may be no more than a consequence.
+/// Warns of a domain without limits, where all requests of Envoy are allowed. Not after an error,
+/// which may be the cause.
 fn check_for_limits(problems: &Problems, domain: &Domain) {
     if !domain.mentions_limit && !problems.has_errors() {
         let name = quoted(&domain.name);
@@ -250,7 +251,7 @@ fn check_for_limits(problems: &Problems, domain: &Domain) {
     }
 }
 
-/// A name that no limit has is a warning, because the Go service ignores it.
+/// Warns of names in `replaces` that no limit has. The Go service ignores them.
 fn check_replaced(problems: &Problems, domain: &Domain) {
     let is_unknown = |(_, name): &&(_, Box<str>)| !domain.names.contains(name);
     for (at, name) in domain.replaced.iter().filter(is_unknown) {
@@ -265,8 +266,8 @@ fn check_replaced(problems: &Problems, domain: &Domain) {
     }
 }
 
-/// What a file is that has another purpose, such as a manifest of Kubernetes, and the remedy: one line
-/// in place of one for each of its keys.
+/// Describes a file with another purpose, such as a manifest of Kubernetes, and the remedy: one
+/// message instead of one for each of its keys.
 fn foreign(root: &Node) -> Option<(String, String)> {
     let Content::Mapping(entries) = &root.content else {
         return None;

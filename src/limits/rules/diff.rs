@@ -1,8 +1,8 @@
-//! What differs between two sets of rules: limits that were added, removed and changed.
+//! Differences of two sets of rules: limits that were added, removed and changed.
 //!
 //! A limit is the same in both if its domain and the keys and values of its path are. The texts are
-//! for people and have no control characters; each has a bound, because files may hold long values.
-//! The order of patterns, which may decide which limit a request finds, is not compared.
+//! human-readable and have no control characters; each has a bound, because files may hold long
+//! values. The order of patterns, which may decide which limit a request finds, is not compared.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::{Commit, Rules};
 use crate::core::algorithm::{Algorithm, Debt};
 use crate::core::time::{Period, Span, Unit, people};
 
-/// Characters of a path, or of the text of a field.
+/// Maximum characters of a path, or of the text of a field.
 const LONGEST_TEXT: usize = 200;
 
 /// The limits of which two sets of rules differ, in the order of the files.
@@ -152,11 +152,10 @@ fn limits_beyond<'r>(rules: &'r Rules, other: &Rules) -> Vec<&'r Limit> {
         .collect()
 }
 
-/// Where a limit stands: the domain, the levels, and the plan of those whose descriptor has another
-/// limit.
+/// Position of a limit: the domain, the levels, and the plan if its descriptor has another limit.
 type LimitIdentity<'r> = (&'r str, Vec<(&'r str, Option<&'r str>)>, Option<&'r str>);
 
-/// What makes a limit the same limit.
+/// Identity of a limit, by which both sets are compared.
 fn identity(limit: &Limit) -> LimitIdentity<'_> {
     (
         &limit.domain,
@@ -169,7 +168,7 @@ fn identity(limit: &Limit) -> LimitIdentity<'_> {
     )
 }
 
-/// The plan of a limit that stands beside that of its descriptor.
+/// The plan of a limit that its descriptor has in addition to its own.
 fn plan_of_rows(limit: &Limit) -> Option<&str> {
     limit
         .plan
@@ -177,7 +176,7 @@ fn plan_of_rows(limit: &Limit) -> Option<&str> {
         .filter(|_| limit.table.is_some() && limit.own_table().is_none())
 }
 
-/// The path of a limit, with the plan that tells it from others of that path.
+/// The path of a limit, with the plan that distinguishes it from others of that path.
 fn name_of(limit: &Limit) -> String {
     let plan = plan_of_rows(limit).map(|plan| format!(", plan {}", shown(plan)));
     shown(&limit.path()) + &plan.unwrap_or_default()
@@ -200,8 +199,7 @@ fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedFi
     values.into_iter().map(field).collect()
 }
 
-/// Everything that a limit says, with the names of files. A field that the limit does not have is
-/// missing.
+/// All fields of a limit, with the names of files. A field that the limit does not have is missing.
 pub fn fields<'r>(
     rules: &Rules,
     in_force: impl Into<LimitInForce<'r>>,
@@ -289,7 +287,7 @@ fn policy(policy: OnStoreFailure) -> Option<String> {
         .map(|(name, _)| (*name).to_owned())
 }
 
-/// What a trial says in one line: its rate, and what else differs from the real limit.
+/// A trial on one line: its rate, and other differences from the real limit.
 fn tried(trial: &Amount, real: Option<&Amount>) -> String {
     let known = real.map(algorithm_and_options).unwrap_or_default();
     let other = algorithm_and_options(trial)
@@ -299,7 +297,7 @@ fn tried(trial: &Amount, real: Option<&Amount>) -> String {
     std::iter::once(rate_of(trial)).chain(other).collect()
 }
 
-/// This region's part of an amount; `None` if it is all of it.
+/// This region's part of an amount; `None` if that is the whole amount.
 fn share(rules: &Rules, limit: &Limit, amount: &Amount) -> Option<String> {
     let region = rules.domain(limit.domain.as_bytes())?.region.as_ref();
     let region = region.map_or_else(String::new, |name| format!(" ({name})"));
@@ -391,7 +389,7 @@ fn shown(text: &str) -> String {
     OneLine(&cut(text, LONGEST_TEXT)).to_string()
 }
 
-/// Rows that are named of those that differ.
+/// Maximum number of changed rows that are listed.
 const MOST_NAMED: usize = 5;
 
 /// The rows of one table that differ.
@@ -407,12 +405,11 @@ pub struct ChangedRows {
     pub removed: usize,
     /// In both, with another plan, amount, name, mode or failure policy of their own.
     pub changed: usize,
-    /// The first of them, for people.
+    /// The first of them, human-readable.
     pub first: Vec<String>,
 }
 
-/// Everything that a row says itself: its plan, what it stands for but for the number of its limit,
-/// and its name.
+/// All own fields of a row: its plan, its meaning without the number of its limit, and its name.
 fn says<'r>(
     rules: &'r Rules,
     limit: &Limit,
@@ -469,7 +466,7 @@ impl ChangedRows {
     }
 }
 
-/// The amount of a row, its plan, and what else it says.
+/// The amount of a row, its plan, and its other fields.
 fn text((rules, limit): (&Rules, &Limit), table: &LimitTable, row: RowNumber) -> String {
     let of_row = table.rows.meaning(row).map_or(limit, |meaning| {
         rules.limit(LimitId::new(limit.id.domain, meaning.limit))

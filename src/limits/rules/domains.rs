@@ -1,12 +1,12 @@
-//! The domains of a control plane: what is in force, and what its next list of resources changes.
+//! The domains of a control plane: those in force, and the changes by its next list of resources.
 //!
-//! A list holds everything: a domain that is missing is gone. Each domain stands for itself: one
-//! with a mistake keeps its last good version, or is absent without one, and the others apply. A
-//! domain whose resources and options are those of the last list is not compiled again.
+//! A list is complete: a domain that is missing is removed. Domains are independent: one with a
+//! mistake keeps its last good version, or is absent if it never had one, and the others apply. A
+//! domain whose resources and options did not change since the last list is not compiled again.
 //!
 //! Files are all-or-nothing because one team writes them. A control plane collects the policies of
 //! many, and one mistake must not freeze or drop the limits of the others. The refusal lists all
-//! problems, and what is good is in force.
+//! problems, and the valid domains are in force.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -19,15 +19,15 @@ pub use super::compile::{Overlay, ReadOverlay, XdsDefaults, XdsOptions};
 use super::{Domain, Rules};
 use crate::core::proto::xds::RateLimitConfig;
 
-/// The most warnings of one list. A control plane may send a hundred thousand duplicates.
+/// Maximum number of warnings of one list. A control plane may send a hundred thousand duplicates.
 pub(crate) const MOST_WARNINGS: usize = 1_000;
 
-/// What a control plane sent, and what of it is in force.
+/// Resources that a control plane sent, and the domains in force.
 #[derive(Debug, Default)]
 pub struct Domains {
     entries: BTreeMap<String, KnownDomain>,
-    /// The numbers below the next one that no domain has. A domain keeps its number, so that the ids
-    /// of its limits stay valid.
+    /// Free numbers below the next one. A domain keeps its number, because the ids of its limits
+    /// have to stay valid.
     free_numbers: Vec<u32>,
     settings: XdsOptions,
     /// Resources of the last list whose domain an earlier one defines.
@@ -40,7 +40,7 @@ pub struct Domains {
     unused: Vec<Problem>,
 }
 
-/// What a list of resources changed.
+/// Changes by a list of resources.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// The next rules; `None` if nothing changed. The first list always has rules.
@@ -48,7 +48,7 @@ pub struct Applied {
     /// The domains of the list that are not in force as they were sent, in the order of their
     /// names; also those that were refused before.
     pub refused: Vec<Refused>,
-    /// What is hardly meant, in domains that were compiled.
+    /// Likely mistakes, in domains that were compiled.
     pub warnings: Vec<Problem>,
     /// Names of domains that were not in force.
     pub added: Vec<String>,
@@ -56,7 +56,7 @@ pub struct Applied {
     pub changed: Vec<String>,
     /// Names of domains that are no longer in force.
     pub removed: Vec<String>,
-    /// The domains that were compiled. The others are those of the last list.
+    /// The number of domains that were compiled. The others did not change since the last list.
     pub compiled: usize,
 }
 
@@ -83,8 +83,8 @@ struct KnownDomain {
     good: Option<Good>,
     /// The entries of the overlay that match something in `received`.
     used: Vec<EntryNumber>,
-    /// It was refused for the size of all domains together, which another list may change without
-    /// it.
+    /// Whether it was refused for the size of all domains together: another list may change that
+    /// without a change of this domain.
     is_too_large: bool,
 }
 
@@ -136,8 +136,8 @@ impl Domains {
         applied
     }
 
-    /// The resources that are in force, in the order of their domains: those of the last list, and
-    /// the last good ones of domains that were refused.
+    /// The resources that are in force, in the order of their domains: from the last list, and for
+    /// refused domains the last good ones.
     pub fn in_force(&self) -> impl Iterator<Item = &Arc<RateLimitConfig>> {
         self.entries
             .values()
@@ -259,7 +259,8 @@ impl Domains {
 }
 
 impl Refused {
-    /// One whose domain an earlier resource defines. `before` are those of the last list.
+    /// A resource whose domain an earlier resource defines. `before` are the resources of the last
+    /// list.
     fn shadowed(
         resource: &RateLimitConfig,
         first: &RateLimitConfig,
@@ -294,8 +295,8 @@ impl KnownDomain {
     }
 }
 
-/// Sorts resources by their names. Resources of one name are a mistake of the control plane: their
-/// content decides, so that the order of the message does not.
+/// Sorts resources by their names. Resources with one name are a mistake of the control plane: they
+/// are sorted by content, to make the result independent of the order of the message.
 fn sort(resources: &mut [Arc<RateLimitConfig>]) {
     resources.sort_by(|one, other| {
         one.name

@@ -1,8 +1,8 @@
-//! One compiled limit: everything that a request needs of it, computed when the rules are loaded.
+//! One compiled limit, with everything that a request needs of it computed in advance.
 //!
 //! `scale` ends here: algorithms, stores, usage and metrics count hits. The compiler multiplies,
-//! and what people read is divided. So stores and scripts know no scale, and a limit with one costs
-//! a division.
+//! and human-readable output divides. So stores and scripts need no scale, and a limit with one
+//! costs a division.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -20,8 +20,8 @@ use crate::core::usage::Tracking;
 
 /// Finds a limit in its rules.
 ///
-/// A domain keeps its number while it is in force, so that a domain which does not change is part
-/// of the next rules as it is.
+/// A domain keeps its number while it is in force. A domain that does not change is then part of
+/// the next rules without a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitId {
     /// The number of its domain in the rules.
@@ -37,10 +37,10 @@ impl LimitId {
     }
 }
 
-/// A JSON object: what `metadata` may hold.
+/// A JSON object, as in `metadata`.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
 
-/// The largest `metadata` of a limit, by [`encoded_bytes`]: each answer about the limit carries it.
+/// Maximum size of a limit's `metadata`, by [`encoded_bytes`]: each answer about the limit has it.
 pub const MAX_METADATA_BYTES: usize = 16 << 10;
 
 /// The bytes that metadata has as a `google.protobuf.Struct`, or a few more.
@@ -70,7 +70,7 @@ pub fn encoded_bytes(metadata: &Metadata) -> usize {
     reason = "what a file says, which does not depend on each other"
 )]
 pub struct Limit {
-    /// Where the rules have it.
+    /// Its position in the rules.
     pub id: LimitId,
     /// The domain that it belongs to.
     pub domain: Box<str>,
@@ -78,16 +78,16 @@ pub struct Limit {
     pub levels: Box<[Level]>,
     /// Other limits replace this one by it.
     pub name: Option<Box<str>>,
-    /// What answers show: the name, or the path in the domain without one; see [`shown`].
+    /// The text that answers show: the name, or else the path in the domain; see [`shown`].
     pub shown: Box<str>,
-    /// The rate and its algorithm; `None` = unlimited, unless each row says it.
+    /// The rate and its algorithm; `None`: unlimited, or only rows have amounts.
     pub amount: Option<Amount>,
-    /// What is counted beside it and refuses nothing.
+    /// An amount that is counted in addition and never refuses a hit.
     pub trial: Option<Box<Trial>>,
     /// Only rows of its table have amounts.
     pub is_by_rows: bool,
-    /// The plan that its amount is of. A limit of each plan that rows of a table use stands beside
-    /// that of the descriptor.
+    /// The plan of its amount. A descriptor has one limit for each plan that rows of its table use,
+    /// in addition to its own.
     pub plan: Option<Box<str>>,
     /// The table that its amounts are in, which all limits of the descriptor share.
     pub table: Option<Arc<LimitTable>>,
@@ -95,7 +95,7 @@ pub struct Limit {
     pub shadow_mode: bool,
     /// Over the limit, the request is refused only if all quota descriptors are over theirs.
     pub quota_mode: bool,
-    /// The failure policy of the limit or its domain; `None`: that of the process.
+    /// The failure policy of the limit or its domain; `None`: the policy of the process.
     pub on_store_failure: Option<OnStoreFailure>,
     /// `track_usage`: the usage of each subject is recorded.
     pub usage: Option<Arc<Tracking>>,
@@ -103,13 +103,14 @@ pub struct Limit {
     pub detailed_metric: bool,
     /// Names of limits that this one switches off within a request.
     pub replaces: Box<[Box<str>]>,
-    /// Returned in `dynamic_metadata` if the setting asks for it.
+    /// Returned in `dynamic_metadata` if the setting enables it.
     pub metadata: Option<Metadata>,
     /// Where it is written, for operators.
     pub origin: Place,
 }
 
-/// `trial`: another amount for the same requests, which counts for itself what it would refuse.
+/// `trial`: another amount for the same requests, with a count of its own of the hits that it would
+/// refuse.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// Its rate and algorithm.
@@ -125,9 +126,9 @@ pub struct LimitTable {
     pub rows: Table<RowMeaning>,
     /// The index of the entry whose value picks the row.
     pub level: usize,
-    /// The descriptor's own limit, that of rows without a plan, as [`LimitId::limit`].
+    /// The descriptor's own limit, for rows without a plan, as [`LimitId::limit`].
     pub owner: u32,
-    /// It is that of values without a row too; otherwise they have none.
+    /// Whether it also applies to values without a row; otherwise they have no limit.
     pub has_default: bool,
     /// The number of rows of each limit that has some.
     counts: HashMap<u32, usize>,
@@ -159,19 +160,19 @@ impl LimitTable {
     }
 }
 
-/// What rows of a table stand for.
+/// The meaning of rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowMeaning {
-    /// The limit, as [`LimitId::limit`]: that of the plan of these rows, or that of the descriptor.
+    /// The limit of the plan of these rows, or of the descriptor, as [`LimitId::limit`].
     pub limit: u32,
     pub amount: RowAmount,
-    /// `shadow_mode` of the row; `None`: that of its limit.
+    /// `shadow_mode` of the row; `None`: as its limit.
     pub shadow_mode: Option<bool>,
-    /// `on_store_failure` of the row; `None`: that of its limit.
+    /// `on_store_failure` of the row; `None`: as its limit.
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
-/// What numbers that no other row has add to it; config/tables.md and SECURITY.md say about 150
+/// Memory of a row with numbers of its own; config/tables.md and SECURITY.md document about 150
 /// bytes.
 const _: () = assert!(size_of::<RowMeaning>() <= 152);
 
@@ -182,8 +183,8 @@ pub enum RowAmount {
     Own(Option<Amount>),
 }
 
-/// A limit as one descriptor has it: what the row of its value says comes before what the limit
-/// says.
+/// A limit as one descriptor has it: fields of the row of its value take precedence over fields of
+/// the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitInForce<'r> {
     pub limit: &'r Limit,
@@ -244,7 +245,7 @@ impl<'r> LimitInForce<'r> {
             .unwrap_or(self.limit.shadow_mode)
     }
 
-    /// The failure policy; `None`: that of the process.
+    /// The failure policy; `None`: the policy of the process.
     #[inline]
     pub fn on_store_failure(self) -> Option<OnStoreFailure> {
         self.meaning()
@@ -252,8 +253,7 @@ impl<'r> LimitInForce<'r> {
             .or(self.limit.on_store_failure)
     }
 
-    /// What is counted beside it: of values without a row only, because a row has numbers of its
-    /// own.
+    /// The trial. Only values without a row have one, because a row has numbers of its own.
     pub fn trial(self) -> Option<&'r Trial> {
         self.limit.trial.as_deref().filter(|_| self.row.is_none())
     }
@@ -269,7 +269,7 @@ impl<'r> LimitInForce<'r> {
 /// time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
-    /// The request is an error (UNAVAILABLE), so that Envoy's `failure_mode_deny` decides.
+    /// The request is an error (UNAVAILABLE): Envoy's `failure_mode_deny` decides.
     #[default]
     Error,
     /// The check is allowed.
@@ -290,8 +290,8 @@ impl OnStoreFailure {
     ];
 }
 
-/// `scale`: how many hits are one unit of a limit's amount. People read and write units; algorithms
-/// and stores count hits.
+/// `scale`: hits in one unit of a limit's amount. Operators read and write units; algorithms and
+/// stores count hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale(NonZeroU32);
 
@@ -304,7 +304,7 @@ impl Scale {
         scale.and_then(NonZeroU32::new).map_or(Self::ONE, Self)
     }
 
-    /// The hits of so many units; saturates.
+    /// Converts units to hits; saturates.
     pub fn hits(self, units: u64) -> u64 {
         units.saturating_mul(self.0.get().into())
     }
@@ -329,7 +329,7 @@ impl fmt::Display for Scale {
 /// A rate and its algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// This region's share of what is written, in units of `scale` hits.
+    /// This region's share of the amount in the files, in units of `scale` hits.
     pub rate: Rate,
     /// The number in `rate` as it is written, for all regions together.
     pub whole: u64,
@@ -342,9 +342,9 @@ pub struct Amount {
     pub default_cost: Option<NonZeroU64>,
     /// `lease`: a replica may draw hits of a busy key ahead of its requests.
     pub lease: bool,
-    /// As the response shows it: where a key can take more hits at once than a window has (`burst`,
-    /// `max_delay`), the rate for that many hits, so that the remaining hits are never more than
-    /// the limit beside them.
+    /// The rate that the response shows: where a key can take more hits at once than a window has
+    /// (`burst`, `max_delay`), the rate for that many hits. The remaining hits are then never more
+    /// than the limit in the same response.
     pub shown: Rate,
     /// The algorithm of this rate and the limit's options. It counts hits.
     pub algorithm: Algorithm,
@@ -374,7 +374,7 @@ impl Amount {
         }
     }
 
-    /// How its amount divides time; `None` for requests in flight.
+    /// The period of its amount; `None` for requests in flight.
     pub fn period(&self) -> Option<Period> {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => Some(fixed.window),
@@ -386,7 +386,7 @@ impl Amount {
     }
 }
 
-/// How a level matches values, and how it counts them.
+/// Matching and counting of values at a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Matching {
     #[default]
@@ -395,12 +395,12 @@ pub enum Matching {
     Address,
     /// `set`
     Set {
-        /// Some of its values are addresses, so that all spellings of one share a counter.
+        /// Some of its values are addresses: all spellings of one share a counter.
         has_addresses: bool,
     },
     /// `cidr`
     Cidr {
-        /// IPv6 addresses share a counter with all of their network of so many bits.
+        /// IPv6 addresses share a counter with their network of this prefix length.
         prefix: Option<u8>,
     },
     /// `regex`
@@ -408,8 +408,8 @@ pub enum Matching {
 }
 
 impl Matching {
-    /// Whether the level has a list of its own, or an expression, in place of a text in which `*`
-    /// is special.
+    /// Whether the level has a list of its own, or an expression, instead of a text in which `*` is
+    /// special.
     pub const fn is_by_more_than_text(self) -> bool {
         matches!(self, Self::Set { .. } | Self::Cidr { .. } | Self::Regex)
     }
@@ -431,10 +431,9 @@ impl Matching {
 #[derive(Clone, Debug, Default)]
 pub struct Level {
     pub key: Box<str>,
-    /// The value or pattern, or `set:`, `cidr:` or `regex:` and what it matches; `None` = any
-    /// value. No two branches of a level have the same.
+    /// The value or pattern, or `set:`, `cidr:` or `regex:` followed by the values or the
+    /// expression; `None` = any value. It is unique among the branches of a level.
     pub value: Option<Box<str>>,
-    /// How it matches.
     pub matching: Matching,
     /// All values that match the pattern share one counter.
     pub share_threshold: bool,
@@ -443,7 +442,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// Whether it has a value that is no pattern, or a list of values.
+    /// Whether it has a value that is not a pattern, or a list of values.
     pub fn is_one_value(&self) -> bool {
         let value = self.value.as_deref();
         value.is_some_and(|value| self.matching.is_by_more_than_text() || !value.contains('*'))
@@ -471,7 +470,7 @@ impl Limit {
         amount.is_some_and(|amount| amount.algorithm.has_holders())
     }
 
-    /// The table whose rows stand for this limit and for those of their plans; `None` for a limit
+    /// The table with the rows of this limit and of the limits of their plans; `None` for a limit
     /// of a plan.
     pub fn own_table(&self) -> Option<&LimitTable> {
         self.table
@@ -479,7 +478,7 @@ impl Limit {
             .filter(|table| table.owner == self.id.limit)
     }
 
-    /// The amounts that it may have: its own, and those of its rows, each at least once.
+    /// The possible amounts: its own, and the amounts of its rows, each at least once.
     pub fn amounts(&self) -> impl Iterator<Item = &Amount> {
         let meanings = self.table.iter().flat_map(|table| table.rows.meanings());
         let of_rows = meanings

@@ -1,13 +1,13 @@
-//! Where something is written: in a file of limits, in a table, or in a resource of a control
-//! plane, which has no lines.
+//! Places for messages: in a file of limits, in a table, or in a resource of a control plane, which
+//! has no lines.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Characters of a path, or of the name of a resource, in a message.
+/// Maximum characters of a path, or of the name of a resource, in a message.
 pub(super) const LONGEST_PATH: usize = 400;
 
-/// The beginning of a text that is longer than so many characters, with dots behind it.
+/// The beginning of a text that is longer than `longest` characters, followed by dots.
 pub(super) fn cut(text: &str, longest: usize) -> String {
     let cut: String = text.chars().take(longest).collect();
     let more = if cut.len() < text.len() { "..." } else { "" };
@@ -32,7 +32,7 @@ pub struct Document {
 /// A place in a document. Lines and columns are from 1 on, and columns count characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// What places in one document share.
+    /// Data that all places in one document share.
     pub document: Arc<Document>,
     /// 0 = the whole document.
     pub line: u32,

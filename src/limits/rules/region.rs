@@ -1,23 +1,23 @@
 //! Shares of regions: each region counts for itself and admits a fixed share of each amount.
 //!
-//! Amounts are divided where they are made: of the layers of a limit, of a raise, and of what a
-//! request brings. `Amount` keeps the whole number beside the share. Counter keys do not depend on
-//! it. All is in whole numbers and rounded down, so that shares of at most 100 % together never come
-//! to more than the whole, unless a share below 1 becomes 1.
+//! Amounts are divided where they are made: of the layers of a limit, of a raise, and of a
+//! request's own limit. `Amount` keeps both the whole number and the share. Counter keys do not
+//! depend on the share. All numbers are whole and rounded down: shares of together at most 100 %
+//! never add up to more than the whole, unless a share below 1 becomes 1.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::core::time::Rate;
 
-/// The share of each amount that a region admits, in millionths: above 0, at most all of it.
+/// The share of each amount that a region admits, in millionths: above 0, at most the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionShare(u32);
 
 const WHOLE: u32 = 1_000_000;
 
 impl Default for RegionShare {
-    /// All of it: the share of a service without regions.
+    /// The whole: the share of a service without regions.
     fn default() -> Self {
         Self(WHOLE)
     }

@@ -1,18 +1,18 @@
-//! Names as answers carry them: worked out once, when a limit is compiled.
+//! Names in answers, computed once, when a limit is compiled.
 //!
-//! Envoy puts a name between quotes into a header and escapes nothing, so that a line break in it
-//! would begin another header. A name of the configuration has no bound, and clients and proxies
-//! accept few KiB of headers.
+//! Envoy puts a name between quotes into a header and escapes nothing: a line break in it would
+//! begin another header. A name of the configuration has no bound, and clients and proxies accept
+//! few KiB of headers.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_encode_byte;
 
-/// The longest name in an answer, in bytes.
+/// Maximum bytes of a name in an answer.
 pub const MAX_SHOWN_BYTES: usize = 128;
 
-/// What an answer shows of a name: printable ASCII without quotes and backslashes. Other bytes
-/// become `%` and two hexadecimal digits, as in a URL. Text that is too long is cut.
+/// A name in an answer: printable ASCII without quotes and backslashes. Other bytes become `%` and
+/// two hexadecimal digits, as in a URL. Text that is too long is cut.
 pub fn shown(name: &[u8]) -> Cow<'_, str> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     if name.len() <= MAX_SHOWN_BYTES

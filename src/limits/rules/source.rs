@@ -1,10 +1,10 @@
-//! YAML as it was written: nodes with their positions, text as it is in the file, and typed reading
-//! of single values.
+//! YAML in source form: nodes with their positions, text as it is in the file, and typed reading of
+//! single values.
 //!
-//! A library that deserializes into structs would lose both what the file says (`0x10` as a value
-//! is text) and where. So parser events with positions become a tree here, which is refused early
-//! if it is too deep or too large, and serde_yaml, which only this file may name, reads single
-//! values from it. The meaning of the keys is the compiler's business.
+//! A library that deserializes into structs would lose both the text of the file (`0x10` as a value
+//! is text) and its positions. So parser events with positions become a tree here, which is refused
+//! early if it is too deep or too large, and serde_yaml, which only this file may name, reads
+//! single values from it. The compiler defines the meaning of the keys.
 
 mod events;
 mod quotes;
@@ -19,7 +19,7 @@ use super::limit::Metadata;
 use super::place::{Place, cut};
 pub(super) use events::read;
 
-/// Characters of the file's own text in a message.
+/// Maximum characters of the file's own text in a message.
 const LONGEST_QUOTE: usize = 60;
 
 /// A text of the file, on one line and of bounded length.
@@ -28,7 +28,7 @@ pub(super) fn shown(text: &str) -> String {
     cut.chars().flat_map(char::escape_debug).collect()
 }
 
-/// The same in quotes.
+/// Puts a text in quotes.
 pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", shown(text))
 }
@@ -42,7 +42,7 @@ fn after(text: &str) -> (u32, u32) {
     )
 }
 
-/// A problem that the reader found: what is wrong, and how to correct it.
+/// A problem that the reader found, and its remedy.
 #[derive(Debug)]
 pub(super) struct Note {
     pub(super) at: Place,
@@ -65,7 +65,7 @@ impl Note {
 pub(super) struct ParsedDocument {
     /// `None` if there are only comments.
     pub(super) root: Option<Rc<Node>>,
-    /// Where the meaning may not be the intended one.
+    /// Values that may not mean what their author intended.
     pub(super) warnings: Vec<Note>,
     /// The number of warnings beyond those that are kept.
     pub(super) further_warnings: usize,
@@ -137,10 +137,10 @@ impl ValueType {
     }
 }
 
-/// Limits of a control plane and rows of tables become the same nodes that a file becomes, so that one
-/// compiler checks all.
+/// Limits of a control plane and rows of tables become the same nodes as a file, and one compiler
+/// checks all.
 impl Node {
-    /// A node to which no alias refers: size and height bound what aliases expand to.
+    /// A node to which no alias refers. Size and height bound the expansion of aliases.
     const fn new(at: Place, content: Content) -> Self {
         Self {
             at,
@@ -150,12 +150,12 @@ impl Node {
         }
     }
 
-    /// Text, whatever it looks like.
+    /// A text node, even if the text is like a number or a bool.
     pub(super) fn of_text(at: &Place, text: &str) -> Rc<Self> {
         Self::of_scalar(at, text, ValueType::Text)
     }
 
-    /// What the text means without quotes: a number, a bool or null.
+    /// A plain scalar without quotes, which may be a number, a bool or null.
     pub(super) fn of_plain(at: &Place, text: &str) -> Rc<Self> {
         Self::of_scalar(at, text, scalar::resolve(text))
     }
@@ -186,7 +186,7 @@ impl Node {
         }
     }
 
-    /// The text of a scalar as it stands in the file, without quotes.
+    /// The text of a scalar as in the file, without quotes.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar { text, .. } => Some(text),
@@ -218,10 +218,11 @@ impl Node {
             && digits.iter().all(is_digit)
     }
 
-    /// Reads a map as a JSON object. Keys that are not text become text, as they stand in the file.
+    /// Reads a map as a JSON object. Keys that are not text become the text that they have in the
+    /// file.
     ///
     /// # Errors
-    /// What JSON cannot hold, with its position.
+    /// A value that JSON cannot hold, with its position.
     pub(super) fn metadata(&self) -> Result<Metadata, Note> {
         serde_yaml::from_value(self.value()?).map_err(|_| {
             let what = format!("'metadata' is {}, not a map", self.value_type().name());

@@ -1,12 +1,12 @@
-//! A table: what each of up to millions of values stands for, as one block of memory for all rows.
+//! A table: the meanings of up to millions of values, with one block of memory for all rows.
 //!
-//! Rows of equal meaning share it, so that a row is its value and five numbers. A look-up takes one
-//! hash of the value and allocates nothing. The hash is keyed at random, because customers may have
-//! chosen the values.
+//! Rows of equal meaning share it: a row is its value and five numbers. A look-up takes one hash of
+//! the value and allocates nothing. The hash is keyed at random, because customers may have chosen
+//! the values.
 //!
-//! Each plan that rows use is a compiled limit beside that of the descriptor, so that metrics,
-//! failure policies and pages go by the number of a limit as without a table. What a row says comes
-//! before what its limit says. A look-up without a table has one branch more.
+//! Each plan that rows use is a compiled limit in addition to the descriptor's limit. Metrics,
+//! failure policies and pages use the number of a limit as without a table. Fields of a row take
+//! precedence over fields of its limit. A look-up without a table has one branch more.
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;
@@ -21,22 +21,22 @@ use super::shown_name::shown;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowNumber(NonZeroU32);
 
-/// A row. Its texts are those of the table.
+/// A row. Its texts are in the table.
 #[derive(Clone, Copy, Debug)]
 struct StoredRow {
-    /// Where its value begins in the texts of the table.
+    /// The begin of its value in the texts of the table.
     begin: u32,
     /// The bytes of its value.
     length: u32,
     /// The line of the file, from 1 on.
     line: u32,
-    /// What it stands for, among the meanings of the table.
+    /// Its meaning, as an index in the meanings of the table.
     meaning: u32,
     /// 1 + its name, among the names of the table; 0: none.
     name: u32,
 }
 
-/// Rows by their values; `T` is what a row stands for.
+/// Rows by their values; `T` is the meaning of a row.
 #[derive(Debug)]
 pub struct Table<T> {
     /// The whole of its file.
@@ -46,9 +46,9 @@ pub struct Table<T> {
     hasher: DefaultHashBuilder,
     /// Values and names.
     texts: Vec<u8>,
-    /// Where each name begins among the texts, and its bytes.
+    /// The begin of each name in the texts, and its bytes.
     names: Vec<(u32, u32)>,
-    /// What answers show of names, by their numbers, where it is not the name itself.
+    /// Names as answers show them, by their numbers, where these differ from the names.
     shown: HashMap<u32, Box<str>>,
     meanings: Vec<T>,
 }
@@ -80,7 +80,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Adds what rows may stand for, and returns its number.
+    /// Adds a meaning of rows, and returns its number.
     pub fn add_meaning(&mut self, meaning: T) -> u32 {
         self.meanings.push(meaning);
         index(self.meanings.len() - 1)
@@ -106,8 +106,8 @@ impl<T> Table<T> {
         str::from_utf8(text(&self.texts, begin, length)).ok()
     }
 
-    /// Adds a row with a value, the line of its file, the number of what it stands for, and the
-    /// number of its name.
+    /// Adds a row with a value, the line of its file, the number of its meaning, and the number of
+    /// its name.
     ///
     /// # Errors
     /// A row has the value already, or nothing more fits.
@@ -152,7 +152,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Frees what was reserved for further rows.
+    /// Frees memory that was reserved for further rows.
     pub fn complete(&mut self) {
         self.rows.shrink_to_fit();
         self.texts.shrink_to_fit();
@@ -178,12 +178,12 @@ impl<T> Table<T> {
         self.row(row).map_or(0, |row| row.line)
     }
 
-    /// What a row stands for.
+    /// The meaning of a row.
     pub fn meaning(&self, row: RowNumber) -> Option<&T> {
         self.meanings.get(self.row(row)?.meaning as usize)
     }
 
-    /// All that rows stand for, each once.
+    /// All meanings of rows, each once.
     pub fn meanings(&self) -> &[T] {
         &self.meanings
     }
@@ -197,7 +197,7 @@ impl<T> Table<T> {
         self.name_of(self.row(row)?.name.checked_sub(1)?)
     }
 
-    /// What answers show of the name of a row.
+    /// The name of a row as answers show it.
     pub fn shown_name(&self, row: RowNumber) -> Option<&str> {
         let number = self.row(row)?.name.checked_sub(1)?;
         self.shown
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     impl<T> Table<T> {
-        /// The bytes that it takes, with those of what its rows stand for.
+        /// The bytes of the table, including the meanings of its rows.
         fn bytes(&self) -> usize {
             let shown = self.shown.allocation_size()
                 + self.shown.values().map(|shown| shown.len()).sum::<usize>();

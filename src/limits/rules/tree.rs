@@ -1,15 +1,15 @@
 //! The tree of one domain, and the look-up of a descriptor in it.
 //!
 //! A look-up allocates nothing, and takes no longer where a level has more branches: exact values
-//! are found by their hash, and only those patterns are tried whose prefix the value has. There is
-//! no backtracking, neither between siblings nor inside a pattern, so that no client can make a
-//! look-up slow by the values that it sends.
+//! are found by their hash, and only those patterns are tried whose prefix the value has. It never
+//! backtracks, neither between siblings nor inside a pattern: no client can slow a look-up down by
+//! the values that it sends.
 //!
-//! Sets, networks and regular expressions are in `tree/matchers.rs`. A level without them has no
-//! more to do than before there were any.
+//! Sets, networks and regular expressions are in `tree/matchers.rs`. Levels without them do not pay
+//! for them.
 //!
-//! The overrides of operators are looked up in such trees too, with all that match
-//! ([`Tree::each_match`]) in the place of the first.
+//! The overrides of operators are looked up in such trees too, with all matches
+//! ([`Tree::each_match`]) instead of the first.
 //!
 //! Key and value are matched as a pair. envoyproxy/ratelimit joins them by `_`: there `user` with
 //! the value `*` also matches the key `user_id`.
@@ -33,7 +33,7 @@ use crate::core::ask::Entry;
 use crate::core::ask::written::Text;
 use crate::core::digest::sha256;
 
-/// One level: siblings, by key and value. `T` is what a path leads to.
+/// One level: siblings, by key and value. `T` is the content at the end of a path.
 #[derive(Debug, Default)]
 pub(crate) struct Tree<T = LimitId> {
     branches: Vec<Branch<T>>,
@@ -51,7 +51,7 @@ pub(crate) struct Tree<T = LimitId> {
     by_digest: HashMap<Box<[u8]>, HashMap<[u8; 32], BranchIndex>>,
     /// Keys without a value.
     any_value: HashMap<Box<[u8]>, BranchIndex>,
-    /// What matches by more than text; `None` on most levels.
+    /// Conditions other than text; `None` on most levels.
     matchers: Option<Box<Matchers>>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Tree<T = LimitId> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BranchIndex(usize);
 
-/// What a branch matches by more than text.
+/// Condition of a branch other than text.
 #[derive(Clone, Debug)]
 pub(super) enum Matched {
     /// These values.
@@ -70,14 +70,14 @@ pub(super) enum Matched {
     Regex(Box<str>),
 }
 
-/// A key and value: what a path that ends with it leads to, and the level below.
+/// A key and value, the content for a path that ends with it, and the level below.
 #[derive(Debug)]
 pub(crate) struct Branch<T = LimitId> {
     pub(crate) leaf: Option<T>,
     pub(crate) children: Tree<T>,
 }
 
-/// A key and a value. That of a request hashes like the one of a tree that it equals.
+/// A key and a value. An entry of a request and an equal one of a tree have the same hash.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct TreeKey<B = Box<[u8]>> {
     key: B,
@@ -103,8 +103,8 @@ impl<T> Tree<T> {
         }
     }
 
-    /// Adds a branch for texts whose stars may be literal. A wildcard matches no star as its own
-    /// text: the entry of an override is no branch of a file.
+    /// Adds a branch for texts whose stars may be literal, as in overrides. In files each `*` is a
+    /// wildcard.
     pub(crate) fn add_texts(&mut self, key: &Text, value: Option<&Text>, branch: Branch<T>) {
         let index = self.push(branch);
         match (key.as_literal(), value.map(Text::as_literal)) {
@@ -188,7 +188,7 @@ impl<T> Tree<T> {
     /// bytes.
     ///
     /// # Errors
-    /// Those of a key are too large: the number of the branch of the last one.
+    /// The expressions of a key are too large together: the number of the branch of the last one.
     pub(super) fn compile_regexes(&mut self) -> Result<usize, usize> {
         let all = self.matchers.iter_mut().flat_map(|all| all.values_mut());
         let bytes: Result<_, BranchIndex> = all.map(|of_key| of_key.regexes.compile()).sum();
@@ -209,9 +209,9 @@ impl<T> Tree<T> {
         patterns.push(EntryPattern { key, value, branch });
     }
 
-    /// The branch of the first pattern so far that matches everything that this key and value
-    /// match; no value matches any. A `*` of theirs stands for any text: only a `*` of the other
-    /// pattern matches it, because the other texts of a pattern contain none.
+    /// The earliest pattern that matches everything that this key and value match; without a value,
+    /// any value. A `*` in them matches any text: only a `*` of the other pattern matches it,
+    /// because the other texts of a pattern contain none.
     pub(super) fn pattern_before(&self, key: &str, value: Option<&str>) -> Option<usize> {
         let entry = Entry {
             key: key.as_bytes(),
@@ -227,9 +227,9 @@ impl<T> Tree<T> {
             .map(|branch| branch.0)
     }
 
-    /// Shows `visit` what all branches lead to whose paths match the entries, in no particular
-    /// order. An address matches by its canonical text too. A look-up visits each branch below
-    /// which something may match once, so that it takes as long as there are patterns that match.
+    /// Calls `visit` with the content of each branch whose path matches the entries, in no
+    /// particular order. An address matches by its canonical text too. A look-up visits each branch
+    /// at most once, and its time grows with the number of matching patterns.
     pub(crate) fn each_match(&self, entries: &[Entry<'_>], visit: &mut impl FnMut(&T)) {
         let Some((entry, below)) = entries.split_first() else {
             return;
@@ -290,7 +290,7 @@ impl<T> Tree<T> {
         level.branch(last)?.leaf
     }
 
-    /// The exact value, then what matches by more than text, and patterns, then the key alone.
+    /// The exact value, then sets, networks, patterns and expressions, then the key alone.
     fn branch(&self, entry: &Entry<'_>) -> Option<&Branch<T>> {
         self.branches.get(self.index(entry)?.0)
     }
@@ -338,7 +338,7 @@ impl<T> Tree<T> {
     }
 
     /// Sets, then the network with the longest prefix, then patterns and regular expressions in the
-    /// order of the files. Apart, so that levels without them stay short.
+    /// order of the files. A separate function, to keep levels without them short.
     #[inline(never)]
     fn matched(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
         let Some(of_key) = self.matchers(entry.key) else {
@@ -382,7 +382,7 @@ impl EntryPattern {
     }
 }
 
-/// Whether a text of a file matches a key or a value; each `*` stands for any bytes.
+/// Whether a text of a file matches a key or a value; each `*` matches any bytes.
 pub(crate) fn matches(written: &str, text: &[u8]) -> bool {
     Glob::new(written).matches(text)
 }
@@ -391,13 +391,13 @@ pub(crate) fn matches(written: &str, text: &[u8]) -> bool {
 #[derive(Debug)]
 pub(super) struct Glob {
     first: Box<[u8]>,
-    /// The text behind the first `*`; `None` without one.
+    /// The text after the first `*`; `None` without one.
     rest: Option<Rest>,
 }
 
 #[derive(Debug)]
 struct Rest {
-    /// The texts between two `*`. The search for each is linear in the text, whatever it is.
+    /// The texts between two `*`. The search for each takes linear time for any text.
     middle: Vec<memmem::Finder<'static>>,
     last: Box<[u8]>,
 }

@@ -1,12 +1,12 @@
 //! A subject: the text inside the hash tag of its counter keys, and its exact name, such as
 //! `shop|user=42`.
 //!
-//! No two subjects have the same name, whatever bytes a client sends, so that a row of a list can
-//! be asked about, reset and overridden as what it is. A name consists of visible characters: any
-//! byte may be written as `%` and two digits, and what separates the parts has to be.
+//! No two subjects have the same name, whatever bytes a client sends. Therefore a row of a list can
+//! be queried, reset and overridden by its name. A name consists of visible characters: any byte
+//! may be written as `%` and two digits, and the separators of the parts have to be.
 //!
-//! Where only a digest is known, all limits that may count it are candidates, and several are an
-//! error, not a guess.
+//! A digest may belong to values of several limits. All of these are candidates, and more than one
+//! is an error instead of a guess.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -20,10 +20,10 @@ use super::{DIGEST, PATTERN, VALUE, is_reserved, write_part};
 use crate::core::ask::written::is_visible;
 use crate::core::ask::{Ask, Descriptor, Entry};
 
-/// Entries of a descriptor at most, as in a request.
+/// Maximum number of entries of a descriptor, as in a request.
 const MAX_ENTRIES: usize = 64;
 
-/// Bytes of a name at most: those of a descriptor with as many entries, all of them escaped.
+/// Maximum bytes of a name: of a descriptor with this number of entries, all of them escaped.
 pub(crate) const MAX_NAME_BYTES: usize = 64 << 10;
 
 /// Hexadecimal digits of a SHA-256.
@@ -65,7 +65,7 @@ pub(crate) struct SubjectEntry {
     pub is_shared: bool,
 }
 
-/// A text in a key, which is known by its digest if it is long.
+/// A text in a key, or the digest of a long text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Text(Vec<u8>),
@@ -73,7 +73,7 @@ pub(crate) enum Part {
     Digest(String),
 }
 
-/// Why a text is no name of a subject.
+/// Why a text is not the name of a subject.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("subject: {0}; copy the `subject` of an answer, such as shop|user=42")]
 pub(crate) struct NoSubject(&'static str);
@@ -128,7 +128,7 @@ fn check_entry(entry: &[u8]) -> Result<(), NoSubject> {
     let Some(mark) = mark else {
         return Err(NoSubject("an entry has no value"));
     };
-    // A digest is in the place of the mark of a value.
+    // A digest replaces the mark of a value.
     if mark == VALUE && value.first() == Some(&DIGEST) {
         return Err(NoSubject("a # of a value is written %23"));
     }
@@ -165,8 +165,8 @@ fn check_part(part: &[u8]) -> Result<(), NoSubject> {
     Ok(())
 }
 
-/// The key of an entry, the mark behind it (none where the end is missing), and the value; that of a
-/// digest is a part of the value.
+/// The key of an entry, the mark after it (`None` where the end is missing), and the value, which
+/// includes the mark of a digest.
 fn split_entry(entry: &[u8]) -> (&[u8], Option<u8>, &[u8]) {
     // A key that is a digest begins with the mark of one.
     let from = usize::from(entry.first() == Some(&DIGEST));
@@ -198,7 +198,7 @@ impl Subject {
         Self::of_tag(super::subject(key))
     }
 
-    /// Reads what [`Subject::tag`] writes, or the text between the braces of a key, which has one
+    /// Reads the output of [`Subject::tag`], or the text between the braces of a key, which has one
     /// after a domain that is the hash tag.
     fn of_tag(tag: &[u8]) -> Self {
         let mut parts = tag.split(|&byte| byte == b'|');
@@ -217,7 +217,7 @@ impl Subject {
         }
     }
 
-    /// What is inside the hash tag of its counter keys.
+    /// The text inside the hash tag of its counter keys.
     pub(crate) fn tag(&self) -> Vec<u8> {
         let mut tag = Vec::new();
         self.domain.write(&mut tag, None);
@@ -233,7 +233,7 @@ impl Subject {
     /// Its only descriptor.
     ///
     /// # Errors
-    /// It is that of several values, or a text is known by its digest only: why.
+    /// Several values share the subject, or only the digest of a text is available: the reason.
     pub(crate) fn exact(&self) -> Result<Ask<'_>, &'static str> {
         if self.is_shared() {
             return Err(
@@ -258,11 +258,11 @@ impl Subject {
         self.entries.iter().any(|entry| entry.is_shared)
     }
 
-    /// The same, and of a counter that values share one of them: the text of the pattern, which
-    /// matches itself, or the first address of the network.
+    /// Like `exact`, and for a counter that values share one of them: the text of the pattern,
+    /// which matches itself, or the first address of the network.
     ///
     /// # Errors
-    /// A text is known by its digest only.
+    /// Only the digest of a text is available.
     pub(crate) fn one_of(&self) -> Result<Ask<'_>, &'static str> {
         let Part::Text(domain) = &self.domain else {
             return Err(DIGEST_ONLY);
@@ -545,7 +545,7 @@ mod tests {
             }
         }
 
-        /// What a key was made of is what lists show.
+        /// Lists show the texts from which a key was made.
         #[test]
         fn a_key_is_read_as_it_was_written(domain in "[a-z|{}%#=~./]{1,12}", entries in prop::collection::vec(("[a-z|{}%#=~]{1,6}", "\\PC{0,20}"), 1..4), in_slot: bool) {
             let bytes: Vec<_> = entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();

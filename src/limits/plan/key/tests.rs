@@ -52,7 +52,7 @@ fn keys_read_well_and_stay_short() {
     assert_eq!([&of_subject[..], b"fw60"].concat(), of_domain);
 }
 
-/// The tag of an algorithm with so many hits in so many of a unit.
+/// The tag of an algorithm with this limit and window.
 fn tag(limit: u64, unit: Unit, unit_multiplier: u32, options: &Options) -> String {
     let rate = Rate {
         requests_per_unit: limit,

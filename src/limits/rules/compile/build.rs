@@ -1,11 +1,11 @@
-//! Makes the limits of a domain once all its files are read: each of its layers, its trial, and its
-//! rows. Reports what is wrong with them.
+//! Builds the limits of a domain after all its files are read: each with its layers, its trial, and
+//! its rows. Reports errors in them.
 //!
-//! All files of a domain share its defaults and plans, in whatever order they are read. So no limit
-//! gets into the rules before all are read.
+//! All files of a domain share its defaults and plans, in any order of reading. A limit may need a
+//! default or a plan of a later file, so limits wait as `PendingLimit` until all files are read.
 //!
-//! The resolved options of a limit are the defaults of its trial, so that one rule says what applies
-//! to another algorithm or unit.
+//! The resolved options of a limit are the defaults of its trial. One rule then decides which of
+//! them apply to another algorithm or unit.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use crate::limits::rules::limit::{Amount, Level, Limit, Trial};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShare;
 
-/// Makes the limits of the domain, and returns it without its tree. A limit whose options make no
-/// algorithm is reported, and is not in it.
+/// Builds the limits of the domain, and returns the domain without its tree. A limit with invalid
+/// options is reported and left out.
 pub(super) fn build(
     compiler: &mut Compiler<'_>,
     domain: &mut Domain,
@@ -92,7 +92,7 @@ pub(super) fn build(
     built
 }
 
-/// What the limits of a domain are made with.
+/// Inputs for the limits of a domain.
 pub(super) struct Builder<'a, 'f> {
     pub(super) problems: &'a Problems,
     pub(super) data: &'a Data<'f>,
@@ -121,8 +121,8 @@ impl<'a> Builder<'a, '_> {
         })
     }
 
-    /// The limit of a descriptor: that of its `rate_limit` or, in its place, of rows without a
-    /// plan; and those of the plans that rows use.
+    /// The limit of a descriptor, from its `rate_limit` or else from rows without a plan; and the
+    /// limits of the plans that rows use.
     fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
         let PendingLimit {
             mut limit,
@@ -148,7 +148,7 @@ impl<'a> Builder<'a, '_> {
         };
         let mut resolved = match (&table, layers.rate()) {
             (Some(table), _) if !table.has_default => Resolved::by_rows(),
-            // Rows may stand above it.
+            // Rows may complete it.
             (Some(_), Err(NoRate::BesideUnlimited(..))) => self.resolve(&layers, None, at)?,
             _ => self.complete(&layers, at, "rate_limit")?,
         };
@@ -180,6 +180,7 @@ impl<'a> Builder<'a, '_> {
             .map(|usage| self.tracking(usage, &limit, false));
         let shadow_mode = limit.shadow_mode;
         resolved.fill(&mut limit, &layers);
+        // Stores never check it. With a table or a plan, rows may have amounts.
         if table.is_none() && written.plan.is_none() && limit.is_unlimited() {
             limit.on_store_failure = None;
         }
@@ -189,9 +190,8 @@ impl<'a> Builder<'a, '_> {
         }
     }
 
-    /// What a limit tries: what it writes or, without that, what the overlay says, which is left out
-    /// where it makes no trial. `None` if it tries nothing, or with an error if what it writes makes
-    /// no trial.
+    /// The trial of a limit: its own or else the trial of the overlay, which is left out where it
+    /// does not fit. `None` if there is no trial, or, with an error, if its own is invalid.
     fn trial(&mut self, layers: &Layers<'_>, real: &Resolved, at: &Place) -> Option<Resolved> {
         let (layer, trial) = layers.find(|layer| Some((layer, layer.trial.as_deref()?)))?;
         let source = layer
@@ -204,8 +204,8 @@ impl<'a> Builder<'a, '_> {
         resolved
     }
 
-    /// What a trial does not write is the real limit's, as far as that has a meaning for the
-    /// algorithm and the unit of the trial. Where the limit is unlimited, it is that of the domain.
+    /// A trial inherits missing options from the real limit, as far as they have a meaning for the
+    /// algorithm and the unit of the trial; from the domain if the limit is unlimited.
     fn resolve_trial(
         &mut self,
         trial: &PartialLimit,
@@ -239,6 +239,8 @@ impl<'a> Builder<'a, '_> {
             let own = [trial, *layers.own.first()?];
             return self.complete(&layers.with_own(&own), at, "rate_limit");
         };
+        // The whole rate, because the trial is divided among regions again. As a layer of defaults,
+        // options that do not fit the algorithm of the trial are dropped without an error.
         let rate = amount.whole_rate();
         let real_layer = Arc::new(PartialLimit {
             requests_per_unit: Some(rate.requests_per_unit),
@@ -263,13 +265,14 @@ impl<'a> Builder<'a, '_> {
             self.problems.warning(at, what, remedy);
         }
         if let Some(amount) = &mut resolved.amount {
+            // The store is queried for each hit of a trial.
             amount.lease = false;
         }
         resolved.usage = real.usage;
         Some(resolved)
     }
 
-    /// The plan of that name. An error if there is none, unless plans are wrong anyway.
+    /// The plan with this name. A missing plan is an error, unless plans are wrong anyway.
     pub(super) fn plan(&self, name: &str, at: &Place) -> Option<&'a NamedPlan> {
         let plan = self.plans.find(name);
         if self.plans.is_invalid {
@@ -278,8 +281,8 @@ impl<'a> Builder<'a, '_> {
         self.problems.accept(at, plan)
     }
 
-    /// Resolves the layers of a `row` or a `rate_limit`, which have to say all of a limit; `None` if
-    /// they make none, which is reported.
+    /// Resolves the layers of a `row` or a `rate_limit`, which have to make a complete limit;
+    /// `None` if they do not, which is reported.
     pub(super) fn complete(
         &mut self,
         layers: &Layers<'_>,
@@ -309,9 +312,9 @@ impl<'a> Builder<'a, '_> {
         self.problems.fail(at, what, remedy)
     }
 
-    /// Resolves layers with this rate; `None` is unlimited. A layer from outside of the files that
-    /// makes no algorithm of this limit is left out: its author did not have this limit in mind, and
-    /// no limit would be worse.
+    /// Resolves layers with this rate; `None` is unlimited. A layer from outside of the files is
+    /// left out if this limit has no valid algorithm with it: its author did not have this limit in
+    /// mind, and no limit would be worse.
     pub(super) fn resolve(
         &mut self,
         layers: &Layers<'_>,
@@ -330,6 +333,8 @@ impl<'a> Builder<'a, '_> {
             share: self.share(layers, at)?,
             ..self.terms
         };
+        // Leaves out one more layer per step, the strongest first, until the rest is valid. An
+        // invalid layer of the files ends this with errors.
         for left_out in 0..=layers.below.len() {
             let rest = Layers {
                 below: &layers.below[left_out..],
@@ -441,7 +446,7 @@ impl<'a> Builder<'a, '_> {
         }
     }
 
-    /// Nothing asks a store about an unlimited limit, so that it has no options.
+    /// Unlimited limits have no options, because stores never check them.
     fn warn_of_unlimited(&self, layers: &Layers<'_>, at: &Place) {
         if layers.all().any(|layer| layer.trial.is_some()) {
             return;

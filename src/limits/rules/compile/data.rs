@@ -1,7 +1,8 @@
 //! Files that descriptors name: of values (`values_file`), one in each line, and tables (`table`).
 //!
-//! They stand in the folder of limits, so that they are found, bounded and watched as its other
-//! files are. A file is one of values, or a table, if a file of limits names it so.
+//! They are in the folder of limits, because its scan finds, bounds and watches them like limit
+//! files. The field of a limit file that names a file decides whether it is a list of values or a
+//! table.
 
 use hashbrown::{HashMap, HashSet};
 use memchr::memmem;
@@ -17,7 +18,7 @@ const KEY: &str = "values_file";
 /// The key that names a table.
 const TABLE_KEY: &str = "table";
 
-/// The longest value. Envoy's headers have 64 KiB at most.
+/// Maximum bytes of a value. Envoy's headers have at most 64 KiB.
 pub(crate) const LONGEST_VALUE: usize = 64 << 10;
 
 /// The files of values, and the tables.
@@ -34,7 +35,7 @@ pub(super) struct DataFile<'f> {
 }
 
 impl<'f> Data<'f> {
-    /// Reads those of `files` that others name, and the tables that no other one names.
+    /// Reads the files that limit files name, and all other files that are tables.
     pub(super) fn read(problems: &Problems, files: &'f [SourceText]) -> Self {
         let mut data = Self::default();
         let named = named(files);
@@ -57,7 +58,7 @@ impl<'f> Data<'f> {
         data
     }
 
-    /// Whether a file is no file of limits.
+    /// Whether a file is a list of values or a table.
     pub(super) fn has(&self, file: &str) -> bool {
         self.0.contains_key(file)
     }
@@ -128,7 +129,7 @@ fn named(files: &[SourceText]) -> NamedFiles {
             Err(_) => named.has_unreadable = true,
         }
     }
-    // A file of limits is no list of values, even if another file names it as one.
+    // A file of limits is not a list of values, even if another file names it as one.
     named.lists.retain(|name| {
         files
             .iter()

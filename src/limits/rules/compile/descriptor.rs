@@ -22,11 +22,11 @@ use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Node, ValueType};
 use crate::limits::rules::tree::Branch;
 
-/// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so
-/// that long keys above many limits multiply.
+/// Maximum sum of the bytes of all limits' paths. Every limit holds the texts of its levels: long
+/// keys above many limits multiply.
 pub(crate) const LONGEST_PATHS: usize = 64 << 20;
 
-/// Keys that have a meaning only beside a `rate_limit`.
+/// Keys that have a meaning only next to a `rate_limit`.
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
 
 /// Reads the descriptors of a domain.
@@ -119,6 +119,7 @@ impl DescriptorReader<'_, '_> {
             .and_then(|node| read_metadata(problems, node));
         let (written, table) = (written?, table.ok()?);
         if written.name.is_none() {
+            // A limit may replace another by a name of the overlay.
             let name = added.layers.iter().find_map(|layer| layer.name.clone());
             self.domain.names.extend(name);
         }
@@ -213,7 +214,7 @@ pub(super) fn read_level(
     Some((level, matched))
 }
 
-/// Why the values of a level cannot share a counter, if they are to.
+/// Checks `share_threshold`: the error and its remedy if the values cannot share a counter.
 fn checked_share(level: &Level) -> Result<(), (&'static str, &'static str)> {
     let has_star = |text: &str| text.contains('*');
     match level.matching {
@@ -261,7 +262,7 @@ fn warn_of_shadow(problems: &Problems, layer: &PartialLimit) {
     }
 }
 
-/// Warns of what the Go service ignores: keys of a limit where there is none, and an empty
+/// Warns of keys that the Go service ignores: keys of a limit where no limit exists, and an empty
 /// `rate_limit`, unless the limits are below.
 fn warn_without_limit(problems: &Problems, fields: &Fields<'_>) {
     if fields.get("descriptors").is_none()
@@ -284,8 +285,8 @@ fn warn_without_limit(problems: &Problems, fields: &Fields<'_>) {
     }
 }
 
-/// Reads a `rate_limit`, and adds its names to those of the domain, also if the rest is wrong, so
-/// that one mistake is not reported as two. `None` if something in it is wrong, which is reported.
+/// Reads a `rate_limit`, and adds its names to the names of the domain, also if the rest is wrong:
+/// one mistake should not be reported as two. `None` if it has an error, which is reported.
 fn read_rate_limit(problems: &Problems, node: &Node, domain: &mut Domain) -> Option<PartialLimit> {
     let fields = fields::read(problems, node, Section::RateLimit)?;
     let name = fields.name();
@@ -308,8 +309,8 @@ fn read_rate_limit(problems: &Problems, node: &Node, domain: &mut Domain) -> Opt
     })
 }
 
-/// Requires what a limit without a plan has to say; `None`, with an error, if it does not. All is
-/// looked at even if a part is wrong, so that all problems are found at once.
+/// Requires the fields of a limit without a plan; `None`, with an error, if one is missing. It
+/// checks all of them after an error too, to find all problems at once.
 fn complete(
     problems: &Problems,
     fields: &Fields<'_>,
@@ -350,8 +351,8 @@ fn complete(
     })
 }
 
-/// Whether a limit of requests in flight names no window: it counts what is there at a time, and
-/// not within a time.
+/// Whether a limit of requests in flight names no window: it counts the requests at an instant, not
+/// in a period.
 fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
     let written = ["unit", "unit_multiplier"].map(|key| Some((key, fields.get(key)?)));
     for (key, node) in written.iter().flatten() {
@@ -394,13 +395,12 @@ fn replaces(
     items.filter_map(replaced).collect()
 }
 
-/// The key under which Envoy sends blocks of addresses as text, so that they match as they are
-/// written.
+/// The key under which Envoy sends blocks of addresses as text, which match as they are written.
 const SENDS_BLOCKS: &str = "masked_remote_address";
 
-/// Warns of a value that is right, and most likely not what was meant, because Weir compares text, in
-/// which only `*` is special: one that looks like a block of addresses or like a regular expression, or is an
-/// address as Envoy does not write it.
+/// Warns of a value that is valid but probably a mistake, because Weir compares text, in which only
+/// `*` is special: a value like a block of addresses or a regular expression, or an address in
+/// another form than Envoy's.
 fn warn_of_suspicious(problems: &Problems, node: &Node, key: &str, value: &str) {
     if key != SENDS_BLOCKS && is_block(value) {
         let what = format!(
@@ -450,7 +450,7 @@ fn is_meant(address: &str) -> bool {
     address.bytes().any(|byte| byte.is_ascii_digit())
 }
 
-/// Only what hardly occurs in other values: `10.*` and `/search?q=*` are patterns of Weir.
+/// Detects only syntax that is rare in other values: `10.*` and `/search?q=*` are patterns of Weir.
 fn is_regular_expression(value: &str) -> bool {
     let anchored = value.starts_with('^') || (value.len() > 1 && value.ends_with('$'));
     let class = value.find('[').is_some_and(|open| {

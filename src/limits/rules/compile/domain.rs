@@ -1,9 +1,9 @@
-//! A domain under construction: what all its files say together, such as `commit`, `plans` and
+//! A domain under construction: the settings that its files share, such as `commit`, `plans` and
 //! `defaults`.
 //!
-//! `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` is a default of `commit`, an option of compiling, so
-//! that it holds wherever limits come from. envoyproxy/ratelimit reads all counters first and then
-//! counts, which races; the atomic step exists here already.
+//! `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` is a default of `commit`, an option of compiling, and
+//! applies to limits of all sources. envoyproxy/ratelimit reads all counters first and then counts,
+//! which races; the atomic step exists here already.
 
 use std::sync::Arc;
 
@@ -32,10 +32,10 @@ pub(super) struct Domain {
     pub(super) names: HashSet<Box<str>>,
     /// The names in `replaces`, which a later file may define.
     pub(super) replaced: Vec<(Place, Box<str>)>,
-    /// What its first file that says so declares, and where.
+    /// The `commit` of the first file that has one, and its place.
     pub(super) commit: Option<(Commit, Place)>,
     pub(super) defaults: Option<Arc<PartialLimit>>,
-    /// They are wrong, which is reported.
+    /// Whether the defaults have errors, which are reported.
     pub(super) has_wrong_defaults: bool,
     pub(super) plans: Plans,
     /// Whether a file contains a limit, or the attempt of one.
@@ -57,12 +57,12 @@ impl Domain {
 
 /// A limit that waits for the defaults and the plans of its domain.
 pub(super) struct PendingLimit {
-    /// All of it but what its layers say.
+    /// The limit without the fields of its layers.
     pub(super) limit: Limit,
     /// Its `rate_limit`.
     pub(super) written: PartialLimit,
     pub(super) table: Option<PendingTable>,
-    /// What the overlay and the defaults of the process add, the strongest first.
+    /// Layers from the overlay and the defaults of the process, the strongest first.
     pub(super) added: Vec<Arc<PartialLimit>>,
 }
 
@@ -128,17 +128,17 @@ fn differs(problems: &Problems, key: &str, first: &Place, second: &Place) {
     problems.error(second, what, remedy);
 }
 
-/// Plans of a domain: each is a limit of each table that uses it.
+/// Maximum number of plans of a domain. Each becomes a limit of each table that uses it.
 pub(crate) const MOST_PLANS: usize = 1_000;
 
-/// Bytes of a plan's name, which is a label of metrics.
+/// Maximum bytes of a plan's name, which is a label of metrics.
 pub(crate) const LONGEST_PLAN: usize = 128;
 
 /// The plans of a domain.
 #[derive(Default)]
 pub(super) struct Plans {
     by_name: HashMap<Box<str>, NamedPlan>,
-    /// Some are wrong, which is reported: what is said of others would be a guess.
+    /// Some are wrong, which is reported: reports about others would be guesses.
     pub(super) is_invalid: bool,
 }
 
@@ -151,7 +151,7 @@ pub(super) struct NamedPlan {
 }
 
 impl Plans {
-    /// The plan of that name; `None`, with what is wrong and how to correct it, if there is none.
+    /// The plan with this name; if it is missing, the error and its remedy.
     pub(super) fn find(&self, name: &str) -> Result<&NamedPlan, (String, String)> {
         self.by_name.get(name).ok_or_else(|| {
             let remedy = match fields::nearest(name, self.by_name.keys().map(AsRef::as_ref)) {

@@ -1,8 +1,8 @@
 //! The keys of a map, and the typed reading of their values.
 //!
-//! The Go service has one flat list of keys: it tolerates a known key anywhere, and ignores it
-//! where it means nothing. Here such a key is a warning, so that no file has to change; what that
-//! service refuses within an ignored value is refused here too.
+//! The Go service has one flat list of keys: it tolerates each of these keys anywhere, and ignores
+//! it where it means nothing. Here such a key is a warning, and no file has to change; an error of
+//! that service within an ignored value is an error here too.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::limits::rules::source::{Content, Node, ValueType};
 
 const TABLES: [&str; 4] = ["table", "table_key", "plan", "plans"];
 
-/// The keys that make a limit what it is. Beside `key` instead of below `rate_limit` they are
+/// The keys that make a limit what it is. Next to `key` instead of below `rate_limit` they are
 /// ignored, and the descriptor has no limit.
 const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
 
@@ -67,8 +67,8 @@ impl<'n> Fields<'n> {
         self.found.iter().map(|&(key, node)| (key, &node.at))
     }
 
-    /// The text of a value, exactly as it is in the file; `None` if it is missing or, with an error,
-    /// not text.
+    /// The text of a value, exactly as it is in the file; `None` if it is missing, or with an
+    /// error if it is not text.
     pub(super) fn text(&self, key: &str) -> Option<&'n str> {
         text(self.problems, self.get(key)?, key)
     }
@@ -86,8 +86,8 @@ impl<'n> Fields<'n> {
         None
     }
 
-    /// A name that answers show, or a row or another limit names; `None` if it is empty, or, with an
-    /// error, if it is not text or has control characters.
+    /// A name for answers, rows and other limits; `None` if it is empty, or with an error if it is
+    /// not text or has control characters.
     pub(super) fn name(&self) -> Option<&'n str> {
         let name = self.text("name").filter(|name| !name.is_empty())?;
         self.problems.accept(self.lack("name"), checked_name(name))
@@ -109,14 +109,14 @@ impl<'n> Fields<'n> {
         self.value(key, bool) == Some(true)
     }
 
-    /// The entries of a list; none if it is missing or, with an error, no list.
+    /// The entries of a list; empty if it is missing or, with an error, not a list.
     pub(super) fn items(&self, key: &str, remedy: &str) -> &'n [Rc<Node>] {
         self.get(key)
             .and_then(|node| items(self.problems, node, key, remedy))
             .unwrap_or_default()
     }
 
-    /// Where to report that a key has no value: the key's null, or the map.
+    /// The place for a report that a key has no value: the key's null, or the map.
     pub(super) fn lack(&self, key: &str) -> &'n Place {
         &self.written(key).unwrap_or(self.node).at
     }
@@ -173,7 +173,7 @@ fn report_misplaced(
     (known, author, sections): Key,
 ) {
     let what = format!("'{known}' has no meaning {}", section.name());
-    // Of what belongs to both, a trial is the rarer one.
+    // If a key belongs to both, the remedy names the other section, because a trial is rarer.
     let is_near = |other: &&Section| {
         other.format() == section.format() && (**other != Section::Trial || sections.len() == 1)
     };
@@ -249,7 +249,7 @@ fn unknown_key(
     near
 }
 
-/// The known name that a wrong one was probably meant to be: the nearest by edit distance.
+/// The existing name that a wrong one was probably meant to be: the nearest by edit distance.
 pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     /// A longer text is not a misspelled name, and costly to compare.
     const LONGEST_NAME: usize = 64;
@@ -270,8 +270,8 @@ pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> 
         .map(|(_, name)| name)
 }
 
-/// Checks an ignored value for what the Go service refuses: unknown keys, lists of anything but
-/// maps, and numbers with a fraction.
+/// Checks an ignored value for errors of the Go service: unknown keys, lists of anything but maps,
+/// and numbers with a fraction.
 fn check_ignored(problems: &Problems, node: &Node) {
     match &node.content {
         Content::Scalar { .. } => {
@@ -329,7 +329,7 @@ pub(super) fn text<'n>(problems: &Problems, node: &'n Node, key: &str) -> Option
     }
 }
 
-/// The entries of a list; `None`, with an error, if it is none.
+/// The entries of a list; `None`, with an error, if the node is not a list.
 pub(super) fn items<'n>(
     problems: &Problems,
     node: &'n Node,
@@ -343,8 +343,8 @@ pub(super) fn items<'n>(
     problems.fail(&node.at, what, remedy)
 }
 
-/// The name, or what is wrong with it and the remedy. A line break in one would be a line break in
-/// headers and logs.
+/// The name, or the error and its remedy. A line break in a name would be a line break in headers
+/// and logs.
 pub(super) fn checked_name(name: &str) -> Result<&str, (String, &'static str)> {
     if !name.chars().any(char::is_control) {
         return Ok(name);
@@ -354,8 +354,8 @@ pub(super) fn checked_name(name: &str) -> Result<&str, (String, &'static str)> {
     Err((what, "write one line of text"))
 }
 
-/// The value that the text of a node names; `None`, with an error, if it names none. `noun` says
-/// what the names are of.
+/// The value that the text of a node names; `None`, with an error, for any other text. `noun` is
+/// the kind of value in the message.
 pub(super) fn one_of<T: Copy>(
     problems: &Problems,
     node: &Node,
@@ -398,10 +398,10 @@ pub(super) fn bool(problems: &Problems, node: &Node, key: &str) -> Option<bool> 
     problems.fail(&node.at, what, remedy)
 }
 
-/// What is wrong with the text of another value.
+/// Part of a message about a value in quotes that has to be without.
 const IN_QUOTES: &str = " in quotes, which is text";
 
-/// What stands in the place of another value: a text or a number itself, or what it is.
+/// Description of an unexpected value for a message: a text or a number itself, or its kind.
 fn found(node: &Node) -> String {
     match (node.value_type(), node.text()) {
         (ValueType::Binary | ValueType::Nothing, _) | (_, None) => {

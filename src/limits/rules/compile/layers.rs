@@ -1,5 +1,5 @@
-//! What the layers of a limit come to, as a rate, options and an amount. Pure: what is wrong is
-//! returned, and `build.rs` reports it.
+//! Resolves the layers of a limit to a rate, options and an amount. Pure: errors are returned, and
+//! `build.rs` reports them.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::limits::rules::region::{RegionShare, RegionShares};
 /// The layers of a limit.
 #[derive(Clone, Copy)]
 pub(super) struct Layers<'l> {
-    /// What its author wrote for it, the strongest first: a row, a plan, the `rate_limit`.
+    /// Layers that its author wrote for it, the strongest first: a row, a plan, the `rate_limit`.
     pub(super) own: &'l [&'l PartialLimit],
-    /// What holds for more limits. What comes from outside of the files is left out where it does
-    /// not suit this one.
+    /// Layers for several limits. A layer from outside of the files is left out where it does not
+    /// fit this limit.
     pub(super) below: &'l [Arc<PartialLimit>],
-    /// The last descriptor of the limit has one value, so that it is no request's id.
+    /// The last descriptor of the limit has one value, and therefore it is not a request's id.
     pub(super) ends_with_value: bool,
 }
 
-/// What layers come to.
+/// Result of resolving layers.
 #[derive(Default)]
 pub(super) struct Resolved {
     /// `None`: unlimited, or only rows have amounts.
     pub(super) amount: Option<Amount>,
     /// Rows have to complete it.
     pub(super) is_by_rows: bool,
-    /// Those of its algorithm.
+    /// The options of its algorithm.
     pub(super) options: Options,
     pub(super) usage: Option<usage::Settings>,
 }
@@ -42,12 +42,12 @@ pub(super) struct Resolved {
 pub(super) enum NoRate<'l> {
     /// No layer has this key.
     Missing(&'static str),
-    /// A layer above `unlimited` says something that only a limit has: this key, and where it is if
-    /// the topmost one says it.
+    /// A layer above `unlimited` has a key that needs a limit: this key, and its place if it is in
+    /// the topmost layer.
     BesideUnlimited(&'static str, Option<&'l Place>),
 }
 
-/// What else an amount depends on.
+/// Further inputs of an amount.
 #[derive(Clone, Copy)]
 pub(super) struct Terms {
     pub(super) share: RegionShare,
@@ -65,7 +65,7 @@ impl Resolved {
         }
     }
 
-    /// Fills a limit with it, and with what its layers say besides.
+    /// Writes it and the other fields of its layers to a limit.
     pub(super) fn fill(&self, limit: &mut Limit, layers: &Layers<'_>) {
         limit.amount = self.amount;
         limit.is_by_rows = self.is_by_rows;
@@ -91,7 +91,7 @@ impl<'l> Layers<'l> {
         self.own.iter().copied().chain(below)
     }
 
-    /// What the strongest layer says that says it.
+    /// The value of the strongest layer that has one.
     pub(super) fn find<T>(&self, value: impl Fn(&'l PartialLimit) -> Option<T>) -> Option<T> {
         self.all().find_map(value)
     }
@@ -126,14 +126,14 @@ impl<'l> Layers<'l> {
         }))
     }
 
-    /// The layers whose multiples are those of its unit: of another unit they have no meaning.
+    /// The layers down to the one with the unit: multiples of another unit have no meaning.
     fn down_to_unit(&self) -> impl Iterator<Item = &'l PartialLimit> + use<'l> {
         let of_unit = self.all().position(|layer| layer.unit.is_some());
         self.all()
             .take(of_unit.map_or(usize::MAX, |index| index + 1))
     }
 
-    /// Where its author wrote a key.
+    /// The place of a key in the author's layers.
     pub(super) fn place(&self, key: &str) -> Option<&'l Place> {
         if key == "unit_multiplier" {
             let mut own = self.down_to_unit().take(self.own.len());
@@ -142,8 +142,8 @@ impl<'l> Layers<'l> {
         self.own.iter().find_map(|layer| layer.place(key))
     }
 
-    /// The options of its algorithm, and those of them that are meant for this limit: from the
-    /// layers below the one that names the algorithm, it takes its own options only.
+    /// The options of its algorithm, and the subset that is meant for this limit: from the layers
+    /// below the one that names the algorithm, it takes its own options only.
     fn options(&self) -> (Options, Options) {
         let named = self.own.iter().position(|layer| layer.algorithm.is_some());
         let (head, tail) = self
@@ -179,7 +179,7 @@ impl<'l> Layers<'l> {
         without_effect.map_or_else(|| options.settings(), Err)
     }
 
-    /// What divides it among regions, and the layer that says so.
+    /// The shares of regions, and their layer.
     pub(super) fn region_shares(&self) -> Option<(&'l PartialLimit, &'l Arc<RegionShares>)> {
         self.find(|layer| Some((layer, layer.region_shares.as_ref()?)))
     }
@@ -218,6 +218,7 @@ impl<'l> Layers<'l> {
             && let Some(error) = misplaced_lease(is_tracked, terms)
         {
             options.lease = None;
+            // A lease of the defaults was not meant for this limit, and goes without an error.
             errors.extend((meant.lease == Some(true)).then_some(error));
         }
         match (algorithm, usage) {
@@ -267,7 +268,7 @@ impl<'l> Layers<'l> {
     }
 }
 
-/// Why hits of a limit cannot be drawn ahead of its requests, whatever its algorithm is.
+/// Why hits of a limit cannot be drawn ahead of its requests, for any algorithm.
 fn misplaced_lease(is_tracked: bool, terms: &Terms) -> Option<OptionError> {
     let (what, remedy) = match terms.commit {
         _ if is_tracked => (
@@ -485,7 +486,7 @@ mod tests {
         };
         assert_eq!(max_debt(counted(false), &[debt(2)]), None);
         assert_eq!(max_debt(counted(true), &[debt(2)]), Some(2));
-        // Whichever of several defaults says that they count.
+        // Any of several defaults may enable `count_denied`.
         assert_eq!(
             max_debt(Options::default(), &[debt(3), counted(true)]),
             Some(3)
@@ -494,7 +495,7 @@ mod tests {
             max_debt(Options::default(), &[counted(true), debt(3)]),
             Some(3)
         );
-        // What the limit says of itself stays, and is an error.
+        // Options of the limit itself stay, and are errors.
         assert_eq!(max_debt(debt(2), &[]), Some(2));
     }
 
@@ -532,7 +533,7 @@ mod tests {
     proptest! {
         #![proptest_config(crate::testing::property(256))]
 
-        /// What stands further up decides, and what it does not say is as if it were not there.
+        /// The strongest layer decides, and its missing options have no effect.
         #[test]
         fn what_stands_above_decides(row in layer(), plan in layer(), limit in layer()) {
             let all = [&row, &plan, &limit];
@@ -543,7 +544,7 @@ mod tests {
                 unit = match (one.unit, unit) {
                     (Some(own), _) => Some((own, one.unit_multiplier.unwrap_or(1))),
                     (None, Some((unit, multiplier))) => Some((unit, one.unit_multiplier.unwrap_or(multiplier))),
-                    // A multiple of a unit that stands below nothing.
+                    // A multiple without a unit above it.
                     (None, None) => None,
                 };
                 beside = match (one.unlimited, one.places.keys.first()) {
@@ -561,7 +562,7 @@ mod tests {
             };
             let layers = |own| Layers { own, below: &[], ends_with_value: false };
             prop_assert_eq!(&layers(&all).rate(), &expected);
-            // What says nothing changes nothing.
+            // An empty layer changes nothing.
             let (empty, one) = (PartialLimit::default(), layers(&all));
             let with_empty = [&row, &empty, &plan, &limit];
             prop_assert_eq!(one.with_own(&with_empty).rate(), one.rate());

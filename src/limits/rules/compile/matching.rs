@@ -1,4 +1,4 @@
-//! `match`: what a descriptor matches by more than text. Sets, networks and regular expressions,
+//! `match`: conditions of a descriptor other than text. Sets, networks and regular expressions,
 //! with their bounds.
 
 use ipnet::IpNet;
@@ -14,13 +14,14 @@ use crate::limits::rules::source::Node;
 use crate::limits::rules::tree::trace::How;
 use crate::limits::rules::tree::{Matched, check_regex, regex_matches};
 
-/// Values of all sets and networks in all files. A set of so many takes about 100 MB.
+/// Maximum number of values of all sets and networks in all files. They take about 100 MB as one
+/// set.
 pub(crate) const MOST_VALUES: usize = 1_000_000;
 
-/// Regular expressions in all files: each takes some milliseconds to compile.
+/// Maximum number of regular expressions in all files: each takes some milliseconds to compile.
 pub(crate) const MOST_REGEXES: usize = 1_000;
 
-/// Bytes of the tables of all regular expressions.
+/// Maximum bytes of the tables of all regular expressions.
 pub(crate) const MOST_REGEX_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy)]
@@ -38,7 +39,7 @@ const KINDS: [(&str, MatchKind); 4] = [
     ("regex", MatchKind::Regex),
 ];
 
-/// What has been read so far, for the bounds.
+/// Totals of everything read so far, for the bounds.
 #[derive(Default)]
 pub(super) struct Totals {
     values: usize,
@@ -47,15 +48,15 @@ pub(super) struct Totals {
     pub(super) regex_bytes: usize,
 }
 
-/// What a descriptor matches by more than text.
+/// A condition of a descriptor other than text.
 #[derive(Clone, Debug)]
 pub(super) struct Match {
-    /// How it is written in names of limits and in keys: `set:`, `cidr:` or `regex:` and what it
-    /// matches.
+    /// Its form in names of limits and in keys: `set:`, `cidr:` or `regex:`, followed by the values
+    /// or the expression.
     pub(super) text: Box<str>,
     pub(super) matching: Matching,
     pub(super) what: Matched,
-    /// Of each value or network, in the same order.
+    /// The place of each value or network, in the same order.
     at: Vec<Place>,
 }
 
@@ -79,8 +80,7 @@ impl Match {
     }
 }
 
-/// Reads what a descriptor matches: `Ok(None)` if it matches by text, and an error that is reported
-/// if it says something else that is wrong.
+/// Reads the condition of a descriptor: `Ok(None)` if it matches by text; any error is reported.
 pub(super) fn read(
     problems: &Problems,
     totals: &mut Totals,
@@ -230,7 +230,7 @@ fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Mat
     })
 }
 
-/// The bits of the networks that group IPv6 addresses.
+/// Reads `prefix`: the bits of the networks that group IPv6 addresses.
 fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
     let bits = fields::number(problems, node, "prefix")?;
     let longest = networks
@@ -259,7 +259,7 @@ fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
     problems.accept(&node.at, bits)
 }
 
-/// A network, or an address, which is the network of it alone. An IPv4-mapped one is the IPv4
+/// Reads a network, or an address as a network of one. An IPv4-mapped network becomes an IPv4
 /// network.
 pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
     let network = address::parse_network(text.as_bytes()).ok_or_else(|| {
@@ -280,11 +280,12 @@ pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
     Ok(network)
 }
 
-/// Characters of the name of a list. A longer one is cut, and has a digest of the whole list.
+/// Maximum characters of the name of a list. A longer name is cut, and gets a digest of the whole
+/// list.
 const LONGEST_NAME: usize = 64;
 
 /// The values or networks of a descriptor with their places, and a name for all of them. A file of
-/// values stands in the folder of limits, so that the scan, its bounds and its fingerprint hold for it
+/// values is in the folder of limits, where the scan, its bounds and its fingerprint include it
 /// without a second way to read.
 fn list<'d>(
     problems: &Problems,
@@ -308,6 +309,7 @@ fn list<'d>(
                     folder, not to one file";
                 return problems.fail(&node.at, what, remedy);
             };
+            // The problems of the file are reported with the file.
             if !problems.is_clean(at) {
                 return None;
             }

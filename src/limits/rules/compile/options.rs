@@ -14,7 +14,7 @@ use crate::limits::rules::source::{Content, Node, ValueType};
 /// not be exact in Lua.
 const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 
-/// A unit, in any letter case; `None`, with an error, if it is none.
+/// A unit, in any letter case; `None`, with an error, for any other text.
 pub(super) fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {
     if node.text() == Some("") {
         return problems.fail(&node.at, NO_UNIT, fields::list(&Unit::NAMED));
@@ -23,10 +23,10 @@ pub(super) fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> 
     Unit::named(text).or_else(|| fields::one_of(problems, node, key, key, &Unit::NAMED))
 }
 
-/// What is wrong without a unit.
+/// Message for a missing unit.
 pub(super) const NO_UNIT: &str = "the rate_limit has no unit";
 
-/// A `unit_multiplier`; `None`, with an error, if it is none.
+/// A `unit_multiplier`; `None`, with an error, if it is invalid.
 pub(super) fn multiplier(problems: &Problems, node: &Node, key: &str) -> Option<u32> {
     let multiplier = fields::number(problems, node, key)?;
     if multiplier == 0 {
@@ -46,7 +46,7 @@ pub(super) fn checked_window(rate: &Rate) -> Result<(), (String, &'static str)> 
     Err((what, "write a smaller 'unit_multiplier'"))
 }
 
-/// An algorithm; `None`, with an error, if there is none of that name.
+/// An algorithm; `None`, with an error, if no algorithm has the name.
 pub(super) fn algorithm(problems: &Problems, node: &Node, key: &str) -> Option<AlgorithmKind> {
     fields::one_of(problems, node, key, key, &AlgorithmKind::NAMED)
 }
@@ -60,7 +60,7 @@ pub(super) fn named<T: Copy>(
     }
 }
 
-/// A time zone; `None`, with an error, when there is none of that name.
+/// A time zone; `None`, with an error, if no zone has the name.
 pub(super) fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> {
     let text = fields::text(problems, node, key)?;
     let zone = Zone::named(text);
@@ -78,7 +78,7 @@ pub(super) fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> 
     zone
 }
 
-/// A date with or without a time of day; `None`, with an error, if it is none.
+/// A date with or without a time of day; `None`, with an error, if it is invalid.
 pub(super) fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
     let text = fields::text(problems, node, key)?;
     let read = text.parse::<Anchor>().map_err(|error| {
@@ -149,7 +149,7 @@ pub(super) fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Sp
     problems.fail(&node.at, what, remedy)
 }
 
-/// How to write a duration.
+/// Remedy for an invalid duration.
 fn how() -> String {
     ParseDurationError::Other.report().1.to_owned()
 }

@@ -21,13 +21,13 @@ pub struct Outline {
     pub key: Box<str>,
     /// Its value or a pattern; `None` = any value.
     pub value: Option<Box<str>>,
-    /// It matches by more than text.
+    /// Its condition other than text.
     matched: Option<Match>,
     /// All values that match the pattern share one counter.
     pub share_threshold: bool,
-    /// It has a `rate_limit`.
+    /// Whether it has a `rate_limit`.
     pub has_limit: bool,
-    /// That is a limit of requests in flight.
+    /// Whether it has a limit of requests in flight.
     pub has_holders: bool,
     /// Where its key is written.
     pub at: Place,
@@ -89,7 +89,7 @@ impl Outline {
 #[derive(Clone, Debug)]
 pub struct WrittenPair {
     pub key: Box<str>,
-    /// The text behind it.
+    /// The text of its value.
     pub text: Box<str>,
     /// Where the key is written.
     pub at: Place,
@@ -165,7 +165,7 @@ pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
     Ok(pairs.unwrap_or_default())
 }
 
-/// The pairs of a map without those that are wrong, which is reported; `None` if it is no map.
+/// The pairs of a map except invalid ones, which are reported; `None` if the node is not a map.
 fn pairs(problems: &Problems, whole: &Place, root: Option<&Node>) -> Option<Vec<WrittenPair>> {
     let remedy = "write a map, one `KEY: SOURCE` in each line";
     let Some(root) = root else {

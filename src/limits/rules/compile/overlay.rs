@@ -1,13 +1,13 @@
 //! The overlay: options for limits of a control plane whose messages have no field for them, by
 //! domain and path of keys.
 //!
-//! It is a file that looks like a file of limits without amounts. Every entry whose keys and values
-//! match adds what it says; of two that say the same, the one that stands first counts. What the
-//! control plane says itself is never changed.
+//! It is a file like a file of limits, without amounts. Every entry whose keys and values match
+//! adds its options; if two entries set the same option, the first one in the file counts. Options
+//! of the control plane itself are never changed.
 //!
-//! What the overlay and the defaults add is a default, never an order. Where it makes no algorithm
-//! of a limit, the limit is compiled without it, with a warning: the author of the overlay did not
-//! see that limit, and its domain without limits would be worse.
+//! Options of the overlay and the defaults are defaults, never orders. If they make no valid
+//! algorithm of a limit, the limit is compiled without them, with a warning: the author of the
+//! overlay did not see that limit, and its domain without limits would be worse.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,13 +37,13 @@ pub struct Overlay {
 /// An overlay, and the warnings about it.
 #[derive(Debug)]
 pub struct ReadOverlay {
-    /// What [`super::XdsOptions`] takes.
+    /// Input for [`super::XdsOptions`].
     pub overlay: Overlay,
     /// In the order of lines and columns.
     pub warnings: Vec<Problem>,
 }
 
-/// Equal texts mean the same.
+/// Overlays with the same name and text are equal.
 impl PartialEq for Overlay {
     fn eq(&self, other: &Self) -> bool {
         (&self.file.name, &self.file.text) == (&other.file.name, &other.file.text)
@@ -70,7 +70,7 @@ struct OverlayEntry {
     below: Vec<OverlayEntry>,
 }
 
-/// What a descriptor switches on: a bit for each of [`Switches::NAMES`].
+/// Options that a descriptor switches on: a bit for each of [`Switches::NAMES`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Switches(u8);
 
@@ -101,7 +101,7 @@ impl Switches {
         Self(self.0 & !Self::bit(name))
     }
 
-    /// Adds what others switch on.
+    /// Adds the options of another set.
     pub(super) fn add(&mut self, others: Self) {
         self.0 |= others.0;
     }
@@ -138,7 +138,7 @@ impl Overlay {
 /// Layers of an overlay, the strongest first.
 type OverlayLayers<'o> = Vec<&'o Arc<PartialLimit>>;
 
-/// The overlay on the way down from the root of a domain to a descriptor, and what it adds there.
+/// A position in the overlay on the way from the root of a domain to a descriptor, and its layers.
 #[derive(Default)]
 pub(super) struct Cursor<'o> {
     /// For each level from the root on, the entries that may match it, and the defaults that
@@ -151,7 +151,7 @@ pub(super) struct Cursor<'o> {
     pub(super) used: HashSet<EntryNumber>,
 }
 
-/// What an overlay and the defaults of the process add to a descriptor.
+/// Layers that an overlay and the defaults of the process add to a descriptor.
 #[derive(Default)]
 pub(super) struct Added<'o> {
     pub(super) switches: Switches,
@@ -186,12 +186,12 @@ impl<'o> Cursor<'o> {
         cursor
     }
 
-    /// What holds for the whole domain, the strongest first.
+    /// Layers for the whole domain, the strongest first.
     pub(super) fn base(&self) -> impl Iterator<Item = &Arc<PartialLimit>> {
         self.base.iter().copied()
     }
 
-    /// Goes down to a descriptor; [`Cursor::leave`] goes back.
+    /// Descends to a descriptor; [`Cursor::leave`] ascends.
     pub(super) fn enter(&mut self, key: &str, value: Option<&str>, has_limit: bool) -> Added<'o> {
         let mut added = Added::default();
         let (mut below, mut defaults) = (Vec::new(), Vec::new());
@@ -203,6 +203,7 @@ impl<'o> Cursor<'o> {
                 if !entry.key.matches(key.as_bytes()) || !globs.all(|own| own.matches(value_text)) {
                     continue;
                 }
+                // Entries whose options apply to no descriptor are reported as unused.
                 let has_threshold = entry.switches.has("share_threshold");
                 if (has_limit || entry.limit.is_none()) && (is_pattern || !has_threshold) {
                     self.used.insert(entry.number);
@@ -229,8 +230,8 @@ impl<'o> Cursor<'o> {
     }
 }
 
-/// Domains and descriptors of an overlay. Every compiled descriptor may be compared with each of
-/// them.
+/// Maximum number of domains and descriptors of an overlay. Every compiled descriptor may be
+/// compared with each of them.
 pub(crate) const MOST_ENTRIES: usize = 10_000;
 
 impl Overlay {

@@ -1,9 +1,8 @@
-//! A layer of a limit: what a `rate_limit`, a plan, a row, a trial, an entry of an overlay or
-//! `defaults` say of it. All are read here, and `layers.rs` resolves those that stand above each
-//! other.
+//! A layer of a limit: the fields in a `rate_limit`, a plan, a row, a trial, an entry of an overlay
+//! or `defaults`. All are read here, and `layers.rs` resolves several layers to one limit.
 //!
-//! Each value is checked for itself here. Which options belong to which algorithm, and their
-//! bounds, is the algorithms' own knowledge.
+//! Each value is checked by itself here. Which options belong to which algorithm, and their bounds,
+//! is defined by the algorithms.
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Node, ValueType};
 
-/// What one layer says; `None` = it leaves that to the layers below.
+/// The fields of one layer; `None`: the layers below decide.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PartialLimit {
     pub(super) requests_per_unit: Option<u64>,
@@ -31,7 +30,7 @@ pub(super) struct PartialLimit {
     pub(super) on_store_failure: Option<OnStoreFailure>,
     pub(super) region_shares: Option<Arc<RegionShares>>,
     pub(super) usage: usage::Options,
-    /// The name that responses show. A table has those of its rows: few share one.
+    /// The name that responses show. For rows it is in the table, because few rows share one.
     pub(super) name: Option<Box<str>>,
     pub(super) shadow_mode: Option<bool>,
     pub(super) trial: Option<Box<PartialLimit>>,
@@ -43,7 +42,7 @@ pub(super) struct PartialLimit {
     pub(super) places: Places,
 }
 
-/// Whose a layer is.
+/// The source of a layer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum LayerSource {
     /// The author's of the limit.
@@ -55,7 +54,7 @@ pub(super) enum LayerSource {
     Defaults(Option<Arc<str>>),
 }
 
-/// Where a layer is written, which is no part of what it says.
+/// Where a layer is written. Two layers that differ only in this are equal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     pub(super) at: Place,
@@ -69,7 +68,7 @@ impl PartialEq for Places {
     }
 }
 
-/// The keys of what only a limit has, but for its number and its unit.
+/// The keys that only a limit has, except its number and its unit.
 fn options_of_limits() -> impl Iterator<Item = &'static str> {
     Section::OverlayLimit
         .keys()
@@ -126,7 +125,7 @@ impl PartialLimit {
         is_valid.then_some(read)
     }
 
-    /// Reads a layer above or below which plans and rows may stand.
+    /// Reads a layer that plans and rows may complete.
     pub(super) fn read_of_many(problems: &Problems, fields: &Fields<'_>) -> Option<Self> {
         let layer = Self::read(problems, fields)?;
         if layer.is_concurrency() {
@@ -138,7 +137,8 @@ impl PartialLimit {
         Some(layer)
     }
 
-    /// Reads a `trial`: an amount that is counted beside the real one and refuses nothing.
+    /// Reads a `trial`: an amount that is counted in addition to the real one and never refuses a
+    /// hit.
     fn read_trial(problems: &Problems, node: &Node) -> Option<Self> {
         let fields = match node.value_type() {
             ValueType::Nothing => None,
@@ -152,7 +152,7 @@ impl PartialLimit {
         Self::read(problems, &fields).filter(|_| !fields.has_misplaced)
     }
 
-    /// The same, from outside of the files of limits, where it cannot stand.
+    /// Marks the layer as one from outside of the limit files, where it has no places.
     pub(super) fn moved_outside(mut self, source: LayerSource) -> Self {
         if let Some(trial) = &mut self.trial {
             trial.places = Places::default();
@@ -161,7 +161,7 @@ impl PartialLimit {
         self
     }
 
-    /// That of a descriptor whose table says all.
+    /// The layer of a descriptor whose table has all fields.
     pub(super) fn without_keys(descriptor: &Node) -> Self {
         let at = descriptor.at.clone();
         Self {
@@ -179,7 +179,7 @@ impl PartialLimit {
         keys.find(|(known, _)| *known == key).map(|(_, at)| at)
     }
 
-    /// Whether it leaves the amount to what stands below.
+    /// Whether it leaves the amount to the layers below.
     pub(super) fn has_no_amount(&self) -> bool {
         let beside = Self {
             on_store_failure: self.on_store_failure,
@@ -191,7 +191,7 @@ impl PartialLimit {
         *self == beside
     }
 
-    /// Whether it says how a limit is decided or recorded.
+    /// Whether it has an option that changes how a limit is decided or recorded.
     pub(super) fn has_options(&self) -> bool {
         let options = Self {
             algorithm: self.algorithm,
@@ -203,7 +203,7 @@ impl PartialLimit {
         options != Self::default()
     }
 
-    /// A key of what only a limit has, but for its number.
+    /// A key that only a limit has, except its number.
     pub(super) fn of_a_limit(&self) -> Option<&(&'static str, Place)> {
         let is_one = |key: &str| {
             key == "unit" || options_of_limits().any(|known| known == key && !is_of_usage(key))
@@ -212,7 +212,7 @@ impl PartialLimit {
         keys.find(|(key, _)| is_one(key))
     }
 
-    /// The errors of options that are not those of the algorithm beside them.
+    /// Errors of options that do not belong to the algorithm of the same layer.
     pub(super) fn foreign(&self) -> Vec<OptionError> {
         let of_kind = |kind| Options {
             kind,
@@ -235,7 +235,7 @@ impl PartialLimit {
 }
 
 impl LayerSource {
-    /// The name in messages of what may be left out of a limit.
+    /// Its name in messages, if the layer may be left out of a limit.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::Own => None,
@@ -280,8 +280,8 @@ fn usage_of(fields: &Fields<'_>) -> usage::Options {
     }
 }
 
-/// An unlimited limit has no window. The Go service refuses a unit that it knows and ignores one
-/// that it does not. Only its trial has usage.
+/// An unlimited limit has no window. The Go service refuses a valid unit next to `unlimited` and
+/// ignores an unknown one. Only the trial of such a limit has usage.
 fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
     if let (Some(node), Some(text)) = (fields.get("unit"), fields.text("unit")) {
         let what = "an unlimited limit has no unit";
@@ -297,7 +297,7 @@ fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
             continue;
         };
         let remedy = match key {
-            // No store is asked about it.
+            // No store counts it.
             "track_usage" => {
                 "remove 'track_usage', or write a large 'requests_per_unit' and \
                  'on_store_failure: allow' in place of 'unlimited'"

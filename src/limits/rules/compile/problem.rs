@@ -1,4 +1,4 @@
-//! Problems: what is wrong, where, and how to correct it.
+//! Problems: the error, its place, and its remedy.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,20 +13,20 @@ use crate::limits::rules::place::{Document, Place};
 use crate::limits::rules::source::{self, ParsedDocument};
 pub(super) use crate::limits::rules::source::{quoted, shown};
 
-/// Problems shown per file, so that a broken file of 16 MiB does not become gigabytes of messages.
+/// Maximum number of problems shown per file: messages of a broken file of 16 MiB could take
+/// gigabytes.
 const MOST_PER_FILE: usize = 1_000;
 
-/// Problems shown per domain of a control plane, because there may be thousands of domains, and
-/// their problems are kept while they last.
+/// Maximum number of problems shown per domain of a control plane: there may be thousands of
+/// domains, and their problems are kept until they are solved.
 pub(crate) const MOST_PER_DOMAIN: usize = 20;
 
-/// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The files cannot be used.
     Error,
-    /// The files can be used, but hardly mean what was intended.
+    /// The files can be used, but probably do not mean what their author intended.
     Warning,
 }
 
@@ -40,12 +40,12 @@ impl Severity {
     }
 }
 
-/// How bad a problem is before it is known what the files are compiled for.
+/// Severity of a problem, before the purpose of the compilation is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Grade {
     Warning,
-    /// The file says something else than its author meant, but envoyproxy/ratelimit accepts it: an
-    /// error of `weir check` only.
+    /// The file means something else than its author intended, but envoyproxy/ratelimit accepts it:
+    /// an error of `weir check` only.
     Mistake,
     Error,
 }
@@ -65,11 +65,10 @@ pub struct Problem {
     /// From 1, in characters; 0 = the whole file.
     #[serde(serialize_with = "null_for_0")]
     pub column: usize,
-    /// How bad it is.
     pub severity: Severity,
-    /// What is wrong.
+    /// The mistake.
     pub what: String,
-    /// How to correct it.
+    /// The correction.
     pub remedy: String,
 }
 
@@ -151,9 +150,10 @@ struct Found {
     all: Vec<(Place, Grade, String, String)>,
     /// A problem is reported once, though aliases lead to its place more than once.
     reported: HashSet<((usize, u32, u32, u32), String)>,
-    /// Where problems are warnings, and whose they are: those of what is left out for them.
+    /// Set while problems are only warnings, because the layer that has them is left out: the place
+    /// of the limit, and the name of the layer.
     left_out: Option<(Place, Arc<str>)>,
-    /// What is read is a row: remedies do not name the key of a value in front of it.
+    /// A row is being read: remedies do not name the key of a value before it.
     is_row: bool,
     worst: Option<Grade>,
 }
@@ -211,7 +211,7 @@ impl Problems {
         self.add(at, Grade::Error, what, remedy);
     }
 
-    /// Adds an error, so that there is no value.
+    /// Adds an error instead of a value.
     pub(super) fn fail<T>(
         &self,
         at: &Place,
@@ -222,7 +222,7 @@ impl Problems {
         None
     }
 
-    /// The value, or an error without one: what is wrong, and how to correct it.
+    /// The value; or adds an error, which has a message and a remedy.
     pub(super) fn accept<T, W: Into<String>, R: Into<String>>(
         &self,
         at: &Place,
@@ -239,8 +239,8 @@ impl Problems {
         self.add(at, Grade::Warning, what, remedy);
     }
 
-    /// Reads the document of a file, and takes its warnings over; `None`, with an error, if it cannot
-    /// be read.
+    /// Reads the document of a file, and adds its warnings; `None`, with an error, if it is
+    /// unreadable.
     pub(super) fn document(&self, file: &Place, text: &[u8]) -> Option<ParsedDocument> {
         let mut document = source::read(text, file)
             .map_err(|note| self.error(&note.at, note.what, note.remedy))
@@ -254,19 +254,19 @@ impl Problems {
         Some(document)
     }
 
-    /// Whether the file has so many problems that another one would only be counted, so that its
-    /// message is not needed.
+    /// Whether the file has too many problems to show another one, which is then only counted and
+    /// needs no message.
     pub(super) fn is_full(&self, at: &Place) -> bool {
         self.0.borrow().is_full(at.document.file)
     }
 
-    /// Whether what is read from now on is the row of a table.
+    /// Sets whether a row of a table is being read.
     pub(super) fn read_row(&self, is_row: bool) {
         self.0.borrow_mut().is_row = is_row;
     }
 
-    /// From now on, problems are warnings there: what has them is not used for this limit. `None`:
-    /// problems are what they are.
+    /// Turns the next problems into warnings at this place, because the layer that has them is left
+    /// out of the limit. `None`: they keep their grades.
     pub(super) fn warn_only(&self, left_out: Option<(Place, Arc<str>)>) {
         self.0.borrow_mut().left_out = left_out;
     }
@@ -309,7 +309,7 @@ impl Problems {
         }
     }
 
-    /// Whether there is an error, whatever the files are compiled for.
+    /// Whether there is an error, for any purpose of the compilation.
     pub(super) fn has_errors(&self) -> bool {
         self.0.borrow().worst == Some(Grade::Error)
     }
@@ -321,7 +321,7 @@ impl Problems {
         mistakes_are_errors: bool,
     ) -> Result<Vec<Problem>, Vec<Problem>> {
         let mut found = self.0.take();
-        // What is an error from here on.
+        // Grades from here on are errors.
         let from = match (warnings_are_errors, mistakes_are_errors) {
             (true, _) => Grade::Warning,
             (false, true) => Grade::Mistake,

@@ -1,8 +1,8 @@
-//! Compiles one domain of a control plane: its resources become the nodes that a file would become,
-//! and take the same way from there.
+//! Compiles one domain of a control plane: its resources become the same nodes as a file, which are
+//! compiled in the same way.
 //!
-//! A control plane generates its messages. So duplicates are merged with a warning and not refused,
-//! and what is only unusual is not reported.
+//! A control plane generates its messages: duplicates are merged with a warning instead of an
+//! error, and unusual structures are not reported.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,25 +20,25 @@ use crate::core::time::Unit;
 use crate::limits::rules::place::{Document, LONGEST_PATH, Place, cut};
 use crate::limits::rules::source::{Node, shown};
 
-/// Levels of descriptors, and of values in metadata. Envoy sends at most 64 entries in a descriptor
-/// that Weir accepts.
+/// Maximum levels of descriptors, and of values in metadata. Weir accepts at most 64 entries in a
+/// descriptor of Envoy.
 pub(crate) const DEEPEST: usize = 64;
 
 /// The field of the metadata that Weir once read options from. The overlay has them.
 const WEIR: &str = "weir";
 
-/// How limits of a control plane are compiled.
+/// Options for limits of a control plane.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct XdsOptions {
     /// `MERGE_DOMAIN_CONFIG`: several resources may define one domain. Otherwise the first one by
     /// name does.
     pub merge_domains: bool,
-    /// What the settings of the process say for all limits.
+    /// Settings of the process for all limits.
     pub process: ProcessDefaults,
     /// For limits that nothing else gives them to.
     pub defaults: XdsDefaults,
-    /// What the messages have no field for, by domain and path of keys. It is stronger than the
-    /// defaults, and weaker than what a message says.
+    /// Options for which the messages have no field, by domain and path of keys. They are stronger
+    /// than the defaults, and weaker than the fields of a message.
     pub overlay: Option<Arc<Overlay>>,
 }
 
@@ -52,11 +52,11 @@ pub(in crate::limits::rules) struct CompiledDomain {
     pub(in crate::limits::rules) path_bytes: usize,
     /// The entries of the overlay that match something in it.
     pub(in crate::limits::rules) used: Vec<EntryNumber>,
-    /// With the paths of all other domains they are too many, which is among the problems.
+    /// Whether the paths of all domains together are too long, which is among the problems.
     pub(in crate::limits::rules) is_too_large: bool,
 }
 
-/// Compiles the resources of one domain, in that order. `number` is that of the domain in the
+/// Compiles the resources of one domain, in that order. `number` is the number of the domain in the
 /// rules; the paths of all other domains have `path_bytes`.
 pub(in crate::limits::rules) fn compile_domain(
     resources: &[Arc<RateLimitConfig>],
@@ -146,7 +146,8 @@ struct Converter<'p> {
 type SentDescriptor<'r> = (usize, &'r RateLimitDescriptor);
 
 impl Converter<'_> {
-    /// One level: descriptors of one key and value are merged, in the order of the first of each.
+    /// Converts one level: descriptors with the same key and value are merged, in the order of the
+    /// first of each.
     fn list<'r>(
         &mut self,
         all: impl Iterator<Item = SentDescriptor<'r>>,
@@ -358,8 +359,8 @@ fn amount(policy: &RateLimitPolicy) -> String {
     }
 }
 
-/// A whole number stays one, as a file has it: the message knows no others than doubles. JSON has
-/// no infinity.
+/// The text of a number, without a fraction if it is whole, as in a file: the message has only
+/// doubles. JSON has no infinity.
 fn json_number(number: f64) -> String {
     const EXACT: f64 = (1_i64 << 53) as f64;
     if number.fract() == 0.0 && number.abs() <= EXACT {

@@ -29,7 +29,7 @@ pub(super) enum Section {
     OverlayLimit,
 }
 
-/// What sections are sections of.
+/// The format to which a section belongs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Files,
@@ -38,7 +38,8 @@ pub(super) enum Format {
     Overlay,
 }
 
-/// Who reads a key. The Go service refuses those of Weir, so that they are not tolerated anywhere.
+/// The service that reads a key. A misplaced key of Weir is always an error, because the Go service
+/// refuses such files too: no working file has one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
     Go,
@@ -77,7 +78,7 @@ impl Section {
         self.places().0
     }
 
-    /// What is wrong where something else is in the place of a map of the section, and the remedy.
+    /// Error and remedy for a value of another type than the map of the section.
     pub(super) fn no_map(self, found: &str) -> (String, &'static str) {
         let remedy = match self {
             Root => "begin the file with 'domain: ' and 'descriptors:'",
@@ -173,7 +174,7 @@ const OF_POLICY: [Section; 5] = [RateLimit, Defaults, Plan, Row, OverlayLimit];
 const OF_SHADOW_MODE: [Section; 4] = [Descriptor, Plan, Row, OverlayDescriptor];
 const OF_SHARES: [Section; 4] = [RateLimit, Defaults, Plan, OverlayLimit];
 
-/// The sections of what is recorded of a limit, which is the same for all of its plans.
+/// The sections with options of recording, which are the same for all plans of a limit.
 const OF_USAGE: [Section; 3] = [RateLimit, Defaults, OverlayLimit];
 
 /// The sections of an algorithm and its options.

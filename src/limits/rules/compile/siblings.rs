@@ -1,5 +1,5 @@
-//! One level of the tree under construction, and what descriptors of one level can do to each
-//! other: one may be written twice, or never be reached.
+//! One level of the tree under construction, and conflicts between its descriptors: one may be a
+//! duplicate, or unreachable.
 
 use std::rc::Rc;
 
@@ -15,8 +15,8 @@ use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 use crate::limits::rules::tree::{Branch, LARGEST_REGEXES, Tree, is_for_all};
 
-/// Patterns of one level that are compared with those before them, so that thousands of them do not
-/// make loading slow.
+/// Maximum number of patterns of one level that are compared with earlier ones. It bounds the time
+/// of loading.
 const MOST_PATTERNS: usize = 1_000;
 
 /// One level under construction.
@@ -36,8 +36,9 @@ pub(super) struct Siblings {
 }
 
 impl Siblings {
-    /// Notes which keys of a list have networks, before its descriptors are read. It is too late
-    /// for those that an earlier file has.
+    /// Notes which keys of a list have networks, before its descriptors are read: their addresses
+    /// then count by canonical text. Descriptors of an earlier file are already read, and are
+    /// reported.
     pub(super) fn add_networks(&mut self, problems: &Problems, items: &[Rc<Node>]) {
         for item in items {
             let text = |name| item.get(name).and_then(Node::text);
@@ -64,8 +65,8 @@ impl Siblings {
         }
     }
 
-    /// Counts addresses in one spelling where a descriptor compares its values as text beside
-    /// networks of its key. Without them, its values are noted as texts.
+    /// Counts addresses in one spelling where a descriptor compares its values as text and its
+    /// siblings have networks of its key. Without networks, its values are noted as texts.
     pub(super) fn count_addresses(&mut self, level: &mut Level, at: &Place) {
         if !matches!(level.matching, Matching::Text | Matching::Address) {
             return;
@@ -81,8 +82,8 @@ impl Siblings {
         }
     }
 
-    /// Adds a branch, which is written at `at`. Where it matches by more than text, warns of values
-    /// and networks that others have before it.
+    /// Adds a branch that is written at `at`. Warns of its values and networks that earlier branches
+    /// have.
     pub(super) fn add(
         &mut self,
         problems: &Problems,

@@ -1,7 +1,7 @@
-//! `table`: reads what rows say, and makes the limits of a descriptor with a table, or with a plan.
+//! `table`: reads rows, and makes the limits of a descriptor with a table, or with a plan.
 //!
-//! A table is read when its domain is complete, because its rows stand above the domain's defaults
-//! and plans. Rows that say the same are compiled once.
+//! A table is read when its domain is complete, because rows are layers above the domain's defaults
+//! and plans. Equal rows are compiled once.
 
 pub(crate) mod rows;
 
@@ -20,7 +20,7 @@ use crate::limits::rules::limit::{Level, Limit, LimitTable, Matching};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 
-/// Reads which table a descriptor names; an error, which is reported, where it cannot have it.
+/// Reads the table of a descriptor; `Err` if the descriptor cannot have it, which is reported.
 pub(super) fn read(
     compiler: &Compiler<'_>,
     fields: &Fields<'_>,
@@ -76,7 +76,7 @@ fn read_named(
     })
 }
 
-/// The level with a `table_key`; `None`, with an error, if there is none.
+/// The level with a `table_key`; `None`, with an error, if no level has it.
 fn level_of_key(problems: &Problems, path: &[Level], node: &Node) -> Option<usize> {
     let key = fields::text(problems, node, "table_key")?;
     let found = path.iter().rposition(|level| *level.key == *key);
@@ -89,7 +89,7 @@ fn level_of_key(problems: &Problems, path: &[Level], node: &Node) -> Option<usiz
     found
 }
 
-/// Why rows cannot be those of a level's values.
+/// Why a level's values cannot have rows.
 fn why_no_rows(level: &Level) -> Option<(&'static str, &'static str)> {
     let is_one_value = || {
         let value = level.value.as_ref();
@@ -112,8 +112,8 @@ fn why_no_rows(level: &Level) -> Option<(&'static str, &'static str)> {
 }
 
 impl Builder<'_, '_> {
-    /// A limit with its table, and those of the plans that its rows use. `shadow_mode` is that of
-    /// the descriptor.
+    /// A limit with its table, and the limits of the plans that its rows use. `shadow_mode` is the
+    /// setting of the descriptor.
     pub(super) fn with_rows(
         &mut self,
         mut limit: Limit,
@@ -143,9 +143,9 @@ impl Builder<'_, '_> {
 /// The byte with which a comment begins.
 const COMMENT: u8 = b'#';
 
-/// The records of a CSV file (RFC 4180) with the places of their cells, one after the other. The crate
-/// `csv` says where it was before it skipped empty lines and comments, and not where a cell is; both
-/// are found again in the text.
+/// The records of a CSV file (RFC 4180) with the places of their cells, one after the other. The
+/// crate `csv` reports its position before it skips empty lines and comments, and no positions of
+/// cells; both are found again in the text.
 pub(super) struct Records<'t> {
     text: &'t [u8],
     reader: Reader<&'t [u8]>,
@@ -159,7 +159,7 @@ pub(super) struct Records<'t> {
 }
 
 impl<'t> Records<'t> {
-    /// Those of a file, without its byte order mark.
+    /// The records of a file, without its byte order mark.
     pub(super) fn new(text: &'t [u8], file: &'t Place) -> Self {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let reader = ReaderBuilder::new()
@@ -177,7 +177,7 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// Reads the next record; `None` behind the last.
+    /// Reads the next record; `None` after the last.
     pub(super) fn next(&mut self) -> Option<()> {
         // Reading from memory does not fail, and records may be of different lengths.
         if !self
@@ -216,7 +216,7 @@ impl<'t> Records<'t> {
         self.file.at((self.line, 1))
     }
 
-    /// Where its cell of that index is.
+    /// The place of the cell with this index.
     pub(super) fn at(&self, cell: usize) -> Place {
         self.file.at(self.cell(cell).0)
     }
@@ -242,7 +242,7 @@ impl<'t> Records<'t> {
             };
             at = match byte {
                 b'\n' => (at.0 + 1, 1),
-                // A character counts once, whatever its bytes.
+                // A character counts once, however many bytes it has.
                 _ => (at.0, at.1 + u32::from(byte & 0xc0 != 0x80)),
             };
             if matches!(state, CellState::Begins) {
@@ -256,15 +256,15 @@ impl<'t> Records<'t> {
     }
 }
 
-/// How far a cell is read. A quote is one only where the cell begins with one.
+/// State of reading a cell. A quote is special only at the begin of the cell.
 #[derive(Clone, Copy)]
 enum CellState {
     Begins,
     Plain,
     Quoted,
-    /// Behind its last quote, which may be the first of two.
+    /// After its last quote, which may be the first of two.
     Closed,
-    /// With text behind its last quote.
+    /// After text that follows its last quote.
     GoesOn,
 }
 

@@ -54,7 +54,7 @@ fn broken(name: &str) -> RateLimitConfig {
     )
 }
 
-/// What a descriptor finds: the hits of its limit.
+/// The hits of the limit that a descriptor finds.
 fn found(
     rules: &Rules,
     domain: &str,
@@ -206,8 +206,8 @@ fn one_change_among_a_thousand_domains_compiles_one_and_shares_the_others() {
     assert_eq!(difference.changed.len(), 100);
 }
 
-/// What the settings of the process say for all limits holds for those of a control plane too, and
-/// a change of it compiles all domains.
+/// Settings of the process for all limits apply to limits of control planes too, and a change of
+/// them compiles all domains.
 #[test]
 fn defaults_of_the_process_apply_to_every_domain() {
     let (mut domains, mut settings) = (Domains::default(), XdsOptions::default());
@@ -254,7 +254,7 @@ fn with_overlay(text: &str) -> XdsOptions {
     }
 }
 
-/// What each limit is, as the comparison with no rules shows it.
+/// Each limit, as in the comparison with no rules.
 fn limits(rules: &Rules) -> Vec<String> {
     let difference = crate::limits::rules::diff::Difference::new(&Rules::default(), rules);
     difference.added.iter().map(ToString::to_string).collect()
@@ -480,7 +480,7 @@ fn problems_name_the_resource_and_the_path_of_keys() {
         refusal(&applied(unnamed.to_vec())),
         "resource r: error: the resource has no domain; send the domain that Envoy sends\n"
     );
-    // However many there are, a domain keeps few of them; equal ones are merged.
+    // A domain keeps a bounded number of problems; equal ones are merged.
     let equal = vec![node("", "v", None); 50];
     let many = (0..50).map(|index| node("", &index.to_string(), None));
     for (descriptors, kept, last) in [
@@ -628,7 +628,7 @@ fn overlaid() -> RateLimitConfig {
     resource("dd", "dd", vec![route, node("user", "", per_minute(4))])
 }
 
-/// What an overlay may change of a limit.
+/// The fields of a limit that an overlay may change.
 fn summary(limit: &Limit) -> String {
     let burst = match limit.amount.map(|amount| amount.algorithm) {
         Some(Algorithm::TokenBucket(bucket)) => format!("burst {}", bucket.burst),

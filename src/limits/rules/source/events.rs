@@ -1,8 +1,8 @@
 //! Parses bytes to a tree of nodes, with a bound on everything that a file can make large.
 //!
-//! The parser's events are pulled one by one, without recursion, so that a constant bounds the
-//! nesting and not the stack. The tree is at most [`DEEPEST`] levels deep, which makes recursion
-//! over it safe everywhere else.
+//! The parser's events are pulled one by one, without recursion: a constant bounds the nesting, and
+//! not the stack. The tree is at most [`DEEPEST`] levels deep, which makes recursion over it safe
+//! everywhere else.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -13,33 +13,33 @@ use super::{
     Content, Node, Note, Pair, ParsedDocument, Place, ValueType, after, quoted, quotes, scalar,
 };
 
-/// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
+/// Maximum bytes of one file: 160,000 limits of a hundred bytes.
 const LARGEST_FILE: usize = 16 << 20;
-/// Levels of lists and maps: two per level of descriptors, and Envoy sends a handful of entries.
+/// Maximum levels of lists and maps: two per level of descriptors, and Envoy sends few entries.
 const DEEPEST: usize = 64;
-/// Nodes of one file, before aliases: bounds the memory that reading takes.
+/// Maximum number of nodes of one file, before aliases. It bounds the memory for reading.
 const MOST_NODES: usize = 2_000_000;
-/// Commas and opening brackets of one file. The parser holds all tokens of a list or map in
-/// brackets until it knows whether that is a key, so that a bound on nodes would come too late for
+/// Maximum number of commas and opening brackets of one file. The parser holds all tokens of a list
+/// or map in brackets until it knows whether that is a key. A bound on nodes would be too late for
 /// these: each can cost 800 bytes.
 const MOST_IN_BRACKETS: usize = 500_000;
-/// Warnings of one file that are kept. Further ones are counted: each takes more bytes than the
-/// repeated key that it is about.
+/// Maximum number of warnings of one file that are kept. Further ones are counted: each takes more
+/// bytes than the repeated key that it is about.
 const MOST_WARNINGS: usize = 1_000;
-/// Nodes that all aliases of a file expand to together, so that aliases of aliases cannot grow
-/// exponentially.
+/// Maximum number of nodes that all aliases of a file expand to together, because aliases of
+/// aliases can grow exponentially.
 const MOST_ALIASED: usize = 100_000;
 
-/// Reads the first document of the file that `whole` is.
+/// Reads the first document of a file. `whole` is the place of the file.
 ///
 /// # Errors
-/// What makes the file unreadable: its position, what is wrong, and how to correct it.
+/// The file is unreadable: the position, the error, and the remedy.
 pub(in crate::limits::rules) fn read(bytes: &[u8], whole: &Place) -> Result<ParsedDocument, Note> {
     let text = decode(bytes, whole)?;
     let mut parser = Parser::new_from_str(text);
     let mut builder = Builder::default();
     let mut root = None;
-    // Ends at the end of the first document, or of the stream when there is none.
+    // Ends at the end of the first document, or of the stream if it has no document.
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| scan_error(text, &error, whole))?;
         match event {
@@ -103,7 +103,7 @@ fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
     Ok(text)
 }
 
-/// What is under construction.
+/// The nodes under construction.
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
@@ -330,8 +330,8 @@ fn too_deep(at: &Place) -> Note {
 const TAB: &str = "tabs disallowed";
 const A_TAB: &str = "a tab, where only spaces are allowed";
 
-/// Where the tab is that the parser complains of at `mark`, which is often the end of the line before:
-/// the next one that indents a line, or the one that follows a `:` in this line.
+/// The place of the tab that the parser reports at `mark`, which is often the end of the line
+/// before: the next one that indents a line, or the one that follows a `:` in this line.
 fn tab(text: &str, mark: &Marker, follows: bool) -> Option<(u32, u32)> {
     let (own, is_tab) = (mark.line().saturating_sub(1), |c| c == '\t');
     let indent = |line: &str| {
@@ -351,8 +351,7 @@ fn tab(text: &str, mark: &Marker, follows: bool) -> Option<(u32, u32)> {
     Some((number as u32 + 1, column as u32 + 1))
 }
 
-/// What the parser says of the usual mistakes, in any of these words; what is wrong, and the
-/// remedy.
+/// The parser's messages for common mistakes, in any of these words; the mistake, and the remedy.
 const SCAN_ERRORS: [(&[&str], &str, &str); 7] = [
     (
         &["unknown anchor"],

@@ -1,12 +1,12 @@
 //! Finds the quote that was not closed, in a file that is not YAML.
 //!
-//! The parser reads on to the next quote of the file and reports what stands behind that one, or
-//! its indentation, which is far from the mistake.
+//! The parser reads on to the next quote of the file and reports the text after that quote, or its
+//! indentation, which is far from the mistake.
 
 use super::after;
 
-/// The line and column of the first quote that opens a value or a key and is not closed: not at all, or only by a quote of
-/// a later line in front of more text.
+/// The line and column of the first quote that opens a value or a key and is not closed, or is
+/// closed only by a quote of a later line before more text.
 pub(super) fn unclosed(text: &str) -> Option<(u32, u32)> {
     let mut line_start = 0;
     while line_start < text.len() {
@@ -72,7 +72,7 @@ fn closing(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// Whether what stands behind a quoted text may stand there.
+/// Whether a quoted text may be followed by this text.
 fn ends_a_value(behind: &str) -> bool {
     let line = behind.lines().next().unwrap_or_default().trim_start();
     line.is_empty() || line.starts_with(['#', ',', ']', '}', ':'])

@@ -1,9 +1,9 @@
-//! What a scalar means by the rules of YAML 1.1, as the Go service that Weir replaces reads it
+//! The meaning of a scalar by the rules of YAML 1.1, as in the Go service that Weir replaces
 //! (yaml.v2).
 //!
-//! YAML 1.2 knows fewer words for bools and writes octal numbers in another way. Files that work
+//! YAML 1.2 has fewer words for bools and writes octal numbers in another way. Files that work
 //! there must mean the same here, so these rules are written out rather than taken from a YAML 1.2
-//! library. Nothing in here knows what a scalar is used for.
+//! library. No code here depends on the use of a scalar.
 
 use super::ValueType;
 
@@ -34,8 +34,8 @@ fn number(text: &str) -> ValueType {
     if text.starts_with('.') {
         return float(text);
     }
-    // Underscores group digits, wherever they stand; what is no number without them stays the text
-    // that it is.
+    // Underscores group digits, at any position; a scalar that is not a number without them stays
+    // text.
     let plain: String = text.chars().filter(|&letter| letter != '_').collect();
     let (negative, digits) = match plain.as_bytes() {
         [b'-', ..] => (true, &plain[1..]),
@@ -67,7 +67,7 @@ fn number(text: &str) -> ValueType {
 }
 
 /// A decimal number with an optional fraction and exponent: `1.0`, `.5`, `1e3`, and `089`, which is
-/// no octal number.
+/// not an octal number.
 fn float(text: &str) -> ValueType {
     // Rust reads words too, such as `inf`.
     let may_be = |byte: u8| byte.is_ascii_digit() || b"+-.eE".contains(&byte);

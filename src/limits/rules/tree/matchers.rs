@@ -1,14 +1,14 @@
-//! What a level matches beside texts and wildcards: sets of values, networks, and regular
+//! Conditions of a level other than texts and wildcards: sets of values, networks, and regular
 //! expressions.
 //!
 //! Only levels that have some pay for them. A look-up takes one hash of the value for all sets of a
-//! key, one walk down a trie for all networks, and one search for all regular expressions, however
-//! many there are.
+//! key, one walk down a trie for all networks, and one search for all regular expressions, for any
+//! number of them.
 //!
-//! Where a key knows addresses, a look-up and a counter have one spelling. If only the counter had
-//! it, `::ffff:10.0.0.1` would find the network and count with `10.0.0.1`, which an exact value
-//! takes out of it: two limits in one counter. A group of `prefix` has the mark of a shared pattern
-//! and the network as its text, which no other branch of a level writes.
+//! If a key has addresses, a look-up and a counter use one spelling. With the spelling in the
+//! counter only, `::ffff:10.0.0.1` would find the network and count with `10.0.0.1`, which an exact
+//! value takes out of it: two limits in one counter. A group of `prefix` has the mark of a shared
+//! pattern and the network as its text, which no other branch of a level writes.
 //!
 //! Branches of one level differ by their texts (`set:`, `cidr:`, `regex:` and what they match): a
 //! literal value that reads the same is refused as a duplicate. So names of limits, keys of indexes
@@ -29,7 +29,7 @@ use crate::limits::rules::address;
 /// The branches of a level that match by more than text, by key.
 pub(super) type Matchers = HashMap<Box<[u8]>, OfKey>;
 
-/// Those of one key.
+/// The branches of one key.
 #[derive(Debug, Default)]
 pub(super) struct OfKey {
     values: HashMap<Box<[u8]>, Owners>,
@@ -37,7 +37,7 @@ pub(super) struct OfKey {
     has_addresses: bool,
     networks: JointPrefixMap<IpNet, Owners>,
     pub(super) regexes: Regexes,
-    /// How each branch is written.
+    /// The text of each branch, as written.
     pub(super) written: Vec<(BranchIndex, Box<str>)>,
 }
 
@@ -95,7 +95,7 @@ impl OfKey {
         })
     }
 
-    /// The address that a value is, if the key knows addresses.
+    /// The address in a value, if the key has addresses.
     fn address(&self, value: &[u8]) -> Option<IpAddr> {
         if self.has_addresses {
             address::read(value)
@@ -113,7 +113,7 @@ impl OfKey {
         all.filter_map(|owners| owners.first().copied()).collect()
     }
 
-    /// How a branch matches a value, whatever else does. Slow, for people who ask.
+    /// How a branch matches a value, independent of other branches. Slow, for explanations.
     pub(super) fn how(&self, branch: BranchIndex, value: &[u8]) -> Option<How> {
         let address = self.address(value);
         let text = address.map(address::text);

@@ -1,4 +1,4 @@
-//! The order of precedence against a matcher that tries everything, and what is said of a look-up
+//! The order of precedence against a matcher that tries everything, and explanations of a look-up
 //! against the look-up.
 
 use core::net::IpAddr;
@@ -75,8 +75,8 @@ fn address(text: &str) -> Option<IpAddr> {
         .map(|address| address.to_canonical())
 }
 
-/// The number of the branch that the page says a value finds: it tries all of them, one step of the
-/// order after the other.
+/// The number of the branch that a value finds according to the documentation: it tries all of
+/// them, in the order of precedence.
 fn naive(kinds: &[Kind], value: &str) -> Option<usize> {
     let knows_addresses = kinds.iter().any(|kind| match kind {
         Kind::Set(values) => values.iter().any(|value| address(value).is_some()),
@@ -267,7 +267,7 @@ fn each_kind_is_named() {
     }
 }
 
-/// A look-up allocates nothing, whatever matches, once its thread has a cache for the expressions.
+/// A look-up allocates nothing, for any match, once its thread has a cache for the expressions.
 #[test]
 fn a_look_up_allocates_nothing() {
     let net = |text: &str| text.parse::<IpNet>().expect("a network");

@@ -1,11 +1,11 @@
-//! The regular expressions of a level and key: one search tells which is the first that matches the
-//! whole value.
+//! The regular expressions of a level and key: one search finds the first that matches the whole
+//! value.
 //!
 //! They are compiled to one table of states, which a search walks with one step for each byte of
-//! the value: some nanoseconds, whatever the value and however many expressions there are. An
-//! automaton that makes its states when it meets them would take any expression, but clients choose
-//! the values: with 200 expressions, each new state cost as much as 10,000 steps. So expressions
-//! whose table is too large are refused.
+//! the value: some nanoseconds, for any value and any number of expressions. An automaton that
+//! makes its states when it meets them would take any expression, but clients choose the values:
+//! with 200 expressions, each new state cost as much as 10,000 steps. So expressions with too large
+//! a table are refused.
 //!
 //! Measured for a path: 40 ns by the table, with 1 expression or 200; 95 ns by such an automaton,
 //! and 160 µs with 200 expressions. A `RegexSet` would allocate a list of all that match.
@@ -17,21 +17,21 @@ use regex_automata::{Anchored, Input, MatchKind};
 
 use super::BranchIndex;
 
-/// Bytes of one regular expression, as it is written.
+/// Maximum bytes of the text of one regular expression.
 pub(crate) const LONGEST: usize = 4 << 10;
 
-/// Bytes of the table of one regular expression: `\w+@\w+` of all letters of Unicode takes a third
-/// of a megabyte, and `.*a.{15}` is too large.
+/// Maximum bytes of the table of one regular expression: `\w+@\w+` of all letters of Unicode takes
+/// a third of a megabyte, and `.*a.{15}` is too large.
 pub(crate) const LARGEST: usize = 2 << 20;
 
-/// Bytes of the table of all expressions of a level and key. A table grows with the product of
-/// expressions that begin with `.*`: ten such ones take 3 MiB.
+/// Maximum bytes of the table of all expressions of a level and key. A table grows with the product
+/// of expressions that begin with `.*`: ten of them take 3 MiB.
 pub(crate) const LARGEST_SET: usize = 8 << 20;
 
-/// Bytes of what a table is made of, which grows with the texts of the expressions.
+/// Maximum bytes of the NFA from which a table is made. It grows with the texts of the expressions.
 const LARGEST_NFA: usize = 4 << 20;
 
-/// Groups inside each other.
+/// Maximum depth of nested groups.
 pub(crate) const DEEPEST: u32 = 50;
 
 /// Expressions that match every value. A `.` matches a line break too.
@@ -86,7 +86,7 @@ impl Regexes {
     }
 }
 
-/// Whether an expression is written so that it matches every value.
+/// Whether an expression matches every value, by its text alone.
 pub(crate) fn is_for_all(regex: &str) -> bool {
     FOR_ALL.contains(&regex)
 }
@@ -100,7 +100,7 @@ pub(crate) fn is_match(regex: &str, value: &[u8]) -> bool {
 /// Checks one expression.
 ///
 /// # Errors
-/// What is wrong with it, and how to correct it.
+/// The expression is invalid: the reason, and the correction.
 pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
     if regex.len() > LONGEST {
         return Err((
@@ -131,7 +131,7 @@ pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
     }
 }
 
-/// What a message says last, behind the expression and the marks below it.
+/// The last line of a message, after the expression and the marks below it.
 fn last_line(message: &str) -> &str {
     let line = message
         .lines()
@@ -154,7 +154,7 @@ type Table = dense::DFA<Vec<u32>>;
 /// Compiles expressions.
 ///
 /// # Errors
-/// What is wrong with them; `None`: they are too large.
+/// They are invalid; `None`: they are too large.
 fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table, Option<String>> {
     let whole: Vec<String> = all.map(|regex| format!("\\A(?:{regex})\\z")).collect();
     let nfa = thompson::Compiler::new()

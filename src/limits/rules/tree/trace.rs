@@ -1,8 +1,8 @@
 //! Why a descriptor finds its limit, or none: each level of its look-up, with the branches that
 //! were passed over.
 //!
-//! The look-up itself decides which branch matches; this only describes it. It is slow, for people
-//! who ask.
+//! The look-up itself decides which branch matches; this only describes it. It is slow, and used
+//! for explanations.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,12 +13,12 @@ use super::{BranchIndex, EntryPattern, Glob, Tree};
 use crate::core::ask::Entry;
 use crate::limits::rules::limit::LimitId;
 
-/// The most branches of a level that are named besides the one that matches. A level may have a
-/// hundred thousand.
+/// Maximum number of branches of a level that are named in addition to the one that matches. A
+/// level may have a hundred thousand.
 const MAX_NAMED: usize = 20;
 
-/// The most branches and keys that are named in all look-ups of a request. A request may have
-/// thousands of descriptors.
+/// Maximum number of branches and keys that are named in all look-ups of a request. A request may
+/// have thousands of descriptors.
 const MAX_NAMED_OF_REQUEST: usize = 200 * MAX_NAMED;
 
 /// The look-up of one descriptor.
@@ -26,11 +26,10 @@ const MAX_NAMED_OF_REQUEST: usize = 200 * MAX_NAMED;
 pub struct Trace<'t> {
     /// One for each entry, up to the first that no branch matches.
     pub levels: Vec<TracedLevel<'t>>,
-    /// How it ended.
     pub end: End<'t>,
 }
 
-/// How a look-up ends.
+/// The end of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End<'t> {
     /// No branch matches the entry of the last level; the branches have these keys.
@@ -115,8 +114,8 @@ impl<T> Named<T> {
     }
 }
 
-/// The look-ups of one request. The branches of a level are listed once, however many descriptors
-/// come by it.
+/// The look-ups of one request. The branches of a level are listed once, even if several
+/// descriptors pass it.
 #[derive(Debug)]
 pub struct Tracer<'t> {
     tree: &'t Tree,
@@ -132,7 +131,7 @@ struct Branches<'t> {
     all: Vec<Option<Written<'t>>>,
     count: usize,
     by_key: HashMap<Cow<'t, str>, Vec<BranchIndex>>,
-    /// Those with a `*` in the key.
+    /// Branches with a `*` in the key.
     by_pattern: Vec<(Glob, BranchIndex)>,
     /// Each once, sorted.
     keys: Vec<String>,
@@ -167,7 +166,7 @@ impl<'t> Tracer<'t> {
         Trace { levels, end }
     }
 
-    /// What is known of a level, and how many names it may have.
+    /// The cached branches of a level, and the number of names that it may still list.
     fn siblings(&mut self, tree: &'t Tree) -> (&mut Branches<'t>, usize) {
         (
             self.levels
@@ -298,7 +297,7 @@ impl<'t> Branches<'t> {
 }
 
 impl Written<'_> {
-    /// How it matches an entry, whatever else does.
+    /// How the branch matches an entry, independent of other branches.
     fn how(&self, entry: &Entry<'_>) -> Option<How> {
         let is_key = self.key.as_bytes() == entry.key && !self.key.contains('*');
         match &self.value {
@@ -450,8 +449,9 @@ mod tests {
     proptest! {
         #![proptest_config(crate::testing::property(256))]
 
-        /// What is named as matching is what the look-up finds; each other branch alone in a tree
-        /// matches if, and only if, it is called a later one.
+        /// The branch that the trace names as matching is the one that the look-up finds; each
+        /// other branch alone in a tree matches if, and only if, the trace reports it as a later
+        /// one.
         #[test]
         fn it_says_what_the_look_up_does(
             branches in prop::collection::vec(("[ab*]{1,3}", prop::option::of("[xy*]{1,3}")), 1..8),

@@ -1,7 +1,7 @@
-//! The rows of a table: what each says, checked as a `rate_limit` is, and what it comes to above
-//! its plan and the descriptor's own numbers.
+//! The rows of a table: each is checked like a `rate_limit`, and resolved as a layer above its plan
+//! and the descriptor's own numbers.
 //!
-//! Rows become the nodes that a `rate_limit` in YAML becomes, so that one reader checks both.
+//! Rows become the same nodes as a `rate_limit` in YAML, and one reader checks both.
 
 use std::hash::BuildHasher;
 
@@ -19,11 +19,11 @@ use crate::limits::rules::place::Place;
 use crate::limits::rules::source::Node;
 use crate::limits::rules::table::{NotAdded, Table};
 
-/// Rows of all tables. A row takes at most 40 bytes beside its value, its name, and numbers that no
-/// other row has.
+/// Maximum number of rows of all tables. A row takes at most 40 bytes in addition to its value, its
+/// name, and numbers that no other row has.
 pub(crate) const MOST_ROWS: usize = 2_000_000;
 
-/// Texts of rows whose meaning is kept while a table is read.
+/// Maximum number of row texts whose meaning is cached while a table is read.
 pub(crate) const MOST_KNOWN: usize = 100_000;
 
 /// A plan that rows of a table use.
@@ -38,7 +38,7 @@ struct TableReading<'r, 'a, 'f> {
     builder: &'r mut Builder<'a, 'f>,
     /// The limit of the descriptor.
     base: &'r Limit,
-    /// That of the descriptor.
+    /// The setting of the descriptor.
     shadow_mode: bool,
     layers: &'r Layers<'r>,
     columns: Vec<&'static str>,
@@ -47,7 +47,7 @@ struct TableReading<'r, 'a, 'f> {
     name: Option<usize>,
     used: Vec<UsedPlan<'a>>,
     table: Table<RowMeaning>,
-    /// What rows stand for, by the texts of all their cells but value and name. `None`: they are
+    /// Numbers of meanings, by the texts of all cells except value and name. `None`: the row is
     /// wrong.
     known: HashMap<Box<[u8]>, Option<u32>>,
     /// The numbers of names, by the name.
@@ -55,8 +55,8 @@ struct TableReading<'r, 'a, 'f> {
     hasher: DefaultHashBuilder,
 }
 
-/// Reads a table, and returns its rows and the limits of the plans that they use, which miss the
-/// table; `None` if it has no usable header, which is reported. `shadow_mode` is that of the
+/// Reads a table, and returns its rows and the limits of the plans that they use, without the
+/// table; `None` if it has no usable header, which is reported. `shadow_mode` is the setting of the
 /// descriptor.
 pub(super) fn read<'a, 'f>(
     builder: &mut Builder<'a, 'f>,
@@ -102,7 +102,7 @@ pub(super) fn read<'a, 'f>(
     Some((table, used.into_iter().map(|used| used.limit).collect()))
 }
 
-/// The names of the columns; `None` if there is none of values. An unknown column is one without a
+/// The names of the columns; `None` if no column has values. An unknown column is one without a
 /// name.
 fn header(problems: &Problems, row: &Records<'_>) -> Option<Vec<&'static str>> {
     let mut columns: Vec<&'static str> = Vec::with_capacity(row.cells.len());
@@ -169,7 +169,7 @@ impl TableReading<'_, '_, '_> {
             let remedy = "remove the blank if it is not meant";
             self.builder.problems.warning(&at, what, remedy);
         }
-        // The value is added also if the rest is wrong, so that it is compared with all others.
+        // The value is added also if the rest is wrong, for the comparison with all others.
         let meaning = meaning.unwrap_or_default();
         match self.table.add(text, row.line, meaning, name) {
             Ok(()) => {}
@@ -213,15 +213,17 @@ impl TableReading<'_, '_, '_> {
         Some(number)
     }
 
-    /// What the row stands for; `None` if it is wrong, which is reported. `key` is a buffer.
+    /// The meaning of the row; `None` if it is wrong, which is reported. `key` is a buffer.
     fn meaning(&mut self, row: &Records<'_>, key: &mut Vec<u8>) -> Option<u32> {
         key.clear();
         for (column, cell) in self.columns.iter().zip(&row.cells) {
             if !matches!(*column, "value" | "name" | "") {
+                // With lengths, cells cannot run together.
                 key.extend_from_slice(&(cell.len() as u64).to_le_bytes());
                 key.extend_from_slice(cell);
             }
         }
+        // Wrong rows are read again: each is reported with its place.
         if let Some(Some(known)) = self.known.get(&**key) {
             return Some(*known);
         }
@@ -236,7 +238,7 @@ impl TableReading<'_, '_, '_> {
         meaning
     }
 
-    /// What the row says as a layer.
+    /// The row as a layer.
     fn layer(&mut self, row: &Records<'_>) -> Option<PartialLimit> {
         let mut entries = Vec::new();
         for (index, (&column, cell)) in self.columns.iter().zip(&row.cells).enumerate() {
@@ -277,7 +279,7 @@ impl TableReading<'_, '_, '_> {
         if layer.has_no_amount() && !limit.is_by_rows && !is_policy_of_nothing {
             return Some(meaning(RowAmount::OfLimit));
         }
-        // Without a plan of its own, a row has that of the descriptor.
+        // Without a plan of its own, a row has the plan of the descriptor.
         let of_descriptor = match used {
             Some(_) => self.layers.own.get(..1)?,
             None => self.layers.own,
@@ -329,8 +331,8 @@ impl TableReading<'_, '_, '_> {
     }
 }
 
-/// Why a cell can be none. `ends_with_quotes`: a missing quote is noticed where the cell goes on in
-/// the next line.
+/// Why a cell is invalid. `ends_with_quotes`: a missing quote is noticed where the cell continues
+/// in the next line.
 fn wrong_cell(
     cell: &[u8],
     ends_with_quotes: impl FnOnce() -> bool,

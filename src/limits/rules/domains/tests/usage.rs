@@ -7,7 +7,7 @@ use super::*;
 #[derive(Default)]
 struct Case {
     name: String,
-    /// What says something of the limit, with its text. Each occurs once at most.
+    /// Sources of options of the limit, with their texts. Each occurs at most once.
     says: Vec<(String, String)>,
     /// As it is written.
     expected: Vec<String>,
@@ -63,7 +63,7 @@ impl Case {
         has_any.then(|| parts.iter().map(part).collect())
     }
 
-    /// What comes of it, in the form of the table.
+    /// The result, in the form of the table.
     fn outcome(&self) -> Vec<String> {
         let problem = |problem: &Problem| format!("problem {problem}");
         let overlay = match self.overlay() {
