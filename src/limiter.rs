@@ -2,18 +2,18 @@
 //! denial cache, then by the store within the caller's deadline, then by the failure policies.
 //! Last it holds the request if a shaper delays it.
 //!
-//! `outages` logs when the store fails and what the failure policies answered meanwhile, and
-//! `replicas` follows how many share the limits; no request waits for either.
+//! `outages` logs failures of the store with the answers of the failure policies meanwhile, and
+//! `replicas` follows the number of replicas that share the limits; no request waits for either.
 //!
-//! All of them work on one draft of the decisions, in which each check is decided or open. The store
-//! knows none of the others. It is asked once for what is open, and a second time only for what its
-//! first answer leaves open: draws that it refused where refused hits do not count, and checks of
-//! which a look was not enough.
+//! All of them work on one draft of the decisions, in which each check is decided or open. The
+//! store does not depend on the others. It receives the open checks once, and a second time only
+//! the checks that its first answer leaves open: draws that it refused where refused hits do not
+//! count, and checks for which a peek was not enough.
 //!
 //! A trial is a check of the same draft that takes no part in the request: no lease and no denial
-//! cache answers it, so that it is counted also where they answer the limit, and no failure policy
-//! knows it. In `local` counters it would be a trial of a share of the limit, and would mix two
-//! counts: what the store did not count is `not_counted`.
+//! cache answers it, because it has to be counted also where they answer the limit, and no failure
+//! policy applies to it. In `local` counters it would be a trial of a share of the limit, and would
+//! mix two counts: hits that the store did not count are `not_counted`.
 //!
 //! `STORE_TIMEOUT` (500 ms) bounds callers with a longer deadline. The `grpc-timeout` of the
 //! caller, less a reserve, comes first.
@@ -48,7 +48,7 @@ use leases::Draws;
 pub use leases::Leases;
 pub use places::Places;
 
-/// How long a decision may take, and how many requests may be held.
+/// Time limits of a decision, and the maximum number of held requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The longest wait for the store, also for callers with a longer deadline or without one.
@@ -82,7 +82,7 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 /// Decides the checks of requests.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// `None` where the store is as cheap to ask.
+    /// `None` if a query of the store costs no more.
     leases: Option<Leases>,
     denial_cache: Option<DenialCache>,
     store: Store,
@@ -92,18 +92,18 @@ pub struct Limiter {
     hold_permits: Arc<Semaphore>,
 }
 
-/// Stands for the answer to a check that is open.
+/// Placeholder for the answer to an open check.
 const OPEN: StoreError = StoreError::NotExecuted("not asked yet");
 
 /// The answer of a store to one check.
 type Answer = Result<Verdict, StoreError>;
 
-/// Checks that are decided, or are on their way.
+/// Checks that are decided, or that the store has to decide.
 #[derive(Debug)]
 pub enum Begun<'c> {
     /// All checks are decided.
     Decided(Decisions),
-    /// The store has to be asked.
+    /// The store has to decide.
     Open(Draft<'c>),
 }
 
@@ -113,18 +113,18 @@ pub struct Draft<'c> {
     checks: &'c Arc<Checks>,
     began: Instant,
     span: TraceSpan,
-    /// One per check, by its index; an error where the store has to be asked, or gave no answer.
+    /// One per check, by its index; an error if the store has to decide it, or gave no answer.
     each: PartialDecisions,
-    /// The checks to ask the store for, in ascending order.
+    /// The checks to send to the store, in ascending order.
     open: CheckIndices,
-    /// The checks as they are to be asked, if some are with other hits than their own.
+    /// The checks as they are sent, if some have other hits than their own.
     asked: Option<Arc<Checks>>,
     draws: Option<Box<Draws<'c>>>,
 }
 
 impl Limiter {
-    /// A limiter in front of `store`. All workers share the denial cache (`None` where the store is
-    /// as cheap to ask) and the failure policies.
+    /// A limiter in front of `store`. All workers share the denial cache (`None` if a query of the
+    /// store costs no more) and the failure policies.
     pub fn new(
         denial_cache: Option<DenialCache>,
         store: Store,
@@ -147,8 +147,8 @@ impl Limiter {
         Self { leases, ..self }
     }
 
-    /// Begins to decide checks: what leases, the denial cache or counters of this process decide,
-    /// none of which waits. A future costs more than such a decision.
+    /// Begins to decide checks, by leases, the denial cache or counters of this process, none of
+    /// which waits. It is not async, because a future costs more than such a decision.
     #[must_use]
     pub fn begin<'c>(&'c self, checks: &'c Arc<Checks>, parent: &TraceSpan) -> Begun<'c> {
         if checks.total() == 0 {
@@ -194,8 +194,8 @@ impl Limiter {
         }
     }
 
-    /// Makes one decision per check and trial, in time for a caller whose deadline is `timeout` from
-    /// now; `None` means no deadline.
+    /// Makes one decision per check and trial, in time for a caller whose deadline is `timeout`
+    /// from now; `None` means no deadline.
     pub async fn decide(
         &self,
         checks: &Arc<Checks>,
@@ -208,8 +208,8 @@ impl Limiter {
         }
     }
 
-    /// Decides what is open, by the store or by failure policies, and holds the request if a shaper
-    /// delays it.
+    /// Decides the open checks, by the store or by failure policies, and holds the request if a
+    /// shaper delays it.
     pub async fn finish(&self, mut draft: Draft<'_>, timeout: Option<Duration>) -> Decisions {
         let (checks, began) = (draft.checks, draft.began);
         let is_shaped = is_shaped(checks);
@@ -220,7 +220,7 @@ impl Limiter {
         };
         let mut budget = self.budget(began, timeout);
         if is_shaped && permit.is_none() {
-            // A shaper refuses what would have to wait.
+            // A shaper refuses a request that would have to wait.
             budget.max_hold = Span::ZERO;
         }
 
@@ -232,7 +232,7 @@ impl Limiter {
             end_trip(trip, checks, &picked, &answers);
             self.take_in(&mut draft, picked, answers);
         }
-        // No policy knows trials.
+        // Policies do not apply to trials.
         let tried: Decisions = draft
             .each
             .drain(checks.len()..)
@@ -245,7 +245,8 @@ impl Limiter {
             arriving(Span::from_micros(left))
         });
         if checks.has_holders() {
-            // Whatever decided the releases.
+            // The local counters release them too, whether the store or a policy decided the
+            // releases.
             let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
             let at = || arriving(Span::ZERO);
             self.failure_policies.release(checks, is_open, at);
@@ -265,12 +266,12 @@ impl Limiter {
         decisions
     }
 
-    /// Lets the counter of a check start from zero: where the store counts it, and in what this
-    /// process counts by `on_store_failure: local`. `raised` are the same checks as an override
-    /// makes them: their refusals are forgotten too. Returns whether the store had a counter.
+    /// Resets the counter of a check to zero: in the store, and in this process if it counts by
+    /// `on_store_failure: local`. `raised` are the same checks with the numbers of an override:
+    /// their cached refusals are dropped too. Returns whether the store had a counter.
     ///
     /// # Errors
-    /// The store did not do it, or perhaps it did.
+    /// The store did not reset the counter, or it is unknown whether it did.
     pub async fn reset(
         &self,
         checks: &Checks,
@@ -306,8 +307,8 @@ impl Limiter {
         leases.map_or(0, |leases| leases.held(checks, index, Instant::now()))
     }
 
-    /// The span of a trip to Redis for so many checks. It is not around the call of the store,
-    /// because another future around it costs each call hundreds of instructions.
+    /// The span of a round trip to Redis for `checks` checks. It is not around the call of the
+    /// store, because another future around it costs each call hundreds of instructions.
     #[inline]
     fn trip(&self, span: &TraceSpan, checks: usize) -> TraceSpan {
         match self.store {
@@ -322,7 +323,7 @@ impl Limiter {
     }
 }
 
-/// A request that is decided now, and may be held for so long.
+/// Arrival of a request that is decided now, and may be held for at most `max_hold`.
 fn arriving(max_hold: Span) -> Arrival {
     let now = clock::now();
     Arrival { now, max_hold }
@@ -347,7 +348,7 @@ fn end_trip(trip: TraceSpan, checks: &Checks, picked: &[CheckIndex], answers: &[
     }
 }
 
-/// What a span calls the error of a store.
+/// Error type of a store's error in a span.
 fn error_type(error: StoreError) -> &'static str {
     match error {
         StoreError::NotExecuted(_) => "not_executed",
@@ -356,7 +357,7 @@ fn error_type(error: StoreError) -> &'static str {
     }
 }
 
-/// What is left of a deadline less the part that is reserved for the response.
+/// The rest of a deadline without the part that is reserved for the response.
 pub(crate) fn less_reserve(timeout: Duration) -> Duration {
     timeout.saturating_sub(if timeout < SHORT_DEADLINE {
         SMALL_RESERVE
@@ -365,8 +366,8 @@ pub(crate) fn less_reserve(timeout: Duration) -> Duration {
     })
 }
 
-/// How long a request is held: for the longest delay of its shapers if the whole request is
-/// allowed, else not at all. A shaper in shadow mode does not delay.
+/// Time that a request is held: the longest delay of its shapers if the whole request is allowed,
+/// else zero. A shaper in shadow mode does not delay.
 pub(crate) fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
     if refused
@@ -388,7 +389,7 @@ pub(crate) fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
 }
 
 impl Limiter {
-    /// What leases and the denial cache decide of a request that begins now.
+    /// Draft of a request that begins now, as far as leases and the denial cache decide it.
     fn draft<'c>(&'c self, checks: &'c Arc<Checks>, span: TraceSpan) -> Draft<'c> {
         let began = Instant::now();
         let mut each: PartialDecisions = SmallVec::from_elem(Err(OPEN), checks.total());
@@ -429,7 +430,7 @@ impl Limiter {
         open.retain(|index| each[index.0].is_err());
         let is_part = (checks.trials().len() + 1..checks.total()).contains(&open.len());
         if checks.is_all_or_none() && is_part {
-            // The others become looks: they must not be counted.
+            // The others only peek: they must not be counted.
             asked.insert(Checks::clone(checks)).look_only(checks.len());
             open = checks.all();
         } else {
@@ -489,7 +490,7 @@ impl Limiter {
 }
 
 impl Draft<'_> {
-    /// Whether each check that looked has what it asks for.
+    /// Whether each check that peeked has as many hits left as it needs.
     fn fits(&self, looks: &[Answer]) -> bool {
         self.checks.indexed().all(|(CheckIndex(index), check)| {
             let has_left =

@@ -21,15 +21,15 @@ pub use memory::Memory;
 pub use redis::Redis;
 use redis::UsageClient;
 
-/// How long a decision may take.
+/// Time limits of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// The store answers before this instant.
     pub deadline: Instant,
-    /// How long a shaper may hold the request, counted from the beginning of the decision. A check
-    /// that would have to wait longer is refused.
+    /// The longest time for which a shaper may hold the request, counted from the beginning of the
+    /// decision. A check that would have to wait longer is refused.
     pub max_hold: Span,
-    /// The time until the deadline when the decision began, for the log; zero if it is not known.
+    /// The time until the deadline when the decision began, for the log; zero if it is unknown.
     pub allowed: Duration,
     /// The caller's own deadline, for the log.
     pub caller: Option<Duration>,
@@ -47,7 +47,8 @@ impl Budget {
     }
 }
 
-/// The store that the settings select. An enum, so that the hot path has no dynamic dispatch.
+/// The store that the settings select. An enum, because the hot path should have no dynamic
+/// dispatch.
 #[derive(Clone, Debug)]
 pub enum Store {
     /// Counters in this process.
@@ -59,10 +60,10 @@ pub enum Store {
 impl Store {
     /// Decides the checks at `picked`, whose indices ascend. Counts each at most once, and returns
     /// before the deadline or a few milliseconds after it. The result has one answer per check of
-    /// `checks`; those of checks that were not picked mean nothing. Of checks that commit all or
-    /// none all are picked.
+    /// `checks`; the answer to a check that was not picked has no meaning. Of checks that commit
+    /// all or none all are picked.
     ///
-    /// Dropping the future is safe. What was sent to the store by then may be counted.
+    /// Dropping the future is safe. Checks that were sent to the store by then may be counted.
     pub async fn decide(
         &self,
         checks: &Arc<Checks>,
@@ -92,7 +93,7 @@ pub enum Usage {
     Redis {
         /// The deployment of most limits.
         main: Arc<UsageClient>,
-        /// The one of limits per second, if there is one.
+        /// The deployment of limits per second, if there is one.
         per_second: Option<Arc<UsageClient>>,
     },
 }
@@ -171,7 +172,7 @@ impl Usage {
             Ok(client) => client.top(tracking, order, page, deadline).await,
             Err(memory) => {
                 let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
-                // It looks at every record.
+                // A task that may block, because it reads every record.
                 let walk = move || memory.top_usage(&tracking, order, page, clock::now());
                 let walked = tokio::task::spawn_blocking(walk).await;
                 walked.map_err(|_| StoreError::NotExecuted("the search failed"))

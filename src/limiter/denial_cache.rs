@@ -1,24 +1,26 @@
 //! The denial cache: checks that the store has just refused and would still refuse. Weir refuses
 //! them here, at no cost for the store.
 //!
-//! When in doubt the store is asked. An entry ends at the instant its decision *began* plus the
-//! store's `retry_after`. It applies only to a limit with exactly the same numbers. It lives for
-//! one second at most, which bounds how long a give-back through another replica may go unnoticed.
+//! When in doubt, the cache sends the check to the store. An entry ends at the instant its decision
+//! *began* plus the store's `retry_after`. It applies only to a limit with exactly the same
+//! numbers. It lives for at most one second, which bounds how long a refund through another replica
+//! may go unnoticed.
 //!
 //! Hits that the cache refuses are not counted in the store. So limits with `count_denied` bypass
 //! the cache: their refused hits are charges. Only `fixed_window` does not, where further hits
 //! change no verdict before the window ends.
 //!
-//! What a cached refusal tells is what the store would tell. So only keys of which nothing is left
-//! before the entry ends are cached: no other client can change their numbers meanwhile. And where
-//! the wait depends on the hits, it is known for a single hit only; the store is asked for others.
+//! A cached refusal has the same numbers as the store's answer would have. So only keys that have
+//! nothing left until the entry ends are cached: no other client can change their numbers
+//! meanwhile. If the wait depends on the hits, only the wait for a single hit is cached, and the
+//! store decides checks of more.
 //!
-//! The cache is a `table`: no allocation, and a lock that is held for the length of a look-up.
+//! The cache is a `table`: no allocation, and a lock that is held for the length of a lookup.
 //!
 //! Answering a check of several hits without the reset was not better: Envoy then shows
-//! `x-ratelimit-reset: 0`. Where the cache refuses an `all_or_none` request, the other checks
-//! become looks; if one of those has less left than was asked for, the store decides all. A
-//! property test compares each refusal with the answer of the store.
+//! `x-ratelimit-reset: 0`. If the cache refuses an `all_or_none` request, the other checks only
+//! peek; if one of those has less left than the request needs, the store decides all. A property
+//! test compares each refusal with the answer of the store.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -38,8 +40,8 @@ use crate::limits::rules::Commit;
 /// The size of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes of all entries, rounded down to whole sets, at least one set; 0 disables the cache. At
-    /// most [`MAX_BYTES`] are of use.
+    /// Bytes of all entries, rounded down to whole sets, at least one set; 0 disables the cache.
+    /// More than [`MAX_BYTES`] have no effect.
     pub bytes: usize,
 }
 
@@ -71,18 +73,17 @@ struct CacheSet {
     lookups: Lookups,
 }
 
-/// How many checks were looked up since the start, by what was found. Those that bypass the cache
-/// are not counted.
+/// Number of lookups since the start, by result. Checks that bypass the cache are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// The check was refused.
+    /// Checks that the cache refused.
     pub hits: u64,
-    /// The store was asked.
+    /// Checks that the cache left to the store.
     pub misses: u64,
 }
 
-/// A key of which nothing is left. Times are in microseconds since the epoch of the cache. All zero
-/// if empty.
+/// A key that has nothing left. Times are in microseconds since the epoch of the cache. All zero if
+/// empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct CachedKey {
     key: Fingerprint,
@@ -104,9 +105,9 @@ impl DenialCache {
         (options.bytes > 0).then(|| Self(Arc::new(Table::new(sets))))
     }
 
-    /// The refusals that are cached at `now`. Of checks that commit all or none, there are none
-    /// unless they are all or refuse the request as a whole. A request that gives hits back is
-    /// always decided by the store.
+    /// The refusals that are cached at `now`. For checks that commit all or none, there are none
+    /// unless they are all or refuse the request as a whole. A request with a refund is always
+    /// decided by the store.
     pub fn refused(&self, checks: &Checks, now: Instant) -> CachedRefusals {
         let nothing = || SmallVec::from_elem(None, checks.len());
         if checks.iter().any(|check| check.hits < 0) {
@@ -144,8 +145,8 @@ impl DenialCache {
                 self.insert(check, verdict, began, now);
             }
         }
-        // A give-back ends the entry of its key: after the loop above, so that no refusal of the
-        // same request stays, and also if the store did not answer, because it may have counted.
+        // A refund ends the entry of its key: after the loop above, because a refusal of the same
+        // request must not stay, and also if the store did not answer, because it may have counted.
         for check in picked
             .iter()
             .map(|&index| &checks[index])
@@ -155,7 +156,7 @@ impl DenialCache {
         }
     }
 
-    /// Forgets the refusals of these checks.
+    /// Drops the refusals of these checks.
     pub fn forget(&self, checks: &Checks) {
         checks.iter().for_each(|check| self.forget_check(check));
     }
@@ -173,8 +174,8 @@ impl DenialCache {
         }
     }
 
-    /// The number of entries that are valid at `now`, and the look-ups so far. Locks each set in
-    /// turn.
+    /// The number of entries that are valid at `now`, and the lookups since the start. Locks each
+    /// set in turn.
     pub fn usage(&self, now: Instant) -> (usize, Lookups) {
         let now = self.0.micros(now);
         let (mut valid, mut lookups) = (0, Lookups::default());
@@ -200,7 +201,7 @@ impl DenialCache {
             .iter()
             .find(|entry| entry.key == key && now < entry.until)
             .copied();
-        // Under the lock that is held anyway.
+        // Counted here, because the lock is held anyway.
         let Some(entry) = found else {
             set.lookups.misses += 1;
             return None;
@@ -251,8 +252,8 @@ impl DenialCache {
 /// Whether the store would refuse every hit until the `retry_after` of this verdict, for every
 /// caller.
 fn is_cacheable(checks: &Checks, check: &Check, verdict: &Verdict) -> bool {
-    // A look is refused only while the key is in debt. Fewer hits than were asked for may be
-    // allowed sooner, except in a window that has nothing left.
+    // A peek is refused only while the key is in debt. Fewer hits than the check has may be allowed
+    // sooner, except in a window that has nothing left.
     let is_for_any_hits = check.hits == 1 || (check.hits > 1 && waits_alike(&check.algorithm));
     if !is_for_any_hits || verdict.remaining > 0 || bypasses(&check.algorithm) {
         return false;
@@ -274,8 +275,8 @@ const fn waits_alike(algorithm: &Algorithm) -> bool {
 
 /// Whether the store decides every check of the limit.
 fn bypasses(algorithm: &Algorithm) -> bool {
-    // A shaper's refusal depends on the caller's deadline, and that of a limit of requests in
-    // flight on their ends. A hit that is refused and counts is a charge.
+    // A shaper's refusal depends on the caller's deadline. A refusal by a limit of requests in
+    // flight depends on when they end. A hit that is refused and counts is a charge.
     algorithm.may_delay()
         || algorithm.has_holders()
         || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))

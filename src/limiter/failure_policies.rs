@@ -4,7 +4,7 @@
 //! A request that is over any limit for certain, by a count or by `deny`, is refused: a failure of
 //! another check must not let it pass. Otherwise one `error` fails the request. Otherwise `local`
 //! limits are decided by the memory store here, and `allow` allows. The local store is the same
-//! code as the memory store, so that it is not a rare path. Nothing here waits or sends anything to
+//! code as the memory store, and therefore not a rare path. Nothing here waits or sends anything to
 //! the store again.
 //!
 //! The local store has the keys of Redis, and starts empty.
@@ -52,19 +52,19 @@ pub struct FailurePolicies {
     replicas: ReplicaCount,
 }
 
-/// One per check, by its index: the decision, or why the store made none.
+/// One per check, by its index: the decision, or the error of the store.
 pub type PartialDecisions = SmallVec<[Result<Decision, StoreError>; 4]>;
 
 impl FailurePolicies {
-    /// Policies without any counters. Replicas behind a name are one until it is resolved, which is
-    /// not done here.
+    /// Policies without any counters. The replicas of a DNS name count as one until it is resolved,
+    /// which is not done here.
     pub fn new(options: &Options) -> Self {
         let replicas = match options.replicas {
             Source::Fixed(replicas) => replicas,
             Source::Dns(_) => NonZeroU32::MIN,
         };
         Self {
-            // What a policy decides is in no usage record.
+            // Usage records do not contain decisions of a policy.
             local: Memory::new(memory::Options {
                 max_keys: options.max_keys,
                 max_bytes: options.max_bytes,
@@ -136,7 +136,7 @@ impl FailurePolicies {
     }
 
     /// Releases places in the counters of `local` too, where `is_open`: they may have been acquired
-    /// while the store was away. `at` is called only if that may be.
+    /// while the store failed. `at` is called only if there are such releases.
     pub fn release(
         &self,
         checks: &Checks,

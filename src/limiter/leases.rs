@@ -1,15 +1,15 @@
 //! Leases: hits that this process has drawn ahead of its requests, for limits with `lease: true`.
 //!
-//! A request of a busy key asks Redis for more hits than its own, and the requests after it are
-//! answered with these. A draw is a hit with more hits: stores and scripts know no leases. It is
-//! carried by a request, so that there is no timer, no task and no command in the background.
+//! A request of a busy key draws more hits from Redis than its own, and the requests after it are
+//! answered with these. A draw is a hit with more hits: stores and scripts do not handle leases. A
+//! request carries it, and there is no timer, no task and no command in the background.
 //!
-//! Nothing is ever admitted beyond a limit, whatever crashes, is lost or is late: see `lease`. What
-//! can be lost are hits that were drawn and not used, at most those of 0.1 s in each process. They
-//! are not given back: a give-back to the wrong window would admit too many.
+//! Nothing is ever admitted beyond a limit, whatever crashes, is lost or is late: see `lease`. Only
+//! hits that were drawn and not used can be lost, in each process at most the hits of 0.1 s. They
+//! are not refunded: a refund to the wrong window would admit too many.
 //!
-//! The table is made when the first limit with `lease` is asked. An entry that another key replaces
-//! loses what it holds.
+//! The table is created with the first check of a limit with `lease`. An entry that another key
+//! replaces loses the hits that it holds.
 
 mod lease;
 
@@ -27,19 +27,20 @@ use crate::core::lock;
 use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
 
-/// The keys of which something is known. A process that serves more busy keys at a time asks the
-/// store for some of their hits one by one.
+/// Maximum number of keys in the table. A process that serves more busy keys at a time sends some
+/// of their hits to the store one by one.
 pub const MAX_ENTRIES: usize = 16_384;
 
 /// The most bytes of the table.
 pub const MAX_BYTES: usize = 2 << 20;
 
-/// Entries per set. They share a lock, and a new one replaces the one that was not used for the longest time.
+/// Entries per set. They share a lock, and a new one replaces the one that was not used for the
+/// longest time.
 const WAYS: usize = 4;
 
 const _: () = assert!(size_of::<Mutex<LeaseSet>>() * MAX_ENTRIES / WAYS <= MAX_BYTES);
 
-/// What became of draws and of their hits.
+/// Events of draws and of their hits.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     /// Draws of which all hits were granted.
@@ -79,7 +80,7 @@ struct LeaseEntry {
     lease: Lease,
 }
 
-/// What the leases say to one request, by check.
+/// Part of the leases in one request, by check.
 #[derive(Debug)]
 pub(super) struct Draws<'l> {
     leases: &'l Leases,
@@ -90,15 +91,15 @@ pub(super) struct Draws<'l> {
 }
 
 impl Leases {
-    /// Hits of a check that may be answered here: those of a limit with `lease`, unless no window
-    /// has so many.
+    /// Hits of a check of a limit with `lease`, which may be answered here; `None` for other
+    /// limits, and if no window has so many.
     fn hits(check: &Check) -> Option<u64> {
         let hits = u64::try_from(check.hits).ok()?;
         (check.lease && hits > 0 && hits <= check.algorithm.capacity()).then_some(hits)
     }
 
-    /// What the leases say to a request that begins now; `None` if they have no part in it. A
-    /// request that gives hits back asks the store for all of its checks.
+    /// Applies the leases to a request that begins now; `None` if they have no part in it. A
+    /// request with a refund sends all of its checks to the store.
     pub(super) fn begin(
         &self,
         checks: &Checks,
@@ -143,7 +144,7 @@ impl Leases {
             .map_or(0, |entry| entry.lease.held(now))
     }
 
-    /// Drops what this process holds of the counters of these checks.
+    /// Drops the hits that this process holds of the counters of these checks.
     pub fn forget(&self, checks: &Checks) {
         let Some(table) = self.0.table.get() else {
             return;
@@ -158,8 +159,8 @@ impl Leases {
         }
     }
 
-    /// Drops what this process holds of all counters: one of them was reset, and it is not known
-    /// which. Locks each set in turn.
+    /// Drops the hits that this process holds of all counters, because one of them was reset and it
+    /// is unknown which. Locks each set in turn.
     pub fn forget_all(&self) {
         for set in self.0.table.get().iter().flat_map(|table| &table.sets) {
             for entry in &mut *lock(set) {
@@ -179,7 +180,7 @@ impl Leases {
         table.sets.iter().map(in_set).sum()
     }
 
-    /// How often something has happened, or to how many hits, since the start.
+    /// Number of events of a kind, or of their hits, since the start.
     pub fn counted(&self, event: Event) -> u64 {
         self.0.events[event as usize].load(Ordering::Relaxed)
     }
@@ -195,7 +196,7 @@ impl Leases {
         self.0.table.get_or_init(new)
     }
 
-    /// The entry of a key, in place of another one if it has none.
+    /// The entry of a key. A new one replaces the entry of the set that is idle for longest.
     fn entry<'s>(&self, set: &'s mut LeaseSet, key: Fingerprint, now: u64) -> &'s mut LeaseEntry {
         let found = set.iter().position(|entry| entry.key == key);
         let index = found.unwrap_or_else(|| {
@@ -217,7 +218,7 @@ impl Leases {
 }
 
 impl Draws<'_> {
-    /// The answer to a check that is known without the store.
+    /// The answer to a check that needs no store.
     pub(super) fn answer(&self, CheckIndex(index): CheckIndex) -> Option<Verdict> {
         match self.each.get(index) {
             Some(Some((_, Turn::Held(verdict)))) => Some(*verdict),
@@ -225,7 +226,7 @@ impl Draws<'_> {
         }
     }
 
-    /// The hits to ask for beyond those of a check.
+    /// The hits to draw beyond the hits of a check.
     pub(super) fn ahead(&self, CheckIndex(index): CheckIndex) -> u64 {
         match self.each[index] {
             Some((_, Turn::Ask { ahead, .. })) => ahead,
@@ -233,8 +234,8 @@ impl Draws<'_> {
         }
     }
 
-    /// Answers a check with what is held, if there is enough, though a draw is due: for one that
-    /// the store refuses, or has not answered. Ends its draw.
+    /// Answers a check with held hits, if there are enough, though a draw is due: for one that the
+    /// store refuses, or has not answered. Ends its draw.
     pub(super) fn take(&mut self, checks: &Checks, index: CheckIndex) -> bool {
         let answer = self.with_lease(checks, index, |lease, now, hits, terms| {
             lease.take(now, hits, terms)
@@ -254,8 +255,9 @@ impl Draws<'_> {
         self.with_lease(checks, index, is_old) == Some(true) || self.take(checks, index)
     }
 
-    /// Takes in the store's answers to the checks at `picked`. Returns those that have to be asked
-    /// again, with their own hits alone: draws that were refused, where refused hits do not count.
+    /// Takes in the store's answers to the checks at `picked`. Returns the checks to send again,
+    /// with their own hits alone: draws that were refused, if the limit does not count refused
+    /// hits.
     pub(super) fn finish(
         &mut self,
         checks: &Checks,
@@ -287,8 +289,8 @@ impl Draws<'_> {
         again
     }
 
-    /// The answer to a check that has asked, by the store's; `None`: its own hits have to be asked
-    /// for again.
+    /// The answer to a check that the store has answered; `None`: its own hits have to be sent
+    /// again.
     fn drawn(&self, checks: &Checks, index: CheckIndex, verdict: &Verdict) -> Option<Verdict> {
         let (ahead, began) = (self.ahead(index), self.leases.table().micros(self.began));
         let drawn = self.with_lease(checks, index, |lease, now, hits, terms| {
@@ -313,14 +315,14 @@ impl Draws<'_> {
         drawn.verdict
     }
 
-    /// Notes that the store has not answered a check that has asked.
+    /// Notes that the store did not answer a check.
     fn failed(&self, checks: &Checks, index: CheckIndex) {
         let is_draw = self.ahead(index) > 0;
         self.with_lease(checks, index, |lease, now, _, _| lease.failed(now));
         self.leases.count(Event::Failed, is_draw.into());
     }
 
-    /// Works on the lease of a check that asks; `None` if leases have no part in it.
+    /// Works on the lease of a check that goes to the store; `None` if leases have no part in it.
     fn with_lease<T>(
         &self,
         checks: &Checks,
@@ -356,7 +358,7 @@ impl Draws<'_> {
     }
 }
 
-/// A request that is dropped ends its draws. What they have drawn is lost.
+/// A request that is dropped ends its draws. The hits that they have drawn are lost.
 impl Drop for Draws<'_> {
     fn drop(&mut self) {
         for index in (0..self.each.len()).map(CheckIndex) {

@@ -1,10 +1,10 @@
-//! The log of Redis's failures: the only place that logs them.
+//! The log of Redis's failures: nothing else logs them.
 //!
 //! It reads the state of all servers and the counts of errors at intervals, and logs changes: an
 //! ERROR when a server begins to fail, and a line with totals when all servers are in use again.
-//! Errors of single requests, while all servers are in use, are a warning for each name. However
-//! many requests fail, and however often a server does, there are few lines: ends of outages and
-//! warnings of one name come at most once a minute. It decides nothing: the circuit breakers do.
+//! Errors of single requests, while all servers are in use, are a warning for each name. There are
+//! few lines even if many requests fail or a server fails often: ends of outages and warnings of
+//! one name are logged at most once a minute. It decides nothing: the circuit breakers do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,20 +16,21 @@ use crate::net::throttle::Throttle;
 use crate::observe::metrics::PolicyAnswers;
 use crate::store::redis::{Deployment, FailingServer, RedisFailure};
 
-/// The time between two looks, which are atomic reads. Two in a row have to find a failure, because
-/// a probe has found its cause by then. A circuit that opens is not closed again within half a
-/// second, which is longer.
+/// The interval of polls, which are atomic reads. A server has to fail in two polls in a row before
+/// the log has a line, because a probe has found the cause by then. An opened circuit stays open
+/// for more than half a second, which is longer than two polls.
 const POLL: Duration = Duration::from_millis(250);
 
 /// An outage is over when all servers were in use for this time, and no end was logged within the
-/// last minute.
+/// last minute. A shorter time would log an end while servers fail in turn.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Servers of one outage that have a line, and that the line of its end names.
+/// Maximum number of servers of one outage that have a line, and that the line of its end names. A
+/// large cluster must not fill the log.
 const MAX_SERVERS: usize = 10;
 
-/// Servers of one outage that are counted: in a long one, the servers of a cluster may be replaced
-/// by others again and again.
+/// Maximum number of servers of one outage that are counted: in a long one, the servers of a
+/// cluster may be replaced by others again and again.
 const MAX_KNOWN_SERVERS: usize = 1_000;
 
 /// A line of the log.
@@ -42,11 +43,11 @@ enum Line {
         /// Those that failed.
         servers: String,
         lasted: Duration,
-        /// What failure policies answered meanwhile.
+        /// Answers of failure policies during the outage.
         answers: PolicyAnswers,
     },
-    /// Requests failed while all servers were in use: the error, with the cause of the latest one
-    /// that had one, and how many since the last line about it.
+    /// Requests failed while all servers were in use: the error, with the cause of the latest
+    /// request that had one, and the number of failures since the last line about it.
     Errors(RedisFailure, u64),
 }
 
@@ -83,7 +84,7 @@ impl Line {
     }
 }
 
-/// When the outage under way began, if there is one, and the answers of failure policies before it.
+/// Start of the outage under way, if there is one, and the answers of failure policies before it.
 pub type UnderWay = watch::Sender<Option<(Instant, PolicyAnswers)>>;
 
 /// Watches the servers of all deployments, and logs. Never returns. `answers` are those since the
@@ -108,25 +109,27 @@ pub async fn watch(
     }
 }
 
-/// What one look found.
+/// Result of one poll.
 #[derive(Debug, Default)]
 struct Observed {
     failing: Vec<FailingServer>,
-    /// All errors since the start. Two deployments may have the same name each.
+    /// All errors since the start. Each deployment has its own entry for a name.
     errors: Vec<(RedisFailure, u64)>,
     answers: PolicyAnswers,
 }
 
-/// The state between two looks.
+/// The state between two polls.
 #[derive(Debug)]
 struct OutageLog {
-    /// The last look at which no server failed and no outage was under way, and the answers then.
+    /// The last poll in which no server failed and no outage was under way, and the answers then.
+    /// An outage is measured from here, because its first failures may precede the poll that finds
+    /// them.
     calm: (Instant, PolicyAnswers),
-    /// The servers that failed at the last look.
+    /// The servers that failed in the last poll.
     suspects: Vec<String>,
-    /// All that failed in the outage under way; empty if there is none.
+    /// All servers that failed in the outage under way; empty without an outage.
     servers: Vec<String>,
-    /// Since when all servers are in use, in an outage.
+    /// Start of the time in which all servers are in use again, in an outage.
     calm_since: Option<Instant>,
     ends: Throttle,
     errors: BTreeMap<&'static str, Errors>,
@@ -135,7 +138,7 @@ struct OutageLog {
 /// The lines about one error of single requests.
 #[derive(Debug, Default)]
 struct Errors {
-    /// The count at the last look.
+    /// The count at the last poll.
     seen: u64,
     /// The count as of the latest line or outage.
     logged: u64,
@@ -195,8 +198,8 @@ impl OutageLog {
         !self.servers.is_empty() && self.calm_since.is_none()
     }
 
-    /// Errors while a server fails belong to the outage. A line is one look late, because the next
-    /// look may find that a server fails.
+    /// Errors while a server fails belong to the outage. A line is one poll late, because the next
+    /// poll may find that a server fails.
     fn observe_errors(
         &mut self,
         now: Instant,

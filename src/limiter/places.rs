@@ -1,12 +1,13 @@
 //! Places of requests in flight whose answers may not reach their callers.
 //!
-//! A caller that goes away sends no release: it has not learnt of its place. So an acquire that was
-//! allowed has [`Places`] until its answer is delivered; dropped before, they take it back. What
-//! moves places is decided in a task of its own, which goes on when the call is dropped: only the
-//! store's answer tells whether there is a place to take back.
+//! A caller that goes away sends no release, because it does not know of its place. An
+//! acquire that was allowed therefore has [`Places`] until its answer is delivered. If they are
+//! dropped before, they take the place back. A request that moves places is decided in a task of
+//! its own, which continues when the call is dropped: only the store's answer shows whether there
+//! is a place to take back.
 //!
-//! Where the outcome is unknown, the place is taken back when the acquire can no longer run: a
-//! place that a failure policy gave is not that of the store.
+//! If the outcome is unknown, the place is taken back when the acquire can no longer run: the store
+//! does not count a place that a failure policy gave.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +27,13 @@ use crate::store::{Budget, Store};
 /// which is estimated.
 const RUNS_LATE: Duration = Duration::from_millis(20);
 
-/// The pauses before further attempts to take places back, while Redis certainly did not: its
-/// breaker opens for longer than an answer takes. Then `max_duration` frees them.
+/// The pauses before further attempts to take places back, while Redis certainly did not. They are
+/// long because an open circuit lasts longer than one attempt. After the last one, `max_duration`
+/// frees the places.
 const PAUSES_MS: [u64; 4] = [100, 300, 900, 2_700];
 
-/// Places that a request has acquired. Dropped before its answer is delivered, they are taken back.
+/// Places that a request has acquired. They are taken back if they are dropped before the answer is
+/// delivered.
 #[derive(Debug)]
 pub struct Places {
     limiter: Limiter,
@@ -85,7 +88,7 @@ impl Limiter {
     }
 
     /// Decides the checks of a request that may move places. When the future is dropped, the
-    /// decision goes on, and what it acquires is taken back.
+    /// decision continues, and the places that it acquires are taken back.
     #[expect(
         clippy::missing_panics_doc,
         reason = "the task is not cancelled, and a panic in it is one of the request"
@@ -104,7 +107,8 @@ impl Limiter {
             let _ = sender.send(placed.await);
         });
         let (decisions, places) = receiver.await.expect("the task ends with a decision");
-        // Here, so that a request which is held has its places.
+        // A shaped request is delayed here, after the decision, because it has its places while it
+        // waits.
         if is_shaped(checks) {
             sleep(longest_delay(checks, &decisions).into()).await;
         }
@@ -131,8 +135,8 @@ impl Limiter {
         (decisions, places)
     }
 
-    /// Takes acquires back, from this instant on: in the store, and where it has failed in what
-    /// this process counts.
+    /// Takes acquires back, from this instant on: in the store, and if it has failed, in the
+    /// counters of this process.
     fn take_back(&self, checks: Arc<Checks>, from: Option<Instant>) {
         let at = || arriving(Span::ZERO);
         let redis = match &self.store {
@@ -169,8 +173,8 @@ impl Limiter {
     }
 }
 
-/// Such a task ends at the deadline of a store, or after the last pause. There is no runtime where
-/// the process ends.
+/// Such a task ends at the deadline of a store, or after the last pause. There is no runtime while
+/// the process ends; then the task is not started.
 fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = Handle::try_current() {
         drop(runtime.spawn(task));

@@ -1,18 +1,18 @@
-//! How many replicas share the limits (`REPLICAS`), for the policy `local`: a number, or the number
-//! of addresses behind a DNS name.
+//! The number of replicas that share the limits (`REPLICAS`), for the policy `local`: a number, or
+//! the number of addresses of a DNS name.
 //!
-//! The name is resolved again and again on the control thread. The requests see one atomic number,
-//! so that a change restarts nothing and no count is lost.
+//! The control thread resolves the name again and again. The requests read one atomic number: a
+//! change restarts nothing, and no count is lost.
 //!
-//! DNS and not the API of Kubernetes: it is the same on every platform, and there is no right to
-//! grant.
+//! It uses DNS instead of the API of Kubernetes, because DNS is the same on every platform and
+//! needs no access rights.
 //!
-//! The number in force, from the answers of DNS: up at once, down only when all answers of some time
-//! were lower, and as it was when there is no answer.
+//! The number in force, from the answers of DNS: up at once, down only when all answers of some
+//! time were lower, and as it was when there is no answer.
 //!
-//! Too few replicas admit more than a limit, too many less. A Service loses a replica's address
-//! during each rollout and each failed probe, so that the number in force is the largest of the
-//! last `hold`. The time is an argument.
+//! A number that is too low admits more than a limit, and one that is too high admits less. A
+//! Service loses a replica's address during each rollout and each failed probe. Therefore the
+//! number in force is the largest of the last `hold`. The time is an argument.
 //!
 //! An answer without addresses is no answer: this process is a replica itself. With
 //! `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION` an outage of Redis takes all pods out of the headless
@@ -37,8 +37,8 @@ use resolve::{NO_ANSWER, Resolver};
 /// would not end before the next one is due.
 pub(crate) const LOOKUP_WITHIN: Duration = Duration::from_secs(5);
 
-/// The number of replicas in force, and how many times their name was resolved since the start;
-/// clones share both.
+/// The number of replicas in force, and the number of lookups of their name since the start; clones
+/// share both.
 #[derive(Clone, Debug)]
 pub struct ReplicaCount(Arc<ReplicaState>);
 
@@ -50,7 +50,7 @@ struct ReplicaState {
 }
 
 impl ReplicaCount {
-    /// Of this many replicas.
+    /// The number `count`, until a lookup finds another one.
     pub fn new(count: NonZeroU32) -> Self {
         Self(Arc::new(ReplicaState {
             count: count.get().into(),
@@ -59,7 +59,7 @@ impl ReplicaCount {
         }))
     }
 
-    /// The number now.
+    /// The number in force.
     pub fn get(&self) -> NonZeroU32 {
         NonZeroU32::new(self.0.count.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
     }
@@ -75,14 +75,14 @@ impl ReplicaCount {
     }
 }
 
-/// The rhythm of lookups, and how answers become the number in force.
+/// Interval of lookups, and the rule that turns answers into the number in force.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The time from the end of a lookup to the next one, varied by a tenth so that replicas do not
-    /// ask together. Two small queries in this time are no load, and a replica that starts is known
-    /// soon.
+    /// The time from the end of a lookup to the next one. It varies by a tenth, because replicas
+    /// that start together should not query together. Two small queries in this time are no load,
+    /// and a replica that starts is soon counted.
     pub interval: Duration,
-    /// How long all answers have to be lower until the number in force is.
+    /// Time for which all answers have to be lower before the number in force falls.
     pub hold: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Default for Options {
     }
 }
 
-/// Resolves `name` at intervals, and keeps the number of replicas at what it finds; never ends.
+/// Resolves `name` at intervals, and sets the number of replicas to the result; never ends.
 pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
     let mut resolver = Resolver::new(name.clone());
     let mut recent = RecentAnswers::new(options.hold);
@@ -140,12 +140,12 @@ fn log(name: &DnsName, event: &ReplicasEvent, replicas: NonZeroU32) {
     }
 }
 
-/// Lower numbers that are remembered at most. Ten answers fit into the time that they are held;
-/// with more, the number in force only stays high for longer.
+/// Maximum number of lower numbers that are remembered. Ten answers fit into the time that they are
+/// held; with more, the number in force only stays high for longer.
 pub(crate) const MAX_STEPS: usize = 32;
 
-/// The shortest time between two reports of failures, so that a server that fails each few seconds
-/// does not fill the log.
+/// The shortest time between two reports of failures. Without it, a server that fails every few
+/// seconds would fill the log.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A line of the log.
@@ -155,7 +155,7 @@ enum ReplicasEvent {
     First,
     /// Another number than before is in force. Perhaps a failure that was reported ended with it.
     Changed { before: NonZeroU32, recovered: bool },
-    /// There is no answer, and why.
+    /// Lookups fail, with the reason.
     Failing(String),
     /// There are answers again, with the same number.
     Recovered,
@@ -164,7 +164,7 @@ enum ReplicasEvent {
 /// The answers of the last time.
 #[derive(Debug)]
 struct RecentAnswers {
-    /// How long all answers have to be lower until the number in force is.
+    /// As in [`Options::hold`].
     hold: Duration,
     /// Numbers with the time from which on no answer was larger: the first is in force, and each is
     /// smaller than the one before.
@@ -191,7 +191,7 @@ impl RecentAnswers {
             .map_or(NonZeroU32::MIN, |&(_, count)| count)
     }
 
-    /// Takes an answer, or why there is none.
+    /// Takes an answer, or the error of a lookup.
     fn observe(
         &mut self,
         now: Instant,
@@ -234,25 +234,25 @@ impl RecentAnswers {
 /// The port of DNS servers. Source: RFC 1035, section 4.2.
 const DNS_PORT: u16 = 53;
 
-/// Where the number of replicas comes from: the setting `REPLICAS` as written, a number, or a DNS
-/// name in gRPC's notation (`dns:NAME`, `dns://SERVER/NAME`). Source: gRPC Name Resolution, "Name
-/// Syntax": `dns:[//authority/]host`, where the authority is the DNS server to ask.
+/// Source of the number of replicas: the setting `REPLICAS` as written, a number, or a DNS name in
+/// gRPC's notation (`dns:NAME`, `dns://SERVER/NAME`). Source: gRPC Name Resolution, "Name Syntax":
+/// `dns:[//authority/]host`, where the authority is the DNS server to query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It is this number.
+    /// A number.
     Fixed(NonZeroU32),
-    /// It is the number of addresses of this name.
+    /// The number of addresses of this name.
     Dns(DnsName),
 }
 
-/// A name, and the server that knows it.
+/// A name, and the server that resolves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsName {
     /// The name. Unless it ends in a dot, it may be relative to the search list of
     /// `/etc/resolv.conf`.
     name: UncertainName<Vec<u8>>,
-    /// The server to ask instead of those of `/etc/resolv.conf`. Names asked there are never
-    /// relative.
+    /// The server to query instead of the servers of `/etc/resolv.conf`. Names that it resolves are
+    /// never relative.
     server: Option<SocketAddr>,
 }
 
@@ -269,7 +269,7 @@ impl Source {
     /// Reads a number, or a name.
     ///
     /// # Errors
-    /// What to write instead.
+    /// The form of a valid source.
     pub fn try_new(text: &str) -> Result<Self, String> {
         let Some(name) = text.strip_prefix("dns:") else {
             let number = text.parse().map_err(|_| {

@@ -1,8 +1,8 @@
-//! The tables of the denial cache and of the leases: set-associative, one fixed block of memory, and
-//! one lock for each set.
+//! The tables of the denial cache and of the leases: set-associative, one fixed block of memory,
+//! and one lock for each set.
 //!
 //! A counter is found by the fingerprint of its key and of every number of its algorithm. So a
-//! changed limit does not find what was noted of it before.
+//! changed limit does not find an entry of its old numbers.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -12,7 +12,7 @@ use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::limits::plan::Check;
 
-/// What an entry is found by; the default for none.
+/// Fingerprint by which an entry is found; the default for none.
 pub(super) fn fingerprint(check: &Check) -> Fingerprint {
     check.fingerprint.with(&check.algorithm)
 }
@@ -26,7 +26,7 @@ pub(super) struct Table<S> {
 }
 
 impl<S: Default> Table<S> {
-    /// A table of so many sets, at least one.
+    /// A table of `sets` sets, at least one.
     pub(super) fn new(sets: usize) -> Self {
         Self {
             sets: (0..sets.max(1)).map(|_| Mutex::default()).collect(),

@@ -1,15 +1,15 @@
 //! The memory store: counters in this process, exact under any concurrency.
 //!
-//! The keys are spread over shards. Each shard is behind a mutex, which is held for one step of
+//! The keys are spread over shards. Each shard has a mutex, which is held for one step of
 //! arithmetic and never across an await. A key is stored as a 128-bit keyed hash (SipHash-1-3 with
 //! a random secret), because clients choose the values and must not be able to construct
 //! collisions. The store is bounded: when it is full, a new key evicts another one. A restart loses
 //! all counters.
 //!
-//! A shard holds about a thousand keys, whatever the size of the store, so that growing, shrinking
-//! or sweeping it holds its lock for a few microseconds. The memory for that comes from a pool,
-//! which the sweeping thread maintains: a request seldom calls the allocator, and frees nothing but
-//! logs and rings.
+//! A shard holds about a thousand keys, whatever the size of the store. Therefore growing,
+//! shrinking or sweeping it holds its lock for a few microseconds. The memory for that comes from a
+//! pool, which the sweeping thread maintains: a request seldom calls the allocator, and frees
+//! nothing but logs and rings.
 
 mod packed;
 mod shard;
@@ -38,7 +38,7 @@ use crate::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, key};
 use crate::limits::rules::Commit;
 use crate::net::clock;
 
-/// How the store is built.
+/// Size and options of the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The most keys that it holds; one more per thread that is adding a key. A key costs about 50
@@ -66,8 +66,8 @@ impl Default for Options {
 /// The default of [`Options::usage_bytes`].
 pub(crate) const USAGE_BYTES: usize = 64 << 20;
 
-/// What a key counts as, in bytes, beside a state that is not packed: its entry, and as much of the
-/// gaps and of the blocks that are ready.
+/// Bytes that count for a key, in addition to a state that is not packed: its entry, and its share
+/// of the gaps and of the blocks that are ready.
 const KEY_BYTES: usize = 48;
 
 /// Keys per shard of a full store. Such a shard is about 40 KiB in ten blocks: quick to move, and
@@ -81,11 +81,11 @@ const MAX_SHARDS: usize = 1 << 18;
 /// Keys of which an eviction chooses one.
 const SAMPLE: usize = 5;
 
-/// The most keys that one step evicts for bytes, which takes some hundred microseconds. Only a
-/// large log or set of holders that grows needs so many.
+/// Maximum number of keys that one step evicts for bytes, which takes some hundred microseconds.
+/// Only a large log or set of holders that grows needs that many.
 const MOST_EVICTED: usize = 1_024;
 
-/// Stands in for the answer to a check that was not picked.
+/// Placeholder for the answer to a check that was not picked.
 const NOT_PICKED: StoreError = StoreError::NotExecuted("not picked");
 
 /// The store; clones share the counters.
@@ -112,12 +112,12 @@ struct Contents {
 #[repr(align(128))]
 struct CachePadded(Mutex<Shard>);
 
-/// What the store holds, for metrics.
+/// Size of the store, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Keys in the store, with expired ones that were not swept yet.
     pub keys: usize,
-    /// What they and their states count as, in bytes.
+    /// Bytes that count for them and their states.
     pub bytes: usize,
     /// Keys that were evicted because the store was full.
     pub evicted: u64,
@@ -212,7 +212,7 @@ impl Memory {
         }
     }
 
-    /// Whether it holds a key, perhaps one that has expired.
+    /// Whether the store has a key, perhaps one that has expired.
     pub fn contains(&self, key: &[u8]) -> bool {
         let key = key_of(Fingerprint::of(key));
         self.size().keys > 0 && self.lock(self.shard_index(key)).find(key).is_some()
@@ -279,7 +279,8 @@ impl Memory {
 
     /// Adds a key that the shard does not hold, and evicts others while the store is full.
     fn add(&self, shard: &mut Shard, key: EntryKey, change: NewState<'_>) {
-        // Up to two: an earlier key may have come to an empty shard, where there was none to evict.
+        // Up to two: an earlier key may have been added to an empty shard, where there was none to
+        // evict.
         for _ in 0..2 {
             if self.0.keys.load(Ordering::Relaxed) >= self.0.max_keys {
                 self.evict(shard, |_| true);
@@ -306,9 +307,10 @@ impl Memory {
         after > before
     }
 
-    /// Evicts keys while all take too many bytes, from shards that chance selects: the shard of
-    /// what has grown may be too small. Where unpacked states take more than half, they give the
-    /// bytes, so that few large ones do not displace all small ones. No shard may be locked.
+    /// Evicts keys while all take too many bytes, from random shards: the shard of the state that
+    /// has grown may be too small. If unpacked states take more than half of the bytes, only they
+    /// are evicted, because few large states must not displace all small ones. No shard may be
+    /// locked.
     fn make_room(&self) {
         for _ in 0..MOST_EVICTED {
             if self.size().bytes <= self.0.max_bytes {
@@ -338,7 +340,7 @@ impl Memory {
             .iter()
             .map(|check| key_of(check.fingerprint))
             .collect();
-        // Locked in ascending order, so that two requests cannot deadlock.
+        // Locked in ascending order, because two requests would deadlock otherwise.
         let mut indices: SmallVec<[usize; 4]> =
             keys.iter().map(|key| self.shard_index(*key)).collect();
         indices.sort_unstable();
@@ -380,7 +382,7 @@ impl Memory {
         outcome.verdicts
     }
 
-    /// Removes a key, so that it counts from zero. Returns whether it was there.
+    /// Removes a key, which then counts from zero. Returns whether it existed.
     pub fn reset(&self, key: &[u8]) -> bool {
         let key = key_of(Fingerprint::of(key));
         let mut shard = self.lock(self.shard_index(key));
@@ -417,7 +419,7 @@ impl Memory {
         self.0.pool.maintain();
     }
 
-    /// The number of shards: so many calls of [`Memory::sweep`] visit every key once.
+    /// The number of shards: this many calls of [`Memory::sweep`] visit every key once.
     pub fn shards(&self) -> usize {
         self.0.shards.len()
     }

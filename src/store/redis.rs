@@ -2,30 +2,30 @@
 //!
 //! The checks of a request go to the servers that own their keys (`topology`). Each worker has one
 //! queue per server, whose requests it sends together (`lanes`), as commands on a pooled connection
-//! (`wire`, `connection`). `monitor` runs on the control thread: it finds the servers, probes those
-//! that stopped answering, and inspects all of them. `direct` sends what is no decision. `rtt`
-//! estimates how long a server takes to answer. `error` names each error and says whether the
-//! command ran.
+//! (`wire`, `connection`). `monitor` runs on the control thread: it finds the servers, probes the
+//! servers that stopped answering, and inspects all of them. `direct` sends commands that are no
+//! decisions. `rtt` estimates how long a server takes to answer. `error` names each error and
+//! defines whether the command ran.
 //!
 //! No hit may count twice: a check is sent a second time only if it certainly did not run the first
 //! time.
 //!
 //! They import in this order: `error`, `rtt`, `wire`, `connection`, `topology`, then `lanes` and
-//! `monitor`, which do not know each other.
+//! `monitor`, which do not depend on each other.
 //!
 //! # Rules
 //!
 //! - A request never borrows a connection. A request that is cancelled leaves the queue, or its
-//!   reply is discarded; the connection goes on.
+//!   reply is discarded; the connection stays in use.
 //! - The circuit breaker belongs to the store and to one server: in a cluster the outage of one
 //!   server does not affect the others.
 //! - A retry happens once, within the deadline, and only after an error that proves that nothing
 //!   ran: `MOVED`, `ASK`, `TRYAGAIN`, `READONLY`, a bare `EXECABORT`, or a connection that broke
-//!   before a byte was written. A script that Redis does not know is sent as text on the same
+//!   before a byte was written. A script that Redis does not have is sent as text on the same
 //!   connection; a check that it refused as late, although its caller has time by the clock in that
 //!   reply, is sent once more.
-//! - A request with a give-back sends its fixed windows by script too, so that checks on one key
-//!   keep their order.
+//! - A request with a refund sends its fixed windows by script too, to keep the order of checks on
+//!   one key.
 
 mod connection;
 mod direct;
@@ -96,7 +96,7 @@ struct WorkerLanes {
     lanes: Mutex<SmallVec<[Arc<Lanes>; 1]>>,
 }
 
-/// A [`Request`] that was sent, until its reply comes.
+/// A [`Request`] that was sent, until its reply arrives.
 struct Sent {
     node: Arc<Node>,
     at: Instant,
@@ -110,8 +110,8 @@ type RoutedCheck = (CheckIndex, Option<Redirect>);
 impl Redis {
     /// The store for one runtime. All stores of the same deployments use the same counters. The
     /// first [`Redis::decide`] binds the store and its clones to the runtime that it runs in. The
-    /// caller has to run [`supervise`] for each deployment. The call never waits: the store connects
-    /// with the first request, and again after a connection has closed.
+    /// caller has to run [`supervise`] for each deployment. The call never waits: the store
+    /// connects with the first request, and again after a connection has closed.
     pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
         let lanes_of = |deployment| {
             Arc::new(WorkerLanes {
@@ -267,16 +267,16 @@ impl Redis {
         let is_own = |index: &CheckIndex| !checks.is_trial(*index);
         match picked.split_at(picked.partition_point(is_own)) {
             (own, []) => self.ask(checks, own, budget).await,
-            // In a box of its own, which would make the calls of all others larger.
+            // In a box of its own, because it would make the futures of all other calls larger.
             (own, trials) => Box::pin(self.ask_both(checks, own, trials, budget)).await,
         }
     }
 
-    /// Asks for trials in a request of their own, since each counts for itself whatever the others
-    /// do. Both are in one batch, unless they go to different servers.
+    /// Sends trials in a request of their own, since each counts for itself whatever the others do.
+    /// Both are in one batch, unless they go to different servers.
     ///
-    /// Where a check has no answer, the trials that have none yet are not awaited: they would only
-    /// make the answer of a failure policy late. They may be counted.
+    /// If a check has no answer, the trials without an answer are not awaited: they would only
+    /// delay the answer of a failure policy. They may be counted.
     async fn ask_both(
         &self,
         checks: &Arc<Checks>,
@@ -334,7 +334,7 @@ impl Redis {
         answers
     }
 
-    /// Sends the checks, and those that certainly did not run once more.
+    /// Sends the checks, and sends the checks that certainly did not run once more.
     async fn send_with_retry(
         &self,
         checks: &Arc<Checks>,

@@ -107,7 +107,7 @@ fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() 
     cache.record(&one, &[CheckIndex(0)], &answers, began, began + ms(30));
     assert_eq!(cache.entries_at(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
-    // What is shown counts down from when it was learned.
+    // The times in the answer count down from the arrival of the store's answer.
     let [retry_after, reset_after] = [31_000, 131_000].map(Span::from_micros);
     assert_eq!(verdict.retry_after, Wait::For(retry_after));
     assert_eq!(verdict.reset_after, reset_after);
@@ -128,7 +128,7 @@ fn look_ups_are_counted_by_what_was_found() {
         assert_eq!(cache.knows(&one, now + ms(at)), [is_known], "{at}");
     }
     assert_eq!(lookups(), Lookups { hits: 2, misses: 2 });
-    // A look, a give-back and a charge are no business of the cache.
+    // A peek, a refund and a charge bypass the cache.
     for (algorithm, hits) in [
         (one_of(10), 0),
         (one_of(10), -1),
@@ -247,10 +247,10 @@ fn a_give_back_asks_the_store_and_ends_the_entry() {
     for key in ["a", "b"] {
         cache.record_all(&fixed(&[(key, 1)]), &[denied], now);
     }
-    // What comes behind a give-back may be allowed.
+    // A check after a refund may be allowed.
     let known = cache.knows(&fixed(&[("a", 1), ("a", -1)]), now);
     assert_eq!(known, [false, false]);
-    // Whether it is known to have happened or not, and whatever the same request was refused.
+    // Whether it certainly happened or not, and whatever the same request was refused.
     let both = fixed(&[("a", -1), ("a", 1)]);
     let answers = [Err(StoreError::Unknown("timeout")), Ok(denied)];
     cache.record(&both, &both.indices(), &answers, now, now);
@@ -403,8 +403,8 @@ proptest! {
 
     /// With the cache in front, every refusal of its own is one that the store would have made, for
     /// these hits and for more, with the same numbers, and the store has the states that it would
-    /// have without the cache. Only a fixed window that counts refused hits lacks those that the
-    /// cache refused.
+    /// have without the cache. Only a fixed window that counts refused hits misses the hits that
+    /// the cache refused.
     #[test]
     fn the_store_would_have_refused_too(
         kind in prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec()), limit in 0..12_u64, count_denied in any::<bool>(),
@@ -430,7 +430,7 @@ proptest! {
                         {key:?}: {verdict:?}");
                 }
                 prop_assert!(!verdict.allowed && verdict.retry_after != Wait::For(Span::ZERO));
-                // Its numbers are true; times are longer by the way back from the store at most.
+                // Its numbers are true; times are longer by at most the time of the store's reply.
                 let truth = check.algorithm.step(store.0.get(*key).cloned(), arrival(micros), check.hits).verdict;
                 let is_true = |told: Span, truth: Span| truth <= told && told.micros() <= truth.micros() + 50_000;
                 prop_assert_eq!(verdict.remaining, truth.remaining);

@@ -185,7 +185,7 @@ fn decisions_of_the_store_stay() {
         "Sa OK"
     );
     assert_eq!(decided(&outage(1), &two(Local), &[yes, Err(DOWN)]), "SL OK");
-    // A refusal stands, whatever the other check would have been.
+    // A refusal remains, whatever the other check would have been.
     assert_eq!(
         decided(&outage(1), &two(Error), &[no, Err(DOWN)]),
         "sa OVER_LIMIT"

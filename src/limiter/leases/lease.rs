@@ -1,48 +1,48 @@
-//! What this process knows of one key with `lease`: pure rules, with the time as an argument. Times
-//! are in microseconds of the table.
+//! The lease of one key in this process: pure rules, with the time as an argument. Times are in
+//! microseconds of the table.
 //!
 //! The rules, and why they hold. The count of a window is never less than the hits that were used
-//! in it and not refunded, and those that all processes hold. A hit is used only by the store's own
-//! verdict, or because it is held, before `until`; and a draw is granted only hits with which the
-//! count is at most the limit. So hits used and held, less those refunded, are at most the limit.
-//! `until` is never after the end of their window: it is computed from the instant before the draw
-//! was sent, and a 4,096th of the rest is taken off, which is more than two clocks differ. So a
-//! reply that arrives before its own `until` and before that of the lease is of the same window;
-//! one that arrives after that of the lease begins a new one; and what a reply after its own has
-//! drawn is lost. No window needs a number.
+//! in it and not refunded, and the hits that all processes hold. A hit is used only by the store's
+//! own verdict, or because it is held, before `until`; and a draw is granted only hits with which
+//! the count is at most the limit. So hits used and held, less those refunded, are at most the
+//! limit. `until` is never after the end of their window: it is computed from the instant before
+//! the draw was sent, and a 4,096th of the rest is taken off, which is more than two clocks differ.
+//! So a reply that arrives before its own `until` and before the lease's `until` is of the same
+//! window. One that arrives after the lease's `until` begins a new one. The hits of a reply that
+//! arrives after its own `until` are lost. No window needs a number.
 //!
-//! A refund takes used hits off the count, and what is held stays a part of it. So a count that
-//! falls voids nothing, unless it is less than what this process alone holds: then the counter was
-//! reset or lost, or hits were refunded that were never used. What is beyond the count is void, and
-//! since nothing counts it any more, its part of the limit is not lost.
-//! Sliding windows take refunds off their newest hits, with and without leases.
+//! A refund takes used hits off the count, and held hits stay a part of it. So a count that falls
+//! voids nothing, unless it is less than the hits that this process alone holds: then the counter
+//! was reset or lost, or hits were refunded that were never used. Held hits beyond the count are
+//! void, and since nothing counts them any more, their part of the limit is not lost. Sliding
+//! windows take refunds off their newest hits, with and without leases.
 
 use crate::core::algorithm::Algorithm;
 use crate::core::time::Span;
 use crate::core::verdict::{Verdict, Wait};
 
-/// A key is busy after so many admitted requests in the measured time. No draw is of fewer hits.
+/// Admitted requests in the measured time that make a key busy. No draw is of fewer hits.
 const BUSY: u64 = 8;
 
-/// The measured time, unless a twentieth of the window is less: 0.1 s. A block is what was used in
-/// it, so that a crash loses no more.
+/// The measured time, unless a twentieth of the window is less: 0.1 s. A block is the number of
+/// hits used in it, because a crash should lose no more.
 const MEASURED: u64 = 100_000;
 
 /// A count that is older than 1 s answers nothing: other replicas' hits, a reset and refunds are
 /// noticed by then.
 const FRESH: u64 = 1_000_000;
 
-/// After a failure, the store is not asked for this time while held hits last.
+/// After a failure, no draw is sent for this time while held hits last.
 const RETRY: u64 = 100_000;
 
 /// The part of the rest of a window by which a lease ends earlier.
 const CLOCKS: u64 = 4_096;
 
-/// What has to be known of a limit.
+/// Numbers of a limit that leases need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) algorithm: &'a Algorithm,
-    /// How many replicas share the limit. It only sizes blocks.
+    /// Number of replicas that share the limit. It only sizes blocks.
     pub(super) replicas: u64,
 }
 
@@ -53,27 +53,26 @@ impl Terms<'_> {
     }
 }
 
-/// What one request does.
+/// Decision about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It is answered here.
+    /// The lease answers.
     Held(Verdict),
-    /// It asks the store. With `draws`, no other request draws until it ends; `ahead` are the hits
-    /// to draw beyond its own.
+    /// The store decides. With `draws`, no other request draws until this one ends; `ahead` are the
+    /// hits to draw beyond its own.
     Ask { ahead: u64, draws: bool },
 }
 
-/// What the store's answer to a request came to.
+/// Result of the store's answer to a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drawn {
-    /// The answer to the request; `None`: its own hits have to be asked for again, without those
-    /// ahead.
+    /// The answer to the request; `None`: its own hits have to be sent again, without those ahead.
     pub(super) verdict: Option<Verdict>,
     /// Hits that are held from now on.
     pub(super) granted: u64,
     /// Hits that were held and are void: they are not in the store's count.
     pub(super) void: u64,
-    /// Hits that were held and whose window has ended.
+    /// Held hits whose window has ended.
     pub(super) ended: u64,
 }
 
@@ -95,19 +94,19 @@ impl RecentDemand {
     }
 }
 
-/// What is known of a key. All zero: nothing.
+/// State of a key. All zero: an unused entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lease {
     /// Hits that are held.
     pub(super) rest: u64,
-    /// What was held behind the last draw.
+    /// Hits that were held after the last draw.
     block: u64,
     /// Hits are answered before this instant.
     pub(super) until: u64,
     fresh_until: u64,
     /// The limit has recovered by then.
     reset: u64,
-    /// The store's count, and when it was learned.
+    /// The store's count by its latest answer, and the time of that answer.
     known: u64,
     known_at: u64,
     /// When the measured time began: the last use, or a measured time before it.
@@ -119,7 +118,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// The turn of a request of so many hits, at least one and not above the limit.
+    /// The turn of a request of `hits`, at least one and not above the limit.
     pub(super) fn turn(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> Turn {
         self.measure(now, terms.algorithm);
         if self.answers(now)
@@ -165,8 +164,8 @@ impl Lease {
         })
     }
 
-    /// The store's answer, which arrived at `now`, to a request that began at `began` and asked for
-    /// `hits` and `ahead` more.
+    /// Takes in the store's answer, which arrived at `now`, to a request of `hits` and `ahead` more
+    /// that began at `began`.
     pub(super) fn drawn(
         &mut self,
         (began, now): (u64, u64),
@@ -228,7 +227,8 @@ impl Lease {
         if now < self.until { self.rest } else { 0 }
     }
 
-    /// Hits that count as used: those of other replicas, and those of this one that are not held.
+    /// Hits that count as used: all hits of other replicas, and the hits of this one that are not
+    /// held.
     fn used(&self) -> u64 {
         self.known.saturating_sub(self.rest)
     }
@@ -246,14 +246,14 @@ impl Lease {
         }
     }
 
-    /// Counts an admitted request: what is refused makes no key busy, and no block larger.
+    /// Counts an admitted request. Refused requests make no key busy, and no block larger.
     fn count(&mut self, now: u64, hits: u64, algorithm: &Algorithm) {
         self.measure(now, algorithm);
         self.requests.now += 1;
         self.hits.now = self.hits.now.saturating_add(hits);
     }
 
-    /// Whether what is held answers a request: the count is fresh, and no draw is due.
+    /// Whether held hits answer a request: the count is fresh, and no draw is due.
     fn answers(&self, now: u64) -> bool {
         self.is_fresh(now) && (self.is_drawing || self.rest > self.block / 4)
     }
@@ -267,8 +267,8 @@ impl Lease {
         self.held(now) >= hits && !self.is_fresh(now)
     }
 
-    /// The hits to draw ahead of a request: none for a key that is not busy, in a window of which
-    /// nothing is known, or near the limit.
+    /// The hits to draw ahead of a request: none for a key that is not busy, in a window that no
+    /// answer has described yet, or near the limit.
     fn wanted(&self, now: u64, hits: u64, terms: Terms<'_>) -> u64 {
         if self.requests.most() < BUSY || now >= self.until {
             return 0;

@@ -1,4 +1,4 @@
-//! The table, beside a store that takes the real steps. Time stands still but where it is advanced.
+//! The table, with a store that takes the real steps. Time advances only where a test advances it.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -18,7 +18,7 @@ const LIMIT: FixedWindow = FixedWindow {
 
 const NOT_EXECUTED: StoreError = StoreError::NotExecuted("a test");
 
-/// What decided a check, and whether it was allowed.
+/// Decider of a check, and whether the check was allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Lease,
@@ -75,7 +75,7 @@ impl Bench {
         Ok(step.verdict)
     }
 
-    /// A request, as `Limiter` asks without a denial cache.
+    /// A request, as `Limiter` sends it without a denial cache.
     fn request(&mut self, checks: &Checks) -> Vec<By> {
         let leases = self.leases.clone();
         let Some(mut draws) = leases.begin(checks, Instant::now(), &self.replicas) else {
@@ -161,7 +161,7 @@ impl Bench {
         .map(|event| self.leases.counted(event))
     }
 
-    /// Hits that were drawn; and those of them not used, as the window ended, evicted, and void.
+    /// Hits that were drawn, and the unused ones by cause: the window ended, evicted, and void.
     fn hits(&self) -> [u64; 4] {
         [
             Event::DrawnHits,
@@ -218,7 +218,7 @@ async fn a_busy_key_draws_and_the_store_counts_what_is_used_and_held() {
     assert_eq!(bench.requests(&key, 400), 400);
     assert!(bench.asked < 20, "{} of 410 asked the store", bench.asked);
     assert_eq!(bench.count(&key), 410 + bench.held(&key));
-    // Another key is asked for itself.
+    // Another key goes to the store.
     assert_eq!(bench.request(&one("b")), [By::Store(true)]);
     assert_eq!(bench.requests(&key, 2_000), 590, "exactly the limit");
     let [drawn, ..] = bench.hits();
@@ -276,7 +276,7 @@ async fn a_new_key_replaces_the_one_that_was_not_used_for_the_longest_time() {
     }
     assert!(held > 0);
     assert_eq!(bench.hits()[1..], [0, held, 0]);
-    // Behind its window, it is not the table's fault.
+    // Hits of an entry that is replaced after its window count as ended, not as evicted.
     bench.requests(&first, 100);
     let held = bench.held(&first);
     advance(Duration::from_secs(60)).await;

@@ -14,7 +14,7 @@ fn failed(failed: u64) -> PolicyAnswers {
     }
 }
 
-/// An outage log whose time begins at 0 s, and whose looks are a quarter of a second apart.
+/// An outage log whose time begins at 0 s, and whose polls are a quarter of a second apart.
 struct Run {
     log: OutageLog,
     began: Instant,
@@ -33,7 +33,7 @@ impl Run {
         }
     }
 
-    /// Looks until `secs` after the beginning, at what `observed` returns for each time.
+    /// Polls until `secs` after the beginning, with the result of `observed` at each time.
     fn until(&mut self, secs: f64, observed: impl Fn(f64) -> Observed) -> &mut Self {
         while self.at.as_secs_f64() < secs {
             self.at += POLL;
@@ -117,8 +117,8 @@ fn servers_that_follow_have_lines_of_their_own_up_to_a_bound() {
     );
 }
 
-/// A server that fails every three seconds has two lines a minute: the first outage has its own, and
-/// those that follow are one until a minute is over.
+/// A server that fails every three seconds has two lines a minute: the first outage has its own,
+/// and those that follow are one until a minute is over.
 #[test]
 fn a_server_that_fails_again_and_again_does_not_fill_the_log() {
     let mut run = Run::new();
@@ -205,7 +205,7 @@ fn the_same_error_of_two_deployments_is_one() {
     );
 }
 
-/// The next outage begins at the look after the one that ended the last.
+/// The next outage begins at the poll after the one that ended the last.
 #[test]
 fn an_outage_does_not_count_what_the_last_one_has_reported() {
     let mut run = Run::new();
@@ -220,8 +220,8 @@ fn an_outage_does_not_count_what_the_last_one_has_reported() {
     assert_eq!(answers.failed, (at * 10.0) as u64 - 62, "{lines:?}");
 }
 
-/// All servers are in use again, but the outage is not over yet; and a failure that one look finds
-/// is no outage.
+/// All servers are in use again, but the outage is not over yet; and a failure that only one poll
+/// finds is no outage.
 #[test]
 fn errors_of_single_requests_have_a_line_when_no_server_fails() {
     let mut run = Run::new();

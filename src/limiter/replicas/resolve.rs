@@ -1,11 +1,11 @@
-//! Counts the addresses behind a name: A and AAAA records, by UDP, and by TCP where an answer does
-//! not fit into a datagram or none comes.
+//! Counts the addresses of a DNS name: A and AAAA records, by UDP, and by TCP if an answer does not
+//! fit into a datagram or none arrives.
 //!
 //! A new resolver for each lookup keeps neither answers nor connections, and reads a changed
-//! `/etc/resolv.conf`. Where the name was found in the search list is remembered.
+//! `/etc/resolv.conf`. Only the full name that was found by the search list is remembered.
 //!
-//! Messages and transport are those of the crate `domain`. hickory-resolver 0.26 has search lists and
-//! attempts too (about 70 lines here), and brings twelve more crates for Linux.
+//! The crate `domain` provides messages and transport. hickory-resolver 0.26 also has search lists
+//! and attempts (about 70 lines here), and brings twelve more crates for Linux.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,29 +21,29 @@ use tokio::time::Duration;
 
 use super::DnsName;
 
-/// The longest wait for one answer. `/etc/resolv.conf` may ask for less.
+/// The longest wait for one answer. `/etc/resolv.conf` may set less.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// A lost datagram is repeated once; what lets none through may let TCP through.
+/// A lost datagram is repeated once; a network that drops datagrams may let TCP through.
 pub(crate) const ATTEMPTS: [Transport; 3] = [Transport::UdpTcp, Transport::UdpTcp, Transport::Tcp];
 
 /// The error where it takes too long.
 pub(super) const NO_ANSWER: &str = "no answer in time";
 
-/// The error of a name that does not exist or has no addresses. This process is a replica, so that
-/// it does not mean that there are none.
+/// The error of a name that does not exist or has no addresses. It is an error and not a count of
+/// 0, because this process is a replica itself.
 const NO_ADDRESS: &str = "the name has no addresses; check that it is the name of a headless \
     Service (clusterIP: None) with ready pods";
 
 /// An absolute name.
 type FullName = Name<Vec<u8>>;
 
-/// Resolves one name.
+/// Resolver of one name. It keeps the full name that the last lookup found.
 #[derive(Debug)]
 pub(super) struct Resolver {
     name: DnsName,
-    /// The name with the domain of the search list in which it was found, so that it is not sought
-    /// in all of them each time.
+    /// The name with the domain of the search list in which it was found. Later lookups try it
+    /// first instead of the whole list.
     found: Option<FullName>,
 }
 
@@ -55,10 +55,10 @@ impl Resolver {
     /// The number of different addresses: of IPv4 or of IPv6, whichever are more, because a replica
     /// may have one of each.
     pub(super) async fn addresses(&mut self) -> Result<NonZeroU32, String> {
-        // Read for each lookup, so that changed files count.
+        // Read for each lookup, because the files may change.
         let configuration = self.configuration()?;
-        // Kept only if it is found again: otherwise, and if this future is dropped, the next lookup
-        // seeks the name anew.
+        // Kept only if it is found again. Otherwise, and if this future is dropped, the next lookup
+        // starts with the whole search list.
         let names = match self.found.take() {
             Some(found) => vec![found],
             None => self.names(&configuration),
@@ -83,8 +83,8 @@ impl Resolver {
         Ok(configuration)
     }
 
-    /// The names to seek, in order. One with fewer dots than `ndots` is first sought in the search
-    /// list. Source: resolv.conf(5).
+    /// The names to look up, in order. A name with fewer dots than `ndots` is first looked up in
+    /// the search list. Source: resolv.conf(5).
     fn names(&self, configuration: &ResolvConf) -> Vec<FullName> {
         let name = &self.name.name;
         let absolute = || name.clone().into_absolute().ok();
@@ -118,15 +118,15 @@ async fn count(
 ) -> Result<(NonZeroU32, FullName), String> {
     for name in names {
         let v4 = addresses(configuration, &name, Rtype::A).await;
-        // What does not exist has no records of any type.
+        // A name that does not exist has no records of any type.
         let v6 = match v4 {
             Ok(None) => continue,
             _ => addresses(configuration, &name, Rtype::AAAA).await,
         };
         let count = match (v4, v6) {
             (Ok(v4), Ok(v6)) => v4.max(v6).unwrap_or(0),
-            // Where one type fails, a count of the other is right, because each replica has one;
-            // that there is none says nothing.
+            // If one type fails, a positive count of the other is right, because each replica has
+            // an address of that type. A count of 0 proves nothing.
             (Ok(Some(count)), Err(_)) | (Err(_), Ok(Some(count))) if count > 0 => count,
             (Err(error), _) | (_, Err(error)) => return Err(error),
         };
@@ -161,7 +161,7 @@ async fn addresses(
     Ok(Some(u32::try_from(different.len()).unwrap_or(u32::MAX)))
 }
 
-/// Asks all servers at once, until one answers.
+/// Queries all servers at once, until one answers.
 async fn ask(
     configuration: &ResolvConf,
     name: &FullName,
@@ -172,7 +172,7 @@ async fn ask(
         let mut configuration = configuration.clone();
         configuration.options.use_vc |= transport == Transport::Tcp;
         configuration.options.timeout = configuration.options.timeout.min(MAX_WAIT);
-        // A new one each time, so that no answer and no connection is kept.
+        // A new one each time: it keeps no answer and no connection.
         match StubResolver::from_conf(configuration)
             .query((name, record_type))
             .await

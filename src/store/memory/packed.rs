@@ -1,13 +1,13 @@
-//! A state in two words: what makes an entry of the memory store small.
+//! A state in two words, which keeps entries of the memory store small.
 //!
 //! Every algorithm but the logs and the rings keeps a time and one or two numbers. The time is
-//! stored in microseconds, so that it also says when the state has recovered, whatever the
-//! algorithm. The algorithm, its window and its tick need no space: they are part of the key, so
-//! that every look-up knows them.
+//! stored in microseconds: it also shows when the state has recovered, whatever the algorithm. The
+//! algorithm, its window and its tick need no space, because they are part of the key and every
+//! lookup has them.
 //!
 //! A state is never rounded. One that does not fit (a count above 2^32 in a pair, a time after the
 //! year 2112) is not packed; it is kept in `unpacked`, as logs are. Only the time of recovery is
-//! rounded, upwards, by an eighth of the wait at most, because it is for garbage collection alone.
+//! rounded, upwards, by at most an eighth of the wait, because it is for garbage collection alone.
 //!
 //! So a key takes 32 bytes: a fingerprint of 128 bits and the two words.
 
@@ -27,7 +27,7 @@ pub(super) struct Packed {
 }
 
 /// The mark of a reference: `number` is the index of an unpacked state, and the time is when it
-/// recovers. All other marks are those of algorithms.
+/// recovers. All other marks are marks of algorithms.
 const UNPACKED: u64 = 0;
 
 /// The mark of an algorithm's states.
@@ -86,7 +86,7 @@ impl Packed {
         }
     }
 
-    /// When the state means the same as a missing one, rounded up.
+    /// The time at which the state means the same as a missing one, rounded up.
     pub(super) fn recovers(self) -> Micros {
         let later = (self.when >> MARK_BITS) & ((1 << LATER_BITS) - 1);
         Micros(self.time()) + Span::from_micros(expand(later))

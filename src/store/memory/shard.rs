@@ -1,7 +1,7 @@
-//! One shard: a table of packed states, and beside it those that cannot be packed.
+//! One shard: a table of packed states, and a list of the states that cannot be packed.
 //!
-//! Everything here runs under the shard's lock, in time proportional to the shard's few keys at
-//! most.
+//! Everything here runs under the shard's lock, and takes at most time in proportion to the shard's
+//! few keys.
 
 use super::packed::Packed;
 use super::table::{BlockPool, Entry, EntryKey, FreedBlocks, Table};
@@ -94,7 +94,7 @@ impl Shard {
         })
     }
 
-    /// Removes a key. Returns whether it was there.
+    /// Removes a key. Returns whether it existed.
     pub(super) fn remove(&mut self, key: EntryKey) -> bool {
         let removed = self
             .table
@@ -111,8 +111,8 @@ impl Shard {
             .map_or(0, |unpacked| unpacked.bytes())
     }
 
-    /// Evicts, of `sample` keys that may go and that chance selects, the one that recovers soonest,
-    /// because least is lost with it. Returns false if the shard has none.
+    /// Evicts the key that recovers soonest among `sample` random keys that may go, because it
+    /// loses least. Returns false if the shard has none.
     pub(super) fn evict_one_of(&mut self, sample: usize, may_go: impl Fn(Packed) -> bool) -> bool {
         let soonest =
             self.table

@@ -2,13 +2,13 @@
 //! flag or an allocation per entry.
 //!
 //! The entries are sorted by key, with gaps between them. The home slot of a key is proportional to
-//! its upper half. Keys are hashes and evenly distributed, so that a key is found within a few
-//! slots of its home, most often in the same cache line. An insertion moves the entries behind it
-//! up to the next gap.
+//! its upper half. Keys are hashes and evenly distributed: a key is found within a few slots of its
+//! home, most often in the same cache line. An insertion moves the entries after it up to the next
+//! gap.
 //!
-//! Why not hashbrown: it doubles, so that half of it may be empty, and its control byte per bucket
-//! and allocation overhead are a tenth of what Weir keeps. This table grows by a quarter and in
-//! place, and gives any slot by its number, which is what sampling for eviction needs.
+//! Why not hashbrown: it doubles, after which half of it may be empty, and its control byte per
+//! bucket and allocation overhead are a tenth of the memory that Weir keeps. This table grows by a
+//! quarter and in place, and returns any slot by its number, which sampling for eviction needs.
 //!
 //! The slots are in blocks of one size, which come from a pool and return to it. Growing appends
 //! blocks and spreads the entries, shrinking is the reverse. Nothing is copied to fresh memory, and
@@ -60,16 +60,16 @@ impl Entry {
     }
 }
 
-/// The table. Invariant: every entry is at its home slot or behind it with no gap between, and
-/// behind all smaller keys.
+/// The table. Invariant: every entry is at its home slot or after it with no gap between, and after
+/// all smaller keys.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     blocks: Blocks,
     len: usize,
 }
 
-/// At most so many slots lie behind the last home, for entries that are moved up. A table that
-/// needs more of them grows a little early.
+/// Maximum number of slots after the last home, for entries that are moved up. A table that needs
+/// more of them grows a little early.
 const MAX_OVERFLOW_SLOTS: usize = 16;
 
 impl Table {
@@ -117,7 +117,7 @@ impl Table {
         true
     }
 
-    /// Removes the entry in a slot and moves those behind it back towards their homes.
+    /// Removes the entry in a slot and moves the entries after it back towards their homes.
     pub(super) fn remove(&mut self, slot: usize) -> Entry {
         let homes = homes(self.slots());
         let removed = *self.at(slot);
@@ -225,7 +225,7 @@ impl Table {
     }
 
     /// Moves all entries to their homes among the present slots. Returns false if they do not all
-    /// fit behind their homes: nothing is lost, but the table needs more slots.
+    /// fit after their homes: nothing is lost, but the table needs more slots.
     fn spread(&mut self) -> bool {
         let mut begin = self.slots();
         for slot in (0..self.slots()).rev() {
@@ -238,9 +238,9 @@ impl Table {
         self.move_home(begin, 0, |_| true)
     }
 
-    /// Moves each entry from the slot `first` on down to its home or to the next free slot behind
-    /// it, and drops those for which `stays` is false. `next` is the first slot that may be used.
-    /// Returns false at an entry whose new slot would lie behind its present one.
+    /// Moves each entry from the slot `first` on down to its home or to the next free slot after
+    /// it, and drops entries for which `stays` is false. `next` is the first slot that may be used.
+    /// Returns false at an entry whose new slot would be after its present one.
     fn move_home(
         &mut self,
         first: usize,
@@ -264,7 +264,7 @@ impl Table {
         true
     }
 
-    /// The slot of a key, or the slot to insert it at; `None` if that lies behind the last slot.
+    /// The slot of a key, or the slot to insert it at; `None` if that is after the last slot.
     fn first_not_before(&self, key: EntryKey) -> Option<usize> {
         self.first(home(key, homes(self.slots())), |entry| {
             entry.is_gap() || entry.key >= key
@@ -292,7 +292,7 @@ impl Table {
     }
 }
 
-/// How many of the slots are home slots.
+/// Number of home slots among `slots` slots.
 fn homes(slots: usize) -> usize {
     slots - (slots / 8).min(MAX_OVERFLOW_SLOTS)
 }
@@ -303,43 +303,43 @@ const fn home(key: EntryKey, homes: usize) -> usize {
     (((key >> 64) * homes as u128) >> 64) as usize
 }
 
-/// Slots of a block. A block is 4 KiB, so that the half-empty last block of a table is small beside
+/// Slots of a block. A block is 4 KiB: the half-empty last block of a table is small compared with
 /// its thousand keys.
 pub(super) const SLOTS: usize = 128;
 
 /// A piece of a table. In the pool it holds gaps only.
 pub(super) type Block = Box<[Entry; SLOTS]>;
 
-/// The blocks of one table. Those of a full shard stand inline beside its lock, because one more
-/// pointer to follow is a quarter of a look-up.
+/// The blocks of one table. A full shard's blocks are stored inline next to its lock, because one
+/// more pointer to follow is a quarter of a lookup.
 pub(super) type Blocks = SmallVec<[Block; 12]>;
 
 /// Blocks that a table no longer needs; usually so few that they need no allocation while a shard
 /// is locked.
 pub(super) type FreedBlocks = SmallVec<[Block; 16]>;
 
-/// The pool keeps one block ready for so many in use.
+/// Blocks in use for each block that the pool keeps ready.
 const ONE_READY_OF: usize = 16;
 
 /// The most blocks that are kept ready: 2 MiB, for fifty thousand new keys between two calls of
 /// [`BlockPool::maintain`].
 const MAX_READY: usize = 512;
 
-/// The most blocks that one call of [`BlockPool::maintain`] allocates or frees, because its thread has
-/// other work.
+/// The most blocks that one call of [`BlockPool::maintain`] allocates or frees, because its thread
+/// has other work.
 const MAX_AT_ONCE: usize = 64;
 
 /// Blocks that are ready for tables.
 #[derive(Debug, Default)]
 pub(super) struct BlockPool {
     ready: Mutex<Vec<Block>>,
-    /// How many the tables have.
+    /// Blocks that the tables have.
     used: AtomicUsize,
 }
 
 impl BlockPool {
-    /// Adds `count` blocks to those of a table. Never waits: when the pool is empty or its lock is
-    /// taken, allocates them.
+    /// Adds `count` blocks to the blocks of a table. Never waits: when the pool is empty or its
+    /// lock is taken, allocates them.
     pub(super) fn take(&self, count: usize, blocks: &mut Blocks) {
         self.used.fetch_add(count, Ordering::Relaxed);
         let wanted = blocks.len() + count;
@@ -351,7 +351,7 @@ impl BlockPool {
         blocks.resize_with(wanted, new);
     }
 
-    /// Takes back what a table freed. Must not be called while a shard is locked.
+    /// Takes back the blocks that a table freed. Must not be called while a shard is locked.
     pub(super) fn give_back(&self, freed: FreedBlocks) {
         if freed.is_empty() {
             return;
@@ -368,8 +368,7 @@ impl BlockPool {
         let len = ready.len();
         if len < wanted {
             drop(ready);
-            // A new block is written at once, so that its pages are mapped before a request needs
-            // them.
+            // A new block is written at once, to map its pages before a request needs them.
             let added: Vec<_> = (len..wanted).take(MAX_AT_ONCE).map(|_| new()).collect();
             lock(&self.ready).extend(added);
         } else if len > 2 * wanted {

@@ -32,7 +32,7 @@ impl Memory {
         self.check(&of_key, at.now, step)
     }
 
-    /// Asks for one hit by the request with this id.
+    /// Checks one hit of the request with this id.
     fn ask_by(&self, key: &[u8], id: &[u8], algorithm: &Algorithm, at: Arrival) -> Verdict {
         let checks = Checks::of([(key, Check::new(*algorithm, 1, Modes::default()))]);
         let checks = checks.held_by(CheckIndex(0), id);
@@ -101,8 +101,8 @@ fn a_store_is_full_in_bytes_too() {
             most < MAX && size.bytes > MAX * 4 / 5 && size.evicted > 0,
             "{name}: {most} bytes, {size:?}"
         );
-        // Keys are hashed with a random secret, so that shards fill unevenly: 8 of 72 runs held 74.4
-        // to 74.8 % of the bound, the others more.
+        // Keys are hashed with a random secret, and shards fill unevenly: 8 of 72 runs held 74.4 to
+        // 74.8 % of the bound, the others more.
         assert!(
             (MAX * 7 / 10..MAX).contains(&(held.bytes_current as usize)),
             "{name}: {held:?}, {size:?}"
@@ -268,8 +268,8 @@ fn swept_blocks_are_freed_and_none_is_kept_without_need() {
     assert!(info.bytes_current < 100_000, "{} bytes", info.bytes_current);
 }
 
-/// What makes a request wait is the allocator: it is asked for what had not been ready, and not to
-/// take anything back.
+/// Only the allocator makes a request wait: a request may need memory that is not ready, but must
+/// not free any.
 #[test]
 fn what_was_swept_is_used_again() {
     let memory = Memory::new(Options {
@@ -292,8 +292,8 @@ fn what_was_swept_is_used_again() {
     );
 }
 
-/// Bytes that are allocated and not freed for so many keys with a hit each, those of the empty
-/// store left out.
+/// Bytes that are allocated and not freed for `keys` keys with a hit each, without the bytes of an
+/// empty store.
 fn bytes_per_key(check: &Check, keys: u32) -> f64 {
     let memory = Memory::new(Options::default());
     let info = measure(|| {
@@ -310,7 +310,7 @@ fn a_key_takes_few_bytes_however_many_there_are() {
         50_000, 100_000, 150_000, 300_000, 500_000, 700_000, 1_000_000,
     ] {
         let bytes = bytes_per_key(&check(1, 60), keys);
-        // A nearly empty store has nearly empty blocks, a few megabytes of them at most.
+        // A nearly empty store has nearly empty blocks, of at most a few megabytes.
         let most = if keys < 200_000 { 90.0 } else { 50.0 };
         assert!(
             (32.0..most).contains(&bytes),
@@ -361,7 +361,8 @@ fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
 proptest! {
     #![proptest_config(crate::testing::property(200))]
 
-    /// Packed, moved, put aside and swept: the store says what the bare steps say.
+    /// The store's verdicts with states that are packed, moved, unpacked and swept are the verdicts
+    /// of the bare steps.
     #[test]
     fn it_decides_as_the_steps_do(calls in prop::collection::vec((0..12_u8, 0..6_usize, -3..9_i64, 0..40_000_000_u64, any::<bool>()), 1..200)) {
         let (memory, mut states) = (Memory::new(Options { max_keys: 1_000, ..Default::default() }), HashMap::<_, State>::new());
@@ -407,7 +408,8 @@ fn few_holders_are_as_exact_as_many() {
     assert!(most > 10, "{most} holders");
 }
 
-/// More than 2^32 hits do not fit beside another number: such a state goes aside, and comes back.
+/// More than 2^32 hits do not fit next to another number: such a state is unpacked, and packed
+/// again later.
 #[test]
 fn what_is_too_large_to_be_packed_is_as_exact() {
     let rate = Rate {

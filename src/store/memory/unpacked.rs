@@ -23,7 +23,7 @@ pub(super) struct UnpackedStates {
     /// The head of the list of free cells.
     first_free: Option<UnpackedIndex>,
     used: usize,
-    /// Of all states that are not taken.
+    /// Bytes of all states that are not taken.
     bytes: usize,
 }
 
@@ -89,7 +89,7 @@ impl UnpackedStates {
         target.store(self.set(index, Cell::Taken))
     }
 
-    /// Returns what was in the cell before.
+    /// Returns the previous content of the cell.
     fn set(&mut self, index: UnpackedIndex, cell: Cell) -> Cell {
         self.bytes += cell.bytes();
         let before = std::mem::replace(&mut self.cells[index.0 as usize], cell);

@@ -1,8 +1,8 @@
-//! The usage records of the memory store: a table beside the counters, bounded in bytes.
+//! The usage records of the memory store: a table next to the counters, bounded in bytes.
 //!
-//! When it is full, the record that was idle for longest is dropped. It is made of many small
-//! tables, each behind a mutex that is held for one step, and for a walk over its records when it
-//! is swept or searched: at most a quarter of a megabyte by default.
+//! When it is full, the record that was idle for longest is dropped. It consists of many small
+//! tables, each with a mutex that is held for one step, and for a walk over its records when it is
+//! swept or searched: at most a quarter of a megabyte by default.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +19,7 @@ use crate::limits::plan::key;
 /// The number of tables; a power of two.
 const TABLES: usize = 256;
 
-/// What a record costs besides itself and its key: the pointers of the list and the map.
+/// Cost of a record in addition to itself and its key: the pointers of the list and the map.
 const OVERHEAD: usize = 64;
 
 /// All records.
@@ -52,7 +52,7 @@ type Listed = (u64, Box<[u8]>, Box<[u8]>);
 pub struct UsageSize {
     /// Records, with expired ones that were not swept yet.
     pub records: usize,
-    /// Their bytes.
+    /// Bytes of these records.
     pub bytes: usize,
     /// Records that were dropped because their memory was full.
     pub evicted: u64,
@@ -164,7 +164,7 @@ impl UsageRecords {
         }
     }
 
-    /// Removes the expired records of the part `part` of so many `parts`.
+    /// Removes the expired records of part `part` of `parts` parts.
     pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
         let range = part * TABLES / parts..(part + 1) * TABLES / parts;
         let tables = self.tables.get().map_or(&[][..], |tables| &tables[range]);

@@ -1,14 +1,14 @@
 //! A connection to one Redis server: address and login (`options`), socket, handshake, and the
 //! exchange of packed commands for exactly one reply to each.
 //!
-//! A connection holds no state of its server beyond the keys that have a TTL. What it is used for,
-//! and what is known of the server, belongs to `topology`.
+//! A connection holds no state of its server beyond the keys that have a TTL. Its purpose and the
+//! state of the server belong to `topology`.
 //!
 //! RESP matches replies to commands by their order alone (redis.io, "Redis serialization protocol
 //! specification", "Pipelining"). A caller that stops waiting before the last reply leaves replies
-//! behind, which the next caller would take for its own. So a connection is not reused after such
-//! an exchange, nor after an error. It never sends a command twice: the caller knows which commands
-//! may be repeated.
+//! unread, which the next caller would take for its own. So a connection is not reused after such
+//! an exchange, nor after an error. It never sends a command twice: only the caller can decide
+//! which commands may be repeated.
 
 pub(crate) mod handshake;
 pub(crate) mod options;
@@ -30,8 +30,8 @@ use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
 
-/// The longest lifetime of a connection, so that Weir soon leaves an address that its host name no
-/// longer has, or a server that lost its role.
+/// The longest lifetime of a connection. Without it, Weir would keep an address that its host name
+/// no longer has, or a server that lost its role.
 const MAX_LIFETIME: Duration = Duration::from_secs(60);
 
 /// A connection that has passed its handshake, with the buffers of its current exchange.
@@ -46,8 +46,8 @@ pub(crate) struct Connection {
     written: usize,
     /// The I/O error that broke the connection.
     cause: Option<io::Error>,
-    /// Also while an exchange is under way: a connection that stays like this was left by a caller
-    /// that stopped waiting for the replies.
+    /// Also true while an exchange is under way: a caller that stopped waiting for the replies
+    /// leaves the connection in this state.
     is_broken: bool,
     is_given_up: bool,
     retire_at: Instant,
@@ -55,16 +55,16 @@ pub(crate) struct Connection {
     pub(crate) known_ttls: KnownTtls,
     /// The generation of the location that it leads to: see `Node`.
     pub(crate) generation: u64,
-    /// Where it is counted while it exists.
+    /// Counter of open connections that includes this one.
     counted: Option<Arc<OpenConnections>>,
 }
 
 /// The connections of all threads to a server.
 #[derive(Debug, Default)]
 pub(crate) struct OpenConnections {
-    /// Since the start.
+    /// Connections that were opened since the start.
     pub(crate) opened: AtomicU64,
-    /// Now.
+    /// Connections that are open now.
     pub(crate) open: AtomicUsize,
     /// Whether a connection broke since the latest one was opened.
     pub(crate) broke: AtomicBool,
@@ -90,8 +90,8 @@ impl Connection {
             cause: None,
             is_broken: false,
             is_given_up: false,
-            // Between 45 s and 60 s, so that connections that were opened together are not replaced
-            // together.
+            // Between 45 s and 60 s, because connections that were opened together should not be
+            // replaced together.
             retire_at: Instant::now() + MAX_LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
             known_ttls: KnownTtls::default(),
             generation: 0,
@@ -158,7 +158,7 @@ impl Connection {
     /// outside the request path.
     ///
     /// # Errors
-    /// Those of [`Connection::exchange`], and `Unknown` if a reply is not valid RESP.
+    /// The errors of [`Connection::exchange`], and `Unknown` if a reply is not valid RESP.
     pub(crate) async fn query(&mut self, deadline: Instant) -> Result<&[Value], StoreError> {
         self.replies.clear();
         let exchanged = self.exchange(deadline).await.map(drop);

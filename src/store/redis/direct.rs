@@ -1,15 +1,16 @@
-//! Commands outside the request path: for what operators ask and change, and for what is written
-//! behind the answers.
+//! Commands outside the request path: queries and changes of operators, and writes that follow the
+//! answers.
 //!
-//! They have connections of their own, so that they delay no request, and tell no circuit breaker
-//! anything. The caller gives a key: all commands of a query have to be about its slot. Replies of
-//! one query may have a megabyte together; long values are read in parts (HSCAN, ZRANGE).
+//! They have connections of their own, because they must not delay a request, and report nothing to
+//! circuit breakers. The caller passes a key: all commands of a query have to be about its slot.
+//! Replies of one query may have a megabyte together; long values are read in parts (HSCAN,
+//! ZRANGE).
 //!
 //! The reset of a counter lets a key count from zero. The key is deleted, which means the same as a
-//! recovered one for every algorithm. A connection that knows its TTL finds a count from zero with
-//! the next hit, and sets the TTL again. The counters of a fixed window have the number of the window
-//! in their keys: those of the windows before and after the one of Redis's clock are deleted too,
-//! because a replica's estimate of that clock may still be, or be already, in one of them.
+//! recovered one for every algorithm. A connection that has its TTL in its set finds a count from
+//! zero with the next hit, and sets the TTL again. The counters of a fixed window have the number
+//! of the window in their keys. The counters of the windows before and after the current one of
+//! Redis's clock are deleted too, because a replica's estimate of that clock may be in one of them.
 
 use std::sync::{Arc, Mutex};
 
@@ -31,8 +32,8 @@ use crate::core::time::{Micros, Span};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Checks};
 
-/// Idle connections at most. A query that finds none opens one, and one too many is closed after
-/// it.
+/// Maximum number of idle connections. A query that finds none opens one; if it is one too many, it
+/// is closed after the query.
 const MAX_IDLE: usize = 16;
 
 /// A client of one deployment for the control thread.
@@ -71,7 +72,7 @@ impl Direct {
         let Some(redirect) = redirect(&replies) else {
             return Ok(replies);
         };
-        // ASKING is for one command. A slot has migrated soon.
+        // ASKING is for one command, and the migration of a slot ends soon.
         if redirect.is_ask {
             return Err(StoreError::NotExecuted(error::TRY_AGAIN));
         }
@@ -121,7 +122,7 @@ impl Direct {
     }
 }
 
-/// Where the slot of the commands has moved, if no command ran because of that.
+/// The new owner of the commands' slot, if no command ran because the slot has moved.
 fn redirect(replies: &[Value]) -> Option<Redirect> {
     let read = |reply: &Value| match reply {
         Value::ServerError(error) => Redirect::read(
@@ -134,10 +135,10 @@ fn redirect(replies: &[Value]) -> Option<Redirect> {
 }
 
 impl Redis {
-    /// Deletes the counter of a check, on the server that counts it. Returns whether there was one.
+    /// Deletes the counter of a check, on the server that counts it. Returns whether it existed.
     ///
     /// # Errors
-    /// It was not deleted, or perhaps it was.
+    /// The counter was not deleted, or it is unknown whether it was.
     pub async fn reset(
         &self,
         checks: &Checks,

@@ -6,8 +6,8 @@
 //! and tested against the error lines of a real server.
 //!
 //! The names are label values of metrics (`error="..."`), and must not change. The text that a
-//! server sends must not be logged or passed on, because it may repeat what Weir sent, which may
-//! have been a password.
+//! server sends must not be logged or passed on, because it may repeat a part of the command, which
+//! may be a password.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,7 +43,7 @@ pub(crate) const TLS_CERTIFICATE: &str = "tls_certificate";
 pub(crate) const TLS: &str = "tls";
 /// The server has no database of that number.
 pub(crate) const DATABASE: &str = "database";
-/// The server does not know a command that Weir needs.
+/// The server does not have a command that Weir needs.
 pub(crate) const UNSUPPORTED: &str = "unsupported";
 /// The Redis user has no permission for a command or a key.
 pub(crate) const NO_PERMISSION: &str = "noperm";
@@ -59,7 +59,7 @@ pub(crate) const ASK: &str = "ask";
 pub(crate) const TRY_AGAIN: &str = "tryagain";
 /// No node of the cluster owns the slot, or the cluster is down (CLUSTERDOWN).
 pub(crate) const CLUSTER_DOWN: &str = "clusterdown";
-/// The primary, or the owners of the slots, are not known yet.
+/// The primary, or the owners of the slots, have not been found yet.
 pub(crate) const NO_PRIMARY: &str = "no_primary";
 /// The cluster has more primaries than Weir follows, or its CLUSTER SLOTS has too many bytes.
 pub(crate) const CLUSTER_SIZE: &str = "cluster_size";
@@ -76,17 +76,18 @@ pub(crate) const RANGE: &str = "range";
 /// An INCRBY would overflow 64 bits. The batch turns this error into a verdict: over the limit.
 pub(crate) const OVERFLOW: &str = "overflow";
 
-/// An error that the table does not know.
+/// An error that is not in the table.
 pub(crate) const SERVER_ERROR: &str = "server_error";
 
-/// Why a server cannot be used, or why an attempt to connect failed, for the log.
+/// Failure of a server or of an attempt to connect, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisFailure {
     /// The name of the error, as in metrics.
     pub error: &'static str,
     /// The message of the operating system or of TLS, or a hint by Weir; never text of the server.
     pub cause: Option<Arc<str>>,
-    /// The times of the latest request that failed so, if the server was too slow for it.
+    /// The times of the latest request that failed with this error, if the server was too slow for
+    /// it.
     pub times: Option<Times>,
 }
 
@@ -129,7 +130,7 @@ impl RedisFailure {
         Self::because(self.error, cause)
     }
 
-    /// What the error means, and the remedy.
+    /// Meaning of the error, and the remedy.
     pub fn meaning(&self) -> &'static str {
         meaning(self.error)
     }
@@ -208,7 +209,7 @@ pub(crate) fn classify_failed_check(line: &[u8]) -> StoreError {
 }
 
 /// Whether a check that a call across slots did not execute has to be sent by itself, with its key
-/// declared: its slot has moved or is being migrated, which the reply to that call says, or Redis
+/// declared. Its slot has moved or is being migrated, as the reply to that call reports, or Redis
 /// refuses writes, which not all checks need.
 pub(crate) fn needs_own_call(error: StoreError) -> bool {
     matches!(error, NotExecuted(MOVED | "oom" | "misconf" | "noreplicas"))
@@ -233,8 +234,8 @@ pub(crate) fn breaks_connection(error: StoreError) -> bool {
 }
 
 /// The kind of failure that the circuit breaker of the server counts for this error. `None` for
-/// errors that say nothing about the server as a whole: those of one key or one command, redirects,
-/// and errors that Weir causes itself.
+/// errors that prove nothing about the server as a whole: errors of one key or one command,
+/// redirects, and errors that Weir causes itself.
 pub(crate) fn server_failure(error: StoreError) -> Option<Why> {
     match error {
         Data(_) => None,
@@ -319,7 +320,7 @@ pub(crate) fn meaning(name: &str) -> &'static str {
     }
 }
 
-/// The same of errors that Weir notices itself, and of those that it does not know.
+/// Meaning of errors that Weir notices itself, and of errors that are not in the table.
 fn meaning_of_own(name: &str) -> &'static str {
     match name {
         TIMEOUT => {
@@ -352,8 +353,8 @@ fn meaning_of_own(name: &str) -> &'static str {
     }
 }
 
-/// What the caller of a request that failed with this error may read: no address, no setting and no
-/// text of the server.
+/// Text of this error for the caller of a failed request: it has no address, no setting and no text
+/// of the server.
 pub(crate) fn for_callers(error: StoreError) -> &'static str {
     match name(error) {
         _ if matches!(error, Data(_)) => "a counter in Redis cannot be read",
@@ -419,7 +420,7 @@ impl ErrorCounters {
         counter.cause.clone_from(&failure.cause);
     }
 
-    /// How often this error happened.
+    /// Number of times that this error happened.
     pub(crate) fn count(&self, name: &str) -> u64 {
         lock(&self.0).get(name).map_or(0, |counter| counter.count)
     }

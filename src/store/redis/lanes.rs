@@ -6,23 +6,21 @@
 //! request that finds a lane free is sent at once. A request that was cancelled or is past its
 //! deadline is never sent.
 //!
-//! A lane never sends anything a second time, except a script that Redis did not know, or that it
-//! refused as late because its clock had jumped. It never decides what a failed request is
-//! answered.
+//! A lane never sends anything a second time, except a script that Redis did not have, or that it
+//! refused as late because its clock had jumped. It never decides how a failed request is answered.
 //!
 //! A near server, one whose fastest recent batch took less than a millisecond, has one lane:
 //! requests that arrive meanwhile make the next batch larger, and larger batches cost less on both
-//! sides. A farther server has two lanes, so that a request need not wait for a whole round trip
+//! sides. A farther server has two lanes, because a request should not wait for a whole round trip
 //! before it is sent. A further lane starts only when a full batch waits (16 checks for a far
 //! server), and one more for each overdue batch (four times the mean round trip, and at least 5
 //! ms), because a lost packet stalls one connection only.
 //!
 //! When the wait ahead exceeds half of the time of a request, the request fails at once as
-//! `queue_full`. Where 192 checks are in flight and take a quarter of the time of a request, no
-//! lane is added: otherwise a Redis that is asked for slightly more than it can do would answer
-//! only callers that have given up. A batch holds at most 96 checks, which is half a millisecond of
-//! scripts. A check with usage takes Redis three times as long, and counts as three in all of
-//! these.
+//! `queue_full`. If 192 checks are in flight and take a quarter of the time of a request, no lane
+//! is added: otherwise a Redis that receives slightly more than it can do would answer only callers
+//! that have given up. A batch holds at most 96 checks, which is half a millisecond of scripts. A
+//! check with usage takes Redis three times as long, and counts as three in all of these.
 
 mod pool;
 
@@ -71,7 +69,7 @@ pub(super) struct Lanes {
 #[derive(Debug, Default)]
 struct LaneQueue {
     waiting: VecDeque<Request>,
-    /// That of all waiting requests together.
+    /// The weight of all waiting requests together.
     weight: usize,
     /// Each batch under way: when it was taken, and its weight.
     under_way: Vec<(Instant, usize)>,
@@ -120,7 +118,7 @@ impl Lanes {
         if self.should_run(queue.busy + 1, min_checks, &queue, since) {
             queue.busy += 1;
             drop(queue);
-            // The task runs after those that are ready now, so that their requests join its batch.
+            // The task runs after the tasks that are ready now, whose requests then join its batch.
             tokio::spawn(
                 RunningLane {
                     inner: Arc::clone(self),
@@ -150,7 +148,7 @@ impl LaneQueue {
         self.waiting.push_back(request);
     }
 
-    /// The full batches that each running lane has to take before a request that comes now.
+    /// The full batches that each running lane has to take before a request that arrives now.
     fn batches(&self) -> u32 {
         u32::try_from(self.weight / MAX_BATCH_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
     }
@@ -160,8 +158,8 @@ impl LaneQueue {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Moves the next batch to `taken`, in the order of arrival. Requests that were cancelled or are
-    /// past their deadlines are dropped. Returns how many those were.
+    /// Moves the next batch to `taken`, in the order of arrival. Requests that were cancelled or
+    /// are past their deadlines are dropped. Returns how many those were.
     fn take(&mut self, taken: &mut Vec<Request>, now: Instant) -> u64 {
         let (mut weight, mut abandoned) = (0, 0);
         while let Some(next) = self.waiting.front().map(Request::weight) {
@@ -200,7 +198,7 @@ impl Lanes {
 
     /// The lanes that run for a single waiting check; a further lane needs [`Lanes::min_checks`]. A
     /// near server has one, because waiting for its reply makes larger batches, which cost least
-    /// (measured). A farther server has two, so that a request need not wait for a whole round
+    /// (measured). A farther server has two, because a request should not wait for a whole round
     /// trip.
     fn base_lanes(&self) -> u32 {
         1 + u32::from(!self.node.rtt.is_near())
@@ -263,8 +261,8 @@ impl Lanes {
 
     /// Sends a batch for `taken`, which it empties, and distributes the answers.
     async fn exchange(&self, connection: &mut Connection, taken: &mut Vec<Request>) {
-        // Every handshake sets the clock, so that it can be read here, unless it shows a time
-        // before 1970 or the server has just moved.
+        // Every handshake sets the clock. It can be read here unless it shows a time before 1970 or
+        // the server has just moved.
         let Some(now) = self.node.clock.reading() else {
             connection.give_up();
             return self.refuse(taken.drain(..), error::PROTOCOL);
@@ -381,7 +379,7 @@ struct RunningLane {
     inner: Arc<Lanes>,
     is_busy: bool,
     is_connected: bool,
-    /// When its batch under way was taken.
+    /// Start of its batch under way.
     since: Option<Instant>,
 }
 
@@ -423,8 +421,8 @@ impl RunningLane {
                     is_alone
                 }
             };
-            // Decided and counted under one lock, so that the next request sees that this lane has
-            // ended.
+            // Decided and counted under one lock, because the next request has to see that this
+            // lane has ended.
             let mut queue = inner.queue();
             queue.connected -= u32::from(std::mem::take(&mut self.is_connected));
             if !is_needed

@@ -1,8 +1,8 @@
 //! The background work of a Redis deployment: the supervisor keeps the topology up to date, probes
 //! the servers whose circuit is open, and inspects all servers at intervals.
 //!
-//! It runs on the control thread, so that requests pay for none of it. No request waits for
-//! anything here, and no request is decided here.
+//! It runs on the control thread, where it costs requests nothing. No request waits for anything
+//! here, and no request is decided here.
 //!
 //! A probe counts a hit on a counter of its own, as a request does, because only that shows whether
 //! a server accepts writes in time. A probe never touches a counter of requests, and no probe waits
@@ -32,7 +32,7 @@ use crate::store::redis::topology::{Deployment, SlotMap, cluster, sentinel};
 use crate::store::redis::wire::batch::{Batch, BatchOptions};
 use crate::store::redis::wire::request::Request;
 
-/// The window of the counters of probes, short so that they expire soon.
+/// The window of the counters of probes, which is short because they should expire soon.
 const PROBE_WINDOW: Span = Span::from_secs(1);
 
 /// The longest wait between two checks of all circuits.
@@ -89,15 +89,15 @@ pub(crate) async fn probe_open_circuits(deployment: &Deployment) {
                 connections.extend(connection.map(|connection| (id, connection)));
             }
             () = opened => {}
-            // A probe may become due earlier if a circuit closes and opens again, so that all are
+            // A probe may become due earlier if a circuit closes and opens again. Therefore all are
             // checked again.
             () = sleep(next) => {}
         }
     }
 }
 
-/// Probes a server and tells its circuit breaker the result. Returns the id of the node, and the
-/// connection if the probe succeeded.
+/// Probes a server and reports the result to its circuit breaker. Returns the id of the node, and
+/// the connection if the probe succeeded.
 async fn probe_and_record(
     deployment: &Deployment,
     map: Arc<SlotMap>,
@@ -110,7 +110,7 @@ async fn probe_and_record(
             let counted = count_hit(&node, connection, &key, deployment.batch_options());
             counted.await.map(Some).map_err(error::name)
         }
-        // The node owns no slot any more, so that no request goes there.
+        // The node owns no slot any more, and no request goes there.
         None => Ok(None),
     };
     if let Err(name) = result {
@@ -124,7 +124,7 @@ async fn probe_and_record(
 /// new one if that cannot be used. Returns the one that was used.
 ///
 /// # Errors
-/// The first error that says something about the server. Redirects do not, nor does the value of
+/// The first error that proves something about the server. Redirects do not, nor does the value of
 /// the key.
 async fn count_hit(
     node: &Node,
@@ -172,8 +172,8 @@ async fn count_hit(
         for answer in &replies[0].answers {
             match answer {
                 Ok(_) | Err(StoreError::Data(_)) => {}
-                // The server works. The slot is migrating or has moved, or the user lacks a right
-                // that other requests may not need.
+                // The server works. The slot is migrating or has moved, or the user has no right to
+                // a command that other requests may not need.
                 Err(StoreError::NotExecuted(
                     error::MOVED
                     | error::ASK

@@ -1,5 +1,4 @@
-//! An estimate of how long one server takes to answer a batch, shared by all threads of the
-//! process.
+//! Estimate of the time in which one server answers a batch, shared by all threads of the process.
 //!
 //! The lanes use it to choose how many batches are under way at a time, and to refuse requests that
 //! would wait for too long.
@@ -10,8 +9,8 @@
 //! used: there is no variance and no retransmission timeout. The minimum follows a faster sample at
 //! once, and rises by at most 1/16 and 1 µs per slower one.
 //!
-//! Threads update both without a lock, so that a sample may be lost. Nothing here may be used where
-//! a lost sample would matter.
+//! Threads update both without a lock, and a sample may be lost. Nothing here may be used where a
+//! lost sample would matter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +39,7 @@ pub(crate) struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Adds a sample: how long a batch took to be answered.
+    /// Adds a sample: the time in which a batch was answered.
     pub(crate) fn record(&self, sample: Duration) {
         let new = Span::from(sample).micros();
         let or_first = |old: u64, next: u64| if old == 0 { new } else { next };
@@ -48,8 +47,8 @@ impl RttEstimator {
         self.mean_micros
             .store(or_first(mean, mean - mean / 8 + new / 8), Ordering::Relaxed);
         let min = self.min_micros.load(Ordering::Relaxed);
-        // It rises slowly, so that one fast sample among many slow ones keeps it low, and a longer
-        // round trip is still noticed.
+        // It rises slowly: one fast sample among many slow ones keeps it low, and a longer round
+        // trip is still noticed.
         self.min_micros.store(
             or_first(min, new.min(min + min / 16 + 1)),
             Ordering::Relaxed,
@@ -75,7 +74,7 @@ impl RttEstimator {
 
     /// Whether `batches` earlier batches (the one under way among them) and the request's own would
     /// together take more than half of the time left until the deadline, at the mean. False without
-    /// earlier batches: at least one request has to be sent so that a faster server is noticed.
+    /// earlier batches: unless at least one request is sent, a faster server is not noticed.
     pub(crate) fn is_queue_too_long(&self, batches: u32, budget: Budget, now: Instant) -> bool {
         batches > 0
             && budget.deadline.saturating_duration_since(now) / 2
@@ -101,20 +100,21 @@ pub static BOUNDS: [f64; 13] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.017, 0.05, 0.1, 0.25, 0.5, 1.0,
 ];
 
-/// How long one server took to answer each batch, as a histogram for metrics. Nothing decides by
-/// it. Threads share it, as they share the clock and the circuit of the server with each batch.
+/// Histogram of the times in which one server answered batches, for metrics. Nothing decides by it.
+/// Threads share it, as they share the clock and the circuit of the server with each batch.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrips {
     buckets: [AtomicU64; BOUNDS.len() + 1],
     sum_nanos: AtomicU64,
 }
 
-/// The round trips of a server so far.
+/// The round trips of a server since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoundTripCounts {
-    /// Those within each of [`BOUNDS`] and above the one before, and last those above all bounds.
+    /// Round trips within each of [`BOUNDS`] and above the one before; the last element counts
+    /// those above all bounds.
     pub buckets: [u64; BOUNDS.len() + 1],
-    /// All of them together.
+    /// Sum of all times.
     pub sum: Duration,
 }
 

@@ -48,7 +48,7 @@ const CLOCK_SEEDS: u64 = 100;
 /// Requests reach a server again within this time after it recovers.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(1);
 
-/// The same after an error that an operator has to mend: probes are rare then.
+/// The same after an error that an operator has to fix: probes are rare then.
 const CONFIG_ERROR_RECOVERY_LIMIT: Duration = Duration::from_millis(7_500);
 
 /// An outage is detected within this time; from then on requests fail at once.
@@ -162,7 +162,7 @@ impl Simulation {
             })
         };
         // The rest of the monitor has no effect on counting, and sends commands that the fake
-        // server does not know.
+        // server does not have.
         let deployment = Deployment::new(options);
         tokio::spawn({
             let deployment = Arc::clone(&deployment);

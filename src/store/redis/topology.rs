@@ -1,11 +1,11 @@
-//! The servers of a Redis deployment (a single server, a primary behind Sentinels, or a cluster):
-//! which server owns a key, and the address, clock, circuit breaker, counters and status of each.
+//! The servers of a Redis deployment (a single server, a primary with Sentinels, or a cluster): the
+//! owner of each key, and the address, clock, circuit breaker, counters and status of each server.
 //!
-//! All threads share this state, so that every worker routes by the same map and one worker's
-//! failures warn the others. A reader takes a snapshot of the slot map without a lock, and a writer
-//! replaces the whole map, because every request reads it and it changes rarely. Nothing here sends
-//! a check or inspects a server. Only `cluster` and `sentinel` query servers, for the addresses of
-//! the others, and report them here.
+//! All threads share this state: every worker routes by the same map, and one worker's failures
+//! warn the others. A reader takes a snapshot of the slot map without a lock, and a writer replaces
+//! the whole map, because every request reads it and it changes rarely. Nothing here sends a check
+//! or inspects a server. Only `cluster` and `sentinel` query servers, for the addresses of the
+//! others, and report them here.
 
 mod clock;
 pub(crate) mod cluster;
@@ -38,7 +38,7 @@ pub struct Deployment {
     pub(crate) options: Arc<Options>,
     pub(crate) error_counters: Arc<ErrorCounters>,
     map: ArcSwap<SlotMap>,
-    /// Wakes the requests that wait for the first map, when it is there or its discovery failed.
+    /// Wakes the requests that wait for the first map, when it is found or its discovery failed.
     discovered: watch::Sender<bool>,
     /// Wakes discovery when a redirect contradicts the map.
     pub(crate) map_invalidated: Notify,
@@ -48,16 +48,16 @@ pub struct Deployment {
     pub(crate) unknown_outcomes: AtomicU64,
     /// Of requests, since the start.
     pub(crate) retries: AtomicU64,
-    /// Why the latest attempt to find the servers failed.
+    /// The error of the latest attempt to find the servers.
     failed_discovery: Mutex<Option<RedisFailure>>,
     /// Whether requests had limits with `algorithm: concurrency`.
     pub(crate) has_holders: AtomicBool,
-    /// What a writer of usage has to write.
+    /// Records that a writer of usage has to write.
     pub(crate) usage: UsageQueue,
 }
 
-/// The uses of a deployment that need commands of their own. No rules are known here: a use begins
-/// with the first request that has it.
+/// The uses of a deployment that need commands of their own. The deployment does not see the rules:
+/// a use begins with the first request that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Uses {
     /// Limits with `algorithm: concurrency`.
@@ -69,10 +69,10 @@ pub(crate) struct Uses {
 /// A server that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingServer {
-    /// `host:port` or the path of a socket; the Redis of the settings while no server of it is
-    /// known.
+    /// `host:port` or the path of a socket; the Redis of the settings while no server of it has
+    /// been found.
     pub server: String,
-    /// Why.
+    /// Error of the latest failure.
     pub failure: RedisFailure,
 }
 
@@ -83,20 +83,20 @@ pub struct Server {
     pub address: String,
     /// Whether its circuit breaker admits requests.
     pub state: CircuitState,
-    /// How often that state changed.
+    /// Number of changes of that state.
     pub transitions: Transitions,
     /// The requests in the batches that it answered.
     pub requests: u64,
     /// The requests that were not sent, because they were cancelled or too late.
     pub abandoned: u64,
-    /// How long it took to answer batches.
+    /// Times in which it answered batches.
     pub round_trips: RoundTripCounts,
     /// The result of its latest inspection.
     pub status: Arc<ServerStatus>,
 }
 
 impl Deployment {
-    /// A deployment without connections. Its servers are known at once if `options` name a single
+    /// A deployment without connections. It has its server at once if `options` name a single
     /// server. Otherwise [`supervise`](crate::store::redis::supervise) finds them.
     pub fn new(options: Options) -> Arc<Self> {
         let deployment = Self {
@@ -128,8 +128,8 @@ impl Deployment {
         Arc::new(deployment)
     }
 
-    /// How often each error happened, by name. A failed attempt to connect counts once, and so does
-    /// a failed probe. Consecutive checks of one request that failed with the same error count once
+    /// Number of errors by name. A failed attempt to connect counts once, and so does a failed
+    /// probe. Consecutive checks of one request that failed with the same error count once
     /// together. The names are the same in all versions.
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
         let failures = self.error_counters.failures().into_iter();
@@ -183,7 +183,7 @@ impl Deployment {
         all
     }
 
-    /// How often each error happened, with the cause and the times of the latest one.
+    /// Number of errors by name, with the cause and the times of the latest one.
     pub(crate) fn failures(&self) -> Vec<(RedisFailure, u64)> {
         let map = self.map.load();
         let slowest = map.nodes.iter().filter_map(|node| node.round_trip()).max();
@@ -215,7 +215,7 @@ impl Deployment {
         *lock(&self.failed_discovery) = Some(failure.clone());
     }
 
-    /// What the servers are sought by while none is known: the name of the primary for its
+    /// Names by which the servers are sought until one is found: the name of the primary for its
     /// Sentinels, or the configured addresses of a cluster.
     pub fn undiscovered(&self) -> Vec<String> {
         if self.map.load().has_location() {
@@ -228,8 +228,8 @@ impl Deployment {
         }
     }
 
-    /// Whether every server has an address and a circuit that is not open. `false` while no server
-    /// is known.
+    /// Whether every server has an address and a circuit that is not open. `false` until a server
+    /// is found.
     pub fn is_fully_available(&self) -> bool {
         let nodes = &self.map.load().nodes;
         !nodes.is_empty() && nodes.iter().all(|node| node.is_available())
@@ -348,19 +348,19 @@ impl Deployment {
     }
 }
 
-/// The most nodes: each has connections of every worker and of the monitor. Redis Cluster is designed
-/// for up to 1,000 nodes (Redis Cluster specification, "Redis Cluster goals").
+/// The most nodes: each has connections of every worker and of the monitor. Redis Cluster is
+/// designed for up to 1,000 nodes (Redis Cluster specification, "Redis Cluster goals").
 pub(crate) const MAX_NODES: usize = 1_000;
 
 /// The index of a node in a [`SlotMap`].
 pub(crate) type NodeIndex = u16;
 
-/// Stands for the owner of a slot that no node owns.
+/// Placeholder for the owner of a slot that no node owns.
 const NO_OWNER: NodeIndex = NodeIndex::MAX;
 
-/// Which node owns each hash slot, and with it every key of the slot: plain data, so that a changed
-/// copy can replace it at once for all threads. Without a cluster, the first node owns all keys.
-/// Source: Redis Cluster specification, "Key distribution model".
+/// Owner of each hash slot, and with it of every key of the slot. It is plain data: a changed
+/// copy can replace it at once for all threads. Without a cluster, the first node owns all
+/// keys. Source: Redis Cluster specification, "Key distribution model".
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotMap {
     pub(crate) nodes: Vec<Arc<Node>>,
@@ -385,7 +385,7 @@ impl SlotMap {
     /// The owner of a slot.
     ///
     /// # Errors
-    /// `no_primary` if no node is known, `clusterdown` if no node of the cluster owns the slot.
+    /// `no_primary` if there is no node yet, `clusterdown` if no node of the cluster owns the slot.
     pub(crate) fn owner(&self, slot: Slot) -> Result<&Arc<Node>, &'static str> {
         let Some(owners) = &self.owners else {
             return self.nodes.first().ok_or(error::NO_PRIMARY);
@@ -404,13 +404,13 @@ impl SlotMap {
         }
     }
 
-    /// How many slots have an owner.
+    /// Number of slots that have an owner.
     pub(crate) fn owned_slots(&self) -> usize {
         let owners = self.owners.iter().flatten();
         owners.filter(|&&owner| owner != NO_OWNER).count()
     }
 
-    /// Whether the address of any node is known.
+    /// Whether any node has an address.
     pub(crate) fn has_location(&self) -> bool {
         self.nodes.iter().any(|node| node.location().is_some())
     }
@@ -432,8 +432,8 @@ impl SlotMap {
         (self.nodes.len() - 1) as NodeIndex
     }
 
-    /// The first of the keys that `key` makes of 0, 1, 2 and so on whose owner is so; `None` if
-    /// there is none. For probes.
+    /// The first of the keys that `key` makes of 0, 1, 2 and so on whose owner matches; `None` if
+    /// no key does. For probes.
     pub(crate) fn key_where(
         &self,
         is_owner: impl Fn(&Node) -> bool,

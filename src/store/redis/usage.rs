@@ -1,21 +1,20 @@
-//! Usage beside the request path: what is written behind the answers, and what is read for
-//! operators.
+//! Usage outside the request path: writes that follow the answers, and queries of operators.
 //!
-//! A tracked check tells the totals of its subject with its answer. They wait here, the latest of
+//! A tracked check returns the totals of its subject with its answer. They wait here, the latest of
 //! each subject, and are written to the index of the limit within a second: a sorted set for each
-//! order, in a hash slot of its own. Totals are absolute, so that one that is written twice or lost
-//! does no harm: the subject's next check tells it again. Hits that the denial cache refused wait
-//! here too, and are added to the records with a script call.
+//! order, in a hash slot of its own. Totals are absolute. A total that is written twice or lost
+//! does no harm, because the subject's next check returns it again. Hits that the denial cache
+//! refused wait here too, and are added to the records with a script call.
 //!
-//! No request waits for any of this. What waits is bounded, and what is dropped is counted.
+//! No request waits for any of this. The queue is bounded, and dropped totals and hits are counted.
 //!
-//! The control thread writes 2,500 totals twice a second, so that many replicas do not fill a core
-//! of Redis; others wait for their turn. A page of the index shows the records themselves, so that
+//! The control thread writes 2,500 totals twice a second, because many replicas should not fill a
+//! core of Redis; others wait for their turn. A page of the index shows the records themselves:
 //! only the order is late. In memory there is no index: a query walks the records.
 //!
-//! Refused hits are written into the records first, then totals into the index. Refused hits are rows of the same script that name no check, so that one text writes records.
-//! What certainly did not run is sent again; of what may have run nothing is, and it is counted as
-//! lost.
+//! Refused hits are written into the records first, then totals into the index. Refused hits are
+//! rows of the same script that name no check: one text writes all records. A write that certainly
+//! did not run is sent again. A write that may have run is not, and it is counted as lost.
 
 pub(crate) mod queue;
 mod reader;
@@ -40,21 +39,21 @@ use crate::core::usage::{Order, Summary};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key;
 
-/// Writes per second. With the time of a write the index is at most a second behind, unless more
+/// Writes per second. With the time of a write the index is at most a second late, unless more
 /// subjects wait than one write takes.
 pub const WRITES_PER_SECOND: u32 = 2;
 
-/// Subjects that one write adds to the index at most; the others wait for the next one. Redis needs
-/// about 4 µs for each, so that a process takes about 2 % of its core.
+/// Maximum number of subjects that one write adds to the index; the others wait for the next one.
+/// Redis needs about 4 µs for each: a process takes about 2 % of its core.
 pub const MOST_LISTED_AT_ONCE: usize = 2_500;
 
 /// The time between two writes.
 const EVERY: Duration = Duration::from_millis(1_000 / WRITES_PER_SECOND as u64);
 
-/// The time for one write. What is not written then waits for the next one.
+/// The time for one write. Records that are not written in it wait for the next one.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Records that one script call adds to, so that it blocks Redis for less than half a millisecond.
+/// Records that one script call adds to: it blocks Redis for less than half a millisecond.
 const RECORDS_PER_CALL: usize = 64;
 
 /// Subjects of one ZADD, which takes about a microsecond for each.
@@ -87,7 +86,7 @@ impl UsageClient {
         }
     }
 
-    /// Writes what waits, twice a second; never ends.
+    /// Writes the queue, twice a second; never ends.
     pub async fn run(&self) {
         let mut tick = interval(EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -102,7 +101,7 @@ impl UsageClient {
         self.write(usize::MAX).await;
     }
 
-    /// Writes what waits now; of the totals, those of so many subjects at most.
+    /// Writes all refused hits that wait now, and the totals of at most `most` subjects.
     async fn write(&self, most: usize) {
         let deadline = Instant::now() + TIMEOUT;
         let by_slot = self.deployment.is_cluster();

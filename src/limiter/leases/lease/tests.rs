@@ -17,7 +17,7 @@ const LAST: u64 = 8_520_336_000_000_000;
 
 const HUNDRED_YEARS: u32 = 3_153_600_000;
 
-/// What happens, after a pause in microseconds.
+/// An event, after a pause in microseconds.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// Requests of a replica, a few microseconds apart.
@@ -41,11 +41,11 @@ enum Act {
     Crash(usize),
     /// The counter is lost.
     Reset,
-    /// Hits are given back that were admitted in this window.
+    /// Refund of hits that were admitted in this window.
     GiveBack(u64),
     /// So many microseconds before the end of the window or bucket, if that is still to come.
     BeforeEdge(u64),
-    /// A replica gets to know the next, larger limit.
+    /// A replica learns the next, larger limit.
     Raise(usize),
 }
 
@@ -59,7 +59,7 @@ enum Trip {
     Refused,
 }
 
-/// What does not change.
+/// Constants of a run.
 #[derive(Clone, Debug)]
 struct Setting {
     /// The limit as it is raised.
@@ -70,7 +70,7 @@ struct Setting {
     told: u64,
 }
 
-/// What the replicas have done, as a store sees it which decides each hit when it is admitted.
+/// Events of the replicas, as a store records them that decides each hit when it is admitted.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Admitted(u64),
@@ -128,7 +128,7 @@ struct World<'s> {
     events: Vec<(Moment, Event)>,
     /// The largest limit that a replica knows.
     raised: usize,
-    /// Admitted hits by the time that they count at, for what may be given back.
+    /// Admitted hits by the time that they count at, which may be refunded.
     admitted: Vec<(u64, u64)>,
     is_reset: bool,
 }
@@ -292,8 +292,8 @@ impl<'s> World<'s> {
     fn execute(&mut self, index: usize) {
         let message = self.messages[index];
         let algorithm = &self.setting.algorithms[message.limit];
-        // A counter forgets hits where a smaller limit writes what a larger one has counted, with
-        // and without leases: what is asked by the limit before is lost.
+        // A counter forgets hits if a smaller limit overwrites the count of a larger one, with and
+        // without leases: later checks of the previous limit do not find them.
         let is_counter = matches!(algorithm, Algorithm::SlidingWindowCounter(_));
         let is_late = is_counter && message.limit < self.raised;
         if message.executed.is_some() || is_late {
@@ -412,8 +412,8 @@ impl<'s> World<'s> {
         }
     }
 
-    /// Only to a fixed window: the others take hits off the latest bucket or window, which may be
-    /// those that a replica holds in place of those that were admitted.
+    /// Only to a fixed window: the others take hits off the latest bucket or window, where a
+    /// replica may hold hits instead of the ones that were admitted.
     fn give_back(&mut self, hits: u64) {
         let algorithm = &self.setting.algorithms[self.raised];
         let Algorithm::FixedWindow(fixed) = algorithm else {
@@ -441,7 +441,7 @@ impl<'s> World<'s> {
         }
     }
 
-    /// Held hits are admitted now. Those of a lost counter come first.
+    /// Held hits are admitted now. Hits of a lost counter come first.
     fn admit_held(&mut self, replica: usize, limit: usize, hits: u64) {
         let excused = &mut self.replicas[replica].excused[limit];
         let less = hits.min(*excused);

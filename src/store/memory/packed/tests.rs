@@ -102,7 +102,7 @@ proptest! {
         prop_assert_eq!(packed.is_some(), !matches!(state, State::Log(_) | State::Buckets(_)));
         let Some(packed) = packed else { return Ok(()) };
         let late = packed.recovers().since(at.now + keep_for).micros();
-        // What has begun before may be measured from its beginning, a window earlier.
+        // A state that has begun before may be measured from its beginning, a window earlier.
         prop_assert!(late <= keep_for.micros().max(algorithm.tick().micros()) / 4 + algorithm.tick().micros(), "{late} of {keep_for:?}");
     }
 

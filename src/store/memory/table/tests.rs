@@ -14,7 +14,7 @@ const SECOND: FixedWindow = FixedWindow {
     count_denied: true,
 };
 
-/// What recovers after so many seconds.
+/// A state that recovers after `second` seconds.
 fn until(second: u64) -> Packed {
     let state = State::FixedWindow {
         window: second - 1,
@@ -68,7 +68,7 @@ enum Call {
     Sweep(u64),
 }
 
-/// Few keys, some of them crowded at the ends, so that they meet.
+/// Few keys, some of them crowded at the ends, where they meet.
 fn calls() -> impl Strategy<Value = Vec<Call>> {
     let spread = (1..200_u128).prop_map(|key| key << 120);
     let keys = prop_oneof![

@@ -1,9 +1,10 @@
 //! The handshake of a connection: it connects, then logs in, selects the database and checks the
 //! server in one round trip.
 //!
-//! It exists so that every connection of a lane can count, and so that a failed attempt names its
-//! cause. It sends no HELLO: a connection without it speaks RESP2 (redis.io, command HELLO). An
-//! error never repeats a password or a text of the server, which may quote one.
+//! It exists because every connection of a lane has to be able to count, and because a failed
+//! attempt should name its cause. It sends no HELLO: a connection without it speaks RESP2
+//! (redis.io, command HELLO). An error never repeats a password or a text of the server, which may
+//! quote one.
 
 use bb8_redis::redis::Value;
 use tokio::time::{Instant, timeout_at};
@@ -17,16 +18,16 @@ use crate::store::redis::error::{self, RedisFailure};
 use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::replies::time_of;
 
-/// What a connection is used for, which decides the commands of its handshake.
+/// Purpose of a connection, which decides the commands of its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// To count. The server has to support transactions.
     Count,
     /// To count, on a server that has to report the role of a primary.
     CountOnPrimary,
-    /// To ask a cluster node for the slots of all nodes.
+    /// To query a cluster node for the slots of all nodes.
     QueryCluster,
-    /// To ask a Sentinel for the primary, with the Sentinels' login.
+    /// To query a Sentinel for the primary, with the Sentinels' login.
     QuerySentinel,
     /// To inspect a server that may not be able to count. The handshake logs in, selects the
     /// database, and checks nothing else.
@@ -129,7 +130,7 @@ fn write_steps(
         steps.push(ROLE);
     }
     let check: Option<&[u8]> = match purpose {
-        // Without MULTI, which not every request needs: one that does gets its error.
+        // Without MULTI, which not every request needs: a request that needs it gets the error.
         Purpose::Count | Purpose::CountOnPrimary => Some(b"TIME"),
         Purpose::QueryCluster | Purpose::QuerySentinel => Some(b"PING"),
         Purpose::Inspect => None,
@@ -205,7 +206,7 @@ fn credentials_sent(login: &Login) -> &'static str {
     }
 }
 
-/// The name of the handshake's step that asks for the server's role. It is no error name.
+/// The name of the handshake's step that queries the server's role. It is no error name.
 const ROLE: &str = "role";
 
 /// The name of the first error among the replies to the steps of the handshake, and that reply. A
@@ -216,9 +217,9 @@ fn first_error<'r>(
 ) -> Option<(&'static str, &'r Value)> {
     steps.iter().zip(replies).find_map(|(&step, reply)| {
         let name = match reply {
-            // The first element of a reply to ROLE is the role: master, slave or sentinel (redis.io,
-            // command ROLE). A user without the right to ROLE gets an error reply, and the
-            // handshake goes on: a replica refuses the first write.
+            // The first element of a reply to ROLE is the role: master, slave or sentinel
+            // (redis.io, command ROLE). A user without the right to ROLE gets an error reply, and
+            // the handshake continues: a replica refuses the first write.
             Value::Array(role) if step == ROLE => match role.first() {
                 Some(Value::BulkString(name)) if name == b"master" => return None,
                 _ => error::READONLY,

@@ -1,9 +1,9 @@
 //! The options of the Redis store: addresses, logins, TLS and sizes, with the reasons of their
 //! defaults.
 //!
-//! [`RawOptions`] are the settings as text, and [`Options::parse`] makes [`Options`] of them, so
-//! that the store never meets an invalid address. The forms are those of envoyproxy/ratelimit. No
-//! output of this module, `Debug` and errors included, may hold a secret.
+//! [`RawOptions`] are the settings as text, and [`Options::parse`] makes [`Options`] of them: the
+//! store never meets an invalid address. The forms are the forms of envoyproxy/ratelimit. No output
+//! of this module, `Debug` and errors included, may hold a secret.
 
 mod error;
 mod login;
@@ -43,7 +43,7 @@ pub struct Options {
     /// lost.
     pub connect_timeout: Duration,
     /// The largest random time in seconds, but at most one window, that keys live beyond their
-    /// window, so that the keys of one window do not all expire at the same instant. 300 as in
+    /// window. Without it, the keys of one window would all expire at the same instant. 300 as in
     /// envoyproxy/ratelimit.
     pub expiry_jitter_secs: u32,
     /// The prefix of all keys, here for the keys of probes.
@@ -65,8 +65,8 @@ pub enum Topology {
         /// The addresses of the Sentinels; at least one.
         sentinels: Vec<Address>,
     },
-    /// The addresses of some nodes of a Redis Cluster, at least one. Weir asks them for all other
-    /// nodes.
+    /// The addresses of some nodes of a Redis Cluster, at least one. Weir queries them for all
+    /// other nodes.
     Cluster(Vec<Address>),
 }
 
@@ -99,7 +99,7 @@ pub struct RawOptions<'a> {
     pub socket_type: &'a str,
     /// `password` or `user:password`; takes precedence over the login in the address.
     pub auth: &'a str,
-    /// The path of a file with the password. The user is that of `auth` (`user:`), else that of the
+    /// The path of a file with the password. The user is from `auth` (`user:`), else from the
     /// address.
     pub auth_file: &'a str,
     /// As `auth`, for the Sentinels.
@@ -131,7 +131,7 @@ impl Options {
         }
     }
 
-    /// The key of a probe. `number` is part of its hash tag, so that a key can be found for any
+    /// The key of a probe. `number` is part of its hash tag, because a probe needs a key in any
     /// hash slot of a cluster.
     pub(crate) fn probe_key(&self, number: u32) -> Vec<u8> {
         format!("{}w1{{weir|probe={number}}}", self.key_prefix).into_bytes()
@@ -233,7 +233,7 @@ fn parse_list(list: &str) -> Result<(Vec<Address>, Extras), OptionsError> {
 }
 
 /// The login of `user:password` or a password, or of a file with the name of its setting, and of
-/// what the address holds.
+/// the login in the address.
 fn parse_login(
     auth: &str,
     (setting, file): (&'static str, &str),
@@ -281,7 +281,7 @@ enum Scheme {
     Unspecified,
 }
 
-/// What the text of an address holds besides it.
+/// Parts of an address's text other than the address.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Extras {
     scheme: Scheme,
@@ -360,8 +360,8 @@ fn with_scheme(scheme: &str, rest: &str) -> Parsed {
     Ok((Address::Tcp { host, port }, extras))
 }
 
-/// Whether a `/`, `?` or `#` is in the login of `rest`, the text after the scheme: there it ends the
-/// host.
+/// Whether a `/`, `?` or `#` is in the login of `rest`, the text after the scheme: there it ends
+/// the host.
 fn has_unescaped_login(rest: &str) -> bool {
     let (_, behind) = rest.split_once(['/', '?', '#']).unwrap_or_default();
     behind.contains('@')
@@ -375,7 +375,8 @@ fn authority(rest: &str) -> &str {
         .map_or(authority, |(_, host_and_port)| host_and_port)
 }
 
-/// Whether `authority` has a port. An invalid port counts, so that the error is about the port.
+/// Whether `authority` has a port. An invalid port counts, because the error should be about the
+/// port.
 fn names_port(authority: &str) -> bool {
     !authority.ends_with(']') && authority.contains(':')
 }

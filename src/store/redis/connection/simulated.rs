@@ -22,7 +22,7 @@ thread_local! {
     static CONNECT: RefCell<Option<Connect>> = const { RefCell::new(None) };
 }
 
-/// From now on, `connect` opens all connections of this thread. With `None` they are sockets again.
+/// Makes `connect` open all further connections of this thread. With `None` they are sockets again.
 pub(crate) fn connect_by(connect: Option<Connect>) {
     CONNECT.set(connect);
 }

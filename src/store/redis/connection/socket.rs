@@ -1,7 +1,7 @@
 //! The byte stream to Redis: TCP, TLS over TCP, or a unix socket.
 //!
-//! It opens the stream with `net::dial`, and gives errors the names that the store counts by. It
-//! knows no commands and no replies.
+//! It opens the stream with `net::dial`, and maps errors to the names that the store counts by. It
+//! contains no commands and no replies.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,8 +18,8 @@ use crate::net::dial::{self, Dial, DialError, TcpOptions};
 use crate::net::tls;
 use crate::store::redis::error::{self, RedisFailure};
 
-/// Far above the default `STORE_TIMEOUT`, so that requests fail by their own deadlines before the
-/// kernel closes the connection.
+/// Far above the default `STORE_TIMEOUT`: requests fail by their own deadlines before the kernel
+/// closes the connection.
 const TCP: TcpOptions = TcpOptions {
     next_address_after: Some(Duration::from_millis(50)),
     keepalive: Some(
@@ -58,8 +58,8 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `address`, and performs the TLS handshake if `tls` is given, by `deadline`. Only
-    /// to find out why a TLS handshake got no answer it takes [`PLAINTEXT_TEST`] longer.
+    /// Connects to `address`, and performs the TLS handshake if there is a `tls`, by `deadline`. It
+    /// takes [`PLAINTEXT_TEST`] longer only to find out why a TLS handshake got no answer.
     ///
     /// # Errors
     /// The name and the cause of the failure.
@@ -164,8 +164,8 @@ async fn speaks_plaintext(dial: &Dial, deadline: Instant) -> bool {
     timeout_at(deadline, asked).await.is_ok() && matches!(byte, [b'+' | b'-'])
 }
 
-/// Reads one byte without waiting. Pending means that there is none, and a count of 0 that the
-/// server has closed the stream.
+/// Reads one byte without waiting. Pending means that no byte has arrived, and a count of 0 that
+/// the server has closed the stream.
 fn try_read_byte(stream: &mut (impl AsyncRead + Unpin)) -> Poll<io::Result<usize>> {
     let mut byte = [0];
     let mut read = ReadBuf::new(&mut byte);

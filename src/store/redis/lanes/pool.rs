@@ -30,7 +30,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 /// The wait after a failed attempt to replace an old connection.
 const REPLACEMENT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often bb8 looks for idle connections to close.
+/// Interval of bb8's check for idle connections to close.
 const REAPER_RATE: Duration = Duration::from_secs(10);
 
 /// The connections of one worker to one server.
@@ -62,7 +62,7 @@ enum Replacement {
 pub(super) type PooledConnection<'a> = bb8::PooledConnection<'a, Connector>;
 
 impl ConnectionPool {
-    /// An empty pool, which opens its first connection when one is asked for. Must be used in the
+    /// An empty pool, which opens its first connection for the first request. Must be used in the
     /// runtime that it was created in.
     pub(super) fn new(node: &Arc<Node>) -> Self {
         let last_failure = LastFailure::default();
@@ -84,8 +84,8 @@ impl ConnectionPool {
             .max_lifetime(None)
             .idle_timeout(IDLE_TIMEOUT)
             .reaper_rate(REAPER_RATE)
-            // The connection that was used last is used next, so that connections beyond the need
-            // become idle and are closed.
+            // The connection that was used last is used next: connections beyond the need become
+            // idle and are closed.
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .build_unchecked(connector);
         let replacement = Arc::new(Mutex::new(Replacement::NotBefore(Instant::now())));
@@ -162,7 +162,7 @@ pub(super) struct Connector {
 
 impl bb8::ManageConnection for Connector {
     type Connection = Connection;
-    /// Why not, for nothing but debugging: errors are counted here, where they occur.
+    /// The error's name, only for debugging: errors are counted here, where they occur.
     type Error = &'static str;
 
     async fn connect(&self) -> Result<Connection, &'static str> {

@@ -9,8 +9,8 @@ use crate::core::usage::{Settings, Tracking};
 use crate::limits::plan::{Check, CheckIndex, Checks, Modes};
 use crate::store::Budget;
 
-/// A request with so many checks, the first of them with usage, of which all from `from` on are for the
-/// server.
+/// A request with so many checks, the first of them with usage, of which all from `from` on are for
+/// the server.
 fn request(checks: usize, tracked: usize, from: usize) -> Request {
     let rate = Rate {
         requests_per_unit: 10,

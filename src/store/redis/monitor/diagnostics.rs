@@ -1,5 +1,5 @@
-//! The diagnostics of a Redis server: conditions that an operator should know of, found in what the
-//! server reports.
+//! The diagnostics of a Redis server: conditions that matter to an operator, found in the reports
+//! of the server.
 //!
 //! A server with the wrong settings works well until its memory is full or it fails, and then loses
 //! counters or answers. `diagnose` is a pure function from facts to diagnostics. The name of a
@@ -24,7 +24,7 @@ const MEMORY_END_PERCENT: u64 = 75;
 /// The diagnostic `clock_offset` begins above this difference of two clocks.
 const MAX_CLOCK_OFFSET_MICROS: u64 = 1_000_000;
 
-/// What the inspections of a server found out.
+/// Results of the inspections of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) report: InfoReport,
@@ -32,12 +32,13 @@ pub(crate) struct Facts {
     pub(crate) missing: MissingAccess,
     /// Whether the node of a cluster runs scripts only on declared keys, which have one hash slot.
     pub(crate) refuses_cross_slot: bool,
-    /// How far the server's clock is ahead of the wall clock of this machine, in microseconds.
+    /// Difference of the server's clock to the wall clock of this machine, in microseconds;
+    /// positive if it is ahead.
     pub(crate) clock_ahead_micros: Option<i64>,
 }
 
-/// The diagnostics of a server. `before` has those of the inspection before, so that `memory` does
-/// not begin and end with every small change.
+/// The diagnostics of a server. `before` has the diagnostics of the previous inspection, because
+/// `memory` should not begin and end with every small change.
 pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> {
     let was_full = before.iter().any(|diagnostic| diagnostic.name == "memory");
     let full_percent = if was_full {
@@ -96,7 +97,7 @@ fn memory(report: &InfoReport, full_percent: u64) -> Option<Diagnostic> {
         .filter(|&max_memory| max_memory > 0)?;
     let effect = match report.eviction_policy.as_deref()? {
         "noeviction" => "refuses writes (OOM)",
-        // The counters that expire soonest are worth least, so that this policy is a valid choice.
+        // A valid choice: the counters that expire soonest are worth least.
         "volatile-ttl" => "evicts the counters that expire soonest",
         policy => {
             let text = format!(

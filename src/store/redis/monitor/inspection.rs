@@ -1,10 +1,10 @@
 //! The inspection of every server at intervals: whether it answers, its round-trip time, its clock,
 //! its memory, and its diagnostics.
 //!
-//! It feeds the metrics, the log and the health status, with connections of its own, so that it
-//! costs requests nothing. It never decides whether requests go to a server; the circuit breaker
-//! does. It writes nothing to Redis, works although managed servers refuse some of its queries, and
-//! never logs the text of a server's error.
+//! It feeds the metrics, the log and the health status, with connections of its own, and costs
+//! requests nothing. It never decides whether requests go to a server; the circuit breaker does. It
+//! writes nothing to Redis, works although managed servers refuse some of its queries, and never
+//! logs the text of a server's error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// the connection.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The time for a reply. It is far longer than a request has, so that a slow server still counts as
-/// up.
+/// The time for a reply. It is far longer than the time of a request, because a slow server still
+/// counts as up.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After this many failures in a row of the queries that follow the round trip, an inspection of
@@ -57,7 +57,7 @@ const MAX_FAILED_QUERIES: u32 = 3;
 
 /// Inspects all servers of a deployment at intervals. Never returns.
 pub(crate) async fn inspect_all(deployment: &Deployment) {
-    // With where the servers are.
+    // Each with the location that it inspects: a server that moved gets a new inspector.
     let mut inspectors: HashMap<u64, (Arc<Node>, Arc<Location>, Inspector)> = HashMap::new();
     loop {
         let map = deployment.map();
@@ -102,17 +102,18 @@ struct Inspector {
     inspected_at: Option<Instant>,
     /// From the latest inspection to the next one.
     interval: Duration,
-    /// How often in a row the queries after the round trip failed.
+    /// Number of consecutive inspections whose queries after the round trip failed.
     failed_queries: u32,
-    /// How many batches of requests the server had answered by the latest inspection.
+    /// Number of batches that the server had answered by the latest inspection.
     answered_batches: u64,
-    /// How often requests had been refused for a missing right by the latest inspection.
+    /// Number of requests refused for a missing right by the latest inspection.
     refusals: u64,
     /// Whether the rights have to be checked, because requests were refused since they were.
     rechecks_access: bool,
     /// Whether the circuit was open at the latest check.
     was_open: bool,
-    /// Whether the log says that the server answers. `limiter::outages` logs that it does not.
+    /// Whether a log line has reported that the server answers. `limiter::outages` logs that it
+    /// does not.
     has_answered: bool,
     facts: Facts,
 }
@@ -123,12 +124,12 @@ struct ProbeConnection {
     /// The queries that the server refused here. They are not sent again, because each refusal may
     /// add an entry to the server's ACL LOG.
     refused: Vec<Query>,
-    /// The uses whose commands were tried here; `None` if no commands were.
+    /// The uses whose commands were tested here; `None` if no commands were.
     checked: Option<Uses>,
 }
 
 impl Inspector {
-    /// `refusals`: how often requests were refused for a missing right.
+    /// Whether an inspection is due. `refusals`: number of requests refused for a missing right.
     fn is_due(&mut self, node: &Node, uses: Uses, refusals: u64) -> bool {
         let is_open = node.state() == CircuitState::Open;
         if is_open && !std::mem::replace(&mut self.was_open, is_open) {
@@ -239,7 +240,7 @@ impl Inspector {
     /// `None` if the server refused the user before it could be measured.
     ///
     /// # Errors
-    /// Why the server cannot be reached.
+    /// The error of the connection.
     async fn query(
         &mut self,
         deployment: &Deployment,
@@ -258,8 +259,8 @@ impl Inspector {
                     refused: Vec::new(),
                     checked: None,
                 },
-                // The server answers but the user lacks a right. After the login, the handshake
-                // sends only SELECT.
+                // The server answers but the user does not have a right. After the login, the
+                // handshake sends only SELECT.
                 Err(failure) if failure.error == error::NO_PERMISSION => {
                     self.facts.missing = MissingAccess::default();
                     self.facts.missing.deny("SELECT", NO_ANSWER);
@@ -297,8 +298,8 @@ impl Inspector {
         Ok(Some(round_trip))
     }
 
-    /// Sends MULTI, TIME and EXEC, which most requests need. Returns the round-trip time, and which
-    /// of these commands the server refuses. Reads the server's clock.
+    /// Sends MULTI, TIME and EXEC, which most requests need. Returns the round-trip time, and the
+    /// commands of these that the server refuses. Reads the server's clock.
     ///
     /// # Errors
     /// The name of any other error.
@@ -398,15 +399,15 @@ impl Inspector {
             }
         }
         for ((query, effect), reply) in required.iter().zip(replies) {
-            // Other errors say nothing about the access.
+            // Other errors prove nothing about the access.
             let _ = self.facts.missing.note(query[0], effect, reply);
         }
         Ok(())
     }
 }
 
-/// How far a clock is ahead of the wall clock of this machine, in microseconds, if it showed
-/// `micros` since the Unix epoch that long `ago`.
+/// Difference of a clock to the wall clock of this machine, in microseconds, if it showed `micros`
+/// since the Unix epoch that long `ago`; positive if it is ahead.
 #[expect(
     clippy::disallowed_methods,
     reason = "only for a diagnostic and a metric"

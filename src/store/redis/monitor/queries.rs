@@ -15,10 +15,10 @@ use crate::store::redis::wire::commands::CommandBuffer;
 /// A command in a form that changes nothing: its name, which may be two words, and its arguments.
 pub(super) type Query = &'static [&'static str];
 
-/// The argument that stands for a key of the server. No such key exists.
+/// Placeholder argument for a key of the server. No such key exists.
 pub(super) const KEY: &str = "{key}";
 
-/// The argument that stands for a key of another node of the cluster.
+/// Placeholder argument for a key of another node of the cluster.
 const FOREIGN_KEY: &str = "{foreign key}";
 
 pub(super) const INFO: Query = &["INFO"];
@@ -35,8 +35,8 @@ pub(super) const CROSS_SLOT: Query = &[
     FOREIGN_KEY,
 ];
 
-/// Commands that Weir needs for one purpose: what does not work without them, and one form of each
-/// that changes nothing.
+/// Commands that Weir needs for one purpose: the feature that fails without them, and one form of
+/// each command that changes nothing.
 pub(super) type Purpose = (&'static str, &'static [Query]);
 
 /// The effect if a command of requests is missing.
@@ -64,7 +64,7 @@ const REQUESTS: Purpose = (
     ],
 );
 
-/// Tells a primary from a replica. Source: redis.io, the page of ROLE.
+/// Distinguishes a primary from a replica. Source: redis.io, the page of ROLE.
 const BEHIND_SENTINELS: Purpose = (NO_ANSWER, &[&["ROLE"]]);
 
 /// Discovery of the slots, and redirects. ASKING is last, because it applies to the command that
@@ -111,7 +111,7 @@ pub(super) fn purposes(topology: &Topology, uses: Uses) -> Vec<Purpose> {
     std::iter::once(REQUESTS).chain(further).collect()
 }
 
-/// Encodes a query.
+/// Encodes a query. Placeholders become `key` and `foreign_key`.
 pub(super) fn write(query: Query, key: &[u8], foreign_key: &[u8], out: &mut CommandBuffer) {
     let command = out.begin();
     for word in query[0].split(' ') {
@@ -144,11 +144,11 @@ pub(crate) struct ServerConfig {
 pub(crate) struct MissingAccess {
     /// Commands that the user has no right to.
     pub(crate) denied: Vec<&'static str>,
-    /// What does not work without them.
+    /// Features that do not work without them.
     pub(crate) effects: Vec<&'static str>,
     /// Whether the user has no right to Weir's keys.
     pub(crate) keys: bool,
-    /// Commands that the server does not know.
+    /// Commands that the server does not have.
     pub(crate) unknown: Vec<&'static str>,
 }
 
@@ -167,7 +167,7 @@ impl MissingAccess {
     }
 
     /// Notes the reply to the command `name`, which shows whether the user may use it and whether
-    /// the server knows it. Returns the name of any other error.
+    /// the server has it. Returns the name of any other error.
     pub(crate) fn note(
         &mut self,
         name: &'static str,

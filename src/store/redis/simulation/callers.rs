@@ -31,7 +31,7 @@ const SLACK: Duration = Duration::from_millis(6);
 struct RequestedCheck {
     name: String,
     algorithm: Algorithm,
-    /// No other check of the simulation has as many, except looks.
+    /// No other check of the simulation has as many, except peeks.
     hits: i64,
 }
 
@@ -122,8 +122,8 @@ impl RequestGenerator {
         }
     }
 
-    /// A request with one check that is always allowed, so that only an outage can keep it from
-    /// being counted.
+    /// A request with one check that is always allowed: only an outage can keep it from being
+    /// counted.
     pub(super) fn simple_request(&mut self, start: Instant, timeout: Duration) -> Request {
         let algorithm = Algorithm::FixedWindow(FixedWindow {
             limit: 1_000_000,
@@ -132,7 +132,7 @@ impl RequestGenerator {
         });
         let hits = self.next();
         let check = RequestedCheck {
-            // A counter of its own, so that no INCRBY counts others too.
+            // A counter of its own, because no INCRBY should count others too.
             name: format!("own{{{hits}}}"),
             algorithm,
             hits,
@@ -147,7 +147,7 @@ impl RequestGenerator {
 
     fn check(&mut self, is_group: bool) -> RequestedCheck {
         let next = self.next();
-        // Above the largest number of hits of a simulation, so that no check is clamped.
+        // Above the largest number of hits of a simulation: no check is clamped.
         let limit = [4_000, 20_000, 1_000_000][self.random.usize(..3)];
         let fixed = |count_denied| {
             Algorithm::FixedWindow(FixedWindow {
@@ -166,7 +166,7 @@ impl RequestGenerator {
             ),
             _ => (fixed(true), next),
         };
-        // A counter that gives back is one of the script alone: those of INCRBY only grow.
+        // A counter with refunds belongs to the script alone: counters of INCRBY only grow.
         let kind = match algorithm {
             Algorithm::TokenBucket(_) => "{bucket",
             _ if hits < 0 || (next % 2 == 0 && !algorithm.counts_denied()) => "{returned",
@@ -277,7 +277,7 @@ impl RequestOutcome {
         }
     }
 
-    /// The names and hits of checks that may be counted although no answer says so.
+    /// The names and hits of checks that may be counted although no answer contains them.
     pub(super) fn perhaps_counted(&self) -> impl Iterator<Item = (&str, i64, Instant)> {
         let is_open = |index: &&CheckIndex| {
             let answers = self.answers.as_ref();
@@ -310,7 +310,7 @@ impl RequestOutcome {
         }
     }
 
-    /// Asserts that what the server executed was asked for, and in time.
+    /// Asserts that callers sent all that the server executed, and in time.
     fn verify_executed(&self, counters: &FakeCounters, clock_moves: bool) {
         for (index, check) in self.request.requested.iter().enumerate() {
             let executed = counters

@@ -2,9 +2,10 @@
 //! every check that was executed.
 //!
 //! Every check has a number of hits that no other check has, by which the record identifies it. One
-//! `INCRBY` may count several checks: those of which the count was answered are found by it, and the
-//! rest has to be the sum of others. The script is not interpreted but imitated: fixed windows are decided as in `lua/fixed_window.lua`;
-//! for other algorithms the check is recorded, and the state is always empty.
+//! `INCRBY` may count several checks: the checks whose count was answered are found by it, and the
+//! rest has to be the sum of others. The script is not interpreted but imitated: fixed windows are
+//! decided as in `lua/fixed_window.lua`; for other algorithms the check is recorded, and the state
+//! is always empty.
 //!
 //! Nothing here knows what the store answered: the comparison is in `callers`.
 
@@ -32,7 +33,7 @@ pub(super) struct Execution {
     pub(super) key: Vec<u8>,
     /// The count in the reply.
     pub(super) used: i64,
-    /// What the script decided; `None` for INCRBY, which decides nothing.
+    /// Decision of the script; `None` for INCRBY, which decides nothing.
     pub(super) allowed: Option<bool>,
     pub(super) at: Instant,
 }
@@ -44,7 +45,7 @@ struct Increment {
     before: i64,
     after: i64,
     at: Instant,
-    /// Its part of which no check is known.
+    /// The part that no check explains.
     rest: i64,
 }
 
@@ -193,8 +194,7 @@ impl FakeCounters {
                     RespReply::SimpleString("QUEUED")
                 }
                 None => {
-                    // Behind a refused MULTI each command is executed by itself, and EXPIRE
-                    // follows.
+                    // After a refused MULTI each command is executed by itself, and EXPIRE follows.
                     let is_plain = name == "INCRBY" && !session.has_refused_command;
                     let is_bare = is_plain
                         && !self.values.contains_key(&command[1])
@@ -293,7 +293,7 @@ impl FakeCounters {
     }
 
     /// A request that counts nothing if any of its checks is refused. If it passes, refused hits
-    /// count behind all others.
+    /// count after all others.
     fn decide_all_or_none(&mut self, request: &ReceivedRequest<'_>, reply: &mut ScriptReply) {
         let before = self.values.clone();
         let mut results: Vec<_> = request
@@ -400,8 +400,8 @@ impl FakeCounters {
         }
     }
 
-    /// Asserts that what increments counted besides the checks that [`FakeCounters::find`] found is
-    /// the sum of some of `others`: names, hits, and when they were asked for.
+    /// Asserts that the counts of increments other than the checks that [`FakeCounters::find`]
+    /// found are the sum of some of `others`: names, hits, and when they were sent.
     pub(super) fn verify_rests(&self, others: &[(&str, i64, Instant)]) {
         for Increment { key, at, rest, .. } in &self.increments {
             let mut sums = BTreeSet::from([0]);

@@ -1,8 +1,8 @@
 //! The faults of a simulation, and their schedule: faults of single commands, and conditions of the
 //! server that last.
 //!
-//! All of them are drawn from the seed of the simulation, so that a failed run can be repeated.
-//! Nothing here applies a fault: that is `server`.
+//! All of them are drawn from the seed of the simulation, which repeats a failed run. Nothing here
+//! applies a fault: that is `server`.
 
 use fastrand::Rng;
 use tokio::time::Duration;
@@ -23,7 +23,7 @@ const ERROR_REPLIES: [&str; 11] = [
     "ERR something new",
 ];
 
-/// Error replies that an operator has to mend.
+/// Error replies that an operator has to fix.
 const CONFIG_ERRORS: [&str; 2] = [
     "NOAUTH Authentication required.",
     "NOPERM this user has no permissions to run the 'multi' command",
@@ -169,7 +169,7 @@ impl Condition {
     }
 }
 
-/// What happens to the server at an instant.
+/// Event of the server at an instant.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ServerEvent {
     Condition(Condition),
@@ -188,8 +188,8 @@ pub(super) struct Scenario {
     pub(super) events: Vec<(Duration, ServerEvent)>,
     /// This many of a thousand commands have a fault, whatever the condition.
     pub(super) fault_rate: u32,
-    /// Some errors are those that an operator has to mend, after which the circuit breaker probes
-    /// only every few seconds.
+    /// Some errors have to be fixed by an operator. After them the circuit breaker probes only
+    /// every few seconds.
     pub(super) with_config_errors: bool,
 }
 

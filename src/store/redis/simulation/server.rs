@@ -48,7 +48,7 @@ pub(super) struct ServerState {
     pub(super) occurrences: BTreeMap<&'static str, u64>,
 }
 
-/// What the server does with a connection after a command.
+/// State of a connection of the server after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterCommand {
     Continue,
@@ -116,8 +116,8 @@ impl FakeServer {
         *state.occurrences.entry(name).or_default() += 1;
     }
 
-    /// Accepts a connection, or fails as the condition says. Returns the client's end, in place of
-    /// a socket.
+    /// Accepts a connection, or fails as the condition requires. Returns the client's end instead
+    /// of a socket.
     #[expect(
         clippy::disallowed_methods,
         reason = "a connection of the fake ends when the other side does"

@@ -1,7 +1,7 @@
 //! RESP as the fake server speaks it: commands are decoded, replies are encoded.
 //!
-//! It is written apart from the encoder and decoder of the store, so that one tests the other;
-//! neither may use the other.
+//! It is written apart from the encoder and decoder of the store, because one has to test the
+//! other; neither may use the other.
 
 /// A command: its name and arguments.
 pub(super) type Command = Vec<Vec<u8>>;

@@ -2,10 +2,10 @@
 //! the number is part of the key that a request sends.
 //!
 //! Each reply to TIME shows how far that clock is ahead of the monotonic clock of this machine. A
-//! reply is old by its way back when it arrives, which makes the difference too small; so the
-//! largest difference of the last seconds is the most accurate one. The wall clock of this machine
-//! is never used: replicas of Weir with wrong clocks have to number the same windows. Source:
-//! redis.io, the page of TIME.
+//! reply is old by its transit time when it arrives, which makes the difference too small.
+//! Therefore the largest difference of the last seconds is the most accurate one. The wall clock of
+//! this machine is never used: replicas of Weir with wrong clocks have to number the same windows.
+//! Source: redis.io, the page of TIME.
 
 use std::sync::Mutex;
 
@@ -15,8 +15,8 @@ use crate::core::lock;
 use crate::core::time::Micros;
 use crate::store::redis::wire::call::ClockReading;
 
-/// The length of a period. The largest differences of the current and the previous period count, so
-/// that none counts for longer than two periods.
+/// The length of a period. The largest differences of the current and the previous period count.
+/// Therefore a difference counts for at most two periods.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// An estimate of the clock of one Redis server, shared by all threads.
@@ -26,8 +26,8 @@ pub(crate) struct ServerClock {
     ahead: Mutex<Option<Ahead>>,
 }
 
-/// How far Redis's clock is ahead of the time since `origin`, in microseconds: the largest
-/// difference of each period.
+/// Difference of Redis's clock to the time since `origin`, in microseconds: the largest of each
+/// period, because a delayed reply makes it smaller.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
     period_began: Instant,
@@ -54,7 +54,7 @@ impl ServerClock {
         }
     }
 
-    /// Updates the estimate: a reply that arrived at `at` says that Redis's clock showed `time`.
+    /// Updates the estimate with a reply that arrived at `at` and has the `time` of Redis's clock.
     pub(crate) fn observe(&self, time: Micros, at: Instant) {
         let seen = self.ahead(time, at);
         let mut ahead = lock(&self.ahead);
@@ -84,8 +84,8 @@ impl ServerClock {
         *lock(&self.ahead) = None;
     }
 
-    /// What Redis's clock shows at `at`, by the estimate; `None` without an estimate, or if that
-    /// clock stands before 1970.
+    /// Time of Redis's clock at `at`, by the estimate; `None` without an estimate, or if that clock
+    /// shows a time before 1970.
     fn read(&self, at: Instant) -> Option<Micros> {
         let known = (*lock(&self.ahead))?;
         let ahead = known.current.max(known.previous);
@@ -93,7 +93,7 @@ impl ServerClock {
         time.ok().map(Micros)
     }
 
-    /// What Redis's clock shows now.
+    /// Current time of Redis's clock.
     pub(crate) fn reading(&self) -> Option<ClockReading> {
         let at = Instant::now();
         let time = self.read(at)?;

@@ -1,10 +1,10 @@
-//! Discovery of a Redis Cluster: queries which node owns which slots, with CLUSTER SLOTS.
+//! Discovery of a Redis Cluster: queries the owners of the slots with CLUSTER SLOTS.
 //!
-//! It queries at the start, every 30 s, after MOVED, and more often while a circuit is open or a slot
-//! has no owner. The reply of one node counts if it has all slots; otherwise up to two more nodes are
-//! asked. A reply that is out of date does no harm, because the nodes that it names answer MOVED.
-//! Nothing here uses a connection of requests. Sources: redis.io, the page of CLUSTER SLOTS; Redis
-//! Cluster specification, "MOVED Redirection".
+//! It queries at the start, every 30 s, after MOVED, and more often while a circuit is open or a
+//! slot has no owner. The reply of one node counts if it has all slots; otherwise it queries up to
+//! two more nodes. A reply that is out of date does no harm, because the nodes that it names answer
+//! MOVED. Nothing here uses a connection of requests. Sources: redis.io, the page of CLUSTER SLOTS;
+//! Redis Cluster specification, "MOVED Redirection".
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -77,12 +77,11 @@ fn interval(deployment: &Deployment, settled_at: &mut Instant) -> Duration {
 /// Ranges of slots, each with the address of its primary.
 type SlotRanges = Vec<(RangeInclusive<Slot>, Address)>;
 
-/// Queries one node after the other until a reply has all slots.
-/// First come the nodes with a closed circuit, in random order, then those of the settings, then
-/// the others.
+/// Queries one node after the other until a reply has all slots. First come the nodes with a closed
+/// circuit, in random order, then the nodes of the settings, then the others.
 ///
 /// # Errors
-/// The last error, if no node gave a usable reply.
+/// The last error, if no node returned a usable reply.
 async fn query_nodes(
     deployment: &Deployment,
     seeds: &[Address],
@@ -179,8 +178,8 @@ async fn query_node(
 
 /// Reads an entry of the reply: the first and the last slot of a range, its primary, and then its
 /// replicas, which Weir does not use. A primary is its host, its port and further fields. A host
-/// that is empty, `?` or null stands for the host of the queried node. Source: redis.io, the page
-/// of CLUSTER SLOTS.
+/// that is empty, `?` or null is the host of the queried node. Source: redis.io, the page of
+/// CLUSTER SLOTS.
 fn read_range(row: &Value, queried: &Address) -> Option<(RangeInclusive<Slot>, Address)> {
     let Value::Array(row) = row else { return None };
     let [first, last, Value::Array(primary), ..] = row.as_slice() else {

@@ -30,7 +30,7 @@ use crate::store::redis::rtt::{RoundTrips, RttEstimator};
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::request::{Reply, Request};
 
-/// A request with less time than this says nothing about a server: its timeout is no failure, and
+/// A request with less time than this proves nothing about a server: its timeout is no failure, and
 /// its reply is not slow.
 const MIN_JUDGED_BUDGET: Duration = Duration::from_millis(2);
 
@@ -38,7 +38,7 @@ const MIN_JUDGED_BUDGET: Duration = Duration::from_millis(2);
 const MIN_PROBE_BUDGET: Duration = Duration::from_millis(5);
 const MAX_PROBE_BUDGET: Duration = Duration::from_millis(100);
 
-/// One server.
+/// State of one server that all threads share: location, clock, circuit, counters and status.
 #[derive(Debug)]
 pub(crate) struct Node {
     /// Unique in the process.
@@ -46,13 +46,13 @@ pub(crate) struct Node {
     pub(crate) options: Arc<Options>,
     purpose: Purpose,
     location: ArcSwapOption<Location>,
-    /// Notifies those that wait for the first address.
+    /// Notifies requests that wait for the first address.
     located: Notify,
     pub(crate) clock: ServerClock,
     /// The origin of the breaker's times.
     created_at: Instant,
     circuit: Mutex<Circuit>,
-    /// Whether the circuit is closed, so that a request needs no lock then.
+    /// Whether the circuit is closed: while it is, a request needs no lock.
     is_closed: AtomicBool,
     /// Wakes the supervisor when the circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
@@ -97,7 +97,7 @@ struct Circuit {
     breaker: Breaker,
     /// The name of the latest error.
     reason: &'static str,
-    /// Why the latest attempt to connect failed.
+    /// The error of the latest attempt to connect.
     failed_connect: Option<RedisFailure>,
 }
 
@@ -114,7 +114,7 @@ pub struct ConnectionCounts {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BatchOutcome {
     answered: u32,
-    /// How many of the answered requests took most of their budget.
+    /// Number of answered requests that took most of their budget.
     slow: u32,
     failed: u32,
     /// The name of the error of the latest request that failed.
@@ -183,7 +183,7 @@ impl Node {
         })
     }
 
-    /// The server's location; `None` before it is known.
+    /// The server's location; `None` before it is found.
     pub(crate) fn location(&self) -> Option<Arc<Location>> {
         self.location.load_full()
     }
@@ -199,7 +199,7 @@ impl Node {
         let location = Location::new(address, generation);
         self.location.store(Some(location));
         self.clock.forget();
-        // The failures of the old server say nothing about the new one.
+        // The failures of the old server prove nothing about the new one.
         lock(&self.circuit).breaker = Breaker::default();
         self.is_closed.store(true, Ordering::Relaxed);
         self.located.notify_waiters();
@@ -211,7 +211,7 @@ impl Node {
         location.as_ref().is_some_and(|now| now.address == *address)
     }
 
-    /// A redirect of this node with its host: an empty one means that of the node.
+    /// A redirect of this node with its host: an empty one means the host of the node.
     pub(crate) fn complete(&self, mut redirect: Redirect) -> Redirect {
         let location = self.location.load();
         let address = location.as_ref().map(|location| &location.address);
@@ -232,7 +232,7 @@ impl Node {
     /// Opens a connection.
     ///
     /// # Errors
-    /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else
+    /// `no_primary` if no address is found in time, `readonly` if the server moved meanwhile, else
     /// the error of the handshake.
     pub(crate) async fn connect(&self) -> Result<Connection, RedisFailure> {
         let location = self.wait_for_location().await;
@@ -257,7 +257,7 @@ impl Node {
         Ok(connection)
     }
 
-    /// The location. Waits for it while it is not known, at most for the connect timeout.
+    /// The location. Without one, waits until the server is located or the connect timeout ends.
     async fn wait_for_location(&self) -> Option<Arc<Location>> {
         let located = self.located.notified();
         if let Some(location) = self.location() {
@@ -273,7 +273,7 @@ impl Node {
         connection.is_reusable() && self.is_at(connection.generation)
     }
 
-    /// Asks the circuit breaker whether a request may go to the server.
+    /// Checks with the circuit breaker whether a request may go to the server.
     ///
     /// # Errors
     /// The name of the server's latest error, if the breaker refuses the request.
@@ -290,8 +290,8 @@ impl Node {
         })
     }
 
-    /// The time that a probe has: that of the latest request before its reply is slow, from 5 ms to
-    /// 100 ms.
+    /// The time that a probe has: the time after which the reply to the latest request is slow,
+    /// from 5 ms to 100 ms.
     pub(crate) fn budget(&self) -> Duration {
         match self.budget_micros.load(Ordering::Relaxed) {
             0 => MAX_PROBE_BUDGET,
@@ -301,7 +301,7 @@ impl Node {
         }
     }
 
-    /// Tells the circuit breaker the outcome of a batch.
+    /// Reports the outcome of a batch to the circuit breaker.
     pub(crate) fn record_outcome(&self, outcome: BatchOutcome) {
         if outcome.answered == 0 && outcome.failed == 0 {
             return;
@@ -318,7 +318,7 @@ impl Node {
         });
     }
 
-    /// Tells the circuit breaker that `requests` requests failed with the error `name`.
+    /// Reports to the circuit breaker that `requests` requests failed with the error `name`.
     pub(crate) fn record_failed(&self, requests: u32, name: &'static str) {
         self.record_outcome(BatchOutcome {
             failed: requests,
@@ -327,9 +327,9 @@ impl Node {
         });
     }
 
-    /// Tells the circuit breaker that a request sent at `since` got no reply by its deadline.
+    /// Reports to the circuit breaker that a request sent at `since` got no reply by its deadline.
     pub(crate) fn record_timeout(&self, since: Instant, budget: Budget) {
-        // A timeout of the old server says nothing about the new one.
+        // A timeout of the old server proves nothing about the new one.
         let location = self.location();
         let is_here = location.is_some_and(|location| location.since <= since);
         if is_here && budget.deadline.saturating_duration_since(since) >= MIN_JUDGED_BUDGET {
@@ -337,7 +337,7 @@ impl Node {
         }
     }
 
-    /// Tells the circuit breaker the result of a probe: `Ok`, or the name of the error.
+    /// Reports the result of a probe to the circuit breaker: `Ok`, or the name of the error.
     pub(crate) fn record_probe(&self, result: Result<(), &'static str>) {
         self.with_circuit(|circuit, now| {
             let result = result.map_err(|name| {
@@ -377,8 +377,8 @@ impl Node {
         self.state() != breaker::CircuitState::Open && self.location().is_some()
     }
 
-    /// Why the server cannot be used: its circuit is not closed, or it did not answer the latest
-    /// inspection. `None` if it can, and while it has no address.
+    /// The failure because of which the server cannot be used: its circuit is not closed, or it did
+    /// not answer the latest inspection. `None` if it can be used, and while it has no address.
     pub(crate) fn failure(&self) -> Option<RedisFailure> {
         self.location()?;
         let status = self.latest_status.load();
@@ -388,7 +388,7 @@ impl Node {
         }
         let circuit = lock(&self.circuit);
         let known = match circuit.reason {
-            // An attempt to connect tells more than a connection that broke.
+            // The error of an attempt to connect is more precise than a broken connection.
             error::IO | error::TIMEOUT => inspected,
             reason => {
                 let mut known = circuit.failed_connect.iter().chain(inspected);
@@ -398,14 +398,14 @@ impl Node {
         Some(known.cloned().unwrap_or(RedisFailure::new(circuit.reason)))
     }
 
-    /// The time that the server takes: the mean of its batches or the latest inspection, whichever is
-    /// longer. `None` if nothing was measured since it has failed.
+    /// The time that the server takes: the mean of its batches or the latest inspection, whichever
+    /// is longer. `None` if nothing was measured since it has failed.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         let inspected = self.latest_status.load().round_trip?;
         Some(inspected.max(self.rtt.mean()))
     }
 
-    /// How often the circuit breaker changed its state.
+    /// Number of changes of the circuit breaker's state.
     pub(crate) fn transitions(&self) -> breaker::Transitions {
         lock(&self.circuit).breaker.transitions()
     }
@@ -442,24 +442,24 @@ pub struct ServerStatus {
     /// The time from sending MULTI, TIME and EXEC to the last of their replies; `None` if the
     /// server did not answer.
     pub round_trip: Option<Duration>,
-    /// How far the server's clock is ahead of the wall clock of this machine, in microseconds;
-    /// `None` if it is unknown.
+    /// Difference of the server's clock to the wall clock of this machine, in microseconds;
+    /// positive if it is ahead, `None` if it is unknown.
     pub clock_ahead_micros: Option<i64>,
-    /// What INFO reports.
+    /// The fields of INFO that Weir uses.
     pub report: InfoReport,
-    /// The conditions that an operator should know of.
+    /// The conditions that matter to an operator.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// A condition of a server that an operator should know of. The label `advice` of
-/// `weir_redis_advice` has its name.
+/// A condition of a server that matters to an operator. The label `advice` of `weir_redis_advice`
+/// has its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// The name of the condition, which is the same in all versions, because alerts match it.
     pub name: &'static str,
     /// The level of its log line.
     pub(crate) urgency: Urgency,
-    /// What the condition means, and how to end it.
+    /// Meaning of the condition, and how to end it.
     pub(crate) text: Cow<'static, str>,
 }
 
@@ -486,7 +486,7 @@ pub struct InfoReport {
     /// The number of keys that the server evicted since it started, because its memory was full
     /// (`evicted_keys`).
     pub evicted_keys: Option<u64>,
-    /// What the server evicts when its memory is full (`maxmemory_policy`).
+    /// Eviction policy for a full memory (`maxmemory_policy`).
     pub(crate) eviction_policy: Option<String>,
     pub(crate) connected_replicas: Option<u64>,
     /// Whether writes need connected replicas (`min-replicas-to-write`).

@@ -1,12 +1,12 @@
-//! Discovery of the primary behind Redis Sentinels: finds its address at the start and follows
-//! every failover.
+//! Discovery of the primary by Redis Sentinels: finds its address at the start and follows every
+//! failover.
 //!
 //! Weir subscribes to `+switch-master` at every Sentinel. It queries a Sentinel after subscribing,
 //! after each message, and at intervals. Of the present reports of all Sentinels, one with the
 //! highest configuration epoch counts. A Sentinel that was cut off can therefore not lead back to
-//! an old primary. Sentinels that were created again, whose epochs begin at 0, are followed all the
-//! same. Nothing here verifies that the server at a reported address is a primary: each connection
-//! to it does, in its handshake.
+//! an old primary. Sentinels that were created again, whose epochs begin at 0, are followed
+//! nevertheless. Nothing here verifies that the server at a reported address is a primary: each
+//! connection to it does, in its handshake.
 //!
 //! Sources: redis.io, "High availability with Redis Sentinel" and "Sentinel client spec", which has
 //! SENTINEL GET-MASTER-ADDR-BY-NAME.
@@ -55,7 +55,7 @@ struct PrimaryReport {
     epoch: u64,
 }
 
-/// The latest report of each Sentinel; `None` for one that cannot be reached or does not know the
+/// The latest report of each Sentinel; `None` for one that cannot be reached or does not have the
 /// primary.
 type Reports = Mutex<Vec<Option<PrimaryReport>>>;
 
@@ -66,7 +66,7 @@ struct SentinelClient<'s> {
     master: &'s str,
     address: &'s Address,
     index: usize,
-    /// Those of all Sentinels of the deployment.
+    /// The reports of all Sentinels of the deployment.
     reports: &'s Reports,
 }
 
@@ -98,8 +98,7 @@ impl SentinelClient<'_> {
             .query(Instant::now() + options.connect_timeout)
             .await?;
         loop {
-            // The first query comes after subscribing, so that no failover goes unnoticed in
-            // between.
+            // The first query comes after subscribing: no failover goes unnoticed in between.
             self.update_primary(self.query(&mut queries).await?.as_ref());
             let queried_at = Instant::now();
             loop {
@@ -119,8 +118,8 @@ impl SentinelClient<'_> {
         }
     }
 
-    /// Queries the primary's address and epoch. `None` if the Sentinel does not know the name of
-    /// the primary.
+    /// Queries the primary's address and epoch. `None` if the Sentinel does not monitor a primary
+    /// of that name.
     ///
     /// # Errors
     /// The error of the connection; `protocol` if a reply has another form than Sentinel's.
@@ -138,7 +137,7 @@ impl SentinelClient<'_> {
             .query(Instant::now() + self.deployment.options.connect_timeout)
             .await;
         match replies? {
-            // This Sentinel does not know the name. Another one may.
+            // This Sentinel does not have the name. Another one may.
             [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),
             [address, fields] => read_report(address, fields)
                 .map(Some)
@@ -148,8 +147,8 @@ impl SentinelClient<'_> {
     }
 
     /// Replaces the report of this Sentinel. Returns the report that counts: one with the highest
-    /// epoch. If several have it, the one with the address in use counts, so that Sentinels that
-    /// disagree do not move the primary back and forth.
+    /// epoch. If several have it, the one with the address in use counts, because Sentinels that
+    /// disagree must not move the primary back and forth.
     fn replace_report(
         &self,
         report: Option<PrimaryReport>,

@@ -1,4 +1,4 @@
-//! What waits to be written: the latest totals of subjects, and refused hits.
+//! Queue of usage to be written: the latest totals of subjects, and refused hits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,15 +11,15 @@ use crate::core::time::MAX_SAFE_INTEGER;
 use crate::core::usage::{Summary, Tracking};
 use crate::limits::plan::key;
 
-/// Subjects that wait at most for the index, and as many with refused hits: a few megabytes, and as
-/// much as an index has by default.
+/// Maximum number of subjects that wait for the index, and of subjects with refused hits: a few
+/// megabytes, and as much as an index has by default.
 pub(crate) const MAX_WAITING: usize = 10_000;
 
-/// Subjects that are taken under the lock at a time, so that no request waits for longer than some
-/// microseconds.
+/// Subjects that are taken under the lock at a time. With more, a request could wait for longer
+/// than some microseconds.
 const MAX_TAKEN_LOCKED: usize = 100;
 
-/// What waits to be written.
+/// Queue that all workers of a deployment share.
 #[derive(Debug, Default)]
 pub(crate) struct UsageQueue {
     waiting: Mutex<Waiting>,
@@ -32,8 +32,8 @@ pub(crate) struct UsageQueue {
 /// By the key of the record.
 #[derive(Debug)]
 struct Waiting {
-    /// In the order in which they came: one that waits and comes again keeps its turn, so that the
-    /// least recently used one is the one that waits longest.
+    /// In the order of arrival: a subject that waits and arrives again keeps its turn. So the least
+    /// recently used one is the one that waits longest.
     summaries: LruCache<Vec<u8>, (Arc<Tracking>, Summary)>,
     refused: HashMap<Vec<u8>, (Arc<Tracking>, u64)>,
 }
@@ -50,7 +50,7 @@ impl Default for Waiting {
 /// The totals of a subject: the key of its record, and its limit.
 pub(super) type Totals = (Vec<u8>, Arc<Tracking>, Summary);
 
-/// What could not be written, since the start.
+/// Usage that could not be written, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageCounts {
     /// Subjects whose totals were not written to the index, because too many waited or Redis
@@ -103,7 +103,7 @@ impl UsageQueue {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// What could not be written so far.
+    /// Usage that could not be written so far.
     pub(crate) fn counts(&self) -> UsageCounts {
         UsageCounts {
             dropped: self.dropped.load(Ordering::Relaxed),
@@ -111,7 +111,7 @@ impl UsageQueue {
         }
     }
 
-    /// Takes so many subjects at most, those that have waited for longest.
+    /// Takes at most `most` subjects, first the ones that have waited for longest.
     pub(super) fn take_summaries(&self, most: usize) -> Vec<Totals> {
         let mut taken = Vec::new();
         loop {

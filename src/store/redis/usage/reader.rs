@@ -18,7 +18,7 @@ use crate::store::redis::wire::replies::time_of;
 const AT_A_TIME: usize = 8;
 
 impl UsageClient {
-    /// The record beside a counter, and Redis's time.
+    /// The usage record of a counter, and Redis's time.
     ///
     /// # Errors
     /// Redis does not answer in time.
@@ -63,9 +63,9 @@ impl UsageClient {
         Ok((now, bytes(value)?.map(<[u8]>::to_vec)))
     }
 
-    /// Subjects of the index with their records, and how many the index has. An entry whose record
-    /// has expired, or has begun anew and is in this order no more, is removed from the index and
-    /// not among them.
+    /// Subjects of the index with their records, and the number of subjects in the index. An entry
+    /// whose record has expired, or has begun anew and is no longer in this order, is removed from
+    /// the index and not returned.
     ///
     /// # Errors
     /// Redis does not answer in time.
@@ -195,8 +195,8 @@ const MODULUS: u64 = 1 << 48;
 
 const VERSION: u64 = 1;
 
-/// The last `length` buckets of a state of `sliding_window_buckets` as `lua/log.lua` stores it, which
-/// requests never read whole; `None` if it is something else.
+/// The last `length` buckets of a state of `sliding_window_buckets` as `lua/log.lua` stores it,
+/// which requests never read whole; `None` if it is something else.
 fn stored_ring(stored: &[u8], length: u16) -> Option<Ring> {
     let (header, cells) = stored.split_at_checked(HEADER_SIZE)?;
     let [version, first, last, room, newest, tip, base, total] = numbers(header, HEADER)?;

@@ -1,16 +1,16 @@
 //! The commands for the checks of many requests to one Redis server; `batch/read.rs` reads the
 //! replies to them.
 //!
-//! A check is encoded in one of three ways. A look at a fixed window that counts refused hits, and
-//! a hit on one whose counter is known to expire, are plain commands (`TIME`, `GET` or `INCRBY`). A
+//! A check is encoded in one of three ways. A peek at a fixed window that counts refused hits, and
+//! a hit on one whose counter certainly expires, are plain commands (`TIME`, `GET` or `INCRBY`). A
 //! hit on another such window goes in a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE`,
-//! `EXEC`), with the looks of its request at the same window. All other checks go in a call of the
-//! script. Hits of a batch on one counter are one `INCRBY` of their sum: its reply gives each of them
-//! the position that a row of `INCRBY`s would give it. A single server gets at most one group of
-//! each encoding. A node of a cluster gets one transaction per slot, because that may not use keys
-//! of two slots. Its call of the script is one for all slots, with keys that are not declared, or
-//! one per slot where the node refuses that. Every request gets its own answers, whatever became of
-//! the others in the batch.
+//! `EXEC`), with the peeks of its request at the same window. All other checks go in a call of the
+//! script. Hits of a batch on one counter are one `INCRBY` of their sum: its reply yields for each
+//! of them the position that separate `INCRBY`s would return. A single server gets at most one
+//! group of each encoding. A node of a cluster gets one transaction per slot, because that may not
+//! use keys of two slots. Its call of the script is one for all slots, with keys that are not
+//! declared, or one per slot if the node refuses that. Every request gets its own answers, even if
+//! others in the batch fail.
 
 mod read;
 
@@ -29,13 +29,13 @@ use crate::limits::rules::Commit;
 use crate::store::redis::error;
 
 /// Seconds by which the key of a window outlives the window, because the estimate that numbers
-/// windows may lag behind the clock that expires keys.
+/// windows may lag the clock that expires keys.
 const GRACE_SECS: u64 = 5;
 
 /// Bytes reserved for a key; a longer key grows the buffer.
 const KEY_CAPACITY: usize = 256;
 
-/// How the checks of a batch are encoded.
+/// Options for the encoding of the checks of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchOptions {
     /// The server is a node of a cluster: neither a transaction nor a call of the script with
@@ -64,12 +64,12 @@ pub(crate) struct Batch<'r> {
 #[derive(Clone, Debug)]
 struct CommandGroup {
     way: Way,
-    /// Those of a call in the order of the requests, so that the checks of one request stand
-    /// together; others by counter, so that hits on one counter do.
+    /// Checks of a call are in the order of the requests, which keeps the checks of one request
+    /// together. Others are sorted by counter, which keeps hits on one counter together.
     checks: Vec<CheckPosition>,
 }
 
-/// How checks are sent. Those that are sent in the same way may be in one group.
+/// Way in which checks are sent. Checks that are sent in the same way may be in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     encoding: GroupEncoding,
@@ -80,17 +80,17 @@ struct Way {
     crosses_slots: bool,
 }
 
-/// A command on a counter: one look, or one INCRBY for hits that follow each other on it.
+/// A command on a counter: one peek, or one INCRBY for hits that follow each other on it.
 struct CounterCommand<'b> {
     counter: CounterKey,
-    /// The checks that it answers: all of them are hits, or it is one look.
+    /// The checks that it answers: all of them are hits, or it is one peek.
     answers: &'b [CheckPosition],
     /// The sum of their hits.
     hits: i64,
     fixed: &'b FixedWindow,
 }
 
-/// How a group of checks is written.
+/// Encoding of a group of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupEncoding {
     /// Single commands, whose keys may belong to any slots.
@@ -116,8 +116,8 @@ impl BatchOptions {
 }
 
 impl<'r> Batch<'r> {
-    /// The commands for all of `requests`. `now` numbers the windows; the counters in `known_ttls` take
-    /// plain commands.
+    /// The commands for all of `requests`. `now` numbers the windows; the counters in `known_ttls`
+    /// take plain commands.
     pub(crate) fn new(
         requests: impl IntoIterator<Item = &'r Request>,
         batch_options: BatchOptions,
@@ -131,8 +131,8 @@ impl<'r> Batch<'r> {
             groups: SmallVec::new(),
         };
         for (index, &request) in batch.requests.iter().enumerate() {
-            // All checks of a request that gives back go by script, so that its checks on one key
-            // keep their order.
+            // All checks of a request with a refund go by script, to keep the order of its checks
+            // on one key.
             let by_script = batch_options.fixed_windows_by_script || request.checks.gives_back();
             // Of a slot that is being migrated the node may have some keys and not others, and
             // would refuse all of a group with TRYAGAIN.
@@ -164,8 +164,8 @@ impl<'r> Batch<'r> {
                 }
             }
         }
-        // The checks of plain commands and transactions, by their counters. Checks of one counter keep
-        // their order.
+        // The checks of plain commands and transactions, by their counters. Checks of one counter
+        // keep their order.
         let requests = &batch.requests;
         let key = |at: &CheckPosition| {
             let request = requests[at.request];
@@ -198,7 +198,7 @@ impl<'r> Batch<'r> {
             group.way.encoding == GroupEncoding::Script(ScriptRef::ByHash)
                 && replies[request].answers[pick] == no_script
         });
-        // EVAL puts the text into Redis's cache, so that the calls behind it find it.
+        // EVAL puts the text into Redis's cache, where the calls after it find it.
         let mut has_text = [false; 2];
         let groups = refused.map(|group| {
             let has_text = &mut has_text[usize::from(group.way.crosses_slots)];
@@ -212,8 +212,8 @@ impl<'r> Batch<'r> {
     }
 
     /// The checks that a call across slots did not execute, each in a call of its own with its key
-    /// declared; those of a request that commits all or none stay together. `None` when there are
-    /// none, or when a reply broke the protocol.
+    /// declared. Checks of a request that commits all or none stay together. `None` if there are no
+    /// such checks, or if a reply broke the protocol.
     pub(crate) fn calls_by_slot(&self, replies: &[Reply]) -> Option<Self> {
         let is_refused = |at: &CheckPosition| {
             replies[at.request].answers[at.pick].is_err_and(error::needs_own_call)
@@ -315,7 +315,7 @@ impl<'r> Batch<'r> {
         }
     }
 
-    /// Encodes the hits and looks of plain commands or of a transaction. In a transaction `EXPIRE`
+    /// Encodes the hits and peeks of plain commands or of a transaction. In a transaction `EXPIRE`
     /// follows each counter's hits.
     fn write_counts(&self, group: &CommandGroup, out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(KEY_CAPACITY);
@@ -347,9 +347,9 @@ impl<'r> Batch<'r> {
         ]);
     }
 
-    /// Records in `known_ttls` which counters have a TTL by now. Returns a plain hit of each counter
-    /// that has none: Redis had lost it, and INCRBY created it again. Such a counter shows by the
-    /// count of its first hit, which is the hits of that one check.
+    /// Records in `known_ttls` which counters have a TTL by now. Returns a plain hit of each
+    /// counter that has none: Redis had lost it, and INCRBY created it again. Such a counter shows
+    /// by the count of its first hit, which is the hits of that one check.
     pub(crate) fn learn(
         &self,
         replies: &[Reply],
@@ -420,7 +420,7 @@ impl<'r> Batch<'r> {
             let ((checks, check), (others, other)) = (self.check(*one), self.check(*other));
             check.hits > 0 && other.hits > 0 && checks.key(check) == others.key(other)
         };
-        // Sums do not overflow: a batch has some hundred checks at most, of 2^53 hits at most.
+        // Sums do not overflow: a batch has at most some hundred checks, of at most 2^53 hits.
         let hits = |at: &CheckPosition| FixedWindow::clamp(self.check(*at).1.hits);
         let checks = match group.way.encoding {
             GroupEncoding::Plain | GroupEncoding::Transaction => group.checks.as_slice(),
@@ -456,8 +456,8 @@ impl<'r> Batch<'r> {
     }
 }
 
-/// The window of a check that plain commands or a transaction can decide: one that counts before
-/// the answer is known, for itself alone.
+/// The window of a check that plain commands or a transaction can decide: one that counts whatever
+/// the answer is, and for itself alone.
 fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c FixedWindow> {
     match &check.algorithm {
         Algorithm::FixedWindow(fixed)
@@ -482,7 +482,7 @@ fn encoding(
         return GroupEncoding::Script(ScriptRef::ByHash);
     };
     // ASKING covers one command or one transaction: in a slot that is being migrated INCRBY and
-    // EXPIRE have to go together. A look has to keep its place among the hits of its request on the
+    // EXPIRE have to go together. A peek has to keep its place among the hits of its request on the
     // same counter, and so takes their encoding.
     let is_hit = |picked: &Picked| {
         let other = &checks[picked.index];

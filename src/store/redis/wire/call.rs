@@ -3,7 +3,7 @@
 //!
 //! `lua/frame.lua` is the other end of this wire format, and describes its keys, arguments and
 //! reply. Numbers are packed as binary doubles, because Lua takes longer to read a number as text
-//! than Redis takes to look a key up. Consecutive checks that differ only in their keys are
+//! than Redis takes for the lookup of a key. Consecutive checks that differ only in their keys are
 //! run-length encoded, and each limit is sent once.
 //!
 //! Nothing here decides a check, and nothing here may depend on a script other than the one of
@@ -12,10 +12,10 @@
 //! Source: redis.io, command pages of EVAL and EVALSHA; Lua's struct library as Redis documents it
 //! in "Redis Lua API reference".
 //!
-//! Tracked checks are not merged to runs, because the step of a run says only of its last check
-//! whether it is allowed. `lua/usage.lua` wraps the steps that occur, so that calls without usage
-//! run the same code as without it. A state holds its expiry, so that it is overwritten in place
-//! until that instant comes near.
+//! Tracked checks are not merged to runs, because the step of a run returns only for its last check
+//! whether it is allowed. `lua/usage.lua` wraps the steps that occur; calls without usage therefore
+//! run the same code as without it. A state holds its expiry, and is overwritten in place until
+//! that instant comes near.
 
 mod read;
 
@@ -46,12 +46,12 @@ const NUMBER_BYTES: usize = 8;
 /// estimate of Redis's clock is not more exact.
 const SLACK: Span = Span::from_micros(5_000);
 
-/// What the server's clock showed at an instant, by estimate.
+/// Estimated time of the server's clock at an instant.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockReading {
     /// The time that it showed.
     pub time: Micros,
-    /// When it did.
+    /// The instant of the estimate.
     pub at: Instant,
 }
 
@@ -63,11 +63,11 @@ pub struct Call<'p> {
     /// The checks that it decides, in the order of their requests. Of checks that commit all or
     /// none all have to be there.
     pub checks: &'p [CheckPosition],
-    /// Hits to record that no check of this call asks for.
+    /// Hits to record that belong to no check of this call.
     pub refused: &'p [RefusedHits],
     /// Redis's clock. It numbers the windows of fixed windows.
     pub now: ClockReading,
-    /// For tests: the script uses `now` in place of Redis's clock, keeps keys for years, answers how
+    /// For tests: the script uses `now` instead of Redis's clock, keeps keys for years, answers how
     /// long each has to be kept, and takes deadlines exactly.
     pub is_time_given: bool,
     /// The keys belong to several hash slots of a cluster's node, and are not declared.
@@ -77,7 +77,7 @@ pub struct Call<'p> {
     pub jitter_secs: u32,
 }
 
-/// How a command names the script.
+/// Reference to the script in a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptRef {
     /// EVALSHA with the script's SHA-1 digest. Redis answers NOSCRIPT when the script is not in its
@@ -155,7 +155,7 @@ impl Call<'_> {
         arguments.write(command);
     }
 
-    /// Writes the keys of all checks, and makes the rows of the arguments behind them.
+    /// Writes the keys of all checks, and makes the rows of the arguments that follow them.
     fn write_keys(&self, command: &mut Cmd) -> CheckRows<'_> {
         let mut rows = CheckRows {
             firsts: SmallVec::with_capacity(self.checks.len()),
@@ -179,7 +179,7 @@ impl Call<'_> {
                 rows.holders
                     .extend_from_slice(&request.checks.holder(index).0);
             }
-            // The step of a run tells only of its last check whether it is allowed.
+            // The step of a run returns only for its last check whether it is allowed.
             let is_tracked = request.checks.tracking(index).is_some();
             match rows.runs.last_mut() {
                 Some(last)
@@ -222,8 +222,8 @@ impl Call<'_> {
         deadline.min(MAX_INTEGER.unsigned_abs())
     }
 
-    /// Writes the codes of the algorithms that this call needs, `A` if a request commits all or none,
-    /// and `U` if usage is recorded.
+    /// Writes the codes of the algorithms that this call needs, `A` if a request commits all or
+    /// none, and `U` if usage is recorded.
     fn write_codes(&self, limits: &[&Algorithm], usage: &UsageRows, out: &mut Vec<u8>) {
         let begin = out.len();
         for code in limits.iter().map(|limit| limit.spec().wire_code) {
@@ -316,23 +316,23 @@ pub struct RefusedHits {
     pub record: Vec<u8>,
     /// The limit.
     pub tracking: Arc<Tracking>,
-    /// How many.
+    /// Number of refused hits.
     pub hits: u64,
 }
 
-/// What a reply says of checks besides their verdicts, each with the position of the check in the
-/// call.
+/// Results of checks in a reply in addition to their verdicts, each with the position of the check
+/// in the call.
 #[derive(Debug, Default)]
 pub struct Notes {
     /// The totals of each tracked check; `None` where nothing was recorded.
     pub usage: Vec<(usize, Option<Summary>)>,
     /// The same of each of [`Call::refused`].
     pub refused: Vec<Option<Summary>>,
-    /// What checks took or gave back of limits of requests in flight.
+    /// Requests in flight that checks added to limits or released.
     pub changes: Vec<(usize, Change)>,
 }
 
-/// The nine arguments behind the keys, packed one after the other; see `lua/frame.lua`.
+/// The nine arguments after the keys, packed one after the other; see `lua/frame.lua`.
 struct Arguments {
     packed: Vec<u8>,
     /// The end of each argument.
@@ -420,7 +420,7 @@ fn number<T: PartialEq + Copy, A: smallvec::Array<Item = T>>(
     })
 }
 
-/// What the arguments of a call say of its checks.
+/// Description of the checks in the arguments of a call.
 #[derive(Default)]
 struct CheckRows<'c> {
     /// Each once.
@@ -428,7 +428,7 @@ struct CheckRows<'c> {
     runs: SmallVec<[Run; 8]>,
     /// For each check the first one with its key.
     firsts: SmallVec<[usize; 16]>,
-    /// The ids of those that ask a limit of requests in flight.
+    /// The ids of checks of a limit of requests in flight.
     holders: Vec<u8>,
 }
 
@@ -438,7 +438,7 @@ struct Run {
     /// Four times the index of the limit among the packed limits, plus 1 for quota mode and 2 for
     /// shadow mode.
     limit_and_modes: usize,
-    /// How many checks the run has.
+    /// Number of checks in the run.
     checks: usize,
     /// The hits of each check.
     hits: i64,

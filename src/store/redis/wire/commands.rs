@@ -1,7 +1,7 @@
 //! The encoder of commands: each one becomes a RESP array of bulk strings in one buffer.
 //!
-//! All commands of a batch stand in one buffer, so that a connection sends them with one write. The
-//! buffer keeps its memory from batch to batch. Nothing here sends anything.
+//! All commands of a batch are written to one buffer, and a connection sends them with one write.
+//! The buffer keeps its memory from batch to batch. Nothing here sends anything.
 //!
 //! Source: redis.io, "Redis serialization protocol specification", "Sending commands to a Redis
 //! server".
@@ -11,7 +11,7 @@ use bb8_redis::redis::{Cmd, ToRedisArgs};
 /// A buffer that grew beyond this size for one large batch is shrunk to it.
 const RETAINED_BYTES: usize = 64 << 10;
 
-/// Encoded commands, one behind the other.
+/// Buffer of encoded commands, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct CommandBuffer {
     bytes: Vec<u8>,
@@ -67,7 +67,7 @@ impl CommandBuffer {
         &self.bytes
     }
 
-    /// Removes all commands.
+    /// Removes all commands, and keeps at most `RETAINED_BYTES` of memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(RETAINED_BYTES);

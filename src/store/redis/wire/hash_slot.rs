@@ -1,8 +1,8 @@
-//! Hash slots of a Redis Cluster: which slot a key belongs to, and where a node redirects a command
-//! whose slot it does not serve.
+//! Hash slots of a Redis Cluster: the slot of a key, and the redirects of a node for commands whose
+//! slot it does not serve.
 //!
-//! Weir computes slots itself so that it sends a command to the right node at once, and never sends
-//! keys of two slots in one command. Which node owns a slot is not known here (see `topology`).
+//! Weir computes slots itself to send a command to the right node at once, and never sends keys of
+//! two slots in one command. The owner of a slot is found in `topology`.
 //!
 //! Source: Redis Cluster specification, "Key distribution model", "Hash tags", "MOVED Redirection"
 //! and "ASK redirection".
@@ -42,8 +42,8 @@ fn crc16(text: &[u8]) -> u16 {
 }
 
 /// The hash slot of a key: CRC16 modulo 16,384 of its hash tag. The tag is the text between the
-/// first `{` and the first `}` behind it. Without such a pair, or with nothing in between, the
-/// whole key is hashed.
+/// first `{` and the first `}` after it. Without such a pair, or with nothing in between, the whole
+/// key is hashed.
 pub(crate) fn of(key: &[u8]) -> Slot {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -53,12 +53,12 @@ pub(crate) fn of(key: &[u8]) -> Slot {
     crc16(tag.unwrap_or(key)) % SLOTS as u16
 }
 
-/// Where a cluster node redirects a command. The node did not execute the command.
+/// Redirect of a command by a cluster node. The node did not execute the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: Slot,
-    /// A name or an IP address without brackets. Empty when the node does not know its own name:
-    /// the host that the command was sent to is meant.
+    /// A name or an IP address without brackets. Empty if the node does not have its own name: then
+    /// it is the host that the command was sent to.
     pub(crate) host: String,
     pub(crate) port: u16,
     /// ASK: the slot is being migrated to that node. Only this one command goes there, with ASKING

@@ -1,18 +1,18 @@
-//! The counters that are known to have a TTL, so that a hit on one of them needs no EXPIRE.
+//! The counters that certainly have a TTL: a hit on one of them needs no EXPIRE.
 //!
 //! The set belongs to one connection and holds only counters that this connection has given a TTL.
-//! A restarted server, or another server behind the same name, is reached through new connections,
+//! A restarted server, or another server with the same name, is reached through new connections,
 //! whose sets are empty. An entry can still be wrong, because a server can be flushed or evict a
 //! key while the connection stays open. The next hit then creates the key again without a TTL; its
 //! count shows that, and the batch sends the EXPIRE afterwards (see `Batch::learn`).
 //!
-//! The set never decides what is counted, and its memory is bounded: counters that were not asked
-//! for lately are forgotten.
+//! The set never decides what is counted, and its memory is bounded: it drops counters that were
+//! not used lately.
 //!
 //! The transaction of INCRBY and EXPIRE costs Redis twice as much as INCRBY, and a cluster needs
 //! one per slot. The price: a connection that breaks between both leaves a key without a TTL. So
 //! does a Redis that stalls for longer than a key lives beyond its window and then executes what it
-//! had buffered. Such a key stays until a connection that does not know it sets its TTL.
+//! had buffered. Such a key stays until a connection whose set does not have it sets its TTL.
 
 use hashbrown::HashTable;
 
@@ -22,7 +22,7 @@ use crate::core::fingerprint::Fingerprint;
 /// load factor of 7/8. Two generations are kept.
 const GENERATION_SIZE: usize = 65_536 / 8 * 7;
 
-/// The counter of one fixed window. Redis knows it as `key:window`.
+/// The counter of one fixed window. Its key in Redis is `key:window`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CounterKey {
     /// Of the counter key without the window number.
@@ -41,7 +41,7 @@ pub(crate) struct KnownTtls {
 }
 
 impl KnownTtls {
-    /// Whether the counter is known to have a TTL. Asking keeps the counter in the set for longer.
+    /// Whether the counter is in the set. A query keeps it there for longer.
     pub(crate) fn knows(&mut self, counter: CounterKey) -> bool {
         let hash = counter.hash();
         if self.recent.find(hash, |known| *known == hash).is_some() {

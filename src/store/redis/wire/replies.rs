@@ -2,9 +2,9 @@
 //! parser that borrows tokens from it.
 //!
 //! A reply is a sequence of tokens: an array is one token, followed by the tokens of its elements.
-//! No tree of values is built, so that replies to requests cost no allocation.
+//! No tree of values is built, because replies to requests should cost no allocation.
 //!
-//! Only RESP2 is understood, which Redis speaks on every connection that does not send HELLO 3.
+//! Only RESP2 is supported, which Redis speaks on every connection that does not send HELLO 3.
 //! Anything else is a protocol error; nothing here guesses what a server may have meant.
 //!
 //! Source: redis.io, "Redis serialization protocol specification".
@@ -101,14 +101,14 @@ pub(crate) fn time<'t>(tokens: &mut impl Iterator<Item = Token<'t>>) -> Option<M
 }
 
 /// The time in a reply to TIME that the redis crate has parsed; `None` for any other reply. That
-/// crate allocates for every value, so that it parses only replies to what is no request.
+/// crate allocates for every value, and therefore parses only replies that belong to no request.
 pub(crate) fn time_of(reply: &Value) -> Option<Micros> {
     // The redis crate casts integers to smaller and unsigned types.
     let parts: (i64, i64) = from_redis_value_ref(reply).ok()?;
     time(&mut <[i64; 2]>::from(parts).map(Token::Integer).into_iter())
 }
 
-/// The first token of `bytes` and the bytes behind it; `None` while the token is incomplete.
+/// The first token of `bytes` and the bytes after it; `None` while the token is incomplete.
 fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, &'static str> {
     let Some((&data_type, line)) = bytes.split_first() else {
         return Ok(None);
@@ -146,7 +146,7 @@ fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, &'static str> {
     Ok(Some((token, rest)))
 }
 
-/// The length of a bulk string or an array; `None` for -1, which stands for null.
+/// The length of a bulk string or an array; `None` for -1, which is null.
 fn length(line: &[u8]) -> Result<Option<usize>, &'static str> {
     match parse_integer(line)? {
         -1 => Ok(None),
@@ -173,7 +173,7 @@ pub(crate) struct ReplyBuffer {
     filled: usize,
     /// Bytes of parsed tokens.
     parsed: usize,
-    /// Tokens that the reply parsed last still lacks.
+    /// Tokens that the reply parsed last still misses.
     missing: usize,
 }
 
@@ -228,7 +228,7 @@ impl ReplyBuffer {
         Ok(false)
     }
 
-    /// Whether bytes were received behind the parsed ones.
+    /// Whether bytes were received after the parsed ones.
     pub(crate) fn has_unparsed(&self) -> bool {
         self.parsed < self.filled
     }

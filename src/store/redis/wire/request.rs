@@ -1,5 +1,5 @@
-//! What one request asks of one server, from the store through a queue into a batch, and what is
-//! answered to it.
+//! The part of one request for one server, from the store through a queue into a batch, and its
+//! answers.
 //!
 //! It is the only form in which checks travel: a queue holds requests, a batch and its calls of the
 //! script borrow them, and name single checks by [`CheckPosition`].
@@ -17,8 +17,8 @@ use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{Check, CheckIndex, Checks};
 use crate::store::Budget;
 
-/// What a check with `track_usage` weighs: it takes Redis three times as long as another, because
-/// its record is read and written besides.
+/// Weight of a check with `track_usage`: it takes Redis three times as long as another, because its
+/// record is also read and written.
 pub const TRACKED_WEIGHT: usize = 3;
 
 /// The answer to one check.
@@ -43,9 +43,9 @@ pub struct Request {
     /// The time limit of the request.
     pub budget: Budget,
     /// The server imports the slot of these checks: it executes a command on the slot only directly
-    /// behind ASKING. Source: Redis Cluster specification, "ASK redirection".
+    /// after ASKING. Source: Redis Cluster specification, "ASK redirection".
     pub is_asking: bool,
-    /// When it was made.
+    /// Instant of its creation.
     pub since: Instant,
     /// Closed when the request was cancelled.
     pub(crate) reply: oneshot::Sender<Reply>,
@@ -75,8 +75,8 @@ pub struct CheckPosition {
 }
 
 impl Request {
-    /// A request without picked checks, and where the reply to it arrives. Dropping the receiver
-    /// cancels what was not sent yet.
+    /// A request without picked checks, and the receiver of its reply. Dropping the receiver
+    /// cancels checks that were not sent yet.
     pub(crate) fn new(
         checks: &Arc<Checks>,
         is_asking: bool,

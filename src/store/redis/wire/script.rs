@@ -41,9 +41,9 @@ pub(crate) static CROSS_SLOT_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
 });
 
 impl Script {
-    /// `frame.lua` comes first, behind `keys`, because the algorithms register their steps in its
-    /// table; `usage.lua`, which follows what the steps return, comes behind them; `decide.lua`,
-    /// which calls the steps, comes last, behind `reads`, which reads the states.
+    /// `frame.lua` comes first, after `keys`, because the algorithms register their steps in its
+    /// table; `usage.lua`, which follows what the steps return, comes after them; `decide.lua`,
+    /// which calls the steps, comes last, after `reads`, which reads the states.
     fn new(keys: &str, reads: &str) -> Self {
         let mut text = keys.to_owned();
         text += concat!(

@@ -1,10 +1,10 @@
-//! Errors of the settings of Redis: what is wrong, and how to write it.
+//! Errors of the settings of Redis, each with the remedy.
 
 /// An invalid setting of Redis, with the remedy. The text never repeats the value of the setting,
 /// which may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// The type is none of the three.
+    /// The type is not one of the three.
     #[error("unknown type of Redis: write single, sentinel or cluster")]
     Type,
     /// The address is empty.
@@ -13,7 +13,7 @@ pub enum OptionsError {
          redis://[user:password@]host[:port][/database] or the path of a unix socket"
     )]
     Empty,
-    /// The address has none of the known forms.
+    /// The address has none of the forms that Weir supports.
     #[error(
         "invalid address of Redis: write host:port, redis://[user:password@]host[:port][/database] \
          or the path of a unix socket"
@@ -37,7 +37,7 @@ pub enum OptionsError {
         "the port of Redis is not a number from 1 to 65535: write host:port, for example redis:6379"
     )]
     Port,
-    /// An IPv6 address stands without brackets.
+    /// An IPv6 address without brackets.
     #[error("the IPv6 address has no brackets: write it in brackets, for example [::1]:6379")]
     Brackets,
     /// The database is not a number, or negative.
@@ -49,7 +49,7 @@ pub enum OptionsError {
          or set the password in a setting of its own"
     )]
     NoPassword,
-    /// A list of addresses is given for a single server.
+    /// The setting of a single server is a list of addresses.
     #[error(
         "the address of a single Redis is a list: write one host:port, or set the type to sentinel \
          or cluster"
@@ -82,7 +82,7 @@ pub enum OptionsError {
          every address that has a scheme"
     )]
     Inconsistent,
-    /// A database is given for a cluster.
+    /// The address of a cluster has a database.
     #[error("a Redis Cluster has only database 0: remove the database from the address")]
     ClusterDatabase,
     /// TLS is on for a unix socket.

@@ -1,8 +1,8 @@
 //! The login to Redis: a user name, and a password from a setting or a file.
 //!
-//! Weir reads the password file again for every connection, so that a rotated password needs no
-//! restart. A secret must not appear in logs, errors or `Debug` output. Source: redis.io, command
-//! AUTH, and "ACL".
+//! Weir reads the password file again for every connection: a rotated password needs no restart. A
+//! secret must not appear in logs, errors or `Debug` output. Source: redis.io, command AUTH, and
+//! "ACL".
 
 use std::fmt;
 use std::fs::File;
@@ -65,7 +65,7 @@ impl Login {
     /// Tokio's pool of blocking threads.
     ///
     /// # Errors
-    /// Why the password file cannot be used.
+    /// The reason for which the password file cannot be used.
     pub async fn read(&self) -> Result<Option<(Option<String>, Secret)>, String> {
         let secret = match &self.password {
             None => return Ok(None),
@@ -81,7 +81,7 @@ impl Login {
 }
 
 /// # Errors
-/// Why the file cannot be used, with its path.
+/// The reason for which the file cannot be used, with its path.
 pub(super) fn read_file(path: &Path) -> Result<Secret, String> {
     let (mut text, file) = (
         String::new(),

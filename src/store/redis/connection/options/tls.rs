@@ -1,8 +1,8 @@
 //! TLS to Redis: the files that the settings name, and the configuration that is made of them.
 //!
-//! Weir reads the files again after a failed connection, so that rotated certificates need no
-//! restart. A server's certificate always has to be trusted. Only the check of the host name can be
-//! switched off.
+//! Weir reads the files again after a failed connection: rotated certificates need no restart. A
+//! server's certificate always has to be trusted. Only the check of the host name can be switched
+//! off.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -36,8 +36,8 @@ pub(crate) const REDIS: tls::Peer = tls::Peer {
 /// The files of certificates and keys, and what Weir verifies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificates of the trusted authorities, in PEM; `None`: those of the system, or
-    /// Mozilla's if the system has none.
+    /// The certificates of the trusted authorities, in PEM; `None`: the system's certificates, or
+    /// Mozilla's if the system has no certificates.
     pub ca_cert: Option<PathBuf>,
     /// The client certificate, followed by the intermediate certificates, in PEM. Needs
     /// `client_key`.

@@ -1,7 +1,7 @@
 //! The reader of the replies to a batch: it turns the tokens into an answer for every check.
 //!
 //! It is strict, because a wrong answer could let a request pass. A reply that is not exactly one
-//! to the command that was sent makes the outcome unknown, and so does everything behind it on that
+//! to the command that was sent makes the outcome unknown, and with it all later replies on that
 //! connection. No check is ever answered as allowed without its own reply.
 //!
 //! Source: redis.io, command pages of MULTI, EXEC, INCRBY and GET; "Transactions"; Redis Cluster
@@ -35,8 +35,8 @@ impl From<StoreError> for GroupError<'_> {
 }
 
 impl Batch<'_> {
-    /// Reads the replies to this batch, and writes each answer into the reply to its request. `tokens`
-    /// are the replies to all commands of the batch.
+    /// Reads the replies to this batch, and writes each answer into the reply to its request.
+    /// `tokens` are the replies to all commands of the batch.
     pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [Reply]) {
         let mut is_in_sync = true;
         for group in &self.groups {
@@ -55,7 +55,7 @@ impl Batch<'_> {
                 }
                 Err(failed) => failed,
             };
-            // Behind a reply that does not fit its command, a reply may belong to another command.
+            // After a reply that does not fit its command, a reply may belong to another command.
             is_in_sync &= error != PROTOCOL_ERROR;
             let cause = cause.filter(|_| self.options.by_slot);
             if let Some(redirect) = cause.and_then(Redirect::read) {
@@ -79,7 +79,7 @@ impl Batch<'_> {
         redirect: &Redirect,
         replies: &mut [Reply],
     ) {
-        // Behind the replies to ASKING, MULTI and TIME.
+        // After the replies to ASKING, MULTI and TIME.
         let mut tokens = tokens.skip(2 + usize::from(group.way.is_asking));
         let mut redirects: SmallVec<[Option<Redirect>; 4]> = SmallVec::new();
         if group.way.encoding == GroupEncoding::Transaction {
@@ -111,7 +111,7 @@ impl Batch<'_> {
         tokens: &mut Parser<'r>,
         replies: &mut [Reply],
     ) -> Result<Micros, GroupError<'r>> {
-        // A refused ASKING needs no handling: the reply to the command behind it shows the result.
+        // A refused ASKING needs no handling: the reply to the next command shows the result.
         if group.way.is_asking
             && !matches!(
                 tokens.next(),
@@ -125,7 +125,7 @@ impl Batch<'_> {
             GroupEncoding::Transaction => {
                 let commands = self.counter_commands(group);
                 let counted: usize = commands.map(|command| command.in_transaction()).sum();
-                // After TIME.
+                // After the reply to TIME.
                 executed(tokens, 1 + counted)?;
                 Ok(self.read_transaction(group, tokens, replies)?)
             }
@@ -159,7 +159,7 @@ impl Batch<'_> {
         for (position, change) in notes.changes {
             let at = group.checks[position];
             let checks = &self.requests[at.request].checks;
-            // By the clock that scrapes read, which may differ from that of Redis.
+            // By the clock that scrapes read, which may differ from Redis's clock.
             checks.note_holders(self.index(at), change, clock::now());
         }
         Ok(now)
@@ -216,8 +216,8 @@ impl Batch<'_> {
         Ok(now.unwrap_or_default())
     }
 
-    /// Answers the checks of a command. Each hit gets its own position: what a row of INCRBYs would
-    /// have answered.
+    /// Answers the checks of a command. Each hit gets its own position, as separate INCRBYs would
+    /// have returned it.
     fn judge(
         &self,
         command: &CounterCommand<'_>,

@@ -32,7 +32,7 @@ fn on(key: &[u8], limit: u64, hits: i64) -> (&[u8], Check) {
 }
 
 fn checks(hits: &[i64]) -> Checks {
-    // Looks have a key of their own, so that they need not keep their place among the hits.
+    // Peeks have a key of their own: they need not keep their place among the hits.
     let check = |&hits| on(if hits == 0 { b"look" } else { b"k" }, 10, hits);
     Checks::of(hits.iter().map(check))
 }
@@ -46,7 +46,7 @@ fn hits_on<const N: usize>(keys: [&[u8]; N]) -> Request {
     request(Checks::of(keys.map(|key| on(key, 10, 1))))
 }
 
-/// The same request, behind ASKING.
+/// The same request, after ASKING.
 fn asking(request: &Request) -> Request {
     let mut asking = Request::unawaited((*request.checks).clone(), request.budget);
     asking.is_asking = true;
@@ -94,7 +94,7 @@ fn script(rows: &[[f64; 3]]) -> Vec<u8> {
     script_with(rows, "")
 }
 
-/// The same, with one more element behind the rows if there is one.
+/// The same, with one more element after the rows if there is one.
 fn script_with(rows: &[[f64; 3]], behind: &str) -> Vec<u8> {
     let numbers = rows.iter().flatten();
     let packed: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
@@ -382,7 +382,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
         replies[1].answers.copy_from_slice(&answers[3..]);
         let again = batch.calls_by_slot(&replies)?;
         assert!(again.groups.iter().all(|group| !group.way.crosses_slots));
-        // The node may not know the other text.
+        // The node may not have the other text.
         again
             .groups
             .iter()
@@ -677,8 +677,8 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
     for (requests, expected) in [(64, 9), (96, 9)] {
         let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(99, false))).collect();
         let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
-        // The same three lists, and that of answers; the lists of keys and of their first occurrences; the buffer for a
-        // key, which grows once; and the buffer for packed rows.
+        // The same three lists, and the list of answers; the lists of keys and of their first
+        // occurrences; the buffer for a key, which grows once; and the buffer for packed rows.
         assert_eq!(
             allocations(&all, &replies),
             expected,
@@ -798,7 +798,7 @@ fn a_redirect_of_a_merged_command_is_that_of_all_its_hits() {
     }
 }
 
-/// The TTLs of these counters are known.
+/// A set with these counters.
 fn known_ttls(keys: &[&str]) -> KnownTtls {
     let mut known = KnownTtls::default();
     for key in keys.iter().map(|key| key.as_bytes()) {
@@ -810,7 +810,7 @@ fn known_ttls(keys: &[&str]) -> KnownTtls {
     known
 }
 
-/// What a server with these counters replies to commands. `None` is a key that holds no counter.
+/// Replies of a server with these counters to commands. `None` is a key that holds no counter.
 fn executed(commands: &CommandBuffer, counters: &mut BTreeMap<String, Option<i64>>) -> Vec<u8> {
     let text = String::from_utf8(commands.bytes().to_vec()).expect("keys of ASCII");
     let mut words = text
@@ -898,7 +898,7 @@ proptest! {
         let window = NOW.0 / 60_000_000;
         let names = ["a", "b", "c", "d"];
         let mut known_ttls = known_ttls(if are_known { &names } else { &[] });
-        // A look at a counter that is not known goes apart from the hits of other requests.
+        // A peek at a counter that is not in the set goes apart from the hits of other requests.
         let least = i64::from(!are_known);
         let check = |&(key, hits, limit): &(usize, i64, u64)| on(names[key].as_bytes(), limit, hits.max(least));
         let requests: Vec<_> = asked.iter().map(|checks| request(Checks::of(checks.iter().map(check)))).collect();

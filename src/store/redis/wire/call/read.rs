@@ -150,7 +150,7 @@ impl Call<'_> {
     }
 
     /// The answer to a check that would have been allowed in a request that was refused: its row
-    /// shows what it has left without any hits.
+    /// has the rest without any hits.
     fn look(&self, row: CheckRow, check: &Check, arrival: Arrival) -> Answer {
         let row = match row {
             CheckRow::Decided { used, reset, .. } => CheckRow::Decided {
@@ -186,7 +186,7 @@ impl Call<'_> {
             .map(|(request, index)| &request.checks[index].algorithm);
         let size = algorithms.map(row_size).sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
-        // The reply to a call with `is_time_given` also says how long each state is kept.
+        // The reply to a call with `is_time_given` also has the time that each state is kept.
         let kept_numbers = if self.is_time_given {
             self.checks.len()
         } else {
@@ -199,7 +199,7 @@ impl Call<'_> {
         let (usage, looks) = rest
             .split_at_checked(usage_rows * SUMMARY_NUMBERS * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
-        // Only a request that commits all or none has looks.
+        // Only a request that commits all or none has peeks.
         if looks.len() % POSITION_BYTES > 0 || !(looks.is_empty() || self.has_groups()) {
             return Err(PROTOCOL_ERROR);
         }
@@ -212,7 +212,7 @@ impl Call<'_> {
         })
     }
 
-    /// The verdict of a row on so many hits of a check.
+    /// The verdict of a row on `hits` hits of a check.
     fn verdict(&self, row: CheckRow, check: &Check, hits: i64, at: Arrival) -> Answer {
         let (used, reset, retry) = match row {
             CheckRow::Found(state) => return Ok(check.algorithm.step(state, at, hits).verdict),
