@@ -1,5 +1,5 @@
-//! What operators ask a running process and order it to do: the debug listener, and the admin API
-//! behind the commands and the admin page.
+//! Operators' view of a running process, and their orders to it: the debug listener, and the admin
+//! API of the commands and the admin page.
 
 pub mod admin;
 pub mod debug;

@@ -1,8 +1,8 @@
 //! Weir: a rate-limit service for Envoy.
 //!
-//! Start at [`service::rls`], which holds the whole request path: decode, match, decide, count, respond.
-//! `ARCHITECTURE.md` has the life of a call and the invariants; each file says at its top why it is
-//! as it is.
+//! Start at [`service::rls`], which holds the whole request path: decode, match, decide, count,
+//! respond. `ARCHITECTURE.md` has the life of a call and the invariants; the top of each file
+//! explains its design.
 //!
 //! # Glossary
 //!

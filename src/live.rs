@@ -1,12 +1,12 @@
-//! The rules in force, behind one atomic pointer, and how a reload replaces them.
+//! The rules in force, in one atomic pointer, and how a reload replaces them.
 //!
-//! A request takes one snapshot and keeps it to its end, so that it never sees half of a reload.
-//! The thread that reloads frees old rules, and never the request that is the last to use them,
-//! because freeing a large configuration takes milliseconds.
+//! A request takes one snapshot and keeps it to its end: it never sees half of a reload. The thread
+//! that reloads frees old rules, and never the request that is the last to use them, because
+//! freeing a large configuration takes milliseconds.
 //!
-//! Overrides are part of the snapshot, beside the rules. None in force is a null pointer in it, and
-//! no clock is read. A change makes a snapshot with the same rules and tallies; of old ones that
-//! share rules only the newest keeps them.
+//! Overrides are part of the snapshot, next to the rules. None in force is a null pointer in it,
+//! and no clock is read. A change makes a snapshot with the same rules and tallies; of old ones
+//! that share rules only the newest keeps them.
 
 pub mod files;
 pub mod overrides;
@@ -30,7 +30,7 @@ use crate::observe::metrics::{Metrics, Tallies};
 #[derive(Debug)]
 pub struct Snapshot {
     pub rules: Arc<Rules>,
-    /// What operators order beside them; `None` while there is nothing.
+    /// The operators' overrides of these rules; `None` while there are none.
     overrides: Option<Arc<Overrides>>,
     /// The metrics of their limits.
     pub tallies: Tallies,
@@ -51,9 +51,7 @@ impl Snapshot {
 /// The last configuration that was rejected, while no later one is in force.
 #[derive(Debug)]
 pub struct RejectedConfig {
-    /// When it was rejected.
     pub at: Micros,
-    /// Why it was rejected.
     pub problems: Vec<Problem>,
 }
 
@@ -64,7 +62,7 @@ pub struct Live {
     metrics: Arc<Metrics>,
     /// Snapshots that requests may still use. Locked while rules or overrides are replaced.
     old: Mutex<Vec<Arc<Snapshot>>>,
-    /// Those of the current snapshot, and of the first one until it comes.
+    /// The overrides of the current snapshot, or of the first one until it comes.
     overrides: Mutex<Option<Arc<Overrides>>>,
     rejected: Mutex<Option<Arc<RejectedConfig>>>,
     /// The files are to be read at the next poll, changed or not.
@@ -84,12 +82,12 @@ impl Live {
         }
     }
 
-    /// Asks the thread that follows the files to read them now.
+    /// Requests that the thread that follows the files reads them now.
     pub fn ask_for_reload(&self) {
         self.reload.store(true, Ordering::Release);
     }
 
-    /// Whether that was asked for since the last call.
+    /// Whether a reload was requested since the last call.
     fn take_reload(&self) -> bool {
         self.reload.swap(false, Ordering::AcqRel)
     }
@@ -119,7 +117,7 @@ impl Live {
         snapshot
     }
 
-    /// Puts overrides in force, beside the rules as they are.
+    /// Puts overrides in force, and keeps the rules.
     pub fn replace_overrides(&self, overrides: Overrides) {
         let overrides = (!overrides.list.is_empty()).then(|| Arc::new(overrides));
         let mut old = lock(&self.old);
@@ -142,7 +140,7 @@ impl Live {
     }
 
     /// Records that a configuration was rejected. The rules in force stay. Returns false, and
-    /// counts nothing, if the problems are those of the last rejection.
+    /// counts nothing, if the last rejection had the same problems.
     pub fn reject(&self, problems: Vec<Problem>) -> bool {
         let mut rejected = lock(&self.rejected);
         let last = rejected.as_ref().map(|last| &last.problems);
@@ -157,8 +155,8 @@ impl Live {
         true
     }
 
-    /// Forgets the rejection: the rules in force are those of the last configuration, which did not
-    /// change them.
+    /// Forgets the rejection: the last configuration was accepted, and did not change the rules in
+    /// force.
     pub fn clear_rejection(&self) {
         if lock(&self.rejected).take().is_some() {
             self.metrics.config_confirmed();

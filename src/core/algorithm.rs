@@ -1,5 +1,5 @@
 //! Rate limiting algorithms: one pure, total step in whole numbers per algorithm, and the table of
-//! what each one is.
+//! their properties.
 //!
 //! A step takes the stored state, the store's time and the hits, and returns the verdict and the
 //! state to store next. Algorithms do arithmetic; stores own atomicity. Each algorithm is defined
@@ -33,7 +33,7 @@ pub use token_bucket::TokenBucket;
 
 use crate::core::time::{Anchor, PeriodKind, Span, Weekday, Zone};
 
-/// What one algorithm is, besides its arithmetic.
+/// Properties of one algorithm other than its arithmetic.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Which algorithm.
@@ -232,7 +232,7 @@ impl Algorithm {
     }
 }
 
-/// What is stored for one key.
+/// The stored state of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Of [`FixedWindow`].
@@ -277,16 +277,16 @@ pub enum State {
     Holders(Box<concurrency::Holders>),
 }
 
-/// The options of a limit besides its rate; `None` = not written.
+/// The options of a limit except its rate; `None` = not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `algorithm`.
     pub kind: AlgorithmKind,
-    /// `burst`: the capacity of a `token_bucket`, in what the rate counts; default: the rate's
+    /// `burst`: the capacity of a `token_bucket`, in the unit of the rate; default: the rate's
     /// hits. At a rate of 0 nothing passes, whatever the burst is.
     pub burst: Option<u64>,
-    /// `scale`: the rate's hits and the burst are in units of so many hits, and so is what
-    /// responses say of them; default: 1.
+    /// `scale`: the rate's hits and the burst are in units of so many hits, and responses report
+    /// the same units; default: 1.
     pub scale: Option<u32>,
     /// `default_cost`: the hits of a request that names none; default: 1.
     pub default_cost: Option<u64>,
@@ -332,7 +332,7 @@ pub struct Terms<'o> {
     /// Hits per window.
     limit: u64,
     window: Span,
-    /// Those that belong to the algorithm.
+    /// The options that belong to the algorithm.
     options: &'o Options,
     debt: Debt,
 }

@@ -1,7 +1,7 @@
 //! A decoded rate limit request, which borrows from the bytes that the caller sent.
 //!
-//! Descriptors and entries are in two inline vectors, so that a usual request needs no allocation.
-//! Keys and values are bytes, because Envoy forwards header values that need not be UTF-8.
+//! Descriptors and entries are in two inline vectors: a usual request needs no allocation. Keys and
+//! values are bytes, because Envoy forwards header values that need not be UTF-8.
 
 pub mod written;
 
@@ -41,11 +41,11 @@ impl fmt::Display for Entry<'_> {
 /// One descriptor, apart from its entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Descriptor {
-    /// Index of the entry behind its last one.
+    /// Index of the entry after its last one.
     end: usize,
-    /// Its own hits; `Some(0)` looks without counting.
+    /// Its own hits; `Some(0)` peeks without counting.
     pub hits_addend: Option<u64>,
-    /// The hits are given back instead of counted.
+    /// The hits are refunded instead of counted.
     pub is_negative_hits: bool,
     /// A limit of the request, which replaces the configured one.
     pub limit: Option<Rate>,
@@ -92,7 +92,7 @@ impl<'a> Ask<'a> {
             .map_or(&[], |(_, entries)| entries)
     }
 
-    /// Makes each descriptor look, whatever it asked for.
+    /// Makes each descriptor a peek, whatever hits it has.
     pub fn look(&mut self) {
         for descriptor in &mut self.descriptors {
             *descriptor = Descriptor {
@@ -108,13 +108,12 @@ impl<'a> Ask<'a> {
         descriptor.hits_addend.is_none() && self.hits_addend == 0
     }
 
-    /// The hits of a descriptor: 0 looks, a negative number gives back. Saturates at the range of
-    /// i64.
+    /// The hits of a descriptor: 0 peeks, a negative number refunds. Saturates at the range of i64.
     pub fn hits(&self, descriptor: &Descriptor) -> i64 {
         self.hits_or(descriptor, 1)
     }
 
-    /// The same, with `default_cost` where no hits are named.
+    /// The same, with `default_cost` if neither the descriptor nor the request has hits.
     pub fn hits_or(&self, descriptor: &Descriptor, default_cost: u64) -> i64 {
         let of_request = if self.hits_addend == 0 {
             default_cost

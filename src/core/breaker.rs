@@ -1,8 +1,9 @@
 //! The circuit breaker in front of one Redis node, as a pure state machine.
 //!
 //! While a node does not answer, every request would wait for its whole deadline in vain. The
-//! breaker detects that and rejects requests at once, so that the failure policies decide them. It
-//! says when to probe the node, and admits a growing share of the requests after the node's return.
+//! breaker detects that and rejects requests at once, and the failure policies decide them. It
+//! determines when to probe the node, and admits a growing share of the requests after the node's
+//! return.
 //!
 //! ```text
 //!   Closed --5 consecutive failures over 10 ms, half of 20 or more calls of a second, slow for a second, or a configuration error--> Open
@@ -12,8 +13,8 @@
 //! ```
 //!
 //! It has no clock, no socket and no lock. Its caller passes in the time (microseconds of a
-//! monotonic clock of any origin), reports the outcomes of calls, keeps it behind a mutex and sends
-//! the probes. Outcomes are reported per batch of calls.
+//! monotonic clock of any origin), reports the outcomes of calls, keeps it in a mutex and sends the
+//! probes. Outcomes are reported per batch of calls.
 //!
 //! The caller reports only outcomes that depend on the node's health. It does not report data
 //! errors of one key, cancelled requests, calls that were shed or had hardly any time left, or
@@ -34,9 +35,9 @@
 
 use crate::core::time::{Micros, Span};
 
-/// This number of consecutive failures opens it. 5: a millisecond of 5,000 calls a
-/// second, whose deadlines (20 ms by Envoy's default) pass together, so that an outage is
-/// detected well within the goal of 100 ms ...
+/// This number of consecutive failures opens it. 5: a millisecond of 5,000 calls a second, whose
+/// deadlines (20 ms by Envoy's default) pass together. So an outage is detected well within the
+/// goal of 100 ms ...
 const CONSECUTIVE_FAILURES: u32 = 5;
 /// ... if they last for at least this time. 10 ms: connections that break together
 /// while the node is healthy are replaced by then, and opening would reject a hundred times as
@@ -73,9 +74,8 @@ const EARLY: Span = Span::from_secs(10);
 /// 100 ms for the two probes: requests are admitted within a second of the node's return,
 /// however long the outage was.
 const LONGEST_PROBE: Span = Span::from_micros(700_000);
-/// The wait between probes after a configuration error. A person has to repair it, and each
-/// attempt is a line in the log of Redis. 4.5 s, 5.7 with jitter, so that the repair is
-/// detected within 6 s.
+/// The wait between probes after a configuration error. A person has to repair it, and each attempt
+/// is a line in the log of Redis. 4.5 s, 5.7 with jitter: the repair is detected within 6 s.
 const CONFIG_PROBE: Span = Span::from_micros(4_500_000);
 /// Consecutive successful probes that begin the ramp. 2: a node that is going down may
 /// answer one.
@@ -85,8 +85,8 @@ const REPEAT_PROBE: Span = Span::from_micros(10_000);
 /// The share of requests in percent that each step of the ramp admits. Not all at once: a node
 /// that has just started has new connections and no cached scripts.
 const RAMP_PERCENT: [u32; 4] = [10, 25, 50, 100];
-/// The length of a step. 100 ms: several deadlines of 20 ms, so that the outcomes of a
-/// step's calls are known before the next one.
+/// The length of a step. 100 ms: several deadlines of 20 ms, because the outcomes of a step's calls
+/// have to be there before the next one.
 const RAMP_STEP: Span = Span::from_micros(100_000);
 /// This number of failures in the ramp opens it again ...
 const RAMP_FAILURES: u32 = 3;
@@ -104,7 +104,7 @@ pub enum Why {
     Config,
 }
 
-/// What the breaker does with requests.
+/// How the breaker treats requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitState {
     /// Admits all requests.
@@ -129,7 +129,7 @@ impl CircuitState {
     }
 }
 
-/// How often the breaker changed its state since it was created.
+/// Number of changes of the breaker's state since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transitions {
     /// Opened because calls failed, also from the ramp.
@@ -303,7 +303,7 @@ impl Breaker {
         self.trip(now, why);
     }
 
-    /// When the next probe is due; `None` if none is needed. Not meaningful between sending a probe
+    /// The time of the next probe; `None` if none is needed. Not meaningful between sending a probe
     /// and reporting its result.
     pub fn next_probe(&self) -> Option<Micros> {
         match self.phase {
@@ -313,7 +313,7 @@ impl Breaker {
     }
 
     /// Reports the result of a probe. `jitter`, a random number from 0 to 1000, makes the next wait
-    /// up to a quarter shorter (0) or longer (1000), so that replicas do not probe in step. Ignored
+    /// up to a quarter shorter (0) or longer (1000), to keep replicas from probing in step. Ignored
     /// unless open.
     pub fn probed(&mut self, now: Micros, found: Result<(), Why>, jitter: u32) {
         let Phase::Open {
@@ -367,8 +367,8 @@ impl Breaker {
         }
     }
 
-    /// Why it is not closed, by the last probe; in the ramp, why it was open; `None` if closed.
-    /// Slowness is an outage.
+    /// The reason why it is not closed, by the last probe; in the ramp, the reason why it was open;
+    /// `None` if closed. Slowness is an outage.
     #[cfg(test)]
     fn why(&self) -> Option<Why> {
         match self.phase {
@@ -405,7 +405,7 @@ impl Breaker {
             )
     }
 
-    /// The window was cleared when the ramp began, so that it holds only calls of the ramp.
+    /// The window was cleared when the ramp began, and holds only calls of the ramp.
     fn is_ramp_failing(&self) -> bool {
         let total = self.window.total();
         matches!(self.phase, Phase::Ramp { .. })
@@ -475,9 +475,9 @@ const BUCKET_MICROS: u64 = WINDOW.micros() / BUCKETS as u64;
 struct CallTally {
     /// All reported calls.
     calls: u64,
-    /// Those without an answer.
+    /// Calls without an answer.
     failed: u64,
-    /// Those that were answered just before their deadline.
+    /// Calls that were answered just before their deadline.
     slow: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Digests of texts, equal in all replicas, and their hexadecimal digits.
 //!
-//! The provider of cryptography of TLS computes them, so that no second one is built.
+//! The cryptography provider of TLS computes them, to save the binary a second implementation.
 
 use ring::digest::{Context, SHA256, digest};
 
@@ -9,7 +9,7 @@ pub fn sha256(text: impl AsRef<[u8]>) -> [u8; 32] {
     bytes(digest(&SHA256, text.as_ref()))
 }
 
-/// SHA-256 of these parts, one behind the other.
+/// SHA-256 of the concatenation of these parts.
 pub fn sha256_of_all<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -29,7 +29,7 @@ pub fn hex(bytes: &[u8]) -> String {
     String::from_utf8(digits).expect("hexadecimal digits are ASCII")
 }
 
-/// Appends what [`hex`] returns.
+/// Appends bytes as [`hex`] writes them.
 pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
     out.extend(

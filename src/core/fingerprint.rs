@@ -1,4 +1,4 @@
-//! Fingerprints of counter keys: they stand for the keys in the tables of this process.
+//! Fingerprints of counter keys: they replace the keys in the tables of this process.
 //!
 //! Clients choose the values in a key, and must not be able to construct two keys with one
 //! fingerprint, because one subject would then be limited by the hits of another. So the hash is
@@ -15,7 +15,7 @@ static SECRET: LazyLock<(u64, u64)> = LazyLock::new(|| {
     (secret.hash_one(0), secret.hash_one(1))
 });
 
-/// A keyed hash; the default is that of nothing.
+/// A keyed hash; the default is no key's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint(u64, u64);
 

@@ -1,7 +1,7 @@
 //! Locking a mutex, whatever became of the threads that held it.
 //!
-//! What a mutex guards is whole wherever a panic may happen: it is replaced by one assignment, or
-//! changed by code that cannot panic. So poisoning says nothing, and is ignored.
+//! The data in a mutex is whole wherever a panic may happen: it is replaced by one assignment, or
+//! changed by code that cannot panic. So poisoning has no meaning, and is ignored.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

@@ -19,8 +19,8 @@ mod xds_messages {
     include!(concat!(env!("OUT_DIR"), "/xds/all.rs"));
 }
 
-/// The messages of xDS, its client, and its server for the tests. What a control plane sends is
-/// bytes here: see `build.rs`.
+/// The messages of xDS, its client, and its server for the tests. The resources of a control plane
+/// are bytes here: see `build.rs`.
 pub mod xds {
     pub use super::xds_messages::envoy::config::core::v3::{Node, node};
     pub use super::xds_messages::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;

@@ -1,7 +1,7 @@
 //! Instants, spans and the units of limits, in whole microseconds.
 //!
-//! Whole numbers below 2^53 are exact in Lua too, so that Rust and Lua decide the same. Nothing
-//! here reads a clock: the stores do, and pass the instant on.
+//! Whole numbers below 2^53 are exact in Lua too: Rust and Lua decide the same. Nothing here reads
+//! a clock: the stores do, and pass the instant on.
 
 mod anchor;
 pub(crate) mod calendar;
@@ -122,7 +122,7 @@ impl Tick {
         self.0
     }
 
-    /// How many microseconds one tick is.
+    /// Number of microseconds in one tick.
     pub const fn micros(self) -> u64 {
         10_u64.pow(self.0 as u32)
     }
@@ -151,7 +151,7 @@ impl Tick {
         )
     }
 
-    /// The tick that an instant is in. It stands still from the year 2255 on, so that sums of ticks
+    /// The tick that contains an instant. It stops in the year 2255, because sums of ticks must
     /// never overflow.
     pub fn at(self, now: Micros) -> u64 {
         (now.0 / self.micros()).min(MAX_SAFE_INTEGER)
@@ -215,8 +215,7 @@ impl Unit {
             .map_or("none", |&(name, _)| name)
     }
 
-    /// The number of the unit on the wire, where a [`Rate`] says [how many](Rate::on_wire) of it
-    /// there are.
+    /// The number of the unit on the wire, of which a [`Rate`] has [a multiple](Rate::on_wire).
     pub const fn number(self) -> i32 {
         match self {
             Self::None => 0,
@@ -238,7 +237,7 @@ impl Unit {
             .find(|unit| u64::try_from(unit.number()) == Ok(number))
     }
 
-    /// How long one unit is, in seconds.
+    /// Number of seconds in one unit.
     pub const fn secs(self) -> u64 {
         match self {
             Self::None => 0,
@@ -261,7 +260,7 @@ pub struct Window {
     pub number: u64,
     /// Its first instant.
     pub begin: Micros,
-    /// The first instant behind it.
+    /// The first instant after it.
     pub end: Micros,
 }
 

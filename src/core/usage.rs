@@ -1,27 +1,27 @@
-//! Usage: what a subject has asked of a limit with `track_usage`, since it was first seen and over
-//! time.
+//! Usage: the hits that a subject has requested of a limit with `track_usage`, since it was first
+//! seen and over time.
 //!
 //! A subject is one counter of a limit: the domain and the entries of a descriptor. Its record has
 //! totals, when it was first and last seen, and a ring of buckets, each with the hits of one
 //! interval. This file has the one pure step that adds a check to a record; `lua/usage.lua` is its
 //! twin.
 //!
-//! Totals and buckets count hits as they were asked, and never shrink: refused hits are among
-//! `hits`, and hits that were given back are counted apart.
+//! Totals and buckets count hits as they were requested, and never shrink: refused hits are among
+//! `hits`, and refunded hits are counted apart.
 //!
-//! If hits that were given back lowered `hits`, a bucket could be below zero, and a total would not
-//! be the sum of its series. Of a refused `all_or_none` request, only checks over their limit are
-//! recorded, so that `hits` less `refused` is what the limit admitted. Unlimited limits have no
-//! usage, because nothing asks a store about them.
+//! If refunded hits lowered `hits`, a bucket could be below zero, and a total would not be the sum
+//! of its series. Of a refused `all_or_none` request, only checks over their limit are recorded:
+//! `hits` less `refused` are the hits that the limit admitted. Unlimited limits have no usage,
+//! because no store is queried for them.
 //!
 //! The key of a record does not name the algorithm, and a record names its interval: another
-//! algorithm keeps it, another interval keeps its totals. A record lives as long as its subject was
-//! known, at least an hour and at most `usage_expiry`: clients choose values, and records of values
-//! that come once would otherwise stay for a month.
+//! algorithm keeps it, another interval keeps its totals. A record is kept idle for as long as its
+//! subject has existed, at least an hour and at most `usage_expiry`: clients choose values, and
+//! records of values that come once would otherwise stay for a month.
 //!
 //! A record over time: the buckets of a recent time, and the hits of any recent interval.
 //!
-//! A record as `lua/usage.lua` stores it: a header with the open bucket, and behind it the cells of
+//! A record as `lua/usage.lua` stores it: a header with the open bucket, followed by the cells of
 //! the closed ones.
 //!
 //! The header is one byte, [`VERSION`], and thirteen numbers as little-endian doubles: the expiry
@@ -48,10 +48,10 @@ pub const MOST_IN_BUCKET: u64 = (1 << 48) - 1;
 /// `usage_expiry` shorter.
 pub(crate) const SHORTEST_LIFE: Span = Span::from_secs(3_600);
 
-/// A limit with `track_usage`: its settings, and where it stands in the tree.
+/// A limit with `track_usage`: its settings, and its position in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tracking {
-    /// What the limit says.
+    /// The options of `track_usage`.
     pub settings: Settings,
     /// The domain of the limit.
     pub domain: Box<str>,
@@ -74,9 +74,9 @@ impl Tracking {
 /// A part of a list of subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// How many subjects come before it.
+    /// Number of subjects before it.
     pub offset: usize,
-    /// How many it has at most.
+    /// Maximum number of subjects on it.
     pub count: usize,
 }
 
@@ -85,7 +85,7 @@ pub struct Page {
 pub struct Top {
     /// Each with its record, the first ones first.
     pub subjects: Vec<(Vec<u8>, Record)>,
-    /// How many subjects the index has.
+    /// Number of subjects in the index.
     pub total: usize,
 }
 
@@ -95,11 +95,11 @@ pub type Level = (Box<str>, Option<Box<str>>);
 /// Hits of a subject, in total or of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
-    /// Hits as they were asked, with the refused ones.
+    /// Requested hits, with the refused ones.
     pub asked: u64,
-    /// Those that were over the limit.
+    /// Hits over the limit.
     pub refused: u64,
-    /// Hits that were given back.
+    /// Refunded hits.
     pub given_back: u64,
 }
 
@@ -115,7 +115,7 @@ impl Hits {
         }
     }
 
-    /// What a check with so many hits adds: nothing for a look.
+    /// The amounts that a check with so many hits adds: none for a peek.
     pub fn of_check(hits: i64, allowed: bool) -> Self {
         let size = hits.unsigned_abs().min(MOST_IN_TOTAL);
         match hits {
@@ -154,14 +154,14 @@ pub struct Record {
     base: u64,
     /// The number of the open bucket, the last one that had hits.
     current: u64,
-    /// The open bucket. It has no cell, so that hits of one interval change nothing else.
+    /// The open bucket. It has no cell: hits of one interval change nothing else.
     open: Hits,
     /// The closed buckets: bucket `number` is in cell (`number` - `base`) modulo `buckets`. Missing
     /// cells are empty.
     cells: Vec<Hits>,
 }
 
-/// What the index of a limit holds of a subject.
+/// A subject's element in the index of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Since it was first seen.
@@ -174,8 +174,8 @@ pub struct Summary {
     pub last_seen: Micros,
 }
 
-/// How the subjects of a limit are sorted, the largest first; of those with the same number, the
-/// last one by its bytes.
+/// The order of a limit's subjects, the largest first. Subjects with the same number are in the
+/// descending order of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// By hits.
@@ -198,13 +198,13 @@ impl Order {
         ("first-seen", Self::FirstSeen),
     ];
 
-    /// Whether a subject is in the list of this order: in that of refused hits, only those that
-    /// have some.
+    /// Whether a subject is in the list of this order. The list by refused hits has only subjects
+    /// with some.
     pub const fn lists(self, summary: &Summary) -> bool {
         !matches!(self, Self::Refused) || summary.refused > 0
     }
 
-    /// What subjects are sorted by.
+    /// The number by which subjects are sorted.
     pub const fn score(self, summary: &Summary) -> u64 {
         match self {
             Self::Total => summary.asked,
@@ -242,8 +242,8 @@ impl Record {
     }
 
     /// Records hits at `now`. Without a record it begins one; a changed length or number of buckets
-    /// begins the ring anew and keeps the totals. While the clock is behind the last hits, hits
-    /// count in the bucket of those.
+    /// begins the ring anew and keeps the totals. While the clock is earlier than the last hits,
+    /// hits count in their bucket.
     pub fn step(record: Option<Self>, settings: &Settings, now: Micros, hits: Hits) -> Self {
         let mut record = record.unwrap_or_else(|| Self::new(settings, now));
         record.add(settings, now, hits);
@@ -274,7 +274,7 @@ impl Record {
         }
         let closed = std::mem::take(&mut self.open);
         self.set(self.current, closed);
-        // Those without hits in between have the cells of an earlier lap.
+        // Buckets without hits in between have the cells of an earlier lap.
         for empty in self.current + 1..number {
             self.set(empty, Hits::default());
         }
@@ -310,9 +310,9 @@ impl Record {
         }
     }
 
-    /// How long an idle record is kept: as long as the subject has been known, at least for the
-    /// ring and an hour, and at most for the limit's `usage_expiry`. So a flood of values that come
-    /// once does not stay for weeks.
+    /// How long an idle record is kept: as long as the subject has existed, but at least for the
+    /// ring and an hour, and not longer than the limit's `usage_expiry`. So a flood of values that
+    /// come once does not stay for weeks.
     pub fn keep_for(&self, settings: &Settings) -> Span {
         self.last_seen
             .since(self.first_seen)
@@ -321,7 +321,7 @@ impl Record {
             .min(settings.expiry)
     }
 
-    /// What the index holds.
+    /// The subject's element in the index.
     pub const fn summary(&self) -> Summary {
         Summary {
             asked: self.total.asked,
@@ -344,7 +344,7 @@ pub struct Series {
     pub begin: Micros,
     /// The length of a bucket.
     pub interval: Span,
-    /// The last one is that of the present.
+    /// The last one is the current one.
     pub buckets: Vec<Hits>,
 }
 
@@ -356,7 +356,7 @@ pub struct Count {
     /// The same without the oldest bucket, if that began before the interval. The hits of the
     /// interval are between both.
     pub at_least: Hits,
-    /// A bucket is at its end, so that there may have been more hits.
+    /// A bucket is full, and there may have been more hits.
     pub is_cut: bool,
     /// When the oldest bucket begins.
     pub from: Micros,
@@ -376,7 +376,7 @@ impl Record {
     }
 
     /// The hits of the interval `over` before `now`. `None` if the ring does not go back as far,
-    /// and the subject was known before.
+    /// and the subject is older.
     pub fn count(&self, now: Micros, over: Span) -> Option<Count> {
         let from = Micros(now.0.saturating_sub(over.micros()));
         let (first, last) = self.overlapping(now, over);
@@ -443,7 +443,7 @@ const CELL_NUMBER_BYTES: usize = 6;
 const CELL_BYTES: usize = 3 * CELL_NUMBER_BYTES;
 
 impl Record {
-    /// Reads a stored record. `None`: it is none, and the next step replaces it.
+    /// Reads a stored record. `None`: it is invalid, and the next step replaces it.
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         let (&version, rest) = bytes.split_first()?;
         let (numbers, cells) = rest.split_at_checked(NUMBERS * NUMBER_BYTES)?;

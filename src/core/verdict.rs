@@ -13,7 +13,7 @@ pub struct Verdict {
     pub allowed: bool,
     /// Hits that still fit within the limit now.
     pub remaining: u64,
-    /// Hits that count against the limit now, with those of this check. Above the limit while it is
+    /// Hits that count against the limit now, including this check's. Above the limit while it is
     /// in debt.
     pub used: u64,
     /// The time until the limit has fully recovered.
@@ -25,12 +25,12 @@ pub struct Verdict {
     pub delay: Span,
 }
 
-/// When a refused check would be allowed. "Not yet" and "never" are different answers.
+/// The time at which a refused check would be allowed. "Not yet" and "never" are different answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// After this time, if no other request counts in between.
     For(Span),
-    /// Never: the check asks for more hits than the limit's capacity.
+    /// Never: the check has more hits than the limit's capacity.
     Never,
 }
 
@@ -45,7 +45,7 @@ impl Verdict {
     }
 }
 
-/// Why a store gave no verdict. The variants are what the caller may do about it.
+/// The reason why a store gave no verdict. The variants differ in the caller's possible reactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The check provably did not run. It may be sent again, or decided by a failure policy.
@@ -79,7 +79,7 @@ impl Answers {
     }
 }
 
-/// The outcome of one check. The variant names what decided it.
+/// The outcome of one check. The variant names the part of Weir that decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The store decided.
@@ -141,7 +141,7 @@ impl Decision {
         }
     }
 
-    /// The failure policy that decided in place of the store, as limit files write it.
+    /// The failure policy that decided instead of the store, as written in limit files.
     pub const fn policy(&self) -> Option<&'static str> {
         match self {
             Self::Store(_) | Self::Lease(_) | Self::DenialCache(_) => None,
@@ -160,7 +160,8 @@ impl Decision {
         }
     }
 
-    /// When a refused check would be allowed; `None` if unknown, and if it is not refused.
+    /// The time at which a refused check would be allowed; `None` if unknown, and if it is not
+    /// refused.
     #[must_use]
     pub fn retry_after(&self) -> Option<Wait> {
         match self {

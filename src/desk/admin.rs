@@ -1,9 +1,9 @@
-//! The admin API: what operators ask a running process, and what they change. Its requests come
+//! The admin API: operators' queries to a running process, and their changes. Its requests come
 //! over the debug listener.
 //!
 //! The same calls serve the commands of `weir` and the admin page. `access` decides who may call:
 //! reading is free on loopback, and every change needs a token. Answers are JSON of bounded size,
-//! and hold no secret. Each topic is a file with its types, which the commands read too.
+//! and hold no secret. Each topic is a file with its types, which the commands parse too.
 //!
 //! It is on the debug listener, and needs no other port.
 
@@ -67,7 +67,7 @@ pub struct Parts {
     pub live: Arc<Live>,
     /// The counters.
     pub metrics: Arc<Metrics>,
-    /// Who is limited, and what no limit matched.
+    /// The subjects that are limited, and the entries that no limit matched.
     pub subjects: Arc<Subjects>,
     /// The status of the process.
     pub health: Health,
@@ -79,7 +79,7 @@ pub struct Parts {
     pub deployments: Vec<(&'static str, Arc<Deployment>)>,
     /// The usage of subjects.
     pub usage: Usage,
-    /// What operators order beside the limits.
+    /// The operators' overrides of limits.
     pub overrides: Arc<Registry>,
     /// The latest decisions.
     pub history: Arc<History>,
@@ -87,7 +87,7 @@ pub struct Parts {
     pub outage: UnderWay,
     /// When the process started.
     pub started_at: Timestamp,
-    /// Who may call.
+    /// The rule about callers.
     pub access: Access,
 }
 
@@ -165,16 +165,16 @@ impl Api {
     }
 }
 
-/// One call: what the caller sent.
+/// One call of the API.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// Its parameters.
     pub(crate) query: Query,
-    /// What it is about, by its path; may be empty.
+    /// The name in its path; may be empty.
     pub(crate) id: String,
     /// Its body; empty for GET.
     pub(crate) body: Vec<u8>,
-    /// Who calls.
+    /// The name of the caller's token.
     pub(crate) caller: Caller,
 }
 

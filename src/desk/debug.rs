@@ -1,9 +1,9 @@
-//! The debug listener: pages for people who want to know what this process does. It listens on
-//! loopback unless a setting says otherwise.
+//! The debug listener: pages for people about the state of this process. It listens on loopback by
+//! default.
 //!
 //! Pages show no secret and change nothing: changes are calls of the admin API, which need a token.
-//! One guard stands before all of them. The texts are made on threads of lower priority and shared
-//! among their readers, as the metrics are.
+//! One guard protects all of them. The texts are made on threads of lower priority and shared among
+//! their readers, as the metrics are.
 
 mod limits;
 mod stats;
@@ -20,10 +20,10 @@ use crate::net::http::shared_texts::SharedTexts;
 use crate::net::http::{Events, Page, Site, failed, text};
 use crate::observe::metrics::Metrics;
 
-/// A page is cut here. Two of each page are in memory at most, and as many in gzip.
+/// A page is cut here. At most two of each page are in memory, and as many in gzip.
 pub(crate) const MAX_PAGE_BYTES: usize = 32 << 20;
 
-/// How a page is written.
+/// The format of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Lines for people and scripts.
@@ -33,12 +33,12 @@ pub enum Format {
     Json,
 }
 
-/// What a reader asks a page for, in the query of its address.
+/// A reader's choice of format and content, in the query of a page's address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// `format`.
     pub format: Format,
-    /// `domain`: nothing but this domain.
+    /// `domain`: only this domain.
     pub domain: Option<String>,
 }
 

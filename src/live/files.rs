@@ -1,9 +1,9 @@
 //! Loads rules from a folder of files, and reloads them when the files change.
 //!
 //! The folder is polled. A poll costs microseconds, and unlike notifications it works the same for
-//! a file that is rewritten, renamed over, or swapped behind two symbolic links, on every file
-//! system. A thread of its own polls, reads, compiles and frees, so that neither a slow disk nor a
-//! large configuration stalls a request or the control thread.
+//! a file that is rewritten, renamed over, or swapped under two symbolic links, on every file
+//! system. A thread of its own polls, reads, compiles and frees: neither a slow disk nor a large
+//! configuration stalls a request or the control thread.
 //!
 //! Weir does not start with files that it cannot use, or with a folder without files: a rate
 //! limiter without limits looks healthy and limits nothing.
@@ -39,8 +39,8 @@ const BETWEEN_READS: Duration = Duration::from_millis(50);
 const POLLS: u32 = 1;
 const POLLS_IN_PLACE: u32 = 4;
 
-/// The pause between two polls is at least so many times as long as the last poll took, so that a
-/// slow disk is polled less often.
+/// The pause between two polls is at least so many times as long as the last poll took: a slow disk
+/// is polled less often.
 const BUSY_SHARE: u32 = 10;
 
 /// The most problems of one rejected configuration that are logged.
@@ -50,7 +50,7 @@ pub(crate) const MAX_LOGGED: usize = 50;
 /// them all.
 const MAX_LOGGED_LIMITS: usize = 10;
 
-/// Where the files are, and how they are read.
+/// The path of the files, and how they are read.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A folder, which is read with all its subfolders, or one file.
@@ -106,12 +106,12 @@ impl Read {
     }
 }
 
-/// Files that are watched: those of limits, or one that belongs to another source of limits.
+/// Files that are watched: limit files, or one that belongs to another source of limits.
 #[derive(Debug)]
 pub struct Watched {
     options: Options,
     debounce: Debounce<Fingerprint>,
-    /// Lines of the log about files that cannot be opened for lack of descriptors.
+    /// Throttles log lines about files that cannot be opened because no descriptor is free.
     shortage: Throttle,
 }
 
@@ -127,7 +127,7 @@ impl Watched {
         (watched, read)
     }
 
-    /// Where the files are.
+    /// The path of the files.
     pub(super) fn path(&self) -> &Path {
         &self.options.path
     }
@@ -178,7 +178,7 @@ pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
 }
 
 /// As [`read`], with the files that were read or rejected; `None` if another attempt with the same
-/// files may succeed. It `is_short` of descriptors if it says nothing about the files.
+/// files may succeed. If it `is_short` of descriptors, it is no evidence about the files.
 #[expect(
     clippy::disallowed_methods,
     reason = "runs on a thread of its own, or before the process serves"
@@ -253,7 +253,7 @@ fn read_one(file: &LimitFile) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Loads the first rules. Returns what [`watch`] needs, also for files that cannot be used.
+/// Loads the first rules. Returns the argument of [`watch`], also for files that cannot be used.
 ///
 /// # Errors
 /// All problems of all files, which are counted and kept in `live`, but not logged.
@@ -329,8 +329,9 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
     Ok(())
 }
 
-/// Logs that limits are in force, and what differs from those before: the limits of so many files, or
-/// of a version of the control plane, with the loads that the line is about where there were several.
+/// Logs that limits are in force, and their differences from the previous ones: the limits of so
+/// many files, or of a version of the control plane, with the number of loads if the line is about
+/// several.
 pub(super) fn log_loaded(
     rules: &Rules,
     generation: u64,
@@ -385,7 +386,7 @@ fn first<T>(
     text
 }
 
-/// Logs problems that are new, or were `asked` for.
+/// Logs problems that are new, or for which an operator `asked`.
 fn reject(live: &Live, problems: &[Problem], asked: bool) {
     if !live.reject(problems.to_vec()) && !asked {
         return;

@@ -1,10 +1,10 @@
 //! The overrides in force, and where they are kept: in Redis for all replicas, in a file, or in
 //! this process only.
 //!
-//! The control thread reads them where they are kept twice a second, and puts them in force if they
-//! changed. While they cannot be read, the last known ones stay in force, and end at their instants
-//! all the same. A change is made where they are kept first; then this process reads it back, and
-//! the other replicas within [`POLL`] and a round trip. Requests know only the compiled tree of a
+//! The control thread reads them from their store twice a second, and puts them in force if they
+//! changed. While they cannot be read, the previous ones stay in force, and end at their instants
+//! all the same. A change is made in the store first; then this process reads it back, and the
+//! other replicas within [`POLL`] and a round trip. Requests use only the compiled tree of a
 //! snapshot.
 
 pub(crate) mod file;
@@ -29,26 +29,26 @@ use crate::net::clock;
 use crate::observe::metrics::{Sample, families};
 use crate::observe::telemetry::AUDIT;
 
-/// The time between two readings. With a round trip it keeps what is promised: in force everywhere
-/// within a second.
+/// The time between two readings. With a round trip it keeps the promise of the documentation: in
+/// force everywhere within a second.
 pub const POLL: Duration = Duration::from_millis(500);
 
 /// How long the start waits for the first reading. Redis in the same data centre answers within a
 /// tenth of it.
 const START_WAIT: Duration = Duration::from_millis(250);
 
-/// How long an override that has expired stays where it is kept, so that the clocks of all replicas
-/// agree that it has.
+/// How long an override that has expired stays in its store: then the clocks of all replicas agree
+/// that it has.
 const KEPT_AFTER_END: Span = Span::from_secs(60);
 
-/// Expired overrides that one sweep removes at most. What is left is removed by the next one.
+/// Maximum number of expired overrides that one sweep removes. The next sweep removes the rest.
 const MAX_SWEPT: usize = 100;
 
-/// On average one reading of so many sweeps, so that replicas do not all sweep at once.
+/// On average one of so many readings sweeps, to keep replicas from sweeping at once.
 const SWEEP_ODDS: u32 = 20;
 
-/// Writes an audit line: what operators change, and what ends by itself. It is written at every level
-/// of the log, and is about an override if one stands in front of its fields.
+/// Writes an audit line about a change by an operator or an expiry. It is written at every log
+/// level. If its fields follow an override, the line is about that override.
 macro_rules! audit {
     ($one:expr; $($field:tt)*) => {{
         let one: &Override = $one;
@@ -65,7 +65,7 @@ macro_rules! audit {
     ($($field:tt)*) => { tracing::info!(target: AUDIT, $($field)*) };
 }
 
-/// Why a change was not made.
+/// The reason why a change was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// The override is not possible.
@@ -83,22 +83,22 @@ pub enum ChangeError {
 pub struct Registry {
     live: Arc<Live>,
     store: OverrideStore,
-    /// Held from the reading to the end of what follows from it, so that a later reading is not
-    /// replaced by an earlier one.
+    /// Held from the reading to the end of its consequences, because an earlier reading must not
+    /// replace a later one.
     gate: tokio::sync::Mutex<()>,
     known: Mutex<LoadedOverrides>,
     changes: ChangeLog,
     on_reset: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What was loaded last.
+/// The state that was loaded last.
 #[derive(Debug, Default)]
 struct LoadedOverrides {
     loaded: Versioned,
-    /// How many were not in force because there are too many, when it was logged.
+    /// Number of overrides that were not in force because there are too many, when it was logged.
     logged_left_out: usize,
     loaded_at: Option<Instant>,
-    /// Why the last attempt to load failed.
+    /// The error of the last attempt to load; `None` if it succeeded.
     error: Option<String>,
 }
 
@@ -127,9 +127,9 @@ impl Registry {
         }
     }
 
-    /// Reads the overrides for the first time, so that they are in force with the first request.
-    /// Where that takes too long, the process serves without them until [`Registry::follow`] has
-    /// read them.
+    /// Reads the overrides for the first time, to have them in force with the first request. Where
+    /// that takes too long, the process serves without them until [`Registry::follow`] has read
+    /// them.
     pub async fn start(&self) {
         if timeout(START_WAIT, self.poll()).await.is_err() {
             tracing::warn!(
@@ -174,8 +174,8 @@ impl Registry {
         all
     }
 
-    /// Puts an override in force, in the place of one with the same kind and entries. Returns that
-    /// one.
+    /// Puts an override in force, and replaces one with the same kind and entries. Returns the
+    /// replaced one.
     ///
     /// # Errors
     /// It was not set.
@@ -219,7 +219,7 @@ impl Registry {
         Ok(one)
     }
 
-    /// Logs and counts that the counter of a descriptor was reset, and tells the other replicas.
+    /// Logs and counts that the counter of a descriptor was reset, and notifies the other replicas.
     pub async fn record_reset(
         &self,
         domain: &str,
@@ -241,7 +241,7 @@ impl Registry {
         }
     }
 
-    /// Sets an override or ends one, or tells that a counter was reset; and sweeps.
+    /// Sets an override, ends one, or announces the reset of a counter; and sweeps.
     async fn change(
         &self,
         set: Option<Override>,
@@ -332,8 +332,8 @@ impl Registry {
         }
     }
 
-    /// Writes the overrides that this process knows to a Redis that has lost them, as after a
-    /// restart without persistence: no operator removed them. False: it knows none.
+    /// Writes the overrides of this process to a Redis that has lost them, as after a restart
+    /// without persistence: no operator removed them. False: it has none.
     async fn restore(&self) -> Result<bool, String> {
         let now = clock::now();
         let mut restored = self.known().loaded.all.clone();

@@ -6,8 +6,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// Writes beside the file and renames. The file keeps its permissions, and its owner and group
-/// where the system allows that; through a link, the file that the link names is replaced.
+/// Writes to a file in the same folder, then renames it. The file keeps its permissions, and its
+/// owner and group where the system allows that; through a link, the file that the link names is
+/// replaced.
 ///
 /// # Errors
 /// The operating system's error. The file is the one that it was.
@@ -25,7 +26,7 @@ pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let written = write(&beside, fs::metadata(path).ok().as_ref(), parts)
         .and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
-        // It may not even exist; the first error is the one to show.
+        // It may not even exist; only the first error is reported.
         let _ = fs::remove_file(&beside);
         return written;
     }
@@ -39,7 +40,7 @@ pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     Ok(())
 }
 
-/// What a link names at its end, which need not be there yet.
+/// The target of a link, which need not exist yet.
 fn target(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::read_link(path) {

@@ -1,11 +1,11 @@
 //! Limits from a control plane: a client of xDS, state of the world over ADS. Envoy Gateway and
 //! Envoy AI Gateway serve it, and no delta.
 //!
-//! `protocol` says what to send and when, `connect` and `session` are the connection, and `applier`
-//! puts configurations in force with `configuration`, each on a thread of its own. A control plane
-//! that is away changes nothing: the last good configuration stays in force, and `cache` keeps it
-//! in a file for a process that starts meanwhile. `live` decides nothing differently for it: rules
-//! are rules.
+//! `protocol` decides which request to send and when, `connect` and `session` are the connection,
+//! and `applier` puts configurations in force with `configuration`, each on a thread of its own. A
+//! control plane that is away changes nothing: the last good configuration stays in force, and
+//! `cache` keeps it in a file for a process that starts meanwhile. `live` decides nothing
+//! differently for it: rules are rules.
 //!
 //! Resources do not expire. A control plane may set a time to live, which Weir ignores, because
 //! limits that vanish with their control plane let everything pass.
@@ -42,9 +42,9 @@ use status::Status;
 pub use connect::Server;
 pub use session::{BackoffOptions, Header};
 
-/// The largest response, unless the settings say otherwise: some 400,000 limits of Envoy Gateway.
-/// gRPC's own 4 MiB is too little for large installations, and without a bound a broken control
-/// plane could take all memory.
+/// The largest response by default: some 400,000 limits of Envoy Gateway. gRPC's own 4 MiB is too
+/// little for large installations, and without a bound a broken control plane could take all
+/// memory.
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// The shortest time from the end of one compilation to the next: a control plane that pushes
@@ -54,15 +54,15 @@ pub(crate) const MIN_COMPILE_INTERVAL: Duration = Duration::from_secs(1);
 /// Threads that resolve names. One may hang for longer than a connection waits for it.
 const MAX_RESOLVERS: usize = 4;
 
-/// Answers on their way to the connection. There is one a second at most.
+/// Answers on their way to the connection. There is at most one a second.
 const MAX_ANSWERS: usize = 64;
 
-/// How to get limits from a control plane.
+/// Options of the connection to a control plane.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it is.
+    /// Its address, and how to speak to it.
     pub server: Server,
-    /// Who Weir is. The control plane chooses the configuration by it.
+    /// Weir's identity. The control plane chooses the configuration by it.
     pub node: Node,
     /// Headers of each stream.
     pub headers: Vec<Header>,
@@ -74,11 +74,11 @@ pub struct Options {
     pub backoff: BackoffOptions,
     /// The time between two PINGs of HTTP/2 on a connection.
     pub ping: Duration,
-    /// Where the last good configuration is kept.
+    /// The file of the last good configuration.
     pub cache_file: Option<PathBuf>,
     /// How the limits are compiled, without the overlay.
     pub rules: XdsOptions,
-    /// The file with what the messages have no field for.
+    /// The file of settings for which the messages of a control plane have no field.
     pub overlay_file: Option<PathBuf>,
 }
 
@@ -92,7 +92,7 @@ pub struct Client {
 
 impl Client {
     /// Reads the overlay file, and puts the saved configuration in force, if there is one. Returns
-    /// the problems of the overlay file too; without the client being dropped, it goes on without
+    /// the problems of the overlay file too. If the caller keeps the client, it continues without
     /// an overlay until the file can be used.
     pub fn new(live: Arc<Live>, options: Options, metrics: Arc<Metrics>) -> (Self, Vec<Problem>) {
         let status = Status::default();

@@ -4,8 +4,8 @@
 //! Limit files are read on a thread of their own, and long work (a scrape, a large JSON body) runs
 //! on blocking threads. The workers answer gRPC requests.
 //!
-//! After SIGTERM the process serves for `DRAIN_DELAY` (5 s) while it reports itself unhealthy, so
-//! that clients find another replica before connections end.
+//! After SIGTERM the process serves for `DRAIN_DELAY` (5 s) while it reports itself unhealthy:
+//! clients find another replica before connections end.
 
 #![expect(
     clippy::disallowed_methods,
@@ -59,7 +59,7 @@ use stores::Stores;
 /// Grace period for requests in flight when the process ends.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// Why the process cannot start.
+/// The reason why the process cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener cannot be opened.
@@ -70,7 +70,7 @@ pub enum StartError {
         address: String,
         /// The operating system's reason.
         error: io::Error,
-        /// What to do.
+        /// The remedy, for the operator.
         remedy: &'static str,
     },
     /// The limit files, or the overlay file, cannot be used. Without limits, Weir would allow every
@@ -98,7 +98,7 @@ fn lines(problems: &[Problem]) -> String {
 /// # Errors
 /// [`StartError`]; once Weir serves, only a signal ends it.
 pub fn serve(settings: Settings) -> Result<(), StartError> {
-    // Held to the end, so that the last log lines are written.
+    // Held to the end, to write the last log lines.
     let logs = telemetry::init(&settings.log_level, settings.log_format)?;
     let traces = settings.traces.clone().map(traces::start).transpose()?;
     // Its blocking threads serve scrapes and read JSON bodies, at a lower priority than the
@@ -108,7 +108,7 @@ pub fn serve(settings: Settings) -> Result<(), StartError> {
         .on_thread_start(background::lower_priority)
         .build()?;
     let ended = runtime.block_on(run(settings, &logs, traces.as_ref()));
-    // Does not wait for blocking threads.
+    // Does not wait for blocking threads: the readers of their answers are gone.
     runtime.shutdown_background();
     ended
 }
@@ -165,6 +165,7 @@ async fn run(
 
     drain_on_signal(&settings, health).await;
     stop.send_replace(true);
+    // Ends first: a later change of the health would set the services that are cleared below.
     publishing.abort();
     let drained = async {
         // Also removes a unix socket.
@@ -221,7 +222,7 @@ fn open(name: &'static str, at: server::TcpAddress) -> Result<TcpListener, Start
     })
 }
 
-/// What the listeners share.
+/// The parts that the listeners share.
 #[derive(Clone)]
 struct Shared {
     parts: Arc<admin::Parts>,
@@ -229,13 +230,15 @@ struct Shared {
 }
 
 impl Shared {
-    /// Loads the limits, and makes what decides by them. The limits have yet to be followed.
+    /// Loads the limits, and makes the parts that decide by them. Changes of the limits have to be
+    /// followed by the returned future.
     fn load(
         settings: &Settings,
         logs: &telemetry::Logs,
         traces: Option<&Traces>,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StartError> {
         let started_at = admin::status::now();
+        // Counters for each worker, and for the control thread, which decides `/json`.
         let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
         let live = Arc::new(Live::new(Arc::clone(&metrics)));
         let limits = limits::load(settings, &live, &metrics)?;
@@ -291,7 +294,7 @@ impl Shared {
         tokio::spawn(Arc::clone(&self.parts.overrides).follow());
     }
 
-    /// Starts what goes on beside the listeners.
+    /// Starts the tasks that run next to the listeners.
     fn start_background(
         &self,
         limits: impl Future<Output = ()> + Send + 'static,
@@ -322,7 +325,7 @@ impl Shared {
         }
     }
 
-    /// Makes what a worker serves.
+    /// Makes the services of a worker.
     fn services(
         &self,
         options: rls::Options,
@@ -352,7 +355,7 @@ impl Shared {
     }
 }
 
-/// Where accepted connections go: to the workers at once, or through their handshakes.
+/// Handles accepted connections: passes them to the workers at once, or through their handshakes.
 fn entrance(
     settings: &Settings,
     workers: &Arc<Workers>,
@@ -403,7 +406,7 @@ fn connections(options: server::Options) -> server::Options {
     }
 }
 
-/// Logs how much memory there is, and for what.
+/// Logs the memory of the process and its shares.
 fn log_memory(settings: &Settings) {
     let (shares, source) = settings.memory;
     let from = settings.given.name(source);
@@ -424,7 +427,7 @@ fn log_warnings(settings: &Settings) {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    // Envoy Gateway sets it, so that it is no warning.
+    // No warning, because Envoy Gateway sets it.
     let prometheus = settings.prometheus.as_ref();
     if prometheus.is_some_and(|port| port.has_mapper) {
         tracing::info!(

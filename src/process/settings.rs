@@ -54,7 +54,7 @@ pub use flags::{Flags, ReadFlags};
 pub use given::{Given, name_variables, without_empty_variables};
 pub use listeners::{ListenerFlags, LocalGrpc};
 
-/// Where counters are kept, with the options of that store.
+/// The store of the counters, with its options.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Backend {
@@ -77,7 +77,7 @@ pub struct Settings {
     pub certificates: Option<Arc<server::Certificates>>,
     /// Address of the HTTP listener.
     pub http: server::TcpAddress,
-    /// Where the limit files are, and how they are read.
+    /// The path of the limit files, and how they are read.
     pub files: files::Options,
     /// The control plane, if limits come from one; then the files are not read.
     pub xds: Option<xds_client::Options>,
@@ -86,7 +86,7 @@ pub struct Settings {
     pub start_without_limits: bool,
     /// Whether the process is unhealthy while the rules have no domain.
     pub needs_a_domain: bool,
-    /// Where counters are kept.
+    /// The store of the counters.
     pub backend: Backend,
     /// Whether the process is unhealthy while Redis cannot be used.
     pub redis_health: bool,
@@ -130,7 +130,7 @@ pub struct Settings {
     pub given: Given,
 }
 
-/// A setting that cannot be used: its name, what is wrong, and what to write.
+/// A setting that cannot be used: its name, the problem, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingError(String);
@@ -244,7 +244,7 @@ fn check_key_prefix(prefix: &str) -> Result<(), SettingError> {
     Ok(())
 }
 
-/// The format of log lines; one that is not known has a warning.
+/// The format of log lines; adds a warning about an unknown one.
 fn checked_log_format(text: &str, warnings: &mut Vec<String>) -> Format {
     let known = ["", "text", "json"];
     if !known.iter().any(|known| text.eq_ignore_ascii_case(known)) {
@@ -314,7 +314,7 @@ fn server_options(flags: &Flags, connections: u64, is_tls: bool) -> server::Opti
     }
 }
 
-/// How the memory store is built within so many bytes, which its keys and its usage records share.
+/// Options of the memory store for so many bytes, which its keys and its usage records share.
 fn memory_options(flags: &Flags, bytes: usize) -> memory::Options {
     let usage_bytes = memory::Options::default().usage_bytes.min(bytes / 4);
     let usage_bytes = flags.memory_usage_bytes.unwrap_or(usage_bytes);
@@ -346,13 +346,13 @@ fn backend(
     }
 }
 
-/// Why memcached is refused, and what to use instead.
+/// Error about memcached, and the replacement.
 const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so that limits would be \
     exceeded; write BACKEND_TYPE=redis and REDIS_URL=host:6379 with a Redis or Valkey, or \
     BACKEND_TYPE=memory for a single replica";
 
-/// The format of log lines that these arguments of `weir serve` and the environment ask for, for an
-/// error of the arguments themselves. Text where they ask for none.
+/// The format of log lines that these arguments of `weir serve` and the environment select, for an
+/// error in the arguments themselves. Text if they select none.
 pub fn log_format_of(arguments: &[OsString]) -> Format {
     const FLAG: &str = "--log-format";
     let texts = arguments.iter().map(|text| text.to_string_lossy());

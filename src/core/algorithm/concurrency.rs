@@ -5,41 +5,41 @@
 //! holds (the hits). A holder whose request never ends loses its place after `max_duration`.
 //!
 //! - Acquire (hits above 0): allowed if that many places are free. A second acquire with the id of
-//!   a holder takes only what it asks beyond the places that the holder has, and does not make its
-//!   time longer.
+//!   a holder takes only hits beyond the places that the holder has, and does not make its time
+//!   longer.
 //! - Release (hits below 0): removes the holder, however many places it has. An id that holds none
-//!   frees nothing. If nothing is known of it, the release has overtaken its acquire: that takes no
-//!   place when it comes, and needs none.
-//! - Look (0 hits): allowed if a place is free, or if the id needs none.
+//!   frees nothing. If it has no mark either, the release has overtaken its acquire. The acquire
+//!   then takes nothing when it comes, because its request has ended.
+//! - Peek (0 hits): allowed if a place is free, or if the id needs none.
 //! - [`TAKE_BACK`]: an acquire whose caller has not got the answer. It becomes a refused one, unless
 //!   another acquire has joined the holder since: that is the retry of the caller, which has the
 //!   place now.
 //!
 //! The twin is `lua/concurrency.lua`.
 //!
-//! A holder has the time of its acquire and not of its end, so that `max_duration` is no part of
-//! the key: a changed one keeps the requests in flight, and holds for them.
+//! A holder has the time of its acquire and not of its end. So `max_duration` is not part of the
+//! key: a changed one keeps the requests in flight, and holds for them.
 //!
-//! A refused id is known, and so is one that was released or taken back. Otherwise its release, or
-//! a second one, would be taken for one that is early, and the id would pass without a place when
-//! its client sends it again. An acquire that was overtaken is not refused: the request is over, so
-//! that any answer will do. When too many ids are known, the oldest is forgotten: in a flood of
-//! requests the last tenths of a second are still known.
+//! A refused id gets a mark, and so does one that was released or taken back. Otherwise its
+//! release, or a second one, would be taken for one that is early, and the id would pass without a
+//! place when its client sends it again. An acquire that was overtaken is not refused: the request
+//! is over, and any answer will do. When there are too many marks, the oldest is dropped: in a
+//! flood of requests, the marks of the last tenths of a second remain.
 //!
 //! In Redis the holders are a sorted set. A check costs the same few commands with one holder and
-//! with thousands, and what has expired is dropped by range: with 1 holder and with 1,000, one at a
+//! with thousands, and expired holders are dropped by range: with 1 holder and with 1,000, one at a
 //! time, it took Redis 1.0 and 1.05 times as long as a check of a log. A packed text per key would
 //! be read, searched and replicated whole.
 //!
-//! How many places of a limit are taken, of those that this process has seen taken and given back.
+//! Places of a limit that are taken, of the places that this process has seen taken and released.
 //!
 //! A holder may be acquired through one replica and released through another, and a holder that is
-//! lost is released by none. So a gauge counts by the time of the acquire: taken places less those
-//! given back, in a ring over `max_duration`, which forgets what has expired. The sum over all
-//! replicas is the number of holders; that of one replica may be below zero.
+//! lost is released by none. So a gauge counts by the time of the acquire: taken places less
+//! released ones, in a ring over `max_duration`, which drops expired holders. The sum over all
+//! replicas is the number of holders; the count of one replica may be below zero.
 //!
 //! Acquired less released less expired would stay wrong for good where a key with lost holders is
-//! never asked again.
+//! never checked again.
 
 mod holders;
 
@@ -61,18 +61,18 @@ pub const LARGEST_LIMIT: u64 = 10_000;
 /// The longest `max_duration`: a day. A place of a request that was lost is taken for as long.
 pub const LONGEST_DURATION: Span = Span::from_secs(86_400);
 
-/// How long an id without places is known: longer than any caller waits for its acquire.
+/// How long a mark, an id without places, is kept: longer than any caller waits for its acquire.
 pub const MARK_LIFE: Span = Span::from_secs(2);
 
-/// Ids without places that a key knows at most; then a new one replaces the oldest. Each request
-/// leaves one, about a hundred bytes.
+/// Maximum number of marks of a key; then a new one replaces the oldest. Each request leaves one,
+/// about a hundred bytes.
 pub const MOST_MARKS: usize = 1_024;
 
-/// The hits that take an acquire back whose answer was not delivered. No request can ask for them:
-/// the decoder clamps to one more.
+/// The hits that take an acquire back whose answer was not delivered. No request can have them: the
+/// decoder clamps to one more.
 pub const TAKE_BACK: i64 = i64::MIN;
 
-/// `retry_after`: when a request ends is not known.
+/// `retry_after`: the end of the requests in flight is unknown.
 const RETRY: Span = Span::from_secs(1);
 
 /// A limit of requests in flight.
@@ -84,8 +84,8 @@ pub struct Concurrency {
     pub max_duration: u64,
 }
 
-/// The digest of a request's id, so that a holder has one size whatever a client sends: half of a
-/// SHA-256, equal in all replicas.
+/// The digest of a request's id: half of a SHA-256, equal in all replicas. So a holder has one size
+/// whatever a client sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HolderId(pub [u8; Self::BYTES]);
 
@@ -100,13 +100,12 @@ impl HolderId {
     }
 }
 
-/// How many places a step took or gave back, and for how long their holder has had the first of
-/// them. For the gauge of holders.
+/// Number of places that a step took or released, and for how long their holder has had the first
+/// of them. For the gauge of holders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The time since the holder acquired its place; zero for a new one.
     pub age: Span,
-    /// How many places.
     pub places: u64,
 }
 
@@ -128,7 +127,7 @@ impl Concurrency {
     pub fn new(limit: u64, max_duration: Span) -> Self {
         Self {
             limit,
-            // In the unit of times, so that what begins now is not over.
+            // In the unit of times: a holder that begins now has not expired.
             max_duration: max_duration.micros().max(NUMBERS),
         }
     }
@@ -138,7 +137,7 @@ impl Concurrency {
             allowed,
             remaining: self.limit.saturating_sub(used),
             used,
-            // When the requests in flight end is not known.
+            // The end of the requests in flight is unknown.
             reset_after: Span::ZERO,
             retry_after: match allowed {
                 true => Wait::For(Span::ZERO),
@@ -156,7 +155,7 @@ impl Concurrency {
         Span::from_micros(2 * held.max(MARK_LIFE.micros()))
     }
 
-    /// Decides hits of the request with this id. Returns also what it took or gave back.
+    /// Decides hits of the request with this id. Also returns the places that it took or released.
     pub fn step_by(
         &self,
         id: HolderId,
@@ -223,8 +222,8 @@ impl Concurrency {
         (Step::changed(verdict, state, keep_for), change)
     }
 
-    /// The state after an acquire of a request that is refused as a whole: its id is known, as that
-    /// of any refused request. `None` if it was.
+    /// The state after an acquire of a request that is refused as a whole: its id gets a mark, like
+    /// the id of any refused request. `None` if it had one.
     pub fn note_refused(
         &self,
         id: HolderId,
@@ -277,7 +276,7 @@ impl Definition for Concurrency {
         Ok(Self::new(terms.limit, max_duration))
     }
 
-    /// By a request whose id is not known.
+    /// By a request without an id.
     fn step(&self, state: Option<State>, at: Arrival, hits: i64) -> Step {
         self.step_by(HolderId::default(), state, at.now, hits).0
     }
@@ -294,7 +293,7 @@ impl Definition for Concurrency {
         self.limit
     }
 
-    /// A holder may have more places than the limit has now, and then asks for as many again.
+    /// A holder may have more places than the limit has now, and then requests as many again.
     fn largest_charge(&self) -> u64 {
         LARGEST_LIMIT + 1
     }
@@ -320,11 +319,11 @@ impl Definition for Concurrency {
     }
 }
 
-/// Parts of `max_duration` that are counted apart: a lost holder is counted for a thirty-second
-/// longer at most.
+/// Parts of `max_duration` that are counted apart: a lost holder is counted for at most a
+/// thirty-second longer.
 const PARTS: u64 = 32;
 
-/// Those of which some are not older than `max_duration`, and the current one.
+/// Buckets with a part that is not older than `max_duration`, and the current one.
 const BUCKETS: usize = PARTS as usize + 2;
 
 /// The gauge of one limit.
@@ -352,7 +351,7 @@ impl Gauge {
         }
     }
 
-    /// Adds places that were taken, or subtracts those that were given back.
+    /// Adds places that were taken, or subtracts released ones.
     pub fn note(&self, change: Change, is_taken: bool, now: Micros) {
         if change.places == 0 {
             return;
@@ -371,14 +370,13 @@ impl Gauge {
         if bucket.number < number {
             *bucket = Bucket { number, places: 0 };
         }
-        // What is older than the ring has expired.
+        // A bucket older than the ring has expired.
         if bucket.number == number {
             bucket.places += places;
         }
     }
 
-    /// Goes on with what another gauge has counted, which then has counted nothing: that of the
-    /// same limit in the rules before.
+    /// Adds the counts of the same limit's gauge in the previous rules, and empties that gauge.
     pub fn absorb(&self, before: &Self) {
         let buckets = std::mem::replace(&mut *lock(&before.buckets), [Bucket::default(); BUCKETS]);
         let newest = buckets

@@ -1,19 +1,19 @@
-//! What the file of each algorithm defines, and how all other code calls it.
+//! The interface that the file of each algorithm implements, and by which all other code calls it.
 //!
-//! What becomes of refused hits: `count_denied` and `max_debt`.
+//! Treatment of refused hits: `count_denied` and `max_debt`.
 //!
 //! The share of a limit that one of several replicas allows by itself while the replicas cannot
 //! reach their common store.
 //!
-//! Only amounts are divided. Windows, ticks and the longest delay stay, so that times mean the
-//! same, keys do not change, and no product gets larger.
+//! Only amounts are divided. Windows, ticks and the longest delay stay: times mean the same, keys
+//! do not change, and no product gets larger.
 //!
-//! `lease: true`: what a replica may know of the hits of a window that it has drawn ahead of its
+//! `lease: true`: a replica's knowledge of the hits of a window that it has drawn ahead of its
 //! requests, from the verdict on the draw alone.
 //!
-//! A draw is a hit with more hits. The count behind it tells the positions of its hits in the
-//! window, which no other draw has. The instant at which they lose their meaning follows from the
-//! time to the reset: neither the store's clock nor the number of a window is needed.
+//! A draw is a hit with more hits. The count after it gives its hits their positions in the window,
+//! which no other draw has. The instant at which they lose their meaning follows from the time to
+//! the reset: neither the store's clock nor the number of a window is needed.
 
 use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
@@ -28,7 +28,7 @@ use crate::core::verdict::Verdict;
 /// Numbers of a limit that its step in `lua/` takes.
 pub const SCRIPT_PARAMETERS: usize = 6;
 
-/// When a check arrives, and how long its caller can be held.
+/// The time of a check, and how long its caller can be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The store's time.
@@ -82,8 +82,8 @@ pub trait Definition {
     where
         Self: Sized;
 
-    /// Decides `hits` at an arrival: above 0 takes, 0 looks, below 0 gives back. Total: it never
-    /// panics, whatever is stored and asked. A state of another algorithm counts as none.
+    /// Decides `hits` at an arrival: above 0 takes, 0 peeks, below 0 refunds. Total: it never
+    /// panics, whatever is stored and requested. A state of another algorithm counts as none.
     fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
 
     /// Hits per window.
@@ -101,7 +101,7 @@ pub trait Definition {
     }
 
     /// Whether all of its numbers are exact, and so the same in Lua. Limits of up to 2^32 - 1 are,
-    /// but for those of a log.
+    /// except in a log.
     fn is_exact(&self) -> bool {
         true
     }
@@ -109,10 +109,10 @@ pub trait Definition {
     /// The most hits that a key without a state can take at once.
     fn capacity(&self) -> u64;
 
-    /// What becomes of refused hits.
+    /// The treatment of refused hits.
     fn debt(&self) -> Debt;
 
-    /// Replaces what becomes of refused hits, on the same counters.
+    /// Replaces the treatment of refused hits, on the same counters.
     fn set_debt(&mut self, debt: Debt);
 
     /// The largest number of hits that makes a difference: more are refused alike, and leave the
@@ -146,21 +146,22 @@ pub trait Definition {
         false
     }
 
-    /// Writes what a counter key holds behind the window: everything else that gives the state its
-    /// meaning. Amounts are not in it, nor the tick, which follows from the amount, so that a
-    /// changed amount keeps its counters.
+    /// Writes the part of a counter key after the window: everything else that gives the state its
+    /// meaning. Amounts are not in it, nor the tick, which follows from the amount: a changed
+    /// amount keeps its counters.
     fn write_key_suffix(&self, _out: &mut Vec<u8>) {}
 
-    /// See [`Algorithm::script_parameters`]: those behind the debt.
+    /// See [`Algorithm::script_parameters`]: the parameters after the debt.
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1];
 
-    /// The number of one check that its step in `lua/` takes besides the hits; 0 if it takes none.
+    /// The number of one check that its step in `lua/` takes in addition to the hits; 0 if it takes
+    /// none.
     fn check_parameter(&self, _max_hold: Span) -> u64 {
         0
     }
 
     /// The state in a row of the script's reply: the expiry, whose fraction may name a tick (see
-    /// `lua/frame.lua`), and the numbers behind it, of which missing ones are 0. `None`: rows of
+    /// `lua/frame.lua`), and the numbers after it, of which missing ones are 0. `None`: rows of
     /// this algorithm hold the decision and not the state.
     fn state_of_row(&self, _row: [f64; 4]) -> Option<State> {
         None
@@ -208,8 +209,8 @@ impl AlgorithmKind {
         named
     };
 
-    /// Those that count hits over a time: all but the last of the table, which counts requests in
-    /// flight.
+    /// The algorithms that count hits over a time: all but the last of the table, which counts
+    /// requests in flight.
     pub const OVER_TIME: [(&'static str, Self); TABLE.len() - 1] =
         *Self::NAMED.first_chunk().expect("fewer than all");
 
@@ -327,7 +328,7 @@ impl Algorithm {
         let behind = match self {
             // Hits of this window reach to the end of the next one.
             Self::SlidingWindowCounter(counter) => counter.tick.span(counter.window),
-            // Those of this bucket count for a window after it.
+            // Hits of this bucket count for a window after it.
             Self::SlidingWindowBuckets(ring) => Span::from_micros(ring.window),
             _ => Span::ZERO,
         };
@@ -376,7 +377,7 @@ mod tests {
         algorithm.share(NonZeroU32::new(replicas).expect("not 0"))
     }
 
-    /// How many single hits pass at one instant.
+    /// Number of single hits that pass at one instant.
     fn passes(algorithm: &Algorithm) -> u64 {
         let (mut state, mut passed) = (None, 0);
         let at = Arrival {
@@ -405,7 +406,8 @@ mod tests {
                         "{name} of {limit}, {replicas} replicas: {together} < {alone}"
                     );
                     let most = alone + u64::from(replicas) - 1;
-                    // A queue has one being served in each replica, beside those that wait.
+                    // A queue has one being served in each replica, in addition to the waiting
+                    // ones.
                     let most = if kind == AlgorithmKind::LeakyBucket {
                         most + u64::from(replicas)
                     } else {

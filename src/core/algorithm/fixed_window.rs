@@ -31,13 +31,13 @@ impl FixedWindow {
         self.window.end(number)
     }
 
-    /// Hits as they are counted: at most as many as make a difference, so that one request cannot
+    /// Hits as they are counted: at most as many as make a difference. Otherwise one request could
     /// overflow a counter.
     pub fn clamp(hits: i64) -> i64 {
         hits.min(LARGEST_COUNT.cast_signed())
     }
 
-    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is
+    /// The verdict on `hits` that changed the count of window `number` to `after`. A refund is
     /// always allowed. Reports at most [`LARGEST_COUNT`], which Redis may exceed.
     pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
         let after = after.min(LARGEST_COUNT);
@@ -69,7 +69,7 @@ impl Definition for FixedWindow {
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let current = self.number(now);
-        // A clock that went back by less than a window continues in the known window; after a
+        // A clock that went back by less than a window continues in the stored window; after a
         // larger jump the count starts again.
         let (window, before) = match state {
             Some(State::FixedWindow { window, count })

@@ -1,9 +1,9 @@
 //! `leaky_bucket`: a shaper. Hits leave a queue evenly spaced, `limit` per window. A hit that would
 //! wait longer than `max_delay`, or longer than its caller can be held, is refused.
 //!
-//! The backlog is what has to drain before the next hit may leave, in units of which a hit has as
+//! The backlog has to drain before the next hit may leave. It is in units of which a hit has as
 //! many as the window has ticks; each tick drains `limit` units; fewer where these numbers are too
-//! large (see `ticks.rs`). The verdict only says how long the delay is; the service holds the
+//! large (see `ticks.rs`). The verdict only has the length of the delay; the service holds the
 //! request. This is the leaky bucket as a queue, and with `max_delay` as the tolerance it accepts
 //! what the continuous-state leaky bucket of ITU-T Recommendation I.371 (the generic cell rate
 //! algorithm) does, but delays hits to their slots. The twin is `lua/leaky_bucket.lua`.
@@ -23,8 +23,8 @@ pub struct LeakyBucket {
     pub max_delay: u64,
     /// The resolution of its times.
     pub tick: Tick,
-    /// Whether a refused hit takes a slot too, and until the queue is how many full limits longer
-    /// than what is allowed.
+    /// Whether a refused hit takes a slot too, and by how many full limits the queue may then
+    /// exceed its allowed length.
     pub debt: Debt,
 }
 
@@ -68,7 +68,7 @@ impl LeakyBucket {
         }) = state
         {
             if units != self.flow.units {
-                // Rounded so that no time drains twice, and no part of a hit is lost.
+                // The rounding neither drains for a time twice nor loses a part of a hit.
                 let amount =
                     |factor: u64, divisor: u64| backlog.div_ceil(divisor).saturating_mul(factor);
                 (last, backlog) = self
@@ -95,7 +95,7 @@ impl LeakyBucket {
     fn threshold(&self, hits: i64, max_hold: Span, room: u64, capacity: u64) -> Option<u64> {
         let unit = self.flow.per_hit();
         match u64::try_from(hits) {
-            // A look is refused in debt only.
+            // A peek is refused in debt only.
             Err(_) | Ok(0) => Some(room + unit),
             Ok(hits) if hits > capacity => None,
             // The caller may be held for less than max_delay, but not for longer.
@@ -162,7 +162,7 @@ impl Definition for LeakyBucket {
                 (false, false) => backlog,
             }
         } else {
-            // A give-back empties the queue at most.
+            // A refund cannot drain more than the queue has.
             backlog.saturating_sub(hits.unsigned_abs().min(backlog.div_ceil(unit)) * unit)
         };
         let found = Outcome {

@@ -1,7 +1,7 @@
 //! Compiles the options of a limit to its algorithm, or reports why they make none.
 //!
 //! The options of a `fixed_window` that follows the calendar: `period`, `timezone`, `week_starts`
-//! and `anchor`, and what belongs together of them.
+//! and `anchor`, and which of them belong together.
 
 use super::ticks::largest;
 use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, Options, TABLE, Terms};
@@ -54,8 +54,8 @@ impl OptionField {
 }
 
 impl Options {
-    /// These options, and for those of its own algorithm that are not written, the defaults. A
-    /// domain may so give defaults for several algorithms.
+    /// These options, completed with the defaults for its own algorithm. So a domain may give
+    /// defaults for several algorithms.
     #[must_use]
     pub fn apply_defaults(mut self, defaults: &Self) -> Self {
         let own = self.kind.spec();
@@ -68,8 +68,8 @@ impl Options {
         self
     }
 
-    /// Leaves out what defaults say and this limit cannot use. `written` are the options that are
-    /// meant for this limit alone.
+    /// Removes defaults that this limit cannot use. `written` are the options that are meant for
+    /// this limit alone.
     pub fn leave_out_defaults(&mut self, written: &Self, rate: &Rate) {
         if !self.counts_denied() {
             self.max_debt = written.max_debt;
@@ -77,7 +77,7 @@ impl Options {
         self.leave_out_calendar(written, rate);
     }
 
-    /// These options, and for those that are not written those of `below`, of whatever algorithm.
+    /// These options, completed with the options of `below`, whatever its algorithm is.
     #[must_use]
     pub fn over(mut self, below: &Self) -> Self {
         for (_, field) in OPTIONS {
@@ -91,7 +91,7 @@ impl Options {
         self.count_denied.unwrap_or(self.kind.spec().counts_denied)
     }
 
-    /// The window of a limit with this rate; `None` if it is none.
+    /// The window of a limit with this rate; `None` if it is zero or too long.
     fn window(&self, rate: &Rate) -> Option<Span> {
         match self.kind {
             AlgorithmKind::Concurrency => Some(Span::ZERO),
@@ -164,9 +164,7 @@ impl Options {
     }
 }
 
-/// Whether refused hits count, and how many full limits below zero they may take a key.
-///
-/// A key may be in debt although its limit counts refused hits no more: it was counted before.
+/// The problem with an option, and its remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Debt {
     counts: bool,
@@ -174,22 +172,18 @@ pub struct Debt {
 }
 
 impl Debt {
-    /// The largest `max_debt`. With it, the numbers of a limit of 2^32 - 1 are exact.
     pub const MOST: u8 = 100;
 
-    /// Refused hits consume nothing.
     pub const NONE: Self = Self {
         counts: false,
         limits: 1,
     };
 
-    /// Refused hits count, up to one full limit.
     pub const ONE: Self = Self {
         counts: true,
         limits: 1,
     };
 
-    /// Refused hits count, up to so many full limits; `None` beyond 1 and [`Debt::MOST`].
     pub fn of(limits: u32) -> Option<Self> {
         let limits = u8::try_from(limits)
             .ok()
@@ -200,17 +194,14 @@ impl Debt {
         })
     }
 
-    /// Whether refused hits count.
     pub const fn counts(self) -> bool {
         self.counts
     }
 
-    /// How many full limits a key may be below zero.
     pub const fn limits(self) -> u64 {
         self.limits as u64
     }
 
-    /// The same for stored states, with refused hits that consume nothing.
     #[must_use]
     pub const fn uncounted(self) -> Self {
         Self {
@@ -219,20 +210,16 @@ impl Debt {
         }
     }
 
-    /// As steps in `lua/` take it: twice the limits, plus 1 if refused hits count.
     pub(super) const fn script_parameter(self) -> u64 {
         2 * self.limits() + self.counts as u64
     }
 }
 
-/// Why options make no algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError {
     /// The option that is wrong, by its name in a file.
     pub option: &'static str,
-    /// What is wrong.
     pub what: String,
-    /// How to correct it.
     pub remedy: String,
 }
 
@@ -357,8 +344,8 @@ impl Options {
     }
 
     /// Removes the options of a calendar if they make none of this rate, and returns an error for
-    /// each that is wrong. `is_multiplied`: the limit that says `period` says `unit_multiplier`
-    /// too, if only 1.
+    /// each that is wrong. `is_multiplied`: the limit has `unit_multiplier` in addition to
+    /// `period`, even if it is 1.
     pub fn remove_wrong_calendar(&mut self, rate: &Rate, is_multiplied: bool) -> Vec<OptionError> {
         let errors = self.calendar_errors(rate, is_multiplied);
         if !errors.is_empty() {
@@ -503,7 +490,7 @@ mod tests {
             calendar_months: true,
             ..Options::default()
         };
-        // What a limit says of itself wins over the setting.
+        // A limit's own option wins over the setting.
         let fixed = Options {
             period: Some(PeriodKind::Fixed),
             ..setting

@@ -3,11 +3,11 @@
 //! A check sums every bucket that overlaps the window, the oldest one whole. So no window ever has
 //! more hits than the limit, and a hit is refused for at most one interval longer than necessary.
 //! The ring knows its last bucket, and clears all buckets between that one and now before it is
-//! used, so that an idle gap cannot revive counts of an earlier lap. The twin is
+//! used: an idle gap cannot revive counts of an earlier lap. The twin is
 //! `lua/sliding_window_buckets.lua`, with `lua/log.lua`.
 //!
-//! Only buckets that hold hits are stored, as a packed text like that of a log and not as a Redis
-//! hash: it takes fewer bytes.
+//! Only buckets that hold hits are stored, as a packed text as in a log and not as a Redis hash: it
+//! takes fewer bytes.
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
@@ -341,8 +341,7 @@ fn too_many_buckets(
             format!("write {longest_span} or less, or a longer bucket_interval"),
         );
     }
-    // Windows are whole seconds, so that an interval rounded up to milliseconds is not longer than
-    // one.
+    // Windows are whole seconds: an interval rounded up to milliseconds is not longer than one.
     let longer = Span::from_micros(longer.next_multiple_of(1_000));
     OptionError::new("bucket_interval", what, format!("write {longer} or more"))
 }

@@ -1,5 +1,5 @@
-//! `sliding_window_counter`: the hits of the current clock-aligned window, and those of the
-//! previous one weighted by the part of it that the sliding window still covers.
+//! `sliding_window_counter`: the hits of the current clock-aligned window, plus the previous
+//! window's hits weighted by the part of it that the sliding window still covers.
 //!
 //! A key has two counters, whatever the limit. The estimate takes the hits of the previous window
 //! as evenly spread; its error is how far they were not. The method is the one that Cloudflare

@@ -1,7 +1,7 @@
 //! `sliding_window_log`: a log of the times of all hits, which is exact over any window.
 //!
-//! Each entry holds the running total up to itself, so that counting is a binary search. Hits of
-//! one tick share an entry. A write drops the entries that have left the window. The twin is
+//! Each entry holds the running total up to itself: counting is a binary search. Hits of one tick
+//! share an entry. A write drops the entries that have left the window. The twin is
 //! `lua/sliding_window_log.lua`, with `lua/log.lua`.
 
 use std::collections::VecDeque;
@@ -99,7 +99,7 @@ impl SlidingWindowLog {
         (Clock::fresh(now), None)
     }
 
-    /// How many entries have left the window.
+    /// Number of entries that have left the window.
     fn left(&self, log: &Log, now: u64) -> usize {
         log.entries
             .partition_point(|entry| entry.tick.saturating_add(self.window) <= now)

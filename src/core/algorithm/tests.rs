@@ -1,4 +1,4 @@
-//! What all algorithms promise, on random limits, hits and clocks. What each one means is in
+//! Properties of all algorithms, on random limits, hits and clocks. The meaning of each one is in
 //! `tests/naive.rs`.
 
 mod bounds;
@@ -15,7 +15,7 @@ use crate::core::verdict::{Verdict, Wait};
 /// An instant that minutes, hours and days begin at.
 const START: u64 = 1_800_057_600_000_000;
 
-/// Ticks stand still from here on.
+/// Ticks no longer advance from here on.
 const LAST: u64 = MAX_SAFE_INTEGER;
 
 fn at(micros: u64) -> Arrival {
@@ -69,7 +69,7 @@ fn amount() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 0_u64..8, 4 => 8_u64..200, 2 => large, 1 => Just(u32::MAX.into()), 1 => 0..=MAX_SAFE_INTEGER, 1 => Just(MAX_SAFE_INTEGER)]
 }
 
-/// Any algorithm but those of `without`.
+/// Any algorithm except `without`.
 fn algorithm(
     count_denied: impl Strategy<Value = bool>,
     without: &'static [AlgorithmKind],
@@ -174,7 +174,7 @@ fn run(
 ) -> (Option<State>, u64) {
     let (mut state, mut now) = (None, START);
     for &(pause, act) in acts {
-        // Not a round share, so that edges are met from both sides.
+        // Not a round share: edges are met from both sides.
         now += window(algorithm).micros() / 16 * pause + pause * 37 % 11;
         let hits = hits(algorithm, act);
         let step = algorithm.step(state.clone(), at(now), hits);
@@ -364,8 +364,8 @@ proptest! {
     fn a_clock_that_goes_back_neither_locks_nor_opens(
         algorithm in algorithm(any::<bool>(), &[]), acts in acts(act()), back in prop_oneof![0_u64..40, any::<u64>()],
     ) {
-        // From the last write on, or from the last hit, a clock may be behind.
-        // Or from any hit: what was given back leaves an older one as the newest.
+        // From the last write on, or from the last hit, a clock may be behind. Or from any hit: a
+        // refund leaves an older one as the newest.
         let (mut written, mut taken, mut hits_at) = (START, START, Vec::new());
         let (state, now) = run(&algorithm, &acts, |_, now, hits, step| {
             if step.keep_for.is_some() {
@@ -392,7 +392,7 @@ proptest! {
                 Verdict { retry_after: Wait::For(span), .. } => span,
                 Verdict { retry_after: Wait::Never, .. } => unreachable!("one hit fits"),
             };
-            // What is cut by the clock goes on at the start of its bucket or window.
+            // Hits that the clock cuts off continue at the start of its bucket or window.
             let extra = match algorithm {
                 Algorithm::SlidingWindowBuckets(buckets) => 2 * buckets.interval,
                 Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter(_) => window(&algorithm).micros(),

@@ -1,11 +1,11 @@
-//! What the algorithms share: the unit in which a limit counts, a clock that may go back, and the
-//! outcome of a step.
+//! Parts that the algorithms share: the unit in which a limit counts, a clock that may go back, and
+//! the outcome of a step.
 //!
-//! Lua's numbers are exact only below 2^53, and Rust keeps the same bound, so that both decide the
-//! same. A limit has the finest tick at which the product of its amount and its window stays below.
-//! Where that is coarser than a second, the product is split ([`product`], `lua/frame.lua`): its
-//! window has up to [`MOST_TICKS`] ticks, and a bucket holds parts of hits, which come back by the
-//! clock ([`Flow`]).
+//! Lua's numbers are exact only below 2^53, and Rust keeps the same bound, to decide the same. A
+//! limit has the finest tick at which the product of its amount and its window stays below. Where
+//! that is coarser than a second, the product is split ([`product`], `lua/frame.lua`): its window
+//! has up to [`MOST_TICKS`] ticks, and a bucket holds parts of hits, which come back by the clock
+//! ([`Flow`]).
 //!
 //! A state is kept in parts: a hit is as many parts as the window has ticks, and nothing is rounded
 //! away. A split product has 128 bits in Rust, and two halves of 17 bits in Lua, for which a window
@@ -14,17 +14,17 @@
 //! come back since the epoch, rounded down: no step loses a remainder, and the state needs no
 //! second word.
 //!
-//! A state names its units, and keys do not, so that a changed amount keeps its counts although its
-//! tick may change. A tick that depends on the window alone would be simpler, but would have to
-//! suit the largest amount: a second for every limit per day, too coarse for a shaper. A step that
-//! finds other units converts the state, and rounds against the client by less than one of the
-//! coarser ticks, or by less than a hit where products are split. In Redis the units are the
-//! fraction of the expiry, in memory four bits of the level: no state takes more bytes.
+//! A state names its units, and keys do not: a changed amount keeps its counts although its tick
+//! may change. A tick that depends on the window alone would be simpler, but would have to suit the
+//! largest amount: a second for every limit per day, too coarse for a shaper. A step that finds
+//! other units converts the state, and rounds against the client by less than one of the coarser
+//! ticks, or by less than a hit where products are split. In Redis the units are the fraction of
+//! the expiry, in memory four bits of the level: no state takes more bytes.
 //!
-//! Counts end at 2^53, one above the largest limit, so that a full counter still refuses. A clock
-//! that goes back freezes a key for at most a window (two for `fixed_window` in memory and for
-//! `sliding_window_counter`, which continue from the start of the latest window that they saw), or
-//! resets it.
+//! Counts end at 2^53, one above the largest limit, because a full counter still has to refuse. A
+//! clock that goes back freezes a key for at most a window (two for `fixed_window` in memory and
+//! for `sliding_window_counter`, which continue from the start of the latest window that they saw),
+//! or resets it.
 
 use crate::core::time::{MAX_SAFE_INTEGER, Span, Tick};
 use crate::core::verdict::{Verdict, Wait};
@@ -42,7 +42,7 @@ const MOST_TICKS: u64 = 1 << 35;
 /// The coarsest tick of products that are not split: a second.
 const SECOND: u8 = 6;
 
-/// What a limit and its state count in.
+/// The units in which a limit and its state count.
 ///
 /// A code up to 6 is the exponent of a tick: a hit has as many units as the window has such ticks.
 /// A code from 7 on belongs to a limit whose products are split: a hit has 10^(15 - code) units,
@@ -164,7 +164,7 @@ pub struct Flow {
     pub period: Span,
     /// The window in ticks, rounded up; never zero.
     pub window: u64,
-    /// What amounts are counted in.
+    /// The units of amounts.
     pub units: Units,
 }
 
@@ -215,7 +215,7 @@ impl Flow {
         u128::from(most_hits.max(self.limit)) * unit <= u128::from(MAX_SAFE_INTEGER) && is_fine
     }
 
-    /// The units that come back in so many ticks, at least.
+    /// Minimum number of units that come back in so many ticks.
     #[inline]
     pub(super) fn within(&self, ticks: u64) -> u64 {
         if self.units.is_split() {
@@ -270,8 +270,8 @@ impl Flow {
         u64::try_from(then).unwrap_or(u64::MAX).saturating_sub(now)
     }
 
-    /// The ticks after which a state that lacks so many units has recovered, wherever the clock
-    /// stands: as the script computes them.
+    /// The ticks after which a state that misses so many units has recovered, whatever the clock
+    /// shows: as the script computes them.
     #[inline]
     pub(super) fn keep(&self, units: u64, reset: u64) -> u64 {
         if self.units.is_split() {
@@ -325,7 +325,7 @@ impl Clock {
         Self { now, behind: 0 }
     }
 
-    /// Goes on at `last`, which the store's clock has not reached again.
+    /// Continues at `last`, which the store's clock has not reached again.
     pub(super) const fn ahead(last: u64, now: u64) -> Self {
         Self {
             now: last,

@@ -29,8 +29,8 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// The bucket of these numbers. A bucket that is never refilled holds nothing, so that a limit
-    /// of 0 refuses everything.
+    /// The bucket of these numbers. A bucket that is never refilled holds nothing: a limit of 0
+    /// refuses everything.
     pub fn new(limit: u64, burst: u64, window: Span, debt: Debt) -> Self {
         let burst = if limit == 0 { 0 } else { burst };
         let at = |units: Units| Self {
@@ -52,7 +52,7 @@ impl TokenBucket {
         }) = state
         {
             if units != self.flow.units {
-                // Rounded so that no time refills twice, and no part of a token is added.
+                // The rounding neither refills for a time twice nor adds a part of a token.
                 let amount = |factor: u64, divisor: u64| {
                     level
                         .div_euclid(divisor.cast_signed())
@@ -124,7 +124,7 @@ impl Definition for TokenBucket {
             };
             (is_allowed, after)
         } else {
-            // A give-back fills the bucket at most.
+            // A refund cannot fill the bucket beyond its capacity.
             let given = hits
                 .unsigned_abs()
                 .min((full - level).unsigned_abs().div_ceil(per_hit))

@@ -1,13 +1,13 @@
 //! Keys and values as operators write them: in commands, in orders to the admin API, in
-//! `OVERRIDES_FILE`, and in what commands print to be pasted.
+//! `OVERRIDES_FILE`, and in output of commands that is meant to be pasted.
 //!
-//! A `*` stands for any text. `\*` is a star, `\\` a backslash, and `\u{2e}` the character with
-//! this number in hexadecimal; a backslash before anything else is itself. Where no wildcard can be
-//! meant, a `*` is a star. Clients choose values, so that whatever prints one to be pasted has to
+//! A `*` matches any text. `\*` is a star, `\\` a backslash, and `\u{2e}` the character with this
+//! number in hexadecimal; a backslash before anything else is itself. Where no wildcard can be
+//! meant, a `*` is a star. Clients choose values. Code that prints a value to be pasted has to
 //! escape it: otherwise a client that sends the value `*` could have everyone blocked.
 //!
 //! Commands print entries in the quotes of a shell too. Commands that take no wildcards read the
-//! same text, so that one row of a list fits them all.
+//! same text: one row of a list fits them all.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -17,7 +17,7 @@ use std::fmt::{self, Write};
 pub struct Text(Box<[Box<str>]>);
 
 impl Text {
-    /// Reads what was written.
+    /// Reads the operator's form.
     pub fn read(written: &str) -> Self {
         let mut pieces = vec![Vec::new()];
         scan(written.as_bytes(), |part| match part {
@@ -99,12 +99,12 @@ impl fmt::Display for Text {
     }
 }
 
-/// Where a text stands in an entry.
+/// The part of an entry that a text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Before the first `=`.
     Key,
-    /// Behind it.
+    /// After it.
     Value,
 }
 
@@ -192,7 +192,7 @@ fn scan(written: &[u8], mut take: impl FnMut(TextPart<'_>)) {
     take(TextPart::Bytes(rest));
 }
 
-/// The character of `u{...}`, and what is behind it.
+/// The character of `u{...}`, and the text after it.
 fn number(text: &[u8]) -> Option<(char, &[u8])> {
     let digits = text.strip_prefix(b"u{")?;
     let end = digits.iter().take(7).position(|&byte| byte == b'}')?;

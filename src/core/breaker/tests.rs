@@ -40,7 +40,7 @@ fn next_probe(breaker: &Breaker) -> Option<u64> {
         .map(|due| due.since(at(0)).micros() / MILLIS)
 }
 
-/// What is reported to a breaker.
+/// One report to a breaker.
 #[derive(Clone, Copy)]
 enum Report {
     /// Calls that were answered, and how many of them slowly.

@@ -8,8 +8,8 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
-/// Fields in a message, with each element of a list: as many resources as there may be, and as many
-/// removed ones.
+/// Maximum number of fields in a message, with each element of a list: as many resources as are
+/// allowed, and as many removed ones.
 pub(crate) const MAX_ELEMENTS: usize = 200_000;
 
 /// The codec of messages `T` that are sent, and `U` that are received.

@@ -14,19 +14,19 @@ pub struct Anchor {
     time_secs: Option<u32>,
 }
 
-/// Why a text is no anchor.
+/// The problem with a text that is no anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseAnchorError {
     /// It has an offset from UTC.
     Offset,
     /// The form is right, but the calendar has no such day, or the day no such time.
     NoSuchTime,
-    /// It is anything else.
+    /// Any other problem.
     Other,
 }
 
 impl ParseAnchorError {
-    /// What is wrong, as the end of a sentence about the text, and how to correct it.
+    /// The problem, as the end of a sentence about the text, and how to correct it.
     pub fn report(self) -> (&'static str, &'static str) {
         match self {
             Self::Offset => (
@@ -61,8 +61,8 @@ impl Anchor {
     }
 }
 
-/// The characters of a date with a time; `0` stands for a digit. The first 10 are a date, the first
-/// 16 have no seconds.
+/// The characters of a date with a time; `0` is a digit. The first 10 are a date, the first 16 have
+/// no seconds.
 const FORM: &[u8] = b"0000-00-00T00:00:00";
 
 impl FromStr for Anchor {
@@ -77,7 +77,7 @@ impl FromStr for Anchor {
             })
         };
         if ![10, 16, 19].contains(&text.len()) || !is_formed(text) {
-            // What stands behind a date or a time can only be an offset.
+            // Only an offset can follow a date or a time.
             let is_offset = |(date, rest): (&str, &str)| {
                 is_formed(date) && rest.starts_with(['Z', 'z', '+', '-', '['])
             };

@@ -4,10 +4,9 @@
 //! A window begins at the first instant at which the clocks show its begin or a later time. So a
 //! day has 23 or 25 hours when the clocks change, begins at 01:00 where they skip midnight, and has
 //! no instant where they skip the whole day, as in Samoa on 30 December 2011. Numbers count from
-//! the year 0, so that the number of a year is the year, and rules of a zone that change do not
-//! change them.
+//! the year 0: the number of a year is the year, and a change of a zone's rules does not change it.
 //!
-//! The windows that a thread has found last, so that most requests cost no look into a time zone.
+//! The windows that a thread has found last, which save most requests a look-up in a time zone.
 //!
 //! A window that was found before is the same as one that is found again: [`super::Calendar`] stays
 //! a pure function.
@@ -23,8 +22,8 @@ use jiff::tz::AmbiguousOffset;
 use super::anchor::TimeOfDay;
 use super::{Anchor, Micros, Span, Unit, Window, Zone};
 
-/// How a calendar divides time into windows. Two calendars with the same windows under the same
-/// zone are equal.
+/// A division of time into windows by a calendar. Two calendars with the same windows under the
+/// same zone are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Calendar {
     /// The local time at which windows begin, in seconds since midnight.
@@ -123,8 +122,7 @@ impl Calendar {
         )
     }
 
-    /// The window of that number. Before 1970 and behind the last instant there are only empty
-    /// ones.
+    /// The window of that number. Before 1970 and after the last instant there are only empty ones.
     pub fn window(self, number: u64) -> Window {
         window(
             self,
@@ -162,9 +160,9 @@ impl Calendar {
             .map(|(name, _)| *name)
     }
 
-    /// The day and the time at which a window begins, where they are not those of a calendar
-    /// without an anchor: `day 31`, `12-24 at 06:00`, `06:00`. Of a quarter, the day is that of the
-    /// first in a year.
+    /// The day and the time at which a window begins, if they differ from a calendar without an
+    /// anchor: `day 31`, `12-24 at 06:00`, `06:00`. For a quarter, the day is in the first quarter
+    /// of a year.
     pub fn anchor(self) -> Option<String> {
         let day = match self.days {
             Days::Every
@@ -182,8 +180,8 @@ impl Calendar {
         }
     }
 
-    /// Appends what tells its windows from those of any other period, in the characters of zone
-    /// names: `month-31@Europe/Berlin`, `quarter-0215@UTC`, `day-0600@UTC`,
+    /// Appends what distinguishes its windows from windows of any other period, in the characters
+    /// of zone names: `month-31@Europe/Berlin`, `quarter-0215@UTC`, `day-0600@UTC`,
     /// `week-mon@Asia/Kolkata`.
     pub(crate) fn write_tag(self, out: &mut Vec<u8>) {
         let two = |out: &mut Vec<u8>, number: u32| {
@@ -361,7 +359,7 @@ thread_local! {
     static RECENT: [WindowSlot; SLOTS] = const { [const { Cell::new(None) }; SLOTS] };
 }
 
-/// The last window of a calendar if it is the one that is sought, or else what `find` finds.
+/// The last window of a calendar if it is the sought one, or else the result of `find`.
 fn window(
     calendar: Calendar,
     is_sought: impl Fn(&Window) -> bool,

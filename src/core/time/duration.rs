@@ -1,6 +1,6 @@
 //! Durations as text: `250ms`, `10s`, `1m30s`, `24h`.
 //!
-//! The notation is that of Go's `time.ParseDuration` without signs, which users of
+//! The notation is the one of Go's `time.ParseDuration` without signs, which users of
 //! envoyproxy/ratelimit know. All arithmetic is in whole numbers: a text finer than the result's
 //! unit is refused, not rounded.
 
@@ -22,7 +22,7 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Why a text is not a duration.
+/// The problem with a text that is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseDurationError {
     /// A number has no unit.
@@ -40,7 +40,7 @@ pub enum ParseDurationError {
 }
 
 impl ParseDurationError {
-    /// What is wrong, as the end of a sentence about the text, and how to correct it.
+    /// The problem, as the end of a sentence about the text, and how to correct it.
     pub fn report(&self) -> (&'static str, &'static str) {
         match self {
             Self::NoUnit => (
@@ -125,8 +125,8 @@ fn parse_part(number: &str, unit: &str) -> Result<Duration, ParseDurationError> 
         }
     };
     let whole = digits(whole).ok_or(ParseDurationError::TooLong)?;
-    // An hour is 2^13 * 3^2 * 5^11 ns, so that a fraction of it with more than 13 digits is not
-    // whole, nor is one of a shorter unit.
+    // An hour is 2^13 * 3^2 * 5^11 ns: a fraction of it with more than 13 digits is not whole, nor
+    // is one of a shorter unit.
     let fraction = fraction.trim_end_matches('0');
     let scale = u32::try_from(fraction.len())
         .ok()

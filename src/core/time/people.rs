@@ -7,7 +7,7 @@ use super::{Micros, Zone};
 
 const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
 
-/// From this span on, people ask for the instant: an hour, in seconds.
+/// From this span on, people want to read the instant: an hour, in seconds.
 const LONG: f64 = 3_600.0;
 
 /// A span of so many seconds by its two largest units: `21d 9h`, `1m 20s`, `42s`; below a second in
@@ -50,9 +50,9 @@ pub fn timestamp(at: Micros) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// What is so many seconds ahead: its span and, if that is long, the minute in which it is, first in
-/// the zone of its calendar: `21d 9h (2026-12-14 23:00 UTC)`, `21d 9h (2026-12-15 00:00
-/// Europe/Berlin, 2026-12-14 23:00 UTC)`.
+/// The instant so many seconds ahead, for people: its span and, if that is long, the minute in
+/// which it is, first in the zone of its calendar: `21d 9h (2026-12-14 23:00 UTC)`, `21d 9h
+/// (2026-12-15 00:00 Europe/Berlin, 2026-12-14 23:00 UTC)`.
 pub fn ahead(seconds: f64, now: Timestamp, zone: Option<Zone>) -> String {
     let minute = ((now.as_second() as f64 + seconds) / 60.0).round() as i64;
     let at = Timestamp::from_second(minute.saturating_mul(60))

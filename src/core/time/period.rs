@@ -13,7 +13,7 @@ use super::{Calendar, Micros, Span, Window};
 
 const MICROS_PER_DAY: u64 = 86_400_000_000;
 
-/// How time is divided into windows.
+/// A division of time into windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Period {
     /// Windows of this length; the first one begins at the epoch.
@@ -75,7 +75,8 @@ impl Period {
         }
     }
 
-    // Apart, so that windows of one length cost no more than a division and a multiplication.
+    // A function of its own: windows of one length cost no more than a division and a
+    // multiplication.
 
     #[cold]
     #[inline(never)]
@@ -117,10 +118,10 @@ impl Period {
     }
 }
 
-// Months are counted from March of the year 0, so that a leap day is the last day of a year of
-// twelve months. Then the days before a year follow from the leap years up to it, and the days
-// before a month from the lengths 31, 30, 31, 30, 31 of March to July, which repeat from August and
-// from January.
+// Months are counted from March of the year 0: a leap day is the last day of a year of twelve
+// months. Then the days before a year follow from the leap years up to it, and the days before a
+// month from the lengths 31, 30, 31, 30, 31 of March to July, which repeat from August and from
+// January.
 
 /// From March of the year 0 to January 1970.
 const MONTHS_TO_EPOCH: u64 = 12 * 1970 - 2;
@@ -130,7 +131,7 @@ const DAYS_TO_EPOCH: u64 = days_before(MONTHS_TO_EPOCH);
 const CYCLE_MONTHS: u64 = 4_800;
 const CYCLE_DAYS: u64 = 146_097;
 
-/// Later than the last instant, so that no sum overflows.
+/// Later than the last instant; no sum up to it overflows.
 const LAST_MONTH: u64 = 12 * 600_000;
 
 /// The days from March of the year 0 to the first day of a month, which is counted from there.
@@ -152,8 +153,8 @@ const fn first_day(month: u64) -> u64 {
 /// The month that a day is in, both counted from January 1970.
 const fn month_of(day: u64) -> u64 {
     let day = day + DAYS_TO_EPOCH;
-    // A month begins at most some days before or after a multiple of the mean length, so that this
-    // is right or off by one.
+    // A month begins at most some days before or after a multiple of the mean length. So this is
+    // right or off by one.
     let month = day * CYCLE_MONTHS / CYCLE_DAYS;
     let month = if days_before(month) > day {
         month - 1

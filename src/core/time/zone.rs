@@ -3,7 +3,7 @@
 //! Nothing here reads the zone files of the machine: all replicas of one version of Weir have the
 //! same rules.
 //!
-//! The rules of the zones are in the binary: those of machines differ.
+//! The rules of the zones are in the binary, because machines have different ones.
 
 use std::fmt;
 use std::sync::{LazyLock, OnceLock};
@@ -21,7 +21,7 @@ struct ZoneEntry {
 }
 
 /// All zones and their other names, in the order of [`order`]. There are about 600, and each has a
-/// few KiB, so that all of them together are bounded.
+/// few KiB: their memory is bounded.
 static ZONES: LazyLock<Vec<ZoneEntry>> = LazyLock::new(|| {
     let mut all: Vec<ZoneEntry> = TimeZoneDatabase::bundled()
         .available()
@@ -72,7 +72,7 @@ impl Zone {
         self.0.into()
     }
 
-    /// What its clocks show, and when they change.
+    /// The times that its clocks show, and when they change.
     pub(super) fn rules(self) -> &'static TimeZone {
         static UTC: TimeZone = TimeZone::UTC;
         ZONES.get(usize::from(self.0)).map_or(&UTC, |known| {
@@ -109,7 +109,7 @@ mod tests {
                     .all(|byte| byte.is_ascii_alphanumeric() || b"/_-+".contains(&byte)),
                 "{name} in a key"
             );
-            // `UTC` stands in for what cannot be read.
+            // `UTC` replaces rules that cannot be read.
             let is_utc = zone.rules() == &TimeZone::UTC;
             assert!(!is_utc || name == "UTC", "{name} has no data");
         }

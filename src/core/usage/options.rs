@@ -6,7 +6,7 @@ use crate::core::time::Span;
 /// The most buckets of a ring. A full one takes 18 KB in Redis.
 pub const MOST_BUCKETS: u32 = 1_000;
 
-/// The shortest bucket. Shorter ones would tell nothing, because clocks and answers are not more
+/// The shortest bucket. Shorter ones would add nothing, because clocks and answers are not more
 /// exact.
 const SHORTEST_INTERVAL: Span = Span::from_secs(1);
 
@@ -20,7 +20,7 @@ const DEFAULT_INTERVAL: Span = Span::from_secs(60);
 const DEFAULT_BUCKETS: u32 = 60;
 const DEFAULT_SUBJECTS: u32 = 10_000;
 
-/// Thirty days: a customer that comes once a month is still known.
+/// Thirty days: the record of a customer that comes once a month remains.
 pub const DEFAULT_EXPIRY: Span = Span::from_secs(720 * 3_600);
 
 /// The options as written; `None` = not written.
@@ -32,8 +32,8 @@ pub struct Options {
     pub interval: Option<Span>,
     /// `usage_buckets`: the buckets of a ring; default: 60.
     pub buckets: Option<u32>,
-    /// `usage_expiry`: how long the record of an idle subject is kept at most; default: 30 days, or
-    /// the length of the ring if that is longer.
+    /// `usage_expiry`: the longest time for which the record of an idle subject is kept; default:
+    /// 30 days, or the length of the ring if that is longer.
     pub expiry: Option<Span>,
     /// `usage_subjects`: the subjects in the index of the limit; default: 10,000.
     pub subjects: Option<u32>,
@@ -83,7 +83,7 @@ impl Options {
         }
     }
 
-    /// An option that is written and has no effect, because nothing says whether usage is tracked.
+    /// An option that is written and has no effect, because `track_usage` is not written.
     pub fn without_effect(&self) -> Option<OptionError> {
         let written = [
             ("usage_interval", self.interval.is_some()),

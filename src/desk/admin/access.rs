@@ -1,13 +1,12 @@
-//! Who may call the API: the tokens of `ADMIN_TOKEN_FILE`.
+//! Access to the API: the tokens of `ADMIN_TOKEN_FILE`.
 //!
-//! On a loopback listener reading is free, because who can connect to it runs on this machine; the
-//! guard of the listener (`http/guard.rs`) refuses pages of other sites. A change needs a token
-//! whose name stands in the log. The token is a header and never a cookie, so that no other page
-//! can make a browser send it. On other addresses every call needs one.
+//! On a loopback listener reading is free, because only programs on this machine can connect to it;
+//! the guard of the listener (`http/guard.rs`) refuses pages of other sites. A change needs a
+//! token, whose name is logged. The token is a header and never a cookie: no other page can make a
+//! browser send it. On other addresses every call needs one.
 //!
 //! A NetworkPolicy alone would let every tenant of a cluster with a hole in it block customers. The
-//! file of tokens is read for each token that is presented, so that removing a line needs no
-//! restart.
+//! file of tokens is read for each token that is presented: removing a line needs no restart.
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -38,7 +37,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// The time between two lines of the log about wrong tokens.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a call needs to be answered.
+/// The right that a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     Read,
@@ -46,11 +45,11 @@ pub enum Need {
     Change,
 }
 
-/// Who calls: the name of the token, if there is one.
+/// The name of a caller's token, if there is one.
 pub type Caller = Option<Box<str>>;
 
-/// The file of tokens: a line `name:token` each. It is read anew for each token that is presented,
-/// so that a removed one is refused at once.
+/// The file of tokens: a line `name:token` each. It is read for each token that is presented: a
+/// removed one is refused at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens(PathBuf);
 
@@ -157,7 +156,7 @@ impl Access {
         self.tokens.is_some()
     }
 
-    /// Who calls, if the call may be answered.
+    /// The caller, if the call may be answered.
     ///
     /// # Errors
     /// 401 or 403, with what to do.

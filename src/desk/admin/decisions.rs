@@ -1,5 +1,5 @@
-//! `/api/v1/decisions`: how often each limit decided what, since the start. Readers that want rates
-//! take the differences of two answers.
+//! `/api/v1/decisions`: number of decisions of each limit by outcome, since the start. Readers that
+//! want rates take the differences of two answers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::query::Query;
 use super::reply::Failure;
 use super::status::now;
 
-/// Limits in an answer that asks for no number.
+/// Number of limits in an answer without `count`.
 const USUAL_COUNT: usize = 50;
 
 /// Decisions by outcome, as the label `outcome` of `weir_decisions_total` names it. Outcomes that
@@ -74,7 +74,7 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure>
         outcomes,
     };
     report.limits = by_limit.into_iter().map(limit).collect();
-    // Limits with as many decisions stay in the order of their names.
+    // Limits with equal sums stay in the order of their names.
     let sum = |limit: &OfLimit| Reverse(limit.outcomes.values().sum::<u64>());
     report.limits.sort_by_key(sum);
     report.limits.truncate(count);

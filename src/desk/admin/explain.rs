@@ -1,10 +1,10 @@
 //! `/api/v1/explain` and `weir explain`: which limits a request finds, why no others, and what they
 //! have left. It counts nothing.
 //!
-//! What a limit has left is asked by the request path itself, with looks, so that `weir explain`
-//! cannot differ from what requests meet. An explanation is made on another thread and lists 20
-//! branches of a level and 4,000 of a request: on the control thread one of a large level stopped
-//! health checks and new connections.
+//! The request path itself peeks at the counters: `weir explain` cannot differ from the decisions
+//! of requests. An explanation is made on another thread and lists 20 branches of a level and 4,000
+//! of a request: on the control thread one of a large level stopped health checks and new
+//! connections.
 
 mod reason;
 
@@ -153,7 +153,7 @@ pub struct State {
 }
 
 /// Explains the request in the body, or the descriptor of the parameter `subject`, by the rules in
-/// force, and looks at its counters.
+/// force, and peeks at its counters.
 ///
 /// # Errors
 /// 400: the body is no request, or the values of the subject are not known. 503: there are no rules
@@ -202,7 +202,7 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
     report.await
 }
 
-/// What is to be explained.
+/// The subject of an explanation.
 enum Asked {
     /// A request.
     Message(Bytes),
@@ -370,7 +370,7 @@ impl Tried {
 }
 
 impl State {
-    /// The state of the counter of a look.
+    /// The state of a counter, from a peek.
     pub(super) fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
         let verdict = decision.verdict();
         Self {

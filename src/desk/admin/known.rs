@@ -1,5 +1,4 @@
-//! Names that calls take have to be known: an answer about a misspelled domain would say that all
-//! is well.
+//! Checks of the names in calls: an answer about a misspelled domain would look as if all was well.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use crate::core::time::Unit;
 use crate::limits::rules::limit::{Level, Limit};
 use crate::limits::rules::{Rules, diff};
 
-/// Limits in an answer that asks for no number.
+/// Number of limits in an answer without `count`.
 const USUAL_COUNT: usize = 100;
 
 /// The answer.
@@ -54,7 +54,7 @@ pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
     })
 }
 
-/// All limits by domain, or those of one domain, in the order of the names.
+/// All limits by domain, or the limits of one domain, in the order of the names.
 pub(crate) fn in_order<'r>(rules: &'r Rules, domain: Option<&str>) -> Vec<(&'r str, &'r [Limit])> {
     let domains = rules.by_number.iter();
     let domains = domains.map(|domain| (&*domain.name, &*domain.limits));
@@ -65,8 +65,8 @@ pub(crate) fn in_order<'r>(rules: &'r Rules, domain: Option<&str>) -> Vec<(&'r s
     all
 }
 
-/// What a limit says besides its rate and modes. Metadata is left out: it may be long, and is meant
-/// for Envoy only.
+/// The fields of a limit except its rate and modes. Metadata is left out: it may be long, and is
+/// meant for Envoy only.
 pub(crate) fn further_fields(
     rules: &Rules,
     limit: &Limit,

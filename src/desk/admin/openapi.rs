@@ -31,7 +31,8 @@ fn document() -> Value {
     let mut document: Value = serde_json::from_str(CALLS).expect("the file is JSON");
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
         schemas.extend(schemas_of(SchemaSettings::for_serialize, answers));
-        // What is in both may have less in an order.
+        // Types in both have fewer required fields in an order, so the schemas of orders replace
+        // the others.
         schemas.extend(schemas_of(SchemaSettings::for_deserialize, |of| {
             of.subschema_for::<Order>();
             of.subschema_for::<ResetOrder>();

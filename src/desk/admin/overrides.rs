@@ -1,4 +1,4 @@
-//! `/api/v1/overrides` and `/api/v1/reset`: what operators order for some descriptors, and counters
+//! `/api/v1/overrides` and `/api/v1/reset`: operators' overrides for some descriptors, and counters
 //! that start from zero.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::live::overrides::ChangeError;
 use crate::net::clock;
 use crate::net::http::Page;
 
-/// Overrides in an answer that asks for no number.
+/// Number of overrides in an answer without `count`.
 const USUAL_COUNT: usize = 100;
 
 /// Limits that a warning names.
@@ -245,7 +245,7 @@ fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
     })
 }
 
-/// What an override means for the limits in force.
+/// The effect of an override on the limits in force.
 fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
     let reach = Reach::new(rules, one);
     if let (Kind::Raise(_), true) = (one.kind, reach.limits.is_empty()) {
@@ -295,7 +295,7 @@ fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
     })
 }
 
-/// The paths of limits, each once: those of a table's plans have one path.
+/// The paths of limits, each once: the limits of a table's plans have one path.
 fn paths(limits: &[LimitInForce<'_>]) -> Vec<String> {
     let mut paths: Vec<_> = limits.iter().map(|limit| path(limit.limit)).collect();
     paths.dedup();
@@ -350,7 +350,7 @@ fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
     raised(amount, &to).is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
 }
 
-/// Checks that a subject stands in the place of domain and entries.
+/// Checks that a subject comes without domain and entries.
 fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<(), Failure> {
     if domain.is_empty() && entries.is_empty() {
         return Ok(());
@@ -360,7 +360,7 @@ fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<(), Failure> {
     ))
 }
 
-/// POST: resets the counter of one subject, and that of its trial.
+/// POST: resets the counter of one subject, and the counter of its trial.
 pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failure> {
     let order: ResetOrder = call.body()?;
     let subject = match &order.subject {
@@ -403,8 +403,8 @@ pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failur
     })
 }
 
-/// The subject of domain and entries. Its bounds are those of overrides; the values are as they
-/// were written, because a limit without networks counts each spelling of an address.
+/// The subject of domain and entries. It has the bounds of overrides; the values are as they were
+/// written, because a limit without networks counts each spelling of an address.
 fn exact(order: &ResetOrder) -> Result<Subject, Failure> {
     let (domain, entries) = (order.domain.clone(), order.entries.clone());
     let record = Record {

@@ -1,7 +1,7 @@
 //! `/admin`: the admin page. It is a client of the API like the commands, with no rights of its
-//! own: its files hold no data and are the same for all, and what they show they ask for.
+//! own: its files hold no data and are the same for all, and they fetch what they show.
 //!
-//! The files are served one by one and not as one document, so that the policy below needs neither
+//! The files are served one by one and not as one document: the policy below then needs neither
 //! `unsafe-inline` nor a digest.
 //!
 //! The page is plain HTML, CSS and JavaScript modules, 90 kB in the binary, without a framework or
@@ -9,12 +9,11 @@
 //! refuse markup made of texts. All texts become nodes in `dom.js`, where characters without a
 //! shape, such as those that change the direction of writing, become marked escapes.
 //!
-//! The token is in the memory of the page, so that neither the storage of a browser nor its history
-//! has secrets. The address has the view, the domain and the subject behind `#`, so that an
-//! operator can send what is shown: browsers send that part to no server. One loop asks for what is
-//! shown, two seconds after the answer before, and for nothing while the tab is hidden: a slow
-//! process is not asked faster than it answers. While a row is pointed at, rows keep their order,
-//! so that a click meets the customer it was meant for.
+//! The token is in the memory of the page: neither the storage of a browser nor its history has
+//! secrets. The address has the view, the domain and the subject after `#`, for operators to share:
+//! browsers send that part to no server. One loop fetches the view two seconds after the previous
+//! answer, and nothing while the tab is hidden: a slow process gets no more calls than it answers.
+//! While the pointer is on a row, rows keep their order: a click meets the intended customer.
 
 use bytes::Bytes;
 use hyper::header::{
@@ -28,14 +27,15 @@ use crate::net::http::{Page, not_allowed, response, text};
 /// The address of the page. Its files are below it.
 pub const PATH: &str = "/admin";
 
-/// What the page may do: run, show and ask for what this listener serves. It may not make markup or
+/// The rights of the page: run, show and fetch what this listener serves. It may not make markup or
 /// scripts of texts (Trusted Types), send forms, be shown inside another page, or talk to another
 /// host. Source: W3C, "Content Security Policy Level 3" and "Trusted Types".
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Headers of every file. Browsers keep nothing, so that a page after an upgrade is of one version.
+/// Headers of every file. Browsers keep nothing, because a page after an upgrade has to be of one
+/// version.
 const HEADERS: [(HeaderName, &str); 7] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -158,7 +158,7 @@ mod tests {
             ] {
                 assert!(!text.contains(foreign), "{name}: {foreign}");
             }
-            // What would make markup or code of a text, or keep a token beyond the page.
+            // Calls that would make markup or code of a text, or keep a token beyond the page.
             for unsafe_call in [
                 "innerHTML",
                 "outerHTML",

@@ -3,7 +3,7 @@
 use super::reply::Failure;
 use crate::core::usage::Page;
 
-/// Elements of one answer at most; `cursor` leads to the next ones.
+/// Maximum number of elements of one answer; `cursor` leads to the next ones.
 pub const MAX_COUNT: usize = 1_000;
 
 /// The query of an address, such as `count=5&domain=shop`.
@@ -33,8 +33,8 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The elements of the answer: `count` of them, or as many as usual, behind those that `cursor`
-    /// leaves out.
+    /// The elements of the answer: `count` of them, or as many as usual, after the elements that
+    /// `cursor` skips.
     ///
     /// # Errors
     /// 400: see [`Query::count`], or the cursor did not come from an answer.
@@ -61,8 +61,8 @@ impl Query {
         count.ok_or_else(|| Failure::bad_request(&format!("count: write 1 to {MAX_COUNT}")))
     }
 
-    /// Whether the parameter of this name is true: `trial` (the answer is that of the trial of the
-    /// limit, and not of the limit) and others.
+    /// Whether the parameter of this name is true: `trial` (the answer is about the trial of the
+    /// limit, and not about the limit) and others.
     ///
     /// # Errors
     /// 400: neither true nor false.
@@ -74,7 +74,7 @@ impl Query {
     }
 }
 
-/// The cursor of what comes behind a page, of so many elements in all; `None` after the last.
+/// The cursor of the page after this one, in a list of so many elements; `None` after the last.
 pub fn next(Page { offset, count }: Page, total: usize) -> Option<String> {
     let behind = offset.saturating_add(count);
     (behind < total).then(|| behind.to_string())

@@ -1,4 +1,4 @@
-//! Answers of the API: JSON, and errors as `{"error": "..."}` that say what to change.
+//! Answers of the API: JSON, and errors as `{"error": "..."}` with the remedy.
 
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
@@ -12,7 +12,7 @@ use crate::net::http::{Page, response};
 pub struct Failure {
     /// The code of the answer.
     pub status: StatusCode,
-    /// What is wrong, where, and how to mend it.
+    /// The problem, its place, and how to fix it.
     pub error: String,
 }
 

@@ -23,7 +23,7 @@ type HandlerFuture = Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>>
 /// A call, by its method and its path below [`BASE`].
 pub(super) type Route = (Method, &'static str, Need, Handler);
 
-/// Where all paths begin.
+/// The prefix of all paths.
 pub(super) const BASE: &str = "/api/v1/";
 
 /// All calls.

@@ -1,4 +1,4 @@
-//! `/api/v1/status`: what this process is, and how it is doing.
+//! `/api/v1/status`: the identity of this process, and its condition.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -88,7 +88,7 @@ pub struct RedisServer {
 /// Mistakes of a refused configuration in an answer.
 const MOST_PROBLEMS: usize = 5;
 
-/// The commit that the binary was built from; empty where git did not tell.
+/// The commit that the binary was built from; empty without git.
 const COMMIT: &str = env!("WEIR_COMMIT");
 
 /// The wall clock.

@@ -1,6 +1,6 @@
-//! Operators' view of the limits in force: plans that are not decided, looks at counters, and
+//! Operators' view of the limits in force: plans that are not decided, peeks at counters, and
 //! resets; and the subject that a call is about, by its domain and entries or by its exact name,
-//! which answers have as `subject`. The request path does not use it. Looks count nothing, also not
+//! which answers have as `subject`. The request path does not use it. Peeks count nothing, also not
 //! in metrics.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Parts {
         self.live.load().ok_or_else(no_limits)
     }
 
-    /// The plan of an ask whose descriptors look, and what its limits and its trials have left.
+    /// The plan of a request whose descriptors peek, and what its limits and its trials have left.
     pub(super) async fn look(&self, ask: &Ask<'_>) -> Result<(Plan, Decisions), Failure> {
         let live = self.snapshot()?;
         let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.plan);
@@ -40,7 +40,7 @@ impl Parts {
         Ok((plan, decisions))
     }
 
-    /// What the limits and the trials of these checks have left. The checks look.
+    /// Peeks at the limits and the trials of these checks. The checks have no hits.
     pub(super) async fn look_at(&self, checks: &Arc<Checks>) -> Decisions {
         let span = TraceSpan::default();
         self.limiter.decide(checks, None, &span).await
@@ -51,7 +51,7 @@ impl Parts {
         self.limiter.held(&plan.checks, check)
     }
 
-    /// The plan of a subject. Of the overrides only raises apply: what is blocked or exempt has a
+    /// The plan of a subject. Of the overrides only raises apply: a blocked or exempt subject has a
     /// counter too. `limit` is the path of its limit, where several may count it.
     pub(super) fn plan_of(&self, subject: &Subject, limit: Option<&str>) -> Result<Plan, Failure> {
         let live = self.snapshot()?;
@@ -80,8 +80,8 @@ impl Parts {
         })
     }
 
-    /// Lets the counter of a subject start from zero, and that of its trial. Returns its plan
-    /// without overrides, and the counters; none where nothing is counted.
+    /// Resets the counter of a subject, and the counter of its trial. Returns its plan without
+    /// overrides, and the counters; none where nothing is counted.
     pub(super) async fn reset(
         &self,
         subject: &Subject,
@@ -124,7 +124,7 @@ fn unlimited() -> Failure {
     Failure::not_found("the subject is unlimited: no store counts it, so that nothing is recorded")
 }
 
-/// Entries of a subject at most, as in a request.
+/// Maximum number of entries of a subject, as in a request.
 const MAX_ENTRIES: usize = 64;
 
 /// A subject that a store counts.
@@ -133,7 +133,7 @@ pub(super) struct CountedSubject {
     pub(super) check: CheckIndex,
     /// As they are shown.
     pub(super) entries: Vec<EntryText>,
-    /// It is asked what the trial of the limit counts.
+    /// The call is about the trial of the limit.
     pub(super) is_trial: bool,
 }
 
@@ -146,7 +146,7 @@ impl CountedSubject {
             .ok_or_else(|| Failure::not_found("the subject has no limit"))
     }
 
-    /// What its counter has now.
+    /// The current state of its counter.
     pub(super) async fn counter(&self, parts: &Parts) -> Option<Decision> {
         let mut looks = self.checks().clone();
         looks.look_only(looks.total());
@@ -166,7 +166,7 @@ impl CountedSubject {
         }
     }
 
-    /// Where its check is.
+    /// The checks of its plan; `check` is its own.
     pub(super) fn checks(&self) -> &Checks {
         &self.plan.checks
     }
@@ -249,7 +249,7 @@ pub(super) fn read(name: &str) -> Result<Subject, Failure> {
     subject.map_err(|error| Failure::bad_request(&error.to_string()))
 }
 
-/// The override that decides a descriptor, and what it makes of it.
+/// The override that decides a descriptor, and its effect.
 pub(super) fn override_of<'o>(
     rules: &Rules,
     overrides: InForce<'o>,
@@ -261,8 +261,8 @@ pub(super) fn override_of<'o>(
     overrides.find(domain, entries, amount)
 }
 
-/// What finds the kind of the override that decides a subject, by its exact name, and what the
-/// override makes of it. A subject that shares its counter has no override of its own.
+/// A function that finds the override of a subject by its exact name, and returns its kind and
+/// effect. A subject that shares its counter has no override of its own.
 pub(super) fn overrides_of(parts: &Parts) -> impl Fn(&str) -> Option<(String, Applied)> {
     let snapshot = parts.live.load();
     move |name| {
@@ -275,8 +275,8 @@ pub(super) fn overrides_of(parts: &Parts) -> impl Fn(&str) -> Option<(String, Ap
     }
 }
 
-/// The domain of a subject, and the entries of an override of it: of a counter that values share
-/// they are those of its pattern.
+/// The domain of a subject, and the entries of an override of it: a counter that values share has
+/// the entries of its pattern.
 pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Failure> {
     let known = |part: &Part, what: &str| {
         let text = match part {

@@ -11,7 +11,7 @@ use crate::limits::plan::key::EntryText;
 use crate::limits::rules::limit::Limit;
 use crate::observe::subjects::{self, NO_LIMIT, REQUEST_LIMIT, Ranked, Ranking, Recent};
 
-/// Subjects in an answer that asks for no number.
+/// Number of subjects in an answer without `count`.
 const USUAL_COUNT: usize = 20;
 
 /// The names of windows and of rankings in calls, in answers and on the command line.
@@ -93,7 +93,7 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         limit: limit.map(str::to_owned),
     };
     let mut found = parts.subjects.heaviest(&asked);
-    // What is counted is known, also after its limit has been removed.
+    // A counted name exists, also after its limit has been removed.
     if found.subjects.is_empty() {
         let rules = known::rules(parts);
         known::domain(&rules, domain)?;

@@ -1,5 +1,5 @@
-//! `/api/v1/usage`, `/api/v1/usage/top` and `/api/v1/count`: what subjects have asked of limits
-//! with `track_usage`.
+//! `/api/v1/usage`, `/api/v1/usage/top` and `/api/v1/count`: the hits that subjects have requested
+//! of limits with `track_usage`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +27,12 @@ use crate::store::redis::error as redis_error;
 /// The time for the store.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the Redis user needs. Which of them it lacks is in the log, as the diagnostic `rights`.
+/// The rights that the Redis user needs. The diagnostic `rights` in the log names the missing ones.
 const MISSING_RIGHT: &str = "the Redis user lacks a right: grant it +time +get +getrange, and for \
     lists of subjects +zadd +zremrangebyrank +zrange +zrem +zcard, on the keys of Weir; see the \
     rights in deploy/redis.md";
 
-/// Subjects in an answer that asks for no number.
+/// Number of subjects in an answer without `count`.
 const USUAL_COUNT: usize = 20;
 
 /// A subject, and the limit that counts it.
@@ -330,7 +330,7 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     let page = query.page(USUAL_COUNT)?;
     let snapshot = parts.snapshot()?;
     let is_trial = query.is("trial")?;
-    // There may be many limits to look through.
+    // There may be many limits to search.
     let (rules, asked) = (Arc::clone(&snapshot.rules), query.clone());
     let found = blocking(move || Ok(tracked_limit(&rules, &asked, is_trial)?.id));
     let limit = snapshot.rules.limit(found.await?);
@@ -429,7 +429,7 @@ async fn by_buckets(
 ) -> Result<usage::Count, Failure> {
     let limit = found.limit()?;
     let span = buckets.interval.saturating_mul(buckets.buckets.into());
-    // The oldest bucket counts whole, so that the interval may begin anywhere in it.
+    // The oldest bucket counts whole: the interval may begin anywhere in it.
     let longest = Span::from_micros(span.saturating_sub(buckets.interval));
     if over > longest {
         return Err(Failure::bad_request(&format!(
@@ -465,7 +465,7 @@ async fn by_buckets(
     })
 }
 
-/// Why the hits of an interval are not known.
+/// The error about hits of an interval that were not counted.
 fn uncounted(found: &CountedSubject, limit: &Limit, over: Span) -> Failure {
     let (path, origin) = (limit.path(), &limit.origin);
     Failure::bad_request(&match found.checks().tracking(found.check) {
@@ -489,7 +489,7 @@ fn tracked_limit<'r>(
 ) -> Result<&'r Limit, Failure> {
     let (domain, name) = (query.get("domain"), query.get("limit"));
     known::domain(rules, domain)?;
-    // The limits of a table's plans record what that of the descriptor does.
+    // The limits of a table's plans record the same as the descriptor's limit.
     let is_of_plan = |limit: &Limit| limit.table.is_some() && limit.own_table().is_none();
     let of_domain = || {
         rules.limits().filter(|limit| {
@@ -527,7 +527,7 @@ fn tracked_limit<'r>(
     }
 }
 
-/// What records the usage of a limit, or of its trial.
+/// The `track_usage` of a limit, or of its trial.
 fn usage_of(limit: &Limit, is_trial: bool) -> Option<&Arc<Tracking>> {
     if is_trial {
         limit.trial.as_ref()?.usage.as_ref()

@@ -1,5 +1,5 @@
-//! `/rlconfig`: the limits in force. A line begins as in envoyproxy/ratelimit and goes on with what
-//! Weir has besides; JSON has all of it.
+//! `/rlconfig`: the limits in force. A line begins as in envoyproxy/ratelimit and continues with
+//! Weir's own fields; JSON has all of it.
 
 use std::fmt::Write;
 
@@ -68,8 +68,8 @@ fn lines(
     text
 }
 
-/// Where the answer of the reference has no room: `, name: value` for what is not as usual, and
-/// last where the limit is written.
+/// One line. Fields that are not in the format of envoyproxy/ratelimit follow as `, name: value` if
+/// they are not as usual, and last the place where the limit is written.
 fn line(rules: &Rules, limit: &Limit, text: &mut String) {
     let rate = limit.amount.as_ref().map(|amount| amount.rate);
     let unit = rate.filter(|rate| rate.unit != Unit::None);

@@ -4,7 +4,7 @@
 //! Files are written one after the other, and each of them piece by piece. Loading at the first
 //! change would load half of it.
 
-/// What the last polls found. `T` identifies a set of files in one version.
+/// The result of the last polls. `T` identifies a set of files in one version.
 #[derive(Debug)]
 pub struct Debounce<T> {
     /// Loaded or rejected already.
@@ -28,7 +28,7 @@ impl<T: PartialEq> Debounce<T> {
     }
 
     /// A poll found `seen`. Returns true if so many polls before it found the same: the caller has
-    /// to load it now, and then to call [`Debounce::tried`] with what it loaded.
+    /// to load it now, and then to call [`Debounce::tried`] with the version that it loaded.
     pub fn observe(&mut self, seen: T, polls: u32) -> bool {
         if self.tried.as_ref() == Some(&seen) {
             self.pending = None;

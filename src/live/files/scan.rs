@@ -6,8 +6,8 @@
 //! must not point out of the folder, because a person who may only write limits could read other
 //! files through error messages.
 //!
-//! `RUNTIME_IGNOREDOTFILES` is true by default (false in envoyproxy/ratelimit), so that the swap
-//! file of an editor does not block a reload.
+//! `RUNTIME_IGNOREDOTFILES` is true by default (false in envoyproxy/ratelimit), because the swap
+//! file of an editor must not block a reload.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -22,7 +22,7 @@ use crate::limits::rules::compile::{Problem, is_table};
 /// each other.
 const MAX_ENTRIES: usize = 10_000;
 
-/// How deep folders may be nested.
+/// Maximum depth of nested folders.
 const MAX_DEPTH: usize = 32;
 
 /// The largest file of limits or values that is read.
@@ -51,7 +51,8 @@ pub(super) struct Scan {
     pub found: Fingerprint,
     /// The files in the folder that hold no limits, by their names; sorted.
     pub skipped: Vec<PathBuf>,
-    /// The process has no descriptor left for a folder, which says nothing about the files.
+    /// The process has no free descriptor for a folder. The scan is then no evidence about the
+    /// files.
     pub is_short: bool,
 }
 
@@ -86,8 +87,8 @@ pub(super) struct Fingerprint {
 
 impl Fingerprint {
     /// Whether a file may be half-written: since `last` it has appeared, or changed in place. One
-    /// that was renamed over another has another inode, and those behind a link that was swapped
-    /// other paths: they are whole. A new one that was renamed has changed since it was modified.
+    /// that was renamed over another has another inode, and files under a swapped link have other
+    /// paths: they are whole. A new one that was renamed has changed since it was modified.
     pub(super) fn may_be_unfinished(&self, last: &Self) -> bool {
         let before = |file: &LimitFile| {
             let at = last.files.binary_search_by(|old| old.name.cmp(&file.name));
@@ -132,7 +133,7 @@ impl LimitFile {
     }
 }
 
-/// Scans a folder with its subfolders, or one file; and what is `beside` it, if so.
+/// Scans a folder with its subfolders, or one file; and files `beside` it, if so.
 pub(super) fn scan(path: &Path, beside: bool, ignore_dot_files: bool) -> Scan {
     let mut walk = Walk {
         ignore_dot_files,
@@ -215,8 +216,8 @@ impl Walk {
         self.scan.found.problems.push(unreadable(file, error));
     }
 
-    /// The files and folders in `above` whose names begin with that of the folder `own` and a dot:
-    /// envoyproxy/ratelimit reads each file whose path, joined by dots, begins so. A missing
+    /// The files and folders in `above` whose names begin with the name of the folder `own` and a
+    /// dot: envoyproxy/ratelimit reads each file whose path, joined by dots, begins so. A missing
     /// `above` is reported with the folder.
     fn beside(&mut self, above: &Path, own: &Path) {
         let here = Path::new(".");
@@ -346,8 +347,8 @@ impl Walk {
     }
 }
 
-/// The path of a directory entry without symbolic links. The folder's own path has none, so that
-/// only a link has to be resolved.
+/// The path of a directory entry without symbolic links. The folder's own path has none: only a
+/// link has to be resolved.
 fn resolve(path: &Path) -> io::Result<(PathBuf, Metadata)> {
     let metadata = fs::symlink_metadata(path)?;
     if !metadata.is_symlink() {
@@ -493,7 +494,7 @@ mod tests {
         let path = folder.path();
         let mut last = scan(path, false, true).found;
         assert_eq!(scan(path, false, true).found, last);
-        // A new name is whole if a clock tells that it was renamed later than it was written.
+        // A new name is whole if its clock shows that it was renamed later than it was written.
         let changes: [Change<'_>; 5] = [
             ("rewritten in place", Some(true), &|| {
                 fs::write(path.join("a.yaml"), "yy").unwrap();

@@ -31,7 +31,7 @@ pub(super) async fn load(path: &Path, seen: &Version) -> Result<Option<Versioned
     blocking(work).await
 }
 
-/// See [`OverrideStore::apply`](super::OverrideStore). What cannot be read stays as it is.
+/// See [`OverrideStore::apply`](super::OverrideStore). Unreadable records stay as they are.
 pub(super) async fn apply(path: &Path, change: Change) -> Result<(), String> {
     let path = path.to_owned();
     let work = move || {
@@ -77,7 +77,7 @@ struct Document<'t> {
     ended: Vec<Record>,
 }
 
-/// Those of a list that can be read.
+/// The readable elements of a list.
 fn readable<'t, D: Deserializer<'t>>(value: D) -> Result<Vec<Record>, D::Error> {
     let list = <&RawValue>::deserialize(value)?.get();
     let list: Vec<&RawValue> = serde_json::from_str(list).unwrap_or_default();
@@ -135,7 +135,7 @@ fn version(path: &Path) -> Result<Version, String> {
     }
 }
 
-/// The text of the file; that of an empty list if there is none.
+/// The text of the file, or of an empty list if there is none.
 fn text(path: &Path) -> Result<String, String> {
     let length = fs::metadata(path).map_or(0, |found| found.len().min(MAX_BYTES));
     // One that grows would take twice as much.

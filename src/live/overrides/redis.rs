@@ -2,16 +2,15 @@
 //! poll the version.
 //!
 //! One key is one hash slot, and is lost or kept as a whole. The version is a random text that each
-//! change sets anew in the same atomic step, so that no two states have the same one, also after a
-//! flush or a failover. A field that a person adds by hand changes the number of fields, which is
-//! polled too. There is no expiry on the key, because overrides are no counters. The records of
-//! those that have ended are in a second hash, beside it in the same slot, which no older version
-//! reads.
+//! change sets anew in the same atomic step: no two states have the same one, also after a flush or
+//! a failover. A field that a person adds by hand changes the number of fields, which is polled
+//! too. There is no expiry on the key, because overrides are no counters. The records of ended
+//! overrides are in a second hash in the same slot, which no older version reads.
 //!
-//! There is no pub/sub: a poll also finds what was missed. The key begins with a separator behind
-//! the brace, which no counter key has, because `overrides` may be the name of a domain. A missing
-//! hash is a loss and not an order, because one from which everything was removed has its version:
-//! the replicas write what they know.
+//! There is no pub/sub: a poll also finds changes that were missed. The key begins with a separator
+//! after the brace, which no counter key has, because `overrides` may be the name of a domain. A
+//! missing hash is a loss and not an order, because one from which everything was removed has its
+//! version: the replicas write the overrides that they have.
 
 use bb8_redis::redis::Value;
 use serde_json::json;
@@ -38,7 +37,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 /// The bytes of one page, more or less; a reply may have a megabyte.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// How often a reading begins again because a change came between its parts.
+/// Maximum number of times that a reading begins again because a change came between its parts.
 const ATTEMPTS: usize = 3;
 
 /// A page of a hash: the cursor of the next one, and fields, each with its text, or with nothing if
@@ -60,8 +59,8 @@ until cursor == '0' or bytes > tonumber(ARGV[3])
 return { cursor, fields }
 ";
 
-/// Applies a change in one step. KEYS: the hash, and that of those that have ended. ARGV: the next
-/// version, the most fields, what to do, the id, the text; of those that have ended the oldest
+/// Applies a change in one step. KEYS: the hash of overrides, and the hash of ended ones. ARGV: the
+/// next version, the most fields, what to do, the id, the text; for the ended ones the oldest
 /// field, the most, and their time in ms. Then four for each that ended: its id, its text, unless
 /// which it was changed meanwhile and stays (empty: it is removed in any case), its field and its
 /// record; or id, text and nothing twice for each that is restored. Returns 0 if there is no room,
@@ -101,7 +100,7 @@ redis.call('HSET', key, 'version', version)
 return 1
 ";
 
-/// Takes a field of a hash with its text, or with what is wrong with it.
+/// Takes a field of a hash with its text, or with the problem with it.
 type Take<'t> = &'t mut (dyn FnMut(&str, Result<&str, String>) + Send);
 
 #[derive(Debug)]
@@ -118,7 +117,7 @@ impl Version {
         self.0 == [0, b'0']
     }
 
-    /// Whether the last change told that a counter was reset.
+    /// Whether the last change was the reset of a counter.
     pub(super) fn is_reset(&self) -> bool {
         self.0.starts_with(RESET.as_bytes())
     }
@@ -155,7 +154,7 @@ impl RedisHash {
                     keep_ended(ended, []);
                 }
             };
-            // What is over keeps nothing that is in force from being read.
+            // An error in ended overrides must not keep those in force from being read.
             let _ = self.read_all(&self.ended, deadline, &mut add).await;
             if self.version(deadline).await? == before {
                 loaded.version = before;
@@ -301,7 +300,7 @@ impl RedisHash {
         match refused {
             None if replies.len() == commands.len() => Ok(replies),
             None => Err(no_reply()),
-            // The second one is about what a script calls.
+            // The second one is about a command that a script calls.
             Some(error)
                 if error.starts_with("NOPERM") || error.contains("can't run this command") =>
             {

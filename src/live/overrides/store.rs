@@ -1,4 +1,4 @@
-//! Where overrides are kept: in this process, in a file, or in Redis.
+//! The stores of overrides: this process, a file, or Redis.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use super::versioned::{Change, Version, Versioned};
 use crate::core::lock;
 use crate::store::redis::Direct;
 
-/// Where overrides are kept.
+/// A store of overrides.
 #[derive(Debug)]
 pub enum OverrideStore {
     /// In this process, until it ends.
@@ -33,7 +33,7 @@ impl OverrideStore {
     /// Loads all overrides; `None` if their version is still `seen`.
     ///
     /// # Errors
-    /// Why they cannot be read, and how to mend it.
+    /// Why they cannot be read, and how to fix it.
     pub(super) async fn load(&self, seen: &Version) -> Result<Option<Versioned>, String> {
         match self {
             Self::Process(state) => {

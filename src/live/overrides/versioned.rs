@@ -1,4 +1,4 @@
-//! What a store of overrides has: they and their version; and a change of it.
+//! The content of a store of overrides: the overrides and their version; and a change of it.
 //!
 //! One whose `until` is past has *expired*. One that has expired or was removed has *ended*: it is
 //! not in force, and its record is kept for a week.
@@ -13,7 +13,7 @@ use crate::net::clock;
 /// Records of overrides that have ended, of at most [`MAX_RECORD_BYTES`].
 pub(crate) const MAX_ENDED: usize = 1_000;
 
-/// How long they are kept.
+/// How long the records of ended overrides are kept.
 pub(super) const ENDED_KEPT: Span = Span::from_secs(7 * 86_400);
 
 /// Unreadable overrides that are named when they are found; all of them are counted.
@@ -38,9 +38,9 @@ pub struct Versioned {
     pub(super) all: Vec<StoredOverride>,
     /// Older ones that are not among all, because there are too many.
     pub(super) left_out: usize,
-    /// How many cannot be read.
+    /// Number of overrides that cannot be read.
     pub(super) unreadable: usize,
-    /// Ids of the first of these, and what is wrong with each.
+    /// Ids of the first of these, and the problem with each.
     pub(super) errors: Vec<(String, String)>,
     /// The records of those that have ended, in any order.
     pub(super) ended: Vec<Record>,
@@ -49,7 +49,7 @@ pub struct Versioned {
 /// A change, which is made in one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Change {
-    /// Added, in the place of one with its id.
+    /// Added, and replaces one with its id.
     pub(super) set: Option<Override>,
     /// The records of those that end, each with the text of the override: one that was changed
     /// meanwhile stays. An empty text is any.
@@ -67,7 +67,7 @@ impl Version {
 }
 
 impl Versioned {
-    /// Adds what was read, and drops older ones where there are too many.
+    /// Adds the records that were read, and drops older ones where there are too many.
     pub(super) fn add(
         &mut self,
         id: impl FnOnce() -> String,
@@ -87,7 +87,7 @@ impl Versioned {
         }
     }
 
-    /// Keeps the newest [`MAX_OVERRIDES`], each once, and beside them [`MAX_ENDED`] that have
+    /// Keeps the newest [`MAX_OVERRIDES`], each once, and in addition [`MAX_ENDED`] that have
     /// expired and are to be swept.
     pub(super) fn keep_newest(&mut self) {
         let (now, all) = (clock::now(), &mut self.all);
@@ -156,7 +156,7 @@ pub(super) fn keep_ended(all: &mut Vec<Record>, more: impl IntoIterator<Item = R
     all.drain(..all.len().saturating_sub(MAX_ENDED));
 }
 
-/// What is wrong with a record that is too long.
+/// The problem with a record that is too long.
 pub(super) fn too_long() -> String {
     let most = MAX_RECORD_BYTES >> 10;
     format!("it is longer than {most} KiB; shorten it")

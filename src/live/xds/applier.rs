@@ -1,9 +1,9 @@
 //! The thread that puts limits of the control plane in force: it takes updates from the inbox,
-//! compiles them, saves them, and gives back outcomes.
+//! compiles them, saves them, and returns outcomes.
 //!
-//! It is a thread of its own, so that a large configuration stalls neither requests nor the
-//! connection. At most one configuration a second is compiled; what arrives meanwhile becomes one
-//! update.
+//! It is a thread of its own, because a large configuration must stall neither requests nor the
+//! connection. At most one configuration a second is compiled; responses that arrive meanwhile
+//! become one update.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -29,8 +29,8 @@ use crate::live::Live;
 use crate::live::files::{self, MAX_LOGGED, Read, Watched};
 use crate::observe::metrics::Metrics;
 
-/// How often the thread looks at the overlay file, frees old rules, and writes what the log still
-/// lacks.
+/// The interval at which the thread checks the overlay file, frees old rules, and writes missing
+/// lines to the log.
 const IDLE: Duration = Duration::from_millis(250);
 
 /// A response of the control plane, as it waits to be applied.
@@ -52,8 +52,8 @@ pub(super) struct Answer {
     pub(super) outcome: Outcome,
 }
 
-/// What passes from the thread of the connection to the thread that compiles: the newest update, so
-/// that each configuration is compiled once.
+/// The hand-over from the thread of the connection to the thread that compiles: only the newest
+/// update, because compiling older ones would be wasted.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     update: Mutex<Option<Update>>,
@@ -85,8 +85,9 @@ impl Inbox {
     }
 }
 
-/// The overlay file: what the messages of a control plane have no field for. It is all-or-nothing, as
-/// the files of limits are: with a mistake in it, the overlay that was in force stays.
+/// The overlay file: settings for which the messages of a control plane have no field. It is
+/// all-or-nothing, as the files of limits are: with a mistake in it, the overlay that was in force
+/// stays.
 #[derive(Debug)]
 struct OverlayFile(Watched);
 
@@ -218,7 +219,7 @@ impl Applier {
                 continue;
             };
             let answer = self.apply(update);
-            // Measured from the end, so that the thread rests between two large configurations.
+            // Measured from the end: the thread rests between two large configurations.
             not_before = Instant::now() + MIN_COMPILE_INTERVAL;
             // Without a connection there is no control plane to answer.
             let _ = answers.try_send(answer);
@@ -304,7 +305,7 @@ impl Applier {
         );
     }
 
-    /// Saves what is in force, if it has changed.
+    /// Saves the configuration in force, if it has changed.
     fn save(&mut self) {
         let Some(cache) = &self.cache else { return };
         if !self.configuration.take_changed() {

@@ -1,5 +1,5 @@
-//! The last good configuration in a file, so that a process that starts while the control plane is
-//! away has limits from its first request.
+//! The last good configuration in a file: a process that starts while the control plane is away has
+//! limits from its first request.
 //!
 //! The file is a line with a digest of the rest, and the rest is a protobuf message of our own. It
 //! is replaced as a whole. A file that is not whole, or of another node, is ignored.
@@ -22,7 +22,7 @@ const MAGIC: &str = "weir limits 1 ";
 /// The length of the digest in hexadecimal digits.
 const DIGEST_BYTES: usize = 64;
 
-/// What the file may have beyond the resources: names, and the format itself.
+/// Maximum number of bytes of the file in addition to the resources: names, and the format itself.
 const EXTRA_BYTES: u64 = 16 << 20;
 
 /// The file.

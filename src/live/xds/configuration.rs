@@ -1,8 +1,8 @@
-//! The configuration that the control plane sends: what it wants, what of it is in force, and how a
+//! The configuration of the control plane: its wanted resources, the ones in force, and how a
 //! response changes both.
 //!
 //! A resource that cannot be used refuses itself alone: the limits that were in force under its
-//! name stay. This file knows neither a clock nor a connection.
+//! name stay. This file uses neither a clock nor a connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::domains::{Domains, Overlay, XdsOptions};
 
-/// Resources at most. A gateway has one for each listener and each shared policy.
+/// Maximum number of resources. A gateway has one for each listener and each shared policy.
 pub(crate) const MAX_RESOURCES: usize = 100_000;
 
-/// Problems of a response that a NACK tells the control plane, and elements without a name that are
-/// kept for that.
+/// Maximum number of problems of a response in a NACK, and of elements without a name that are kept
+/// for it.
 const MOST_SHOWN: usize = 100;
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(super) struct Configuration {
     /// The most bytes of memory that they take, as [`weigh`] estimates them.
     max_memory: u64,
     wanted: BTreeMap<String, Wanted>,
-    /// What is wrong with resources of which not even the name is known.
+    /// The problems of resources without a readable name.
     unnamed: Vec<String>,
     /// The encoded resources in force, by name.
     pub(super) in_force: BTreeMap<String, Bytes>,
@@ -46,18 +46,18 @@ pub(super) struct Configuration {
     last: Option<(Digest, Outcome)>,
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     /// New rules, unless those in force stay.
     pub(super) rules: Option<Rules>,
     /// For the control plane.
     pub(super) outcome: Outcome,
-    /// Whether the configuration is the one of the last change, so that nothing was compiled.
+    /// Whether the configuration is the one of the last change. Then nothing was compiled.
     pub(super) is_known: bool,
-    /// Why resources were refused.
+    /// The reasons of refusals.
     pub(super) problems: Vec<Problem>,
-    /// What is odd about resources that were not refused.
+    /// Oddities of resources that were not refused.
     pub(super) warnings: Vec<Problem>,
     /// Refused resources or domains of which an earlier version is in force.
     pub(super) kept: usize,
@@ -81,7 +81,7 @@ impl Configuration {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Applies what the control plane wants once more, with another overlay.
+    /// Applies the wanted resources once more, with another overlay.
     pub(super) fn apply_overlay(&mut self, overlay: Overlay) -> Applied {
         (self.options.overlay, self.last) = (Some(Arc::new(overlay)), None);
         self.apply_wanted()
@@ -132,11 +132,11 @@ impl Configuration {
         if prolonged && !has_content {
             return;
         }
-        // The order of resources in a response is random, and that of messages about them must not
-        // be.
+        // The order of resources in a response is random, but messages about them must have a fixed
+        // order.
         self.unnamed.sort_unstable();
         if !self.unnamed.is_empty() {
-            // A resource that is missing may be one of those whose name is not known.
+            // A resource that is missing may be one of those whose name cannot be read.
             for (name, resource) in &self.in_force {
                 wanted
                     .entry(name.clone())
@@ -146,7 +146,7 @@ impl Configuration {
         self.wanted = wanted;
     }
 
-    /// Compiles what is wanted.
+    /// Compiles the wanted resources.
     fn apply_wanted(&mut self) -> Applied {
         let content = self.digest();
         if let Some((last, outcome)) = &self.last
@@ -186,9 +186,8 @@ impl Configuration {
         applied
     }
 
-    /// Decodes what is wanted, one resource at a time, and those in force not again. In the place
-    /// of a resource that cannot be decoded stands the one in force. Returns the names of those
-    /// too.
+    /// Decodes the wanted resources one at a time, except those already in force. A resource that
+    /// cannot be decoded keeps its version in force. Returns the names of these too.
     fn decode(&self, applied: &mut Applied) -> (Vec<Arc<RateLimitConfig>>, HashSet<String>) {
         let (mut resources, mut broken) = (Vec::new(), HashSet::new());
         let in_force: HashMap<&str, &Arc<RateLimitConfig>> = self
@@ -245,8 +244,8 @@ impl Configuration {
         (resources, broken)
     }
 
-    /// Notes what is in force after `broken` resources could not be decoded, and these domains kept
-    /// their last good version.
+    /// Notes the resources in force after `broken` resources could not be decoded, and these
+    /// domains kept their last good version.
     fn put_in_force(&mut self, broken: &HashSet<String>, kept: &HashSet<String>) {
         let mut next = BTreeMap::new();
         for resource in self.domains.in_force() {

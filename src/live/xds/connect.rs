@@ -1,7 +1,7 @@
 //! One connection to the control plane: name resolution, TCP, TLS and HTTP/2, within a deadline.
 //!
-//! Each connection resolves the name and reads the certificates again, so that it follows a Service
-//! that moved and files that were rotated.
+//! Each connection resolves the name and reads the certificates again, to follow a Service that
+//! moved and files that were rotated.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ const PEER: Peer = Peer {
         CONFIG_GRPC_XDS_SERVER_URL",
 };
 
-/// Where the control plane is, and how to speak to it.
+/// The address of the control plane, and how to speak to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Its host and its port.
@@ -55,7 +55,7 @@ pub struct Server {
     pub tls: Option<tls::ClientOptions>,
 }
 
-/// Opens a connection. The error says what to change.
+/// Opens a connection. The error is written for operators, with the remedy.
 pub(super) async fn connect(options: &Options) -> Result<Channel, String> {
     let Server { address, tls } = &options.server;
     let tls = tls.as_ref().map(tls::http2_client_config).transpose();

@@ -6,7 +6,7 @@
 //! refusal at once with the same configuration, ignores a request whose nonce is not the last one,
 //! and its versions begin anew with the process.
 //!
-//! Every stream begins without a version and a nonce, because the same version may stand for other
+//! Every stream begins without a version and a nonce, because the same version may mean other
 //! limits after a restart of the control plane. Equal content is found by its digest and costs no
 //! compilation. The pace of refusals belongs to the content and not to the stream: a client that
 //! refuses at once keeps both sides busy.
@@ -28,7 +28,7 @@ const MAX_REFUSAL_BYTES: usize = 8 * 1_024;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// What came of applying a response.
+/// The result of applying a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// All of it is in force.
@@ -36,7 +36,7 @@ pub(super) enum Outcome {
     Accepted,
     /// Some or all of it is not in force.
     Refused {
-        /// What was refused.
+        /// Digest of the refused content.
         content: Digest,
         /// Why, for the control plane.
         message: String,
@@ -47,8 +47,8 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct Stream {
     node: Node,
-    /// The version of the last response that was accepted on this stream. Those of earlier streams
-    /// mean nothing, because the server may be another one.
+    /// The version of the last response that was accepted on this stream. Versions of earlier
+    /// streams mean nothing, because the server may be another one.
     accepted: Bytes,
     /// A refusal that waits, with its time.
     held: Option<(Instant, DiscoveryRequest)>,
@@ -63,8 +63,8 @@ impl Stream {
         }
     }
 
-    /// The first request. It has no version and no nonce, so that the server sends its
-    /// configuration whatever it takes this client for.
+    /// The first request. It has no version and no nonce: the server sends its configuration
+    /// whatever it takes this client for.
     pub(super) fn first(&self) -> DiscoveryRequest {
         self.request(Bytes::new(), None)
     }
@@ -105,7 +105,7 @@ impl Stream {
         Some(request)
     }
 
-    /// When the refusal that waits is due.
+    /// The time at which the waiting refusal is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.held.as_ref().map(|(at, _)| *at)
     }
@@ -132,8 +132,8 @@ pub(super) struct RefusalPace {
 }
 
 impl RefusalPace {
-    /// When a refusal of this content may be sent: the first one now, others a growing wait after
-    /// the one before.
+    /// The time at which a refusal of this content may be sent: now for the first one, after a
+    /// growing wait for later ones.
     fn next(&mut self, content: Digest, now: Instant) -> Instant {
         if self.content != Some(content) {
             (self.content, self.last) = (Some(content), None);

@@ -17,12 +17,12 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Configurations with more limits are not compared with the one before.
 const MAX_COMPARED_LIMITS: usize = 5_000;
 
-/// What was logged.
+/// The last lines about limits of the control plane, which later ones are compared with.
 #[derive(Debug)]
 pub(super) struct Report {
     /// The lines about loaded limits.
     lines: Throttle,
-    /// The limits of that line, with which those of the next are compared.
+    /// The limits of that line, to be compared with the next ones.
     reported: Option<Arc<Rules>>,
     /// Loads since then: their number, and the version and the limits of the last.
     unreported: Option<(u32, String, Arc<Rules>, u64)>,
@@ -73,7 +73,7 @@ impl Report {
         self.idle(now);
     }
 
-    /// Writes one line about all loads since the last, once it is time: what they changed together.
+    /// Writes one line about all loads since the last, once it is time: their changes together.
     pub(super) fn idle(&mut self, now: Instant) {
         if !self.lines.is_due(now) {
             return;
@@ -97,7 +97,8 @@ impl Report {
         );
     }
 
-    /// Reports warnings about limits that are in force, except those of the last configuration.
+    /// Reports warnings about limits that are in force, except warnings that the last configuration
+    /// had too.
     pub(super) fn warnings(&mut self, warnings: Vec<Problem>) {
         let is_new = |warning: &&Problem| !self.warnings.contains(warning);
         for warning in warnings.iter().filter(is_new).take(MAX_LOGGED) {
@@ -107,7 +108,7 @@ impl Report {
         self.warnings.truncate(MAX_LOGGED);
     }
 
-    /// Reports what was refused, unless it is the same as last time.
+    /// Reports refusals, unless they are the same as last time.
     pub(super) fn refused(
         &mut self,
         problems: Vec<Problem>,

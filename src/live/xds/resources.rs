@@ -1,9 +1,8 @@
-//! Resources as they arrive: unpacking, comparing and decoding them, each by itself, so that one
-//! that is not valid refuses nothing but itself.
+//! Resources as they arrive: unpacking, comparing and decoding them, each by itself: an invalid one
+//! does not affect the others.
 //!
 //! `build.rs` makes bytes of the packed messages and of their text: prost refuses a message with
-//! text that is not UTF-8, and tonic then ends the stream, so that one resource would take all
-//! others away.
+//! text that is not UTF-8, and tonic then ends the stream. One resource would take all others away.
 
 use std::borrow::Cow;
 
@@ -47,8 +46,7 @@ pub(super) struct Any {
     pub(super) value: Bytes,
 }
 
-/// The fields of `RateLimitConfig` that tell whose limits it holds. It can be decoded where the
-/// whole cannot.
+/// The fields of `RateLimitConfig` that identify it. It can be decoded where the whole cannot.
 #[derive(Clone, PartialEq, Message)]
 struct Head {
     #[prost(bytes = "bytes", tag = "1")]
@@ -67,12 +65,12 @@ struct Wrapper {
     name: Bytes,
 }
 
-/// What the control plane wants under a name: an encoded `RateLimitConfig`, or why it cannot be
+/// The control plane's version of a resource: an encoded `RateLimitConfig`, or why it cannot be
 /// unpacked.
 pub(super) type Wanted = Result<Bytes, String>;
 
-/// A resource with its name. `None` if the server only prolongs its time to live, so that its
-/// content is the one that it had.
+/// A resource with its name. `None` if the server only prolongs its time to live: its content
+/// stays.
 pub(super) type Named = (String, Option<Wanted>);
 
 /// Unpacks an element of a state of the world: an `Any` that is a resource, or a wrapper around
@@ -147,7 +145,7 @@ fn config(any: Any) -> Result<Bytes, String> {
     Err(format!("it is of the type {shown:?}, not {TYPE_URL}"))
 }
 
-/// prost bounds the depth of messages, so that a deep one is an error.
+/// prost bounds the depth of messages: a deep one is an error.
 fn invalid(error: &prost::DecodeError) -> String {
     format!("the message is not valid: {error}")
 }

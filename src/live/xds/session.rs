@@ -29,8 +29,8 @@ use crate::net::throttle::Throttle;
 /// sends.
 const MAX_OUTGOING: usize = 256;
 
-/// Silence of a new stream that is worth a line. It is no error: a server has nothing to say while
-/// it has no configuration for the node.
+/// Silence of a new stream that is worth a line. It is no error: a server sends nothing while it
+/// has no configuration for the node.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Different failures that are logged in the time of a [`Throttle`].
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// Passes a response on. Returns whether it has the resources that were asked for.
+    /// Passes a response on. Returns whether it has the requested resources.
     fn take(&self, response: DiscoveryResponse, stream: u64) -> bool {
         if response.type_url != TYPE_URL.as_bytes() {
             self.status.count(Count::OtherType);
@@ -187,7 +187,7 @@ impl Default for BackoffOptions {
     }
 }
 
-/// How the last attempt ended.
+/// The end of the last attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptEnd {
     /// There was no connection.
@@ -247,8 +247,8 @@ impl Failures {
     }
 }
 
-/// Opens a stream. A Go server sends no headers before its first response, so that a call which has
-/// no answer yet is not a failed one.
+/// Opens a stream. A Go server sends no headers before its first response: a call without an answer
+/// has not failed.
 fn open(
     channel: Channel,
     requests: mpsc::Receiver<DiscoveryRequest>,

@@ -1,4 +1,4 @@
-//! How the connection to the control plane stands, for metrics and operators.
+//! The state of the connection to the control plane, for metrics and operators.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +33,7 @@ const STATES: [(&str, State); 4] = [
     ("nacked", State::Nacked),
 ];
 
-/// What is counted.
+/// Events that are counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Count {
     Accepted,

@@ -1,9 +1,9 @@
-//! What a resource takes of the memory once it is decoded and compiled, estimated from its bytes.
+//! The memory of a resource once it is decoded and compiled, estimated from its bytes.
 //!
-//! Nothing is allocated for it, so that a message which is small, but has many elements, is refused
-//! before it is decoded. The numbers are a tenth above what a process took at its peak for the
-//! first version of many of them. The version that another one replaces is there beside it for a
-//! while, which adds as much as half.
+//! Nothing is allocated for it: a message which is small, but has many elements, is refused before
+//! it is decoded. The numbers are a tenth above what a process took at its peak for the first
+//! version of many of them. The version that another one replaces stays for a while, which adds as
+//! much as half.
 //!
 //! Counting descriptors alone let lists of empty values through, two bytes of which take 250.
 //! Resources that did not change are those in force, and are not decoded again.
@@ -20,20 +20,20 @@ const COPIES: u64 = 8;
 /// Copies of it in each limit below: in its path, its usage and its metrics.
 const COPIES_BELOW: u64 = 4;
 
-/// What a level takes in each limit below, beside its texts.
+/// Memory of a level for each limit below it, in addition to its texts.
 const LEVEL_BELOW: u64 = 260;
 
-/// Why a resource has no weight.
+/// The reason why a resource has no weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotWeighed {
     /// The message is not valid.
     Invalid,
-    /// It is more than there may be.
+    /// Its weight is above the maximum.
     TooMuch,
 }
 
 impl NotWeighed {
-    /// What is wrong with the resource, where all resources may have so many bytes of memory.
+    /// The problem of the resource, where all resources may have so many bytes of memory.
     pub(super) fn explain(self, max_memory: u64) -> String {
         match self {
             Self::Invalid => "the message is not valid".to_owned(),
@@ -317,7 +317,7 @@ mod tests {
         );
     }
 
-    /// What prost decodes has a weight, and takes less memory than that.
+    /// A message that prost decodes has a weight, and takes less memory than its weight.
     #[test]
     fn mutated_messages_weigh_more_than_what_is_decoded_of_them() {
         fn descriptor(of: &RateLimitDescriptor) -> usize {

@@ -34,7 +34,7 @@ pub(super) fn start_statsd(
     statsd::Exporter::start(metrics, options)
 }
 
-/// Sends what was counted since the last flush, in bounded time.
+/// Sends the counts since the last flush, in bounded time.
 pub(super) async fn stop_statsd(statsd: Option<statsd::Exporter>) {
     if let Some(statsd) = statsd {
         let _ =

@@ -8,11 +8,11 @@ use super::redis::{Deployments, MAIN, PER_SECOND};
 use crate::live::Live;
 use crate::observe::health::{Health, Status};
 
-/// How often the conditions are checked. They are atomic reads, and a probe of a load balancer is
-/// no quicker.
+/// Interval at which the conditions are checked. They are atomic reads, and a probe of a load
+/// balancer is no quicker.
 const TICK: Duration = Duration::from_millis(250);
 
-// Why the process is not ready, with the settings that make these reasons.
+// Reasons why the process is not ready, with the settings that make them.
 const NO_LIMITS: &str =
     "the control plane has not sent limits yet (FORCE_START_WITHOUT_INITIAL_CONFIG)";
 const NO_DOMAIN: &str = "no domain is loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED)";
@@ -24,7 +24,7 @@ const NO_REDIS_PER_SECOND: &str = "no Redis server of limits per second can be u
 pub(super) struct Conditions {
     /// The rules in force.
     pub live: Arc<Live>,
-    /// Whether there must be rules. Those of files are there before the process serves.
+    /// Whether there must be rules. The rules of files are loaded before the process serves.
     pub needs_limits: bool,
     /// Whether the rules must have a domain.
     pub needs_a_domain: bool,
@@ -34,7 +34,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// Whether there is any condition.
+    /// Whether the status may change. If not, no task has to report it.
     pub(super) fn may_change(&self) -> bool {
         self.needs_a_domain
             || (self.needs_limits && self.live.load().is_none())

@@ -1,4 +1,4 @@
-//! Where the limits come from: files, or a control plane.
+//! The source of the limits: files, or a control plane.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::live::{Live, xds};
 use crate::observe::metrics::Metrics;
 use crate::process::settings::Settings;
 
-/// Loads the limits for the first time, and returns what follows their changes until it is dropped.
-/// Those of a control plane arrive later, unless they were saved. Problems of files end the start,
-/// unless the settings allow a start without limits.
+/// Loads the limits for the first time, and returns a future that follows their changes until it is
+/// dropped. Limits of a control plane arrive later, unless they were saved. Problems of files end
+/// the start, unless the settings allow a start without limits.
 ///
 /// # Errors
 /// [`StartError::Limits`].

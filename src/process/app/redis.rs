@@ -25,7 +25,7 @@ pub(super) fn samples(deployments: &Deployments) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (name, deployment) in deployments {
         deployment_samples(name, deployment, &mut samples);
-        // So that the alert on servers that are down fires when there is none from the start.
+        // Such a server is down from the start: without a sample, the alert on it would not fire.
         for sought in deployment.undiscovered() {
             samples.push(families::REDIS_UP.count(&[name, &sought], 0));
         }

@@ -29,7 +29,7 @@ pub(super) struct Stores {
     store: SharedStore,
     /// Only in front of Redis: the memory store is as fast as a cache.
     denials: Option<DenialCache>,
-    /// The same.
+    /// Only in front of Redis: a check in memory has no round trip that a lease could save.
     leases: Option<Leases>,
     outage: FailurePolicies,
     replicas: Source,
@@ -92,13 +92,13 @@ impl Stores {
         Limiter::new(denials, store, outage, self.limiter).with_leases(self.leases.clone())
     }
 
-    /// Drops what this process holds of all counters.
+    /// Returns a function that drops all hits that this process has drawn ahead.
     pub(super) fn forget_leases(&self) -> Box<dyn Fn() + Send + Sync> {
         let leases = self.leases.clone().unwrap_or_default();
         Box::new(move || leases.forget_all())
     }
 
-    /// Writes once what waits of the usage of subjects: at the end of the process.
+    /// Writes the waiting usage of subjects once: at the end of the process.
     pub(super) async fn write_usage(&self) {
         if let Usage::Redis { main, per_second } = &self.usage {
             for writer in [main].into_iter().chain(per_second) {
@@ -112,7 +112,7 @@ impl Stores {
         self.store.deployments()
     }
 
-    /// Where overrides are kept: with the counters. Logs what an operator does not expect.
+    /// The store of overrides: the store of the counters. Logs surprises for an operator.
     pub(super) fn of_overrides(&self, settings: &Settings) -> OverrideStore {
         match (&self.store, &settings.overrides_file) {
             (SharedStore::Redis { main, .. }, _) => OverrideStore::redis(
@@ -204,12 +204,12 @@ impl SharedStore {
     }
 }
 
-/// Turns of a sweep at most, so that a store with very many shards does not wake the thread for
-/// each of them.
+/// Maximum number of turns of a sweep, because a store with very many shards must not wake the
+/// thread for each of them.
 const MAX_TURNS: usize = 4_096;
 
-/// Frees recovered keys, a shard at a time. The numbers of shards and of turns are powers of two,
-/// so that one divides the other.
+/// Frees recovered keys, a shard at a time. The numbers of shards and of turns are powers of two:
+/// one divides the other.
 async fn sweep(memory: &Memory) {
     let turns = memory.shards().min(MAX_TURNS);
     let mut tick = tokio::time::interval(SWEEP / u32::try_from(turns).unwrap_or(u32::MAX));

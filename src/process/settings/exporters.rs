@@ -15,21 +15,21 @@ use crate::observe::exporters::statsd::mogrifiers::Mogrifiers;
 use crate::observe::exporters::{prometheus, statsd};
 use crate::service::server::TcpAddress;
 
-/// The start of variables whose names have those of mogrifiers, which are the user's.
+/// The prefix of the variables of mogrifiers. Users choose the rest of the names.
 pub(super) const MOGRIFIERS: &str = "DOG_STATSD_MOGRIFIER";
 
 /// Labels that metrics have anyway.
 const TAKEN_LABELS: [&str; 6] = ["domain", "key1", "key2", "grpc_method", "err_type", "le"];
 
-/// Tags of all metrics, and mogrifiers, at most: each is in every line that is sent.
+/// Maximum number of tags of all metrics, and of mogrifiers: each is in every line that is sent.
 const MAX_TAGS: usize = 64;
 
 /// Prometheus's port of envoyproxy/ratelimit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrometheusPort {
-    /// Where it listens.
+    /// The address of its listener.
     pub address: TcpAddress,
-    /// What it shows.
+    /// The content of its page.
     pub options: prometheus::Options,
     /// Whether `PROMETHEUS_MAPPER_YAML` is set, which has no effect.
     pub has_mapper: bool,
@@ -124,7 +124,7 @@ impl ExporterFlags {
         }))
     }
 
-    /// The StatsD or DogStatsD server, if one is asked for. The mogrifiers are in `environment`.
+    /// The StatsD or DogStatsD server, if one is configured. The mogrifiers are in `environment`.
     pub(super) fn statsd(
         &self,
         environment: &[(String, String)],

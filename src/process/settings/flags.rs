@@ -1,8 +1,8 @@
 //! The flags and environment variables of `weir serve`: one field each, with its help text, type
 //! and bounds.
 //!
-//! A flag is named like its variable, and a variable like that of envoyproxy/ratelimit. `settings`
-//! decides what several of them mean together. The value name says the type and the unit;
+//! A flag is named like its variable, and a variable like envoyproxy/ratelimit's. `settings`
+//! decides what several of them mean together. The value name is the type and the unit;
 //! `deploy/settings.md` is generated from all of this.
 
 use std::path::PathBuf;
@@ -405,7 +405,7 @@ pub(super) struct CountingFlags {
 }
 
 impl CountingFlags {
-    /// What these settings say for all limits, wherever they come from.
+    /// The part of these settings that applies to all limits, whatever their source.
     pub(super) fn process(&self) -> ProcessDefaults {
         let commit = match self.stop_cache_key_increment_when_overlimit {
             true => Commit::AllOrNone,

@@ -1,9 +1,8 @@
-//! How settings were given: as flags or as variables. A message names a setting as its user wrote
-//! it.
+//! The origin of settings: flags or variables. A message names a setting as its user wrote it.
 //!
-//! Messages are written with the names of variables. [`Given::name`] replaces those of settings
-//! that flags gave; clap's own messages name flags, and [`name_variables`] replaces those of
-//! settings that variables gave.
+//! Messages are written with the names of variables. [`Given::name`] replaces the variables of
+//! settings that flags gave; clap's own messages name flags, and [`name_variables`] replaces the
+//! flags of settings that variables gave.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,7 +19,7 @@ use super::{Flags, reference};
 pub struct Given(Vec<(String, String)>);
 
 impl Given {
-    /// The flags of the subcommand in `matches`, which are those of `command`.
+    /// The flags of the subcommand in `matches`, which is a subcommand of `command`.
     pub fn new(command: &Command, matches: &ArgMatches) -> Self {
         let Some((name, matches)) = matches.subcommand() else {
             return Self::default();
@@ -43,7 +42,7 @@ impl Given {
     pub fn name(&self, message: &str) -> String {
         let is_of_name =
             |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-        // Characters that are not ASCII are in no name, so that every cut is between characters.
+        // Characters that are not ASCII are in no name: every cut is between characters.
         let mut named = String::with_capacity(message.len());
         let are_alike = |left: &u8, right: &u8| is_of_name(*left) == is_of_name(*right);
         for words in message.as_bytes().chunk_by(are_alike) {
@@ -108,8 +107,8 @@ fn is_written(argument: &Arg, arguments: &[OsString]) -> bool {
 /// `RUNTIME_APPDIRECTORY=`, limits are in RUNTIME_SUBDIRECTORY itself.
 const EMPTY_IS_A_VALUE: [&str; 1] = ["RUNTIME_APPDIRECTORY"];
 
-/// The command without the variables that are set to nothing, so that their settings have their
-/// defaults: manifests leave such variables behind.
+/// The command without the variables that are set to nothing: manifests may have such variables,
+/// and their settings have their defaults.
 pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |name: &str| {
         !EMPTY_IS_A_VALUE.contains(&name) && env::var_os(name).is_some_and(|value| value.is_empty())
@@ -121,8 +120,8 @@ pub fn without_empty_variables(command: Command) -> Command {
     command.mut_subcommands(|subcommand| subcommand.mut_args(reset))
 }
 
-/// A warning for each variable whose name is nearly that of a setting. Names that have nothing to do
-/// with Weir are not among them: one letter in eight may differ, and none of a short name.
+/// A warning for each variable whose name is nearly a setting's. Names that have nothing to do with
+/// Weir are not among them: one letter in eight may differ, and none of a short name.
 pub(super) fn misspelled(environment: &[(String, String)]) -> Vec<String> {
     let command = Flags::augment_args(Command::new(""));
     let names = command.get_arguments().filter_map(variable);

@@ -19,7 +19,7 @@ const TLS_CERT: &str = "GRPC_SERVER_TLS_CERT";
 const TLS_KEY: &str = "GRPC_SERVER_TLS_KEY";
 const CLIENT_CACERT: &str = "GRPC_CLIENT_TLS_CACERT";
 
-/// Where the debug listener listens unless a setting says otherwise.
+/// The address of the debug listener unless a setting has another.
 const LOOPBACK: &str = "127.0.0.1";
 
 /// The listeners of `weir serve`, and where `weir health` finds them.
@@ -89,17 +89,17 @@ struct TlsFlags {
     grpc_client_tls_san: Option<String>,
 }
 
-/// Where a process on the same machine finds the gRPC listener.
+/// The address of the gRPC listener for a process on the same machine.
 #[derive(Clone, Debug)]
 pub struct LocalGrpc {
     /// Its address; of TCP, one of this machine.
     pub address: dial::Address,
-    /// How to speak TLS with it: its own certificate is trusted, for any name, and also presented.
+    /// Options for TLS with it: its own certificate is trusted, for any name, and also presented.
     pub tls: Option<ClientOptions>,
 }
 
 impl ListenerFlags {
-    /// Where the gRPC listener listens.
+    /// The address of the gRPC listener.
     ///
     /// # Errors
     /// A setting that cannot be used.
@@ -119,7 +119,7 @@ impl ListenerFlags {
         }
     }
 
-    /// Where the HTTP listener listens.
+    /// The address of the HTTP listener.
     ///
     /// # Errors
     /// A setting that cannot be used.
@@ -193,10 +193,10 @@ impl ListenerFlags {
         }))
     }
 
-    /// Where a process on the same machine finds the gRPC listener.
+    /// The address of the gRPC listener for a process on the same machine.
     ///
     /// # Errors
-    /// A setting that does not say that.
+    /// A setting from which no such address follows.
     pub fn grpc_on_this_machine(&self) -> Result<LocalGrpc, SettingError> {
         let address = match self.grpc()? {
             server::Address::Tcp(address) => on_this_machine("GRPC_PORT", address)?.into(),
@@ -213,10 +213,10 @@ impl ListenerFlags {
         })
     }
 
-    /// Where a process on the same machine finds the HTTP listener.
+    /// The address of the HTTP listener for a process on the same machine.
     ///
     /// # Errors
-    /// A setting that does not say that.
+    /// A setting from which no such address follows.
     pub fn http_on_this_machine(&self) -> Result<SocketAddr, SettingError> {
         on_this_machine("PORT", self.http()?)
     }
@@ -283,7 +283,7 @@ impl DebugFlags {
         path.filter(|_| !is_in_redis)
     }
 
-    /// Where the debug listener listens, if it is on.
+    /// The address of the debug listener, if it is on.
     pub(super) fn address(&self) -> Result<Option<TcpAddress>, SettingError> {
         let host = written(Some(&self.debug_host)).unwrap_or(LOOPBACK);
         self.debug_enabled
@@ -311,8 +311,8 @@ fn on_this_machine(port: &str, address: TcpAddress) -> Result<SocketAddr, Settin
     Ok(address)
 }
 
-/// The address of a listener; without a host all of this machine. An error says what an empty
-/// setting means.
+/// The address of a listener; without a host all of this machine. An error explains the meaning of
+/// an empty setting.
 pub(super) fn address(
     name: &str,
     host: Option<&str>,
@@ -409,7 +409,7 @@ mod tests {
         }
     }
 
-    /// What switches TLS on.
+    /// The settings that switch TLS on.
     const TLS: [&str; 3] = [
         "--grpc-server-use-tls",
         "--grpc-server-tls-cert=/cert",

@@ -18,10 +18,10 @@ pub(super) const STORE_BYTES: RangeInclusive<usize> = 1 << 20..=1 << 40;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Stands for "never" among ages: ten years, so that sums of it do not overflow.
+/// The age for "never": ten years, because sums of it must not overflow.
 pub(super) const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
-/// Lets a flag whose value is a `BOOL` stand without one: `--redis-tls` is `--redis-tls=true`.
+/// Allows a flag whose value is a `BOOL` without a value: `--redis-tls` is `--redis-tls=true`.
 pub(super) fn switch(flag: Arg) -> Arg {
     if flag.get_value_names() != Some(&["BOOL".into()]) {
         return flag;
@@ -93,7 +93,7 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
         [b'0', _, ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // Between a prefix and a digit one may stand too.
+    // There may also be one between a prefix and a digit.
     let digits = match base {
         10 => digits,
         _ => digits.strip_prefix('_').unwrap_or(digits),
@@ -150,7 +150,7 @@ pub(super) fn port(text: &str) -> Result<u16, String> {
     })
 }
 
-/// The size of a pool; 0 stands for the default, as in envoyproxy/ratelimit.
+/// The size of a pool; 0 is the default, as in envoyproxy/ratelimit.
 pub(super) fn pool_size(text: &str) -> Result<u32, String> {
     let size = integer(text)
         .ok()
@@ -159,7 +159,7 @@ pub(super) fn pool_size(text: &str) -> Result<u32, String> {
     Ok(u32::try_from(size).unwrap_or(u32::MAX))
 }
 
-/// Seconds of jitter. Less than 0 is none, as in envoyproxy/ratelimit.
+/// Seconds of jitter. Less than 0 is 0, as in envoyproxy/ratelimit.
 pub(super) fn jitter_secs(text: &str) -> Result<u32, String> {
     Ok(u32::try_from(integer(text)?.max(0)).unwrap_or(u32::MAX))
 }

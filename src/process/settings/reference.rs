@@ -5,7 +5,7 @@
 
 use super::setting::without_effect;
 
-/// A name, and the values beside the empty one that are ignored, in lower case.
+/// A name, and the values that are ignored in addition to the empty one, in lower case.
 pub(super) type Setting = (&'static str, &'static [&'static str]);
 
 const OFF: &[&str] = &["0", "f", "false"];
@@ -128,8 +128,7 @@ mod tests {
     use super::*;
     use crate::process::settings::Flags;
 
-    /// Each variable is either acted on or in the table above, so that none is ignored without a
-    /// report.
+    /// Each variable is either acted on or in the table above: none is ignored without a report.
     #[test]
     fn every_setting_of_the_reference_is_known() {
         let command = Flags::augment_args(Command::new("weir"));

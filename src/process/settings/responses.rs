@@ -1,4 +1,4 @@
-//! What clients read of limits: the flags of headers, bodies and metadata in responses.
+//! Flags for the limits in responses: headers, bodies and metadata.
 
 use clap::Args;
 

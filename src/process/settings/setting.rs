@@ -1,4 +1,4 @@
-//! A field of the flags as a setting: the name of its variable, which is that of the field in
+//! A field of the flags as a setting: the name of its variable, which is the field's name in
 //! capitals, and its value; and the warning about settings without effect.
 
 use std::path::PathBuf;
@@ -24,9 +24,9 @@ pub(super) const fn in_capitals<const N: usize>(field: &str) -> [u8; N] {
     variable
 }
 
-/// The value of a setting, which may say that the setting is not set.
+/// The value of a setting, which may be unset.
 pub(super) trait Value {
-    /// Whether it says something.
+    /// Whether the setting is set.
     fn is_set(&self) -> bool {
         true
     }

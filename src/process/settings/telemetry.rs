@@ -1,5 +1,5 @@
-//! The flags of what the log has of refusals and of the values of descriptors, and those of tracing:
-//! of envoyproxy/ratelimit, and of OpenTelemetry's exporter that it reads.
+//! The flags of logs about refusals and the values of descriptors, and of tracing: variables of
+//! envoyproxy/ratelimit, and of OpenTelemetry's exporter that it reads.
 //!
 //! A variable with `TRACES` in its name comes before the one without, and an empty one is not set.
 //! Source: OpenTelemetry, "OpenTelemetry Protocol Exporter".
@@ -58,7 +58,7 @@ enum ValuesFlag {
 }
 
 impl LogFlags {
-    /// How logs show values. Adds a warning where the secret has no effect.
+    /// The form of values in logs. Adds a warning where the secret has no effect.
     ///
     /// # Errors
     /// The secret cannot be used.

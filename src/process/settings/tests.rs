@@ -16,8 +16,8 @@ struct Cli {
     flags: Flags,
 }
 
-/// Reads flags; each variable that a test depends on is given as a flag, so that the machine's
-/// environment does not matter.
+/// Reads flags; each variable that a test depends on is given as a flag, because the machine's
+/// environment must not matter.
 fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, SettingError> {
     let command_line = [&["weir"], arguments].concat();
     let flags = Cli::try_parse_from(command_line).expect("flags").flags;
@@ -171,7 +171,7 @@ fn sizes_that_the_reference_accepts_are_accepted() {
     assert_eq!((negative.denials.bytes, negative.warnings.len()), (0, 1));
 }
 
-/// The costs are said where there are any.
+/// A warning names the costs if there are any.
 #[test]
 fn stop_increment_is_a_default_of_commit() {
     let flag = "--stop-cache-key-increment-when-overlimit";

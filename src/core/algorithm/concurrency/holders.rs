@@ -1,8 +1,8 @@
-//! The state of a `concurrency` key: its holders, and marks of ids that hold nothing and were asked
-//! for a moment ago.
+//! The state of a `concurrency` key: its holders, and marks of ids that hold nothing and were
+//! checked a moment ago.
 //!
-//! Each set is found by id and by time, so that a step takes O(log n), and besides that drops what
-//! has expired: each entry once.
+//! Each set is found by id and by time: a step takes O(log n). It also drops expired entries, each
+//! once.
 //!
 //! The time of an entry is rounded down to a multiple of [`NUMBERS`] ticks. Less a small number it
 //! is the stamp of the entry, which is one member with one score in Redis.
@@ -12,23 +12,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{HolderId, MARK_LIFE, MOST_MARKS};
 
-/// How many numbers a stamp can have.
+/// Number of values that the number in a stamp can have.
 pub(super) const NUMBERS: u64 = 16;
 
 /// An id that holds places, or without any a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The tick of its acquire, or of what the mark is of, less a number: how many acquires have
+    /// The tick of its acquire or of the event of the mark, less a number: how many acquires have
     /// joined the holder, or which [`Mark`] it is.
     pub stamp: u64,
-    /// How many places; zero for a mark.
+    /// Number of places; zero for a mark.
     pub places: u64,
 }
 
-/// Why an id without places is remembered. The values are the numbers in its stamp.
+/// The event that left an id without places. The values are the numbers in its stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// It was released, and nothing is known of an acquire: that is still to come.
+    /// It was released before its acquire, which is still to come.
     Early = 0,
     /// The same, and the acquire has come.
     Overtaken = 1,
@@ -58,7 +58,7 @@ impl Holder {
         }
     }
 
-    /// The tick of its acquire, or of what the mark is of.
+    /// The tick of its acquire, or of the event of the mark.
     pub(super) const fn since(self) -> u64 {
         self.stamp.next_multiple_of(NUMBERS)
     }
@@ -85,12 +85,12 @@ impl FromIterator<(HolderId, Holder)> for Holders {
     }
 }
 
-/// Whether what has this stamp and lasts for `life` is over at `now`.
+/// Whether a holder or mark with this stamp that lasts for `life` is over at `now`.
 const fn is_past(stamp: u64, now: u64, life: u64) -> bool {
     stamp.next_multiple_of(NUMBERS) + life <= now
 }
 
-/// Whether the stamp is none of this clock: one that went back is behind by at most `life`.
+/// Whether the stamp is too far in the future: a clock that went back lost at most `life`.
 const fn is_ahead(stamp: u64, now: u64, life: u64) -> bool {
     stamp.next_multiple_of(NUMBERS) > now + life
 }
@@ -117,8 +117,8 @@ impl Holders {
         self.by_id.iter().map(|(&id, &holder)| (id, holder))
     }
 
-    /// The bytes that it takes at most: a node of a tree has space for 11 entries, five at least
-    /// are used, and its allocation takes 32 bytes more.
+    /// Maximum number of its bytes: a node of a tree has space for 11 entries, at least five are
+    /// used, and its allocation takes 32 bytes more.
     pub fn bytes(&self) -> usize {
         let tree =
             |entries: usize, entry_bytes: usize| entries.div_ceil(5) * (11 * entry_bytes + 32);
@@ -164,7 +164,7 @@ impl Holders {
         }
     }
 
-    /// Sets what an id holds. A mark more than there may be replaces the oldest.
+    /// Sets the state of an id. A mark beyond the maximum replaces the oldest.
     pub(super) fn set(&mut self, id: HolderId, holder: Holder) {
         self.remove(id);
         self.by_id.insert(id, holder);

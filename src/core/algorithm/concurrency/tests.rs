@@ -30,7 +30,7 @@ fn ask(limit: &Algorithm, id: &[u8], state: Option<State>, now: u64, hits: i64) 
     limit.step_by(HolderId::of(id), state, Micros(now), hits)
 }
 
-/// What the algorithm means, without any order.
+/// The meaning of the algorithm, without any order.
 #[derive(Default)]
 struct Naive {
     /// Ids with their times, places, and acquires that joined.

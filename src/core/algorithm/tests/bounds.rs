@@ -71,8 +71,8 @@ fn state() -> impl Strategy<Value = Option<State>> {
     ]
 }
 
-/// What was stored under a larger limit is cut to what this one could have stored. Others have
-/// nothing that is multiplied.
+/// A state that was stored under a larger limit is cut to the most that this one could have stored.
+/// Others have nothing that is multiplied.
 fn most_used(algorithm: &Algorithm) -> u64 {
     let debt = algorithm.debt().limits();
     match algorithm {

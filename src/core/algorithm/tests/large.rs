@@ -1,4 +1,4 @@
-//! Large amounts beside a model in 128 bits that knows no units: every time is exact to a second,
+//! Large amounts, compared with a model in 128 bits without units: every time is exact to a second,
 //! however long a key is in use.
 
 use super::*;
@@ -51,7 +51,7 @@ proptest! {
         let Algorithm::TokenBucket(bucket) = algorithm else { unreachable!() };
         prop_assert!(bucket.tick.micros() <= 1_000_000);
         let (limit, window, burst) = (u128::from(limit), u128::from(window), u128::from(bucket.burst));
-        // What is missing, in hits times microseconds of the window, and since when.
+        // The missing amount, in hits times microseconds of the window, and since when.
         let (mut missing, mut last, mut result) = (0_u128, START / 10_000_000 * 10_000_000, Ok(()));
         run(&algorithm, &acts, |_, now, hits, step| {
             let now = now / bucket.tick.micros() * bucket.tick.micros();
@@ -64,7 +64,7 @@ proptest! {
             }
             if result.is_ok() {
                 result = (|| {
-                    // A second's refill more than the burst at most.
+                    // At most a second's refill more than the burst.
                     prop_assert!(missing <= burst * window + limit * 1_000_000 + window);
                     prop_assert!(near(step.verdict.reset_after, missing.div_ceil(limit)), "{:?} {}", step.verdict, missing.div_ceil(limit));
                     Ok(())

@@ -1,7 +1,8 @@
-//! Each algorithm beside its definition: a list of all hits that were taken, and nothing clever.
+//! Each algorithm compared with its definition: a list of all hits that were taken, and nothing
+//! clever.
 //!
-//! Small numbers, so that every edge is met: windows of one second, ticks of a microsecond, times
-//! in tenths of the window and one off.
+//! Small numbers, to meet every edge: windows of one second, ticks of a microsecond, times in
+//! tenths of the window and one off.
 
 use super::*;
 
@@ -41,7 +42,7 @@ fn give_back(taken: &mut Taken, mut hits: u64, counts: impl Fn(u64) -> bool) {
     taken.retain(|(_, count)| *count > 0);
 }
 
-/// A window's algorithm whose hits count one by one, as `counts(tick of the hit, now)` says.
+/// A window's algorithm whose hits count one by one, by `counts(tick of the hit, now)`.
 fn check_window(
     algorithm: &Algorithm,
     asks: &[Ask],
@@ -189,7 +190,7 @@ proptest! {
         limit in 1_u64..12, delay in prop_oneof![Just(0), 0..3 * WINDOW], patience in prop_oneof![Just(u64::MAX), 0..2 * WINDOW], asks in asks(0),
     ) {
         let algorithm = made(AlgorithmKind::LeakyBucket, limit, 1, false, 1, Span::from_micros(delay));
-        // Times here have as many parts per tick as the limit, so that slots are whole: a spacing
+        // Times here have as many parts per tick as the limit, which makes slots whole: a spacing
         // is a window's ticks of parts.
         let (parts, mut state, mut now, mut next) = (limit, None, START, 0);
         for Ask { pause, hits } in asks {

@@ -1,4 +1,4 @@
-//! What holds for any calls at any times, in order or not, and for any figures.
+//! Invariants for any calls at any times, in order or not, and for any figures.
 
 use proptest::prelude::*;
 
@@ -83,7 +83,7 @@ proptest! {
         let (mut breaker, mut now) = (breaker(), START);
         for (pause, call) in calls {
             now += pause;
-            // So that each call below makes one change at most.
+            // Then each call below makes at most one change.
             breaker.advance(Micros(now));
             let (was, before) = (breaker.state(), breaker.transitions());
             let admitted = make(&mut breaker, Micros(now), call);
@@ -136,7 +136,7 @@ proptest! {
             breaker.probed(now, Ok(()), 500);
         }
         let began = now;
-        // (asked, let in) in each step.
+        // (requested, admitted) in each step.
         let mut steps = [(0_u64, 0_u64); 4];
         for (turn, pause) in pauses.into_iter().enumerate() {
             now = now + Span::from_micros(pause);
@@ -151,7 +151,7 @@ proptest! {
             *admitted += u64::from(is_admitted);
             let percent = RAMP_PERCENT[step];
             prop_assert_eq!(breaker.state(), CircuitState::Ramp { percent });
-            // After each request: no block of refused ones is longer than the share says.
+            // After each request: no block of refused ones is longer than the share allows.
             prop_assert!((*admitted * 100).abs_diff(*asked * u64::from(percent)) < 100, "step {}: \
                 {} of {}", step, admitted, asked);
         }

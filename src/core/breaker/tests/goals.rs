@@ -1,17 +1,18 @@
-//! What the figures are for: how soon an outage is noticed, and how soon requests are let in again.
+//! The goals of the figures: how soon an outage is noticed, and how soon requests are admitted
+//! again.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// How a node is away.
+/// The kind of an outage.
 #[derive(Clone, Copy, Debug)]
 enum Away {
     /// Connections are refused at once.
     Refuses,
     /// Nothing answers until it is back.
     Hangs,
-    /// Nothing answers, and what was asked before it is back never is.
+    /// Nothing answers, and earlier requests stay without an answer after the return.
     Swallows,
 }
 

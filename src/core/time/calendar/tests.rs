@@ -1,4 +1,4 @@
-//! Properties of calendars; `tests/it/decisions/calendars.rs` compares their windows with those of another
+//! Properties of calendars; `tests/it/decisions/calendars.rs` compares their windows with another
 //! implementation.
 
 use proptest::prelude::*;
@@ -109,7 +109,7 @@ proptest! {
         }
     }
 
-    /// What was found before does not change what is found.
+    /// The result does not depend on earlier look-ups.
     #[test]
     fn a_window_is_the_same_on_a_thread_that_knows_none(calendar in calendars(), instants in prop::collection::vec(instants(), 1..8)) {
         let here: Vec<_> = instants.iter().map(|now| calendar.window_at(*now)).collect();

@@ -1,4 +1,4 @@
-//! Reasons of an explanation: one line that says why a descriptor is limited as it is, or not.
+//! Reasons of an explanation: one line that explains why a descriptor is limited as it is, or not.
 
 use crate::core::time::people;
 use crate::desk::admin::known;
@@ -56,7 +56,7 @@ pub(super) fn reason(
     }
 }
 
-/// The rate of a limit, and what says so.
+/// The rate of a limit, and its source.
 fn rate(rules: &Rules, limit: LimitInForce<'_>) -> String {
     let fields = diff::fields(rules, limit);
     let mut rate = field(&fields, "rate").unwrap_or_default().to_owned();
@@ -83,7 +83,7 @@ pub(super) fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
     )
 }
 
-/// Why a look-up found no limit.
+/// Explains why a look-up found no limit.
 fn no_limit(rules: &Rules, trace: &Trace<'_>, entries: &[String]) -> String {
     let entry = |level: usize| one_line(entries.get(level).map_or("", String::as_str));
     // The last level is the one whose entry failed.

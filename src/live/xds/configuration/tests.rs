@@ -207,8 +207,8 @@ fn domains_that_keep_old_resources_are_charged_for_them() {
     let weight = weigh(&users("d00", 1).encode_to_vec(), u64::MAX).expect("valid");
     let bounds = (1 << 30, 10 * weight);
     let mut tested = Tested::with(bounds);
-    // Each domain is refused under another name as soon as it is in force, so that nothing wants
-    // what it keeps.
+    // Each domain is refused under another name as soon as it is in force: then no name wants the
+    // version that is kept.
     for number in 0..40 {
         let moved = (0..number).map(|old| xds::RateLimitConfig {
             name: "x".to_owned() + &old.to_string(),
