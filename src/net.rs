@@ -1,6 +1,6 @@
-//! What every socket needs, whatever is spoken over it: TLS, bounds on what peers leave unfinished,
-//! the dialer of all clients, and HTTP/1: the server of the listeners for operators and the client.
-//! It knows no metrics: a trait tells what happened.
+//! Common parts of all sockets, independent of the protocol: TLS, bounds on unfinished requests and
+//! messages of peers, the dialer of all clients, and HTTP/1: the server of the listeners for
+//! operators and the client. It has no dependency on metrics: it reports events through a trait.
 
 pub mod background;
 pub mod bounds;

@@ -1,5 +1,5 @@
-//! What a process shows of itself: metrics, the heaviest subjects, traces, logs and health, and the
-//! metrics under the names of envoyproxy/ratelimit.
+//! Observability: metrics, the heaviest subjects, traces, logs and health, and the metrics under
+//! the names of envoyproxy/ratelimit.
 
 pub mod exporters;
 pub mod health;

@@ -1,17 +1,18 @@
-//! Threads that no gRPC call waits for, and their priority: those that compile limits, encode metrics
-//! and parse JSON. When there are not enough cores, the threads that serve requests run first.
+//! Threads that no gRPC call waits for, and their priority: they compile limits, encode metrics and
+//! parse JSON. When there are not enough cores, the threads that serve requests run first.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Lowers the priority of the calling thread: beside a busy worker it gets about a tenth of that
-/// worker's CPU time, and otherwise all that is idle.
+/// Lowers the priority of the calling thread: on the core of a busy worker it gets about a tenth of
+/// that worker's CPU time, and otherwise all idle time.
 ///
 /// Does nothing where the operating system has no priority per thread, or refuses to change it.
 pub fn lower_priority() {
-    /// As `nice -n 10`. With a lower priority, a reload beside busy workers would take too long.
+    /// Same as `nice -n 10`. With a lower priority, a reload would take too long while workers are
+    /// busy.
     #[cfg(target_os = "linux")]
     const NICE: i32 = 10;
     // On Linux the calling thread, not its process. Source: setpriority(2), "C library/kernel
@@ -23,7 +24,7 @@ pub fn lower_priority() {
 /// Starts a thread of lower priority.
 ///
 /// # Errors
-/// The operating system gives no thread.
+/// The operating system cannot start a thread.
 pub fn spawn(
     name: impl Into<String>,
     run: impl FnOnce() + Send + 'static,
@@ -34,9 +35,9 @@ pub fn spawn(
     })
 }
 
-/// Calls `step` again and again on a thread of its own, which is of lower priority, until the future
-/// is dropped. The first call comes after `pause`, and each returns the pause before the next.
-/// Returns only if the operating system gives no thread.
+/// Calls `step` repeatedly on a new thread of lower priority until the future is dropped. The first
+/// call follows after `pause`; each call returns the pause before the next. Returns only if the
+/// operating system cannot start a thread.
 pub async fn repeat(
     name: &str,
     mut pause: Duration,

@@ -1,8 +1,8 @@
-//! Bounds on what clients can make Weir hold: the memory of what they leave unfinished, and the
-//! time in which they have to take what is sent to them.
+//! Bounds on clients: the memory of their unfinished work, and the time in which they have to read
+//! their answers.
 //!
-//! The first follow from the memory of the process ([`memory`]). Both listeners use them. Bounds on
-//! single messages, on numbers and on other times are constants of the listeners.
+//! The memory bounds follow from the memory of the process ([`memory`]). Both listeners use them.
+//! Bounds on single messages, on numbers and on other times are constants of the listeners.
 
 pub mod memory;
 mod timed_writes;
@@ -14,15 +14,16 @@ pub use memory::Shares;
 pub use timed_writes::TimedWrites;
 pub use unfinished::{Charge, Cut, Unfinished};
 
-/// Descriptors that clients of the gRPC port do not get: for the listeners for operators, Redis,
-/// files and queues of events; or a quarter of few.
+/// File descriptors that clients of the gRPC port do not get: they are for the listeners for
+/// operators, Redis, files and event queues. A process with few descriptors reserves a quarter.
 pub(crate) const RESERVED: u64 = 1_024;
 
 /// Raises the process's soft limit to the hard one, and returns how many connections of clients fit
 /// in it.
 pub fn connections_after_raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // More than a million is of no use, and some systems refuse what they say is unlimited.
+    // More than a million is of no use, and some systems refuse a value that they report as
+    // unlimited.
     let wanted = maximum.unwrap_or(u64::MAX).min(1 << 20);
     let soft = current.unwrap_or(u64::MAX);
     let raised = Rlimit {

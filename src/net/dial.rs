@@ -1,10 +1,10 @@
-//! Connections to other servers: Redis, a control plane, a collector of traces, and, for commands,
-//! a running Weir.
+//! Connections to other servers: Redis, a control plane, a trace collector, and, for commands, a
+//! running Weir.
 //!
-//! A connection is a name that is resolved, TCP with its options or a unix socket, and TLS, all by
-//! one deadline. The configuration of TLS comes from `tls::client_config`, so that each client
-//! decides when its files are read again, and the words for errors from a [`Peer`]. StatsD is not
-//! here: it has a thread that blocks, and mostly UDP.
+//! One deadline covers name resolution, TCP with its options or a unix socket, and the TLS
+//! handshake. The caller passes the TLS configuration (`tls::client_config`), because each client
+//! decides when its files are read again. A [`Peer`] has the words for error messages. StatsD is
+//! not here: it has a blocking thread, and mostly uses UDP.
 
 use std::fmt;
 use std::io;
@@ -31,7 +31,7 @@ use tonic::codegen::Service;
 
 use super::tls::{Peer, hint};
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A host name or IP address, and a port.
@@ -64,7 +64,7 @@ impl From<SocketAddr> for Address {
 }
 
 impl Address {
-    /// The server of a URI, which has this port unless it names one; `None` without a host.
+    /// The server of a URI, with `port` if the URI has none; `None` without a host.
     pub fn of(uri: &Uri, port: u16) -> Option<Self> {
         let host = uri.host()?.trim_matches(['[', ']']);
         Some(Self::Tcp {
@@ -79,7 +79,7 @@ impl Address {
 #[derive(Clone, Debug, Default)]
 pub struct TcpOptions {
     /// The time for one of several addresses before the next one is tried; without it an equal
-    /// share of the time that is left. The last one has all of that.
+    /// share of the remaining time. The last address gets all of that.
     pub next_address_after: Option<Duration>,
     /// Probes of a connection without traffic (RFC 9293, section 3.8.4), which find a peer that
     /// vanished without closing.
@@ -99,14 +99,14 @@ pub struct Dial {
     pub tcp: TcpOptions,
 }
 
-/// Why there is no connection.
+/// Failure of a connection.
 #[derive(Debug)]
 pub enum DialError {
     /// The name cannot be resolved.
     Name {
         /// The name.
         host: String,
-        /// Why, in words.
+        /// The resolver's error.
         cause: String,
     },
     /// No address accepts a connection.
@@ -122,7 +122,7 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// What happened, with what to change.
+    /// The error, with the change that fixes it.
     pub fn explain(&self, peer: &Peer) -> String {
         let address = peer.address;
         match self {
@@ -164,7 +164,7 @@ impl Dial {
     /// Opens a connection without TLS by `deadline`.
     ///
     /// # Errors
-    /// Any but those of TLS.
+    /// Any [`DialError`] except TLS errors.
     pub async fn open(&self, deadline: Instant) -> Result<Socket, DialError> {
         let (host, port) = match &self.address {
             Address::Tcp { host, port } => (host, *port),
@@ -181,10 +181,10 @@ impl Dial {
         Ok(Either::Left(stream))
     }
 
-    /// Performs the handshake of TLS on an open connection by `deadline`.
+    /// Performs the TLS handshake on an open connection by `deadline`.
     ///
     /// # Errors
-    /// Those of TLS.
+    /// TLS errors.
     pub async fn secure<S: Stream>(
         &self,
         stream: S,
@@ -260,7 +260,8 @@ impl TcpOptions {
         Err(last)
     }
 
-    /// A connection without them works; it is only slower, or found broken later.
+    /// Errors are ignored: without these options a connection works, but is slower, or is found
+    /// broken later.
     fn apply(&self, stream: &TcpStream) {
         let _ = stream.set_nodelay(true);
         let socket = SockRef::from(stream);
@@ -274,14 +275,14 @@ impl TcpOptions {
     }
 }
 
-/// Opens the connections of tonic's and hyper's clients, all to one server whatever their URI says.
+/// Opens the connections of tonic's and hyper's clients. All go to one server; the URI is ignored.
 #[derive(Clone, Debug)]
 pub struct Connector {
     /// How to connect.
     pub dial: Dial,
     /// The longest time for it.
     pub timeout: Duration,
-    /// The words for errors.
+    /// Names of the server and of its settings in error messages.
     pub peer: &'static Peer,
 }
 

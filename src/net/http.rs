@@ -1,8 +1,8 @@
-//! HTTP/1 for people and scrapers: the server, bounded bodies, whole responses, and the guard of
+//! HTTP/1 for humans and scrapers: the server, bounded bodies, whole responses, and the guard of
 //! host and origin. It runs on the control thread and is not made for load: connections, bodies and
 //! times have tight bounds.
 //!
-//! The client is that of commands, towards the admin API, and of spans, towards a collector.
+//! Commands use the client for the admin API, and traces use it to send spans to a collector.
 
 pub mod guard;
 pub mod serving;
@@ -105,13 +105,13 @@ pub struct HttpClient {
     max_body_bytes: usize,
 }
 
-/// Why there is no answer.
+/// Failure of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// There is no connection.
     #[error("{0}")]
     Unreachable(String),
-    /// What listens does not answer in HTTP.
+    /// The server does not speak HTTP.
     #[error("{0}")]
     NotHttp(String),
     /// The body is too large, or breaks off.
@@ -133,7 +133,7 @@ impl HttpClient {
         }
     }
 
-    /// The status and the body of the answer. Its time is the caller's business.
+    /// The status and the body of the answer. The caller bounds its time.
     ///
     /// # Errors
     /// [`CallError`].

@@ -1,4 +1,4 @@
-//! At most one line of the log in a while, about what others can cause as often as they like.
+//! Throttle of log lines about events that clients and servers can cause at any rate.
 
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ impl Throttle {
             .is_none_or(|last| now.saturating_duration_since(last) >= self.interval)
     }
 
-    /// Takes a line: how many were kept back since the last that was written; `None` if this one is
-    /// kept back too.
+    /// Admits a line: the number of lines suppressed since the last one, or `None` if this one is
+    /// suppressed too.
     pub fn admit(&mut self, now: impl Into<Instant>) -> Option<u64> {
         let now = now.into();
         if !self.is_due(now) {

@@ -1,7 +1,8 @@
-//! TLS as all of Weir uses it: the gRPC listener, and the clients of Redis and of a control plane.
+//! TLS of the gRPC listener and of all clients: Redis, control plane, trace collector.
 //!
-//! `pem` reads certificates and keys, `verify` verifies the certificates of peers, and `hints` words
-//! errors. This file has the configuration of a client, with the authorities that it trusts. Functions here block while they read files, and know no sockets. ring is the only provider
+//! `pem` reads certificates and keys, `verify` verifies the certificates of peers, and `hints`
+//! explains errors. This file has the TLS configuration of clients, with the authorities that they
+//! trust. Functions here block while they read files, and use no sockets. ring is the only provider
 //! of cryptography.
 
 mod hints;
@@ -19,15 +20,16 @@ pub use pem::{FileSetting, Identity, PemFile, TlsError};
 use verify::ServerVerifier;
 pub use verify::{ClientVerifier, NameCheck, SubjectName, UntrustedAuthority, expiry};
 
-/// The algorithms of ring.
+/// The algorithms of ring. Each configuration gets them explicitly, and needs no process-wide
+/// default.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// What a client trusts, and how it shows who it is.
+/// Trusted authorities of a client, and its own certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// The certificates of the trusted authorities; `None`: those of the system, or Mozilla's if
+    /// Certificates of the trusted authorities. `None`: the system's authorities, or Mozilla's if
     /// the system has none.
     pub authorities: Option<PemFile>,
     /// The client certificate, for servers that ask for one.
@@ -79,6 +81,8 @@ pub fn client_config(options: &ClientOptions) -> Result<ClientConfig, TlsError> 
         name_check: options.name_check.clone(),
         algorithms: provider.signature_verification_algorithms,
     };
+    // rustls calls every custom verifier dangerous. This one wraps webpki, and also accepts the
+    // certificate of a trusted authority itself (see `verify`).
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring has the ciphers of TLS 1.2 and 1.3")
@@ -93,8 +97,8 @@ pub fn client_config(options: &ClientOptions) -> Result<ClientConfig, TlsError> 
     }
 }
 
-/// The authorities in the file and no others; without a file those of the system, or Mozilla's if
-/// the system has none. Blocks.
+/// The authorities in the file and no others. Without a file: the system's authorities, or
+/// Mozilla's if the system has none. Blocks.
 ///
 /// # Errors
 /// The file cannot be used.

@@ -1,8 +1,8 @@
-//! Exporters: the metrics under the names that envoyproxy/ratelimit gives them, where its users
-//! look for them: on a port for Prometheus, and in what StatsD and DogStatsD servers receive.
+//! Exporters: the metrics under envoyproxy/ratelimit's names, on a port for Prometheus, and for
+//! StatsD and DogStatsD servers.
 //!
-//! They read `metrics` on threads of their own and when they are asked. Nothing on the request path
-//! knows them.
+//! They read `metrics` on threads of their own, or when they are scraped. The request path does not
+//! depend on them.
 
 pub mod prometheus;
 pub mod reference_names;

@@ -1,11 +1,11 @@
-//! Health: whether this process wants traffic.
+//! Health: readiness of this process for traffic.
 //!
 //! One status for `grpc.health.v1` and for `/healthcheck`. `app` derives it from the rules, the
-//! store and the shutdown, and reports it here; this file asks none of them.
+//! store and the shutdown, and reports it here; this file depends on none of them.
 
 use tokio::sync::watch;
 
-/// Whether the process wants traffic.
+/// Readiness of the process for traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Something that requests need is missing: one reason each, with the setting that makes it
@@ -45,7 +45,8 @@ impl Health {
         *self.0.borrow() == Status::Ready
     }
 
-    /// Why the process is not ready, for people: one reason per line. `None` if it is.
+    /// The reasons for which the process is not ready, human-readable, one per line. `None` if it
+    /// is ready.
     pub fn problem(&self) -> Option<String> {
         match &*self.0.borrow() {
             Status::Ready => None,
@@ -57,7 +58,7 @@ impl Health {
         }
     }
 
-    /// Follows the status; a report of the same status again is no change.
+    /// Subscribes to the status; a repeated report of the same status is not a change.
     pub fn subscribe(&self) -> watch::Receiver<Status> {
         self.0.subscribe()
     }

@@ -13,7 +13,7 @@ use crate::core::lock;
 /// The time that a point covers.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Points at most: fifteen minutes.
+/// Maximum number of points: fifteen minutes.
 const MAX_POINTS: usize = 180;
 
 /// Decisions by outcome, as the label `outcome` of `weir_decisions_total` names it; `free` are

@@ -30,23 +30,23 @@ use crate::net::clock;
 use dynamic::Dynamic;
 use exposition::Exposition;
 
-/// Unknown domains that get a series of their own, at most: a client that is not Envoy may send any
-/// domain.
+/// Maximum number of unknown domains with a series of their own: a client that is not Envoy may
+/// send any domain.
 const MAX_UNKNOWN_DOMAINS: usize = 100;
 
-/// Series whose labels depend on requests, at most. Each is in six families: 2,000 of them are some
-/// three megabytes of a scrape.
+/// Maximum number of series whose labels depend on requests. Each is in six families: 2,000 of them
+/// are some three megabytes of a scrape.
 const MAX_DYNAMIC_SERIES: usize = 2_000;
 
-/// Gives the samples of another part of the process at each scrape.
+/// Returns the samples of another module at each scrape.
 pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
 
-/// How limits are shown.
+/// Options of limits' series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Hits above this share (0 to 1) of a limit count as near it.
     pub near_limit_ratio: f32,
-    /// A limit that has not been asked yet has no series.
+    /// A limit without any check has no series.
     pub omits_unused_limits: bool,
 }
 
@@ -156,7 +156,7 @@ impl Metrics {
         config.last_refused = true;
     }
 
-    /// Records that the rules in force are those of the last configuration, after one was refused.
+    /// Records that the last configuration is in force, after one was refused.
     pub fn config_confirmed(&self) {
         lock(&self.config).last_refused = false;
     }
@@ -188,7 +188,7 @@ impl Metrics {
         for (domain, &count) in &*lock(&self.unknown_domains) {
             samples.push(families::DOMAIN_NOT_FOUND.count(&[domain], count));
         }
-        // So that the family is there before the first such request.
+        // The family has to exist before the first such request.
         samples.push(families::DOMAIN_NOT_FOUND.count(&[dynamic::OTHER], 0));
         for source in &*lock(&self.sources) {
             samples.extend(source());

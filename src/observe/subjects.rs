@@ -1,19 +1,19 @@
-//! Who is limited: the heaviest subjects by hits and by refusals over the last minute and hour, and
-//! the last descriptors that no limit matched.
+//! The heaviest subjects by hits and by refusals over the last minute and hour, and the last
+//! descriptors that no limit matched.
 //!
 //! A subject is a counter and its limit. Each thread that decides requests counts in a pane of its
-//! own ([`windows::Pane`]), behind a lock that another thread takes only to exchange the pane for
-//! an empty one. So no two requests wait for each other, and nothing is merged on their path. A
+//! own ([`windows::Pane`]), under a lock that another thread takes only to exchange the pane for an
+//! empty one. So no two requests wait for each other, and nothing is merged on their path. A
 //! request whose thread finds its pane locked is counted as unknown, which is part of the error.
 //!
 //! All of it is approximate, of this process alone, and lost at a restart. The bytes are bounded
 //! whatever clients send; see [`MAX_BYTES`].
 //!
 //! A subject is a counter key and not a limit and a value: two values that share a counter are one
-//! subject, and a changed amount or a reload goes on with it. Its path is kept as text, because
-//! numbers of limits change with a reload. Counting the subjects of a request adds at most 2.5 % to
-//! the instructions of its decision in memory where 500 customers ask in turn, and at most 0.9 % to
-//! those of a whole call.
+//! subject, and it survives a changed amount or a reload. Its path is kept as text, because numbers
+//! of limits change with a reload. Counting the subjects of a request adds at most 2.5 % to the
+//! instructions of its decision in memory where requests of 500 customers alternate, and at most
+//! 0.9 % to the instructions of a whole call.
 
 mod ranking;
 mod sketch;
@@ -52,7 +52,7 @@ const WORKER_BYTES: usize = 13 * (256 << 10);
 /// The table of one ranking while it is computed. One is computed at a time.
 const RANKING_BYTES: usize = 1 << 20;
 
-/// What subjects are ranked by.
+/// The number by which subjects are ranked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranking {
     /// All hits, also refused ones.
@@ -61,7 +61,7 @@ pub enum Ranking {
     Refusals,
 }
 
-/// The time that a ranking is of.
+/// The window of a ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recent {
     /// The last 60 to 70 seconds.
@@ -70,10 +70,10 @@ pub enum Recent {
     Hour,
 }
 
-/// How often [`Subjects::maintain`] looks at the clock.
+/// How often [`Subjects::maintain`] reads the clock.
 const TURN: Duration = Duration::from_secs(1);
 
-/// What a process keeps of the subjects of its decisions.
+/// The subjects of a process's decisions, counted by all threads.
 #[derive(Debug)]
 pub struct Subjects {
     parts: Box<[ThreadPart]>,
@@ -82,13 +82,13 @@ pub struct Subjects {
     started: Instant,
 }
 
-/// What one thread writes to, apart from the cache lines of others. Many processors fetch two lines
-/// of 64 bytes together.
+/// Counts of one thread, on cache lines of its own. Many processors fetch two lines of 64 bytes
+/// together.
 #[derive(Debug)]
 #[repr(align(128))]
 struct ThreadPart {
     pane: Mutex<Pane>,
-    /// Hits, and refused hits, that were asked while the pane was locked.
+    /// Hits, and refused hits, of requests that found the pane locked.
     unknown: AtomicU64,
     unknown_refused: AtomicU64,
     quota: Quota,
@@ -167,13 +167,13 @@ impl Subjects {
             self.tick();
             if self.is_due() {
                 let subjects = Arc::clone(&self);
-                // It cannot fail but by a panic, which costs one turn.
+                // It can only fail by a panic, which costs one turn.
                 let _ = tokio::task::spawn_blocking(move || subjects.rotate()).await;
             }
         }
     }
 
-    /// Whether a pane is over. Who computes a ranking now closes it too.
+    /// Whether a pane is over. A ranking that is computed now closes it too.
     fn is_due(&self) -> bool {
         let now = self.started.elapsed();
         try_lock(&self.kept).is_some_and(|kept| kept.windows.is_due(now))
@@ -193,7 +193,7 @@ impl Subjects {
         kept.windows.advance(self.started.elapsed());
     }
 
-    /// Moves what threads have counted to the open pane.
+    /// Moves the counts of all threads to the open pane.
     fn collect(&self, kept: &mut Kept) {
         let Kept { windows, spare } = kept;
         for part in &self.parts {

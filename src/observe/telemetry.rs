@@ -3,8 +3,8 @@
 //! Each event is one line on stderr, whatever its text: bytes of a client must not forge a line or
 //! a field, or control a terminal. Audit lines are written at every level.
 //!
-//! The two formats of a log line. What another program reads back from a line are the message and
-//! the fields of its event, whatever their texts.
+//! In both formats of a log line, a parser reads back exactly the message and the fields of the
+//! event, whatever their texts.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -21,23 +21,23 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The target of audit lines, which they show: a collector of logs finds them by it.
+/// The target of audit lines. It is part of the line: log collectors filter by it.
 pub const AUDIT: &str = "weir::audit";
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Human-readable, in logfmt.
     Text,
     /// One JSON object per line, with the keys `@timestamp`, `level` and `@message`, and one key
     /// for each field.
     Json,
 }
 
-/// Why logs cannot be started.
+/// Errors of starting the logs.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The level is not one.
+    /// The level is invalid.
     #[error(
         "`{0}` is not a log level; write error, warn, info, debug or trace, or targets such as \
          `info,weir=debug`"
@@ -65,7 +65,7 @@ impl Logs {
     }
 }
 
-/// Lines that wait for the reader of stderr at most.
+/// Maximum number of lines that wait for the reader of stderr.
 const MAX_QUEUED_LINES: usize = 8_192;
 
 /// Starts the logs of the process. `level` is a level in any letter case (also
@@ -94,7 +94,7 @@ pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
 }
 
 /// The filter of a level, which audit lines always pass. `debug` and `trace` alone apply to Weir's
-/// own events: those of HTTP/2 and of the runtime would bury them.
+/// own events: the events of HTTP/2 and of the runtime would bury them.
 ///
 /// # Errors
 /// [`Error::Level`].
@@ -108,8 +108,8 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
         "off" => "off",
         "debug" => "info,weir=debug",
         "trace" => "info,weir=trace",
-        // EnvFilter takes any other single word as a target, so that a misspelled level would turn
-        // off all logs.
+        // EnvFilter takes any other single word as a target: a misspelled level would turn off all
+        // logs.
         targets if targets.contains(['=', ',']) => level.trim(),
         _ => return Err(invalid()),
     };
@@ -121,9 +121,9 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
     Ok(filter.add_directive(format!("{AUDIT}=info").parse().map_err(|_| invalid())?))
 }
 
-/// How events are written. Text is `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the
-/// notation of logfmt; what could be read as something else is in quotes, with the escapes of JSON.
-/// JSON is `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
+/// The form of events. Text is `2026-01-31T12:00:00.000000Z INFO message key=value`, in the
+/// notation of logfmt; ambiguous values are in quotes, with the escapes of JSON. JSON is
+/// `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
 struct Lines {
     format: Format,
     /// Levels have the colours of a terminal, in text.
@@ -181,7 +181,7 @@ fn write_as_json(mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
     let mut fields = EventFields::default();
     event.record(&mut fields);
     let level = event.metadata().level().as_str().to_ascii_lowercase();
-    // Written field by field, so that the keys of every line come first.
+    // Written field by field, because these keys come first in every line.
     write!(line, "{}", json_start(&level, fields.message))?;
     if is_audit(event) {
         write!(line, ",\"target\":\"{AUDIT}\"")?;

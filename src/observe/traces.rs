@@ -1,12 +1,10 @@
 //! Traces: spans of calls, in OpenTelemetry's terms, and their export to a collector.
 //!
-//! Nothing here is used while tracing is off: a [`TraceSpan`] is then empty, and everything that is
-//! done with it does nothing. A call of which the caller records nothing costs a look at its
-//! headers. Spans do not go through `tracing`, whose events are logs: a layer there would see each
-//! of them.
+//! Nothing here is used while tracing is off: a [`TraceSpan`] is then empty, and its functions do
+//! nothing. A call that its caller does not record only costs reading its headers. Spans do not go
+//! through `tracing`, whose events are logs: a layer there would process every log event.
 //!
-//! It would have to be off on the usual path. A span is handed down as an argument instead: empty,
-//! it is one null pointer.
+//! Spans are passed as arguments instead: an empty one is a null pointer.
 
 pub(crate) mod otlp;
 pub(crate) mod parent;
@@ -38,14 +36,14 @@ use otlp::{Counts, Exporter};
 pub(crate) use parent::TRACE_HEADERS;
 use parent::{Parent, parent};
 
-/// How traces are recorded and where they go.
+/// Recording and export of traces.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the collector calls this service.
+    /// `service.name` of the resource.
     pub service_name: String,
     /// The namespace of the service's name; empty for none.
     pub service_namespace: String,
-    /// Tells this process from others of the service.
+    /// `service.instance.id` of the resource: distinguishes the processes of the service.
     pub service_instance_id: String,
     /// The part of the traces without a parent that is recorded, 0 to 1. A trace with a parent is
     /// recorded if its parent is.
@@ -58,17 +56,17 @@ pub struct Options {
     pub headers: HeaderMap,
     /// The longest time of an export.
     pub timeout: Duration,
-    /// What an endpoint with `https` is verified by.
+    /// TLS options for an endpoint with `https`.
     pub tls: ClientOptions,
 }
 
-/// Why traces cannot be exported.
+/// Errors of starting the export.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The operating system gives no thread or no event queue.
+    /// The operating system cannot create a thread or an event queue.
     #[error("the operating system gives no thread for the export of traces")]
     System(#[from] io::Error),
 }
@@ -77,7 +75,7 @@ pub enum Error {
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
 /// The export of the process, a thread of its own: a stalled collector stalls no request. Dropping
-/// this value exports the spans that are queued, in [`FLUSH_WITHIN`] at most.
+/// this value exports the queued spans, within at most [`FLUSH_WITHIN`].
 #[derive(Debug)]
 pub struct Traces {
     /// The start of spans, for the workers.
@@ -90,7 +88,7 @@ pub struct Traces {
 /// Starts the export.
 ///
 /// # Errors
-/// [`Error`]. A collector that cannot be reached is none.
+/// [`Error`]. An unreachable collector is not an error.
 pub fn start(options: Options) -> Result<Traces, Error> {
     let text = |key, value: &String| KeyValue::new(key, value.clone());
     let mut attributes = vec![
@@ -144,7 +142,7 @@ pub fn start(options: Options) -> Result<Traces, Error> {
 }
 
 impl Traces {
-    /// Reads what happened to finished spans.
+    /// Reads the counts of finished spans.
     pub fn counts(&self) -> impl Fn() -> Vec<Sample> + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
         move || {
@@ -257,7 +255,7 @@ impl TraceSpan {
         }
     }
 
-    /// Marks the span as failed. `error` is a word that names the error.
+    /// Marks the span as failed. `error` is a short name of the error (`error.type`).
     pub fn fail(&self, error: impl Into<Value>) {
         if let Some(recording) = &self.0 {
             let span = recording.context.span();

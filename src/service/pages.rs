@@ -1,7 +1,7 @@
 //! The HTTP listener: health, metrics and JSON, one function per page.
 //!
 //! It runs on the control thread and is not made for load: connections, bodies and times have tight
-//! bounds. There is no authentication, so that no page may show a secret. The other listeners for
+//! bounds. There is no authentication, so no page may show a secret. The other listeners for
 //! operators are served by the same code (`net/http/`).
 
 pub(crate) mod json;
@@ -28,7 +28,7 @@ pub(crate) const MAX_PARSED_AT_A_TIME: usize = 2;
 /// The largest body in bytes, as for a gRPC message.
 pub(crate) const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// What a JSON request takes beside its body.
+/// Memory of a JSON request in addition to its body.
 const REQUEST_BYTES: usize = 4 << 10;
 
 const INDEX: &str = "\

@@ -4,15 +4,15 @@
 //! decode, load the rules, plan, decide, count, respond.
 //!
 //! Requests and responses of [`RateLimitService`] stay encoded: [`decode`] reads a request without
-//! copying it and names the field of a mistake, where prost's decoder answers INTERNAL, and text that
-//! is not UTF-8 is no mistake.
+//! copying it and names the field of a mistake, where prost's decoder answers INTERNAL, and text
+//! that is not UTF-8 is no mistake.
 //!
 //! Weir reads `grpc-timeout` itself, and not through tonic, because it has to answer before the
 //! deadline, by a failure policy if need be.
 //!
-//! Values of descriptors are no part of a span: clients choose them, and some are secrets. Source of
-//! the names in a span: OpenTelemetry semantic conventions for RPC and gRPC, as most collectors know
-//! them.
+//! Values of descriptors are no part of a span: clients choose them, and some are secrets. Source
+//! of the names in a span: OpenTelemetry semantic conventions for RPC and gRPC, as most collectors
+//! know them.
 
 pub mod decode;
 mod logs;
@@ -47,7 +47,7 @@ use respond::{Framed, respond};
 pub struct Options {
     /// Options of the plan: the key prefix and the defaults of limits.
     pub plan: plan::Options,
-    /// What responses carry besides the statuses.
+    /// Optional parts of responses.
     pub respond: respond::Options,
     /// The descriptors whose decisions are logged at debug level.
     pub logged: Option<DecisionFilter>,
@@ -55,7 +55,7 @@ pub struct Options {
     pub refusals: Option<Arc<RefusalLog>>,
     /// How the lines of both show values.
     pub logged_values: LoggedValues,
-    /// What starts the spans of calls; `None` while tracing is off.
+    /// Starts the spans of calls. `None` if tracing is off.
     pub tracer: Option<Tracer>,
 }
 
@@ -103,7 +103,7 @@ impl Rls {
         plan.count_holders(|limit| live.tallies.gauge(limit));
         let (limiter, checks) = (&self.limiter, &plan.checks);
         let (decisions, places) = if limiter.may_leave_places(checks) {
-            // In a box of its own, which would make the futures of all other calls larger.
+            // Boxed: this future would make the futures of all other calls larger.
             Box::pin(limiter.decide_places(checks, timeout, span)).await
         } else {
             let decisions = match limiter.begin(checks, span) {
@@ -223,7 +223,7 @@ fn note_code(span: &TraceSpan, overall: Overall) {
     }
 }
 
-/// A call failed if that is the server's fault.
+/// A call counts as failed only for errors of the server.
 #[inline]
 fn note_answer(span: &TraceSpan, answer: &Result<Framed, Status>) {
     if span.is_recorded() {

@@ -3,17 +3,17 @@
 //!
 //! Measured, a request costs half the CPU that it costs on a work-stealing runtime, and a client
 //! with few connections still uses all cores. `call` answers rate limits directly on HTTP/2;
-//! `dispatch` has the services, and routes calls to health and reflection. Every limit of the
-//! listener is declared in [`Options`] or in `connection`.
+//! `dispatch` has the services, and routes calls to health and reflection. All limits of the
+//! listener are declared in [`Options`] or in `connection`.
 //!
 //! The listener calls the service by the trait that tonic generates, `RateLimitService`, and is on
-//! h2 itself. tonic's server on hyper costs 1.35 to 1.5 times the CPU of a call in memory and 1.2 to
-//! 1.3 times that of a call on Redis, and two bounds cannot be kept above hyper: on answers that
-//! clients do not take, and on large headers of calls that wait. tonic's server is the oracle: a
-//! test sends every kind of call to both (`tests/it/service/server/oracle.rs`).
+//! h2 itself. tonic's server on hyper costs 1.35 to 1.5 times the CPU of a call in memory, and 1.2
+//! to 1.3 times the CPU of a call on Redis. Above hyper, two bounds cannot be enforced: on answers
+//! that clients do not read, and on large headers of calls that wait. tonic's server is the oracle:
+//! a test sends every kind of call to both (`tests/it/service/server/oracle.rs`).
 //!
-//! With `SO_REUSEPORT` one core might get all of the few connections of a client, so that the
-//! accept loop assigns them.
+//! The accept loop assigns connections to cores, because with `SO_REUSEPORT` one core might get all
+//! of a client's few connections.
 
 pub(crate) mod body;
 pub(crate) mod call;
@@ -52,9 +52,9 @@ pub use worker::Workers;
 /// Limits of the listener, each with its reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Open connections at most; for a further one, the one that was idle for longest ends. Fewer
-    /// where memory or file descriptors are few. Envoy holds one per worker thread, so that more
-    /// than this is a leak.
+    /// Maximum number of open connections; fewer if memory or file descriptors are scarce. A
+    /// further connection ends the one that was idle for longest. Envoy holds one per worker
+    /// thread: more than this is a leak.
     pub max_connections: usize,
     /// Time for a new connection to send HTTP/2's preface; a silent one would stay open for ever.
     pub preface_timeout: Duration,
@@ -68,14 +68,14 @@ pub struct Options {
     /// whose calls are late. Without that, a worker that cannot keep up spends its time on calls
     /// whose clients have given up.
     pub sheds_load: bool,
-    /// Streams that the client resets before Weir accepts them, at most. When Weir stalls, Envoy's
-    /// timeout of 20 ms resets all concurrent streams of a connection, 1,024 by default, again and
-    /// again; h2's default of 20 would close the connection.
+    /// Maximum number of streams that the client resets before Weir accepts them. When Weir stalls,
+    /// Envoy's timeout of 20 ms resets all concurrent streams of a connection, 1,024 by default,
+    /// again and again; h2's default of 20 would close the connection.
     pub max_pending_resets: usize,
-    /// Age at which Weir asks a connection to end, so that clients spread over new replicas; varied
-    /// by a tenth. Five minutes, because Kubernetes's autoscaler waits for that long before it
-    /// takes away a replica again that got too little to do. Envoy answers calls in flight and
-    /// opens the next connection when it needs one, which costs a round trip, or three with TLS.
+    /// Age at which Weir asks a connection to end, to spread clients over new replicas; varied by a
+    /// tenth. Five minutes, because Kubernetes's autoscaler waits for that long before it takes
+    /// away a replica again that got too little to do. Envoy answers calls in flight and opens the
+    /// next connection when it needs one, which costs a round trip, or three with TLS.
     pub max_connection_age: Duration,
     /// Grace period for requests in flight on a connection that was asked to end. As in
     /// envoyproxy/ratelimit.
@@ -101,11 +101,11 @@ impl Default for Options {
 /// once would only use CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The shortest time between two log lines about such errors.
+/// Minimum time between two log lines about errors of accept.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Options {
-    /// As many connections as fit in this memory.
+    /// Bounds the connections by this memory.
     #[must_use]
     pub fn within(self, bytes: u64, is_tls: bool) -> Self {
         let of_each = CONNECTION_BYTES + if is_tls { TLS_BYTES } else { 0 };
@@ -121,7 +121,7 @@ impl Options {
 pub const CONNECTION_BYTES: u64 = 32 << 10;
 pub(crate) const TLS_BYTES: u64 = 24 << 10;
 
-/// Where an accepted connection goes.
+/// Destination of accepted connections.
 #[derive(Debug)]
 pub enum Entrance {
     Plaintext(Arc<Workers>),
@@ -166,7 +166,7 @@ pub async fn accept(
                     };
                     has_ended_another || !is_admitted
                 });
-                // This one or another.
+                // Either this connection or another one.
                 if is_one_closed {
                     metrics.connection_refused();
                 }

@@ -1,48 +1,49 @@
-//! How much memory the process may use, and which part of it each user of memory gets.
+//! The memory that the process may use, and the part of it that each user of memory gets.
 //!
-//! What clients and a control plane can make Weir hold is bounded in bytes, and all of these bounds
-//! follow from one number, so that together they stay below the limit at which the kernel kills the
-//! process, and all counts in memory with it.
+//! The memory that clients and a control plane can make Weir hold is bounded in bytes. All of these
+//! bounds follow from one number. Together they stay below the limit at which the kernel kills the
+//! process, which would lose all counts in memory.
 //!
-//! Constants that were right each by itself added up to twice what the manifests allowed. Large
-//! messages have half of what is for unfinished things, because they wait and never end for others:
-//! the memory of a call that is being answered is not free when its charge ends.
+//! Independent constants, each of them right, added up to twice the limit in the manifests. Large
+//! messages get half of the budget for unfinished things, because they wait and are never closed to
+//! make room for others: the memory of a call that is being answered is not free when its charge
+//! ends.
 
 use std::fs;
 use std::path::{Component, Path};
 
 const MIB: u64 = 1 << 20;
 
-/// The parts of the limit. What they leave of it is for the process itself: code, limits, metrics,
-/// heaviest subjects, logs, and what the allocator cannot use between blocks.
+/// The parts of the limit. The rest is for the process itself: code, limits, metrics, heaviest
+/// subjects, logs, and the allocator's fragmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     /// All of it, in bytes.
     pub limit: u64,
     /// For open gRPC connections, which wait or are served.
     pub connections: u64,
-    /// For what clients leave unfinished: parts of messages, answers that are not taken, header
-    /// blocks, handshakes, bodies.
+    /// For unfinished work of clients: parts of messages, unread answers, header blocks,
+    /// handshakes, bodies.
     pub unfinished: u64,
     /// For counters in memory.
     pub store: u64,
-    /// For what a control plane sends, while it is decoded and compiled.
+    /// For messages of a control plane, while they are decoded and compiled.
     pub resources: u64,
 }
 
 impl Shares {
-    /// What the process itself needs at least. With a limit of less than twice this, it gets half.
+    /// Minimum for the process itself. If the limit is less than twice this, it gets half.
     const PROCESS: u64 = 32 * MIB;
     /// More is of no use for connections: 10,000 of them, with TLS.
     const MOST_CONNECTIONS: u64 = 560 * MIB;
     /// More would only wait for longer.
     const MOST_UNFINISHED: u64 = 256 * MIB;
-    /// A control plane sends 64 MiB at most, which are some 400,000 limits.
+    /// A control plane sends at most 64 MiB, which are some 400,000 limits.
     const MOST_RESOURCES: u64 = 2_048 * MIB;
 
     /// The shares of a limit: an eighth is for the process itself, and of the rest two sevenths
-    /// each for connections, unfinished things and the store, and one for resources. The store gets
-    /// what is above the others' ceilings.
+    /// each for connections, unfinished things and the store, and one for resources. The store also
+    /// gets the excess over the others' ceilings.
     pub fn of(limit: u64) -> Self {
         let process = (limit / 8).max(Self::PROCESS).min(limit / 2);
         let rest = limit - process;
@@ -60,16 +61,16 @@ impl Shares {
     }
 }
 
-/// The limit where neither the operating system nor a setting says one: as the manifests have.
+/// The limit if neither the operating system nor a setting has one; the same as in the manifests.
 pub const DEFAULT_LIMIT: u64 = 512 * MIB;
 
 /// The limit of the control groups that this process is in (`cgroup`), or the memory of the
-/// `machine`, whichever is smaller, and where it comes from; the `default` where neither is known.
+/// `machine`, whichever is smaller, and its source; `default` if neither can be read.
 pub fn limit_of_this_process() -> (u64, &'static str) {
     limit_below(Path::new("/"))
 }
 
-/// As the files below this root say.
+/// The limit and its source, read from the files below this root.
 fn limit_below(root: &Path) -> (u64, &'static str) {
     let machine = fs::read_to_string(root.join("proc/meminfo"))
         .ok()
@@ -80,8 +81,7 @@ fn limit_below(root: &Path) -> (u64, &'static str) {
         .filter_map(|line| limit_of_group(root, line))
         .min();
     match (group, machine) {
-        // Version 1 says a number of its own where there is no limit, which is more than any
-        // machine has.
+        // Version 1 reports no limit as a number that is more than any machine has.
         (Some(group), machine) if group < machine.unwrap_or(1 << 60) => (group, "cgroup"),
         (_, Some(machine)) => (machine, "machine"),
         (_, None) => (DEFAULT_LIMIT, "default"),
@@ -102,8 +102,8 @@ fn machine_bytes(text: &str) -> Option<u64> {
 }
 
 /// The least limit of a group and its parents; `line` is one of `/proc/self/cgroup`: a number, the
-/// controllers, and the path. A container may see the path of the host, which it does not have, and
-/// its own group at the root.
+/// controllers, and the path. In a container, the path may be the host's, which does not exist
+/// there; then its own group is at the root.
 ///
 /// Source: cgroups(7) of Linux.
 fn limit_of_group(root: &Path, line: &str) -> Option<u64> {
@@ -120,7 +120,7 @@ fn limit_of_group(root: &Path, line: &str) -> Option<u64> {
         .components()
         .filter(|part| matches!(part, Component::Normal(_)))
         .collect();
-    // "max" is no number, and no limit.
+    // "max" is not a number: no limit.
     let limit = |group: &Path| {
         fs::read_to_string(root.join(folder).join(group).join(file))
             .ok()?

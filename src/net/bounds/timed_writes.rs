@@ -1,8 +1,8 @@
-//! A socket whose client has to take each buffer that is written to it in time; until it does,
-//! nothing more is read from it.
+//! A socket whose client has to read each written buffer in time; until then, nothing more is read
+//! from it.
 //!
 //! HTTP/1 and HTTP/2 buffer what they cannot write. A client that does not read would make them
-//! buffer as much as it asks for, as long as it likes.
+//! buffer any amount for any time.
 
 use std::io;
 use std::pin::Pin;
@@ -17,8 +17,7 @@ use tokio::time::{Sleep, sleep};
 pub struct TimedWrites<S> {
     socket: S,
     limit: Duration,
-    /// Runs from the first write that the socket could not take until a flush. Most connections
-    /// never have one.
+    /// Runs from the first write that blocked until a flush. Most connections never have one.
     overdue: Option<Pin<Box<Sleep>>>,
     /// Something would have been read meanwhile.
     has_paused: bool,

@@ -1,9 +1,9 @@
-//! The memory of everything that waits for a client: parts of messages and of header blocks,
-//! answers that are not taken, handshakes, streams that stay open.
+//! The memory of everything that waits for a client: parts of messages and of header blocks, unread
+//! answers, handshakes, streams that stay open.
 //!
-//! All of it is charged to one budget. When it is used up, the oldest ends. Neither waiting nor
-//! refusing the newest would do: a client that leaves messages unfinished would take the memory
-//! from all others, while a well-behaved client finishes its own within milliseconds.
+//! All of it is charged to one budget. When it is used up, the oldest charge ends. Neither waiting
+//! nor refusing the newest would suffice: a client that leaves messages unfinished would take the
+//! memory from all others, while a well-behaved client finishes its own within milliseconds.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::core::lock;
 #[derive(Clone, Debug)]
 pub struct Unfinished(Arc<Mutex<Ledger>>);
 
-/// What one client's unfinished business takes; given back when it is dropped.
+/// Memory of one unfinished operation of a client; released on drop.
 #[derive(Debug)]
 pub struct Charge {
     budget: Unfinished,
@@ -26,7 +26,7 @@ pub struct Charge {
     ended: Arc<Notify>,
 }
 
-/// Why work was cut off.
+/// Reason for which work was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Its time is over.
@@ -51,7 +51,7 @@ struct MemoryCharge {
 }
 
 impl Unfinished {
-    /// A budget of so many bytes.
+    /// A budget of `max_bytes`.
     pub fn new(max_bytes: usize) -> Self {
         Self(Arc::new(Mutex::new(Ledger {
             max_bytes,
@@ -80,7 +80,7 @@ impl Unfinished {
         }
     }
 
-    /// What is left.
+    /// Bytes that are free.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn unused_bytes(&self) -> usize {
         let ledger = lock(&self.0);
@@ -112,7 +112,7 @@ impl Charge {
         lock(&self.budget.0).add(self.id, bytes);
     }
 
-    /// Charges so much in all, more or less than before.
+    /// Sets the total of the charge, which may be more or less than before.
     pub fn set(&self, bytes: usize) {
         let mut ledger = lock(&self.budget.0);
         if let Some(entry) = ledger.charges.get_mut(&self.id) {

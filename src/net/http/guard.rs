@@ -1,18 +1,17 @@
-//! Which requests of browsers a listener for operators answers: none that pages of other sites
-//! make.
+//! Guard of the listeners for operators against cross-site requests and DNS rebinding.
 //!
-//! A browser on an operator's machine or in its network shows pages of others, and gives them away.
-//! Where a page calls another site, the browser says so in `Origin` or `Sec-Fetch-Site`. Where the
-//! name of the page's own site points to this listener (DNS rebinding), the two are one site for
-//! the browser, and `Host` has that name. An attacker owns names with a dot, and no address, no
-//! `localhost`, and no short name of a Service.
+//! A browser on an operator's machine or in its network shows pages of other sites, which can send
+//! requests to this listener. The browser marks a cross-site request in `Origin` or
+//! `Sec-Fetch-Site`. With DNS rebinding, the name of the page's own site points to this listener:
+//! for the browser the two are one site, and `Host` has that name. An attacker owns names with a
+//! dot, but no address, no `localhost`, and no short name of a Service.
 //!
-//! On loopback no other name is answered. Elsewhere programs come by names of any form, and are no
-//! danger: only browsers are refused there, which send `Accept-Language` with every request. A
-//! browser that comes by HTTPS says `Sec-Fetch-Site`, and no rebound page has a certificate for
+//! On loopback only these names are accepted. On other addresses, programs use names of any form
+//! and are no danger. There only browsers are refused, which send `Accept-Language` with every
+//! request. Over HTTPS a browser sends `Sec-Fetch-Site`, and no rebound page has a certificate for
 //! this listener.
 //!
-//! The metrics have no guard: they hold nothing about clients, and are scraped by any name.
+//! The metrics have no guard: they contain nothing about clients, and are scraped under any name.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -45,7 +44,7 @@ impl Guard {
     /// Lets a request pass, unless a page of another site made it.
     ///
     /// # Errors
-    /// Why it is refused, and what to do.
+    /// The reason of the refusal, and the fix.
     pub fn check<B>(self, request: &Request<B>) -> Result<(), &'static str> {
         let headers = request.headers();
         // A browser always sends it.

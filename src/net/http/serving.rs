@@ -1,5 +1,5 @@
-//! The HTTP/1 server of every listener for operators: its connections with their bounds, and the
-//! catching of panics. What it serves is a [`Site`].
+//! The HTTP/1 server of every listener for operators: bounded connections, and the catching of
+//! panics. It serves a [`Site`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,8 +21,8 @@ use tokio::time::{sleep, timeout};
 use super::{Page, failed};
 use crate::net::bounds::TimedWrites;
 
-/// Open connections at most. A further one closes the oldest, so that idle clients cannot keep out
-/// a health probe.
+/// Maximum number of open connections. A further one closes the oldest, because idle clients must
+/// not keep out a health probe.
 pub(crate) const MAX_CONNECTIONS: usize = 512;
 
 /// The largest head of a request in bytes: request line and headers.
@@ -31,11 +31,11 @@ pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Time for the head of a request to arrive, which includes the idle time between two requests.
 pub(crate) const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Time for a client to take an answer; until it does, Weir reads nothing more from it. A scrape of
+/// Time for a client to read an answer; until then, Weir reads nothing more from it. A scrape of
 /// 10,000 limits has megabytes; Prometheus waits for 10 s by default.
 pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The maximum age of a connection, so that no client holds one for ever.
+/// Maximum age of a connection: no client holds one for ever.
 pub(crate) const CONNECTION_AGE: Duration = Duration::from_secs(600);
 
 /// Grace period for the request in flight when a connection has to end.
@@ -44,7 +44,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// Pause after an error of accept: most often there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What happens while pages are served, told to what counts it.
+/// Receives the events of serving pages, to count them.
 pub trait Events {
     /// A connection was closed to make room for a newer one.
     fn connection_refused(&self);

@@ -1,11 +1,11 @@
-//! Long texts, such as that of `/metrics`, shared among their readers.
+//! Long texts, such as the exposition of `/metrics`, shared among their readers.
 //!
-//! With 10,000 limits a text has megabytes and takes tenths of a second of a thread, so that a text
-//! for each reader would let a few readers take all memory. The rule:
+//! With 10,000 limits a text has megabytes and takes tenths of a second of a thread. With a text
+//! for each reader, a few readers could use up all memory. The rules:
 //!
 //! - While a text is being sent, further readers get the same one for a second. If none is being
-//!   sent, a new one is made: so a scrape shows what happened before it, unless another scrape is
-//!   less than a second ahead of it.
+//!   sent, a new one is made: therefore a scrape includes everything before it, unless another
+//!   scrape began less than a second earlier.
 //! - At most two texts are in memory. While both are being sent, further readers get the newer one,
 //!   however old. That is at most the time in which a connection must take an answer (`deadline`):
 //!   the older one gets no further readers, and when its last one has ended, a new text is made.
@@ -36,7 +36,7 @@ pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The age up to which a text that is being sent gets further readers.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Makes the texts of one page and shares them. `K` is what the variants of the page differ in.
+/// Makes the texts of one page and shares them. `K` distinguishes the variants of the page.
 pub struct SharedTexts<K> {
     make: Arc<dyn Fn(&K) -> String + Send + Sync>,
     /// Locked while a text is made, also after its reader has left.
@@ -58,7 +58,7 @@ struct SharedText<K> {
     gzip: OnceLock<Vec<u8>>,
 }
 
-/// What one response holds until its last byte is sent.
+/// The part of a shared text that one response holds until its last byte is sent.
 struct Reader<K> {
     text: Arc<SharedText<K>>,
     encoding: ContentEncoding,
@@ -96,8 +96,8 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
                 "this page is sent as it is or in gzip, and Accept-Encoding refuses both",
             );
         };
-        // The answer to HEAD shows the length only if it is known (RFC 9110, 8.6), so that no text
-        // is made for it.
+        // The answer to HEAD has the length only if it is known (RFC 9110, 8.6). No text is made
+        // for it.
         let mut body = Bytes::new();
         if request.method() != Method::HEAD {
             match self.body(key, encoding).await {
@@ -115,7 +115,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
         page
     }
 
-    /// The body, or the answer of a request for which there is none.
+    /// The body, or an error page if there is no body.
     async fn body(&self, key: K, encoding: ContentEncoding) -> Result<Bytes, Page> {
         let mut texts = Arc::clone(&self.texts).lock_owned().await;
         let shared = texts.shared(&key, Instant::now()).map_err(|Busy| {
@@ -164,7 +164,7 @@ impl<K> SharedText<K> {
     }
 }
 
-/// Names and labels repeat so much that the fastest level leaves a twentieth.
+/// Names and labels are repetitive: the fastest level compresses them to a twentieth.
 fn gzip(plain: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let written = encoder.write_all(plain).and_then(|()| encoder.finish());
@@ -391,7 +391,7 @@ mod tests {
             (&["identity;q=0, gzip;q=0, *"], None),
             (&["*;q=0"], None),
             (&["br, *;q=0"], None),
-            // What has another form counts as not sent.
+            // Malformed weights count as not sent.
             (&["gzip;q=2"], Some(Identity)),
             (&["gzip;q=1.001"], Some(Identity)),
             (&["gzip;q=0.1234"], Some(Identity)),

@@ -1,4 +1,4 @@
-//! Errors of TLS as a client tells them: the cause, and what to change.
+//! Messages for TLS errors of clients: the cause, and the change that fixes it.
 
 use std::io;
 
@@ -6,24 +6,24 @@ use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, OtherError
 
 use super::verify::UntrustedAuthority;
 
-/// How messages name a server and the settings of its client.
+/// Names of a server and of its client's settings in messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// The server: `Redis`.
     pub name: &'static str,
-    /// The setting that says where it is.
+    /// Name of the setting with the server's address.
     pub address: &'static str,
     /// The setting of the trusted authorities.
     pub authorities: &'static str,
-    /// What else to do where the server has another name than `address` says.
+    /// Further advice if the server's name differs from the name in `address`.
     pub other_name: Option<&'static str>,
     /// The settings of the client certificate and its key.
     pub identity: &'static str,
-    /// What to do where the server speaks no TLS.
+    /// Advice if the server does not speak TLS.
     pub without_tls: &'static str,
 }
 
-/// Why a connection with TLS failed.
+/// Explanation of a failed TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// Whether a certificate was refused or is missing.
@@ -32,7 +32,7 @@ pub struct Hint {
     pub text: String,
 }
 
-/// Why a connection failed, if it failed in TLS.
+/// Explains a failed connection, if it failed in TLS.
 pub fn hint(error: &io::Error, peer: &Peer) -> Option<Hint> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     let Peer {
@@ -67,7 +67,7 @@ pub fn hint(error: &io::Error, peer: &Peer) -> Option<Hint> {
     })
 }
 
-/// Why the certificate of a server is refused, and the remedy.
+/// Explains the refusal of a server's certificate, with the remedy.
 fn certificate_hint(error: &CertificateError, peer: &Peer) -> String {
     let Peer {
         name,
@@ -107,8 +107,8 @@ fn certificate_hint(error: &CertificateError, peer: &Peer) -> String {
     }
 }
 
-/// Whether an alert of the other side (RFC 8446, section 6.2) is about the certificate that it
-/// received, or the one that it missed.
+/// Whether an alert of the peer (RFC 8446, section 6.2) is about a certificate that it received or
+/// misses.
 pub const fn is_about_certificates(alert: AlertDescription) -> bool {
     use AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,

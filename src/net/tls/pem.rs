@@ -2,7 +2,7 @@
 //! file and the remedy.
 //!
 //! A private key may be in PKCS#8, PKCS#1 (RSA) or SEC1 (elliptic curves). An encrypted key is
-//! refused: Weir cannot ask for its password.
+//! refused: Weir has no way to get its password.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -18,8 +18,8 @@ use super::provider;
 /// The largest file that is read, in bytes. All authorities of a system together are about 250 KB.
 pub(crate) const MAX_BYTES: u64 = 4 << 20;
 
-/// What a PEM section of an encrypted key holds: in its first line (PKCS#8), or in the header below
-/// it (PKCS#1 and SEC1 as OpenSSL writes them).
+/// Mark of an encrypted key in a PEM section: in its first line (PKCS#8), or in the header below it
+/// (PKCS#1 and SEC1 as OpenSSL writes them).
 const ENCRYPTED: &[u8] = b"ENCRYPTED";
 
 /// The path of a PEM file, and the setting that names it.
@@ -30,7 +30,7 @@ pub struct PemFile {
     pub path: PathBuf,
 }
 
-/// Why files of certificates or keys cannot be used, with the setting and what to write instead.
+/// A file of certificates or keys that cannot be used, with the setting and the fix.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsError(String);
@@ -48,7 +48,7 @@ impl PemFile {
     /// The certificates in the file, of which there is at least one.
     ///
     /// # Errors
-    /// The file cannot be read, or holds none.
+    /// The file cannot be read, or contains no certificate.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes()?).collect();
         match found {
@@ -112,7 +112,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A certificate with its key: how one side shows who it is.
+/// A certificate with its key: the identity of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate, followed by the intermediate certificates.
@@ -147,7 +147,7 @@ impl Identity {
     /// Reads both files. Blocks.
     ///
     /// # Errors
-    /// A file cannot be used, or the key is not the one of the first certificate.
+    /// A file cannot be used, or the key does not match the first certificate.
     pub fn read(&self) -> Result<CertifiedKey, TlsError> {
         let (chain, key) = (self.certificate.certificates()?, self.key.key()?);
         CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {

@@ -96,7 +96,7 @@ fn keys_of_every_form_are_read() {
     }
 }
 
-/// Files that cannot be used: what reading them says has these parts, and nothing of their content.
+/// Files that cannot be used: the error has these parts, and nothing of their content.
 fn assert_unusable<const N: usize>(table: [(Result<(), TlsError>, [&str; 3]); N]) {
     for (result, parts) in table {
         let error = result.expect_err("unusable files").to_string();
@@ -219,8 +219,8 @@ fn roots(trusted: &[&CertificateDer<'static>]) -> RootCertStore {
     roots
 }
 
-/// What a client that trusts these authorities says to a server that presents this certificate, at
-/// this time.
+/// Result of a client that trusts these authorities, for a server with this certificate, at this
+/// time.
 fn as_client(
     trusted: &[&CertificateDer<'static>],
     name_check: NameCheck,

@@ -1,10 +1,10 @@
-//! Which certificates of peers are accepted, and until when certificates are valid.
+//! Verification of peers' certificates, and the end of a certificate's validity.
 //!
-//! A trusted authority has to have signed a certificate (RFC 5280), or it has to be that of a
-//! trusted authority itself. The second case is that of an ordinary self-signed certificate
-//! (`openssl req -x509`), which says of itself that it is an authority: webpki refuses it as the
-//! certificate of a server (CaUsedAsEndEntity), OpenSSL and Go accept it. It is as safe: who has
-//! the authority's key could sign any certificate with it.
+//! A certificate is accepted if a trusted authority has signed it (RFC 5280), or if it is the
+//! trusted authority's own. An ordinary self-signed certificate (`openssl req -x509`) is the second
+//! case, because it is marked as an authority. webpki refuses it as a server certificate
+//! (CaUsedAsEndEntity); OpenSSL and Go accept it. It is as safe: the owner of the authority's key
+//! could sign any certificate with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub enum NameCheck {
     /// The host that the client connects to.
     #[default]
     Strict,
-    /// Any name. The certificate has to be trusted all the same.
+    /// Any name. The certificate still has to be trusted.
     Skipped,
     /// This name, instead of the host.
     Only(SubjectName),
@@ -51,7 +51,7 @@ pub enum SubjectName {
 pub struct UntrustedAuthority;
 
 impl SubjectName {
-    /// The name that a setting gives. `None`: it is neither a URI nor a DNS name nor an IP address.
+    /// Parses the name in a setting. `None`: it is neither a URI nor a DNS name nor an IP address.
     pub fn parse(text: &str) -> Option<Self> {
         if text.contains("://") {
             return Some(Self::Uri(text.to_owned()));
@@ -76,9 +76,9 @@ impl SubjectName {
     }
 }
 
-/// What a verifier says about a certificate, once the certificates of trusted authorities
-/// themselves are accepted. webpki looks at the times of a certificate first, so that one with
-/// these errors is valid now.
+/// Result of a verifier for a certificate, with the certificates of trusted authorities themselves
+/// accepted. webpki checks the times of a certificate first, so a certificate with one of these
+/// errors is valid now.
 fn or_authority(
     verified: Result<(), Error>,
     certificate: &CertificateDer<'_>,
@@ -238,11 +238,11 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// When the first certificate of a chain expires, in seconds since 1970. `None`: none can be
-/// parsed.
+/// Expiry of a chain's first certificate, in seconds since 1970. `None`: it cannot be parsed.
 ///
-/// webpki parses certificates but does not give their times. It does in its error about an expired
-/// certificate, and all are at the end of time.
+/// webpki parses certificates but has no accessor for their times. Only its error about an expired
+/// certificate has them. Therefore the certificate is verified at the end of time, when every
+/// certificate has expired.
 pub fn expiry(chain: &[CertificateDer<'_>]) -> Option<u64> {
     let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     let of_one = |certificate: &CertificateDer<'_>| {

@@ -1,10 +1,10 @@
-//! The Prometheus port of envoyproxy/ratelimit: its names and labels, and Weir's own metrics beside
-//! them.
+//! The Prometheus port of envoyproxy/ratelimit: its names and labels, together with Weir's own
+//! metrics.
 //!
-//! Where the two differ in labels, this page has those of envoyproxy/ratelimit: `key2` is the
-//! second level of a limit alone, limits that differ in deeper levels only are one series, and values
-//! are written as StatsD has them. Limits with equal labels are added up.
-//! `/metrics` of the HTTP listener tells them apart.
+//! Where the labels differ, this page has envoyproxy/ratelimit's: `key2` is the second level of a
+//! limit alone, limits that differ in deeper levels only are one series, and values are written as
+//! StatsD has them. Limits with equal labels are added up. `/metrics` of the HTTP listener has a
+//! series for each.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::observe::metrics::exposition::Exposition;
 use crate::observe::metrics::families::{self, Sample, Value};
 use crate::observe::metrics::{Labels, Metrics};
 
-/// What the page shows, and where.
+/// Content and address of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The path of the page: a slash, and more.
     pub path: String,
-    /// Response times are in milliseconds, under the name that says seconds, as in old versions of
+    /// Response times are in milliseconds, although the name ends in seconds, as in old versions of
     /// envoyproxy/ratelimit.
     pub response_time_as_milliseconds: bool,
     /// Labels of all metrics that envoyproxy/ratelimit has too. The names are valid, and none of
@@ -110,7 +110,7 @@ fn in_milliseconds(mut sample: Sample) -> Sample {
     if let Value::Observations(times) = &mut sample.value
         && *sample.family == families::RESPONSE_TIME
     {
-        // Rounded to a nanosecond, because 0.00005 s has no exact number.
+        // Rounded to a nanosecond, because 0.00005 has no exact floating-point value.
         times.bounds = times
             .bounds
             .iter()

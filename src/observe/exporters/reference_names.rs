@@ -1,10 +1,10 @@
-//! The names of envoyproxy/ratelimit: those that it sends to StatsD, with dots, and those that its
-//! Prometheus port shows.
+//! The names of envoyproxy/ratelimit: with dots for StatsD, and with labels for its Prometheus
+//! port.
 //!
 //! The labels of Prometheus come from the levels of a limit, and not from cutting a name at its
-//! dots, so that domains and values may hold dots. Source: envoyproxy/ratelimit,
-//! `src/stats/manager_impl.go`, `src/limiter/local_cache_stats.go`, `src/observe/metrics/metrics.go`,
-//! `src/stats/prom/default_mapper.yaml`.
+//! dots, because domains and values may contain dots. Source: envoyproxy/ratelimit,
+//! `src/stats/manager_impl.go`, `src/limiter/local_cache_stats.go`,
+//! `src/observe/metrics/metrics.go`, `src/stats/prom/default_mapper.yaml`.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use regex::{Captures, Regex};
 use crate::observe::metrics::dynamic::LimitReading;
 use crate::observe::metrics::families::{self, Family, MetricType, Observations, Sample, Value};
 
-/// What the counters of a limit are called, in the order of [`LimitReading::hits`].
+/// Names of a limit's counters, in the order of [`LimitReading::hits`].
 pub const HITS: [&str; LimitReading::FAMILIES.len()] = [
     "total_hits",
     "within_limit",
@@ -53,7 +53,7 @@ fn plain(family: &Family) -> Option<&'static str> {
     })
 }
 
-/// The look-ups of the local cache: the label of ours, then the name there.
+/// Look-ups of the local cache: Weir's label, then envoyproxy/ratelimit's name.
 const LOCAL_CACHE: [(&str, &str); 2] = [
     ("hit", "ratelimit.localcache.hitCount"),
     ("miss", "ratelimit.localcache.missCount"),
@@ -111,9 +111,9 @@ pub fn limit(limit: &LimitReading<'_>) -> String {
     )
 }
 
-/// Replaces in a name, or in one level of it, what a line of StatsD cannot hold: `:` and `|`, as envoyproxy/ratelimit does, and
-/// control characters, with which a client could write lines of its own. The dots of IPv4 addresses
-/// become `_`, as there.
+/// Replaces the characters that a line of StatsD cannot contain in a name or in one level of it:
+/// `:` and `|`, as envoyproxy/ratelimit does, and control characters, with which a client could
+/// forge lines. The dots of IPv4 addresses become `_`, as in envoyproxy/ratelimit.
 pub(super) fn sanitized(key: &str) -> String {
     static IPV4: LazyLock<Regex> = LazyLock::new(|| {
         let address = r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}";
@@ -146,7 +146,7 @@ mod only_there {
     }
 }
 
-/// The samples that the port of envoyproxy/ratelimit shows besides those of Weir's own page.
+/// The samples that the port of envoyproxy/ratelimit shows in addition to Weir's own page.
 pub fn further_samples(samples: &[Sample]) -> Vec<Sample> {
     let stats = stats(samples);
     let value = |name: &str| {

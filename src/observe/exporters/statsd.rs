@@ -1,24 +1,22 @@
-//! StatsD and DogStatsD: every interval, what the counters grew by, the gauges, and the response
-//! times.
+//! StatsD and DogStatsD: the growth of counters, the gauges and the response times, sent every
+//! interval.
 //!
 //! One thread of lower priority reads the metrics and sends them; no request waits for it. A server
-//! that cannot be reached costs that thread a time-out for each interval: what was not sent stays
-//! in the counters, and goes with a later interval. So nothing is queued.
+//! that cannot be reached costs that thread a time-out for each interval. Nothing is queued: a
+//! later interval sends the growth since the last successful one.
 //!
-//! Response times are sent by bucket with a sample rate, so that requests need no queue of timings
-//! either.
+//! Response times are sent by bucket with a sample rate: they need no queue either.
 //!
-//! What each counter grew by since it was last sent.
+//! `Growth` is the increase of each counter since it was last sent.
 //!
-//! A counter is known by a fingerprint of what identifies it, so that very many of them take little
-//! memory. One that is no longer there is forgotten after the next whole flush. Counters whose names
-//! are written alike grow apart, because one of them can be removed while the others go on.
+//! A counter is identified by a fingerprint, which takes little memory for very many of them. A
+//! removed counter is forgotten after the next whole flush. Counters with equal names in StatsD are
+//! tracked separately, because one of them can be removed while the others remain.
 //!
-//! The way of lines to a server: packets of UDP, or one connection of TCP.
+//! Lines are sent in UDP packets, or on one TCP connection.
 //!
 //! Lines are gathered in one small buffer. Every wait has a bound, because the server may hang; a
-//! name is looked up again for each flush, or each connection, because a server in Kubernetes
-//! moves.
+//! name is resolved again for each flush, or each connection, because a server in Kubernetes moves.
 
 pub mod mogrifiers;
 
@@ -58,10 +56,10 @@ pub enum Flavour {
     DogStatsd(Mogrifiers),
 }
 
-/// Where metrics are sent, and how.
+/// Destination and format of metrics.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The server: a name or an address, which is looked up again for each interval or connection.
+    /// The server: a name or an address. A name is resolved again for each interval or connection.
     pub host: String,
     pub port: u16,
     /// How metrics travel.
@@ -78,7 +76,7 @@ pub struct Options {
 /// megabyte.
 const MAX_LINE_BYTES: usize = 8 << 10;
 
-/// The shortest time between two log lines about a server that cannot be reached.
+/// Minimum time between two log lines about a server that cannot be reached.
 const WARNING_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The exporter's thread.
@@ -92,7 +90,7 @@ impl Exporter {
     /// Starts to send.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot start a thread.
     pub fn start(metrics: Arc<Metrics>, options: Options) -> io::Result<Self> {
         let (stop, stopping) = sync_channel(1);
         let run = move || Sender::new(metrics, options).run(&stopping);
@@ -100,8 +98,8 @@ impl Exporter {
         Ok(Self { stop, thread })
     }
 
-    /// Sends what has been counted since the last flush, and ends. Blocks until it is sent, or the
-    /// server does not take it.
+    /// Sends the growth since the last flush, and ends. Blocks until it is sent, or the server does
+    /// not accept it.
     pub fn stop(self) {
         let Self { stop, thread } = self;
         drop(stop);
@@ -110,7 +108,7 @@ impl Exporter {
     }
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Sender {
     metrics: Arc<Metrics>,
     options: Options,
@@ -169,7 +167,7 @@ impl Sender {
         self.report(sent);
     }
 
-    /// Sends everything that has changed. What fails to be sent is sent by a later call.
+    /// Sends all changes. A later call sends those that fail.
     fn send(&mut self) -> io::Result<()> {
         let metrics = Arc::clone(&self.metrics);
         let samples = metrics.samples();
@@ -208,15 +206,15 @@ impl Sender {
         sent
     }
 
-    /// Adds what a counter grew by, if it did, to what is sent under this name.
+    /// Adds the growth of a counter, if any, to the growth under this name.
     fn counter(&mut self, name: String, identity: impl Hash, value: u64) {
         if let Some(grown) = self.growth.of(identity, value) {
             self.grown.entry(name).or_default().push(grown);
         }
     }
 
-    /// One line for each bucket that has new observations: the middle of the bucket, and as the
-    /// sample rate the share that one is of them.
+    /// One line for each bucket that has new observations: the middle of the bucket, with the
+    /// reciprocal of their number as the sample rate.
     fn times(&mut self, times: &Observations) {
         for (index, &count) in times.counts.iter().enumerate() {
             let Some(grown) = self.growth.of((RESPONSE_TIME, index), count) else {
@@ -277,7 +275,7 @@ impl Sender {
         }
     }
 
-    /// Logs that sending fails, at most every five minutes, and that it works again.
+    /// Logs failures of sending, at most every five minutes, and the recovery.
     fn report(&mut self, sent: io::Result<()>) {
         let Options { host, port, .. } = &self.options;
         match (sent, &mut self.failing) {
@@ -322,8 +320,8 @@ fn tags_in_name(options: &Options) -> String {
     }
 }
 
-/// The value of a tag without what ends a value, all tags or the line; Datadog stores `_` for such
-/// characters too. Source: Datadog, "DogStatsD Datagram Format" and "Defining Tags".
+/// The value of a tag. Characters that end a value, all tags or the line become `_`, as Datadog
+/// stores them. Source: Datadog, "DogStatsD Datagram Format" and "Defining Tags".
 fn tag_value(value: &str) -> String {
     value.replace(
         |char: char| matches!(char, ',' | '#' | '|') || char.is_control(),
@@ -331,8 +329,8 @@ fn tag_value(value: &str) -> String {
     )
 }
 
-/// The sample rate that stands for `count` observations; rounded down, so that a server that rounds
-/// its reciprocal down gets all of them.
+/// The sample rate of one line for `count` observations. It is rounded down, for servers that round
+/// its reciprocal down.
 fn rate(count: u64) -> f64 {
     const DIGITS: f64 = 1e12;
     (DIGITS / count as f64).floor() / DIGITS
@@ -357,15 +355,15 @@ struct Sent {
 /// A counter that has grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grown {
-    /// By so much.
+    /// The increase.
     pub by: u64,
     key: Fingerprint,
     value: u64,
 }
 
 impl Growth {
-    /// What the counter `identity` grew by, if it did. A counter that is smaller than before has begun
-    /// again.
+    /// The growth of the counter `identity`, if any. A counter that is smaller than before was
+    /// reset.
     fn of(&mut self, identity: impl Hash, value: u64) -> Option<Grown> {
         let key = Fingerprint::of_value(&identity);
         let before = self.sent.get_mut(&key).map_or(0, |sent| {
@@ -379,12 +377,12 @@ impl Growth {
         (by > 0).then_some(Grown { by, key, value })
     }
 
-    /// They are in the buffer.
+    /// Records that their lines are in the buffer.
     fn written(&mut self, grown: &[Grown]) {
         self.unsent.extend_from_slice(grown);
     }
 
-    /// All that was in the buffer has been sent.
+    /// Records that the buffer was sent.
     fn sent(&mut self) {
         for Grown { key, value, .. } in self.unsent.drain(..) {
             self.sent.insert(
@@ -397,12 +395,12 @@ impl Growth {
         }
     }
 
-    /// What was in the buffer has not been sent, and goes with a later flush.
+    /// Forgets the growth in the buffer after a failure. A later flush sends it.
     fn forget_unsent(&mut self) {
         self.unsent.clear();
     }
 
-    /// A whole flush has been sent: counters that it did not see are no longer there.
+    /// A whole flush has been sent: forgets counters that it did not contain.
     fn all_sent(&mut self) {
         self.sent();
         let flush = self.flush;
@@ -421,7 +419,7 @@ const WRITE_BYTES: usize = 16 << 10;
 /// Time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for the server to take one write.
+/// Time for the server to accept one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket, and the lines that wait for it.
@@ -462,7 +460,7 @@ impl Wire {
         Err(failed)
     }
 
-    /// Adds a line. Returns whether what was in the buffer before has been sent, to make room.
+    /// Adds a line. Returns whether the buffer was sent before, to make room.
     fn add(&mut self, line: &str) -> io::Result<bool> {
         let capacity = match self.socket {
             Some(Socket::Udp(_)) => PACKET_BYTES,
@@ -477,7 +475,7 @@ impl Wire {
         Ok(is_full)
     }
 
-    /// Sends what is in the buffer.
+    /// Sends the buffer.
     fn finish(&mut self) -> io::Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -526,7 +524,7 @@ fn is_open(stream: &mut TcpStream) -> bool {
     }
     let read = stream.read(&mut answer);
     let is_open = match read {
-        // A server of StatsD sends nothing; what it sends is dropped.
+        // A StatsD server sends nothing; any bytes are dropped.
         Ok(bytes) => bytes > 0,
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,
     };

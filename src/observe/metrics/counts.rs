@@ -1,20 +1,23 @@
 //! The counters of one series: hits as envoyproxy/ratelimit divides them, then outcomes of checks.
 //!
-//! Cells: counters with one row per core, summed when a scrape reads them.
+//! `Cells` are counters with one row per core, summed when a scrape reads them.
 //!
 //! A counter that all cores share moves its cache line between them at each request. Here every
 //! core has a row of its own, on cache lines of its own, and an addition is a load and a store. Two
 //! threads must not write one row at once, or additions are lost (nothing worse).
 //!
-//! Divides a check's hits into those within the limit, near it, and over it.
+//! `partition` divides a check's hits into hits within the limit, near it, and over it.
 //!
-//! Pure arithmetic, tested as a table. Whether hits are within the limit or over it is what the
-//! verdict says; near is measured against the capacity, which may be more than the hits of a window
+//! Pure arithmetic, tested as a table. The verdict decides whether hits are within the limit or
+//! over it; near is measured against the capacity, which may be more than the hits of a window
 //! (`burst`, `max_delay`).
 //!
-//! For `fixed_window` the rules are those of envoyproxy/ratelimit, so that its dashboards go on
-//! working. One of them is unexpected: of refused hits that cross the limit, the part below it
-//! counts as near or not at all, never as within.
+//! For `fixed_window` the rules are the same as in envoyproxy/ratelimit, because its dashboards
+//! must go on working. One of them is unexpected: of refused hits that cross the limit, the part
+//! below it counts as near or not at all, never as within.
+//!
+//! `LimitReading` has the hits of a limit for exporters: the counters that envoyproxy/ratelimit has
+//! too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,8 +33,8 @@ pub(super) const OVER_LIMIT: usize = 3;
 pub(super) const SHADOW_MODE: usize = 4;
 pub(super) const OVER_LIMIT_WITH_LOCAL_CACHE: usize = 5;
 
-/// The families of hits, in the order of their counters: five of envoyproxy/ratelimit, and what the
-/// denial cache refused.
+/// The families of hits, in the order of their counters: five of envoyproxy/ratelimit, and the
+/// refusals of the denial cache.
 pub(super) static HITS: [&Family; 6] = [
     &families::TOTAL_HITS,
     &families::WITHIN_LIMIT,
@@ -46,7 +49,7 @@ pub(super) const NEGATIVE_HITS: usize = HITS.len();
 /// The counter of the first outcome.
 pub(super) const DECISIONS: usize = NEGATIVE_HITS + 1;
 
-/// What was decided about a descriptor, as `weir_decisions_total` counts it.
+/// Decision about a descriptor, as `weir_decisions_total` counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Label {
     Ok,
@@ -73,7 +76,7 @@ pub(super) const OUTCOMES: [&str; 9] = [
     "exempt",
 ];
 
-/// How many counters a series has. Sixteen fill the cache lines of a core's row.
+/// Number of counters of a series. Sixteen fill the cache lines of a core's row.
 pub(super) const COUNTERS: usize = DECISIONS + OUTCOMES.len();
 
 /// The values of all counters of a series.
@@ -111,7 +114,7 @@ impl<const N: usize> Cells<N> {
         }
     }
 
-    /// Adds `amount` to one counter; an index out of bounds stands for the last core or counter.
+    /// Adds `amount` to one counter; an index out of bounds is the last core or counter.
     pub(super) fn add(&self, core: Core, counter: usize, amount: u64) {
         let row = &self.rows[core.0.min(self.rows.len() - 1)];
         let cell = &row.0[counter.min(N - 1)];
@@ -148,8 +151,7 @@ fn near_threshold(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
-/// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict`
-/// under `algorithm`.
+/// Divides the `hits` of a check (more than 0) with the store's `verdict` under `algorithm`.
 pub(super) fn partition(
     algorithm: &Algorithm,
     near_limit_ratio: f32,
@@ -171,8 +173,8 @@ pub(super) fn partition(
             over: 0,
         };
     }
-    // A fixed window counts at most so many hits of one check. `before` is computed with that;
-    // everything else with the hits as asked.
+    // A fixed window counts at most `MAX_SAFE_INTEGER` hits of one check. `before` is computed with
+    // that bound, everything else with the hits of the request.
     let before = verdict.used.saturating_sub(hits.min(MAX_SAFE_INTEGER));
     // Otherwise the algorithm did not count the refused hits, or none of them was below the limit.
     let crosses = matches!(algorithm, Algorithm::FixedWindow(_))

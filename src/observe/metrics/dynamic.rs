@@ -1,9 +1,9 @@
 //! Series whose names depend on the request: `detailed_metric`, `value_to_metric`, limits that a
 //! request brings along.
 //!
-//! A client may choose their text, so that their number and their length are bounded: once the
-//! bound is reached, a new series is counted as `other` of its domain. They are behind locks, which
-//! only requests for such limits take.
+//! Their number and length are bounded, because a client may choose their text: once the bound is
+//! reached, a new series is counted as `other` of its domain. Locks protect them, which only
+//! requests for such limits take.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use super::families::Family;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 
-/// The number of locks; with several, cores seldom wait for each other.
+/// The number of locks; with several locks, cores seldom wait for each other.
 const SHARDS: usize = 16;
 
 /// The longest label value that is taken from a request, in bytes. A descriptor's value may have a
@@ -33,7 +33,7 @@ pub struct Labels {
     pub key1: String,
     /// The levels from the second on, joined by dots; empty when there is only one.
     pub key2: String,
-    /// How many bytes of it are the second level.
+    /// Bytes of the second level in `key2`.
     second_bytes: usize,
 }
 
@@ -107,7 +107,7 @@ impl Dynamic {
         let mut labels = Labels::new(domain, levels);
         labels.key1 = cut(labels.key1);
         labels.key2 = cut(labels.key2);
-        // Texts that are cut alike are one series.
+        // Texts that are equal after the cut are one series.
         labels.second_bytes = labels.second_bytes.min(labels.key2.len());
         let mut shard = self.shard(&labels);
         if let Some(known) = shard.get_mut(&labels) {
@@ -123,8 +123,8 @@ impl Dynamic {
         add_up(self.shard(&other).entry(other).or_default(), counts);
     }
 
-    /// Drops the series of domains that the rules no longer have, so that a changing configuration
-    /// does not use up the bound.
+    /// Drops the series of domains that the rules no longer have: a changing configuration must not
+    /// use up the bound.
     pub(super) fn retain_domains(&self, known: impl Fn(&str) -> bool) {
         for shard in &self.shards {
             let mut shard = lock(shard);

@@ -1,8 +1,8 @@
 //! The exposition: the samples of one scrape, gathered by family, and their text for Prometheus.
 //!
 //! Samples of one family with equal labels are added up: Prometheus refuses a whole scrape if a
-//! series is in it twice. Each limit has more than a dozen series, so that a scrape of very many
-//! limits has millions of lines; series with the same labels share their text.
+//! series is in it twice. Each limit has more than a dozen series, and a scrape of very many limits
+//! has millions of lines. Therefore series with the same labels share their text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ pub struct Exposition {
 
 #[derive(Debug)]
 struct ExposedSeries {
-    /// What stands behind the family's name.
+    /// The suffix of the family's name.
     suffix: &'static str,
     labels: Rc<str>,
     /// The value of the family's last label, where it is not in `labels`.
@@ -79,7 +79,8 @@ impl Exposition {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Adds one sample; of a histogram the observations up to each bound, their sum and their number.
+    /// Adds one sample; of a histogram the observations up to each bound, their sum and their
+    /// number.
     pub fn add(&mut self, sample: Sample) {
         let family = sample.family;
         let values = sample.labels.iter().map(String::as_str);
@@ -150,8 +151,8 @@ fn write_family(family: &Family, mut series: Vec<ExposedSeries>, text: &mut Stri
         family.help.replace('\\', "\\\\").replace('\n', "\\n"),
         family.metric_type.name()
     );
-    // Most series are in order already, for which this sort takes linear time. Those of a
-    // histogram are in theirs.
+    // Most series are in order already, for which this sort takes linear time. A histogram's series
+    // keep their own order.
     if !is_histogram {
         series.sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
     }

@@ -1,5 +1,5 @@
-//! Every metric family that Weir shows: its name, type, labels and help text. The rest of the code
-//! gives values for them.
+//! All metric families of Weir: their names, types, labels and help texts. Other modules add the
+//! values.
 //!
 //! The doc comment of a family is its help text on `/metrics`. Names and labels of
 //! envoyproxy/ratelimit are kept where it has the metric, because dashboards and alerts depend on
@@ -38,7 +38,7 @@ pub struct Family {
     pub metric_type: MetricType,
     /// The names of the labels, in the order in which they are written.
     pub labels: &'static [&'static str],
-    /// What the values mean, and their unit, in one sentence.
+    /// Meaning and unit of the values, in one sentence.
     pub help: &'static str,
 }
 
@@ -50,11 +50,10 @@ pub struct Sample {
     pub family: &'static Family,
     /// The values of the family's labels, in their order.
     pub labels: Vec<String>,
-    /// What it says.
     pub value: Value,
 }
 
-/// What a sample says.
+/// Value of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Of a counter or a gauge.
@@ -66,7 +65,7 @@ pub enum Value {
 /// The observations of one histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observations {
-    /// Upper bounds of the buckets, in seconds unless the family says otherwise.
+    /// Upper bounds of the buckets, in seconds unless the family has another unit.
     pub bounds: Cow<'static, [f64]>,
     /// Observations in each bucket (not cumulative), and last those above all bounds.
     pub counts: Vec<u64>,

@@ -1,15 +1,15 @@
 //! Counters of HTTP/2: calls and connections that it ends for an error, and connections whose
 //! authority is rewritten.
 //!
-//! Envoy lets a request pass when its call is reset, so that each reset is a request that no limit
-//! was applied to.
+//! Envoy lets a request pass when its call is reset: to each of these requests no limit was
+//! applied.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::families::{self, Sample};
 
-/// The names of HTTP/2's error codes, by number; the last one stands for all unknown ones. Source:
-/// RFC 9113, section 7.
+/// The names of HTTP/2's error codes, by number; the last one is for all unknown ones. Source: RFC
+/// 9113, section 7.
 const CODES: [&str; 15] = [
     "no_error",
     "protocol_error",
@@ -31,12 +31,12 @@ const CODES: [&str; 15] = [
 /// The other reasons for which Weir ends a connection.
 const CAUSES: [&str; 3] = ["header_memory", "not_read", "no_pong"];
 
-/// The reasons that are shown from the beginning, so that alerts find them; all others are shown
-/// when they have occurred.
+/// Reasons with a series from the start, because alerts need it. All others get one when they
+/// occur.
 const USUAL_OF_STREAMS: [&str; 2] = ["protocol_error", "refused_stream"];
 const USUAL_OF_CONNECTIONS: [&str; 2] = ["protocol_error", "header_memory"];
 
-/// Why Weir ended a connection, with all calls in flight.
+/// Reason for which Weir ended a connection, with all calls in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionError {
     /// HTTP/2 found an error of the client, with this code.
@@ -49,11 +49,11 @@ pub enum ConnectionError {
     NoPong,
 }
 
-/// A reason, as the label of the metric has it, and how many calls or connections ended for it since
+/// A reason, as the metric's label, and the number of calls or connections that ended for it since
 /// the start.
 pub type Ended = (&'static str, u64);
 
-/// The counters. They grow seldom, so that all threads share them.
+/// The counters. All threads share them, because they grow seldom.
 #[derive(Debug, Default)]
 pub struct Http2 {
     streams: [AtomicU64; CODES.len()],

@@ -1,10 +1,10 @@
 //! The counters of the whole process: requests, response times, errors.
 //!
-//! What the kernel knows of the process and of the worker threads, read from `/proc` by each
-//! scrape. The request path pays nothing for it.
+//! The kernel's figures of the process and of the worker threads, read from `/proc` by each scrape.
+//! The request path pays nothing for it.
 //!
-//! Where there is no `/proc`, as on macOS, these families have no samples. Source: proc(5); the
-//! names are those of Prometheus, "Writing client libraries", process metrics.
+//! Without `/proc`, as on macOS, these families have no samples. Source: proc(5), and for the names
+//! Prometheus, "Writing client libraries", process metrics.
 
 use std::fs;
 use std::time::Duration;
@@ -40,8 +40,8 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Upper bounds of the response-time buckets, in seconds: those of envoyproxy/ratelimit, which are
-/// Prometheus's default (0.005 to 10), and shorter ones; 0.02 is Envoy's default timeout.
+/// Upper bounds of the response-time buckets, in seconds: the bounds of envoyproxy/ratelimit, which
+/// are Prometheus's default (0.005 to 10), and shorter ones; 0.02 is Envoy's default timeout.
 static BOUNDS: [f64; 18] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.025, 0.05, 0.1,
     0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -113,7 +113,7 @@ pub struct PolicyAnswers {
 }
 
 impl PolicyAnswers {
-    /// Those since `earlier`.
+    /// Answers since `earlier`.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {
@@ -197,7 +197,7 @@ impl Process {
 /// supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The names of the worker threads: this and a number.
+/// Prefix of the worker threads' names, before a number.
 const WORKER: &str = "weir-";
 
 /// The fields of a `stat` file that are used; times in ticks.
@@ -235,7 +235,7 @@ pub(super) fn gather(samples: &mut Vec<Sample>) {
         }
     }
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
-        // Without the one that reads the folder.
+        // Without the descriptor that reads the folder.
         samples
             .push(families::PROCESS_OPEN_FDS.count(&[], (files.count() as u64).saturating_sub(1)));
     }
@@ -268,8 +268,8 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// Reads a `stat` file. The name is in parentheses and may hold any byte, so that the numbers begin
-/// behind the last one.
+/// Reads a `stat` file. The name is in parentheses and may contain any byte. Therefore the numbers
+/// begin after the last parenthesis.
 fn stat_of(text: &str) -> Option<ProcStat> {
     let (head, numbers) = text.rsplit_once(") ")?;
     let (_, name) = head.split_once('(')?;
@@ -288,7 +288,7 @@ fn stat_of(text: &str) -> Option<ProcStat> {
     })
 }
 
-/// The first number behind the name that a line begins with.
+/// The first number after the name that a line begins with.
 fn value_of(text: &str, name: &str) -> Option<u64> {
     text.lines()
         .find_map(|line| line.strip_prefix(name))?

@@ -1,8 +1,8 @@
 //! Tallies: the counters of each limit.
 //!
 //! The request path finds a limit's counters by its id and reads no label. Counters belong to the
-//! labels of the limit (its domain, and its levels as written), not to one set of rules, so that
-//! they survive a reload.
+//! labels of the limit (its domain, and its levels as written), not to one set of rules, because
+//! they have to survive a reload.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ type TallyCells = Cells<COUNTERS>;
 /// The counters of one set of rules.
 #[derive(Clone, Debug)]
 pub struct Tallies {
-    /// Both indices are those of a [`LimitId`].
+    /// Indexed by both indices of a [`LimitId`].
     series: Arc<[SeriesOfDomain]>,
     free: Arc<FreeByDomain>,
     metrics: Arc<Metrics>,
@@ -53,11 +53,11 @@ struct Counters {
 }
 
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
-/// next rules too goes on with its counter.
+/// next rules too keeps its counter.
 pub(super) type FreeByDomain = hashbrown::HashMap<Box<[u8]>, Arc<Cells<1>>>;
 
-/// What identifies the series of a limit. Limits with equal labels and different names have one
-/// series in the metrics of envoyproxy/ratelimit, and one each in Weir's own.
+/// Identity of a limit's series. Limits with equal labels and different names have one series in
+/// the metrics of envoyproxy/ratelimit, and one each in Weir's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SeriesId {
     labels: Labels,
@@ -78,8 +78,8 @@ pub(super) struct LimitSeries {
     dynamic: bool,
 }
 
-/// The gauges of a limit of requests in flight: that of the rules in force, and that of the rules
-/// before, by which some requests are still decided.
+/// The gauges of a limit of requests in flight: one of the rules in force, and one of the previous
+/// rules, by which some requests are still decided.
 #[derive(Clone, Debug)]
 struct HolderGauges {
     current: Arc<Gauge>,
@@ -87,7 +87,7 @@ struct HolderGauges {
 }
 
 impl HolderGauges {
-    /// Those of `limit`, which goes on with what its gauge counted before.
+    /// The gauges of `limit`, which takes over the counts of its previous gauges.
     fn new(limit: &Limit, known: Option<&Self>) -> Option<Self> {
         let Some(Algorithm::Concurrency(of_limit)) = limit.amount.map(|amount| amount.algorithm)
         else {
@@ -114,13 +114,12 @@ impl HolderGauges {
 
 /// The series of the current rules, by the names of their domains.
 ///
-/// A reload removes the series of limits that it removes, so that the configuration bounds their
-/// number. A limit that comes back starts at zero, which Prometheus takes as a reset of the
-/// counter.
+/// A reload removes the series of limits that it removes: the configuration bounds their number. A
+/// limit that comes back starts at zero, which Prometheus takes as a reset of the counter.
 pub(super) type Register = HashMap<Box<str>, Arc<DomainSeries>>;
 
-/// The series of a domain. A domain that the next rules share keeps them as they are: of 100,000
-/// limits, a reload touches those that change.
+/// The series of a domain. A domain that the next rules share keeps them unchanged: of 100,000
+/// limits, a reload touches only the changed ones.
 #[derive(Debug)]
 pub(super) struct DomainSeries {
     domain: Arc<Domain>,
@@ -129,8 +128,8 @@ pub(super) struct DomainSeries {
 }
 
 impl DomainSeries {
-    /// The series of a domain. A limit with the labels and the name of a limit in `known` goes on
-    /// with its counters.
+    /// The series of a domain. A limit with the labels and the name of a limit in `known` takes
+    /// over its counters.
     fn new(domain: &Arc<Domain>, known: Option<&Self>, cores: usize) -> Self {
         let limits = &domain.limits;
         let mut by_id: HashMap<SeriesId, LimitSeries> = HashMap::with_capacity(limits.len());
@@ -180,8 +179,8 @@ impl DomainSeries {
 }
 
 impl Metrics {
-    /// The counters for `rules`. A limit with the labels and the name of a limit of the last call's
-    /// rules goes on with its counters.
+    /// The counters for `rules`. A limit with the labels and the name of a limit of the previous
+    /// rules takes over its counters.
     pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
         self.dynamic
             .retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
@@ -231,7 +230,8 @@ impl Metrics {
         }
     }
 
-    /// Adds the counters of all limits; `add_hits` adds those that envoyproxy/ratelimit has too.
+    /// Adds the counters of all limits; `add_hits` adds the counters that envoyproxy/ratelimit has
+    /// too.
     pub fn gather_limits(
         &self,
         exposition: &mut Exposition,
@@ -259,12 +259,12 @@ impl Metrics {
         }
     }
 
-    /// Neither a reload nor a request waits for who reads these.
+    /// Cloned, because neither a reload nor a request may wait for a reader.
     fn series_by_domain(&self) -> Vec<Arc<DomainSeries>> {
         lock(&self.series).values().cloned().collect()
     }
 
-    /// Shows `visit` the decisions of all limits, in no particular order: domain, path in the
+    /// Calls `visit` with the decisions of all limits, in no particular order: domain, path in the
     /// domain, and the count of each outcome.
     pub fn read_decisions(
         &self,
@@ -290,7 +290,8 @@ impl Metrics {
         lock(&self.free).values().map(|cells| cells.sums()[0]).sum()
     }
 
-    /// Shows `visit` the counters of all limits that have counted hits, in no particular order.
+    /// Calls `visit` with the counters of all limits that have counted hits, in no particular
+    /// order.
     pub fn read_limits(&self, mut visit: impl FnMut(&LimitReading<'_>)) {
         let domains = self.series_by_domain();
         for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
@@ -391,8 +392,8 @@ impl Tallies {
         Some(Arc::clone(&holders.current))
     }
 
-    /// Adds what a check counts. Hits of a request that names them by labels of its own are in the
-    /// series of these labels; all else is in that of the limit, if there is one.
+    /// Adds the counts of a check. If a request names labels of its own, its hits are in the series
+    /// of these labels; everything else is in the series of the limit, if there is one.
     fn checked(
         &self,
         core: Core,
@@ -442,8 +443,8 @@ impl Tallies {
     }
 }
 
-/// The counters of the process that a check adds to: the store's error, and what answered instead
-/// of the store.
+/// The counters of the process that a check adds to: the store's error, and the policy that
+/// answered instead of the store.
 fn process_counts(decision: &Decision) -> [Option<Count>; 2] {
     let error = decision.store_error().map(|error| match error {
         StoreError::NotExecuted(_) => Count::NotExecuted,
@@ -462,8 +463,8 @@ fn process_counts(decision: &Decision) -> [Option<Count>; 2] {
     [error, answered_by]
 }
 
-/// The counters that a check adds to, and how much. `is_undone`: its request was refused as a whole,
-/// so that nothing was given back.
+/// The counters that a check adds to, and how much. `is_undone`: its request was refused as a
+/// whole, and nothing was refunded.
 fn counts(
     check: &Check,
     decision: &Decision,
@@ -501,14 +502,14 @@ fn counts(
     ]
 }
 
-/// How many of the hits were within the limit, near it and over it; none when neither a store nor the
-/// cache has counted them.
+/// Hits within the limit, near it and over it; all 0 if neither a store nor the cache has counted
+/// them.
 fn parts(check: &Check, decision: &Decision, asked: u64, near_limit_ratio: f32) -> Parts {
     match decision {
         Decision::Store(verdict) | Decision::Lease(verdict) => {
             partition(&check.algorithm, near_limit_ratio, asked, verdict)
         }
-        // The use of one replica's share does not tell how near the limit is.
+        // The use of one replica's share does not show how near the limit is.
         Decision::Local(verdict, ..) if verdict.allowed => Parts {
             within: asked,
             ..Parts::default()
@@ -537,7 +538,8 @@ fn add_decisions(
     }
 }
 
-/// Adds the counts of a trial: as of a limit, but what no store has counted is `not_counted`.
+/// Adds the counts of a trial, as for a limit. Requests that no store has counted are
+/// `not_counted`.
 fn add_trial(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts) {
     for (outcome, label) in [
         ("ok", Label::Ok),
@@ -555,7 +557,7 @@ fn add_trial(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts) {
     }
 }
 
-/// Adds the give-backs; `expected` as in [`add_decisions`].
+/// Adds the refunded hits; `expected` as in [`add_decisions`].
 fn add_negative_hits(
     exposition: &mut Exposition,
     of_limit: &Rc<str>,

@@ -77,7 +77,7 @@ fn verdict(allowed: bool, used: u64) -> Verdict {
     }
 }
 
-/// One request of one descriptor that asks for `hits` and is answered with `answer`.
+/// One request with one descriptor of `hits`, which is answered with `answer`.
 fn observe(
     tallies: &Tallies,
     slot: Slot,

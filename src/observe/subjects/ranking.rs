@@ -1,8 +1,8 @@
 //! Rankings: the heaviest subjects of the panes of a window, and how wrong each number may be.
 //!
 //! Both sketches of a pane count refused hits, and the better lower and upper bound holds. So both
-//! rankings say the same of a subject, and what a request adds to the sketches stays as small. A
-//! pane that is closed late has what was counted until then.
+//! rankings have the same numbers of a subject, at no further cost of a request. A pane that is
+//! closed late includes everything until then.
 
 use std::cmp::Reverse;
 
@@ -12,14 +12,14 @@ use super::sketch::{Counter, Sketch};
 use super::windows::View;
 use super::{Ranking, Recent, Subject, text};
 
-/// What to rank.
+/// Query of a ranking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// The time.
     pub window: Recent,
     /// The order.
     pub by: Ranking,
-    /// The number of subjects at most.
+    /// Maximum number of subjects.
     pub count: usize,
     /// Only subjects of this domain.
     pub domain: Option<String>,
@@ -35,35 +35,34 @@ pub struct Heaviest {
     pub seconds: u64,
     /// The hits of all subjects, or all refused hits, as it is ranked; with any filter the same.
     pub total: u64,
-    /// A subject that is not counted has no more of what it is ranked by.
+    /// Upper bound of the ranked number of a subject that has no counter.
     pub error_at_most: u64,
     /// See above.
     pub hits_at_most: u64,
     /// See above.
     pub refused_at_most: u64,
-    /// Whether there are more subjects than were asked for.
+    /// Whether there are more subjects than the query's `count`.
     pub is_cut: bool,
     /// The heaviest first.
     pub subjects: Vec<Ranked>,
 }
 
-/// A subject and its numbers. Each is what it has at least, with what it may have beyond that at
-/// most; so they are never too high.
+/// A subject and its numbers. Each number is a lower bound, with its maximum error; it is never too
+/// high.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranked {
-    /// Who.
     pub subject: Subject,
     /// Hits, also refused ones.
     pub hits: u64,
-    /// Further hits at most.
+    /// Maximum number of further hits.
     pub hits_error: u64,
     /// Refused hits; no more than `hits`.
     pub refused: u64,
-    /// Further refused hits at most.
+    /// Maximum number of further refused hits.
     pub refused_error: u64,
 }
 
-/// What a subject has in all panes, at least and at most.
+/// Lower and upper bounds of a subject's numbers in all panes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bounds {
     hits: u64,
@@ -73,8 +72,8 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Both sketches of a pane know of hits and of refused ones: each number is the better of what
-    /// they say.
+    /// Both sketches of a pane count hits and refused hits: each number is the better of their
+    /// bounds.
     fn new(view: &View<'_>, fingerprint: u64) -> Self {
         let (mut bounds, mut most_of_hits) = (Self::default(), 0_u64);
         for pane in &view.panes {
@@ -157,7 +156,7 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
         by_weight.then_with(|| one.subject.cmp(&other.subject))
     });
     let listed: HashSet<u64> = order.iter().map(|&(_, fingerprint)| fingerprint).collect();
-    // What has no counter, and what has one but is not listed.
+    // Subjects without a counter, and subjects with a counter that are not listed.
     let at_most = |by: Ranking| {
         let others = counters(view, by).filter(|(sketch, one)| {
             !listed.contains(&one.fingerprint) && query.asks_for(sketch, one)
@@ -177,7 +176,7 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
     }
 }
 
-/// The counters of all subjects that the query asks for, one of each, by fingerprint.
+/// The counters of all subjects that match the query, one for each subject, by fingerprint.
 fn texts<'v>(view: &'v View<'_>, query: &Query) -> HashMap<u64, (&'v Sketch, &'v Counter)> {
     let mut texts = HashMap::with_capacity(counters(view, query.by).count());
     for (sketch, one) in counters(view, query.by) {

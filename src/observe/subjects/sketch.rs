@@ -4,32 +4,32 @@
 //! streams", Information Sciences 180, 2010): subjects with counters of their own, and a filter of
 //! sums for all others, one for each slot of a hash. A subject gets a counter when the sum of its
 //! slot shows that it may be heavier than the lightest counters. So a light subject costs one
-//! addition, and a text is written for few. Where the paper drops one counter for a new one, half
-//! of them are dropped at once, as in Anderson et al., "A High-Performance Algorithm for
-//! Identifying Frequent Items in Data Streams" (IMC 2017), which needs no order of counters.
+//! addition, and few subjects need a text. Where the paper drops one counter for a new one, half of
+//! them are dropped at once, as in Anderson et al., "A High-Performance Algorithm for Identifying
+//! Frequent Items in Data Streams" (IMC 2017), which needs no order of counters.
 //!
 //! For every stream, merged or not, and whatever the hash:
 //!
-//! - a counter has what was counted since it is there; before, the subject had at most
+//! - a counter has the hits since its creation; before that, the subject had at most
 //!   [`Counter::missed`];
 //! - a subject without a counter has at most the sum of its slot, and so at most [`Sketch::error`];
-//!   no counter lacks more;
+//!   no counter misses more;
 //! - all of these are exact, and the error is 0, while there were no more subjects than counters.
 //!
 //! How large the error is depends on the stream. A stream of the weight `N` that is as even as can
 //! be has `N` divided by the number of slots in each slot. The crate `datasketches` has the
-//! algorithm of the second paper: it needs a counter and an own text for each light subject, and
-//! its table grows.
+//! algorithm of the second paper: it needs a counter and a text for each light subject, and its
+//! table grows.
 //!
-//! Where thousands of subjects ask in turn, a plain table of counters has an insertion and a text
-//! for nearly each hit, which took 14 % of a decision. Hits and refusals have a sketch each,
+//! If requests of thousands of subjects alternate, a plain table of counters needs an insertion and
+//! a text for nearly each hit, which took 14 % of a decision. Hits and refusals have a sketch each,
 //! because the error of all hits can be larger than every number of refusals.
 
-/// The number of counters at most: an index has 16 bits, and dropping half of them takes some
+/// Maximum number of counters: an index has 16 bits, and dropping half of them takes some
 /// microseconds.
 const MAX_COUNTERS: usize = 1_024;
 
-/// The number of sums at most.
+/// Maximum number of sums.
 const MAX_SUMS: usize = 4_096;
 
 /// The part of all bytes that sums may take: a quarter.
@@ -44,15 +44,15 @@ const USUAL_TEXT_BYTES: usize = 96;
 #[derive(Debug)]
 pub(super) struct Sketch {
     counters: Vec<Counter>,
-    /// At each fingerprint's slot or behind it, linearly probed: the position in `counters` plus
+    /// At each fingerprint's slot or after it, linearly probed: the position in `counters` plus
     /// one; 0 is empty. Its length is a power of two.
     index: Box<[u16]>,
     /// The texts of all counters, in their order.
     texts: Vec<u8>,
     /// The longest text that may be written.
     max_text: usize,
-    /// By the upper bits of a fingerprint: the hits of all subjects in the slot that have no
-    /// counter, at least. A power of two of them.
+    /// Indexed by the upper bits of a fingerprint: an upper bound of the hits of each subject in
+    /// the slot that has no counter. Its length is a power of two.
     sums: Box<[u64]>,
     /// The heaviest weight in the lighter half of the counters when they were full last; 0 while
     /// they never were.
@@ -69,13 +69,13 @@ pub(super) struct Counter {
     pub count: u64,
     /// Hits of another kind that were counted with them.
     pub others: u64,
-    /// Hits at most that it had before it got this counter.
+    /// Maximum number of hits that it had before it got this counter.
     pub missed: u64,
     text: TextRange,
 }
 
 impl Counter {
-    /// What the subject has at most.
+    /// Upper bound of the subject's hits.
     const fn weight(&self) -> u64 {
         self.count.saturating_add(self.missed)
     }
@@ -101,7 +101,7 @@ fn slot(sums: &[u64], fingerprint: u64) -> usize {
     (fingerprint >> 32) as usize & (sums.len() - 1)
 }
 
-/// Writes the text of a subject behind what is there: a head and a tail, whose lengths it returns.
+/// Appends the text of a subject, a head and a tail, and returns their lengths.
 pub(super) trait WriteText: FnOnce(&mut Vec<u8>) -> (usize, usize) {}
 impl<F: FnOnce(&mut Vec<u8>) -> (usize, usize)> WriteText for F {}
 
@@ -115,8 +115,8 @@ impl Sketch {
         let bytes = bytes.saturating_sub(sums * size_of::<u64>());
         let of_counter = size_of::<Counter>() + size_of::<[u16; 8]>() + USUAL_TEXT_BYTES;
         let counters = (bytes / of_counter).clamp(1, MAX_COUNTERS);
-        // A quarter full at most, so that also the look-up of a subject without a counter ends
-        // after one or two slots.
+        // At most a quarter full: even the look-up of a subject without a counter ends after one or
+        // two slots.
         let slots = (4 * counters).next_power_of_two();
         let texts =
             bytes.saturating_sub(counters * size_of::<Counter>() + slots * size_of::<u16>());
@@ -133,8 +133,8 @@ impl Sketch {
         }
     }
 
-    /// Adds `hits` to a subject, and `others` beside them. `text` is called where the subject gets
-    /// a counter.
+    /// Adds `hits` to a subject, and `others` to its second count. `text` is called if the subject
+    /// gets a counter.
     #[inline]
     pub(super) fn add(&mut self, fingerprint: u64, hits: u64, others: u64, text: impl WriteText) {
         self.total = self.total.saturating_add(hits);
@@ -163,8 +163,8 @@ impl Sketch {
     /// Adds all of another sketch.
     pub(super) fn merge(&mut self, other: &Self) {
         self.total = self.total.saturating_add(other.total);
-        // What a subject without a counter there had there, it may have here: those with a counter
-        // here too.
+        // A subject without a counter in the other sketch may have its slot's hits, also a subject
+        // with a counter here.
         for counter in &mut self.counters {
             counter.missed = counter
                 .missed
@@ -192,7 +192,7 @@ impl Sketch {
             if let Some(known) = self.find(counter.fingerprint) {
                 known.count = known.count.saturating_add(counter.count);
                 known.others = known.others.saturating_add(counter.others);
-                // It has a counter there, which says more than the slot.
+                // It has a counter there, which is more precise than the slot.
                 known.missed = known
                     .missed
                     .saturating_sub(of_slot)
@@ -203,8 +203,8 @@ impl Sketch {
         }
     }
 
-    /// Adds a subject that has a counter in the other sketch only. The sum of its slot has that of
-    /// the other already.
+    /// Adds a subject that has a counter in the other sketch only. The sum of its slot already
+    /// includes the other's.
     fn adopt(&mut self, other: &Self, counter: &Counter, of_slot: u64) {
         let slot = slot(&self.sums, counter.fingerprint);
         let missed = self.sums[slot]
@@ -228,7 +228,7 @@ impl Sketch {
         }
     }
 
-    /// Hits of unknown subjects, which may be of any subject.
+    /// Adds hits of an unknown subject, which may be any.
     pub(super) fn add_unknown(&mut self, hits: u64) {
         if hits == 0 {
             return;
@@ -251,7 +251,7 @@ impl Sketch {
         (self.floor, self.total) = (0, 0);
     }
 
-    /// The hits that a subject without a counter has at most; a counter lacks no more.
+    /// Upper bound of the hits of a subject without a counter; a counter misses no more.
     pub(super) fn error(&self) -> u64 {
         let missed = self
             .counters
@@ -262,7 +262,7 @@ impl Sketch {
         self.sums.iter().copied().max().unwrap_or(0).max(missed)
     }
 
-    /// The hits that a subject with this fingerprint has at most if it has no counter.
+    /// Upper bound of the hits of a subject with this fingerprint, if it has no counter.
     pub(super) fn error_of(&self, fingerprint: u64) -> u64 {
         self.sums[slot(&self.sums, fingerprint)]
     }
@@ -389,8 +389,8 @@ impl Sketch {
         self.index[slot & mask] = position as u16 + 1;
     }
 
-    /// Drops the lighter half of the counters, at least one. The order of texts is that of
-    /// counters, so that those that stay move to the front one by one.
+    /// Drops the lighter half of the counters, at least one. Texts are in the order of counters:
+    /// the remaining ones move to the front one by one.
     #[cold]
     fn drop_half(&mut self) {
         let median = self.median();

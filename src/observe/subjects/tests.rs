@@ -333,14 +333,14 @@ fn endless_new_values_take_no_memory_and_a_ranking_of_them_is_bounded() {
         let value = format!("{number:0>120}");
         process.decide("user", value.as_bytes(), 1, refused());
     };
-    // What a request takes until it is answered is given back.
+    // Memory that a request takes until it is answered is freed, and does not count.
     let info = allocation_counter::measure(|| {
         for number in 0..60_000 {
             ask(number);
             if number % 10 == 0 {
                 ask(u32::MAX);
             }
-            // Ten minutes pass, so that in the end all panes of the hour are full.
+            // Ten minutes pass, to fill all panes of the hour.
             if number % 8_000 == 7_999 {
                 let mut kept = lock(&process.subjects.kept);
                 process.subjects.collect(&mut kept);
@@ -397,7 +397,7 @@ fn both_rankings_show_one_subject_alike() {
 /// All hits and the refused ones of each user.
 type Exact = std::collections::HashMap<String, [u64; 2]>;
 
-/// What a thread asks: users by Zipf's law, or evenly.
+/// Requests of a thread: users by Zipf's law, or evenly.
 fn ask_at_random(subjects: &Subjects, rules: &Arc<Rules>, thread: u64, is_zipf: bool) -> Exact {
     const SUBJECTS: f64 = 1e6;
     const REQUESTS: u64 = 60_000;
@@ -429,7 +429,7 @@ fn ask_at_random(subjects: &Subjects, rules: &Arc<Rules>, thread: u64, is_zipf: 
     exact
 }
 
-/// Whether a ranking has no number wrong by more than it says.
+/// Whether no number of a ranking is wrong by more than its stated error.
 fn check_errors(top: &Heaviest, exact: &Exact) {
     let shown = top.subjects.iter();
     let shown: std::collections::HashMap<&str, &Ranked> = shown
@@ -455,7 +455,7 @@ fn check_errors(top: &Heaviest, exact: &Exact) {
     }
 }
 
-/// An exact count beside it, of a million subjects: by Zipf's law, and evenly.
+/// Comparison with an exact count of a million subjects: by Zipf's law, and evenly.
 #[test]
 fn the_true_counts_of_a_million_subjects_are_within_the_errors() {
     const THREADS: u64 = 4;

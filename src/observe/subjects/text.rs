@@ -1,8 +1,8 @@
-//! What is kept of a subject to show it: the path of its limit, and the key of its counter, which
-//! names domain and entries.
+//! Texts of a subject: the path of its limit, and the key of its counter, which names domain and
+//! entries.
 //!
-//! Both are bounded, because clients choose the values in a key. A long key is cut and has its
-//! digest behind it, so that two subjects stay two, and that replicas agree.
+//! Both are bounded, because clients choose the values in a key. A long key is cut and followed by
+//! its digest: two subjects stay distinct, and replicas agree.
 
 use crate::core::digest::{push_hex, sha256};
 use crate::limits::plan::{Block, By, Outcome, key};
@@ -20,7 +20,7 @@ const MAX_PATH_BYTES: usize = 128;
 /// The longest key in bytes that is kept whole.
 const MAX_KEY_BYTES: usize = 254;
 
-/// What is kept of a longer key, less at most two bytes of an escape sequence.
+/// Bytes of a longer key that are kept, less at most two bytes of an escape sequence.
 const CUT_KEY_BYTES: usize = 208;
 
 /// The bytes of a digest that are kept: no two keys share 128 bits of SHA-256.
@@ -29,7 +29,7 @@ const DIGEST_BYTES: usize = 16;
 /// The longest text of a subject.
 pub(crate) const MAX_BYTES: usize = MAX_PATH_BYTES + 1 + MAX_KEY_BYTES;
 
-/// The first byte of a key, which says whether it is whole.
+/// First byte of a key that is whole. A cut key begins with [`CUT`].
 const WHOLE: u8 = b'=';
 const CUT: u8 = b'~';
 
@@ -48,7 +48,7 @@ pub struct Subject {
     pub name: Option<String>,
 }
 
-/// By what a subject is limited.
+/// The limit of a subject.
 #[derive(Clone, Copy)]
 pub(super) enum Path<'r> {
     /// A configured limit.
@@ -71,7 +71,7 @@ impl<'r> Path<'r> {
     }
 }
 
-/// Writes a subject behind `texts`: the path and the key. Returns the length of each.
+/// Appends the path and the key of a subject to `texts`. Returns the length of each.
 pub(super) fn write(texts: &mut Vec<u8>, path: Path<'_>, key: &[u8]) -> (usize, usize) {
     let start = texts.len();
     match path {
@@ -97,7 +97,7 @@ pub(super) fn write(texts: &mut Vec<u8>, path: Path<'_>, key: &[u8]) -> (usize, 
     (path, texts.len() - start - path)
 }
 
-/// Writes what [`Limit::path`] returns, without an allocation of its own.
+/// Writes the same text as [`Limit::path`], without an allocation of its own.
 fn write_path(texts: &mut Vec<u8>, limit: &Limit) {
     let start = texts.len();
     add(texts, start, &limit.domain);
@@ -141,7 +141,7 @@ fn cut(texts: &mut Vec<u8>, start: usize) {
     }
 }
 
-/// Reads what [`write`] wrote.
+/// Reads the output of [`write`].
 pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
     let (mark, key) = key.split_first().unwrap_or((&WHOLE, &[]));
     let is_cut = *mark == CUT;

@@ -1,11 +1,10 @@
 //! The last descriptors that no limit matched, by domain, for the question why a limit is not
 //! applied.
 //!
-//! They are samples. In each second a thread looks at a few descriptors of each kind, which is a
-//! domain with the keys of a descriptor, so that a kind that comes often does not hide one that
-//! comes seldom; all others cost a count. Known domains are bounded by the configuration, and
-//! unknown ones are not, so that each have places of their own. The domain that was seen longest
-//! ago makes room.
+//! They are samples. Each second a thread samples a few descriptors of each kind, which is a domain
+//! with the keys of a descriptor: a frequent kind must not hide a rare one. All others cost a
+//! count. Domains of the configuration and unknown domains have separate bounds, because only the
+//! configuration bounds its own. The domain that was seen longest ago makes room.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -23,7 +22,7 @@ use crate::core::{lock, try_lock};
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::plan::{Fate, Plan};
 
-/// Domains that are kept at most, of those that the rules know and of those that they do not know.
+/// Maximum number of domains that are kept, separately for domains of the rules and unknown ones.
 pub(crate) const MAX_DOMAINS: usize = 100;
 
 /// Descriptors of a domain.
@@ -33,7 +32,7 @@ pub(crate) const MAX_DESCRIPTORS: usize = 20;
 const LONGEST_TEXT: usize = 128;
 const MAX_ENTRIES: usize = 16;
 
-/// Bytes of all texts of a descriptor; what is beyond is cut. With [`MAX_DOMAINS`] of both and all
+/// Bytes of all texts of a descriptor; longer ones are cut. With [`MAX_DOMAINS`] of both and all
 /// descriptors, that is about 2.5 MiB.
 pub(crate) const MAX_DESCRIPTOR_BYTES: usize = 512;
 
@@ -77,7 +76,7 @@ impl Quota {
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
     kept: Mutex<KeptSample>,
-    /// Seconds since 1970, renewed every second, so that no sample reads a clock.
+    /// Seconds since 1970, renewed every second: no sample reads a clock.
     time: AtomicU64,
 }
 
@@ -105,7 +104,7 @@ struct Sample {
     seen: u64,
     /// Nothing was cut.
     is_whole: bool,
-    /// Keys and values in turn, each behind its length.
+    /// Keys and values in turn, each after its length.
     texts: Vec<u8>,
 }
 
@@ -177,7 +176,7 @@ impl Unmatched {
         }
     }
 
-    /// All samples, or those of one domain. The domain that was seen last comes first.
+    /// All samples, or the samples of one domain. The domain that was seen last comes first.
     pub(super) fn by_domain(&self, only: Option<&str>) -> Vec<UnmatchedDomain> {
         let kept = lock(&self.kept);
         let only = only.map(|only| cut(only.as_bytes(), LONGEST_TEXT));
@@ -211,8 +210,8 @@ fn make_room(domains: &mut HashMap<Box<[u8]>, Samples>, is_known: bool) {
 }
 
 impl Samples {
-    /// Adds a sample in place of an equal one or, if there are enough, of the oldest of the kind
-    /// that has most.
+    /// Adds a sample. It replaces an equal one or, if there are enough, the oldest of the kind that
+    /// has most.
     fn add(&mut self, kind: u64, texts: &[u8], is_whole: bool) {
         let equal = self
             .descriptors
@@ -292,7 +291,7 @@ fn cut(text: &[u8], longest: usize) -> &[u8] {
     &text[..end]
 }
 
-/// Writes what is kept of entries. False: something was cut.
+/// The texts of entries, and whether nothing was cut.
 fn write(texts: &mut Vec<u8>, entries: &[Entry<'_>]) -> bool {
     texts.clear();
     let mut is_whole = entries.len() <= MAX_ENTRIES;
@@ -456,7 +455,7 @@ mod tests {
             shown.iter().any(|domain| domain.domain == "unknown-4900")
                 && !shown.iter().any(|domain| domain.domain == "unknown-4899")
         );
-        // A domain that becomes known makes room there.
+        // A domain that is added to the rules makes room there.
         add(&unmatched, 9_000, "unknown-4999", true, &[("k", "v")]);
         let shown = unmatched.by_domain(None);
         assert_eq!(

@@ -1,10 +1,10 @@
-//! The last minute and the last hour as rings of panes: what was counted in a stretch of time,
+//! The last minute and the last hour as rings of panes. A pane has the counts of a stretch of time,
 //! merged from all threads.
 //!
-//! The time is an argument: how long the process has run. A pane that is full of time is closed;
-//! when the ring has its number of closed panes, the oldest becomes the next open one, so that no
-//! memory is allocated after the start. The minute's open pane takes what threads have counted.
-//! When it is closed, it is added to the open pane of the hour.
+//! The time is an argument: the uptime of the process. A pane is closed at the end of its time.
+//! When the ring has its number of closed panes, the oldest becomes the next open one: no memory is
+//! allocated after the start. The minute's open pane takes the counts of all threads. When it is
+//! closed, it is added to the open pane of the hour.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,27 +19,27 @@ pub(super) const MINUTE_PANE: Duration = Duration::from_secs(10);
 /// The length of a pane of the last hour.
 const HOUR_PANE: Duration = Duration::from_secs(600);
 
-/// Closed panes of a window. With the open one, a window is a minute or an hour long, and at most
-/// one pane longer.
+/// Closed panes of a window. Together with the open pane, a window is a minute or an hour long, and
+/// at most one pane longer.
 const CLOSED: usize = 6;
 
 /// The panes of all windows.
 const PANES: usize = 2 * (CLOSED + 1);
 
-/// What was counted in a stretch of time: all hits by subject, and the refused hits by subject.
+/// Counts of a stretch of time: all hits by subject, and the refused hits by subject.
 ///
-/// One sketch by hits would not do. Where few of very many hits are refused, the error of all hits
-/// is larger than every number of refusals.
+/// One sketch by hits would not suffice. If few of very many hits are refused, the error of all
+/// hits is larger than every number of refusals.
 #[derive(Debug)]
 pub(super) struct Pane {
-    /// Hits; refused ones are counted beside them.
+    /// All hits, with the refused ones as the second count.
     pub hits: Sketch,
     /// Refused hits.
     pub refusals: Sketch,
 }
 
 impl Pane {
-    /// An empty pane of at most so many bytes.
+    /// An empty pane of at most `bytes`.
     pub(super) fn new(bytes: usize) -> Self {
         let sketch = || Sketch::new(bytes / 2, text::MAX_BYTES);
         Self {
@@ -54,7 +54,7 @@ impl Pane {
         self.refusals.merge(&other.refusals);
     }
 
-    /// Adds hits of which nothing is known.
+    /// Adds hits of unknown subjects.
     pub(super) fn add_unknown(&mut self, hits: u64, refused: u64) {
         self.hits.add_unknown(hits);
         self.refusals.add_unknown(refused);
@@ -97,12 +97,12 @@ struct SketchRing {
 pub(super) struct View<'a> {
     /// At most the panes of one window, and the open pane of the other.
     pub panes: Vec<&'a Pane>,
-    /// How much time they are of.
+    /// The time that they cover.
     pub covers: Duration,
 }
 
 impl Windows {
-    /// Empty windows of at most so many bytes.
+    /// Empty windows of at most `bytes` together.
     pub(super) fn new(bytes: usize) -> Self {
         let pane_bytes = (bytes / PANES).saturating_sub(size_of::<(Duration, Pane)>());
         Self {
@@ -123,7 +123,7 @@ impl Windows {
         now >= self.minute.end
     }
 
-    /// The pane that takes what threads have counted.
+    /// The pane that takes the counts of all threads.
     pub(super) const fn open(&mut self) -> &mut Pane {
         &mut self.minute.open
     }
@@ -168,8 +168,7 @@ impl SketchRing {
             oldest.clear();
             self.closed
                 .push_back((self.begin, std::mem::replace(&mut self.open, oldest)));
-            // A pane that is closed late has what was counted until now, so that the next one
-            // begins now.
+            // A pane that is closed late includes everything until now. The next one begins now.
             self.begin = now;
             self.end = self.end.saturating_add(self.length);
         }

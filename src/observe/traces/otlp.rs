@@ -1,17 +1,17 @@
-//! The way to the collector: OTLP messages over HTTP or gRPC, with or without TLS.
+//! Export to the collector: OTLP messages over HTTP or gRPC, with or without TLS.
 //!
 //! Spans of a failed export are not sent again: they are lost and counted. Source: OpenTelemetry
 //! Protocol 1.x, "OTLP/gRPC" and "OTLP/HTTP".
 //!
-//! The messages, the gRPC client and the grouping are those of opentelemetry-proto. The exporter of
+//! The messages, the gRPC client and the grouping come from opentelemetry-proto. The exporter of
 //! opentelemetry-otlp 0.33 would save about 70 of the 123 lines here and need 40 for an HTTP client
 //! with our TLS; it logs how many spans a collector has refused and does not return the number,
 //! which is a metric here.
 //!
-//! Finished spans on their way to the collector: a bounded queue, and the thread that empties it.
+//! Finished spans wait in a bounded queue, which the export thread empties.
 //!
 //! A worker never waits: a span that finds the queue full is dropped and counted. The thread is not
-//! woken for each span; it looks once a second, and when half of the queue is full.
+//! woken for each span; it checks the queue once a second, and when half of it is full.
 //!
 //! The batch processor of the SDK does not count what it drops where a metric can read it, and
 //! wakes its thread for each batch from the worker that ends a span.
@@ -69,7 +69,7 @@ pub enum Protocol {
     Grpc,
 }
 
-/// What opens connections to the collector.
+/// Opens connections to the collector.
 ///
 /// # Errors
 /// A file of certificates cannot be used.
@@ -92,7 +92,7 @@ pub(super) fn connector(options: &Options) -> Result<Connector, TlsError> {
     })
 }
 
-/// Why a collector did not take spans.
+/// Reasons for which an export failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExportError {
     #[error(transparent)]
@@ -197,26 +197,26 @@ impl Exporter {
     }
 }
 
-/// Finished spans that wait for the collector at most, and spans in one message; OpenTelemetry's
-/// defaults. A span with its attributes and a full `tracestate` is about 2 KB, so that the queue
-/// has at most 4 MB.
+/// Maximum number of finished spans that wait for the collector, and of spans in one message;
+/// OpenTelemetry's defaults. A span with its attributes and a full `tracestate` is about 2 KB: the
+/// queue has at most 4 MB.
 pub(crate) const MAX_QUEUED: usize = 2_048;
 pub(super) const MAX_BATCH: usize = 512;
 
 /// The longest time that a span waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// What happened to finished spans.
+/// Counts of finished spans, by result.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) exported: AtomicU64,
     /// The queue was full.
     pub(super) dropped: AtomicU64,
-    /// The collector did not take them.
+    /// The export failed.
     pub(super) failed: AtomicU64,
 }
 
-/// The end of the queue that takes spans.
+/// The sending end of the queue.
 #[derive(Debug)]
 pub(super) struct Queue {
     spans: mpsc::Sender<SpanData>,
@@ -224,7 +224,7 @@ pub(super) struct Queue {
     counts: Arc<Counts>,
 }
 
-/// The end of the queue that gives spans.
+/// The receiving end of the queue.
 #[derive(Debug)]
 pub(super) struct Queued {
     spans: mpsc::Receiver<SpanData>,
@@ -268,8 +268,8 @@ impl SpanProcessor for Queue {
 }
 
 impl Queued {
-    /// Exports spans until `stop` is sent or dropped, and then what is queued. `export` returns how
-    /// many spans of a batch the collector refused.
+    /// Exports spans until `stop` is sent or dropped, and then the queued spans. `export` returns
+    /// how many spans of a batch the collector refused.
     pub(super) async fn export<E: std::fmt::Display>(
         mut self,
         mut stop: oneshot::Receiver<()>,

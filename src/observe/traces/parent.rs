@@ -13,7 +13,7 @@ use std::str::FromStr;
 use http::{HeaderMap, HeaderName};
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
-/// What the headers of a call say about its trace.
+/// The trace context in the headers of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Parent {
     /// There is no parent.
@@ -27,8 +27,8 @@ pub(super) enum Parent {
     Undecided(SpanContext),
 }
 
-/// The longest `tracestate` that is kept, in bytes: what W3C Trace Context, section 3.3.1.5, asks
-/// for at least. Spans wait in a queue with it, and a client of Envoy chooses it.
+/// The longest `tracestate` that is kept, in bytes: the minimum that W3C Trace Context, section
+/// 3.3.1.5, demands. It is bounded because queued spans hold it, and a client of Envoy chooses it.
 pub(crate) const MAX_TRACESTATE_BYTES: usize = 512;
 
 /// The headers that carry a parent.
@@ -141,7 +141,7 @@ fn tracestate(headers: &HeaderMap) -> TraceState {
         .unwrap_or_default()
 }
 
-/// `None` if an identifier is zero, which means that there is none.
+/// `None` if an identifier is zero, which means that it is absent.
 fn context(trace: u128, span: u128, state: TraceState) -> Option<SpanContext> {
     let (trace, span) = (
         TraceId::from(trace),
@@ -151,7 +151,7 @@ fn context(trace: u128, span: u128, state: TraceState) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// A number of hexadecimal digits, if there are as many as one of `lengths`, which are 32 at most.
+/// A hexadecimal number, if it has as many digits as one of `lengths`, each at most 32.
 fn hex(digits: &[u8], lengths: &[usize]) -> Option<u128> {
     if !lengths.contains(&digits.len()) {
         return None;

@@ -1,5 +1,5 @@
-//! What tracing costs where nothing is recorded, and what becomes of spans that the collector does
-//! not take in time.
+//! Cost of tracing where nothing is recorded, and loss of spans that the collector does not accept
+//! in time.
 
 use std::sync::atomic::AtomicU64;
 

@@ -28,7 +28,7 @@ fn message(name: &str) -> MessageDescriptor {
 /// Encodes a `RateLimitRequest` from its JSON.
 ///
 /// # Errors
-/// What is wrong with the JSON, and where, in one line of bounded length.
+/// The error in the JSON with its position, in one line of bounded length.
 pub(crate) fn request(json: &[u8]) -> Result<Bytes, String> {
     if objects(json) > MAX_OBJECTS {
         return Err(format!(
@@ -65,8 +65,8 @@ fn shortened(error: &str) -> String {
     error.chars().enumerate().filter_map(shown).collect()
 }
 
-/// JSON objects in a request at most. Each becomes a message with a map of fields, which needs a
-/// hundred times the memory of its two braces.
+/// Maximum number of JSON objects in a request. Each becomes a message with a map of fields, which
+/// needs a hundred times the memory of its two braces.
 pub(crate) const MAX_OBJECTS: usize = 256 * (64 + 4);
 
 /// Counts opening braces outside of strings.
@@ -87,7 +87,7 @@ fn objects(json: &[u8]) -> usize {
 /// The JSON of an encoded `RateLimitResponse`, and the status of HTTP for its overall code.
 ///
 /// # Errors
-/// The bytes are not such a message, which would be a defect of Weir.
+/// The bytes are not a `RateLimitResponse`, which would be a defect of Weir.
 pub(super) fn response(encoded: Bytes) -> Result<(StatusCode, Vec<u8>), String> {
     let message = DynamicMessage::decode(message("RateLimitResponse"), encoded)
         .map_err(|error| error.to_string())?;
@@ -95,7 +95,7 @@ pub(super) fn response(encoded: Bytes) -> Result<(StatusCode, Vec<u8>), String> 
     let status = match overall.and_then(|code| code.as_enum_number()) {
         Some(1) => StatusCode::OK,
         Some(2) => StatusCode::TOO_MANY_REQUESTS,
-        // UNKNOWN, or a code that this version does not know.
+        // UNKNOWN, or a code of a newer version.
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let json = serde_json::to_vec(&message).map_err(|error| error.to_string())?;

@@ -1,8 +1,7 @@
 //! The number of allocations of a request, as exact figures: a change that adds an allocation fails
 //! here, without any measurement of time.
 //!
-//! A change that saves an allocation lowers the figure. A change that adds one says here what it is
-//! for.
+//! A change that saves an allocation lowers the figure. A change that adds one explains it here.
 
 use allocation_counter::measure;
 use futures_util::FutureExt;
@@ -72,7 +71,7 @@ fn request(descriptors: usize) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Allocations of a request that is decided in memory, from its bytes to those of the response.
+/// Allocations of a request that is decided in memory, from its bytes to the bytes of the response.
 fn decided(name: &str, descriptors: usize) -> u64 {
     let (service, request) = (service(name), request(descriptors));
     let decide = || {

@@ -1,9 +1,9 @@
 //! Decodes a `RateLimitRequest` into an [`Ask`] that borrows from the received bytes. Errors name
 //! the field and become INVALID_ARGUMENT.
 //!
-//! Only what Envoy's configuration chooses is capped: the number of descriptors and of entries.
-//! What a client can choose (values of any length and any bytes) is never rejected, because Envoy
-//! lets a request pass when its rate limit call fails.
+//! Only the numbers of descriptors and of entries are capped, which Envoy's configuration
+//! determines. Values of any length and any bytes, which a client can choose, are never rejected,
+//! because Envoy lets a request pass when its rate limit call fails.
 //!
 //! A known field of another wire type is an unknown field, and a number for a field of 32 bits
 //! loses its higher bits, as in the Go and C++ runtimes.
@@ -33,7 +33,7 @@ pub enum InvalidRequest {
     Malformed {
         /// The field that cannot be decoded.
         field: &'static str,
-        /// What is wrong with it.
+        /// Description of the error.
         reason: &'static str,
     },
     /// `domain` is empty.
@@ -85,7 +85,7 @@ pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
     Ok(ask)
 }
 
-/// The same into an ask that is empty. It is large, and each move of it costs as much as a field.
+/// Decodes into an empty [`Ask`]. It is large: each move of it costs as much as a field.
 ///
 /// # Errors
 /// As [`decode`].

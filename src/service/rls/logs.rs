@@ -1,15 +1,15 @@
 //! Logs about decisions: the debug lines of descriptors that `LOG_DECISIONS` selects, and the lines
-//! about refused descriptors, at most so many in a second for each limit (`LOG_REFUSALS`), with how
-//! many were left out.
+//! about refused descriptors. `LOG_REFUSALS` bounds the lines of each limit in a second; the next
+//! line has the number of omitted ones.
 //!
-//! Without these settings nothing here runs. A request that is allowed reads its decisions and nothing
-//! else. One that is refused takes the lock of a part of the limits, for the length of a look-up;
-//! most refusals of a busy limit end there.
+//! Without these settings nothing here runs. An allowed request only reads its decisions. A refused
+//! one takes the lock of a part of the limits, for the length of a look-up; most refusals of a busy
+//! limit end there.
 //!
-//! Clients choose domains, keys and values: lines show them escaped, cut, and as `LOG_SUBJECTS` says,
-//! and a request writes a bounded number of lines. Values are hashed with a secret only, because all
-//! addresses of IPv4 can be hashed in seconds. HMAC-SHA256 is what the `openssl` of an operator
-//! computes too.
+//! Clients choose domains, keys and values: lines show them escaped, cut, and in the form that
+//! `LOG_SUBJECTS` selects. A request writes a bounded number of lines. Values are hashed with a
+//! secret only, because all addresses of IPv4 can be hashed in seconds. HMAC-SHA256 is the hash
+//! that an operator's `openssl` computes too.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -45,8 +45,8 @@ pub enum LoggedValues {
     /// As they are.
     #[default]
     Plain,
-    /// As the first 16 digits of their HMAC-SHA256, so that equal values are recognised and none
-    /// can be found by trying all.
+    /// As the first 16 digits of their HMAC-SHA256. Equal values are recognised, and no value can
+    /// be found by trying all.
     Hashed(Arc<hmac::Key>),
     /// Not at all.
     Off,
@@ -79,7 +79,7 @@ impl LoggedValues {
     }
 }
 
-/// What decided, if anything did.
+/// The component that decided, if any did.
 pub(super) const fn by(outcome: &Outcome<'_>) -> Option<&'static str> {
     match outcome.by {
         By::NoLimit | By::Unlimited => None,
@@ -101,8 +101,8 @@ pub(super) fn retry_after(decision: &Decision) -> Option<String> {
     })
 }
 
-/// The entries, values and unusual keys in Rust's notation of texts, so that none looks like
-/// another entry.
+/// The entries, values and unusual keys in Rust's notation of strings, so no entry can look like
+/// another one.
 pub(super) fn shown(entries: &[Entry<'_>], values: &LoggedValues) -> String {
     let mut text = String::new();
     for (index, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
@@ -127,7 +127,7 @@ pub(super) fn shown(entries: &[Entry<'_>], values: &LoggedValues) -> String {
 
 /// The first characters; bytes that are not UTF-8 as U+FFFD.
 pub(super) fn cut(bytes: &[u8]) -> String {
-    // A character has at most four bytes, so that this is enough for all that are kept.
+    // A character has at most four bytes: this is enough for all characters that are kept.
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * LONGEST_TEXT)]);
     let mut kept: String = text.chars().take(LONGEST_TEXT).collect();
     if kept.len() < bytes.len() && text.chars().count() >= LONGEST_TEXT {
@@ -136,10 +136,11 @@ pub(super) fn cut(bytes: &[u8]) -> String {
     kept
 }
 
-/// Lines of one request at most.
+/// Maximum number of lines of one request.
 const MAX_LINES: usize = 16;
 
-/// Selects the descriptors whose decisions are logged: those of a domain, with certain entries.
+/// Selects the descriptors whose decisions are logged: descriptors of a domain, with certain
+/// entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionFilter {
     /// `None`: any.
@@ -171,7 +172,7 @@ impl DecisionFilter {
     /// domain means all domains.
     ///
     /// # Errors
-    /// What to write instead.
+    /// A message with the valid form.
     pub fn try_new(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',').map(str::trim);
         let domain = parts.next().unwrap_or_default();
@@ -253,7 +254,7 @@ impl DecisionFilter {
     }
 }
 
-/// What stands in the line behind "decision" of a descriptor that no store decided.
+/// The text after "decision" in the line of a descriptor that no store decided.
 const fn what(outcome: &Outcome<'_>, plan: &Plan) -> &'static str {
     match outcome.by {
         By::NoLimit if plan.unknown_domain => ": no file has this domain",
@@ -280,15 +281,15 @@ const SHARDS: usize = 16;
 /// The lines of each limit.
 #[derive(Debug)]
 pub struct RefusalLog {
-    /// At most, of one limit in a second.
+    /// Maximum number of lines of one limit in a second.
     lines: u32,
     values: LoggedValues,
     shards: [Mutex<LoggedLimits>; SHARDS],
     started: Instant,
 }
 
-/// The limits of one configuration that have refused something: as many as the configuration has at
-/// most.
+/// The limits of one configuration that have refused something. The configuration bounds their
+/// number.
 #[derive(Debug, Default)]
 struct LoggedLimits {
     generation: u64,
@@ -296,7 +297,7 @@ struct LoggedLimits {
     written: HashMap<Option<LimitId>, LoggedLimit>,
 }
 
-/// What was written of one limit.
+/// The lines about one limit that were written and omitted.
 #[derive(Clone, Copy, Debug, Default)]
 struct LoggedLimit {
     /// The second of the last line, and the lines in it.
@@ -322,7 +323,7 @@ impl LoggedLimit {
 }
 
 impl RefusalLog {
-    /// At most so many lines of one limit in a second, which show values like this.
+    /// A log of at most `lines` per limit and second, which shows values as `values`.
     pub fn new(lines: u32, values: LoggedValues) -> Self {
         Self {
             lines,
@@ -428,7 +429,7 @@ mod tests {
         );
     }
 
-    /// The digest is that of RFC 4231, test case 2, so that other programs compute it too.
+    /// The digest is from RFC 4231, test case 2: other programs compute it too.
     #[test]
     fn values_are_hashed_or_left_out() {
         let entries = [

@@ -1,18 +1,18 @@
-//! From decisions to an encoded `RateLimitResponse`: the statuses, the overall code, and what is
-//! optional: headers about limits, `retry-after`, the body of a refusal, and dynamic metadata.
+//! Encodes decisions as a `RateLimitResponse`: the statuses, the overall code, and the optional
+//! parts: headers about limits, `retry-after`, the body of a refusal, and dynamic metadata.
 //!
-//! The statuses are encoded directly, without an intermediate message, because most of a response is
-//! a few numbers. The overall code is never UNKNOWN, which Envoy would take for OK. The body of a
-//! refusal is a problem in JSON, which Envoy sends to its client in place of an empty body.
+//! The statuses are encoded directly, without an intermediate message, because most of a response
+//! is a few numbers. The overall code is never UNKNOWN, which Envoy would take for OK. The body of
+//! a refusal is a problem in JSON, which Envoy sends to its client instead of an empty body.
 //!
 //! Sources: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitResponse`); RFC 9457, and
 //! draft-ietf-httpapi-ratelimit-headers-11, section 5, for the types of problems, their titles and
 //! `violated-policies`.
 //!
-//! All lengths are computed before the first byte is written, so that there is one allocation of the
-//! right size. Fields with their default value are left out, as in every proto3 encoder. prost
-//! encodes what is rare: headers, the body of a refusal and metadata. A property test compares the
-//! encoding with that of prost. Source: protobuf.dev, "Encoding".
+//! All lengths are computed before the first byte is written, for one allocation of the right size.
+//! Fields with their default value are left out, as in every proto3 encoder. prost encodes the rare
+//! parts: headers, the body of a refusal and metadata. A property test compares the encoding with
+//! prost's. Source: protobuf.dev, "Encoding".
 
 mod fields;
 pub(crate) mod metadata;
@@ -32,7 +32,7 @@ use crate::limiter::Places;
 use crate::limits::plan::{By, Outcome, Outcomes};
 use fields::names;
 
-/// What responses carry besides the statuses. The names are those of the settings.
+/// Optional parts of responses, named like the settings.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -45,13 +45,13 @@ pub struct Options {
     pub ratelimit_headers: RateLimitHeaders,
     /// `RETRY_AFTER_HEADER_ENABLED`: a refused request gets a `retry-after` header.
     pub retry_after: bool,
-    /// `PROBLEM_DETAILS_ENABLED`: a refused request gets a body that says which limits refused it.
+    /// `PROBLEM_DETAILS_ENABLED`: a refused request gets a body with the limits that refused it.
     pub problem_details: bool,
     /// `REFUSED_BY_HEADER`: the name of the header in which a refused request gets the names of the
     /// limits that refused it.
     pub refused_by: Option<String>,
-    /// `LIMIT_PATHS_AS_NAMES_ENABLED`: the status of a limit without a name has its path in the
-    /// place of the name.
+    /// `LIMIT_PATHS_AS_NAMES_ENABLED`: the status of a limit without a name has its path instead of
+    /// a name.
     pub paths_as_names: bool,
     /// `RESPONSE_DYNAMIC_METADATA`: the request, the `metadata` of the limits that were not
     /// exceeded, and the limits that refuse.
@@ -95,14 +95,13 @@ pub struct HeaderNames {
     pub reset: String,
 }
 
-/// An encoded `RateLimitResponse` behind the five-byte prefix of a gRPC message, and the places
-/// that its request has acquired, which are kept once both are
-/// delivered.
+/// An encoded `RateLimitResponse` with the five-byte prefix of a gRPC message, and the places that
+/// its request has acquired. The request keeps them once both are delivered.
 #[derive(Debug)]
 pub struct Framed(pub(crate) Bytes, pub(crate) Option<Box<Places>>);
 
-/// The length of the prefix of a gRPC message: one byte that says whether it is compressed (never),
-/// four bytes of length, big-endian. Source: "gRPC over HTTP2", Length-Prefixed-Message.
+/// The length of the prefix of a gRPC message: one byte for compression (never), four bytes of
+/// length, big-endian. Source: "gRPC over HTTP2", Length-Prefixed-Message.
 pub const PREFIX_BYTES: usize = 5;
 
 impl Framed {
@@ -128,7 +127,7 @@ impl Framed {
     }
 }
 
-/// A response, and what it does not show.
+/// A response, with results that are not part of it.
 #[derive(Debug)]
 pub struct Reply {
     /// The encoded response.
@@ -176,7 +175,7 @@ fn reply(ask: &Ask<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
     }
 }
 
-/// The optional parts of a response that `options` ask for, and nothing else.
+/// The optional parts of a response that `options` select, and nothing else.
 fn extras(
     ask: &Ask<'_>,
     outcomes: &Outcomes<'_>,
@@ -253,14 +252,14 @@ const CONTENT_TYPE: &str = "application/problem+json";
 struct Problem<'a> {
     r#type: &'static str,
     title: &'static str,
-    /// The status that Envoy answers with unless its `rate_limited_status` says otherwise; clients
-    /// read it as advice only.
+    /// The status of Envoy's answer, unless its `rate_limited_status` is another; clients read it
+    /// as advice only.
     status: u16,
     #[serde(rename = "violated-policies")]
     violated_policies: &'a [Cow<'a, str>],
 }
 
-/// The body of a refusal. The names are those of `RateLimit-Policy`.
+/// The body of a refusal, with the names of `RateLimit-Policy`.
 ///
 /// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts
 /// as one too: its reason is for operators.
@@ -303,8 +302,8 @@ const fn tag(number: u8, wire_type: u8) -> u8 {
 const VARINT: u8 = 0;
 const BYTES: u8 = 2;
 
-/// Encodes a response behind the prefix of a gRPC message. `extras` has fields whose numbers are
-/// above those of the code and the statuses.
+/// Encodes a response with the prefix of a gRPC message. `extras` has fields whose numbers are
+/// above the numbers of the code and the statuses.
 fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: Option<&RateLimitResponse>) -> Framed {
     let length = 2
         + outcomes
@@ -400,8 +399,8 @@ fn whole_seconds(secs: u64) -> u64 {
     secs.min(i64::MAX as u64)
 }
 
-/// Bytes of a length-delimited field with `content` bytes. All field numbers are below 16, so that
-/// a tag is one byte.
+/// Bytes of a length-delimited field with `content` bytes. All field numbers are below 16: a tag is
+/// one byte.
 fn field_bytes(content: usize) -> usize {
     1 + varint_bytes(content as u64) + content
 }

@@ -1,21 +1,22 @@
-//! The message of a call that does not arrive whole: read within a time limit, and within memory
-//! budgets that all calls share.
+//! A call's message that does not arrive whole: read within a time limit, and within memory budgets
+//! that all calls share.
 //!
 //! Without them, a client that sends half a message and waits would hold the stream and its bytes
 //! for as long as it likes. Most messages arrive whole with their request, in one piece; they cost
 //! neither a timer nor a copy.
 //!
-//! Messages over 64 KiB take their announced length once, and wait for it in turn: frame by frame
-//! they waited for each other. h2 cannot give back the window of a connection without that of the
-//! stream, so that the window of a connection is larger than what all that wait can hold.
+//! Messages over 64 KiB take their announced length once, and wait for it in turn: when they took
+//! it frame by frame, they waited for each other. h2 cannot release the window of a connection
+//! without the window of the stream. Therefore the window of a connection is larger than the bytes
+//! of all messages that wait.
 //!
-//! Messages that their client has compressed with gzip: decompressed before anything else reads
-//! them, within a bound and a memory budget.
+//! Messages that are compressed with gzip are decompressed before anything else reads them, within
+//! a bound and a memory budget.
 //!
 //! Envoy does not compress its calls, but other clients of envoyproxy/ratelimit may. tonic could
-//! decompress, but has no bound on what comes out: a thousandth of 4 GiB is a message of usual
-//! size. The end of a gzip member says how long its content is. That is refused or charged before
-//! anything is decompressed, and no more is.
+//! decompress, but has no bound on the output: a thousandth of 4 GiB is a message of usual size.
+//! The trailer of a gzip member has the length of its content. This length is refused or charged
+//! before anything is decompressed, and no more bytes are decompressed.
 //!
 //! Sources: gRPC, "Compression"; gRPC over HTTP/2, Message-Encoding; RFC 1952, section 2.3.1
 //! (ISIZE).
@@ -50,26 +51,27 @@ pub(crate) const MAX_SIDE_BYTES: usize = 4 << 10;
 /// Messages up to this size are charged as they arrive. Envoy's are smaller.
 pub(crate) const SMALL_BYTES: usize = 64 << 10;
 
-/// Larger messages that wait for that memory, at most. They keep their connection's flow-control
-/// window meanwhile; see `connection`.
+/// Maximum number of larger messages that wait for that memory. They keep their connection's
+/// flow-control window meanwhile; see `connection`.
 pub(crate) const MAX_WAITING_LARGE: usize = 32;
 
 /// The flow-control window of a stream in bytes. Envoy's messages are smaller, and a large message
 /// takes it some hundred times.
 pub(crate) const STREAM_WINDOW: u32 = 32 << 10;
 
-/// What a stream takes beside its bytes: its state in HTTP/2, a task, its headers and a timer.
+/// Memory of a stream in addition to its bytes: its state in HTTP/2, a task, its headers and a
+/// timer.
 pub(crate) const STREAM_BYTES: usize = 4 << 10;
 
-/// What tonic's services take for each direction of a stream: the buffer of a codec.
+/// Memory of tonic's services for each direction of a stream: the buffer of a codec.
 pub(crate) const CODEC_BYTES: usize = 8 << 10;
 
-/// The limits of what clients leave unfinished, in time and memory; clones share them.
+/// Bounds on clients' unfinished messages, in time and memory; clones share them.
 #[derive(Clone, Debug)]
 pub struct Budget {
     /// The memory of everything in the process that waits for a client: parts of messages and of
-    /// header blocks, answers that are not taken, handshakes, open streams of health and
-    /// reflection, JSON requests. When it is used up, the oldest ends.
+    /// header blocks, unread answers, handshakes, open streams of health and reflection, JSON
+    /// requests. When it is used up, the oldest ends.
     pub unfinished: Unfinished,
     /// The memory of all larger messages of the process together, from the announcement of their
     /// length until they are answered. They wait for it in turn.
@@ -77,7 +79,7 @@ pub struct Budget {
     waiting_large: Arc<Semaphore>,
     /// Time for a message to arrive whole.
     pub arrives_within: Duration,
-    /// Time for a client to take an answer, or a message of a stream.
+    /// Time for a client to read an answer, or a message of a stream.
     pub taken_within: Duration,
     /// Time for all messages of a client to a service that streams; a client opens another stream
     /// when it needs one.
@@ -102,7 +104,7 @@ impl Budget {
         }
     }
 
-    /// Waits for the memory of a large message, of [`MAX_BYTES`] at most.
+    /// Waits for the memory of a large message, at most [`MAX_BYTES`].
     ///
     /// # Errors
     /// `RESOURCE_EXHAUSTED`: too many wait already.
@@ -116,7 +118,7 @@ impl Budget {
         memory.map_err(|_| Status::unavailable("the service is shutting down"))
     }
 
-    /// The memory of a large message, for one that has some already: were it to wait, such messages
+    /// Takes the memory of a large message that already has some. It never waits: such messages
     /// could wait for each other.
     ///
     /// # Errors
@@ -174,11 +176,11 @@ impl Message {
     }
 }
 
-/// The first message of a body, which is not compressed. What follows it is ignored, as tonic does.
+/// The first message of a body, which is not compressed. Later bytes are ignored, as in tonic.
 /// Source: gRPC over HTTP/2, Length-Prefixed-Message.
 ///
 /// # Errors
-/// `INTERNAL`, as gRPC prescribes, when the body is not that.
+/// `INTERNAL`, as gRPC prescribes, if the body is not a length-prefixed message.
 pub(super) fn first_message(body: &[u8]) -> Result<&[u8], Status> {
     let Some((&[compressed, a, b, c, d], rest)) = body.split_first_chunk::<PREFIX_BYTES>() else {
         return Err(Status::internal("the call has no message"));
@@ -200,8 +202,8 @@ pub(super) fn arrived(
     context: &mut Context<'_>,
 ) -> bool {
     for _ in 0..2 {
-        // The end of the call releases its flow-control window; only a message that goes on needs
-        // it back before.
+        // The end of the call releases its flow-control window; only an unfinished message needs it
+        // earlier.
         match stream.poll_data(context) {
             Poll::Ready(Some(Ok(data))) if stream.is_end_stream() => {
                 message.push(data);
@@ -219,7 +221,7 @@ pub(super) fn arrived(
     false
 }
 
-/// Gives back the flow-control window of all that was read of a message and not given back yet.
+/// Releases the flow-control window of all bytes of a message that were read and not released yet.
 pub(super) fn release_rest(stream: &mut RecvStream) {
     let bytes = stream.flow_control().used_capacity();
     release(stream, bytes);
@@ -230,7 +232,7 @@ fn release(stream: &mut RecvStream, bytes: usize) {
     let _ = stream.flow_control().release_capacity(bytes);
 }
 
-/// Reads the rest of a message of at most `max_bytes`. What follows the message is not kept.
+/// Reads the rest of a message of at most `max_bytes`. Bytes after the message are dropped.
 ///
 /// # Errors
 /// `CANCELLED` when the client breaks off, `DEADLINE_EXCEEDED` when the message takes too long,
@@ -295,7 +297,7 @@ pub(super) struct Streamed {
 }
 
 impl Streamed {
-    /// The body may have as much unread as its flow-control window has.
+    /// The unread bytes of the body are bounded by its flow-control window.
     pub(super) fn new(stream: RecvStream, budget: &Budget) -> Self {
         let charge = budget
             .unfinished
@@ -346,7 +348,8 @@ pub(super) const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encod
 /// The encodings that Weir reads.
 const ACCEPTED: &str = "identity,gzip";
 
-/// Decompressed at a time; then other calls have their turn. It takes some tens of microseconds.
+/// Bytes that are decompressed at a time; then other calls have their turn. It takes some tens of
+/// microseconds.
 const STEP_BYTES: usize = 16 << 10;
 
 /// The smallest gzip member: head, an empty block, and the sum and length of the content.
@@ -370,13 +373,13 @@ impl Encoding {
     }
 }
 
-/// Replaces a compressed message by what it says, of at most `max_bytes`. What is not compressed
-/// stays as it is.
+/// Replaces a compressed message by its content of at most `max_bytes`. An uncompressed message is
+/// unchanged.
 ///
 /// # Errors
-/// `UNIMPLEMENTED` for another encoding than gzip, with those that are accepted; `OUT_OF_RANGE`
+/// `UNIMPLEMENTED` for another encoding than gzip, with the list of accepted ones; `OUT_OF_RANGE`
 /// when the message is too long; `RESOURCE_EXHAUSTED` when the memory of large messages is used up;
-/// `INTERNAL`, as gRPC prescribes, for what is no gzip.
+/// `INTERNAL`, as gRPC prescribes, for a message that is not gzip.
 pub(super) async fn decompress(
     encoding: Encoding,
     message: &mut Message,
@@ -420,7 +423,7 @@ pub(super) async fn decompress(
     loop {
         let before = decompressed.len();
         let step = STEP_BYTES.min(PREFIX_BYTES + length - before);
-        // One byte more than there should be shows that the length is not true.
+        // Reading one more byte detects a wrong length.
         decoder
             .by_ref()
             .take(step.max(1) as u64)

@@ -1,20 +1,20 @@
-//! Calls. Those whose whole message has arrived are begun in the connection's own task, all others
-//! in tasks of their own.
+//! Calls. If its whole message has arrived, a call begins in the connection's task, otherwise in a
+//! task of its own.
 //!
 //! The listener calls the trait that tonic generates, as tonic's own server does. The future of a
-//! `ShouldRateLimit` is polled once, at once. A call that memory or the denial
-//! cache decides is ready then, and has cost no task and no queue. A call that has to wait becomes a
-//! task, so that it holds up no other call; the task is dropped when the client resets the stream.
-//! A call whose message arrives in pieces, or is compressed, is a task from its beginning, which
-//! makes the same of its message.
+//! `ShouldRateLimit` is polled once, at once. A call that memory or the denial cache decides is
+//! ready then, and has cost no task and no queue. A call that has to wait becomes a task, because
+//! it must hold up no other call. The task is dropped when the client resets the stream. A call
+//! whose message arrives in pieces, or is compressed, is a task from its beginning, which then
+//! processes its message in the same way.
 //!
 //! A call that has to wait and gets no permit ([`WaitPermits`]) is refused at once.
 //!
 //! The worker first takes all requests that have arrived on a connection, then starts them on their
 //! received bytes, then writes the answers together.
 //!
-//! The permits of calls that wait: for the store or for a shaper. A worker has a bounded number, so
-//! that the memory of its calls is bounded.
+//! [`WaitPermits`] are for calls that wait for the store or for a shaper. A worker has a bounded
+//! number of permits, to bound the memory of its calls.
 //!
 //! A call takes permits when its message is whole and it has to wait; half a message takes none.
 //!
@@ -50,9 +50,9 @@ use crate::observe::traces::TRACE_HEADERS;
 use crate::service::rls::respond::Framed;
 use crate::service::rls::{EncodedRequest, RateLimitService, grpc_timeout};
 
-/// A call that waits gives its flow-control window back when its message is longer than this.
-/// Shorter ones of all streams of a connection together leave most of its window, and give theirs
-/// back at their end.
+/// A call that waits releases its flow-control window if its message is longer than this. The
+/// shorter messages of all streams of a connection together leave most of its window, and release
+/// theirs at the end.
 pub(crate) const MAX_UNRELEASED_BYTES: usize = 256;
 
 /// The longest value of a header that is kept for a call without its whole message: several times
@@ -67,7 +67,7 @@ static SERVICE_HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("grpc-timeout"),
 ];
 
-/// A request, and where its answer goes.
+/// A request, with the sender of its answer.
 pub(super) type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
 type CallResult = Result<Framed, Status>;
@@ -79,8 +79,8 @@ pub(super) struct Calls<T, B, F> {
     pub(super) lateness: Arc<Lateness>,
     pub(super) unread: Arc<OfConnection>,
     pub(super) begin: B,
-    /// The allocation in which futures are polled for the first time; empty before the first. Most are ready then, so that
-    /// the next call uses it again.
+    /// The allocation in which futures are polled for the first time; empty before the first. Most
+    /// are ready then, and the next call uses it again.
     pub(super) begun: Pin<Box<Option<F>>>,
 }
 
@@ -180,8 +180,8 @@ where
         request: tonic::Request<EncodedRequest>,
         context: &mut Context<'_>,
     ) -> Poll<CallResult> {
-        // A panic costs one request, not the process. No lock is held across an await, so that
-        // nothing is left half done.
+        // A panic costs one request, not the process. No lock is held across an await: nothing is
+        // left half done.
         let polled = catch_unwind(AssertUnwindSafe(|| {
             let call = (self.begin)(Arc::clone(&self.services.limits), request);
             self.begun.set(Some(call));
@@ -207,8 +207,8 @@ where
         });
     }
 
-    /// Makes a task of a call whose message has not arrived, or has to be decompressed. Of its
-    /// headers it keeps those of its trace.
+    /// Spawns the task of a call whose message has not arrived, or has to be decompressed. It keeps
+    /// only the call's trace headers.
     fn spawn_unread(
         &self,
         request: Request<RecvStream>,
@@ -310,8 +310,9 @@ fn is_grpc(content_type: &[u8]) -> bool {
     start.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
 }
 
-/// Removes all that the services do not read, which may take a megabyte; a call that waits would
-/// keep it. What stays is copied out of the buffers that it shares with the rest.
+/// Removes the headers that the services do not read. They may take a megabyte, which a call that
+/// waits would keep. The remaining ones are copied out of the buffers that they share with the
+/// rest.
 fn shrink(request: &mut Request<RecvStream>) {
     *request.headers_mut() = copied(request.headers(), &SERVICE_HEADERS);
     if let Ok(path) = Uri::try_from(request.uri().path().to_owned()) {
@@ -340,8 +341,8 @@ async fn unless_reset<W: Future>(respond: &mut SendResponse<Bytes>, work: W) -> 
     .await
 }
 
-/// The part of a message that one permit covers. Nearly all messages are smaller, so that their
-/// calls take one permit.
+/// The part of a message that one permit covers. Nearly all messages are smaller, and their calls
+/// take one permit.
 pub(crate) const BYTES_OF_A_PERMIT: usize = 4 << 10;
 
 /// The permits of one worker; clones share them.
@@ -352,7 +353,7 @@ pub(super) struct WaitPermits {
 }
 
 impl WaitPermits {
-    /// Takes the permits of a call that has to wait with a message of so many bytes.
+    /// Takes the permits of a call that has to wait, by the bytes of its message.
     ///
     /// # Errors
     /// `RESOURCE_EXHAUSTED`: too few are left.

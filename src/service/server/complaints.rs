@@ -1,12 +1,11 @@
 //! Log lines about clients that cannot be served: they speak TLS to a port without it, or the other
 //! way round, or their certificates are not accepted.
 //!
-//! Envoy lets requests pass when its connection fails, so that such a client has to be seen. It
-//! tries again and again: each kind of complaint is logged once a minute at most, with the number
-//! of those before.
+//! Operators have to see such a client, because Envoy lets requests pass when its connection fails.
+//! It retries again and again: each kind of complaint is logged at most once a minute, with the
+//! number since the last line.
 //!
-//! One line a minute at most about the calls and connections that HTTP/2 ended: how many, by
-//! reason.
+//! At most one line a minute reports the calls and connections that HTTP/2 ended, by reason.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,7 +18,7 @@ use crate::core::lock;
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Ended, Metrics};
 
-/// Why clients cannot be served: what happened, and the remedy.
+/// Reasons for which clients cannot be served, with the remedy.
 pub(super) const TLS_TO_PLAINTEXT: Complaint = Complaint(
     "a client speaks TLS to the gRPC port, which has none: set GRPC_SERVER_USE_TLS=true, or take the \
      transport socket out of its cluster",
@@ -81,10 +80,10 @@ impl Complaints {
     }
 }
 
-/// The time between two looks at the counters.
+/// The time between two reads of the counters.
 const POLL: Duration = Duration::from_secs(1);
 
-/// What was logged, and when.
+/// Throttle of the lines, and the counts at the last line.
 #[derive(Debug, Default)]
 struct LastLine {
     lines: Throttle,
@@ -92,7 +91,7 @@ struct LastLine {
     ended: [Vec<Ended>; 2],
 }
 
-/// Writes the lines. Endless.
+/// Writes the lines. Never returns.
 pub async fn log_resets(metrics: Arc<Metrics>) {
     let mut log = LastLine::default();
     loop {
@@ -111,7 +110,7 @@ pub async fn log_resets(metrics: Arc<Metrics>) {
 }
 
 impl LastLine {
-    /// How many calls and connections ended since the line before, by reason; `None`: no line is
+    /// Calls and connections that ended since the previous line, by reason; `None`: no line is
     /// written now.
     fn observe(&mut self, now: Instant, ended: [Vec<Ended>; 2]) -> Option<[String; 2]> {
         if !self.lines.is_due(now) {
@@ -127,7 +126,7 @@ impl LastLine {
     }
 }
 
-/// What was added to each reason's count, with the reason.
+/// The increase of each reason's count, with the reason.
 fn growth(before: &[Ended], now: &[Ended]) -> String {
     let grown = now.iter().filter_map(|(reason, count)| {
         let known = before.iter().find(|(known, _)| known == reason);

@@ -34,12 +34,12 @@ use crate::net::bounds::TimedWrites;
 use crate::observe::metrics::{ConnectionError, Metrics, families};
 use crate::service::rls::RateLimitService;
 
-/// What HTTP/2 reads and writes: the bytes of the socket, or those inside TLS.
+/// The byte stream under HTTP/2: the socket, or TLS on it.
 type MaybeTls = Either<Socket, Box<TlsStream<Socket>>>;
 
 type Http2Connection = server::Connection<Wire<TimedWrites<MaybeTls>>, Bytes>;
 
-/// An accepted connection on its way to a worker.
+/// An accepted connection that is handed to a worker.
 #[derive(Debug)]
 pub(super) struct NewConnection {
     /// The accepted socket.
@@ -50,11 +50,11 @@ pub(super) struct NewConnection {
     pub(super) open: OpenConnection,
 }
 
-/// Once the process drains, connections accept no more requests, and finish those in flight within
-/// this grace period. Every connection follows it.
+/// While the process drains, connections accept no more requests, and finish the requests in flight
+/// within this grace period. Every connection watches it.
 pub(super) type Draining = watch::Receiver<Option<Duration>>;
 
-/// How a connection is closed.
+/// The way in which a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Close {
     /// When all requests in flight are answered, or after this grace period.
@@ -70,27 +70,27 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The largest header list of one request, in bytes (SETTINGS_MAX_HEADER_LIST_SIZE). gRPC needs few
 /// headers, but with tracing Envoy copies the `tracestate` of its client into the call: up to
-/// `max_request_headers_kb`, which is 60 by default. A call that is refused for its headers lets
-/// the client pass, so that the bound has to be above what Envoy accepts.
+/// `max_request_headers_kb`, which is 60 by default. If a call is refused for its headers, Envoy
+/// lets the request pass. Therefore the bound has to be above Envoy's own.
 pub(crate) const MAX_HEADER_BYTES: u32 = 256 * 1_024;
 
 /// The flow-control window of all streams of a connection, in bytes: at most this much unread data
-/// of a connection is in memory. Large messages that wait for memory leave 512 KiB of it to others,
-/// so that those that have memory arrive.
+/// of a connection is in memory. Large messages that wait for memory leave 512 KiB of it to the
+/// messages that have memory, which can then arrive.
 pub(crate) const CONNECTION_WINDOW: u32 = (512 << 10) + MAX_WAITING_LARGE as u32 * STREAM_WINDOW;
 
-/// The memory that unread DATA frames of a connection may take beside their content: many small
-/// frames cost more than their bytes.
+/// The memory that unread DATA frames of a connection may take in addition to their content: many
+/// small frames cost more than their bytes.
 const DATA_FRAME_BUDGET: usize = 512 * 1_024;
 
 /// The bytes of answers that one stream may buffer before a streaming service has to wait; hyper's
 /// default.
 const SEND_BUFFER_BYTES: usize = 400 * 1_024;
 
-/// How many streams h2 resets for errors of the client in the life of a connection before it closes
-/// it, with all calls in flight. A proxy's clients share its connection for a day, so that one of
-/// them must not reach the bound soon. It is there for a client that does not read the resets: each
-/// that waits to be written takes about half a KiB.
+/// Number of streams of a connection that h2 resets for errors of the client before it closes the
+/// connection with all calls in flight. A proxy's clients share its connection for a day: a single
+/// client must not reach the bound soon. It is there for a client that does not read the resets:
+/// each that waits to be written takes about half a KiB.
 pub(crate) const MAX_LOCAL_ERROR_RESETS: usize = 65_536;
 
 /// Weir remembers this many streams that it has reset, for this long: frames that were already
@@ -106,14 +106,14 @@ pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// has none, or hardly any.
 pub(crate) const IDLE_GRACE: Duration = Duration::from_secs(1);
 
-/// The bytes that Weir reads of a request that is not HTTP/2 before it closes the connection.
+/// Bytes of a request in another protocol that Weir reads before it closes the connection.
 const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
 
 /// The first two bytes of TLS: a record with a message of a handshake, in any version (RFC 8446,
 /// section 5.1).
 const TLS_HANDSHAKE: [u8; 2] = [0x16, 0x03];
 
-/// What the connections of one worker share.
+/// State that the connections of one worker share.
 pub(super) struct WorkerState<T> {
     services: Arc<Services<T>>,
     wait_permits: WaitPermits,
@@ -176,8 +176,7 @@ pub(super) async fn serve<T: RateLimitService>(
     let Some(mut http2) = begun else { return };
     let metrics = &worker.services.metrics;
 
-    // Timers run in tasks of their own: the task that serves is woken often, and would poll them
-    // each time.
+    // Timers run in separate tasks: the serving task is woken often, and would poll them each time.
     let mut close_timers = JoinSet::new();
     if let Some(pings) = http2.ping_pong() {
         close_timers.spawn(close_without_pong(pings));

@@ -23,12 +23,13 @@ use crate::service::rls::RateLimitService;
 /// The reporter of `grpc.health.v1`, from tonic-health.
 pub type GrpcHealth = HealthReporter;
 
-/// What a failure to read the descriptors would mean.
+/// Panic message if the descriptors cannot be read.
 const DESCRIPTORS: &str = "build.rs made the descriptors";
 
 type ServiceFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-/// A service beside rate limits; it is called seldom, so that a boxed future does not matter.
+/// A service other than rate limits. It is called seldom: the cost of a boxed future does not
+/// matter.
 type SideService<B> = Box<dyn Fn(Request<B>) -> ServiceFuture + Send + Sync>;
 
 /// All gRPC services of one worker.
@@ -62,8 +63,8 @@ impl<T: RateLimitService> Services<T> {
         }
     }
 
-    /// Answers a request to another service than that of rate limits. It needs no permit of calls
-    /// that wait: health is answered also when all are taken.
+    /// Answers a request to another service than rate limits. It needs no permit of calls that
+    /// wait: health is answered even when all permits are taken.
     pub(super) async fn answer_other(&self, request: Request<RecvStream>) -> Response<Body> {
         let path = request.uri().path();
         let service = path

@@ -17,16 +17,16 @@ use tokio_util::either::Either;
 
 use super::socket::{Detached, detach};
 
-/// Connections that wait in the kernel to be accepted, at most.
+/// Maximum number of connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1_024;
 
-/// Where a TCP listener listens.
+/// Address of a TCP listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpAddress {
-    /// On all addresses of this machine, of IPv6 and IPv4; where the kernel has no IPv6, of IPv4.
-    /// The number is the port.
+    /// All addresses of this machine, IPv6 and IPv4; only IPv4 if the kernel has no IPv6. The
+    /// number is the port.
     All(u16),
-    /// On one address. `::` accepts IPv4 connections too.
+    /// One address. `::` accepts IPv4 connections too.
     One(SocketAddr),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for TcpAddress {
     }
 }
 
-/// Where the gRPC listener listens.
+/// Address of the gRPC listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// On TCP.
@@ -156,9 +156,9 @@ pub struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// The socket is bound under another name, gets its permissions, listens, and then takes its
-    /// own name, in place of one that a dead process left: a client finds either a socket that
-    /// listens, with the right permissions, or none.
+    /// The socket is bound under another name, gets its permissions, listens, and is then renamed
+    /// to its own name, which replaces a socket of a dead process: a client finds either a socket
+    /// that listens, with the right permissions, or none.
     fn open(path: &Path, mode: u32) -> io::Result<Self> {
         refuse_unless_stale(path)?;
         let hidden = hidden(path)?;
@@ -196,7 +196,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// A name beside `path`, of this process.
+/// A hidden name of this process in the folder of `path`.
 fn hidden(path: &Path) -> io::Result<PathBuf> {
     let name = path
         .file_name()

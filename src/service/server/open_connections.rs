@@ -1,9 +1,9 @@
 //! The open connections of the listener, by the time of their last call. When there are as many as
-//! memory and file descriptors allow, the one that was idle for longest is asked to end in favour
-//! of a new one: clients that hold connections without a use cannot keep out others.
+//! memory and file descriptors allow, Weir asks the one that was idle for longest to end, to make
+//! room for a new one: clients that hold idle connections cannot keep out others.
 //!
-//! Last calls are looked up when a connection has to end, and counted in seconds, so that a call
-//! costs one store.
+//! A call costs one store of its time in seconds; the last calls are read when a connection has to
+//! end.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 
 use crate::core::lock;
 
-/// While this many looks find no idle connection, the new one is refused: the search must not keep
+/// If this many checked connections are not idle, the new one is refused: the search must not block
 /// the control thread.
 const MAX_LOOKS: usize = 512;
 
-/// Connections that were asked to end and have not ended yet, at most: one, and this part of all.
+/// At most one connection, and this part of all, were asked to end and have not ended yet.
 const LEAVING_PART: usize = 32;
 
 /// All open connections.
@@ -30,21 +30,21 @@ pub(super) struct OpenConnections {
     /// more.
     now: AtomicU64,
     next_id: AtomicU64,
-    /// Those that were not asked to end, by their last calls as far as known: it is looked up again
-    /// when it matters.
+    /// Connections that were not asked to end, by the recorded time of their last call. The record
+    /// is updated when a connection has to end.
     by_last_call: Mutex<BTreeMap<(u64, u64), Arc<Activity>>>,
 }
 
-/// When a connection was used last.
+/// Time of a connection's last call.
 #[derive(Debug, Default)]
 struct Activity {
     last_call: AtomicU64,
-    /// Its key in the map. Changes with the map's lock only.
+    /// Its key in the map. Changes only under the map's lock.
     known: AtomicU64,
     must_end: Arc<Notify>,
 }
 
-/// An open connection's part; dropped when it is closed.
+/// The entry of an open connection; dropped when it is closed.
 #[derive(Debug)]
 pub(super) struct OpenConnection {
     all: Arc<OpenConnections>,
@@ -53,7 +53,7 @@ pub(super) struct OpenConnection {
 }
 
 impl OpenConnections {
-    /// At most so many.
+    /// At most `max` connections.
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
@@ -70,8 +70,8 @@ impl OpenConnections {
         self.now.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Opens one more, and whether another had to be asked to end. `None`: none is idle, or those
-    /// that were asked have not ended yet.
+    /// Opens one more, and returns whether another had to be asked to end. `None`: no connection is
+    /// idle, or too many that were asked have not ended yet.
     pub(super) fn open(self: &Arc<Self>) -> Option<(OpenConnection, bool)> {
         let now = self.now.load(Ordering::Relaxed);
         let mut by_last_call = lock(&self.by_last_call);
@@ -94,9 +94,9 @@ impl OpenConnections {
         Some((OpenConnection { all, id, activity }, is_full))
     }
 
-    /// Asks the connection to end that was idle for longest; false if none was for a second. What
-    /// is known of a last call is never later than the last call, so that the first whose last call
-    /// is known is the one.
+    /// Asks the connection to end that was idle for longest; false if no connection was idle for a
+    /// second. A recorded last call is never later than the actual one, so the first connection
+    /// whose record is up to date was idle for longest.
     fn end_idle(by_last_call: &mut BTreeMap<(u64, u64), Arc<Activity>>, now: u64) -> bool {
         for _ in 0..MAX_LOOKS {
             let Some(((known, id), activity)) = by_last_call.pop_first() else {
@@ -118,14 +118,14 @@ impl OpenConnections {
 }
 
 impl OpenConnection {
-    /// It has made a call.
+    /// Records a call.
     pub(super) fn called(&self) {
         self.activity
             .last_call
             .store(self.all.now.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Waits until another needs its part.
+    /// Waits until a new connection needs its place.
     pub(super) fn must_end(&self) -> impl Future<Output = ()> + Send + 'static {
         let must_end = Arc::clone(&self.activity.must_end);
         async move { must_end.notified().await }

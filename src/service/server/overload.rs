@@ -1,14 +1,15 @@
-//! A worker that cannot keep up: which calls it refuses, and which connections it reads last.
+//! Overload of a worker: calls that it refuses, and connections that it reads last.
 //!
-//! Each socket measures how long what is read from it has waited at least (see `socket`). A call
-//! whose own deadline passed meanwhile is refused: its client has given up. All others are served.
+//! Each socket measures a lower bound of the time that the bytes read from it have waited (see
+//! `socket`). A call whose own deadline passed meanwhile is refused: its client has given up. All
+//! others are served.
 //!
-//! To read and refuse a call costs half as much as to answer it, so that a worker that reads
-//! everything answers nothing in time when three times as many calls arrive as it can answer.
-//! Therefore a connection is *behind* when all calls of a turn have waited for more than a quarter
-//! of their deadlines, until nothing is left in its socket. The worker reads it only when it has
-//! nothing else to do. So the other connections are answered in time, and those that are behind
-//! catch up one after the other, the one with the shortest backlog first.
+//! Reading and refusing a call costs half as much as answering it. If three times as many calls
+//! arrive as a worker can answer, and it reads everything, it answers nothing in time. Therefore a
+//! connection is *behind* when all calls of a turn have waited for more than a quarter of their
+//! deadlines, until nothing is left in its socket. The worker reads it only when it has nothing
+//! else to do. So the other connections are answered in time. Connections that are behind catch up
+//! one after the other, the one with the shortest backlog first.
 //!
 //! With a connection for each thread of each Envoy that is nearly as good as a choice among calls,
 //! and needs no knowledge of HTTP/2. A turn reads 8 KiB (64 while a connection catches up), because
@@ -31,32 +32,31 @@ use crate::core::lock;
 /// A turn of the worker's loop that takes less than this has served nothing.
 const IDLE_TURN: Duration = Duration::from_micros(20);
 
-/// A connection reads at most this much before its calls are served and the worker's other
-/// connections have their turn, in bytes; and at most this much at a time while it is behind.
-/// HTTP/2 skips calls for little that the client has reset in the same turn.
+/// Bytes that a connection reads at most before its calls are served and the worker's other
+/// connections have their turn.
 const TURN_BYTES: usize = 8 << 10;
+/// Bytes that a connection reads at most at a time while it is behind. HTTP/2 skips calls that the
+/// client has reset in the same turn at little cost.
 const CATCH_UP_BYTES: usize = 64 << 10;
 
-/// A call is late when it has waited for more than one such part of its deadline before it was
-/// read.
+/// A call is late if it has waited for more than this part of its deadline before it was read.
 const LATE_PARTS: u32 = 4;
 
-/// A connection that waits is read after this time although the worker is busy, so that none is
-/// forgotten.
+/// A waiting connection is read after this time even if the worker is busy: none is forgotten.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
-/// The connections that are read next note this often how much has arrived; so many of them.
+/// Interval at which the next [`MAX_NOTING`] connections note how many bytes have arrived.
 const NOTE_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_NOTING: usize = 64;
 
 /// A worker keeps up again when no connection had to wait for this long.
 const CALM: Duration = Duration::from_secs(1);
 
-/// What the connections of a worker share. Used by the worker's thread alone, but for metrics.
+/// State that the connections of a worker share. Only metrics use it outside the worker's thread.
 #[derive(Debug, Default)]
 pub(super) struct Overload {
     /// Connections that wait to be read, each at most once. The last one is read first: most often
-    /// it is least behind.
+    /// it has the shortest backlog.
     waiting: Mutex<Vec<Weak<Lateness>>>,
     joined: Notify,
     behind: AtomicUsize,
@@ -67,8 +67,8 @@ impl Overload {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// Lets the connections that wait read, each time when the worker has nothing else to do.
-    /// Endless.
+    /// Admits waiting connections one by one, whenever the worker has nothing else to do. Never
+    /// returns.
     pub(super) async fn serve_waiting(&self) {
         loop {
             self.joined.notified().await;
@@ -102,7 +102,7 @@ impl Overload {
         }
     }
 
-    /// Lets the next connection read that is not closed.
+    /// Admits the next connection that is not closed.
     fn admit_next(&self) {
         let mut waiting = lock(&self.waiting);
         if let Some(connection) =
@@ -112,8 +112,8 @@ impl Overload {
         }
     }
 
-    /// Wakes the connections that are read next, so that they note what has arrived, and removes
-    /// those that are closed.
+    /// Wakes the connections that are read next, to note the arrived bytes, and removes closed
+    /// ones.
     fn wake_next(&self) {
         let mut waiting = lock(&self.waiting);
         waiting.retain(|connection| connection.strong_count() > 0);
@@ -129,20 +129,20 @@ impl Overload {
 /// No time of arrival.
 const UNKNOWN: u64 = u64::MAX;
 
-/// How late the calls of one connection are.
+/// Lateness of one connection's calls.
 #[derive(Debug)]
 pub(super) struct Lateness {
     /// `None`: load shedding is off.
     worker: Option<Arc<Overload>>,
     opened: Instant,
-    /// When the last bytes that were read had arrived at the latest, in microseconds since
-    /// `opened`; `UNKNOWN` otherwise.
+    /// Latest possible arrival of the last bytes that were read, in microseconds since `opened`;
+    /// `UNKNOWN` otherwise.
     arrived: AtomicU64,
     is_behind: AtomicBool,
-    /// The last reading left nothing in the socket.
+    /// The last read left nothing in the socket.
     is_drained: AtomicBool,
-    /// What it may still read in this turn, in bytes. Before the first turn it reads only the
-    /// preface, which has bounds of its own.
+    /// Bytes that it may still read in this turn. Before the first turn it reads only the preface,
+    /// which has bounds of its own.
     left: AtomicUsize,
     waker: Mutex<Option<Waker>>,
 }
@@ -162,7 +162,7 @@ impl Lateness {
         })
     }
 
-    /// Whether it matters how long bytes waited: load shedding is on.
+    /// Whether the wait of bytes is measured: load shedding is on.
     pub(super) fn is_measured(&self) -> bool {
         self.worker.is_some()
     }
@@ -174,7 +174,7 @@ impl Lateness {
         }
     }
 
-    /// Bytes were read that had arrived by this time, if that is known.
+    /// Records a read of bytes that had arrived by this time; `None` if it was not measured.
     pub(super) fn read(&self, bytes: usize, arrived: Option<Instant>) {
         self.left.store(
             self.left.load(Ordering::Relaxed).saturating_sub(bytes),
@@ -232,8 +232,7 @@ impl Lateness {
             .as_ref()
             .filter(|_| self.is_behind.load(Ordering::Relaxed))
         else {
-            // Woken when the worker has looked for what others have sent; a wake-up at once would
-            // put that off.
+            // Woken after the worker has polled its sockets; an immediate wake-up would delay that.
             return pin!(yield_now()).poll(context).is_ready();
         };
         let waits = lock(&self.waker).replace(context.waker().clone()).is_some();
@@ -271,7 +270,8 @@ pub(super) struct Over;
 /// One turn of a connection.
 #[derive(Debug)]
 pub(super) struct Turn {
-    /// When its last call had arrived in the socket at the latest, if that is known.
+    /// Latest time at which its last call can have arrived in the socket; `None` if it was not
+    /// measured.
     arrived: Option<Instant>,
     /// Its calls, and how many of them were late.
     calls: usize,

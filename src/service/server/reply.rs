@@ -2,9 +2,9 @@
 //! services frame by frame.
 //!
 //! No function here writes to the socket. h2 buffers the frames until the connection is polled
-//! again, and then writes those of all requests together. It gets only what fits into the client's
-//! flow-control window. The rest waits for the client, within the budget of what clients leave
-//! unfinished and for a limited time; then the stream is reset.
+//! again, and then writes the frames of all requests together. It gets only what fits into the
+//! client's flow-control window. The rest waits for the client, within the budget for clients'
+//! unfinished work, and for a limited time; then the stream is reset.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -37,7 +37,7 @@ fn one_header(name: http::HeaderName, value: &'static str) -> HeaderMap {
     headers
 }
 
-/// Answers a call. An answer for which the client's window has no room becomes a task.
+/// Answers a call. If the client's window has no room for the answer, a task sends it.
 ///
 /// # Errors
 /// The stream has ended: the client no longer waits for the answer.
@@ -87,7 +87,7 @@ fn end(
 /// Passes on the answer of a service.
 ///
 /// # Errors
-/// The stream has ended, or the service's body failed, or the client does not take the answer.
+/// The stream has ended, or the service's body failed, or the client does not read the answer.
 pub(super) async fn pass_on(
     respond: &mut SendResponse<Bytes>,
     answer: Response<Body>,

@@ -1,17 +1,17 @@
 //! The socket of a connection: measures how long bytes waited before they were read. With TLS these
 //! are the bytes on the wire.
 //!
-//! The kernel says how many bytes wait in a socket, but not since when. Where a reading leaves some
-//! behind, the socket notes how many had arrived by then. When it reads them, it knows how long
-//! they have waited at least. In good times a reading leaves nothing, and costs nothing more.
+//! The kernel reports how many bytes wait in a socket, but not since when. If a read leaves some
+//! unread, the socket notes how many had arrived by then. When it reads them, it has a lower bound
+//! of their wait. Without overload, a read leaves nothing and costs nothing more.
 //!
 //! A note costs one `ioctl`. The kernel's own times of arrival (`SO_TIMESTAMPNS`) were tried:
 //! segments that wait are merged, up to 64 KB, and have the time of the last.
 //!
 //! A connected socket of a client: TCP, or a unix socket.
 //!
-//! A socket belongs to the runtime that it is registered with, so that between threads it travels
-//! as one of the standard library.
+//! A socket belongs to the runtime that it is registered with. Between threads, it is passed as a
+//! socket of the standard library.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,7 +34,7 @@ use super::unread::OfConnection;
 const NOTE_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_NOTES: usize = 256;
 
-/// So many bytes of the connection had arrived by this time.
+/// The number of bytes of the connection that had arrived by this time.
 #[derive(Debug)]
 struct Arrived {
     bytes: u64,
@@ -49,7 +49,7 @@ pub(super) struct Socket {
     unread: Arc<OfConnection>,
     /// The bytes that were read so far.
     read: u64,
-    /// Notes about bytes that wait, in order. Empty in good times.
+    /// Notes about waiting bytes, in order. Empty without overload.
     arrived: VecDeque<Arrived>,
 }
 
@@ -98,7 +98,7 @@ impl Socket {
     }
 
     /// The client has closed the connection, or closed it without reading everything: then the
-    /// kernel has noted an error, perhaps behind the end.
+    /// kernel has noted an error, perhaps after the end.
     #[cold]
     fn has_ended(&self) {
         if failure(&self.stream).is_some() {
@@ -189,14 +189,14 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// A connected socket on its way to a runtime, non-blocking: TCP, or a unix socket.
+/// A connected socket that is registered with no runtime, non-blocking: TCP, or a unix socket.
 pub(super) type Detached = Either<std::net::TcpStream, StdUnixStream>;
 
 /// A connected socket on the runtime of the calling thread: TCP, or a unix socket.
 pub(super) type Stream = Either<TcpStream, UnixStream>;
 
-/// The address of a client, for the log. `None`: a process on this machine, or a client that is
-/// gone.
+/// The address of a client, for the log. `None`: a process on this machine, or a client that has
+/// disconnected.
 pub(super) fn client(stream: &Stream) -> Option<IpAddr> {
     match stream {
         // An IPv4 client of a dual-stack socket.

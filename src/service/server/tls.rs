@@ -1,5 +1,4 @@
-//! TLS on the gRPC port: which certificates Weir shows and accepts, the handshakes, and connections
-//! after theirs.
+//! TLS on the gRPC port: certificates, handshakes, and encrypted connections.
 //!
 //! A handshake with an RSA key takes about a millisecond of CPU, in which a worker would answer
 //! about eighty calls. When clients come back all at once, and when a client opens connections
@@ -7,13 +6,13 @@
 //! handshakes, and hand the finished connection with its keys to a worker, which then only encrypts
 //! and decrypts (AES of a call takes about a microsecond).
 //!
-//! A finished handshake on its way from the thread that made it to the worker that serves the
+//! A `Session` carries a finished handshake from its thread to the worker that serves the
 //! connection.
 //!
-//! TLS is above the socket that measures how long bytes waited (`socket`): those are the bytes on
-//! the wire. What HTTP/2 reads was in such bytes, and the last bytes of a record decide when all of
-//! it is read: the measured wait stays a lower bound of that of each call. A turn may read one record
-//! (16 KiB) more than a turn without TLS.
+//! TLS is above the socket that measures how long bytes waited (`socket`): it measures the bytes on
+//! the wire. HTTP/2 can read a record only after its last bytes have arrived: the measured wait
+//! stays a lower bound of each call's wait. A turn may read one record (16 KiB) more than a turn
+//! without TLS.
 //!
 //! kTLS would save a copy, but needs a kernel module and unsafe code.
 
@@ -31,7 +30,7 @@ use crate::service::server::socket::Socket;
 pub use certificates::{Certificates, Options};
 pub use handshakes::Handshakes;
 
-/// What is encrypted and cannot be sent yet, at most: one record.
+/// Maximum of encrypted bytes that cannot be sent yet: one record.
 const MAX_UNSENT_BYTES: usize = 16 << 10;
 
 /// The state of TLS after a handshake.
@@ -42,8 +41,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Goes on with the connection on a socket of the calling thread's runtime. tokio-rustls begins
-    /// with a handshake, and finds that this one is over.
+    /// Resumes the connection on a socket of the calling thread's runtime. tokio-rustls begins with
+    /// a handshake, and finds that it is complete.
     ///
     /// # Errors
     /// The socket's.

@@ -1,11 +1,12 @@
 //! Answers to acquires of places that their client may not have read.
 //!
 //! A client that gives up resets its call, and Envoy sends no release then. The reset may cross the
-//! answer, and HTTP/2 forgets a stream with the last frame of its answer: h2 ignores the reset. So
-//! what is on its way is kept here with its places. A reset takes them back, because clients do
-//! not reset what they have read; and so does the end of a connection, for what was not written to
-//! its socket, and if the socket broke. A client that has read everything closes its socket in
-//! order; the kernel resets the socket of one that has not.
+//! answer, and HTTP/2 forgets a stream with the last frame of its answer: h2 ignores the reset.
+//! Therefore answers on their way are kept here with their places. A reset releases the places,
+//! because clients do not reset a call whose answer they have read. The end of a connection
+//! releases the places of answers that were not written to its socket, or of all if the socket
+//! broke. A client that has read everything closes its socket in order; otherwise the kernel resets
+//! it.
 //!
 //! Other answers are not kept, and cost a comparison.
 
@@ -18,14 +19,14 @@ use lru::LruCache;
 use crate::core::lock;
 use crate::limiter::Places;
 
-/// An answer counts as read after this time: a client has to answer a ping in it, and to take an
-/// answer.
+/// An answer counts as read after this time: within it, a client has to answer a ping and to read
+/// an answer.
 pub(crate) const READ_WITHIN: Duration = Duration::from_secs(10);
 
-/// The memory of these answers of one worker. Where it is used up, the oldest count as read.
+/// Memory for these answers of one worker. When it is used up, the oldest count as read.
 pub(crate) const MAX_UNREAD_BYTES: usize = 2 << 20;
 
-/// What an answer takes besides its places.
+/// Memory of an answer in addition to its places.
 const ANSWER_BYTES: usize = 256;
 
 /// The answers of one worker.
@@ -49,12 +50,12 @@ struct UnreadAnswer {
     is_written: bool,
 }
 
-/// Those of one connection.
+/// Unread answers of one connection.
 #[derive(Debug)]
 pub(crate) struct OfConnection {
     all: Arc<UnreadAnswers>,
     connection: u64,
-    /// It has had some.
+    /// Whether it had any.
     is_used: AtomicBool,
     is_broken: AtomicBool,
     is_closing: AtomicBool,
@@ -85,7 +86,7 @@ impl Unread {
     }
 }
 
-/// The process ends. What was not read may have been.
+/// At the end of the process, unread answers count as read: they may have been.
 impl Drop for Unread {
     fn drop(&mut self) {
         while let Some((_, answer)) = self.answers.pop_lru() {
@@ -104,7 +105,7 @@ impl UnreadAnswer {
 }
 
 impl OfConnection {
-    /// Those of a new connection.
+    /// Unread answers of a new connection.
     pub(super) fn new(all: &Arc<UnreadAnswers>) -> Arc<Self> {
         let mut unread = lock(&all.0);
         unread.connections += 1;
@@ -129,7 +130,7 @@ impl OfConnection {
         let mut unread = lock(&self.all.0);
         unread.bytes += answer.bytes;
         unread.answers.put((self.connection, stream), answer);
-        // Dropped without the lock, because that takes places back.
+        // Dropped without the lock, because the drop releases places.
         let old: Vec<_> = std::iter::from_fn(|| unread.remove_old()).collect();
         drop(unread);
         old.into_iter().for_each(UnreadAnswer::read);

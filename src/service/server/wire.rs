@@ -1,46 +1,47 @@
-//! What stands under HTTP/2: one adapter, which follows the frames of each direction once.
+//! The adapter under HTTP/2, which follows the frames of each direction once.
 //!
-//! Of what arrives, HTTP/2 gets header blocks only when they are whole, with authorities
-//! that it accepts (`authority`). h2 decodes every frame of a block when it arrives, and a byte of
-//! HPACK may become a header of a hundred bytes in memory. A connection could hold a megabyte with
-//! the first frame of a block that never ends, and a ping finds out only after half a minute. Here an
-//! unfinished block takes its bytes on the wire, at most [`MAX_CONTINUATIONS`] frames for each
-//! connection, in the budget of all that clients leave unfinished. Nearly all blocks have one frame,
-//! and pass without a copy.
+//! HTTP/2 gets header blocks only when they are whole, with authorities that it accepts
+//! (`authority`). h2 decodes every frame of a block when it arrives, and a byte of HPACK may become
+//! a header of a hundred bytes in memory. A connection could hold a megabyte with the first frame
+//! of a block that never ends, and a ping detects that only after half a minute. Here an unfinished
+//! block takes its bytes on the wire, at most [`MAX_CONTINUATIONS`] frames for each connection, in
+//! the budget for clients' unfinished work. Nearly all blocks have one frame, and pass without a
+//! copy.
 //!
 //! A header list may have 256 KiB: with tracing, Envoy copies the `tracestate` of its client into
 //! the call, and a call that is refused for its headers lets that client pass.
 //!
-//! Of what is sent, resets are counted. Resets that arrive and answers that leave are
-//! told to what keeps unread answers (`unread`), because h2 tells neither.
+//! In the other direction, resets are counted. The adapter reports resets that arrive and answers
+//! that leave to `unread`, because h2 reports neither.
 //!
-//! Counts the calls that HTTP/2 resets by itself, and the connections that end for an error.
+//! It also counts the calls that HTTP/2 resets by itself, and the connections that end for an
+//! error.
 //!
-//! h2 resets a call that it cannot accept (headers that are not well-formed, more calls at a time
-//! than allowed, a client that exceeds its window) without a word to its user. To Envoy that is an
-//! error of the service, and by default the request passes. So what h2 writes is followed from
-//! frame to frame, and each RST_STREAM is counted by its error code. The codes of resets that
-//! Weir's own code causes are not among h2's: CANCEL, when a call is cut off or its task is
-//! dropped, and NO_ERROR, when it was answered before its message had arrived.
+//! h2 resets a call that it cannot accept (malformed headers, more calls at a time than allowed, a
+//! client that exceeds its window) without reporting it. To Envoy that is an error of the service,
+//! and by default the request passes. Therefore the adapter follows h2's output frame by frame, and
+//! counts each RST_STREAM by its error code. Resets by Weir's own code have other codes than h2's:
+//! CANCEL, when a call is cut off or its task is dropped, and NO_ERROR, when it was answered before
+//! its message had arrived.
 //!
 //! Source: RFC 9113, sections 6.4 (RST_STREAM) and 7 (error codes); h2 0.4.
 //!
 //! Following the frames costs some twenty instructions each.
 //!
-//! The one walk over the frames that arrive: how far they may be given to HTTP/2, and what is
+//! One walk over the frames that arrive decides how far they may be passed to HTTP/2, and what is
 //! rewritten in them before.
 //!
 //! A header block that is continued in CONTINUATION frames is unfinished until its last frame has
 //! arrived. Blocks of one frame pass as they arrive; but as long as the authorities of a connection
-//! are looked at (see `authority`), they are unfinished too when the end of a reading cuts them.
+//! are checked (see `authority`), they are unfinished too if a read ends within them.
 //!
 //! Violations of the protocol pass: h2 answers them.
 //!
 //! Sources: RFC 9113, sections 4.3 (a header block is contiguous) and 6.10 (CONTINUATION).
 //!
-//! A walker follows the frames of one direction of a connection, through bytes that arrive in pieces
-//! of any length: it knows where frames begin and end, judges no frame, and keeps nothing of it but its
-//! header.
+//! A `FrameWalker` follows the frames of one direction of a connection, through bytes that arrive
+//! in pieces of any length. It finds the begin and the end of frames, validates none, and keeps
+//! only the header.
 //!
 //! Source: RFC 9113, sections 4.1 (frames) and 6 (their types and flags).
 
@@ -61,32 +62,31 @@ use crate::net::bounds::{Charge, Unfinished};
 use crate::observe::metrics::{ConnectionError, Metrics};
 use authority::Authorities;
 
-/// The first memory of a block. It doubles when the block needs more: many connections that grow in
-/// small steps, each for a buffer of another size, would leave holes between them that nothing fits
-/// in.
+/// The first memory of a block. It doubles when the block needs more: buffers of many connections
+/// that grow in small steps would fragment the memory.
 const FIRST_BYTES: usize = 4 << 10;
 
 /// A connection's bytes between its socket and HTTP/2.
 pub(crate) struct Wire<S> {
     socket: S,
-    /// What HTTP/2 reads first: the connection preface, which was read from the socket already.
+    /// Bytes that HTTP/2 reads first: the connection preface, which was already read from the
+    /// socket.
     first: &'static [u8],
     blocks: HeaderBlocks,
     budget: Unfinished,
-    /// An unfinished block, after bytes that may be given: the first `complete`. Empty most of the
-    /// time.
+    /// An unfinished block, after `complete` bytes that may be passed on. Empty most of the time.
     held: BytesMut,
     complete: usize,
     memory: Option<Held>,
     resets: Resets,
 }
 
-/// What an unfinished block takes of the budget, and the wait until others need it.
+/// The charge of an unfinished block, and the wait until others need that memory.
 struct Held(Charge, Pin<Box<dyn Future<Output = ()> + Send + Sync>>);
 
 impl<S> Wire<S> {
-    /// The first frame is the next that `socket` reads. `unread` learns which answers were written
-    /// and which calls were reset.
+    /// The first frame is the next that `socket` reads. `unread` gets the answers that were written
+    /// and the calls that were reset.
     pub(crate) fn new(
         socket: S,
         first: &'static [u8],
@@ -111,7 +111,7 @@ impl<S> Wire<S> {
         }
     }
 
-    /// Looks at no authority, as after the first call of most connections.
+    /// Checks no authority, as after the first call of most connections.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn with_any_authority(mut self) -> Self {
         self.blocks = HeaderBlocks::new(None);
@@ -123,8 +123,8 @@ impl<S> Wire<S> {
         &mut self.socket
     }
 
-    /// Holds `bytes` behind those that are held already. Where blocks follow each other without a
-    /// gap, the bytes that were given need no memory any more.
+    /// Appends `bytes` to the held bytes. If blocks follow each other without a gap, the bytes that
+    /// HTTP/2 has read are freed.
     fn hold(&mut self, bytes: &[u8]) {
         if self.held.capacity() - self.held.len() < bytes.len() {
             let capacity = (self.held.len() + bytes.len())
@@ -143,9 +143,9 @@ impl<S> Wire<S> {
         self.held.extend_from_slice(bytes);
     }
 
-    /// Ready when the budget needs the memory of the unfinished block: it was the oldest of what is
-    /// unfinished. The connection ends: to wait for memory would let a client that finishes no
-    /// block stop all others.
+    /// Ready when the budget needs the memory of the unfinished block, because it is the oldest
+    /// charge. The connection ends: if others waited for memory, a client that finishes no block
+    /// could stop them all.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         let Some(Held(_, ended)) = &mut self.memory else {
             return Poll::Pending;
@@ -158,7 +158,7 @@ impl<S> Wire<S> {
         })
     }
 
-    /// Tells which calls the client has reset.
+    /// Reports the calls that the client has reset.
     fn reset(&mut self) {
         for stream in self.blocks.resets.drain(..) {
             if let Some(unread) = &self.resets.unread {
@@ -167,7 +167,7 @@ impl<S> Wire<S> {
         }
     }
 
-    /// Gives what is complete of the held bytes.
+    /// Passes on the complete part of the held bytes.
     fn give(&mut self, buffer: &mut ReadBuf<'_>) {
         let count = self.complete.min(buffer.remaining());
         buffer.put_slice(&self.held[..count]);
@@ -302,8 +302,9 @@ pub(super) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
 /// SETTINGS_MAX_FRAME_SIZE.
 pub(crate) const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 
-/// The unfinished CONTINUATION frames of one block, at most. With one more than this, h2 closes the
-/// connection: its bound is 20 at the header list size of `connection` and this frame size.
+/// Maximum number of unfinished CONTINUATION frames of one block. With one more than this, h2
+/// closes the connection: its bound is 20 at the header list size of `connection` and this frame
+/// size.
 pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 
 /// The frames of a connection as they arrive.
@@ -311,7 +312,7 @@ pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 struct HeaderBlocks {
     frames: FrameWalker,
     unfinished: Option<OpenBlock>,
-    /// Looks at the authorities of this connection. `None`: nothing is to be rewritten.
+    /// Checks the authorities of this connection. `None`: nothing is to be rewritten.
     authorities: Option<Box<Authorities>>,
     /// h2 closes the connection: nothing is held any more.
     is_violated: bool,
@@ -415,7 +416,7 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Where a direction of a connection is: between two frames, in the header of one, or in its
+/// Position in one direction of a connection: between two frames, in the header of one, or in its
 /// payload.
 #[derive(Debug, Default)]
 struct FrameWalker {

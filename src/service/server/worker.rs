@@ -18,7 +18,7 @@ use super::dispatch::Services;
 use crate::core::lock;
 use crate::service::rls::RateLimitService;
 
-/// Accepted connections that wait for their worker at most.
+/// Maximum number of accepted connections that wait for their worker.
 const MAX_WAITING_CONNECTIONS: usize = 1_024;
 
 /// The worker threads and their queues of new connections.
@@ -35,7 +35,7 @@ impl Workers {
     /// index from 0.
     ///
     /// # Errors
-    /// The operating system's, when it gives no thread or no event queue.
+    /// The operating system cannot create a thread or an event queue.
     pub fn start<T, F>(count: usize, options: Options, services: F) -> io::Result<Self>
     where
         T: RateLimitService,
@@ -53,8 +53,8 @@ impl Workers {
             let run = move || {
                 let state = |services| WorkerState::new(index, services, complaints, options);
                 runtime.block_on(async { work(incoming, state(services(index)), draining).await });
-                // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod
-                // to end.
+                // Does not wait for a DNS lookup, which may exceed the termination grace period of
+                // a Kubernetes pod.
                 runtime.shutdown_background();
             };
             threads.push(

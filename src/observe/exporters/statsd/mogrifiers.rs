@@ -18,11 +18,11 @@ struct Mogrifier {
 }
 
 impl Mogrifiers {
-    /// Adds a rule. `$1` in `name`, and in the values of `tags`, stands for what the first group of
-    /// `pattern` matched.
+    /// Adds a rule. `$1` in `name`, and in the values of `tags`, is the match of the first group of
+    /// `pattern`.
     ///
     /// # Errors
-    /// The pattern is no regular expression.
+    /// The pattern is not a regular expression.
     pub fn add(
         &mut self,
         pattern: &str,

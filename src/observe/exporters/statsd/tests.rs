@@ -61,7 +61,7 @@ fn what_an_unreachable_server_missed_is_sent_later() {
     drop(first);
     answered(&metrics, 1);
     let mut text = String::new();
-    // The kernel may need a moment to say that the other side has closed.
+    // The kernel may need a moment to report that the peer has closed.
     for _ in 0..100 {
         sender.flush();
         listener.set_nonblocking(true).unwrap();

@@ -1,4 +1,4 @@
-//! The sketch beside exact counts: on the traffic of Zipf's law, and on any stream.
+//! Comparison of the sketch with exact counts: on the traffic of Zipf's law, and on any stream.
 
 use std::collections::HashMap;
 
@@ -107,7 +107,7 @@ impl Compared {
     }
 }
 
-/// Subjects whose frequency is that of Zipf's law: 1 is the heaviest.
+/// Subjects with frequencies by Zipf's law: 1 is the heaviest.
 struct Zipf {
     /// The sum of the weights of all subjects up to each.
     sums: Vec<f64>,
@@ -321,8 +321,8 @@ fn a_long_text_makes_room_for_itself() {
     }
 }
 
-/// What happens to a sketch: subjects with hits, and merges with what another one has counted since
-/// the last.
+/// Operations on a sketch: subjects with hits, and merges with the counts of another one since the
+/// last merge.
 fn stream() -> impl Strategy<Value = Vec<(u64, u64, bool)>> {
     // Most subjects come seldom, some often, and some hits are very heavy.
     let subject = prop_oneof![3 => 0..2_000_u64, 2 => 0..40_u64];
@@ -344,7 +344,7 @@ proptest! {
 
     #[test]
     fn the_bounds_hold_for_any_sequence_of_merges(parts in prop::collection::vec(stream(), 1..4)) {
-        // With equal sizes, the bound of all is that of one sketch.
+        // With equal sizes, the bound of all is the bound of one sketch.
         let mut all = Compared::new(SIZES[2]);
         for stream in &parts {
             let mut part = Compared::new(SIZES[2]);

@@ -172,7 +172,7 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     })
 }
 
-/// A value as it stands on the wire.
+/// A value in its wire format.
 #[derive(Clone, Debug)]
 enum Wire {
     Varint(u64),
@@ -225,7 +225,7 @@ fn any_wire() -> impl Strategy<Value = Wire> {
 const DOMAIN: &[u8] = b"\x0a\x01d";
 const ENTRY: &[u8] = b"\x0a\x06\x0a\x01k\x12\x01v";
 
-/// Each known field within a descriptor with another wire type. The first descriptor stays as it is
+/// Each known field within a descriptor with another wire type. The first descriptor is the same as
 /// without that field.
 #[test]
 fn known_fields_of_another_wire_type_within_a_descriptor_are_unknown() {
@@ -327,8 +327,8 @@ proptest! {
         check(&[DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor)), field(3, &Wire::Varint(hits))].concat());
     }
 
-    /// Wherever a known field of another wire type stands, the message means what it means without
-    /// the field. prost refuses such messages, but the runtimes of Go (`consumeMessageField` and
+    /// With a known field of another wire type at any position, the message has the same meaning as
+    /// without it. prost refuses such messages, but the runtimes of Go (`consumeMessageField` and
     /// the like return `errUnknown`) and C++ (the table-driven parser's fallback) keep them as
     /// unknown fields.
     #[test]

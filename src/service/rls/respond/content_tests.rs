@@ -1,4 +1,4 @@
-//! What clients and Envoy read in responses: headers, bodies, names and metadata, as exact text.
+//! Content of responses for clients and Envoy: headers, bodies, names and metadata, as exact text.
 
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ fn draft_11() -> Options {
     }
 }
 
-/// Everything that a refusal can say.
+/// All optional content of a refusal.
 fn explained() -> Options {
     Options {
         problem_details: true,

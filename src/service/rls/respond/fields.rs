@@ -1,5 +1,5 @@
-//! The header fields about limits, in the forms that clients may know, and the field that names the
-//! limits which refused.
+//! The header fields about limits, in the forms of several drafts and gateways, and the field that
+//! names the limits which refused.
 //!
 //! A text enters a Structured Field only as [`shown`] has it. Source: RFC 9651, sections 3.3.1 and
 //! 3.3.3.
@@ -44,8 +44,8 @@ fn with_window<'s>(
 }
 
 /// Three headers about one descriptor: the last one that is over its limit, or else the one with
-/// the least remaining hits, the first on a tie. Empty if no descriptor has a limit whose count is
-/// known. Source: envoyproxy/ratelimit.
+/// the least remaining hits, the first on a tie. Empty if no descriptor has a limit with a count.
+/// Source: envoyproxy/ratelimit.
 pub(super) fn legacy(outcomes: &Outcomes<'_>, names: &HeaderNames) -> Vec<HeaderValue> {
     let refuses = |outcome: &&Outcome<'_>| outcome.refuses && !outcome.is_quota();
     let last_refusal = outcomes.each.iter().rev().find(refuses);
@@ -56,7 +56,7 @@ pub(super) fn legacy(outcomes: &Outcomes<'_>, names: &HeaderNames) -> Vec<Header
     three(names, limit.to_string(), outcome)
 }
 
-/// What remains of a limit, behind its header about limits.
+/// The header about limits, and the headers of the remaining hits and of the reset.
 fn three(names: &HeaderNames, limit: String, outcome: &Outcome<'_>) -> Vec<HeaderValue> {
     let reset_secs = outcome.reset_secs.unwrap_or(0);
     vec![
@@ -67,7 +67,7 @@ fn three(names: &HeaderNames, limit: String, outcome: &Outcome<'_>) -> Vec<Heade
 }
 
 /// Three headers: the limit of the descriptor with the least remaining hits before a list of all
-/// limits with their windows and names, and what remains of that limit. Source:
+/// limits with their windows and names, and the remaining hits of that limit. Source:
 /// draft-ietf-httpapi-ratelimit-headers-03, as Envoy's `DRAFT_VERSION_03` writes it.
 pub(super) fn draft_03(
     ask: &Ask<'_>,
@@ -89,7 +89,7 @@ pub(super) fn draft_03(
     three(names, limits.finish().unwrap_or_default(), least)
 }
 
-/// `RateLimit-Policy` with all limits, and `RateLimit` with what remains of each. Source:
+/// `RateLimit-Policy` with all limits, and `RateLimit` with the remaining hits of each. Source:
 /// draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
 pub(super) fn draft_11(ask: &Ask<'_>, outcomes: &Outcomes<'_>) -> Vec<HeaderValue> {
     let (mut quotas, mut states) = (ListSerializer::new(), ListSerializer::new());

@@ -13,11 +13,11 @@ use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::limits::plan::{By, Outcome, Outcomes};
 use crate::limits::rules::limit::{Metadata, encoded_bytes};
 
-/// The most metadata of limits in one answer, in bytes. What a further limit has is left out where
-/// it does not fit.
+/// Maximum bytes of limits' metadata in one answer. Metadata of a further limit is left out if it
+/// does not fit.
 pub(crate) const MAX_MERGED_BYTES: usize = 64 << 10;
 
-/// The most of a limit's path in an answer, in bytes: a value in it may be long.
+/// Maximum bytes of a limit's path in an answer: a value in it may be long.
 const MAX_PATH_BYTES: usize = 1_024;
 
 /// The request, and the merged `metadata` of the limits that were not exceeded, as
@@ -78,8 +78,8 @@ pub(super) fn dynamic_metadata(
     }
 }
 
-/// The numbers of a status that the message, which has 32 bits for each, does not show. They are
-/// below 2^53, so that the metadata has them exactly.
+/// The numbers of a status that do not fit in the 32 bits of the message's fields. They are below
+/// 2^53: the metadata has them exactly.
 fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
     let (limit, remaining) = (outcome.shown?.requests_per_unit, outcome.remaining);
     (limit.max(remaining) > u32::MAX.into()).then(

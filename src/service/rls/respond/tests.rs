@@ -137,7 +137,7 @@ const KEYS: [&str; 7] = [
     "unknown",
 ];
 
-/// An encoded request for these keys. A number beside a key is a limit of the descriptor's own.
+/// An encoded request for these keys. A number next to a key is the descriptor's own limit.
 fn request(domain: &str, keys: &[(&str, Option<u32>)]) -> Vec<u8> {
     use crate::core::proto::rate_limit_descriptor::{Entry, RateLimitOverride};
     use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};

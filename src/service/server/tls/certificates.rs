@@ -2,11 +2,12 @@
 //! certificates: from files, which may be replaced at any time.
 //!
 //! The files are polled, as files of limits are: that works for files that are rewritten and for
-//! the swap of `..data` in a Kubernetes volume. New files are used for new connections, when two
-//! polls found the same; open connections go on. Files that cannot be used change nothing.
+//! the swap of `..data` in a Kubernetes volume. New files are used for new connections, after two
+//! polls found the same content; open connections are kept. Files that cannot be used change
+//! nothing.
 //!
 //! Sessions are not resumed: connections live for minutes, and without resumption each connection
-//! verifies its client anew, with the authorities of today.
+//! verifies its client anew, with the current authorities.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -23,15 +24,15 @@ use crate::net::tls::{self, ClientVerifier, Identity, PemFile, SubjectName, TlsE
 use crate::net::{background, clock};
 use crate::observe::metrics::{Metrics, families};
 
-/// The time between two polls. New files are used after two polls at most, and two more while they
-/// are written.
+/// The time between two polls. New files are used after at most two polls, and two more while they
+/// are being written.
 const POLL: Duration = Duration::from_millis(500);
 
-/// The protocol that Weir offers (RFC 9113, section 3.2). A client that offers none speaks HTTP/2
-/// all the same: Envoy Gateway's Envoys offer none.
+/// The protocol that Weir offers (RFC 9113, section 3.2). A client that offers none is accepted,
+/// and speaks HTTP/2 too: Envoy Gateway's Envoys offer none.
 const HTTP2: &[u8] = b"h2";
 
-/// What Weir shows to its clients, and what it wants to see.
+/// Weir's certificate, and the requirements for certificates of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The certificate and its key.
@@ -55,10 +56,11 @@ pub struct Certificates {
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
-    /// When the first certificate of the chain expires, in seconds since 1970.
+    /// Expiry of the chain's first certificate, in seconds since 1970.
     expiry: Option<u64>,
 }
 
+/// Digest of the files' contents. The content of a file that cannot be read is its error.
 impl Certificates {
     /// Reads the files. Blocks.
     ///
@@ -176,8 +178,8 @@ impl Current {
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         config.alpn_protocols = vec![HTTP2.to_vec()];
-        // Connections live for minutes, so that resuming sessions would save little. Without it,
-        // each connection verifies its client anew.
+        // Connections live for minutes: resuming sessions would save little. Without it, each
+        // connection verifies its client anew.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self {

@@ -1,10 +1,10 @@
 //! TLS handshakes, on threads of their own.
 //!
-//! Clients that do not finish theirs are bounded in time and in memory: when the memory is used up,
-//! the oldest handshake ends, as with all that clients leave unfinished. A well-behaved client
-//! needs a round trip or two, so that it is hardly ever the oldest. While clients begin more than
-//! the threads can sign, no more are accepted: the kernel keeps the new ones, which closing would
-//! hit as hard as those that attack.
+//! Unfinished handshakes are bounded in time and in memory. When the memory is used up, the oldest
+//! handshake ends, as with all unfinished work of clients. A well-behaved client needs a round trip
+//! or two, and is hardly ever the oldest. While clients begin more handshakes than the threads can
+//! sign, no more connections are accepted. New ones wait in the kernel, because closing them would
+//! hit good clients as hard as attackers.
 
 use std::io;
 use std::net::IpAddr;
@@ -31,25 +31,26 @@ use crate::service::server::open_connections::OpenConnection;
 use crate::service::server::socket::{Stream, attach, client, detach};
 use crate::service::server::worker::Workers;
 
-/// One thread for handshakes stands beside so many workers. It makes about a thousand a second with
-/// an RSA key of 2048 bits.
+/// Number of workers for each handshake thread. A thread makes about a thousand handshakes a second
+/// with an RSA key of 2048 bits.
 const WORKERS_PER_THREAD: usize = 4;
 
-/// Accepted connections that wait for such a thread at most: as many as it takes at a time.
+/// Maximum number of accepted connections that wait for such a thread: as many as it takes at a
+/// time.
 pub(crate) const MAX_WAITING: usize = 128;
 
 /// The time from the first byte to the end of a handshake. A client on another continent needs less
 /// than one second.
 pub(crate) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What each unfinished handshake counts for, in bytes: rustls keeps at most 64 KiB of a message of
-/// a handshake, and its own state.
+/// Bytes that each unfinished handshake is charged: rustls keeps at most 64 KiB of a handshake
+/// message, and its own state.
 pub(crate) const HANDSHAKE_BYTES: usize = 80 << 10;
 
 /// The first byte of TLS: a record with a message of a handshake (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// How handshakes ended, for the metrics.
+/// Counts of handshakes by outcome, for the metrics.
 #[derive(Debug, Default)]
 struct HandshakeOutcomes {
     completed: AtomicU64,
@@ -60,7 +61,7 @@ struct HandshakeOutcomes {
     open: Arc<()>,
 }
 
-/// What the handshakes of all threads share.
+/// State that the handshakes of all threads share.
 #[derive(Debug)]
 struct SharedHandshakes {
     certificates: Arc<Certificates>,
@@ -141,8 +142,8 @@ async fn serve(mut incoming: mpsc::Receiver<NewConnection>, shared: Arc<SharedHa
             received = incoming.recv() => match received {
                 Some(connection) => {
                     handshakes.spawn(shake_hands(connection, Arc::clone(&shared)));
-                    // Handshakes that can go on do so before a further one begins; otherwise all
-                    // would be too old before one is done.
+                    // Handshakes in progress continue before a further one begins; otherwise all
+                    // would time out before one is done.
                     yield_now().await;
                 }
                 None => return,
@@ -209,12 +210,12 @@ fn hand_over(stream: Stream, session: Session, open: OpenConnection, shared: &Sh
     }
 }
 
-/// Whether the client does not begin with TLS. Only looks at what has arrived.
+/// Whether the client does not begin with TLS. Peeks at the bytes that have arrived.
 async fn is_plaintext(stream: &Stream) -> io::Result<bool> {
     let mut first = [0];
     match stream {
         Either::Left(stream) => Ok(stream.peek(&mut first).await? > 0 && first[0] != TLS_HANDSHAKE),
-        // There is no such look at a unix socket; rustls finds out.
+        // tokio has no peek for unix sockets; rustls detects it.
         Either::Right(_) => Ok(false),
     }
 }

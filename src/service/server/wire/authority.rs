@@ -3,19 +3,18 @@
 //!
 //! Istio names clusters `outbound|8081||ratelimit.default.svc.cluster.local`, and Envoy sends the
 //! name of the cluster as `:authority` unless its configuration sets another. RFC 3986 does not
-//! allow the `|`, so that h2 resets such a call before Weir sees it, and Envoy lets the request
-//! pass. envoyproxy/ratelimit accepts it. Weir has no use for the authority, so that another letter
-//! in it changes nothing.
+//! allow the `|`: h2 resets such a call before Weir sees it, and Envoy lets the request pass.
+//! envoyproxy/ratelimit accepts it. Weir does not use the authority: another letter in it changes
+//! nothing.
 //!
-//! The header blocks of a connection are looked at until the first `ShouldRateLimit`. If no
+//! The header blocks of a connection are checked until the first `ShouldRateLimit`. If no
 //! `:authority` held a `|` by then, all that follows passes untouched, at no cost. Otherwise all
 //! blocks of the connection are rewritten to its end: the authority is sent again whenever it was
 //! evicted from the dynamic table, with tracing each forty calls or so.
 //!
-//! A block that is looked at must be whole: `wire` holds it meanwhile, within its bounds, whether
-//! the end of a reading or a CONTINUATION frame cuts it. Padding and priorities
-//! of its frames are no part of it, and a block in several frames is put together, rewritten, and put
-//! back.
+//! A block that is checked must be whole: `wire` holds it meanwhile, within its bounds, whether it
+//! is split by the end of a read or by CONTINUATION frames. Padding and priorities of its frames
+//! are no part of it, and a block in several frames is put together, rewritten, and put back.
 //!
 //! Sources: RFC 9113, sections 6.2 (HEADERS) and 6.10 (CONTINUATION), RFC 7541, and RFC 3986,
 //! section 3.2.2 (what an authority may hold).
@@ -25,17 +24,17 @@
 //!
 //! The length of everything stays: a raw `|` is one byte, as is `+`, and Huffman's codes for both
 //! have 11 bits. So the block has no other length, an entry of the dynamic table has no other size,
-//! nothing else is evicted, and what refers to the entry later refers to the rewritten text.
+//! nothing else is evicted, and later references to the entry yield the rewritten text.
 //!
-//! Which values are `:authority` is known by following the names in the dynamic table. The other
-//! way, to rewrite the `|` of every value on such a connection, needs no table, but would also
-//! change trace headers: a `tracestate` may hold `|`, and spans would lose their place in other
-//! vendors' traces.
+//! The names in the dynamic table are followed, to identify the values of `:authority`. Rewriting
+//! the `|` of every value on such a connection would need no table, but would also change trace
+//! headers: a `tracestate` may contain `|`, and spans would lose their place in other vendors'
+//! traces.
 //!
 //! Sizes and evictions need not be followed: an index counts from the newest entry, and entries
-//! leave the table at its other end. An entry that is too large to be stored takes all older ones
-//! with it, so that no index reaches it either. So the names of the newest entries suffice, as many
-//! as the table can hold.
+//! leave the table at its other end. An entry that is too large to be stored evicts all older ones,
+//! and no index reaches it either. So the names of the newest entries suffice, as many as the table
+//! can hold.
 //!
 //! | of a header field | handled |
 //! |---|---|
@@ -45,17 +44,16 @@
 //! | its value raw, or in Huffman's code | `|` becomes `+`, byte for byte or bit for bit |
 //! | an update of the table's size | skipped |
 //!
-//! HTTP/2 closes the connection where a block is malformed, or an index has no entry. So nothing is
-//! followed any more (see [`Malformed`]), or what is followed does not matter.
+//! HTTP/2 closes the connection where a block is malformed, or an index has no entry. Therefore
+//! following stops (see [`Malformed`]), or its result does not matter.
 //!
 //! Source: RFC 7541, sections 2.3 (indices), 4 (eviction), 5 (integers and strings) and 6
 //! (representations), and appendix A (the static table).
 //!
 //! Strings in Huffman's code: their codes one after the other, and the rewriting of `|` in place.
 //!
-//! The code is canonical: codes of one length follow each other, and behind the longer ones of the
-//! same prefix. So the length of a code follows from the first bits of the text, and no table of
-//! letters is needed.
+//! The code is canonical: codes of one length follow each other, after the shorter codes. So the
+//! length of a code follows from the first bits of the text, and no table of letters is needed.
 //!
 //! Source: RFC 7541, section 5.2 and appendix B.
 
@@ -73,11 +71,11 @@ use crate::observe::metrics::Metrics;
 /// and a weight.
 const PRIORITY_BYTES: usize = 5;
 
-/// What is known of the header blocks of one connection.
+/// State of the header blocks of one connection.
 #[derive(Debug)]
 pub(super) struct Authorities {
     names: Names,
-    /// Where the parts of the block that arrives are, from the beginning of its first frame.
+    /// Ranges of the parts of the arriving block, from the beginning of its first frame.
     fragments: SmallVec<[Range<usize>; 1]>,
     is_rewriting: bool,
     metrics: Arc<Metrics>,
@@ -93,8 +91,8 @@ impl Authorities {
         }
     }
 
-    /// A frame has ended, the last one of those of `block`. Rewrites the block if it is whole.
-    /// False: nothing is to be rewritten on this connection any more.
+    /// Handles the end of a frame, the last frame of `block`. Rewrites the block if it is whole.
+    /// Returns false if nothing is to be rewritten on this connection any more.
     pub(super) fn follow(&mut self, frame: &FrameWalker, block: &mut [u8]) -> bool {
         // HTTP/2 closes the connection where a block is malformed.
         self.follow_frame(frame, block).unwrap_or(false)
@@ -169,7 +167,7 @@ enum Name {
     Other,
 }
 
-/// What a header block held.
+/// Content of a header block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     /// The `:authority` had a `|`, which was rewritten.
@@ -237,7 +235,7 @@ impl Names {
     }
 }
 
-/// Reads an integer whose first byte has so many bits for it. Source: section 5.1.
+/// Reads an integer with a prefix of `prefix_bits` in its first byte. Source: section 5.1.
 fn integer(block: &[u8], at: &mut usize, prefix_bits: u8) -> Result<usize, Malformed> {
     let (&first, rest) = block
         .get(*at..)
@@ -259,7 +257,7 @@ fn integer(block: &[u8], at: &mut usize, prefix_bits: u8) -> Result<usize, Malfo
     Err(Malformed)
 }
 
-/// A string: where it is in its block. Source: section 5.2.
+/// Position of a string in its block. Source: section 5.2.
 #[derive(Debug)]
 struct HpackString {
     bytes: Range<usize>,
@@ -309,26 +307,26 @@ impl HpackString {
 #[derive(Debug, PartialEq, Eq)]
 struct Malformed;
 
-/// The texts that are looked for. A text has one code only.
+/// The names and values that are searched for, in Huffman's code. A text has only one code.
 const AUTHORITY: &[u8] = b"\xb8\x3b\x53\x39\xec\x32\x7d\x7f";
 const PATH: &[u8] = b"\xb9\x58\xd3\x3f";
 const METHOD_PATH: &[u8] = b"\x60\xb5\x77\x3f\xa5\xd0\x5b\x3b\x98\x85\x5e\xc1\xa4\xb4\x1a\x93\x25\x7e\
     \xec\xaf\xb4\x69\x2e\x73\x52\x64\xee\x2d\x9d\xcc\x42\xb1\xba\x73\xdb\x44\x9b\x46\x92\xe7\x35\x26\x4f";
 
-/// The code of `|`. That of `+` is 0x7fb: the last three bits are the opposite.
+/// The code of `|`. The code of `+` is 0x7fb: the last three bits are inverted.
 const BAR: Code = Code {
     number: 0x7fc,
     bits: 11,
 };
 const OPPOSITE_BITS: usize = 3;
 
-/// How many codes each length has, from 0 bits on. The last one of 30 bits is EOS.
+/// Number of codes of each length, from 0 bits on. The last one of 30 bits is EOS.
 const CODES: [u64; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19,
     29, 0, 4,
 ];
 
-/// The end of a string, which must not stand in one.
+/// The end-of-string code, which must not appear in a string.
 const EOS: u32 = 0x3fff_ffff;
 
 /// For each length: the first text of 32 bits that begins with a longer code.
@@ -351,7 +349,7 @@ struct Code {
     bits: usize,
 }
 
-/// The codes of a text, one after the other, up to the padding at its end or to what is none.
+/// The codes of a text, one after the other, up to the padding or to the first invalid code.
 #[derive(Debug)]
 struct Codes<'t> {
     text: &'t [u8],
@@ -360,7 +358,7 @@ struct Codes<'t> {
 }
 
 impl Codes<'_> {
-    /// The next 32 bits; ones behind the end.
+    /// The next 32 bits; ones after the end.
     fn window(&self) -> u32 {
         let (byte, bit) = (self.at / 8, self.at % 8);
         let mut window = [0xff; 8];
@@ -370,7 +368,7 @@ impl Codes<'_> {
         ((u64::from_be_bytes(window) << bit) >> 32) as u32
     }
 
-    /// Whether what follows the last code is padding: less than a byte of ones.
+    /// Whether the rest after the last code is padding: less than a byte of ones.
     fn is_at_end(&self) -> bool {
         let left = (self.text.len() * 8).saturating_sub(self.at);
         left < 8 && self.window() == u32::MAX

@@ -101,8 +101,8 @@ fn cut(mut bytes: &[u8], lengths: &[usize]) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// What violates the protocol goes on to h2, which closes the connection. Nothing may stay held, or
-/// h2 would wait for ever.
+/// Violations of the protocol pass to h2, which closes the connection. Nothing may stay held, or h2
+/// would wait for ever.
 #[test]
 fn violations_pass() {
     let open = frame(HEADERS, 0, 1, &[7; 10]);
@@ -152,8 +152,7 @@ fn the_oldest_block_ends_when_the_budget_is_used_up() {
     assert_eq!(budget.unused_bytes(), 5 * FIRST_BYTES);
 }
 
-/// Each reading ends within a block, so that bytes are held all the time. They are never more than
-/// one block and one reading.
+/// Each read ends within a block: bytes are held all the time, at most one block and one read.
 #[test]
 fn blocks_that_follow_each_other_take_the_memory_of_one() {
     let budget = Unfinished::new(6 * FIRST_BYTES);
