@@ -159,7 +159,7 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
     }
     let tells_end = matches!(envoy.attach, Attach::Filter | Attach::Route);
     if descriptors.are_released() && !tells_end {
-        let what = "a limit of the domain counts requests in flight, whose end Envoy tells with \
+        let what = "a limit of the domain counts requests in flight, whose end Envoy reports with \
             --attach filter or --attach route only";
         bail!(UsageError(what.to_owned()));
     }
@@ -180,7 +180,7 @@ fn domain(envoy: &Envoy, rules: &Rules) -> Result<String, UsageError> {
         ))),
         (None, [only]) => Ok(only.clone()),
         (None, _) => Err(UsageError(format!(
-            "say which domain: --domain {}",
+            "name the domain: --domain {}",
             names.join(" or --domain ")
         ))),
     }
@@ -267,7 +267,7 @@ fn timeout(envoy: &Envoy, rules: &Rules, domain: &str) -> Result<String, UsageEr
     if ms <= longest_ms && longest_ms > 0 {
         let least = longest_ms.saturating_add(TIMEOUT_MS);
         return Err(UsageError(format!(
-            "a limit of the domain delays requests by up to {longest_ms} ms; say --timeout-ms \
+            "a limit of the domain delays requests by up to {longest_ms} ms; write --timeout-ms \
              {least}"
         )));
     }

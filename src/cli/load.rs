@@ -137,9 +137,9 @@ fn timeout(text: &str) -> Result<Duration, String> {
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write NAME: VALUE")?;
-    let name = HeaderName::try_from(name).map_err(|_| "the name is none of a header")?;
+    let name = HeaderName::try_from(name).map_err(|_| "the name is not a header name")?;
     let mut value =
-        HeaderValue::try_from(value.trim()).map_err(|_| "the value is none of a header")?;
+        HeaderValue::try_from(value.trim()).map_err(|_| "the value is not a header value")?;
     value.set_sensitive(true);
     if OWN_HEADERS.contains(&name.as_str()) {
         return Err(format!(

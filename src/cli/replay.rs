@@ -133,7 +133,7 @@ fn percent(text: &str) -> Result<f64, String> {
 pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     let configs = replay.config.len();
     let wrong = match () {
-        () if configs > 2 => "--config may stand twice at most",
+        () if configs > 2 => "--config can be given at most twice",
         () if configs == 2 && replay.algorithms.is_some() => "--algorithms is of one --config",
         () if configs < 2 && replay.fail_if_newly_refused.is_some() => {
             "--fail-if-newly-refused compares two configurations: write --config twice"

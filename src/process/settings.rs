@@ -347,7 +347,7 @@ fn backend(
 }
 
 /// Error about memcached, and the replacement.
-const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so that limits would be \
+const NO_MEMCACHED: &str = "memcached cannot check and count in one step: limits would be \
     exceeded; write BACKEND_TYPE=redis and REDIS_URL=host:6379 with a Redis or Valkey, or \
     BACKEND_TYPE=memory for a single replica";
 

@@ -256,7 +256,7 @@ impl DescriptorWalk<'_> {
                 _ if matches!(kind, SourceKind::Connection(_)) => Problem::error(
                     &own.at,
                     format!("{text} exists for TCP connections only"),
-                    "say another source, or write --attach tcp",
+                    "write another source, or --attach tcp",
                 ),
                 Some(only) if only != key => Problem::error(
                     &own.at,
@@ -274,7 +274,7 @@ impl DescriptorWalk<'_> {
             (Some(source), Protocol::Tcp) => Problem::error(
                 &own.at,
                 format!("a TCP connection has no {}", source.text),
-                "say remote-address, server-name, peer-subject, peer-uri, local-port or \
+                "write remote-address, server-name, peer-subject, peer-uri, local-port or \
                  generic-key",
             ),
         };
@@ -350,7 +350,7 @@ impl DescriptorWalk<'_> {
             self.problems.push(Problem::error(
                 &first.at,
                 what,
-                "say sources that send what the request has, such as header or path",
+                "write sources that send what the request has, such as header or path",
             ));
         }
         if self.problems.is_empty() {
@@ -426,7 +426,7 @@ fn without_source(own: &Outline, protocol: Protocol) -> Problem {
         _ => "header:NAME",
     };
     let remedy = format!(
-        "say where Envoy takes it from, such as --from {key}={likely}; `weir envoy --help` lists \
+        "name its source, such as --from {key}={likely}; `weir envoy --help` lists \
          all sources"
     );
     Problem::error(&own.at, format!("the key '{key}' has no source"), remedy)

@@ -57,7 +57,7 @@ impl KeyValues {
         for (list, own) in of_key.iter().filter(|(_, own)| *own.key == *key) {
             if let Err((what, before, behind)) = all.add(own, *list, source) {
                 let other = value_source(&source.kind);
-                let remedy = "say a source that sends what the request has";
+                let remedy = "write a source that sends what the request has";
                 let remedy = format!("{remedy}{before} --from {key}={other}{behind}");
                 problems.push(Problem::error(&own.at, what, remedy));
             }

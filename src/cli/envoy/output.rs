@@ -48,7 +48,7 @@ impl Asking<'_> {
         let mut pieces = match self.attach {
             Attach::Filter | Attach::Tcp => Vec::new(),
             Attach::VirtualHost => vec![("in the virtual host", self.rate_limits())],
-            Attach::Route => vec![("in the route, beside `match`", self.per_route())],
+            Attach::Route => vec![("in the route, next to `match`", self.per_route())],
         };
         pieces.push(if self.attach == Attach::Tcp {
             let place = "in the filters of the listener, before the TCP proxy";

@@ -118,7 +118,7 @@ impl FromStr for KeySource {
             ));
         }
         if default == Some("") {
-            return Err("a value is missing behind ` or`".to_owned());
+            return Err("a value is missing after ` or`".to_owned());
         }
         Ok(Self {
             kind,
@@ -147,7 +147,7 @@ fn kind(name: &str, argument: Option<&str>) -> Result<SourceKind, String> {
             .ok_or_else(|| format!("write {name}{hint}"))
     };
     if hint.is_empty() && argument.is_some() {
-        return Err(format!("`{name}` takes nothing behind it"));
+        return Err(format!("`{name}` takes no argument"));
     }
     Ok(match name {
         "header" => SourceKind::Header(header(needed()?)?),

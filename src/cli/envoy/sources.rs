@@ -38,7 +38,7 @@ impl Sources {
         for (key, source) in given {
             if sources.get(key).is_some() {
                 let what = format!("the key '{key}' has two sources");
-                problems.push(Problem::error(&command_line(), what, "say one"));
+                problems.push(Problem::error(&command_line(), what, "write one"));
             }
             sources
                 .all

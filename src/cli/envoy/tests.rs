@@ -274,7 +274,7 @@ fn file(descriptors: &[&str]) -> String {
 
 /// Limits of a file, sources, and a part of the problem that they have.
 const PROBLEMS: &str = r#"
-key: a, ! | | f.yaml:3:10: error: the key 'a' has no source; say where Envoy takes it from, such as --from a=header:NAME
+key: a, ! | | f.yaml:3:10: error: the key 'a' has no source; name its source, such as --from a=header:NAME
 key: path, ! | | such as --from path=path;
 key: a, descriptors: [{ key: b, ! }] | a=header:x | f.yaml:3:34: error: the key 'b' has no source
 key: a, ! + key: "b*", ! | a=header:x | f.yaml:4:10: error: the key 'b*' is a pattern
@@ -286,8 +286,8 @@ key: a, ! | a=generic-key | generic-key sends fixed values, and the limit of 'a'
 key: a, value: x, ! | a=generic-key:y | no limit of the domain has the key 'a' with the value 'y'
 key: a, value: x, ! | a=path | path never sends 'x'; a path begins with `/`
 key: a, value: get, ! | a=method | method never sends 'get'; methods are in capital letters; write GET
-key: a, ! | a=header-match:x | header-match:x only sends values that the file writes; say a source that sends what the request has, such as --from a=header:x
-key: a, match: set, values: [x, y], ! | a=header-match:x | header-match:x only sends values that the file writes, and 'set:x,y' matches others; say a source that sends what the request has, such as --from a=header:x
+key: a, ! | a=header-match:x | header-match:x only sends values that the file writes; write a source that sends what the request has, such as --from a=header:x
+key: a, match: set, values: [x, y], ! | a=header-match:x | header-match:x only sends values that the file writes, and 'set:x,y' matches others; write a source that sends what the request has, such as --from a=header:x
 key: a, match: regex, value: "x.*", ! | a=generic-key:y | no limit of the domain has the key 'a' with the value 'y'
 key: a, match: cidr, value: 10.0.0.0/8, ! | a=generic-key | generic-key sends fixed values, and the limit of 'a=cidr:10.0.0.0/8' is for any
 key: a, value: "x*", ! | a=header-match:x | 'x*' counts each value by itself

@@ -132,7 +132,7 @@ impl LoadReport {
             format!("{answered}: OK {ok}, OVER_LIMIT {over}"),
         );
         if self.without_limit > 0 {
-            let (count, why) = (grouped(self.without_limit), "`weir explain` says why");
+            let (count, why) = (grouped(self.without_limit), "`weir explain` shows why");
             row(
                 "no limit",
                 format!("{count} answers have a descriptor without a limit; {why}"),

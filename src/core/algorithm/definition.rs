@@ -296,7 +296,7 @@ impl AlgorithmKind {
     /// The error for a `lease` of an algorithm that has none.
     pub(super) fn lease_refusal(self) -> OptionError {
         let why = match self {
-            Self::TokenBucket => "held tokens beside a bucket that refills exceed its burst",
+            Self::TokenBucket => "held tokens next to a refilling bucket exceed its burst",
             Self::LeakyBucket => "each of its hits waits for a time of its own",
             Self::Concurrency => "its requests take places and give them back",
             _ => "it dates each hit",

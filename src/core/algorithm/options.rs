@@ -391,7 +391,7 @@ impl Options {
         }
         if is_multiplied || rate.unit_multiplier != 1 {
             let what =
-                "'unit_multiplier' has no meaning beside 'period: calendar': a window is one unit";
+                "'unit_multiplier' has no meaning with 'period: calendar': a window is one unit";
             errors.push(OptionError::new(
                 "unit_multiplier",
                 what,
@@ -402,7 +402,7 @@ impl Options {
             let (what, remedy) = match (rate.unit, self.anchor) {
                 (Unit::Week, None) => return errors,
                 (Unit::Week, Some(_)) => (
-                    "'week_starts' and 'anchor' both say on which day a week begins".to_owned(),
+                    "'week_starts' and 'anchor' both set the first day of the week".to_owned(),
                     "remove one of them",
                 ),
                 (unit, _) => {

@@ -161,9 +161,7 @@ pub struct State {
 pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Failure> {
     let asked = match call.query.get("subject") {
         Some(_) if !call.body.is_empty() => {
-            return Err(Failure::bad_request(
-                "subject: it stands in the place of a body",
-            ));
+            return Err(Failure::bad_request("subject: it replaces a body"));
         }
         Some(name) => Asked::Subject(subject::read(name)?),
         None => Asked::Message(blocking(move || message(&call.body)).await?),

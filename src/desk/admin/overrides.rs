@@ -268,7 +268,7 @@ fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
         warnings.push(match one.kind {
             Kind::Block => format!("{what}; the block works all the same"),
             Kind::Exempt | Kind::Raise(_) => format!(
-                "{what}, so that it changes nothing yet; `weir explain` says which limits there are"
+                "{what}: it changes nothing yet; `weir explain` shows which limits there are"
             ),
         });
     }
@@ -443,7 +443,7 @@ fn counts_nothing(
     let domain = OneLine(domain).to_string();
     let for_shell: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
     Failure::not_found(&format!(
-        "no limit applies to {} in the domain {domain}; `weir explain --domain {} {}` says why",
+        "no limit applies to {} in the domain {domain}; `weir explain --domain {} {}` shows why",
         words.join(" "),
         shell_word(&domain),
         for_shell.join(" ")

@@ -117,11 +117,11 @@ pub(super) fn some_of(names: &[String]) -> String {
 }
 
 fn no_limit() -> Failure {
-    Failure::not_found("no limit applies to these entries; weir explain says why")
+    Failure::not_found("no limit applies to these entries; weir explain shows why")
 }
 
 fn unlimited() -> Failure {
-    Failure::not_found("the subject is unlimited: no store counts it, so that nothing is recorded")
+    Failure::not_found("the subject is unlimited: no store counts it, and nothing is recorded")
 }
 
 /// Maximum number of entries of a subject, as in a request.

@@ -28,7 +28,7 @@ use crate::store::redis::error as redis_error;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The rights that the Redis user needs. The diagnostic `rights` in the log names the missing ones.
-const MISSING_RIGHT: &str = "the Redis user lacks a right: grant it +time +get +getrange, and for \
+const MISSING_RIGHT: &str = "the Redis user is missing a right: grant it +time +get +getrange, and for \
     lists of subjects +zadd +zremrangebyrank +zrange +zrem +zcard, on the keys of Weir; see the \
     rights in deploy/redis.md";
 

@@ -271,7 +271,7 @@ impl EntryRecord {
             }
             (_, Some(_)) => {
                 return invalid(
-                    "entries: value_sha256 stands in the place of a value, behind a key without \
+                    "entries: value_sha256 replaces a value, after a key without \
                      wildcards",
                 );
             }

@@ -39,7 +39,7 @@ const SKIPPED_ENDINGS: [&[u8]; 4] = [b".md", b"~", b".bak", b".swp"];
 
 /// The remedies for a folder with more, and for tables with more.
 const ONLY_LIMITS: &str = "set the path to a folder that holds only the limits";
-const FEWER_ROWS: &str = "write fewer rows, or leave out columns that a plan can say";
+const FEWER_ROWS: &str = "write fewer rows, or leave out columns that a plan can set";
 
 /// The most bytes of all other files together.
 pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;

@@ -195,7 +195,7 @@ impl OutageFlags {
     pub(super) fn warn(&self, backend: &Backend, warnings: &mut Vec<String>) {
         let is_followed =
             matches!(self.replicas, Source::Dns(_)) && matches!(backend, Backend::Memory(_));
-        let reason = "counters are in memory, so that each replica has its own and none of them \
+        let reason = "counters are in memory, each replica has its own, and none of them \
             fails; the name is not resolved";
         no_effect(&[("REPLICAS", &is_followed)], reason, warnings);
     }
@@ -208,7 +208,7 @@ impl OutageFlags {
         };
         let used = bytes.clamp(0, denial_cache::MAX_BYTES as i64);
         if used != bytes {
-            let reason = "an entry lives for one second at most, so that more memory is of no use";
+            let reason = "an entry lives for at most one second: more memory is of no use";
             warnings.push(format!(
                 "LOCAL_CACHE_SIZE_IN_BYTES={bytes} is taken as {used}: {reason}"
             ));

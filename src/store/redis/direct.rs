@@ -188,7 +188,7 @@ impl Redis {
 
 /// Why a server did not delete a key.
 const NO_RIGHT: &str = "the user of Redis has no right to DEL; see the ACL in deploy/redis.md";
-const REFUSED: &str = "Redis refuses DEL; its log or `weir_redis_errors_total` may say why";
+const REFUSED: &str = "Redis refuses DEL; its log or `weir_redis_errors_total` may show why";
 
 #[cfg(test)]
 mod tests {

@@ -291,7 +291,7 @@ pub(crate) fn meaning(name: &str) -> &'static str {
         }
         AUTH => "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL",
         NO_PERMISSION => {
-            "the Redis user lacks a right: the line with advice=rights names it, and deploy/redis.md lists all that Weir needs"
+            "the Redis user is missing a right: the line with advice=rights names it, and deploy/redis.md lists all that Weir needs"
         }
         UNSUPPORTED => "the server does not know MULTI, TIME or EVALSHA, which Weir needs",
         "no_cluster" => "this Redis is no cluster: set REDIS_TYPE=single",

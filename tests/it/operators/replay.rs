@@ -316,7 +316,7 @@ const MISTAKES: &[(&[&str], i32, &str)] = &[
     (
         &["late.jsonl", "--config", "old", "--config", "new"],
         2,
-        "twice at most",
+        "at most twice",
     ),
     (
         &["late.jsonl", "--algorithms", "d.users"],

@@ -377,7 +377,7 @@ async fn rights_of_requests_in_flight_that_are_missing_are_named() {
         let acquire = descriptor(&[("flight", "x"), ("job", "1")]);
         let acquire = request("rights", vec![acquire]);
         let _ = weir.client().await.should_rate_limit(acquire).await;
-        let line = weir.wait_for_log("the Redis user lacks rights").await;
+        let line = weir.wait_for_log("the Redis user is missing rights").await;
         let effect = "limits with algorithm: concurrency get no answer";
         assert!(
             line.contains(&format!("{effect}; grant it +{missing}\"")),

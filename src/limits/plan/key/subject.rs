@@ -146,7 +146,7 @@ fn check_part(part: &[u8]) -> Result<(), NoSubject> {
         let is_digest = digest.len() == DIGEST_CHARS && digest.iter().all(is_digit);
         return match is_digest {
             true => Ok(()),
-            false => Err(NoSubject("a # stands before the 64 digits of a SHA-256")),
+            false => Err(NoSubject("a # is followed by the 64 digits of a SHA-256")),
         };
     }
     let mut bytes = part.iter();
@@ -154,7 +154,7 @@ fn check_part(part: &[u8]) -> Result<(), NoSubject> {
         let mut is_digit = || bytes.next().is_some_and(u8::is_ascii_hexdigit);
         if *byte == b'%' {
             if !(is_digit() && is_digit()) {
-                return Err(NoSubject("a % stands before two hexadecimal digits"));
+                return Err(NoSubject("a % is followed by two hexadecimal digits"));
             }
         } else if is_reserved(*byte) {
             return Err(NoSubject(

@@ -166,7 +166,7 @@ impl<'a> Builder<'a, '_> {
             && trial.is_some()
             && resolved.amount.is_some_and(|amount| amount.lease)
         {
-            let what = "'lease' saves nothing beside 'trial', which asks the store for each hit";
+            let what = "'lease' saves nothing with 'trial', which asks the store for each hit";
             let remedy = "remove 'trial' once it has told enough, or 'lease'";
             self.problems.warning(at, what, remedy);
         }
@@ -230,8 +230,7 @@ impl<'a> Builder<'a, '_> {
                 ("unit", trial.unit.is_none()),
             ];
             for (key, _) in missing.iter().filter(|(_, is_missing)| *is_missing) {
-                let what =
-                    format!("the trial has no '{key}', and the limit beside it is unlimited");
+                let what = format!("the trial has no '{key}', and its limit is unlimited");
                 let remedy = format!("write '{key}: ' in the trial");
                 self.problems.error(at, what, remedy);
             }
@@ -259,8 +258,7 @@ impl<'a> Builder<'a, '_> {
         };
         let mut resolved = self.complete(&layers, at, "rate_limit")?;
         if resolved.amount == real.amount {
-            let what =
-                "the trial is the same as the limit, so that it counts what the limit counts";
+            let what = "the trial is the same as the limit and counts the same";
             let remedy = "write another 'requests_per_unit' in the trial, or remove 'trial'";
             self.problems.warning(at, what, remedy);
         }

@@ -46,7 +46,7 @@ impl DescriptorReader<'_, '_> {
         siblings.add_networks(problems, items);
         for item in items {
             if item.value_type() == ValueType::Nothing {
-                let remedy = "write 'key: ' behind the '-', or remove it";
+                let remedy = "write 'key: ' after the '-', or remove it";
                 problems.error(&item.at, "a descriptor is empty", remedy);
             } else if let Some(fields) = fields::read(problems, item, Section::Descriptor) {
                 self.descriptor(&fields, siblings);
@@ -220,7 +220,7 @@ fn checked_share(level: &Level) -> Result<(), (&'static str, &'static str)> {
     match level.matching {
         _ if !level.share_threshold => Ok(()),
         Matching::Cidr { prefix: Some(_) } => Err((
-            "'share_threshold' stands beside 'prefix', which has a counter for each network",
+            "'share_threshold' is next to 'prefix', which has a counter for each network",
             "write one of them",
         )),
         matching if matching.is_by_more_than_text() => Ok(()),
@@ -407,7 +407,7 @@ fn warn_of_suspicious(problems: &Problems, node: &Node, key: &str, value: &str) 
             "{} looks like a block of addresses, but is compared as text: no address in it matches",
             quoted(value)
         );
-        let remedy = "write 'match: cidr' beside it, or let Envoy send the block with its action \
+        let remedy = "write 'match: cidr' next to it, or let Envoy send the block with its action \
             masked_remote_address";
         problems.warning(&node.at, what, remedy);
     } else if let Some(address) = address::read(value.as_bytes())
@@ -424,7 +424,7 @@ fn warn_of_suspicious(problems: &Problems, node: &Node, key: &str, value: &str) 
              special",
             quoted(value)
         );
-        let remedy = "write 'match: regex' beside it, or the text that Envoy sends, with '*' for \
+        let remedy = "write 'match: regex' next to it, or the text that Envoy sends, with '*' for \
             any part of it";
         problems.warning(&node.at, what, remedy);
     }

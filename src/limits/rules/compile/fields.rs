@@ -187,7 +187,7 @@ fn report_misplaced(
         return problems.error(&key.at, what, remedy);
     }
     if section == Section::Descriptor && AMOUNT.contains(&known) {
-        let what = format!("'{known}' stands beside 'key' and is ignored");
+        let what = format!("'{known}' is next to 'key' and is ignored");
         let remedy = "indent it below 'rate_limit'";
         problems.add(&key.at, Grade::Mistake, what, remedy);
     } else {
@@ -324,7 +324,7 @@ pub(super) fn text<'n>(problems: &Problems, node: &'n Node, key: &str) -> Option
         (ValueType::Huge(_) | ValueType::Float(_), _) => no_float(problems, node),
         (value_type, _) => {
             let what = format!("'{key}' is {}, not text", value_type.name());
-            problems.fail(&node.at, what, format!("write text behind '{key}: '"))
+            problems.fail(&node.at, what, format!("write text after '{key}: '"))
         }
     }
 }

@@ -121,7 +121,7 @@ pub(super) fn read(
             ),
             _ => (
                 "'match: regex' has one expression",
-                "write it behind 'value: ', with | between alternatives",
+                "write it after 'value: ', with | between alternatives",
             ),
         };
         problems.error(&node.at, what, remedy);
@@ -162,7 +162,7 @@ impl Totals {
 fn regex(problems: &Problems, fields: &Fields<'_>) -> Option<Match> {
     let Some(node) = fields.get("value") else {
         let what = "'match: regex' has no expression";
-        return problems.fail(fields.lack("value"), what, "write it behind 'value: '");
+        return problems.fail(fields.lack("value"), what, "write it after 'value: '");
     };
     let text = fields.text("value")?;
     problems.accept(&node.at, check_regex(text))?;
@@ -197,7 +197,7 @@ fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Mat
         .any(|key| fields.get(key).is_some());
     let (name, written) = match fields.get("value") {
         Some(node) if is_list => {
-            let what = "'value' stands beside a list of networks";
+            let what = "'value' is next to a list of networks";
             return problems.fail(&node.at, what, "write all networks in 'values'");
         }
         Some(node) => {
@@ -267,7 +267,7 @@ pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
         (format!("{} is no network", quoted(text)), remedy.to_owned())
     })?;
     if network.trunc() != network {
-        let what = format!("{} has bits behind its prefix", quoted(text));
+        let what = format!("{} has bits after its prefix", quoted(text));
         return Err((
             what,
             format!(
@@ -304,7 +304,7 @@ fn list<'d>(
             let found = data.find(&node.at, name);
             let Some((at, values)) = found.and_then(|file| Some((&file.at, file.values.as_ref()?)))
             else {
-                let what = format!("the folder of limits has no file {shown} beside this one");
+                let what = format!("the folder of limits has no file {shown} next to this one");
                 let remedy = "create it with one value in each line, and set the path to the \
                     folder, not to one file";
                 return problems.fail(&node.at, what, remedy);
@@ -324,7 +324,7 @@ fn list<'d>(
             Some((name.to_owned(), values.collect()))
         }
         (Some(node), Some(_)) => {
-            let what = "'values' stands beside 'values_file'";
+            let what = "'values' is next to 'values_file'";
             problems.fail(&node.at, what, "write one of them")
         }
         (None, None) => {

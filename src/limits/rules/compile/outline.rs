@@ -184,7 +184,7 @@ fn pairs(problems: &Problems, whole: &Place, root: Option<&Node>) -> Option<Vec<
         let Some(text) = value.text().filter(|_| value_type == ValueType::Text) else {
             let (name, found) = (quoted(name), value_type.name());
             let what = format!("the source of {name} is {found}, not text");
-            let remedy = "write one source behind it, such as `header:x-user`";
+            let remedy = "write one source after it, such as `header:x-user`";
             return problems.fail(&key.at, what, remedy);
         };
         Some(WrittenPair {

@@ -342,7 +342,7 @@ impl OverlayReader<'_> {
             .filter(|_| layer.has_calendar())
         {
             let what =
-                "'unit_multiplier' has no meaning beside 'period: calendar': a window is one unit";
+                "'unit_multiplier' has no meaning with 'period: calendar': a window is one unit";
             self.problems
                 .error(&node.at, what, "remove it, or remove 'period'");
         }
@@ -396,7 +396,7 @@ impl std::str::FromStr for XdsDefaults {
                 .locations()
                 .filter(|(key, _)| fields.get(key).is_none())
             {
-                let remedy = format!("write a value behind '{key}: '");
+                let remedy = format!("write a value after '{key}: '");
                 problems.error(&root.at, format!("'{key}' has no value"), remedy);
             }
             PartialLimit::read(&problems, &fields)

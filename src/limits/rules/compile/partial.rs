@@ -145,7 +145,7 @@ impl PartialLimit {
             _ => Some(fields::read(problems, node, Section::Trial)?),
         };
         let Some(fields) = fields.filter(|fields| !fields.is_empty()) else {
-            let what = "the trial says nothing";
+            let what = "'trial' is empty";
             let remedy = "write 'requests_per_unit: ' and a number below it, or remove 'trial'";
             return problems.fail(&node.at, what, remedy);
         };
@@ -309,7 +309,7 @@ fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
     if let Some(node) = fields.get("requests_per_unit")
         && fields::amount(problems, node, "requests_per_unit").is_some()
     {
-        let what = "'requests_per_unit' has no meaning beside 'unlimited' and is ignored";
+        let what = "'requests_per_unit' has no meaning with 'unlimited' and is ignored";
         problems.warning(&node.at, what, "remove one of them");
     }
 }

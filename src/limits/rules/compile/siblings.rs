@@ -50,7 +50,7 @@ impl Siblings {
             };
             if let Some(first) = self.as_sent.remove(key) {
                 let what = format!(
-                    "the networks of {} stand behind {first}, where its addresses count as they \
+                    "the networks of {} come after {first}, where its addresses count as they \
                      are spelled",
                     quoted(key),
                 );
@@ -121,7 +121,7 @@ impl Siblings {
                 );
                 problems.warning(at, what, "remove it from one of the two");
             } else if known.is_some() {
-                problems.warning(at, format!("{text} stands here twice"), "remove one");
+                problems.warning(at, format!("{text} occurs here twice"), "remove one");
             }
         }
     }

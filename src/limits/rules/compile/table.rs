@@ -54,7 +54,7 @@ fn read_named(
     }
     let has_file = compiler.data.table(&node.at, name).is_some();
     if !has_file {
-        let what = format!("the folder of limits has no file {shown} beside this one");
+        let what = format!("the folder of limits has no file {shown} next to this one");
         let remedy = "create it with the line 'value,requests_per_unit' at its top, and set the \
             path to the folder, not to one file";
         problems.error(&node.at, what, remedy);

@@ -886,7 +886,7 @@ resource r: many: warning: the limit has 'period: calendar': the 'unit_multiplie
         unit_multiplier: 2}}]}]";
     let problems = overlay_problems(both);
     assert!(
-        problems.contains("'unit_multiplier' has no meaning beside 'period: calendar'"),
+        problems.contains("'unit_multiplier' has no meaning with 'period: calendar'"),
         "{problems}"
     );
 }
@@ -957,7 +957,7 @@ fn defaults_are_read_from_one_line() {
         ),
         (
             "algorithm",
-            Err("'algorithm' has no value; write a value behind 'algorithm: '"),
+            Err("'algorithm' has no value; write a value after 'algorithm: '"),
         ),
         ("region_shares: {eu: 40%, us: 60%}", Ok(())),
         ("{region_shares: {eu: 40%}, burst: 2}", Ok(())),

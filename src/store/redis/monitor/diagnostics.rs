@@ -167,7 +167,7 @@ fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
             .map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|")))
             .collect();
         let text = format!(
-            "the Redis user lacks rights: {}; grant it {}",
+            "the Redis user is missing rights: {}; grant it {}",
             missing.effects.join("; "),
             grants.join(" ")
         );

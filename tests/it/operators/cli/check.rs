@@ -94,7 +94,7 @@ fn check_refuses_what_serve_tolerates_and_shows_the_line() {
     let output = weir(&["check", &path], &[]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     let expected = format!(
-        "{path}/a.yaml:4:3: error: 'unit' stands beside 'key' and is ignored; indent it below \
+        "{path}/a.yaml:4:3: error: 'unit' is next to 'key' and is ignored; indent it below \
          'rate_limit'\n    4 |   unit: day\n      |   ^\n\
          {path}/a.yaml:6:15: error: 'requests_per_unit' is missing, which means 0: every request \
          is refused; write 'requests_per_unit: ' and a number, even if it is 0\n    6 |   \
@@ -104,7 +104,7 @@ fn check_refuses_what_serve_tolerates_and_shows_the_line() {
     let weir = Weir::start(&[("a.yaml", text)], &[]);
     let log = weir.logs().join("\n");
     assert!(
-        log.contains(r#""warn","@message":"a.yaml:4:3: warning: 'unit' stands beside"#),
+        log.contains(r#""warn","@message":"a.yaml:4:3: warning: 'unit' is next to"#),
         "a service tolerates it: {log}"
     );
     assert!(log.contains("limits loaded"), "{log}");

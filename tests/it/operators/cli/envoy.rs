@@ -28,8 +28,8 @@ fn every_key_without_a_source_is_named_with_its_position() {
     );
     let text = stderr(&output);
     let first = format!(
-        "{path}/a.yaml:3:8: error: the key 'user' has no source; say where Envoy takes it from, \
-         such as --from user=header:NAME; "
+        "{path}/a.yaml:3:8: error: the key 'user' has no source; name its source, such as \
+         --from user=header:NAME; "
     );
     let second = format!("{path}/a.yaml:5:8: error: the key 'upstream' has no source; ");
     let lines: Vec<_> = text.lines().collect();
@@ -104,7 +104,7 @@ fn files_with_mistakes_and_unknown_domains_are_refused() {
         ),
         (
             &["envoy", &path][..],
-            "weir: say which domain: --domain d or --domain e\n",
+            "weir: name the domain: --domain d or --domain e\n",
         ),
         (
             &["envoy", "--domain", "x", &path],
@@ -132,7 +132,7 @@ fn files_with_mistakes_and_unknown_domains_are_refused() {
                 "1500",
                 &path,
             ],
-            "delays requests by up to 1500 ms; say --timeout-ms 1600",
+            "delays requests by up to 1500 ms; write --timeout-ms 1600",
         ),
     ] {
         let output = weir(arguments, &[]);

@@ -90,8 +90,7 @@ fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
     );
     let elsewhere = desk.ok(weir, &["exempt", "-d", "elsewhere", "user=1", "--force"]);
     assert!(
-        elsewhere
-            .contains("warning: no limit in force has this domain, so that it changes nothing yet"),
+        elsewhere.contains("warning: no limit in force has this domain: it changes nothing yet"),
         "{elsewhere}"
     );
     unknown

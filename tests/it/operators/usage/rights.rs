@@ -163,7 +163,7 @@ fn assert_list_fails_without(weir: &Weir, missing: &str) {
         let text = top["error"].as_str().unwrap_or_default();
         assert!(
             status == 503
-                && text.contains("the Redis user lacks a right")
+                && text.contains("the Redis user is missing a right")
                 && text.contains(missing),
             "{missing}: {status} {top}"
         );
@@ -210,7 +210,7 @@ async fn a_missing_one_is_named() {
         }
     }
     for (missing, redis, weir, advice) in &all {
-        let line = weir.wait_for_log("the Redis user lacks rights").await;
+        let line = weir.wait_for_log("the Redis user is missing rights").await;
         let effect = "the lists of subjects of limits with track_usage (weir usage --top) lack \
             subjects or cannot be read";
         assert!(

@@ -58,7 +58,7 @@ fn a_trial_that_suits_a_limit_badly_is_left_out_there_and_refuses_nothing() {
         (
             "{requests_per_unit: 5}",
             unlimited(),
-            "the trial has no 'unit', and the limit beside it is unlimited",
+            "the trial has no 'unit', and its limit is unlimited",
         ),
         (
             log,
@@ -82,7 +82,7 @@ fn a_trial_that_suits_a_limit_badly_is_left_out_there_and_refuses_nothing() {
 #[test]
 fn mistakes_of_a_trial_are_found_in_the_overlay() {
     for (fields, problem) in [
-        ("{}", "the trial says nothing"),
+        ("{}", "'trial' is empty"),
         ("{name: x}", "'name' has no meaning in trial"),
     ] {
         let problems = overlay_problems(&trial(fields));
