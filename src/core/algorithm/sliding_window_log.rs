@@ -115,8 +115,15 @@ impl SlidingWindowLog {
         hits: i64,
     ) -> Outcome {
         let most = self.limit.checked_sub(hits.max(0).unsigned_abs());
-        let empty = Log::default();
-        let log = log.unwrap_or(&empty);
+        let Some(log) = log else {
+            return Outcome {
+                allowed,
+                capacity: self.limit,
+                used: 0,
+                reset: 0,
+                retry: most.map(|_| 0),
+            };
+        };
         let used = log.total().saturating_sub(log.total_before(left));
         let leaves = |entry: &LoggedHits| {
             entry

@@ -375,7 +375,7 @@ impl Tallies {
                     }
                     let ratio = self.metrics.options.near_limit_ratio;
                     let counts = counts(check, decision, outcomes.is_undone, ratio);
-                    self.checked(core, domain, id, planned.metric.as_deref(), counts);
+                    self.checked(core, domain, id, planned.metric.as_deref(), &counts);
                 }
             }
         }
@@ -400,21 +400,23 @@ impl Tallies {
         domain: &[u8],
         limit: Option<LimitId>,
         levels: Option<&[String]>,
-        counts: [(usize, u64); 8],
+        counts: &[(usize, u64); 8],
     ) {
         let series = limit.and_then(|id| self.of_limit(id));
-        let mut named = [0; COUNTERS];
-        for (counter, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
-            match series {
-                Some(series) if levels.is_none() || counter >= HITS.len() => {
-                    series.own.add(core, counter, count);
-                }
-                _ => named[counter] = count,
-            }
-        }
+        let is_named = |counter| series.is_none() || levels.is_some() && counter < HITS.len();
+        let counts = counts.iter().filter(|(_, count)| *count > 0);
         if levels.is_some() || series.is_none() {
+            let mut named = [0; COUNTERS];
+            for &(counter, count) in counts.clone().filter(|(counter, _)| is_named(*counter)) {
+                named[counter] = count;
+            }
             let levels = levels.unwrap_or_default();
             self.metrics.dynamic.add(domain, levels, &named);
+        }
+        if let Some(series) = series {
+            for &(counter, count) in counts.filter(|(counter, _)| !is_named(*counter)) {
+                series.own.add(core, counter, count);
+            }
         }
     }
 
