@@ -54,6 +54,39 @@ SERVER = variable(
 )
 
 
+def decided_by_failure_policies():
+    """Checks that the store did not decide."""
+    return graph(
+        "Decided by failure policies",
+        "ops",
+        "Checks that Redis did not answer in time, by the policy that answered them.",
+        "0. With error and allow limits are not enforced; with local each replica"
+        " enforces its share; with deny all is refused.",
+        ("{{policy}}", "sum by (policy) (rate(weir_outage_answers_total{pods}{rate}))"),
+    )
+
+
+def without_a_limit():
+    """Descriptors and requests that no limit applies to."""
+    return graph(
+        "Without a limit",
+        "ops",
+        "Descriptors that no limit matched, and requests for domains that no file"
+        " declares: they pass.",
+        "no unknown domain; free descriptors where Envoy sends more than the files"
+        " limit.",
+        (
+            "free descriptors of {{domain}}",
+            'sum by (domain)'
+            ' (rate(weir_free_descriptors_total{pods,domain=~"$domain"}{rate}))',
+        ),
+        (
+            "unknown domain {{domain}}",
+            "sum by (domain) (rate(weir_domain_not_found_total{pods}{rate})) > 0",
+        ),
+    )
+
+
 def overview():
     return dashboard(
         "Overview",
@@ -174,31 +207,8 @@ def overview():
                         'outcome="over_limit"}{rate}))',
                     ),
                 ),
-                graph(
-                    "Without a limit",
-                    "ops",
-                    "Descriptors that no limit matched, and requests for domains that no file"
-                    " declares: they pass.",
-                    "no unknown domain; free descriptors where Envoy sends more than the files"
-                    " limit.",
-                    (
-                        "free descriptors of {{domain}}",
-                        'sum by (domain)'
-                        ' (rate(weir_free_descriptors_total{pods,domain=~"$domain"}{rate}))',
-                    ),
-                    (
-                        "unknown domain {{domain}}",
-                        "sum by (domain) (rate(weir_domain_not_found_total{pods}{rate})) > 0",
-                    ),
-                ),
-                graph(
-                    "Decided by failure policies",
-                    "ops",
-                    "Checks that Redis did not answer in time, by the policy that answered them.",
-                    "0. With error and allow limits are not enforced; with local each replica"
-                    " enforces its share; with deny all is refused.",
-                    ("{{policy}}", "sum by (policy) (rate(weir_outage_answers_total{pods}{rate}))"),
-                ),
+                without_a_limit(),
+                decided_by_failure_policies(),
             ],
         ),
         (
@@ -458,23 +468,7 @@ def limits():
                         'outcome=~"error|outage_allowed|outage_denied"}{rate})) > 0',
                     ),
                 ),
-                graph(
-                    "Without a limit",
-                    "ops",
-                    "Descriptors that no limit matched, and requests for domains that no file"
-                    " declares: they pass.",
-                    "no unknown domain; free descriptors where Envoy sends more than the files"
-                    " limit.",
-                    (
-                        "free descriptors of {{domain}}",
-                        'sum by (domain)'
-                        ' (rate(weir_free_descriptors_total{pods,domain=~"$domain"}{rate}))',
-                    ),
-                    (
-                        "unknown domain {{domain}}",
-                        "sum by (domain) (rate(weir_domain_not_found_total{pods}{rate})) > 0",
-                    ),
-                ),
+                without_a_limit(),
             ],
         ),
         (
@@ -535,14 +529,7 @@ def redis():
                     f"weir_redis_breaker_state{chosen}",
                     [(0, "closed", GREEN), (1, "open", RED), (2, "ramp", YELLOW)],
                 ),
-                graph(
-                    "Decided by failure policies",
-                    "ops",
-                    "Checks that Redis did not answer in time, by the policy that answered them.",
-                    "0. With error and allow limits are not enforced; with local each replica"
-                    " enforces its share; with deny all is refused.",
-                    ("{{policy}}", "sum by (policy) (rate(weir_outage_answers_total{pods}{rate}))"),
-                ),
+                decided_by_failure_policies(),
                 graph(
                     "Errors",
                     "ops",

@@ -151,12 +151,7 @@ class Servers(contextlib.ExitStack):
         openssl(
             "req",
             "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-keyout",
+            *NEW_KEY,
             key,
             "-out",
             certificate,
@@ -177,12 +172,7 @@ class Servers(contextlib.ExitStack):
         )
         openssl(
             "req",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-keyout",
+            *NEW_KEY,
             key,
             "-out",
             request,
@@ -217,6 +207,17 @@ class Servers(contextlib.ExitStack):
             "tls.key": key.read_text(),
             "ca.crt": authority[0].read_text(),
         }
+
+
+# Arguments of `openssl req` for a new key, whose file follows.
+NEW_KEY = (
+    "-newkey",
+    "ec",
+    "-pkeyopt",
+    "ec_paramgen_curve:P-256",
+    "-nodes",
+    "-keyout",
+)
 
 
 def openssl(*arguments):
