@@ -14,6 +14,8 @@
 
 mod read;
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::call::{Call, ClockReading, ScriptRef, longest_jitter, write_key};
@@ -56,17 +58,19 @@ pub(crate) struct Batch<'r> {
     requests: SmallVec<[&'r Request; 16]>,
     options: BatchOptions,
     now: ClockReading,
-    groups: SmallVec<[CommandGroup; 2]>,
+    groups: SmallVec<[CommandGroup<'r>; 2]>,
 }
 
 /// Checks that are sent together: as plain commands, as one transaction, or as one call of the
 /// script.
 #[derive(Clone, Debug)]
-struct CommandGroup {
+struct CommandGroup<'r> {
     way: Way,
     /// Checks of a call are in the order of the requests, which keeps the checks of one request
     /// together. Others are sorted by counter, which keeps hits on one counter together.
     checks: Vec<CheckPosition>,
+    /// The commands on counters of plain commands or of a transaction; none of a call.
+    commands: Vec<CounterCommand<'r>>,
 }
 
 /// Way in which checks are sent. Checks that are sent in the same way may be in one group.
@@ -81,13 +85,14 @@ struct Way {
 }
 
 /// A command on a counter: one peek, or one INCRBY for hits that follow each other on it.
-struct CounterCommand<'b> {
+#[derive(Clone, Debug)]
+struct CounterCommand<'r> {
     counter: CounterKey,
-    /// The checks that it answers: all of them are hits, or it is one peek.
-    answers: &'b [CheckPosition],
+    /// The checks of the group that it answers: all of them are hits, or it is one peek.
+    answers: Range<usize>,
     /// The sum of their hits.
     hits: i64,
-    fixed: &'b FixedWindow,
+    fixed: &'r FixedWindow,
 }
 
 /// Encoding of a group of checks.
@@ -159,7 +164,11 @@ impl<'r> Batch<'r> {
                         };
                         let mut checks = Vec::with_capacity(likely);
                         checks.push(position);
-                        batch.groups.push(CommandGroup { way, checks });
+                        batch.groups.push(CommandGroup {
+                            way,
+                            checks,
+                            commands: Vec::new(),
+                        });
                     }
                 }
             }
@@ -171,9 +180,12 @@ impl<'r> Batch<'r> {
             let request = requests[at.request];
             (request.checks.key(request.check(at.pick)), *at)
         };
-        for CommandGroup { way, checks } in &mut batch.groups {
-            if checks.len() > 1 && !matches!(way.encoding, GroupEncoding::Script(_)) {
-                checks.sort_unstable_by(|one, other| key(one).cmp(&key(other)));
+        for group in &mut batch.groups {
+            if !matches!(group.way.encoding, GroupEncoding::Script(_)) {
+                group
+                    .checks
+                    .sort_unstable_by(|one, other| key(one).cmp(&key(other)));
+                group.commands = counter_commands(requests, &group.checks, now.time);
             }
         }
         batch
@@ -239,6 +251,7 @@ impl<'r> Batch<'r> {
                 crosses_slots: false,
             },
             checks: part.to_vec(),
+            commands: Vec::new(),
         });
         self.again(replies, groups, self.now)
     }
@@ -274,14 +287,14 @@ impl<'r> Batch<'r> {
     fn again(
         &self,
         replies: &[Reply],
-        groups: impl Iterator<Item = CommandGroup>,
+        groups: impl Iterator<Item = CommandGroup<'r>>,
         now: ClockReading,
     ) -> Option<Self> {
         let mut answers = replies.iter().flat_map(|reply| &reply.answers);
         if answers.any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
             return None;
         }
-        let groups: SmallVec<[CommandGroup; 2]> = groups.collect();
+        let groups: SmallVec<[CommandGroup<'r>; 2]> = groups.collect();
         (!groups.is_empty()).then(|| Self {
             requests: self.requests.clone(),
             groups,
@@ -317,10 +330,10 @@ impl<'r> Batch<'r> {
 
     /// Encodes the hits and peeks of plain commands or of a transaction. In a transaction `EXPIRE`
     /// follows each counter's hits.
-    fn write_counts(&self, group: &CommandGroup, out: &mut CommandBuffer) {
+    fn write_counts(&self, group: &CommandGroup<'_>, out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(KEY_CAPACITY);
-        for command in self.counter_commands(group) {
-            let (checks, check) = self.check(command.answers[0]);
+        for command in &group.commands {
+            let (checks, check) = self.check(group.checks[command.answers.start]);
             write_key(checks, check, self.now.time, &mut key);
             if command.hits == 0 {
                 out.push([b"GET", &key]);
@@ -357,11 +370,8 @@ impl<'r> Batch<'r> {
     ) -> SmallVec<[CheckPosition; 1]> {
         let mut without_ttl = SmallVec::new();
         for group in &self.groups {
-            for command in self
-                .counter_commands(group)
-                .filter(|command| command.hits > 0)
-            {
-                let (first, counter) = (command.answers[0], command.counter);
+            for command in group.commands.iter().filter(|command| command.hits > 0) {
+                let (first, counter) = (group.checks[command.answers.start], command.counter);
                 let own_hits = FixedWindow::clamp(self.check(first).1.hits).unsigned_abs();
                 match replies[first.request].answers[first.pick] {
                     Err(_) => known_ttls.forget(counter),
@@ -390,7 +400,7 @@ impl<'r> Batch<'r> {
         }
     }
 
-    fn call<'b>(&'b self, group: &'b CommandGroup) -> Call<'b> {
+    fn call<'b>(&'b self, group: &'b CommandGroup<'_>) -> Call<'b> {
         Call {
             requests: &self.requests,
             checks: &group.checks,
@@ -411,33 +421,6 @@ impl<'r> Batch<'r> {
         (&request.checks, request.check(at.pick))
     }
 
-    /// The commands on counters of plain commands or of a transaction; none of a call.
-    fn counter_commands<'b>(
-        &'b self,
-        group: &'b CommandGroup,
-    ) -> impl Iterator<Item = CounterCommand<'b>> {
-        let is_one_command = |one: &CheckPosition, other: &CheckPosition| {
-            let ((checks, check), (others, other)) = (self.check(*one), self.check(*other));
-            check.hits > 0 && other.hits > 0 && checks.key(check) == others.key(other)
-        };
-        // Sums do not overflow: a batch has at most some hundred checks, of at most 2^53 hits.
-        let hits = |at: &CheckPosition| FixedWindow::clamp(self.check(*at).1.hits);
-        let checks = match group.way.encoding {
-            GroupEncoding::Plain | GroupEncoding::Transaction => group.checks.as_slice(),
-            GroupEncoding::Script(_) => &[],
-        };
-        checks.chunk_by(is_one_command).filter_map(move |answers| {
-            let (checks, check) = self.check(answers[0]);
-            let fixed = window_without_script(checks, check)?;
-            Some(CounterCommand {
-                counter: counter(check, fixed, self.now.time),
-                answers,
-                hits: answers.iter().map(hits).sum(),
-                fixed,
-            })
-        })
-    }
-
     /// Answers all checks of this batch with the same error.
     pub(crate) fn fail(&self, error: StoreError, replies: &mut [Reply]) {
         for at in self.groups.iter().flat_map(|group| &group.checks) {
@@ -454,6 +437,41 @@ impl<'r> Batch<'r> {
             .secs_rounded_up();
         left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.options.expiry_jitter_secs))
     }
+}
+
+/// The commands on the counters of these checks, which are sorted by counter.
+fn counter_commands<'r>(
+    requests: &[&'r Request],
+    checks: &[CheckPosition],
+    now: Micros,
+) -> Vec<CounterCommand<'r>> {
+    let check = |at: &CheckPosition| {
+        let request: &'r Request = requests[at.request];
+        (&*request.checks, request.check(at.pick))
+    };
+    let is_one_command = |one: &CheckPosition, other: &CheckPosition| {
+        let ((checks, one), (others, other)) = (check(one), check(other));
+        one.hits > 0 && other.hits > 0 && checks.key(one) == others.key(other)
+    };
+    let mut commands = Vec::with_capacity(checks.len());
+    let mut start = 0;
+    for answers in checks.chunk_by(is_one_command) {
+        let range = start..start + answers.len();
+        start = range.end;
+        let (checks, first) = check(&answers[0]);
+        // All checks of these groups have one.
+        if let Some(fixed) = window_without_script(checks, first) {
+            // Sums do not overflow: a batch has at most some hundred checks, of at most 2^53 hits.
+            let hits = |at: &CheckPosition| FixedWindow::clamp(check(at).1.hits);
+            commands.push(CounterCommand {
+                counter: counter(first, fixed, now),
+                answers: range,
+                hits: answers.iter().map(hits).sum(),
+                fixed,
+            });
+        }
+    }
+    commands
 }
 
 /// The window of a check that plain commands or a transaction can decide: one that counts whatever
@@ -504,7 +522,7 @@ fn counter(check: &Check, fixed: &FixedWindow, now: Micros) -> CounterKey {
     }
 }
 
-impl CommandGroup {
+impl CommandGroup<'_> {
     /// The same checks in a call of the script.
     fn sent_as(&self, script_ref: ScriptRef) -> Self {
         let encoding = GroupEncoding::Script(script_ref);
@@ -514,6 +532,7 @@ impl CommandGroup {
                 ..self.way
             },
             checks: self.checks.clone(),
+            commands: Vec::new(),
         }
     }
 }

@@ -73,7 +73,7 @@ impl Batch<'_> {
     /// the transaction, and are retried by key.
     fn redirect_group(
         &self,
-        group: &CommandGroup,
+        group: &CommandGroup<'_>,
         tokens: Parser<'_>,
         error: StoreError,
         redirect: &Redirect,
@@ -83,12 +83,12 @@ impl Batch<'_> {
         let mut tokens = tokens.skip(2 + usize::from(group.way.is_asking));
         let mut redirects: SmallVec<[Option<Redirect>; 4]> = SmallVec::new();
         if group.way.encoding == GroupEncoding::Transaction {
-            for command in self.counter_commands(group) {
+            for command in &group.commands {
                 let own = tokens.by_ref().take(command.in_transaction());
                 let own = own.fold(None, |found: Option<Redirect>, token| {
                     found.or_else(|| server_error(token).and_then(Redirect::read))
                 });
-                redirects.extend(command.answers.iter().map(|_| own.clone()));
+                redirects.extend(command.answers.clone().map(|_| own.clone()));
             }
         }
         if redirects.iter().all(Option::is_none) {
@@ -107,7 +107,7 @@ impl Batch<'_> {
 
     fn read_group<'r>(
         &self,
-        group: &CommandGroup,
+        group: &CommandGroup<'_>,
         tokens: &mut Parser<'r>,
         replies: &mut [Reply],
     ) -> Result<Micros, GroupError<'r>> {
@@ -123,8 +123,8 @@ impl Batch<'_> {
         match group.way.encoding {
             GroupEncoding::Plain => Ok(self.read_plain(group, tokens, replies)?),
             GroupEncoding::Transaction => {
-                let commands = self.counter_commands(group);
-                let counted: usize = commands.map(|command| command.in_transaction()).sum();
+                let commands = group.commands.iter();
+                let counted: usize = commands.map(CounterCommand::in_transaction).sum();
                 // After the reply to TIME.
                 executed(tokens, 1 + counted)?;
                 Ok(self.read_transaction(group, tokens, replies)?)
@@ -139,7 +139,7 @@ impl Batch<'_> {
 
     fn read_call(
         &self,
-        group: &CommandGroup,
+        group: &CommandGroup<'_>,
         tokens: &mut Parser<'_>,
         replies: &mut [Reply],
     ) -> Result<Micros, StoreError> {
@@ -167,7 +167,7 @@ impl Batch<'_> {
 
     fn read_transaction(
         &self,
-        group: &CommandGroup,
+        group: &CommandGroup<'_>,
         tokens: &mut Parser<'_>,
         replies: &mut [Reply],
     ) -> Result<Micros, StoreError> {
@@ -176,14 +176,14 @@ impl Batch<'_> {
             .filter(|token| *token == Token::Array(2))
             .and_then(|_| time(tokens))
             .ok_or(PROTOCOL_ERROR)?;
-        for command in self.counter_commands(group) {
+        for command in &group.commands {
             let reply = value(tokens)?;
             if command.hits != 0 {
                 // The reply to EXPIRE is not needed: INCRBY before it made sure that the key
                 // exists.
                 value(tokens)?;
             }
-            self.judge(&command, reply, Ok(now), replies);
+            self.judge(group, command, reply, Ok(now), replies);
         }
         Ok(now)
     }
@@ -191,7 +191,7 @@ impl Batch<'_> {
     /// Reads the replies to plain commands, each of which was executed or refused by itself.
     fn read_plain(
         &self,
-        group: &CommandGroup,
+        group: &CommandGroup<'_>,
         tokens: &mut Parser<'_>,
         replies: &mut [Reply],
     ) -> Result<Micros, StoreError> {
@@ -202,16 +202,16 @@ impl Batch<'_> {
             }
             _ => return Err(PROTOCOL_ERROR),
         };
-        for command in self.counter_commands(group) {
+        for command in &group.commands {
             let reply = value(tokens)?;
             let redirect = server_error(reply).filter(|_| self.options.by_slot);
             if let Some(redirect) = redirect.and_then(Redirect::read) {
-                for &at in command.answers {
+                for &at in &group.checks[command.answers.clone()] {
                     let redirects = &mut replies[at.request].redirects;
                     redirects.push((self.index(at), redirect.clone()));
                 }
             }
-            self.judge(&command, reply, now, replies);
+            self.judge(group, command, reply, now, replies);
         }
         Ok(now.unwrap_or_default())
     }
@@ -220,6 +220,7 @@ impl Batch<'_> {
     /// have returned it.
     fn judge(
         &self,
+        group: &CommandGroup<'_>,
         command: &CounterCommand<'_>,
         reply: Token<'_>,
         now: Result<Micros, StoreError>,
@@ -227,7 +228,7 @@ impl Batch<'_> {
     ) {
         let mut position =
             counter_value(command, reply).map(|after| after.saturating_sub(command.hits));
-        for &at in command.answers {
+        for &at in &group.checks[command.answers.clone()] {
             let (checks, check) = self.check(at);
             position = position.map(|before| before + FixedWindow::clamp(check.hits));
             // Limits of different amounts may share a counter.

@@ -658,7 +658,7 @@ fn allocations(all: &[Request], replies: &[u8]) -> u64 {
 
 #[test]
 fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
-    for (requests, expected) in [(64, 4), (96, 4)] {
+    for (requests, expected) in [(64, 5), (96, 5)] {
         let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(99, true))).collect();
         let counted: String = (0..requests).map(|count| format!(" :{count} :1")).collect();
         let replies = wire(&format!(
@@ -666,8 +666,8 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
             "|+QUEUED".repeat(2 * requests + 1),
             2 * requests + 1
         ));
-        // The lists of requests, of checks and of replies, and the buffer for a key. Commands and
-        // replies reuse the connection's buffers.
+        // The lists of requests, of checks, of commands and of replies, and the buffer for a key.
+        // Commands and replies are encoded in the connection's buffers.
         assert_eq!(
             allocations(&all, &replies),
             expected,
@@ -677,7 +677,7 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
     for (requests, expected) in [(64, 9), (96, 9)] {
         let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(99, false))).collect();
         let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
-        // The same three lists, and the list of answers; the lists of keys and of their first
+        // The lists of requests, of checks and of replies, and the list of answers; the lists of keys and of their first
         // occurrences; the buffer for a key, which grows once; and the buffer for packed rows.
         assert_eq!(
             allocations(&all, &replies),
