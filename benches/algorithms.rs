@@ -215,7 +215,7 @@ const BYTES_OF: &str = "--bytes-of";
 
 async fn decide(redis: &Redis, checks: Checks, budget: Budget) -> Answers {
     let checks = Arc::new(checks);
-    redis.decide(&checks, &checks.indices(), budget).await
+    redis.decide(&checks, &checks.indices(), &budget).await
 }
 
 /// CPU time of redis-server per decision, in batches of `batch`.

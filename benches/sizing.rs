@@ -254,7 +254,7 @@ impl Deployment {
                 .map(|key| (key.as_bytes(), Check::new(algorithm, 1, Modes::default())));
             let checks = Arc::new(Checks::of(checks));
             let budget = Budget::until(Instant::now() + Duration::from_secs(10));
-            let answers = self.redis.decide(&checks, &checks.indices(), budget).await;
+            let answers = self.redis.decide(&checks, &checks.indices(), &budget).await;
             assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
         }
         decisions.div_ceil(batch) * batch

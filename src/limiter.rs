@@ -43,7 +43,6 @@ use crate::observe::traces::{SpanKind, TraceSpan};
 use crate::store::{Budget, Memory, Store};
 pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
-use failure_policies::PartialDecisions;
 use leases::Draws;
 pub use leases::Leases;
 pub use places::Places;
@@ -92,8 +91,8 @@ pub struct Limiter {
     hold_permits: Arc<Semaphore>,
 }
 
-/// Placeholder for the answer to an open check.
-const OPEN: StoreError = StoreError::NotExecuted("not asked yet");
+/// An open check, which the store has to decide.
+const OPEN: Decision = Decision::Fails(StoreError::NotExecuted("not queried yet"));
 
 /// The answer of a store to one check.
 type Answer = Result<Verdict, StoreError>;
@@ -113,8 +112,8 @@ pub struct Draft<'c> {
     checks: &'c Arc<Checks>,
     began: Instant,
     span: TraceSpan,
-    /// One per check, by its index; an error if the store has to decide it, or gave no answer.
-    each: PartialDecisions,
+    /// One per check, by its index; `Fails` if the store has to decide it, or gave no answer.
+    each: Decisions,
     /// The checks to send to the store, in ascending order.
     open: CheckIndices,
     /// The checks as they are sent, if some have other hits than their own.
@@ -160,13 +159,11 @@ impl Limiter {
             let at = arriving(Span::ZERO);
             let answers = memory.decide_at(checks, &checks.all(), at).checks;
             // It answers all checks.
-            let decision =
-                |answer: Result<_, _>| answer.map_or_else(Decision::Fails, Decision::Store);
-            return Begun::Decided(answers.into_iter().map(decision).collect());
+            return Begun::Decided(answers.into_iter().map(by_store).collect());
         }
         let draft = self.draft(checks, span);
         if draft.open.is_empty() {
-            return Begun::Decided(draft.each.into_iter().flatten().collect());
+            return Begun::Decided(draft.each);
         }
         Begun::Open(draft)
     }
@@ -204,13 +201,13 @@ impl Limiter {
     ) -> Decisions {
         match self.begin(checks, parent) {
             Begun::Decided(decisions) => decisions,
-            Begun::Open(draft) => self.finish(draft, timeout).await,
+            Begun::Open(mut draft) => self.finish(&mut draft, timeout).await,
         }
     }
 
     /// Decides the open checks, by the store or by failure policies, and holds the request if a
     /// shaper delays it.
-    pub async fn finish(&self, mut draft: Draft<'_>, timeout: Option<Duration>) -> Decisions {
+    pub async fn finish(&self, draft: &mut Draft<'_>, timeout: Option<Duration>) -> Decisions {
         let (checks, began) = (draft.checks, draft.began);
         let is_shaped = is_shaped(checks);
         let permit = if is_shaped {
@@ -226,20 +223,15 @@ impl Limiter {
 
         while !draft.open.is_empty() {
             let picked = std::mem::take(&mut draft.open);
-            let asked = draft.asked.take().unwrap_or_else(|| Arc::clone(checks));
+            let asked = draft.asked.take();
+            let asked = asked.as_ref().unwrap_or(checks);
             let trip = self.trip(&draft.span, picked.len());
-            let answers = self.store.decide(&asked, &picked, budget).await.checks;
+            let answers = self.store.decide(asked, &picked, &budget).await.checks;
             end_trip(trip, checks, &picked, &answers);
-            self.take_in(&mut draft, picked, answers);
+            self.take_in(draft, picked, answers);
         }
-        // Policies do not apply to trials.
-        let tried: Decisions = draft
-            .each
-            .drain(checks.len()..)
-            .map(|answer| answer.unwrap_or_else(Decision::PolicyAllows))
-            .collect();
-        let each = std::mem::take(&mut draft.each);
-        let mut decisions = self.failure_policies.apply(checks, each, || {
+        let mut decisions = std::mem::take(&mut draft.each);
+        self.failure_policies.apply(checks, &mut decisions, || {
             let passed = Span::from(began.elapsed()).micros();
             let left = budget.max_hold.micros().saturating_sub(passed);
             arriving(Span::from_micros(left))
@@ -253,16 +245,17 @@ impl Limiter {
         }
         // `decide_places` holds the others.
         let delay = if is_shaped && !checks.has_holders() {
-            longest_delay(checks, &decisions)
+            longest_delay(checks, &decisions[..checks.len()])
         } else {
             Span::ZERO
         };
         // A sleep takes a tick of the timer even when its time has come already.
         if delay > Span::ZERO {
             let held_until = Instant::now() + Duration::from(delay);
-            tokio::time::sleep_until(held_until.min(began + Duration::from(budget.max_hold))).await;
+            let held_until = held_until.min(began + Duration::from(budget.max_hold));
+            // Boxed: it would make the futures of all other requests larger.
+            Box::pin(tokio::time::sleep_until(held_until)).await;
         }
-        decisions.extend(tried);
         decisions
     }
 
@@ -323,6 +316,15 @@ impl Limiter {
     }
 }
 
+/// Whether a check has no decision yet.
+fn is_open(decision: &Decision) -> bool {
+    decision.failure().is_some()
+}
+
+fn by_store(answer: Answer) -> Decision {
+    answer.map_or_else(Decision::Fails, Decision::Store)
+}
+
 /// Arrival of a request that is decided now, and may be held for at most `max_hold`.
 fn arriving(max_hold: Span) -> Arrival {
     let now = clock::now();
@@ -368,7 +370,7 @@ pub(crate) fn less_reserve(timeout: Duration) -> Duration {
 
 /// Time that a request is held: the longest delay of its shapers if the whole request is allowed,
 /// else zero. A shaper in shadow mode does not delay.
-pub(crate) fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
+pub(crate) fn longest_delay(checks: &Checks, decisions: &[Decision]) -> Span {
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
     if refused
         || decisions
@@ -392,7 +394,7 @@ impl Limiter {
     /// Draft of a request that begins now, as far as leases and the denial cache decide it.
     fn draft<'c>(&'c self, checks: &'c Arc<Checks>, span: TraceSpan) -> Draft<'c> {
         let began = Instant::now();
-        let mut each: PartialDecisions = SmallVec::from_elem(Err(OPEN), checks.total());
+        let mut each: Decisions = SmallVec::from_elem(OPEN, checks.total());
         let (mut asked, replicas) = (None, self.failure_policies.replicas());
         let leases = self.leases.as_ref();
         let mut draws = leases.and_then(|leases| leases.begin(checks, began, replicas));
@@ -400,7 +402,7 @@ impl Limiter {
             for (index, _) in checks.indexed() {
                 let ahead = draws.ahead(index);
                 if let Some(held) = draws.answer(index) {
-                    each[index.0] = Ok(Decision::Lease(held));
+                    each[index.0] = Decision::Lease(held);
                 } else if ahead > 0 {
                     let asked = asked.get_or_insert_with(|| Checks::clone(checks));
                     asked.ask_ahead(index, ahead);
@@ -408,11 +410,11 @@ impl Limiter {
             }
         }
         if let Some(denial_cache) = &self.denial_cache
-            && each.iter().any(Result::is_err)
+            && each.iter().any(is_open)
         {
             let refused = denial_cache.refused(checks, began);
             for ((index, _), refusal) in checks.indexed().zip(refused) {
-                let Some(refusal) = refusal.filter(|_| each[index.0].is_err()) else {
+                let Some(refusal) = refusal.filter(|_| is_open(&each[index.0])) else {
                     continue;
                 };
                 let is_lifted = draws
@@ -420,14 +422,14 @@ impl Limiter {
                     .is_some_and(|draws| draws.lifts_refusal(checks, index));
                 let held = draws.as_ref().and_then(|draws| draws.answer(index));
                 each[index.0] = match held {
-                    Some(verdict) => Ok(Decision::Lease(verdict)),
-                    None if is_lifted => Err(OPEN),
-                    None => Ok(Decision::DenialCache(refusal)),
+                    Some(verdict) => Decision::Lease(verdict),
+                    None if is_lifted => OPEN,
+                    None => Decision::DenialCache(refusal),
                 };
             }
         }
         let mut open = checks.all();
-        open.retain(|index| each[index.0].is_err());
+        open.retain(|index| is_open(&each[index.0]));
         let is_part = (checks.trials().len() + 1..checks.total()).contains(&open.len());
         if checks.is_all_or_none() && is_part {
             // The others only peek: they must not be counted.
@@ -455,35 +457,37 @@ impl Limiter {
         mut answers: SmallVec<[Answer; 4]>,
     ) {
         let checks = draft.checks;
-        let are_looks = picked.iter().any(|index| draft.each[index.0].is_ok());
+        let are_looks = picked.iter().any(|index| !is_open(&draft.each[index.0]));
         if are_looks && draft.fits(&answers) {
             self.note_refused(checks, &draft.each);
         } else if are_looks {
             // Only the store decides which of them are over their limits.
-            draft.each[..checks.len()].fill(Err(OPEN));
+            draft.each[..checks.len()].fill(OPEN);
             draft.open = checks.indices();
         } else if let Some(draws) = &mut draft.draws {
             draft.open = draws.finish(checks, &picked, &mut answers);
         }
         picked.retain(|index| !draft.open.contains(index));
         if let Some(denial_cache) = self.denial_cache.as_ref().filter(|_| !are_looks) {
-            denial_cache.record(checks, &picked, &answers, draft.began, Instant::now());
+            denial_cache.record(checks, &picked, &answers, draft.began, Instant::now);
         }
         for index in picked {
             let each = &mut draft.each[index.0];
-            if each.is_err() {
+            if is_open(each) {
                 let draws = draft.draws.as_ref();
                 let held = draws.and_then(|draws| draws.answer(index));
-                let answer = answers[index.0].map(Decision::Store);
-                *each = held.map_or(answer, |verdict| Ok(Decision::Lease(verdict)));
+                *each = match held {
+                    Some(verdict) => Decision::Lease(verdict),
+                    None => by_store(answers[index.0]),
+                };
             }
         }
     }
 
-    fn note_refused(&self, checks: &Checks, each: &PartialDecisions) {
+    fn note_refused(&self, checks: &Checks, each: &Decisions) {
         if checks.is_tracked() {
             self.store.note_refused(checks, |CheckIndex(index)| {
-                matches!(each[index], Ok(Decision::DenialCache(_)))
+                matches!(each[index], Decision::DenialCache(_))
             });
         }
     }
@@ -495,7 +499,7 @@ impl Draft<'_> {
         self.checks.indexed().all(|(CheckIndex(index), check)| {
             let has_left =
                 |look: &Verdict| look.allowed && check.hits.unsigned_abs() <= look.remaining;
-            self.each[index].is_ok() || looks[index].as_ref().is_ok_and(has_left)
+            !is_open(&self.each[index]) || looks[index].as_ref().is_ok_and(has_left)
         })
     }
 }

@@ -68,10 +68,10 @@ impl Store {
         &self,
         checks: &Arc<Checks>,
         picked: &[CheckIndex],
-        budget: Budget,
+        budget: &Budget,
     ) -> Answers {
         match self {
-            Self::Memory(memory) => memory.decide(checks, picked, budget),
+            Self::Memory(memory) => memory.decide(checks, picked, *budget),
             Self::Redis(redis) => redis.decide(checks, picked, budget).await,
         }
     }

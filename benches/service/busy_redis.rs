@@ -132,7 +132,7 @@ async fn decide(stores: &[Redis], requests: &[Arc<Checks>], window: Duration) ->
                 store,
                 checks,
                 &[CheckIndex(0)],
-                Budget::until(Instant::now() + Duration::from_secs(1)),
+                &Budget::until(Instant::now() + Duration::from_secs(1)),
             )
             .await;
             assert!(

@@ -125,15 +125,15 @@ impl DenialCache {
         }
     }
 
-    /// Records the store's answers to the checks at `picked`, which came at `now` in a decision
-    /// that began at `began`.
+    /// Records the store's answers to the checks at `picked`, which came `now` in a decision that
+    /// began at `began`.
     pub fn record(
         &self,
         checks: &Checks,
         picked: &[CheckIndex],
         answers: &[Result<Verdict, StoreError>],
         began: Instant,
-        now: Instant,
+        now: impl Fn() -> Instant,
     ) {
         for &index in picked {
             let check = &checks[index];
@@ -142,7 +142,7 @@ impl DenialCache {
                 && !checks.is_trial(index)
                 && is_cacheable(checks, check, verdict)
             {
-                self.insert(check, verdict, began, now);
+                self.insert(check, verdict, began, now());
             }
         }
         // A refund ends the entry of its key: after the loop above, because a refusal of the same

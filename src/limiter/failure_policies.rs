@@ -11,11 +11,9 @@
 
 use std::num::NonZeroU32;
 
-use smallvec::SmallVec;
-
 use super::replicas::{ReplicaCount, Source};
 use crate::core::algorithm::Arrival;
-use crate::core::verdict::{Decision, Decisions};
+use crate::core::verdict::Decision;
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
@@ -52,9 +50,6 @@ pub struct FailurePolicies {
     replicas: ReplicaCount,
 }
 
-/// One per check, by its index: the decision, or the error of the store.
-pub type PartialDecisions = SmallVec<[Result<Decision, StoreError>; 4]>;
-
 impl FailurePolicies {
     /// Policies without any counters. The replicas of a DNS name count as one until it is resolved,
     /// which is not done here.
@@ -84,39 +79,38 @@ impl FailurePolicies {
         &self.replicas
     }
 
-    /// Decides the checks that the store did not. `at` is called only if `local` decides any.
-    pub fn apply(
-        &self,
-        checks: &Checks,
-        partial: PartialDecisions,
-        at: impl FnOnce() -> Arrival,
-    ) -> Decisions {
-        let mut decisions = Decisions::with_capacity(partial.len());
-        let Some(first) = partial.iter().find_map(|answer| answer.err()) else {
-            decisions.extend(partial.into_iter().flatten());
-            return decisions;
+    /// Decides the checks that the store did not ([`Decision::Fails`]). Policies do not apply to
+    /// trials. `at` is called only if `local` decides any.
+    pub fn apply(&self, checks: &Checks, decisions: &mut [Decision], at: impl FnOnce() -> Arrival) {
+        let (decisions, trials) = decisions.split_at_mut(checks.len());
+        for trial in trials {
+            if let Decision::Fails(error) = *trial {
+                *trial = Decision::PolicyAllows(error);
+            }
+        }
+        let Some(first) = decisions.iter().find_map(Decision::failure) else {
+            return;
         };
         // Checks that commit all or none fail together.
-        let of_all = (checks.commit == Commit::AllOrNone).then_some(Err(first));
+        let of_all = (checks.commit == Commit::AllOrNone).then_some(first);
         let mut local = CheckIndices::new();
-        for ((index, check), answer) in checks.indexed().zip(partial) {
-            let decision = of_all
-                .unwrap_or(answer)
-                .unwrap_or_else(|error| by_policy(check, error));
+        for ((index, check), decision) in checks.indexed().zip(&mut *decisions) {
+            if let Some(error) = of_all.or(decision.failure()) {
+                *decision = by_policy(check, error);
+            }
             if decision.store_error().is_some() && check.on_store_failure == OnStoreFailure::Local {
                 local.push(index);
             }
-            decisions.push(decision);
         }
         if checks.is_over_limit(decisions.iter().map(Decision::allows)) {
-            for decision in &mut decisions {
+            for decision in &mut *decisions {
                 if let Decision::Fails(error) = *decision {
                     *decision = Decision::PolicyAllows(error);
                 }
             }
             if checks.commit == Commit::AllOrNone {
                 // A request that is refused as a whole is counted nowhere.
-                return decisions;
+                return;
             }
         } else if decisions
             .iter()
@@ -127,12 +121,11 @@ impl FailurePolicies {
                     decisions[index.0] = Decision::Fails(error);
                 }
             }
-            return decisions;
+            return;
         }
         if !local.is_empty() {
-            self.decide_locally(checks, &local, &mut decisions, at());
+            self.decide_locally(checks, &local, decisions, at());
         }
-        decisions
     }
 
     /// Releases places in the counters of `local` too, where `is_open`: they may have been acquired
@@ -163,7 +156,7 @@ impl FailurePolicies {
         &self,
         checks: &Checks,
         local: &[CheckIndex],
-        decisions: &mut Decisions,
+        decisions: &mut [Decision],
         at: Arrival,
     ) {
         let replicas = self.replicas.get();

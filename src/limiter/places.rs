@@ -158,7 +158,7 @@ impl Limiter {
             for pause_ms in PAUSES_MS {
                 let budget = Budget::until(Instant::now() + timeout);
                 let picked = checks.indices();
-                let answers = redis.decide(&checks, &picked, budget).await.checks;
+                let answers = redis.decide(&checks, &picked, &budget).await.checks;
                 let is_open = |&CheckIndex(index): &CheckIndex| {
                     matches!(answers[index], Err(StoreError::NotExecuted(_)))
                 };

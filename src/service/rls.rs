@@ -108,7 +108,7 @@ impl Rls {
         } else {
             let decisions = match limiter.begin(checks, span) {
                 Begun::Decided(decisions) => decisions,
-                Begun::Open(draft) => limiter.finish(draft, timeout).await,
+                Begun::Open(mut draft) => limiter.finish(&mut draft, timeout).await,
             };
             let places = limiter.places(checks, &decisions);
             (decisions, places)

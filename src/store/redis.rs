@@ -46,8 +46,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
-use tokio::time::{Duration, Instant, sleep, timeout_at};
+use tokio::time::{Duration, Instant, sleep};
 
 pub use self::connection::options::{
     Address, Login, NameCheck, Options, OptionsError, Password, RawOptions, Secret, Tls, TlsError,
@@ -66,7 +65,7 @@ pub use self::usage::{MOST_LISTED_AT_ONCE, UsageClient, UsageCounts, WRITES_PER_
 pub use self::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
 use self::wire::hash_slot::Redirect;
 pub use self::wire::request::{CheckPosition, Request, TRACKED_WEIGHT};
-use self::wire::request::{Picked, PickedChecks, Reply};
+use self::wire::request::{PendingReply, Picked};
 use super::Budget;
 use crate::core::lock;
 use crate::core::verdict::{Answers, StoreError};
@@ -96,12 +95,10 @@ struct WorkerLanes {
     lanes: Mutex<SmallVec<[Arc<Lanes>; 1]>>,
 }
 
-/// A [`Request`] that was sent, until its reply arrives.
+/// A request that was sent, until its reply arrives.
 struct Sent {
     node: Arc<Node>,
-    at: Instant,
-    picked: PickedChecks,
-    receiver: oneshot::Receiver<Reply>,
+    reply: PendingReply,
 }
 
 /// A check, and the redirect that names its server; without one, the slot map does.
@@ -168,21 +165,19 @@ impl WorkerLanes {
 
     /// Queues checks for their servers. Writes an error to `answers` for each check that cannot be
     /// sent.
-    async fn send(
+    fn send(
         &self,
         checks: &Arc<Checks>,
-        budget: Budget,
-        picked: &[RoutedCheck],
+        budget: &Budget,
+        picked: impl Iterator<Item = RoutedCheck>,
         answers: &mut Answers,
-    ) -> SmallVec<[Sent; 1]> {
-        if checks.has_holders() {
-            self.deployment.has_holders.store(true, Ordering::Relaxed);
-        }
-        let map = self.deployment.map_by(budget.deadline).await;
-        let mut parts: SmallVec<[(Sent, Request); 1]> = SmallVec::new();
+        all_sent: &mut SmallVec<[Sent; 1]>,
+    ) {
+        let map = self.deployment.map();
+        let mut parts: SmallVec<[(Arc<Node>, Request); 1]> = SmallVec::new();
         for (index, redirect) in picked {
-            let slot = map.slot(checks.key(&checks[*index]));
-            let owner = match redirect {
+            let slot = map.slot(checks.key(&checks[index]));
+            let owner = match &redirect {
                 Some(redirect) => self.deployment.redirected(redirect),
                 None => map.owner(slot).cloned(),
             };
@@ -193,57 +188,42 @@ impl WorkerLanes {
                     continue;
                 }
             };
-            let is_asking = redirect.as_ref().is_some_and(|redirect| redirect.is_ask);
-            let is_same = |(sent, request): &(Sent, Request)| {
-                sent.node.id == node.id && request.is_asking == is_asking
+            let is_asking = redirect.is_some_and(|redirect| redirect.is_ask);
+            let is_same = |(other, request): &(Arc<Node>, Request)| {
+                other.id == node.id && request.is_asking == is_asking
             };
             let at = parts.iter().position(is_same).unwrap_or_else(|| {
-                let (request, receiver) = Request::new(checks, is_asking, budget);
-                let sent = Sent {
-                    node,
-                    at: request.since,
-                    picked: PickedChecks::new(),
-                    receiver,
-                };
-                parts.push((sent, request));
+                parts.push((node, Request::new(checks, is_asking, *budget)));
                 parts.len() - 1
             });
-            let index = *index;
             parts[at].1.picked.push(Picked { index, slot });
         }
-        let mut all_sent = SmallVec::new();
-        for (mut sent, request) in parts {
-            sent.picked.clone_from(&request.picked);
-            let admitted = sent.node.admit(budget).map_err(StoreError::NotExecuted);
-            match admitted.and_then(|()| self.lanes(&sent.node).enqueue(request)) {
-                Ok(()) => all_sent.push(sent),
+        if checks.has_holders() && !parts.is_empty() {
+            self.deployment.has_holders.store(true, Ordering::Relaxed);
+        }
+        for (node, request) in parts {
+            let (queued, reply) = request.share();
+            let admitted = node.admit(budget.deadline, queued.since);
+            let admitted = admitted.map_err(StoreError::NotExecuted);
+            match admitted.and_then(|()| self.lanes(&node).enqueue(queued)) {
+                Ok(()) => all_sent.push(Sent { node, reply }),
                 Err(error) => {
-                    for Picked { index, .. } in sent.picked {
+                    for Picked { index, .. } in &reply.picked {
                         answers.checks[index.0] = Err(error);
                     }
                 }
             }
         }
-        all_sent
     }
 }
 
 impl Sent {
-    /// Waits for the reply and writes its answers to `answers`. Returns the checks that may be sent
-    /// again, each with its route.
-    async fn wait(self, budget: Budget, answers: &mut Answers) -> SmallVec<[RoutedCheck; 4]> {
-        let failed = |name| Reply::failed(self.picked.len(), StoreError::Unknown(name));
-        let reply = match timeout_at(budget.deadline, self.receiver).await {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(_)) => failed(error::IO),
-            Err(_) => {
-                self.node.record_timeout(self.at, budget);
-                failed(error::TIMEOUT)
-            }
-        };
+    /// Waits for the reply and writes its answers to `answers`. Adds the checks that may be sent
+    /// again to `again`, each with its route.
+    async fn wait(&mut self, answers: &mut Answers, again: &mut Vec<RoutedCheck>) {
+        let reply = (&mut self.reply).await;
         answers.now = answers.now.max(reply.now);
-        let mut again = SmallVec::new();
-        for (&Picked { index, .. }, answer) in self.picked.iter().zip(&reply.answers) {
+        for (&Picked { index, .. }, answer) in self.reply.picked.iter().zip(&reply.answers) {
             answers.checks[index.0] = *answer;
             if answer.is_err_and(error::is_retryable) {
                 let mut redirects = reply.redirects.iter();
@@ -252,7 +232,6 @@ impl Sent {
                 again.push((index, redirect.map(|redirect| self.node.complete(redirect))));
             }
         }
-        again
     }
 }
 
@@ -262,7 +241,7 @@ impl Redis {
         &self,
         checks: &Arc<Checks>,
         picked: &[CheckIndex],
-        budget: Budget,
+        budget: &Budget,
     ) -> Answers {
         let is_own = |index: &CheckIndex| !checks.is_trial(*index);
         match picked.split_at(picked.partition_point(is_own)) {
@@ -282,7 +261,7 @@ impl Redis {
         checks: &Arc<Checks>,
         own: &[CheckIndex],
         trials: &[CheckIndex],
-        budget: Budget,
+        budget: &Budget,
     ) -> Answers {
         let mut each = Arc::clone(checks);
         if checks.is_all_or_none() {
@@ -309,71 +288,93 @@ impl Redis {
         answers
     }
 
-    async fn ask(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
+    async fn ask(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: &Budget) -> Answers {
         let mut answers = Answers::failed(checks.total(), StoreError::NotExecuted(error::TIMEOUT));
-        if picked.is_empty() {
-            return answers;
+        // In boxes, here and below: rare futures would make the futures of all calls larger.
+        for &index in picked {
+            let deployment = &self.worker_lanes(checks, index).deployment;
+            if !deployment.has_nodes() {
+                Box::pin(deployment.map_by(budget.deadline)).await;
+            }
         }
-        let routed = picked.iter().map(|&index| (index, None)).collect();
-        self.send_with_retry(checks, budget, routed, &mut answers)
-            .await;
-        // Consecutive checks with the same error count as one.
+        let mut again = Vec::new();
+        let routed = picked.iter().map(|&index| (index, None));
+        let mut all_sent = self.send(checks, budget, &routed, &mut answers);
+        for sent in &mut all_sent {
+            sent.wait(&mut answers, &mut again).await;
+        }
+        if !again.is_empty() {
+            Box::pin(self.send_again(checks, budget, again, &mut answers)).await;
+        }
+        self.count_errors(checks, picked, budget, &answers);
+        answers
+    }
+
+    /// Sends checks to the deployments that count them.
+    fn send(
+        &self,
+        checks: &Arc<Checks>,
+        budget: &Budget,
+        picked: &(impl Iterator<Item = RoutedCheck> + Clone),
+        answers: &mut Answers,
+    ) -> SmallVec<[Sent; 1]> {
+        let mut all_sent = SmallVec::new();
+        for worker_lanes in std::iter::once(&self.main).chain(&self.per_second) {
+            let is_own = |(index, _): &RoutedCheck| {
+                std::ptr::eq(self.worker_lanes(checks, *index), &raw const **worker_lanes)
+            };
+            let own = picked.clone().filter(is_own);
+            worker_lanes.send(checks, budget, own, answers, &mut all_sent);
+        }
+        all_sent
+    }
+
+    /// Sends the checks that certainly did not run once more.
+    async fn send_again(
+        &self,
+        checks: &Arc<Checks>,
+        budget: &Budget,
+        mut picked: Vec<RoutedCheck>,
+        answers: &mut Answers,
+    ) {
+        let first = self.worker_lanes(checks, picked[0].0);
+        first.deployment.retries.fetch_add(1, Ordering::Relaxed);
+        let is_migrating = |&(index, _): &RoutedCheck| {
+            answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN))
+        };
+        if picked.iter().any(is_migrating) {
+            if Instant::now() + MIGRATION_WAIT < budget.deadline {
+                sleep(MIGRATION_WAIT).await;
+            } else {
+                // A retry would time out, and TRYAGAIN names the cause better than a timeout does.
+                picked.retain(|check| !is_migrating(check));
+            }
+        }
+        for sent in &mut self.send(checks, budget, &picked.iter().cloned(), answers) {
+            sent.wait(answers, &mut Vec::new()).await;
+        }
+    }
+
+    /// Counts the errors of the checks at `picked`. Consecutive checks with the same error count as
+    /// one.
+    fn count_errors(
+        &self,
+        checks: &Checks,
+        picked: &[CheckIndex],
+        budget: &Budget,
+        answers: &Answers,
+    ) {
         let mut last = None;
         let error_of = |&index: &CheckIndex| Some((index, answers.checks[index.0].err()?));
         for (index, error) in picked.iter().filter_map(error_of) {
             if last != Some(error) {
                 let deployment = &self.worker_lanes(checks, index).deployment;
                 let counters = &deployment.error_counters;
-                counters.record_request(error::name(error), budget);
+                counters.record_request(error::name(error), *budget);
                 if matches!(error, StoreError::Unknown(_)) {
                     deployment.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
                 }
                 last = Some(error);
-            }
-        }
-        answers
-    }
-
-    /// Sends the checks, and sends the checks that certainly did not run once more.
-    async fn send_with_retry(
-        &self,
-        checks: &Arc<Checks>,
-        budget: Budget,
-        mut picked: SmallVec<[RoutedCheck; 4]>,
-        answers: &mut Answers,
-    ) {
-        for attempt in 0..2 {
-            let mut sent: SmallVec<[Sent; 1]> = SmallVec::new();
-            for worker_lanes in std::iter::once(&self.main).chain(&self.per_second) {
-                let is_own = |(index, _): &&RoutedCheck| {
-                    std::ptr::eq(self.worker_lanes(checks, *index), &raw const **worker_lanes)
-                };
-                let own: SmallVec<[RoutedCheck; 4]> =
-                    picked.iter().filter(is_own).cloned().collect();
-                if !own.is_empty() {
-                    sent.extend(worker_lanes.send(checks, budget, &own, answers).await);
-                }
-            }
-            picked.clear();
-            for sent in sent {
-                picked.extend(sent.wait(budget, answers).await);
-            }
-            if picked.is_empty() || attempt > 0 {
-                return;
-            }
-            let first = self.worker_lanes(checks, picked[0].0);
-            first.deployment.retries.fetch_add(1, Ordering::Relaxed);
-            let is_migrating = |&(index, _): &RoutedCheck| {
-                answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN))
-            };
-            if picked.iter().any(is_migrating) {
-                if Instant::now() + MIGRATION_WAIT < budget.deadline {
-                    sleep(MIGRATION_WAIT).await;
-                } else {
-                    // A retry would time out, and TRYAGAIN names the cause better than a timeout
-                    // does.
-                    picked.retain(|check| !is_migrating(check));
-                }
             }
         }
     }

@@ -66,7 +66,7 @@ pub fn checks_of(checks: &[(&str, Check)]) -> Checks {
 /// Decides all checks of a request.
 async fn decide_within(redis: &Redis, checks: Checks, budget: Budget) -> Answers {
     let checks = Arc::new(checks);
-    redis.decide(&checks, &checks.indices(), budget).await
+    redis.decide(&checks, &checks.indices(), &budget).await
 }
 
 /// Times by Redis's clock.

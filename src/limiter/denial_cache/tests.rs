@@ -95,7 +95,7 @@ impl DenialCache {
     /// Learns the answers to all checks in a decision without length.
     fn record_all(&self, checks: &Checks, answers: &[Verdict], at: Instant) {
         let answers: Vec<_> = answers.iter().copied().map(Ok).collect();
-        self.record(checks, &checks.indices(), &answers, at, at);
+        self.record(checks, &checks.indices(), &answers, at, || at);
     }
 }
 
@@ -104,7 +104,7 @@ fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() 
     let (cache, began) = (cache(), Instant::now());
     let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 1)]);
     let answers = [Ok(refused_for(100))];
-    cache.record(&one, &[CheckIndex(0)], &answers, began, began + ms(30));
+    cache.record(&one, &[CheckIndex(0)], &answers, began, || began + ms(30));
     assert_eq!(cache.entries_at(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
     // The times in the answer count down from the arrival of the store's answer.
@@ -253,7 +253,7 @@ fn a_give_back_asks_the_store_and_ends_the_entry() {
     // Whether it certainly happened or not, and whatever the same request was refused.
     let both = fixed(&[("a", -1), ("a", 1)]);
     let answers = [Err(StoreError::Unknown("timeout")), Ok(denied)];
-    cache.record(&both, &both.indices(), &answers, now, now);
+    cache.record(&both, &both.indices(), &answers, now, || now);
     let known = cache.knows(&fixed(&[("a", 1), ("b", 1)]), now);
     assert_eq!(known, [false, true]);
 }
@@ -453,7 +453,8 @@ proptest! {
                 prop_assert_eq!(&store.0, &without_cache.0);
             }
             micros += trip;
-            cache.record(&checks, &picked, &answers, began, epoch + Duration::from_micros(micros));
+            let now = || epoch + Duration::from_micros(micros);
+            cache.record(&checks, &picked, &answers, began, now);
         }
     }
 }

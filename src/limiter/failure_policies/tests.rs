@@ -78,7 +78,9 @@ fn decided(
     checks: &Checks,
     partial: &[Result<Decision, StoreError>],
 ) -> String {
-    let decisions = outage.apply(checks, PartialDecisions::from(partial), at);
+    let decision = |answer: &Result<_, _>| answer.unwrap_or_else(Decision::Fails);
+    let mut decisions: Vec<Decision> = partial.iter().map(decision).collect();
+    outage.apply(checks, &mut decisions, at);
     let letter = |decision: &Decision| match decision {
         Decision::PolicyAllows(_) => 'a',
         Decision::PolicyRefuses(_) => 'd',

@@ -179,3 +179,11 @@ fn no_entry_costs_an_allocation() {
     }
     assert_eq!(allocations, [3; 3]);
 }
+
+/// A larger future would be copied and would miss the cache with each call that waits for Redis.
+#[test]
+fn the_future_of_a_call_is_small() {
+    let (service, request, span) = (service(""), request(1), TraceSpan::default());
+    let bytes = size_of_val(&service.answer(&request, None, &span));
+    assert!(bytes <= 2_880, "{bytes} bytes");
+}

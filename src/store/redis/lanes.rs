@@ -6,6 +6,10 @@
 //! request that finds a lane free is sent at once. A request that was cancelled or is past its
 //! deadline is never sent.
 //!
+//! One timer for all requests ends each of them at its deadline. It is set to the earliest deadline,
+//! and nearly always finds that the request was answered long ago: a timer for each request would
+//! cost more than its part of the batch.
+//!
 //! A lane never sends anything a second time, except a script that Redis did not have, or that it
 //! refused as late because its clock had jumped. It never decides how a failed request is answered.
 //!
@@ -28,7 +32,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
 use self::pool::ConnectionPool;
 use super::error;
@@ -40,7 +45,7 @@ use crate::store::redis::topology::Deployment;
 use crate::store::redis::topology::node::{BatchOutcome, Node};
 use crate::store::redis::usage::queue;
 use crate::store::redis::wire::batch::{Batch, BatchOptions};
-use crate::store::redis::wire::request::{Reply, Request};
+use crate::store::redis::wire::request::{QueuedRequest, Reply};
 
 /// The checks that have to wait before a further lane starts for a server that is far. For one that
 /// is near it is a full batch.
@@ -48,7 +53,7 @@ const MIN_CHECKS_FAR: usize = 16;
 
 /// The most checks of a batch, unless a single request has more. A script takes about 4 µs per
 /// check, and must not block Redis for more than half a millisecond. Here and below, a check with
-/// usage counts as several: see [`Request::weight`].
+/// usage counts as several: see `Request::weight`.
 pub const MAX_BATCH_CHECKS: usize = 96;
 
 /// This many checks under way keep any server busy all the time, unless it is very far.
@@ -64,19 +69,31 @@ pub(super) struct Lanes {
     pool: ConnectionPool,
     deployment: Arc<Deployment>,
     queue: Mutex<LaneQueue>,
+    /// Notified when a request has a deadline before the alarm.
+    is_alarm_late: Notify,
 }
 
 #[derive(Debug, Default)]
 struct LaneQueue {
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<QueuedRequest>,
     /// The weight of all waiting requests together.
     weight: usize,
-    /// Each batch under way: when it was taken, and its weight.
-    under_way: Vec<(Instant, usize)>,
+    under_way: Vec<BatchUnderWay>,
+    /// The instant at which [`Lanes::end_at_deadlines`] wakes up; `None` if it does not run.
+    alarm: Option<Instant>,
     /// Running lanes.
     busy: u32,
     /// Running lanes that hold a connection.
     connected: u32,
+}
+
+/// Requests that a lane has taken together.
+#[derive(Clone, Debug)]
+struct BatchUnderWay {
+    /// When they were taken.
+    since: Instant,
+    weight: usize,
+    requests: Arc<Vec<QueuedRequest>>,
 }
 
 impl Lanes {
@@ -88,6 +105,7 @@ impl Lanes {
             pool: ConnectionPool::new(node),
             deployment: Arc::clone(deployment),
             queue: Mutex::default(),
+            is_alarm_late: Notify::new(),
         })
     }
 
@@ -98,9 +116,9 @@ impl Lanes {
     /// than half of the time left until the deadline.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a lane ends when the queue is empty, or with its runtime"
+        reason = "both tasks end soon after the last request, or with their runtime"
     )]
-    pub(super) fn enqueue(self: &Arc<Self>, request: Request) -> Result<(), StoreError> {
+    pub(super) fn enqueue(self: &Arc<Self>, request: QueuedRequest) -> Result<(), StoreError> {
         let (since, budget, rtt) = (request.since, request.budget, &self.node.rtt);
         let mut queue = self.queue();
         let is_full = queue.weight + request.weight() > MAX_QUEUED_CHECKS && queue.weight > 0;
@@ -115,6 +133,14 @@ impl Lanes {
             self.min_checks()
         };
         queue.push(request);
+        match queue.alarm {
+            None => {
+                queue.alarm = Some(budget.deadline);
+                tokio::spawn(Arc::clone(self).end_at_deadlines());
+            }
+            Some(alarm) if budget.deadline < alarm => self.is_alarm_late.notify_one(),
+            Some(_) => {}
+        }
         if self.should_run(queue.busy + 1, min_checks, &queue, since) {
             queue.busy += 1;
             drop(queue);
@@ -124,7 +150,7 @@ impl Lanes {
                     inner: Arc::clone(self),
                     is_busy: true,
                     is_connected: false,
-                    since: None,
+                    batch: None,
                 }
                 .run(),
             );
@@ -143,7 +169,7 @@ impl Lanes {
 }
 
 impl LaneQueue {
-    fn push(&mut self, request: Request) {
+    fn push(&mut self, request: QueuedRequest) {
         self.weight += request.weight();
         self.waiting.push_back(request);
     }
@@ -153,16 +179,16 @@ impl LaneQueue {
         u32::try_from(self.weight / MAX_BATCH_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
     }
 
-    fn take_all(&mut self) -> VecDeque<Request> {
+    fn take_all(&mut self) -> VecDeque<QueuedRequest> {
         self.weight = 0;
         std::mem::take(&mut self.waiting)
     }
 
-    /// Moves the next batch to `taken`, in the order of arrival. Requests that were cancelled or
-    /// are past their deadlines are dropped. Returns how many those were.
-    fn take(&mut self, taken: &mut Vec<Request>, now: Instant) -> u64 {
-        let (mut weight, mut abandoned) = (0, 0);
-        while let Some(next) = self.waiting.front().map(Request::weight) {
+    /// Takes the next batch, in the order of arrival. Requests that were cancelled or are past
+    /// their deadlines are dropped. Also returns how many those were.
+    fn take(&mut self, now: Instant) -> (Option<BatchUnderWay>, u64) {
+        let (mut taken, mut weight, mut abandoned) = (Vec::new(), 0, 0);
+        while let Some(next) = self.waiting.front().map(|next| next.weight()) {
             if weight > 0 && weight + next > MAX_BATCH_CHECKS {
                 break;
             }
@@ -170,24 +196,35 @@ impl LaneQueue {
                 break;
             };
             self.weight -= next;
-            if !request.reply.is_closed() && request.budget.deadline > now {
+            if request.is_awaited() && request.budget.deadline > now {
                 weight += next;
                 taken.push(request);
             } else {
                 abandoned += 1;
             }
         }
-        if !taken.is_empty() {
-            self.under_way.push((now, weight));
-        }
-        abandoned
+        let batch = (!taken.is_empty()).then(|| BatchUnderWay {
+            since: now,
+            weight,
+            requests: Arc::new(taken),
+        });
+        self.under_way.extend(batch.clone());
+        (batch, abandoned)
     }
 
-    /// Removes a batch that was taken at `since` from those under way, whatever its result.
-    fn batch_ended(&mut self, since: Instant) {
-        if let Some(index) = self.under_way.iter().position(|&(other, _)| other == since) {
+    /// Removes a batch from those under way, whatever its result.
+    fn batch_ended(&mut self, batch: &BatchUnderWay) {
+        let is_same = |other: &BatchUnderWay| Arc::ptr_eq(&other.requests, &batch.requests);
+        if let Some(index) = self.under_way.iter().position(is_same) {
             self.under_way.swap_remove(index);
         }
+    }
+
+    /// The requests whose replies are awaited.
+    fn awaited(&self) -> impl Iterator<Item = &QueuedRequest> {
+        let under_way = self.under_way.iter().flat_map(|batch| &*batch.requests);
+        let all = self.waiting.iter().chain(under_way);
+        all.filter(|request| request.is_awaited())
     }
 }
 
@@ -205,7 +242,7 @@ impl Lanes {
     }
 
     fn overdue_batches(&self, queue: &LaneQueue, now: Instant) -> u32 {
-        let is_overdue = |&(since, _): &(_, usize)| self.node.rtt.is_overdue(since, now);
+        let is_overdue = |batch: &&BatchUnderWay| self.node.rtt.is_overdue(batch.since, now);
         let overdue = queue.under_way.iter().filter(|batch| is_overdue(batch));
         overdue.map(|_| 1).sum()
     }
@@ -214,9 +251,9 @@ impl Lanes {
     /// than a quarter of a request's time, the server is overloaded, and the batch of another lane
     /// would only wait inside of it.
     fn max_lanes(&self, queue: &LaneQueue, now: Instant) -> u32 {
-        let under_way: usize = queue.under_way.iter().map(|&(_, weight)| weight).sum();
-        let is_slow = |Request { budget, since, .. }: &Request| {
-            let available = budget.deadline.saturating_duration_since(*since);
+        let under_way: usize = queue.under_way.iter().map(|batch| batch.weight).sum();
+        let is_slow = |next: &QueuedRequest| {
+            let available = next.budget.deadline.saturating_duration_since(next.since);
             self.node.rtt.is_slow_for(available)
         };
         let lanes = self.node.options.pool_size.get();
@@ -246,26 +283,58 @@ impl Lanes {
         }
     }
 
-    /// Moves the next batch to `taken`; nothing when more lanes run than there should be.
-    fn take(&self, taken: &mut Vec<Request>, now: Instant) {
+    /// Takes the next batch; none when more lanes run than there should be.
+    fn take(&self, now: Instant) -> Option<BatchUnderWay> {
         let mut queue = self.queue();
-        if queue.busy <= self.max_lanes(&queue, now) {
-            let abandoned = queue.take(taken, now);
-            drop(queue);
-            if abandoned > 0 {
-                let counted = &self.node.abandoned;
-                counted.fetch_add(abandoned, Ordering::Relaxed);
+        if queue.busy > self.max_lanes(&queue, now) {
+            return None;
+        }
+        let (batch, abandoned) = queue.take(now);
+        drop(queue);
+        if abandoned > 0 {
+            let counted = &self.node.abandoned;
+            counted.fetch_add(abandoned, Ordering::Relaxed);
+        }
+        batch
+    }
+
+    /// Answers each request at its deadline. One timer serves all of them: it is set to the
+    /// earliest deadline, and most requests are answered long before it ends. Ends when no reply is
+    /// awaited.
+    async fn end_at_deadlines(self: Arc<Self>) {
+        loop {
+            let alarm = {
+                let mut queue = self.queue();
+                let deadlines = queue.awaited().map(|request| request.budget.deadline);
+                queue.alarm = deadlines.min();
+                queue.alarm
+            };
+            let Some(alarm) = alarm else { return };
+            tokio::select! {
+                () = sleep_until(alarm) => {}
+                () = self.is_alarm_late.notified() => continue,
+            }
+            let now = Instant::now();
+            for request in self
+                .queue()
+                .awaited()
+                .filter(|request| request.budget.deadline <= now)
+            {
+                let unknown = StoreError::Unknown(error::TIMEOUT);
+                if request.reply(Reply::failed(request.picked.len(), unknown)) {
+                    self.node.record_timeout(request.since, request.budget);
+                }
             }
         }
     }
 
-    /// Sends a batch for `taken`, which it empties, and distributes the answers.
-    async fn exchange(&self, connection: &mut Connection, taken: &mut Vec<Request>) {
+    /// Sends a batch for the requests, and distributes the answers.
+    async fn exchange(&self, connection: &mut Connection, taken: &[QueuedRequest]) {
         // Every handshake sets the clock. It can be read here unless it shows a time before 1970 or
         // the server has just moved.
         let Some(now) = self.node.clock.reading() else {
             connection.give_up();
-            return self.refuse(taken.drain(..), error::PROTOCOL);
+            return self.refuse(taken, error::PROTOCOL);
         };
         let (replies, needs_expire) = {
             let known_ttls = &mut connection.known_ttls;
@@ -273,7 +342,12 @@ impl Lanes {
                 crosses_slots: self.node.crosses_slots.load(Ordering::Relaxed),
                 ..self.deployment.batch_options()
             };
-            let batch = Batch::new(taken.iter(), batch_options, now, known_ttls);
+            let batch = Batch::new(
+                taken.iter().map(|request| &**request),
+                batch_options,
+                now,
+                known_ttls,
+            );
             let mut replies = batch.unanswered();
             let deadlines = taken.iter().map(|request| request.budget.deadline);
             let deadline = deadlines.max().unwrap_or(now.at);
@@ -300,16 +374,17 @@ impl Lanes {
             (replies, !without_ttl.is_empty())
         };
         let mut outcome = BatchOutcome::default();
-        let mut usage = Vec::new();
-        for (request, mut reply) in taken.drain(..).zip(replies) {
+        let (mut usage, now) = (Vec::new(), Instant::now());
+        for (request, mut reply) in taken.iter().zip(replies) {
             let mut with_this = outcome;
-            with_this.add(&reply, &request);
+            with_this.add(&reply, request, now);
             if !reply.usage.is_empty() {
-                usage.push((request.checks, std::mem::take(&mut reply.usage)));
+                let checks = Arc::clone(&request.checks);
+                usage.push((checks, std::mem::take(&mut reply.usage)));
             }
             // A request that was cancelled at its deadline was reported to the node as timed out
             // already.
-            if request.reply.send(reply).is_ok() {
+            if request.reply(reply) {
                 outcome = with_this;
             }
         }
@@ -363,12 +438,20 @@ impl Lanes {
     }
 
     /// Answers requests that get no connection with an error of this name.
-    fn refuse(&self, requests: impl Iterator<Item = Request>, name: &'static str) {
-        let answer = |Request { picked, reply, .. }: Request| {
-            let failed = Reply::failed(picked.len(), StoreError::NotExecuted(name));
-            reply.send(failed).is_ok()
+    fn refuse<'r>(
+        &self,
+        requests: impl IntoIterator<Item = &'r QueuedRequest>,
+        name: &'static str,
+    ) {
+        let answer = |request: &QueuedRequest| {
+            let error = StoreError::NotExecuted(name);
+            let failed = Reply::failed(request.picked.len(), error);
+            request.reply(failed)
         };
-        let answered = requests.map(answer).filter(|&is_answered| is_answered);
+        let answered = requests
+            .into_iter()
+            .map(answer)
+            .filter(|&is_answered| is_answered);
         let answered = u32::try_from(answered.count()).unwrap_or(u32::MAX);
         self.node.record_failed(answered, name);
     }
@@ -379,20 +462,18 @@ struct RunningLane {
     inner: Arc<Lanes>,
     is_busy: bool,
     is_connected: bool,
-    /// Start of its batch under way.
-    since: Option<Instant>,
+    batch: Option<BatchUnderWay>,
 }
 
 impl RunningLane {
     fn batch_ended(&mut self, queue: &mut LaneQueue) {
-        if let Some(since) = self.since.take() {
-            queue.batch_ended(since);
+        if let Some(batch) = self.batch.take() {
+            queue.batch_ended(&batch);
         }
     }
 
     async fn run(mut self) {
         let inner = Arc::clone(&self.inner);
-        let mut taken = Vec::new();
         loop {
             let is_needed = match inner.pool.connection().await {
                 Ok(mut connection) => {
@@ -401,12 +482,9 @@ impl RunningLane {
                     while inner.node.accepts(&connection) {
                         inner.pool.renew(&mut connection);
                         let now = Instant::now();
-                        inner.take(&mut taken, now);
-                        if taken.is_empty() {
-                            break;
-                        }
-                        self.since = Some(now);
-                        inner.exchange(&mut connection, &mut taken).await;
+                        self.batch = inner.take(now);
+                        let Some(batch) = &self.batch else { break };
+                        inner.exchange(&mut connection, &batch.requests).await;
                         self.batch_ended(&mut inner.queue());
                     }
                     true
@@ -417,7 +495,7 @@ impl RunningLane {
                     let is_alone = queue.connected == 0;
                     let waiting = is_alone.then(|| queue.take_all());
                     drop(queue);
-                    inner.refuse(waiting.into_iter().flatten(), name);
+                    inner.refuse(waiting.iter().flatten(), name);
                     is_alone
                 }
             };

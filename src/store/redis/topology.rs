@@ -262,6 +262,11 @@ impl Deployment {
         }
     }
 
+    /// Whether a server is known.
+    pub(crate) fn has_nodes(&self) -> bool {
+        !self.map.load().nodes.is_empty()
+    }
+
     pub(crate) fn map(&self) -> Arc<SlotMap> {
         self.map.load_full()
     }

@@ -1,13 +1,12 @@
 //! Which requests a batch takes.
 
-use tokio::sync::oneshot;
-
 use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::core::time::{Rate, Unit};
 use crate::core::usage::{Settings, Tracking};
 use crate::limits::plan::{Check, CheckIndex, Checks, Modes};
 use crate::store::Budget;
+use crate::store::redis::wire::request::Request;
 
 /// A request with so many checks, the first of them with usage, of which all from `from` on are for
 /// the server.
@@ -50,16 +49,15 @@ fn request(checks: usize, tracked: usize, from: usize) -> Request {
 /// The number of requests in each batch that a lane takes, one after the other.
 fn batches(all: impl IntoIterator<Item = Request>) -> Vec<usize> {
     let (mut queue, mut receivers, mut sizes) = (LaneQueue::default(), Vec::new(), Vec::new());
-    for mut request in all {
-        let (reply, receiver) = oneshot::channel();
-        request.reply = reply;
-        queue.push(request);
+    for request in all {
+        let (queued, receiver) = request.share();
+        queue.push(queued);
         receivers.push(receiver);
     }
     while !queue.waiting.is_empty() {
-        let mut taken = Vec::new();
-        assert_eq!(queue.take(&mut taken, Instant::now()), 0, "none has ended");
-        sizes.push(taken.len());
+        let (batch, abandoned) = queue.take(Instant::now());
+        assert_eq!(abandoned, 0, "none has ended");
+        sizes.push(batch.expect("a batch").requests.len());
     }
     assert_eq!(queue.weight, 0);
     sizes
@@ -97,7 +95,7 @@ fn the_wait_ahead_is_that_of_the_batches() {
     for (tracked, expected) in [(0, 2), (1, 6)] {
         let mut queue = LaneQueue::default();
         for _ in 0..192 {
-            queue.push(request(1, tracked, 0));
+            queue.push(request(1, tracked, 0).share().0);
         }
         assert_eq!(queue.batches(), expected);
     }

@@ -207,11 +207,8 @@ impl Request {
     pub(super) async fn run(self, redis: Redis) -> RequestOutcome {
         sleep_until(self.start).await;
         let began = Instant::now();
-        let decide = redis.decide(
-            &self.checks,
-            &self.picked,
-            Budget::until(began + self.timeout),
-        );
+        let budget = Budget::until(began + self.timeout);
+        let decide = redis.decide(&self.checks, &self.picked, &budget);
         let answers = match self.cancel_after {
             Some(after) => timeout(after, decide).await.ok(),
             None => Some(decide.await),

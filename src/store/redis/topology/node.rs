@@ -127,9 +127,9 @@ fn slow_after(budget: Duration) -> Duration {
 }
 
 impl BatchOutcome {
-    /// Counts the reply to a request. Of several failures in one reply, a configuration error
-    /// counts.
-    pub(crate) fn add(&mut self, reply: &Reply, Request { budget, since, .. }: &Request) {
+    /// Counts the reply to a request, which came at `now`. Of several failures in one reply, a
+    /// configuration error counts.
+    pub(crate) fn add(&mut self, reply: &Reply, request: &Request, now: Instant) {
         let errors = reply.answers.iter().filter_map(|answer| answer.err());
         let failures = errors.filter(|&error| error::server_failure(error).is_some());
         let failure = failures
@@ -140,8 +140,9 @@ impl BatchOutcome {
             self.failure = failure;
         } else {
             self.answered += 1;
+            let Request { budget, since, .. } = request;
             let available = budget.deadline.saturating_duration_since(*since);
-            let is_slow = since.elapsed() > slow_after(available);
+            let is_slow = now.saturating_duration_since(*since) > slow_after(available);
             self.slow += u32::from(is_slow && available >= MIN_JUDGED_BUDGET);
         }
     }
@@ -277,8 +278,8 @@ impl Node {
     ///
     /// # Errors
     /// The name of the server's latest error, if the breaker refuses the request.
-    pub(crate) fn admit(&self, budget: Budget) -> Result<(), &'static str> {
-        let left = budget.deadline.saturating_duration_since(Instant::now());
+    pub(crate) fn admit(&self, deadline: Instant, now: Instant) -> Result<(), &'static str> {
+        let left = deadline.saturating_duration_since(now);
         let left = Span::from(left).micros();
         self.budget_micros.store(left, Ordering::Relaxed);
         if self.is_closed.load(Ordering::Relaxed) {

@@ -4,18 +4,22 @@
 //! It is the only form in which checks travel: a queue holds requests, a batch and its calls of the
 //! script borrow them, and name single checks by [`CheckPosition`].
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::hash_slot::{self, Redirect, Slot};
+use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::Summary;
 use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{Check, CheckIndex, Checks};
 use crate::store::Budget;
+use crate::store::redis::error;
 
 /// Weight of a check with `track_usage`: it takes Redis three times as long as another, because its
 /// record is also read and written.
@@ -33,7 +37,9 @@ pub struct Picked {
 
 pub(crate) type PickedChecks = SmallVec<[Picked; 4]>;
 
-/// The checks of one request that go to one server.
+/// The checks of one request that go to one server. The caller and the queue share it, and the
+/// reply is passed inside of it, because a channel would cost a further allocation and two more
+/// copies of the reply.
 #[derive(Debug)]
 pub struct Request {
     /// All checks of the request.
@@ -47,9 +53,27 @@ pub struct Request {
     pub is_asking: bool,
     /// Instant of its creation.
     pub since: Instant,
-    /// Closed when the request was cancelled.
-    pub(crate) reply: oneshot::Sender<Reply>,
+    reply: Mutex<ReplySlot>,
 }
+
+/// State of the reply to a [`Request`].
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all become the large one")]
+enum ReplySlot {
+    /// The caller waits for it, if there is a waker, or has not begun to wait.
+    Open(Option<Waker>),
+    Filled(Reply),
+    /// The caller has gone.
+    Cancelled,
+}
+
+/// A request on its way to a server. If it is dropped without a reply, the outcome is unknown.
+#[derive(Debug)]
+pub(crate) struct QueuedRequest(Arc<Request>);
+
+/// The reply to come. Dropping it cancels the request, if that was not sent yet.
+#[derive(Debug)]
+pub(crate) struct PendingReply(Arc<Request>);
 
 /// The answers to a [`Request`].
 #[derive(Clone, Debug)]
@@ -75,28 +99,27 @@ pub struct CheckPosition {
 }
 
 impl Request {
-    /// A request without picked checks, and the receiver of its reply. Dropping the receiver
-    /// cancels checks that were not sent yet.
-    pub(crate) fn new(
-        checks: &Arc<Checks>,
-        is_asking: bool,
-        budget: Budget,
-    ) -> (Self, oneshot::Receiver<Reply>) {
-        let (reply, receiver) = oneshot::channel();
-        let request = Self {
+    /// A request without picked checks.
+    pub(crate) fn new(checks: &Arc<Checks>, is_asking: bool, budget: Budget) -> Self {
+        Self {
             checks: Arc::clone(checks),
             picked: PickedChecks::new(),
             budget,
             is_asking,
             since: Instant::now(),
-            reply,
-        };
-        (request, receiver)
+            reply: Mutex::new(ReplySlot::Open(None)),
+        }
+    }
+
+    /// The two ends of the request, for the queue and for the caller.
+    pub(crate) fn share(self) -> (QueuedRequest, PendingReply) {
+        let shared = Arc::new(self);
+        (QueuedRequest(Arc::clone(&shared)), PendingReply(shared))
     }
 
     /// A request for all of these checks whose reply is not awaited: for probes and tests.
     pub fn unawaited(checks: Checks, budget: Budget) -> Self {
-        let mut request = Self::new(&Arc::new(checks), false, budget).0;
+        let mut request = Self::new(&Arc::new(checks), false, budget);
         let slot = |check| hash_slot::of(request.checks.key(check));
         let picked = request.checks.indexed();
         let picked = picked.map(|(index, check)| Picked {
@@ -117,6 +140,82 @@ impl Request {
     /// A picked check, by its index into them.
     pub(crate) fn check(&self, pick: usize) -> &Check {
         &self.checks[self.picked[pick].index]
+    }
+}
+
+impl QueuedRequest {
+    /// Whether the caller waits for the reply.
+    pub(crate) fn is_awaited(&self) -> bool {
+        matches!(*lock(&self.reply), ReplySlot::Open(_))
+    }
+
+    /// Passes the reply to the caller. False: the caller no longer waits.
+    pub(crate) fn reply(&self, reply: Reply) -> bool {
+        let mut slot = lock(&self.reply);
+        let ReplySlot::Open(waker) = &mut *slot else {
+            return false;
+        };
+        let waker = waker.take();
+        *slot = ReplySlot::Filled(reply);
+        drop(slot);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
+    }
+}
+
+impl Deref for QueuedRequest {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        &self.0
+    }
+}
+
+impl Drop for QueuedRequest {
+    fn drop(&mut self) {
+        if self.is_awaited() {
+            let unknown = StoreError::Unknown(error::IO);
+            self.reply(Reply::failed(self.picked.len(), unknown));
+        }
+    }
+}
+
+impl Deref for PendingReply {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        &self.0
+    }
+}
+
+impl Future for PendingReply {
+    type Output = Reply;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+        let mut slot = lock(&self.0.reply);
+        match &mut *slot {
+            ReplySlot::Open(Some(waker)) => {
+                waker.clone_from(context.waker());
+                Poll::Pending
+            }
+            ReplySlot::Open(none) => {
+                *none = Some(context.waker().clone());
+                Poll::Pending
+            }
+            other => match std::mem::replace(other, ReplySlot::Cancelled) {
+                ReplySlot::Filled(reply) => Poll::Ready(reply),
+                // It was taken before: no caller polls it again.
+                ReplySlot::Open(_) | ReplySlot::Cancelled => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl Drop for PendingReply {
+    fn drop(&mut self) {
+        *lock(&self.0.reply) = ReplySlot::Cancelled;
     }
 }
 

@@ -62,7 +62,7 @@ async fn hit(
         .decide(
             &checks,
             &checks.indices(),
-            Budget::until(Instant::now() + Duration::from_secs(10)),
+            &Budget::until(Instant::now() + Duration::from_secs(10)),
         )
         .await;
     answers
@@ -354,7 +354,7 @@ async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
                 .decide(
                     &checks,
                     &checks.indices(),
-                    Budget::until(Instant::now() + Duration::from_secs(10)),
+                    &Budget::until(Instant::now() + Duration::from_secs(10)),
                 )
                 .await;
             assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
@@ -494,7 +494,7 @@ async fn checks_that_failed_are_not_recorded() {
             .decide(
                 &checks,
                 &checks.indices(),
-                Budget::until(Instant::now() + Duration::from_secs(10)),
+                &Budget::until(Instant::now() + Duration::from_secs(10)),
             )
             .await;
         assert!(

@@ -320,7 +320,7 @@ async fn a_hang_is_an_unknown_outcome_over_tls_too() {
     secured.server.pause();
     let budget = weir::store::Budget::until(Instant::now() + Duration::from_millis(50));
     let checks = std::sync::Arc::new(crate::redis::checks_of(&[("key", check(10, 1))]));
-    let answers = redis.decide(&checks, &checks.indices(), budget).await;
+    let answers = redis.decide(&checks, &checks.indices(), &budget).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     secured.server.resume();
     recovery_time(&redis).await;
