@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
 use h2::{Ping, PingPong, server};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, sink};
 use tokio::sync::{Semaphore, watch};
@@ -190,6 +191,7 @@ pub(super) async fn serve<T: RateLimitService>(
         unread: Arc::clone(&unread),
         begin,
         begun: Box::pin(None),
+        waiting: FuturesUnordered::new(),
     };
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
@@ -218,6 +220,7 @@ pub(super) async fn serve<T: RateLimitService>(
             open.called();
         }
         calls.serve(accepted.drain(..), context);
+        calls.answer_waiting(context);
         Poll::Pending
     })
     .await;
