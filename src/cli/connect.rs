@@ -33,7 +33,8 @@ pub(super) struct ClientTlsFlags {
     /// Connect with TLS
     #[arg(long)]
     tls: bool,
-    /// Trust the certificate authorities in this PEM file, with TLS [default: those of the system]
+    /// Trust the certificate authorities in this PEM file, with TLS [default: the system's
+    /// authorities]
     #[arg(long, value_name = "PATH")]
     cacert: Option<PathBuf>,
     /// Present the client certificate in this PEM file, with TLS

@@ -39,20 +39,21 @@ pub struct PrometheusPort {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Exporters of metrics", mut_args = parse::switch)]
 pub(super) struct ExporterFlags {
-    /// Serve metrics at PROMETHEUS_ADDR, under the names and labels of envoyproxy/ratelimit
+    /// Serve metrics at PROMETHEUS_ADDR under the names and labels of envoyproxy/ratelimit
     ///
-    /// The page also has all metrics of /metrics on the HTTP port, which is there with any setting.
+    /// The page also has all metrics of /metrics on the HTTP port, which is always available.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     use_prometheus: bool,
-    /// Address of these metrics: `host:port`, or `:port` for all addresses of the machine
+    /// Listen on this address for USE_PROMETHEUS: `host:port`, or `:port` for all addresses of the
+    /// machine
     #[arg(long, env, default_value = ":9090", value_name = "[HOST]:PORT")]
     prometheus_addr: String,
-    /// Path of these metrics
+    /// Serve the metrics of USE_PROMETHEUS at this path, which begins with a slash
     #[arg(long, env, default_value = "/metrics", value_name = "TEXT")]
     prometheus_path: String,
-    /// No effect: the names and labels of metrics are fixed
+    /// Ignored, except for a line in the log: the names and labels of metrics are fixed
     ///
-    /// A line in the log says so. Envoy Gateway sets it.
+    /// Accepted because Envoy Gateway sets it.
     #[arg(long, env, value_name = "PATH")]
     prometheus_mapper_yaml: Option<PathBuf>,
     /// Show ratelimit_service_response_time_seconds in milliseconds at PROMETHEUS_ADDR
@@ -62,37 +63,37 @@ pub(super) struct ExporterFlags {
     /// other exporter is on]
     #[arg(long, env, value_name = "BOOL")]
     use_statsd: Option<bool>,
-    /// Send metrics to a DogStatsD server, which has tags; always by UDP
+    /// Send metrics with tags to a DogStatsD server, always over UDP
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     use_dog_statsd: bool,
-    /// Host of the StatsD server [default: localhost]
+    /// Send metrics to the StatsD server at this IP address or name [default: localhost]
     #[arg(long, env, value_name = "HOST")]
     statsd_host: Option<String>,
-    /// Port of the StatsD server [default: 8125]
+    /// Send metrics to this port of the StatsD server [default: 8125]
     #[arg(long, env, value_parser = parse::port, value_name = "PORT")]
     statsd_port: Option<u16>,
-    /// How metrics travel to the StatsD server
+    /// Send metrics to the StatsD server over this protocol
     #[arg(long, env, default_value = "tcp", value_name = "tcp|udp")]
     #[arg(value_parser = parse::named(&[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]))]
     statsd_protocol: Protocol,
-    /// Names of the mogrifiers of DogStatsD, in order, with commas between them
+    /// Apply these mogrifiers to DogStatsD metrics in this order; names separated by commas
     ///
-    /// The mogrifier NAME is made of DOG_STATSD_MOGRIFIER_NAME_PATTERN (a regular expression),
+    /// The mogrifier NAME consists of DOG_STATSD_MOGRIFIER_NAME_PATTERN (a regular expression),
     /// DOG_STATSD_MOGRIFIER_NAME_NAME (the new name) and DOG_STATSD_MOGRIFIER_NAME_TAGS
-    /// (`tag:value`, with commas between them); `$1` is the first group of the pattern.
+    /// (`tag:value`, separated by commas); `$1` is the first group of the pattern.
     #[arg(long, env, default_value = "", value_name = "TEXT")]
     use_dog_statsd_mogrifiers: String,
-    /// Tags of all metrics that are sent: `tag:value`, with commas between them
+    /// Add these tags to all exported metrics: `tag:value`, separated by commas
     ///
-    /// StatsD has them in the names (`.__tag=value`), DogStatsD as tags, and the metrics of
+    /// StatsD gets them in the names (`.__tag=value`), DogStatsD as tags, and the metrics of
     /// envoyproxy/ratelimit at PROMETHEUS_ADDR as labels.
     #[arg(long, env, default_value = "", value_name = "TEXT")]
     extra_tags: String,
-    /// Time between two flushes to the StatsD server; 100ms to 1h
+    /// Send metrics to the StatsD server at this interval; 100ms to 1h
     #[arg(long, env, default_value = "10s", value_parser = parse::duration_from("100ms"))]
     #[arg(value_name = "DURATION")]
     stats_flush_interval: Duration,
-    /// Turn all exporters off; /metrics on the HTTP port stays
+    /// Turn all exporters off; /metrics on the HTTP port stays on
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     disable_stats: bool,
 }

@@ -35,8 +35,8 @@ use crate::store::redis::Topology;
 #[derive(Args, Clone, Debug)]
 #[command(mut_args = parse::switch)]
 pub struct Flags {
-    /// Folder of limit files, or one file [default: ./config, or the path that the RUNTIME_
-    /// variables give]
+    /// Read limits from this folder, or from this one file [default: ./config, or the path in the
+    /// RUNTIME_ variables]
     ///
     /// Weir reads every file below the folder, whatever its name, except README, pages (*.md) and
     /// backup files (*~, *.bak, *.swp).
@@ -44,23 +44,23 @@ pub struct Flags {
     pub(super) config: Option<PathBuf>,
     #[command(flatten)]
     pub(super) listeners: ListenerFlags,
-    /// Where counters are kept [default: redis if REDIS_URL is set, else memory]
+    /// Keep counters in Redis or in memory [default: redis if REDIS_URL is set, else memory]
     #[arg(long, env, help_heading = "Store", value_name = "redis|memory")]
     pub(super) backend_type: Option<String>,
-    /// Text before every key in Redis; no braces
+    /// Begin every key in Redis with this text; braces are rejected
     ///
     /// Services with different prefixes can share a Redis.
     #[arg(long, env, default_value = "", help_heading = "Store")]
     #[arg(value_name = "TEXT")]
     pub(super) cache_key_prefix: String,
-    /// Longest wait for the store; 1ms to 1h
+    /// Wait at most this long for the store; 1ms to 1h
     ///
-    /// A client's own deadline (grpc-timeout) comes first if it is shorter.
+    /// A client's own deadline (grpc-timeout) applies instead if it is shorter.
     // A shorter one would fail most requests, and no client waits for an hour.
     #[arg(long, env, default_value = "500ms", value_parser = parse::duration_from("1ms"))]
     #[arg(help_heading = "Store", value_name = "DURATION")]
     pub(super) store_timeout: Duration,
-    /// Keys in the memory store at most; 1000 to 4000000000
+    /// Keep at most this many keys in the memory store; 1000 to 4000000000
     ///
     /// A full store drops the keys that recover soonest and counts them in
     /// weir_memory_evicted_total.
@@ -68,66 +68,68 @@ pub struct Flags {
     #[arg(help_heading = "Store", value_name = "COUNT")]
     #[arg(value_parser = parse::number(parse::KEYS))]
     pub(super) memory_max_keys: usize,
-    /// Memory of the keys in the memory store, in bytes; 1048576 to 1099511627776 [default: the
-    /// store's part of MEMORY_LIMIT, less MEMORY_USAGE_BYTES]
+    /// Use at most this many bytes for keys in the memory store; 1048576 to 1099511627776 [default:
+    /// the store's part of MEMORY_LIMIT, less MEMORY_USAGE_BYTES]
     ///
-    /// A key counts as 48 bytes, one of a log, of buckets or of requests in flight as more. A full
-    /// store drops keys, as with MEMORY_MAX_KEYS. The failure policy local has the same bound.
+    /// A key counts as 48 bytes; keys of logs, of buckets and of requests in flight count as more.
+    /// A full store drops keys, as with MEMORY_MAX_KEYS. The failure policy local has the same
+    /// bound.
     #[arg(long, env, help_heading = "Store", value_name = "BYTES")]
     #[arg(value_parser = parse::number(parse::STORE_BYTES))]
     pub(super) memory_max_bytes: Option<usize>,
-    /// Memory of the usage records in the memory store, in bytes; 1048576 to 1099511627776
+    /// Use at most this many bytes for usage records in the memory store; 1048576 to 1099511627776
     /// [default: 67108864, or a quarter of the store's part of MEMORY_LIMIT if that is less]
     ///
-    /// Limits with track_usage have a record for each subject. When the memory is full, the record
-    /// that was idle for longest is dropped and counted in weir_usage_evicted_total.
+    /// Limits with track_usage have a record for each subject. When the memory is full, Weir drops
+    /// the record that was idle for longest and counts it in weir_usage_evicted_total.
     #[arg(long, env, help_heading = "Store", value_name = "BYTES")]
     #[arg(value_parser = parse::number(parse::STORE_BYTES))]
     pub(super) memory_usage_bytes: Option<usize>,
-    /// Memory that Weir may use, such as 512Mi, 1Gi or bytes; at least 64Mi [default: the limit of
-    /// the control group, or the machine's memory]
+    /// Set the memory that Weir may use: bytes, or a size such as 512Mi or 1Gi; at least 64Mi
+    /// [default: the limit of the control group, or the machine's memory]
     ///
-    /// Bounds on connections, on what clients leave unfinished, on counters in memory and on what a
-    /// control plane sends follow from it. It should be the limit at which the container or the
-    /// service is killed.
+    /// Weir derives from it the bounds on connections, on unfinished requests, on counters in
+    /// memory and on the configuration of a control plane. Set it to the limit at which the
+    /// container or the service is killed.
     #[arg(long, env, value_parser = parse::memory_limit, help_heading = "Process")]
     #[arg(value_name = "MEMORY")]
     pub(super) memory_limit: Option<u64>,
-    /// Threads that answer requests; 1 to 1024 [default: one per core]
+    /// Answer requests in this many threads; 1 to 1024 [default: one per core]
     #[arg(long, env, value_parser = parse::count, help_heading = "Process", value_name = "COUNT")]
     pub(super) workers: Option<usize>,
-    /// Refuse calls that have waited too long in the socket
+    /// Reject calls that have waited too long in the socket
     ///
-    /// A call that has waited in the socket for longer than its deadline (grpc-timeout) is answered
-    /// with RESOURCE_EXHAUSTED. A connection whose calls have all waited for more than a quarter of
-    /// theirs is read when the thread has nothing else to do.
+    /// A call that has waited in the socket for longer than its deadline (grpc-timeout) gets
+    /// RESOURCE_EXHAUSTED. If all calls of a connection have waited for more than a quarter of
+    /// their deadlines, the thread reads this connection only when it has nothing else to do.
     #[arg(long, env, default_value = "true", help_heading = "Process")]
     #[arg(value_name = "BOOL")]
     pub(super) load_shedding_enabled: bool,
-    /// Least severe log lines to write: error, warn, info, debug, trace or off
+    /// Write log lines of this and more severe levels: error, warn, info, debug, trace; off writes
+    /// none
     ///
-    /// A list of targets with levels, such as `info,weir=debug`, is possible too.
+    /// A list of targets with levels is valid too, such as `info,weir=debug`.
     #[arg(long, env, default_value = "info", help_heading = "Process")]
     #[arg(value_name = "LEVEL")]
     pub(super) log_level: String,
-    /// Format of log lines: text for people, json for log collectors
+    /// Write log lines as text for humans, or as json for log collectors
     #[arg(long, env, default_value = "text", help_heading = "Process")]
     #[arg(value_name = "text|json")]
     pub(super) log_format: String,
-    /// Log each decision about these descriptors, at debug level: DOMAIN, DOMAIN,KEY or
+    /// Log each decision about these descriptors at debug level: DOMAIN, DOMAIN,KEY or
     /// DOMAIN,KEY=VALUE
     ///
-    /// For a domain, or its descriptors with an entry of that key, or of that key and value;
-    /// several entries may follow each other. `*` is any domain. It needs LOG_LEVEL=debug. Long
-    /// keys and values are cut.
+    /// DOMAIN selects all descriptors of a domain; `*` is any domain. Each KEY or KEY=VALUE that
+    /// follows selects descriptors with such an entry. LOG_LEVEL=debug is required. Long keys and
+    /// values are truncated.
     #[arg(long, env, value_parser = DecisionFilter::try_new, help_heading = "Process")]
     #[arg(value_name = "TEXT")]
     pub(super) log_decisions: Option<DecisionFilter>,
     #[command(flatten)]
     pub(super) logs: LogFlags,
-    /// Time between SIGTERM and the end of connections; 0 to 1h
+    /// Keep serving for this long after SIGTERM before closing connections; 0 to 1h
     ///
-    /// During this time Weir is unhealthy and still answers, so that clients find another replica.
+    /// During this time Weir reports unhealthy, and clients move to another replica.
     #[arg(long, env, default_value = "5s", value_parser = parse::duration_from("0"))]
     #[arg(help_heading = "Process", value_name = "DURATION")]
     pub(super) drain_delay: Duration,
@@ -155,9 +157,9 @@ pub struct Flags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Failure policies and denial cache")]
 pub(super) struct OutageFlags {
-    /// Failure policy of limits and domains that declare none
+    /// Apply this failure policy to limits and domains that declare none
     ///
-    /// It decides checks that the store does not answer in time. error: the request gets
+    /// The policy decides checks that the store does not answer in time. error: the request gets
     /// UNAVAILABLE, and Envoy's failure_mode_deny decides. allow: the limit is ignored. deny: the
     /// request is over the limit. local: Weir counts in its own memory, against 1/REPLICAS of the
     /// limit.
@@ -165,27 +167,28 @@ pub(super) struct OutageFlags {
     #[arg(value_name = "error|allow|deny|local")]
     #[arg(value_parser = parse::named(&OnStoreFailure::NAMED))]
     pub(super) on_store_failure: OnStoreFailure,
-    /// Number of Weir replicas that share the limits: 1 or more, or dns:NAME to count the addresses
-    /// of a name
+    /// Set the number of Weir replicas that share the limits: 1 or more, or dns:NAME to count
+    /// addresses
     ///
-    /// For the failure policy local, which allows each replica its share of a limit, at least one
-    /// hit, and for limits with lease, which draw fewer hits at a time. With dns:NAME, such as
-    /// dns:ratelimit-headless, Weir resolves the name every 5 s and counts its addresses (A or AAAA,
-    /// whichever are more). A larger number counts at once, a smaller one after 30 s; without an
-    /// answer the number stays. dns://ADDRESS:PORT/NAME asks this DNS server instead of those of
+    /// With the failure policy local, each replica admits its share of a limit, at least one hit.
+    /// Limits with lease draw fewer hits at a time. For dns:NAME, such as dns:ratelimit-headless,
+    /// Weir resolves the name every 5 s and counts its addresses (A or AAAA, whichever are more).
+    /// An increase applies at once, a decrease after 30 s; without an answer the number does not
+    /// change. dns://ADDRESS:PORT/NAME queries this DNS server instead of the servers in
     /// /etc/resolv.conf.
     #[arg(long, env, default_value = "1", value_parser = Source::try_new)]
     #[arg(value_name = "COUNT|dns:NAME")]
     pub(super) replicas: Source,
-    /// Keys that the failure policy local counts at most; 1000 to 4000000000
+    /// Count at most this many keys with the failure policy local; 1000 to 4000000000
     #[arg(long, env, default_value_t = failure_policies::Options::default().max_keys)]
     #[arg(value_name = "COUNT", value_parser = parse::number(parse::KEYS))]
     pub(super) local_max_keys: usize,
-    /// Memory of the denial cache in bytes; 0 turns it off, more than 268435456 means that
+    /// Use at most this many bytes for the denial cache; 0 turns it off, the maximum is 268435456
     /// [default: 8388608]
     ///
-    /// The denial cache keeps keys that Redis has refused, until they are allowed again and at most
-    /// for one second. Weir refuses them without asking Redis.
+    /// The denial cache keeps keys that Redis has refused until they are allowed again, for one
+    /// second or less. Weir refuses them without querying Redis. A larger size has the effect of
+    /// the maximum.
     #[arg(long, env, value_parser = parse::integer, value_name = "BYTES")]
     local_cache_size_in_bytes: Option<i64>,
 }
@@ -228,37 +231,37 @@ const APP_DIRECTORY: &str = "config";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limit files", mut_args = parse::switch)]
 pub(super) struct FileFlags {
-    /// Root of the limit files, as in envoyproxy/ratelimit [default: /srv/runtime_data/current if
-    /// RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is set]
+    /// Use this root of the limit files, as in envoyproxy/ratelimit [default:
+    /// /srv/runtime_data/current if RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is set]
     ///
     /// If RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is set, limits are in
     /// RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, and next to it (RUNTIME_WATCH_ROOT).
     /// --config takes precedence.
     #[arg(long, env, value_name = "PATH")]
     pub(super) runtime_root: Option<String>,
-    /// Folder below RUNTIME_ROOT; see there
+    /// Use this folder below RUNTIME_ROOT; see RUNTIME_ROOT
     #[arg(long, env, default_value = "", value_name = "PATH")]
     pub(super) runtime_subdirectory: String,
-    /// Folder of limit files below RUNTIME_SUBDIRECTORY; see RUNTIME_ROOT
+    /// Read limits from this folder below RUNTIME_SUBDIRECTORY; see RUNTIME_ROOT
     #[arg(long, env, default_value = APP_DIRECTORY, value_name = "PATH")]
     pub(super) runtime_appdirectory: String,
-    /// Also read files and folders next to that folder whose names begin with its name and a dot,
-    /// such as config.yaml
+    /// Include siblings of RUNTIME_APPDIRECTORY whose names begin with its name and a dot, such as
+    /// config.yaml
     ///
-    /// As envoyproxy/ratelimit does with this setting: it reads all in
-    /// RUNTIME_ROOT/RUNTIME_SUBDIRECTORY whose path, joined by dots, begins with
-    /// RUNTIME_APPDIRECTORY and a dot. Without RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and
-    /// RUNTIME_APPDIRECTORY there is no such folder. Weir notices changes either way.
+    /// envoyproxy/ratelimit does the same: it reads all files in RUNTIME_ROOT/RUNTIME_SUBDIRECTORY
+    /// whose path, joined by dots, begins with RUNTIME_APPDIRECTORY and a dot. Without
+    /// RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY, the setting has no effect. Weir
+    /// notices changes of files with both values.
     #[arg(long, env, default_value = "true", value_name = "BOOL")]
     pub(super) runtime_watch_root: bool,
-    /// Start although the limit files cannot be used, or before the control plane has sent limits
+    /// Start even if the limit files cannot be used, or before the control plane has sent limits
     ///
     /// Every request is answered with UNAVAILABLE until there are limits. Without this setting,
-    /// Weir prints the problems of the files and exits; with a control plane it is unhealthy until
+    /// Weir prints the problems of the files and exits; with a control plane, it is unhealthy until
     /// the first limits.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) force_start_without_initial_config: bool,
-    /// Be unhealthy while no domain is loaded
+    /// Report unhealthy while no domain is loaded
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) healthy_with_at_least_one_config_loaded: bool,
     // The last, because its headings stay for what follows.
@@ -275,10 +278,10 @@ pub struct ReadFlags {
     /// Names that begin with two dots are always ignored.
     #[arg(long, env, default_value = "true", value_name = "BOOL")]
     runtime_ignoredotfiles: bool,
-    /// Allow several files to declare the same domain; their limits are merged
+    /// Merge the limits of files that declare the same domain
     ///
-    /// Without it, that is an error. The same holds for resources of a control plane, of which the
-    /// first by name applies without it.
+    /// Without it, such files are an error. Resources of a control plane with the same domain are
+    /// merged too; without it, the first by name applies.
     #[arg(long, alias = "merge_domain_configs", env, default_value = "false")]
     #[arg(value_name = "BOOL")]
     pub(super) merge_domain_config: bool,
@@ -338,36 +341,36 @@ impl FileFlags {
     }
 }
 
-/// What requests are decided to, what metrics show, and the age of connections.
+/// Decisions, metrics, and the age of connections.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Responses and connections", mut_args = parse::switch)]
 pub(super) struct AnswerFlags {
-    /// Refuse nothing
+    /// Answer every request with OK, whatever its limits decide
     ///
-    /// Every request is answered with OK. Statuses and metrics show what would have been refused.
+    /// Statuses and metrics show what would have been refused.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) shadow_mode: bool,
     /// Refuse a request only if all its descriptors are over their limits
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) quota_mode: bool,
-    /// Share of a limit above which hits count as near it in metrics; above 1, none do
+    /// Count hits above this share of a limit as near it in metrics; 0 to 1, above 1 counts none
     #[arg(long, env, default_value_t = 0.8, value_parser = parse::ratio, value_name = "RATIO")]
     pub(super) near_limit_ratio: f32,
-    /// Leave limits that have not been asked yet out of metrics
+    /// Omit limits from metrics until their first request
     ///
     /// Each limit has 13 series. With this setting it gets them with its first request, and keeps
     /// them.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) metrics_omit_unused_limits: bool,
-    /// Age at which Weir asks a gRPC connection to close; 0 means never
+    /// Ask a gRPC connection to close at this age; 0 means never
     ///
-    /// The age is varied by a tenth, so that connections do not all end together. Behind a
-    /// Kubernetes Service a client keeps its replica as long as its connection; after this time the
-    /// load has spread over new replicas. It is not longer than the five minutes that Kubernetes's
-    /// autoscaler waits before it takes replicas away.
+    /// Weir varies the age by a tenth to spread the closes. With a Kubernetes Service, a client
+    /// keeps its replica for as long as its connection; within this time the load spreads over new
+    /// replicas. The default is not longer than the five minutes that Kubernetes's autoscaler waits
+    /// before it removes replicas.
     #[arg(long, env, default_value = "5m", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age: Duration,
-    /// Grace period for in-flight requests of such a connection; 0 means unlimited
+    /// Let requests in flight on such a connection finish for this long; 0 means unlimited
     #[arg(long, env, default_value = "1h", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age_grace: Duration,
 }
@@ -376,30 +379,29 @@ pub(super) struct AnswerFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Counting", mut_args = parse::switch)]
 pub(super) struct CountingFlags {
-    /// Count a refused request nowhere, in domains that do not declare `commit`
+    /// Count no hits of a refused request, in domains that do not declare `commit`
     ///
-    /// These domains are then as if they declared `commit: all_or_none`; one that declares
-    /// `commit: each` is not changed. In Redis, all keys of such a domain are in one hash slot, which
-    /// is on one node of a cluster, and its limits per second are counted in the main Redis.
+    /// Such a domain behaves as if it declared `commit: all_or_none`; one that declares `commit:
+    /// each` is not changed. In Redis, all keys of such a domain are in one hash slot, which is on
+    /// one node of a cluster, and its limits per second are counted in the main Redis.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     stop_cache_key_increment_when_overlimit: bool,
     /// Count fixed windows per month by the calendar, in UTC
     ///
-    /// Without it a month is 30 days. The counters of the two are apart. Other algorithms have no
-    /// windows that begin at a boundary: for them a month is 30 days in any case, and so is a
-    /// year 365.
+    /// Without it, a month is 30 days. The two use different counters. Other algorithms have no
+    /// windows that begin at a boundary: for them a month is always 30 days, and a year 365 days.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) use_calendar_month_rate_limit: bool,
-    /// Name of the region of this process in `region_shares`
+    /// Set the region of this process, a name in `region_shares`
     ///
-    /// Weir admits this region's share of each limit that has `region_shares`. Without a name such
+    /// Weir admits this region's share of each limit that has `region_shares`. Without a name, such
     /// limits are an error.
     #[arg(long, env, default_value = "", value_name = "TEXT")]
     region: String,
-    /// Share of this region of each limit without `region_shares`: a percentage such as 40%
+    /// Admit this share of each limit without `region_shares`: above 0%, at most 100%
     ///
-    /// Every amount and burst is multiplied by it and rounded down, to 1 at least. The shares of all
-    /// regions together are at most 100% for the regions to keep to the limit.
+    /// Weir multiplies every amount and burst by it and rounds down, but not below 1. The shares of
+    /// all regions together have to be 100% or less for the regions to keep to the limit.
     #[arg(long, env, default_value = "100%", value_name = "PERCENT")]
     region_share: RegionShare,
 }

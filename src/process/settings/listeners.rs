@@ -29,24 +29,23 @@ pub struct ListenerFlags {
     /// Address of the gRPC listener: an IP address or a name of this machine [default: all of IPv6
     /// and IPv4]
     ///
-    /// `0.0.0.0` is all of IPv4, and `::` all of both.
+    /// `0.0.0.0` is all IPv4 addresses, and `::` all IPv6 and IPv4 addresses.
     #[arg(long, env, value_name = "ADDRESS")]
     grpc_host: Option<String>,
     /// Port of the gRPC listener; 0 takes a free port
     #[arg(long, env, default_value_t = 8081, value_parser = parse::port, value_name = "PORT")]
     grpc_port: u16,
-    /// Unix socket of the gRPC listener, in place of GRPC_HOST and GRPC_PORT
+    /// Unix socket of the gRPC listener, instead of GRPC_HOST and GRPC_PORT
     ///
-    /// Weir replaces a socket on which no process listens, and removes its own when it ends.
+    /// Weir replaces a socket on which no process listens, and removes its own when it exits.
     #[arg(long, env, value_name = "PATH")]
     grpc_uds: Option<String>,
-    /// Permissions of GRPC_UDS; a process that connects needs the right to write
+    /// Permissions of GRPC_UDS in octal; a process that connects needs the right to write
     #[arg(long, env, default_value = "0660", value_name = "MODE", value_parser = parse::mode)]
     grpc_uds_mode: u32,
-    /// Address of the HTTP listener, which serves health, metrics and JSON [default: all of IPv6
-    /// and IPv4]
+    /// Address of the HTTP listener for health, metrics and JSON [default: all of IPv6 and IPv4]
     ///
-    /// As GRPC_HOST.
+    /// The values are as for GRPC_HOST.
     #[arg(long, env, value_name = "ADDRESS")]
     host: Option<String>,
     /// Port of the HTTP listener; 0 takes a free port
@@ -60,31 +59,31 @@ pub struct ListenerFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "TLS of the gRPC port", mut_args = parse::switch)]
 struct TlsFlags {
-    /// Speak TLS 1.2 and 1.3 on the gRPC port, and nothing without it
+    /// Use TLS 1.2 or 1.3 on the gRPC port, and reject connections without TLS
     ///
-    /// Weir reads changed files of certificates within two seconds, and uses them for new
-    /// connections.
+    /// Weir reads changed certificate files within two seconds, and uses them for new connections.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     grpc_server_use_tls: bool,
-    /// File of the certificate (PEM) of the gRPC port, followed by the intermediate certificates
+    /// PEM file of the certificate of the gRPC port, followed by the intermediate certificates
     #[arg(long, env, value_name = "PATH")]
     grpc_server_tls_cert: Option<String>,
-    /// File of the private key (PEM: PKCS#8, PKCS#1 or SEC1) of GRPC_SERVER_TLS_CERT
+    /// PEM file of the private key of GRPC_SERVER_TLS_CERT, as PKCS#8, PKCS#1 or SEC1
     #[arg(long, env, value_name = "PATH")]
     grpc_server_tls_key: Option<String>,
-    /// No effect but a line in the log: GRPC_CLIENT_TLS_CACERT names the authorities of clients
+    /// Ignored, except for a line in the log; set GRPC_CLIENT_TLS_CACERT to verify clients
     ///
     /// Accepted because Envoy Gateway sets it.
     #[arg(long, env, value_name = "PATH")]
     grpc_server_tls_ca_cert: Option<String>,
-    /// File of certificate authorities (PEM) of clients; each client has to present a certificate
+    /// Require client certificates that are signed by an authority in this PEM file
     ///
-    /// One of the authorities has to have signed it, or it has to be that of one of them.
+    /// A certificate that is itself in the file is accepted too.
     #[arg(long, env, value_name = "PATH")]
     grpc_client_tls_cacert: Option<String>,
-    /// Name for which the certificates of clients have to be valid
+    /// Require client certificates to be valid for this name
     ///
-    /// A DNS name, an IP address, or a URI such as `spiffe://cluster.local/ns/envoy/sa/envoy`.
+    /// The name is a DNS name, an IP address, or a URI such as
+    /// `spiffe://cluster.local/ns/envoy/sa/envoy`.
     #[arg(long, env, value_name = "TEXT")]
     grpc_client_tls_san: Option<String>,
 }
@@ -229,29 +228,29 @@ pub(super) struct DebugFlags {
     /// Open the debug listener, which shows the limits in force and the counters
     #[arg(long, env, default_value = "true", value_name = "BOOL")]
     debug_enabled: bool,
-    /// Address of the debug listener; 0.0.0.0 for all addresses
+    /// Open the debug listener at this address; 0.0.0.0 for all addresses
     ///
-    /// It has no TLS, and its pages no authentication: they show the keys and values of limits. See
-    /// ADMIN_TOKEN_FILE for the admin API.
+    /// It has no TLS, and its pages need no authentication: they show the keys and values of
+    /// limits. See ADMIN_TOKEN_FILE for the admin API.
     #[arg(long, env, default_value = LOOPBACK, value_name = "ADDRESS")]
     debug_host: String,
-    /// Port of the debug listener; 0 takes a free port. If it is in use, Weir starts without the
-    /// debug listener
+    /// Open the debug listener on this port; 0 takes a free port
+    ///
+    /// If the port is in use, Weir starts without the debug listener.
     #[arg(long, env, default_value_t = 6070, value_parser = parse::port, value_name = "PORT")]
     debug_port: u16,
-    /// File of tokens for the admin API on the debug listener: a line name:token each; a change
-    /// needs one
+    /// Read tokens of the admin API on the debug listener from this file, one name:token per line
     ///
-    /// A token has 16 characters or more. Weir reads the file for each token that it gets, so that
-    /// a removed one is refused at once. Without this file the admin API changes nothing, and
-    /// answers only on loopback.
+    /// Each change needs a token. A token has 16 characters or more. Weir reads the file for each
+    /// token that it receives, and refuses a removed token at once. Without this file, the admin
+    /// API changes nothing and answers only on loopback.
     #[arg(long, env, value_name = "PATH")]
     admin_token_file: Option<String>,
-    /// File that keeps the overrides of operators, with the memory store [default: they end with
+    /// Keep the overrides of operators in this file, with the memory store [default: they end with
     /// the process]
     ///
-    /// Weir replaces the file with each change, and reads it when it changes. With Redis, overrides
-    /// are kept there.
+    /// Weir replaces the file with each change, and reads it again when it changes. With Redis,
+    /// overrides are kept in Redis.
     #[arg(long, env, value_name = "PATH")]
     overrides_file: Option<PathBuf>,
 }

@@ -18,9 +18,9 @@ const INTRODUCTION: &str = "\
 # Settings
 
 All settings of `weir serve`. A setting is given as a flag, as in `weir serve --grpc-port 9081`, or as an environment variable, as in
-`GRPC_PORT=9081 weir serve`; a flag comes before its variable, and a variable before the default. Weir reads settings once, at its start.
-An empty variable is as one that is not set. One has a meaning of its own, as in envoyproxy/ratelimit: with `RUNTIME_APPDIRECTORY=`, limits are in
-RUNTIME_ROOT/RUNTIME_SUBDIRECTORY itself. `weir check` reads the same variables, and refuses the same values.
+`GRPC_PORT=9081 weir serve`; a flag overrides its variable, and a variable overrides the default. Weir reads settings once, at its start.
+An empty variable counts as not set, with one exception, as in envoyproxy/ratelimit: with `RUNTIME_APPDIRECTORY=`, limits are in
+RUNTIME_ROOT/RUNTIME_SUBDIRECTORY itself. `weir check` reads the same variables, and rejects the same values.
 
 This page is generated from the flags; `weir serve --help` shows the same. After a change of a flag,
 `WEIR_WRITE=1 cargo test --lib settings::page_tests` writes it anew.
@@ -78,7 +78,11 @@ const TYPES: &[(&str, &str, &str)] = &[
         "a percentage above `0%`, such as `40%` or `33.3%`; at most `100%`",
     ),
     ("PORT", "port", "0 to 65535"),
-    ("RATIO", "ratio", "a number from 0 on, such as `0.8`"),
+    (
+        "RATIO",
+        "ratio",
+        "a number that is not negative, such as `0.8`",
+    ),
     ("SECONDS", "seconds", "a whole number of seconds"),
     ("SECRET", "secret", "any text; Weir never shows it"),
     ("TEXT", "text", "any text"),
@@ -126,7 +130,7 @@ fn type_of(argument: &Arg) -> String {
     known
         .unwrap_or_else(|| {
             panic!(
-                "--{}: the value name {name:?} is none of TYPES",
+                "--{}: the value name {name:?} is not in TYPES",
                 argument.get_id()
             )
         })

@@ -17,61 +17,62 @@ use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis", mut_args = parse::switch)]
 pub(super) struct RedisFlags {
-    /// Kind of Redis deployment that REDIS_URL names
+    /// Connect to this kind of Redis deployment at REDIS_URL
     #[arg(long, env, default_value = "single")]
     #[arg(value_name = "single|sentinel|cluster")]
     redis_type: String,
-    /// Address of Redis, for example `localhost:6379`
+    /// Connect to Redis at this address, for example `localhost:6379`
     ///
     /// single: `host:port`, `redis://[user:password@]host:port[/db]`, `rediss://...` for TLS, or
     /// the path of a unix socket. sentinel: `master,host:port,host:port,...` with the name of the
     /// master and the Sentinels. cluster: `host:port,host:port,...` with some of the servers.
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     redis_url: Option<String>,
-    /// Kind of socket; has to match REDIS_URL [default: as REDIS_URL]
+    /// Connect over this kind of socket; has to match REDIS_URL [default: as REDIS_URL]
     #[arg(long, env, value_name = "tcp|unix")]
     redis_socket_type: Option<String>,
-    /// Connections to each Redis server per thread, at most; 0 means the default [default: 10]
+    /// Open at most this many connections per thread to each Redis server; 0 means the default
+    /// [default: 10]
     ///
-    /// To a server that answers within a millisecond a thread uses one connection, to a farther one
-    /// two. It opens more when a full batch waits, or, to a farther server, 16 checks; and when
-    /// answers are overdue.
+    /// A thread uses one connection to a server that answers within a millisecond, and two to a
+    /// slower server. It opens more when a full batch waits, when 16 checks wait for a slower
+    /// server, and when answers are overdue.
     #[arg(long, env, value_parser = parse::pool_size, value_name = "COUNT")]
     redis_pool_size: Option<u32>,
-    /// Password, or `user:password`, for Redis; comes before the one in REDIS_URL
+    /// Authenticate to Redis with this password, or `user:password`; overrides the one in REDIS_URL
     #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_auth: Option<String>,
-    /// File that holds the password for Redis, and nothing else
+    /// Read the password for Redis from this file, which contains nothing else
     ///
     /// Weir reads it for each new connection. A user name is in REDIS_URL, or in REDIS_AUTH as
     /// `user:`.
     #[arg(long, env, value_name = "PATH")]
     redis_auth_file: Option<String>,
-    /// Password, or `user:password`, for the Sentinels
+    /// Authenticate to the Sentinels with this password, or `user:password`
     #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_sentinel_auth: Option<String>,
-    /// File that holds the password for the Sentinels; see REDIS_AUTH_FILE
+    /// Read the password for the Sentinels from this file; see REDIS_AUTH_FILE
     #[arg(long, env, value_name = "PATH")]
     redis_sentinel_auth_file: Option<String>,
     /// Use TLS for connections to Redis; `rediss://` in REDIS_URL does the same
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     redis_tls: bool,
-    /// File of certificate authorities (PEM) to trust, and no others [default: those of the system]
+    /// Trust only the certificate authorities in this PEM file [default: the system's authorities]
     #[arg(long, env, value_name = "PATH")]
     redis_tls_cacert: Option<String>,
-    /// File of the client certificate (PEM) to present to Redis
+    /// Present the client certificate in this PEM file to Redis
     #[arg(long, env, value_name = "PATH")]
     redis_tls_client_cert: Option<String>,
-    /// File of the private key (PEM) of REDIS_TLS_CLIENT_CERT
+    /// Use the private key in this PEM file for REDIS_TLS_CLIENT_CERT
     #[arg(long, env, value_name = "PATH")]
     redis_tls_client_key: Option<String>,
     /// Accept a certificate for any host name if a trusted authority signed it
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     redis_tls_skip_hostname_verification: bool,
-    /// Longest random time that Weir adds to the expiry of a fixed window's key, in seconds
+    /// Add up to this many random seconds to the expiry of a fixed window's key; 0 adds none
     /// [default: 300]
     ///
-    /// It spreads the expiry, so that keys do not all expire together. It is at most one window.
+    /// Without it, many keys would expire at the same time. Weir adds one window or less.
     #[arg(long, env, value_parser = parse::jitter_secs, value_name = "SECONDS")]
     expiration_jitter_max_seconds: Option<u32>,
     /// Send fixed windows to Redis as scripts instead of INCRBY
@@ -79,8 +80,8 @@ pub(super) struct RedisFlags {
     /// A script that reaches Redis after its deadline counts nothing. It costs Redis more CPU.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     fixed_windows_by_script: bool,
-    /// Be unhealthy while no Redis server can be used: none answers probes, or all circuit breakers
-    /// are open
+    /// Report unhealthy while no Redis server answers probes, or while all circuit breakers are
+    /// open
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) redis_health_check_active_connection: bool,
     #[command(flatten)]
@@ -91,35 +92,38 @@ pub(super) struct RedisFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis for limits per second", mut_args = parse::switch)]
 struct PerSecondFlags {
-    /// Keep limits per second in a Redis of their own, at REDIS_PERSECOND_URL
+    /// Keep limits per second in a separate Redis at REDIS_PERSECOND_URL
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     redis_persecond: bool,
-    /// As REDIS_TYPE
+    /// Connect to this kind of Redis deployment at REDIS_PERSECOND_URL
     #[arg(long, env, default_value = "single")]
     #[arg(value_name = "single|sentinel|cluster")]
     redis_persecond_type: String,
-    /// As REDIS_URL
+    /// Connect to the Redis for limits per second at this address; see REDIS_URL
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     redis_persecond_url: Option<String>,
-    /// As REDIS_SOCKET_TYPE [default: as REDIS_PERSECOND_URL]
+    /// Connect over this kind of socket; has to match REDIS_PERSECOND_URL [default: as
+    /// REDIS_PERSECOND_URL]
     #[arg(long, env, value_name = "tcp|unix")]
     redis_persecond_socket_type: Option<String>,
-    /// As REDIS_POOL_SIZE [default: 10]
+    /// Open at most this many connections per thread to each server; see REDIS_POOL_SIZE [default:
+    /// 10]
     #[arg(long, env, value_parser = parse::pool_size, value_name = "COUNT")]
     redis_persecond_pool_size: Option<u32>,
-    /// As REDIS_AUTH
+    /// Authenticate with this password, or `user:password`; see REDIS_AUTH
     #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_persecond_auth: Option<String>,
-    /// As REDIS_AUTH_FILE
+    /// Read the password from this file; see REDIS_AUTH_FILE
     #[arg(long, env, value_name = "PATH")]
     redis_persecond_auth_file: Option<String>,
-    /// As REDIS_SENTINEL_AUTH
+    /// Authenticate to the Sentinels with this password, or `user:password`
     #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_persecond_sentinel_auth: Option<String>,
-    /// As REDIS_SENTINEL_AUTH_FILE
+    /// Read the password for the Sentinels from this file; see REDIS_AUTH_FILE
     #[arg(long, env, value_name = "PATH")]
     redis_persecond_sentinel_auth_file: Option<String>,
-    /// As REDIS_TLS; the certificates are those of the main Redis
+    /// Use TLS for connections to this Redis, with the certificates of the main Redis; see
+    /// REDIS_TLS
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     redis_persecond_tls: bool,
 }

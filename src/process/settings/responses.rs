@@ -10,51 +10,51 @@ use crate::service::rls::respond::{self, HeaderNames, RateLimitHeaders};
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Response headers and bodies", mut_args = parse::switch)]
 pub(super) struct ResponseFlags {
-    /// Form of the headers about limits [default: legacy if LIMIT_RESPONSE_HEADERS_ENABLED is true,
-    /// else off]
+    /// Add headers about limits to responses in this form [default: legacy if
+    /// LIMIT_RESPONSE_HEADERS_ENABLED is true, else off]
     ///
     /// draft-11: RateLimit-Policy and RateLimit with all limits of the request, as in
     /// draft-ietf-httpapi-ratelimit-headers-11. draft-03: three headers about the limit with the
-    /// least remaining hits, and a list of all, as Envoy's DRAFT_VERSION_03. legacy: three headers
-    /// about one limit, as in envoyproxy/ratelimit. off: none.
+    /// fewest remaining hits, and a list of all limits, as in Envoy's DRAFT_VERSION_03. legacy:
+    /// three headers about one limit, as in envoyproxy/ratelimit. off: none.
     #[arg(long, env, value_parser = parse::named(&FORMS), value_name = "draft-11|draft-03|legacy|off")]
     ratelimit_headers: Option<Form>,
-    /// Add headers with limit, remaining hits and reset of the nearest limit to responses
+    /// Add headers with the limit, remaining hits and reset of the nearest limit to responses
     ///
-    /// The same as RATELIMIT_HEADERS=legacy, which takes precedence.
+    /// It is the same as RATELIMIT_HEADERS=legacy. RATELIMIT_HEADERS takes precedence.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     limit_response_headers_enabled: bool,
-    /// Name of the header for the limit, in the forms legacy and draft-03
+    /// Use this header for the limit, in the forms legacy and draft-03
     #[arg(long, env, default_value = "RateLimit-Limit", value_name = "HEADER")]
     limit_limit_header: String,
-    /// Name of the header for the remaining hits, in the forms legacy and draft-03
+    /// Use this header for the remaining hits, in the forms legacy and draft-03
     #[arg(long, env, default_value = "RateLimit-Remaining")]
     #[arg(value_name = "HEADER")]
     limit_remaining_header: String,
-    /// Name of the header for the seconds until the limit resets, in the forms legacy and draft-03
+    /// Use this header for the seconds until the limit resets, in the forms legacy and draft-03
     #[arg(long, env, default_value = "RateLimit-Reset", value_name = "HEADER")]
     limit_reset_header: String,
     /// Add the header retry-after, in seconds, to refused requests
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     retry_after_header_enabled: bool,
-    /// Give refused requests a body in JSON that says which limits refused them
+    /// Answer refused requests with a JSON body that lists the limits which refused them
     ///
-    /// The body is a problem as in RFC 9457, with content type application/problem+json and
-    /// status 429.
+    /// The body is a problem as in RFC 9457, with content type application/problem+json and status
+    /// 429.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     problem_details_enabled: bool,
-    /// Name of a header for the names of the limits that refuse a request; empty for none
+    /// List the names of the limits that refuse a request in this header; empty for none
     #[arg(long, env, default_value = "", value_name = "HEADER")]
     refused_by_header: String,
-    /// Show the paths of limits that have no name as their names
+    /// Show the path of a limit without a name as its name
     ///
-    /// The name is that of `current_limit` in the status, which Envoy shows to clients in
+    /// It is the name of `current_limit` in the status, which Envoy shows to clients in
     /// x-ratelimit-limit.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     limit_paths_as_names_enabled: bool,
     /// Return the request's descriptors and the metadata of its limits as dynamic metadata
     ///
-    /// The metadata of a request that is over limits also lists these limits, as `refusedBy`.
+    /// If a request is over limits, the metadata also lists these limits, as `refusedBy`.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     response_dynamic_metadata: bool,
 }

@@ -28,24 +28,23 @@ const MAX_SECRET_BYTES: u64 = 4_096;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Process")]
 pub(super) struct LogFlags {
-    /// Log refusals: lines of each limit in a second at most, 0 to 1000; 0 is off
+    /// Log refusals, at most this many lines per limit and second; 0 to 1000, 0 turns it off
     ///
-    /// A line has the descriptor, the limit, its place in the file, and how many refusals of the
-    /// limit were left out since its last line.
+    /// A line has the descriptor, the limit, its place in the file, and the number of refusals of
+    /// the limit that were left out since its last line.
     #[arg(long, env, default_value_t = 0, value_name = "COUNT")]
     #[arg(value_parser = parse::number(0..=1_000_u32))]
     log_refusals: u32,
-    /// What the lines of LOG_REFUSALS and LOG_DECISIONS show of the values of descriptors
+    /// Write values of descriptors in the lines of LOG_REFUSALS and LOG_DECISIONS in this form
     ///
-    /// plain: values, escaped and cut. hashed: the first 16 digits of HMAC-SHA256 with a secret.
-    /// off: keys only.
+    /// plain: values, escaped and truncated. hashed: the first 16 digits of HMAC-SHA256 with a
+    /// secret. off: keys only.
     #[arg(long, env, default_value = "plain", value_name = "plain|hashed|off")]
     log_subjects: ValuesFlag,
-    /// File with the secret for LOG_SUBJECTS=hashed, 16 bytes or more; line breaks at its end do
-    /// not count
+    /// Read the secret for LOG_SUBJECTS=hashed from this file; 16 to 4096 bytes
     ///
-    /// Replicas with the same secret show the same digests, also after a restart. Without it, each
-    /// process has a random one.
+    /// Line breaks at its end are ignored. Replicas with the same secret show the same digests,
+    /// also after a restart. Without it, each process has a random secret.
     #[arg(long, env, value_name = "PATH")]
     log_subjects_secret_file: Option<String>,
 }
@@ -120,75 +119,79 @@ fn secret(path: &Path) -> Result<Vec<u8>, SettingError> {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Tracing", mut_args = parse::switch)]
 pub(super) struct TracingFlags {
-    /// Record spans of calls and export them by OTLP
+    /// Record spans of calls and export them over OTLP
     ///
-    /// A call belongs to the trace that its headers name: b3, x-b3-* or traceparent.
+    /// A call belongs to the trace in its headers: b3, x-b3-* or traceparent.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     tracing_enabled: bool,
-    /// Attribute service.name of all spans
+    /// Set the attribute service.name of all spans
     #[arg(long, env, default_value = "RateLimit", value_name = "TEXT")]
     tracing_service_name: String,
-    /// Attribute service.namespace of all spans; empty for none
+    /// Set the attribute service.namespace of all spans; empty for none
     #[arg(long, env, default_value = "", value_name = "TEXT")]
     tracing_service_namespace: String,
-    /// Attribute service.instance.id of all spans [default: a random UUID]
+    /// Set the attribute service.instance.id of all spans [default: a random UUID]
     #[arg(long, env, value_name = "TEXT")]
     tracing_service_instance_id: Option<String>,
-    /// Protocol to the collector: protobuf over HTTP, or gRPC
+    /// Export spans to the collector as protobuf over HTTP, or over gRPC
     #[arg(long, env, default_value = "http", value_name = "http|grpc")]
     #[arg(value_parser = parse::named(&PROTOCOLS))]
     tracing_exporter_protocol: Protocol,
-    /// Part of the traces without a parent that is recorded; 0 to 1
+    /// Record this share of the traces without a parent; 0 to 1
     ///
     /// A call whose headers name a trace is recorded if that trace is.
     #[arg(long, env, default_value_t = 1.0, value_parser = parse::ratio, value_name = "RATIO")]
     tracing_sampling_rate: f32,
-    /// URL of the collector [default: http://localhost:4318, or http://localhost:4317 for grpc]
+    /// Export spans to the collector at this URL [default: http://localhost:4318, or
+    /// http://localhost:4317 for grpc]
     ///
     /// For http, Weir appends the path /v1/traces. With https, TLS verifies the collector.
     #[arg(long, env, default_value = "", hide_default_value = true)]
     #[arg(value_name = "ENDPOINT")]
     otel_exporter_otlp_endpoint: String,
-    /// URL of the collector for traces, with its path [default: OTEL_EXPORTER_OTLP_ENDPOINT]
+    /// Export traces to the collector at this URL, path included [default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, env, default_value = "", hide_default_value = true)]
     #[arg(value_name = "ENDPOINT")]
     otel_exporter_otlp_traces_endpoint: String,
-    /// Headers of each export: NAME=VALUE, separated by commas; values as in a URL
+    /// Send these headers with each export: NAME=VALUE, separated by commas; values as in a URL
     #[arg(long, env, default_value = "", hide_env_values = true)]
     #[arg(value_name = "SECRET")]
     otel_exporter_otlp_headers: String,
-    /// Headers of each export of traces [default: OTEL_EXPORTER_OTLP_HEADERS]
+    /// Send these headers with each export of traces [default: OTEL_EXPORTER_OTLP_HEADERS]
     #[arg(long, env, default_value = "", hide_default_value = true)]
     #[arg(hide_env_values = true, value_name = "SECRET")]
     otel_exporter_otlp_traces_headers: String,
-    /// Longest time of an export; 1 to 3600000 [default: 10000]
+    /// Abort an export after this many milliseconds; 1 to 3600000 [default: 10000]
     #[arg(long, env, default_value = "", hide_default_value = true, value_parser = millis)]
     #[arg(value_name = "MILLISECONDS")]
     otel_exporter_otlp_timeout: Millis,
-    /// Longest time of an export of traces [default: OTEL_EXPORTER_OTLP_TIMEOUT]
+    /// Abort an export of traces after this many milliseconds; 1 to 3600000 [default:
+    /// OTEL_EXPORTER_OTLP_TIMEOUT]
     #[arg(long, env, default_value = "", hide_default_value = true, value_parser = millis)]
     #[arg(value_name = "MILLISECONDS")]
     otel_exporter_otlp_traces_timeout: Millis,
-    /// PEM file of the authorities that the collector's certificate is verified by [default: the
-    /// system's]
+    /// Verify the collector by the authorities in this PEM file [default: the system's]
     #[arg(long, env, default_value = "", hide_default_value = true)]
     #[arg(value_name = "PATH")]
     otel_exporter_otlp_certificate: String,
-    /// The same for traces [default: OTEL_EXPORTER_OTLP_CERTIFICATE]
+    /// Verify the collector of traces by the authorities in this PEM file [default:
+    /// OTEL_EXPORTER_OTLP_CERTIFICATE]
     #[arg(long, env, default_value = "", hide_default_value = true)]
     #[arg(value_name = "PATH")]
     otel_exporter_otlp_traces_certificate: String,
-    /// PEM file of the certificate that Weir shows the collector
+    /// Present the certificate in this PEM file to the collector
     #[arg(long, env, default_value = "", value_name = "PATH")]
     otel_exporter_otlp_client_certificate: String,
-    /// The same for traces [default: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE]
+    /// Present the certificate in this PEM file to the collector of traces [default:
+    /// OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE]
     #[arg(long, env, default_value = "", hide_default_value = true)]
     #[arg(value_name = "PATH")]
     otel_exporter_otlp_traces_client_certificate: String,
-    /// PEM file of the private key of that certificate
+    /// Use the private key in this PEM file for OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE
     #[arg(long, env, default_value = "", value_name = "PATH")]
     otel_exporter_otlp_client_key: String,
-    /// The same for traces [default: OTEL_EXPORTER_OTLP_CLIENT_KEY]
+    /// Use the private key in this PEM file for traces [default: OTEL_EXPORTER_OTLP_CLIENT_KEY]
     #[arg(long, env, default_value = "", hide_default_value = true)]
     #[arg(value_name = "PATH")]
     otel_exporter_otlp_traces_client_key: String,

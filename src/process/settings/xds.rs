@@ -22,26 +22,26 @@ const DEFAULT_SERVER: &str = "localhost:18000";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits from a control plane", mut_args = parse::switch)]
 pub(super) struct XdsFlags {
-    /// Where limits come from: files, or a control plane that speaks xDS
+    /// Read limits from files, or from a control plane that speaks xDS
     ///
     /// FILE: the limit files. GRPC_XDS_SOTW: a control plane, which sends all limits with each
     /// change (state of the world), as Envoy Gateway and Envoy AI Gateway do; limit files are not
     /// read.
     #[arg(long, env, default_value = "FILE", value_name = "FILE|GRPC_XDS_SOTW")]
     config_type: String,
-    /// Host and port of the control plane
+    /// Connect to the control plane at this host and port
     #[arg(long, env, default_value = DEFAULT_SERVER, value_name = "HOST:PORT")]
     config_grpc_xds_server_url: String,
-    /// Name of this service for the control plane, which chooses the limits by it
+    /// Send this node name to the control plane, which selects the limits by it
     ///
     /// A control plane sends nothing to a name that it does not know. Envoy Gateway knows
     /// envoy-ratelimit, Envoy AI Gateway envoy-ai-gateway-ratelimit.
     #[arg(long, env, default_value = "default", value_name = "TEXT")]
     config_grpc_xds_node_id: String,
-    /// Metadata of this service for the control plane, such as `region=eu,stage=test`
+    /// Send this node metadata to the control plane, such as `region=eu,stage=test`
     #[arg(long, env, default_value = "", value_name = "TEXT")]
     config_grpc_xds_node_metadata: String,
-    /// Headers of each stream to the control plane, such as `x-tenant:a,x-token:b`
+    /// Send these headers with each stream to the control plane, such as `x-tenant:a,x-token:b`
     #[arg(long, env, default_value = "", hide_env_values = true)]
     #[arg(value_name = "TEXT")]
     config_grpc_xds_client_additional_headers: String,
@@ -50,74 +50,78 @@ pub(super) struct XdsFlags {
     /// Weir reads the files of certificates and keys again for each connection.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     config_grpc_xds_server_use_tls: bool,
-    /// File of certificate authorities (PEM) to trust, and no others [default: those of the system]
+    /// Trust only the certificate authorities in this PEM file [default: the system's authorities]
     #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_server_tls_cacert: Option<PathBuf>,
-    /// Name for which the control plane's certificate has to be valid [default: the host of
+    /// Require the control plane's certificate to be valid for this name [default: the host of
     /// CONFIG_GRPC_XDS_SERVER_URL]
     ///
-    /// A DNS name, an IP address, or a URI such as
+    /// The name is a DNS name, an IP address, or a URI such as
     /// `spiffe://cluster.local/ns/default/sa/control-plane`.
     #[arg(long, env, value_name = "TEXT")]
     config_grpc_xds_server_tls_san: Option<String>,
-    /// File of the client certificate (PEM) to present to the control plane
+    /// Present the client certificate in this PEM file to the control plane
     #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_client_tls_cert: Option<PathBuf>,
-    /// File of the private key (PEM) of CONFIG_GRPC_XDS_CLIENT_TLS_CERT
+    /// Use the private key in this PEM file for CONFIG_GRPC_XDS_CLIENT_TLS_CERT
     #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_client_tls_key: Option<PathBuf>,
-    /// File in which Weir keeps the last good limits of the control plane
+    /// Keep the last good limits of the control plane in this file
     ///
-    /// A process that starts while the control plane is away has these limits from its first
-    /// request. Without it such a process waits for the control plane. The folder has to be
-    /// writable.
+    /// A process that starts while the control plane is down has these limits from its first
+    /// request. Without this file, it waits for the control plane. The folder has to be writable.
     #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_cache_file: Option<PathBuf>,
-    /// Overlay file: what the messages of a control plane have no field for, such as algorithms
+    /// Add options for which control planes have no field, such as algorithms, from this overlay
+    /// file
     ///
-    /// It names domains and descriptors, and what to add to their limits. Weir notices its changes.
+    /// The file names domains and descriptors, and the options to add to their limits. Weir notices
+    /// its changes.
     #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_overlay_file: Option<PathBuf>,
-    /// Options of limits of a control plane that have none of their own, such as
-    /// `algorithm: token_bucket, burst: 20`
+    /// Apply these options to a control plane's limits without own options, such as `algorithm:
+    /// token_bucket`
     ///
-    /// As in `defaults` of a file of limits, on one line.
+    /// They are written as in `defaults` of a limit file, on one line: `algorithm: token_bucket,
+    /// burst: 20`.
     #[arg(long, env, default_value = "", value_name = "TEXT")]
     config_grpc_xds_defaults: String,
-    /// Time between two HTTP/2 PINGs on the connection to the control plane; 1s to 1h
+    /// Send an HTTP/2 PING to the control plane at this interval; 1s to 1h
     ///
-    /// A connection without an answer for 10 s is replaced. Control planes written in Go close a
-    /// connection with more than one PING in five minutes. TCP's own probes find one that is gone
-    /// within 40 s.
+    /// Weir replaces a connection that does not answer for 10 s. Control planes written in Go close
+    /// a connection with more than one PING in five minutes. TCP's own probes find a dead
+    /// connection within 40 s.
     // More PINGs than one a second are of no use.
     #[arg(long, env, default_value = "310s", value_parser = parse::duration_from("1s"))]
     #[arg(value_name = "DURATION")]
     config_grpc_xds_ping_interval: Duration,
-    /// Wait after a connection to the control plane that could not be opened; 10ms to 1h [default:
-    /// as the wait after a lost connection]
+    /// Wait this long after a failed connect to the control plane; 10ms to 1h [default: as the wait
+    /// after a lost connection]
     // A shorter wait would keep a server busy that refuses connections.
     #[arg(long, env, value_parser = parse::duration_from("10ms"), value_name = "DURATION")]
     config_grpc_xds_server_connect_retry_interval: Option<Duration>,
-    /// Wait after a lost connection to the control plane, which each further failure doubles; 10ms
-    /// to 1h [default: 500ms]
+    /// Wait this long after a lost connection to the control plane; 10ms to 1h [default: 500ms]
+    ///
+    /// Each further failure doubles the wait.
     #[arg(long, env, value_parser = parse::duration_from("10ms"), value_name = "DURATION")]
     xds_client_backoff_initial_interval: Option<Duration>,
-    /// Longest wait before Weir connects to the control plane again; 10ms to 1h [default: 30s]
+    /// Wait at most this long before connecting to the control plane again; 10ms to 1h [default:
+    /// 30s]
     #[arg(long, env, value_parser = parse::duration_from("10ms"), value_name = "DURATION")]
     xds_client_backoff_max_interval: Option<Duration>,
-    /// Part of these waits that is random; 0 to 1 [default: 1]
+    /// Randomize this share of the waits for the control plane; 0 to 1 [default: 1]
     ///
     /// It spreads the connections of replicas that lost their control plane together.
     #[arg(long, env, value_parser = parse::ratio, value_name = "RATIO")]
     xds_client_backoff_random_factor: Option<f32>,
-    /// Whether a part of these waits is random
+    /// Randomize the waits for the control plane by XDS_CLIENT_BACKOFF_RANDOM_FACTOR
     #[arg(long, env, default_value = "true", value_name = "BOOL")]
     xds_client_backoff_jitter: bool,
-    /// Largest configuration that Weir takes from the control plane, in bytes; 0 is 64 MiB, at most
+    /// Reject configurations of the control plane above this many bytes; 0 is 64 MiB, maximum
     /// 1073741824
     ///
-    /// With 0 it is half of the memory for resources if that is less. envoyproxy/ratelimit takes 4
-    /// MiB.
+    /// With 0, it is half of the memory for resources if that is less. envoyproxy/ratelimit accepts
+    /// 4 MiB.
     #[arg(long, env, default_value_t = 0, value_parser = parse::message_bytes)]
     #[arg(value_name = "BYTES")]
     xds_client_max_msg_size_in_bytes: usize,
