@@ -64,7 +64,7 @@ impl Line {
                 let (failed, allowed) = (answers.failed, answers.allowed);
                 let (denied, counted_locally) = (answers.denied, answers.counted_locally);
                 tracing::info!(redis = %servers, lasted_secs, failed, allowed, denied,
-                    counted_locally, "the Redis outage is over");
+                    counted_locally, "Redis outage ended");
                 return;
             }
         };

@@ -123,19 +123,19 @@ pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
 fn log(name: &DnsName, event: &ReplicasEvent, replicas: NonZeroU32) {
     match event {
         ReplicasEvent::First => {
-            tracing::info!(%name, replicas, "REPLICAS: on_store_failure: local admits this \
-                replica's share of each limit");
+            tracing::info!(%name, replicas, "REPLICAS: name resolved; on_store_failure: local \
+                admits this replica's share of each limit");
         }
         ReplicasEvent::Changed { before, recovered } => {
-            tracing::info!(%name, replicas, before, recovered, "REPLICAS: the number of replicas \
-                has changed");
+            tracing::info!(%name, replicas, before, recovered, "REPLICAS: number of replicas \
+                changed");
         }
         ReplicasEvent::Failing(error) => {
-            tracing::warn!(%name, error, replicas, "REPLICAS: the name cannot be resolved; the \
-                number of replicas stays as it is until it can");
+            tracing::warn!(%name, error, replicas, "REPLICAS: cannot resolve the name; keeping the \
+                number of replicas");
         }
         ReplicasEvent::Recovered => {
-            tracing::info!(%name, replicas, "REPLICAS: the name can be resolved again");
+            tracing::info!(%name, replicas, "REPLICAS: name resolved again");
         }
     }
 }

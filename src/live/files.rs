@@ -158,8 +158,8 @@ impl Watched {
     fn postpone<T>(&mut self) -> Option<T> {
         if self.shortage.admit(Instant::now()).is_some() {
             tracing::warn!(
-                "changes of {} are not seen: the process has no file descriptor left; Weir tries \
-                 again; raise its limit (ulimit -n, LimitNOFILE)",
+                "cannot watch {}: no file descriptor left; Weir tries again; raise the limit \
+                 (ulimit -n, LimitNOFILE)",
                 self.options.path.display()
             );
         }
@@ -275,8 +275,7 @@ pub async fn watch(live: Arc<Live>, mut watched: Watched, metrics: Arc<Metrics>)
         if catch_unwind(AssertUnwindSafe(|| poll(&live, &mut watched))).is_err() {
             metrics.panicked();
             tracing::error!(
-                "weir panicked while it loaded limits; the limits in force stay; this is a bug in \
-                 weir"
+                "panic while loading limits; the limits in force stay; this is a bug in Weir"
             );
             let tried = watched.options.scan().found;
             watched.debounce.tried(Some(tried));
@@ -284,8 +283,7 @@ pub async fn watch(live: Arc<Live>, mut watched: Watched, metrics: Arc<Metrics>)
         pause.max(started.elapsed() * BUSY_SHARE)
     };
     let error = background::repeat("weir-files", pause, step).await;
-    tracing::error!(%error, "cannot start the thread that watches the limits; changes need a \
-        restart");
+    tracing::error!(%error, "cannot start the thread that watches limits; changes need a restart");
 }
 
 /// Polls once, and loads the files if it is time to.
@@ -322,7 +320,7 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
     if !read.skipped.is_empty() {
         let escaped = |name: &String| name.escape_debug().to_string();
         tracing::info!(
-            "files without limits are skipped (pages, backup files): {}",
+            "skipping files without limits (pages, backup files): {}",
             first(&read.skipped, MAX_LOGGED, ", ", " and", escaped)
         );
     }

@@ -132,9 +132,7 @@ impl Registry {
     /// them.
     pub async fn start(&self) {
         if timeout(START_WAIT, self.poll()).await.is_err() {
-            tracing::warn!(
-                "overrides: not read yet; requests are answered without them until they are"
-            );
+            tracing::warn!("overrides: not read yet; answering requests without them");
         }
     }
 
@@ -236,8 +234,8 @@ impl Registry {
         let _gate = self.gate.lock().await;
         // In a box of its own: it would make every call of the admin API larger.
         if let Err(error) = Box::pin(self.change(None, None, true)).await {
-            tracing::warn!(%error, "overrides: other replicas may use hits that they hold of a \
-                counter that was reset");
+            tracing::warn!(%error, "overrides: cannot announce the reset of a counter; other \
+                replicas may still use hits that they have drawn from it");
         }
     }
 
@@ -293,8 +291,8 @@ impl Registry {
                     known.loaded = loaded;
                     self.put_in_force(&mut known);
                     for (id, error) in &errors {
-                        tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one \
-                            cannot be read, and is not in force");
+                        tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(),
+                            "overrides: ignoring an override that cannot be read");
                     }
                 }
                 if known.error.take().is_some() {
@@ -306,7 +304,7 @@ impl Registry {
                 if known.error.as_ref() != Some(&error) {
                     tracing::warn!(
                         error,
-                        "overrides: they cannot be read; those known last stay in force"
+                        "overrides: cannot be read; the last known overrides stay in force"
                     );
                     known.error = Some(error.clone());
                 }
@@ -349,7 +347,7 @@ impl Registry {
         self.store.apply(change).await?;
         tracing::warn!(
             count,
-            "overrides: Redis has lost them; this process has written those that it knows"
+            "overrides: lost by Redis; this process wrote back the overrides that it knows"
         );
         Ok(true)
     }
@@ -361,10 +359,7 @@ impl Registry {
         let overrides = Overrides::new(in_force.map(|stored| Arc::clone(&stored.one)).collect());
         let left_out = known.loaded.left_out + overrides.left_out;
         if left_out > 0 && left_out != known.logged_left_out {
-            tracing::error!(
-                left_out,
-                "overrides: there are too many; the oldest are not in force"
-            );
+            tracing::error!(left_out, "overrides: too many; the oldest are not in force");
         }
         known.logged_left_out = left_out;
         tracing::debug!(in_force = overrides.list.len(), "overrides: in force");

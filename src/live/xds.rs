@@ -130,8 +130,8 @@ impl Client {
         let connected = spawn("weir-xds", ended, connection.run());
         if let Err(error) = applied.and(connected) {
             self.metrics.panicked();
-            tracing::error!(%error, "the threads of the control plane's client cannot start; \
-                restart weir");
+            tracing::error!(%error, "cannot start the threads of the control plane client; restart \
+                Weir");
         }
         std::future::pending::<()>().await;
     }
@@ -150,8 +150,8 @@ fn spawn(
         let runtime = match builder.build() {
             Ok(runtime) => runtime,
             Err(error) => {
-                return tracing::error!(%error, "the client of the control plane cannot start; \
-                    restart weir");
+                return tracing::error!(%error, "cannot start the control plane client; restart \
+                    Weir");
             }
         };
         runtime.block_on(async {

@@ -180,7 +180,8 @@ async fn run(
     };
     tokio::select! {
         () = drained => tracing::info!("weir stopped"),
-        _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
+        _ = shutdown_signal() => tracing::warn!("second signal received: aborting requests in \
+            flight"),
     }
     Ok(())
 }
@@ -396,8 +397,8 @@ fn connections(options: server::Options) -> server::Options {
     if max_connections < options.max_connections {
         tracing::warn!(
             max_connections,
-            "few file descriptors: raise the hard limit (ulimit -Hn, LimitNOFILE) for more \
-             connections"
+            "too few file descriptors, connections are limited: raise the hard limit (ulimit -Hn, \
+             LimitNOFILE)"
         );
     }
     server::Options {
@@ -525,10 +526,10 @@ async fn end_health_watches(mut grpc_health: GrpcHealth) {
 /// Reads the limit files again at each SIGHUP.
 async fn reload_on_signal(live: Arc<Live>) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
-        return tracing::error!("SIGHUP cannot be received; it ends this process");
+        return tracing::error!("cannot receive SIGHUP; it ends this process");
     };
     while hang_up.recv().await.is_some() {
-        tracing::info!("SIGHUP received: reading the limit files again");
+        tracing::info!("SIGHUP received: reloading the limit files");
         live.ask_for_reload();
     }
 }
@@ -541,7 +542,7 @@ async fn drain_on_signal(settings: &Settings, health: &Health) {
     if signal != SignalKind::interrupt() && !settings.drain_delay.is_zero() {
         tracing::info!(
             delay_secs = settings.drain_delay.as_secs_f64(),
-            "signal received: unhealthy from now on, still serving"
+            "signal received: reporting unhealthy, still serving"
         );
         tokio::select! {
             () = tokio::time::sleep(settings.drain_delay) => {}
@@ -558,7 +559,7 @@ async fn shutdown_signal() -> SignalKind {
         signal(SignalKind::interrupt()),
     );
     let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
-        tracing::error!("signals cannot be received; only SIGKILL ends this process");
+        tracing::error!("cannot receive signals; only SIGKILL ends this process");
         return std::future::pending().await;
     };
     tokio::select! {

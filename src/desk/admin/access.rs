@@ -198,9 +198,7 @@ impl Access {
             return Ok(name);
         }
         if lock(&self.warnings).admit(Instant::now()).is_some() {
-            tracing::warn!(
-                "a call of the admin API had a token that ADMIN_TOKEN_FILE does not have"
-            );
+            tracing::warn!("admin API call rejected: its token is not in ADMIN_TOKEN_FILE");
         }
         Err(Failure::unauthorized("ADMIN_TOKEN_FILE has no such token"))
     }

@@ -115,7 +115,7 @@ impl OverlayFile {
             Err(problems) => {
                 tracing::error!(
                     problems = problems.len(),
-                    "overlay file rejected; what it said before stays in force"
+                    "overlay file rejected; its previous content stays in force"
                 );
                 for problem in problems.iter().take(MAX_LOGGED) {
                     tracing::error!("{problem}");
@@ -191,7 +191,7 @@ impl Applier {
         let Some(cache) = &self.cache else { return };
         let path = cache.path.display().to_string();
         match cache.load() {
-            Ok(None) => tracing::info!(path, "there are no saved limits yet"),
+            Ok(None) => tracing::info!(path, "no saved limits yet"),
             Ok(Some(resources)) => {
                 let count = resources.len();
                 let applied = self.guarded(|configuration| configuration.restore(resources));
@@ -206,7 +206,7 @@ impl Applier {
                 );
                 self.settle(applied, &[], Instant::now());
             }
-            Err(error) => tracing::warn!(path, "CONFIG_GRPC_XDS_CACHE_FILE is not used: {error}"),
+            Err(error) => tracing::warn!(path, "ignoring CONFIG_GRPC_XDS_CACHE_FILE: {error}"),
         }
     }
 
@@ -258,12 +258,12 @@ impl Applier {
         }
         self.metrics.panicked();
         tracing::error!(
-            "weir panicked while it loaded limits; the limits in force stay; this is a bug in weir"
+            "panic while loading limits; the limits in force stay; this is a bug in Weir"
         );
         Applied {
             outcome: Outcome::Refused {
                 content: Digest::of([]),
-                message: "weir panicked while it applied this".to_owned(),
+                message: "Weir panicked while applying this".to_owned(),
             },
             is_known: true,
             ..Applied::default()
@@ -323,7 +323,7 @@ impl Applier {
             let path = cache.path.display();
             tracing::warn!(
                 "CONFIG_GRPC_XDS_CACHE_FILE: {path} cannot be written ({error}); make its folder \
-                 writable, or a process that starts while the control plane is away has no limits"
+                 writable, or a process that starts while the control plane is down has no limits"
             );
         }
         self.save_failed = written.is_err();

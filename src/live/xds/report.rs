@@ -61,8 +61,8 @@ impl Report {
         {
             tracing::warn!(
                 version,
-                "the control plane sent no limits: all requests pass. This is right if the last \
-                 policy was deleted"
+                "the control plane sent no limits: all requests pass; expected if the last policy \
+                 was deleted"
             );
         }
         if self.reported.is_none() && self.unreported.is_none() {
@@ -122,7 +122,7 @@ impl Report {
             tracing::info!("all limits of the control plane are in force again");
         } else {
             let none = if has_none {
-                "; there are no limits yet, and every request is answered with UNAVAILABLE"
+                "; no limits yet: answering every request with UNAVAILABLE"
             } else {
                 ""
             };
@@ -130,7 +130,7 @@ impl Report {
                 problems = problems.len(),
                 kept,
                 absent,
-                "limits of the control plane refused{none}"
+                "limits of the control plane rejected{none}"
             );
             log_problems(&problems, "");
         }

@@ -76,7 +76,7 @@ impl Connection {
                 is_reported = false;
                 let server = &self.options.server.address;
                 tracing::warn!(%server, "no connection to the control plane: {reason}; the limits \
-                    in force stay, and Weir connects again");
+                    in force stay, and Weir reconnects");
             }
             tokio::time::sleep(backoff.next(ended, fastrand::f64())).await;
         }
@@ -126,7 +126,7 @@ impl Connection {
             if let Some(request) = request
                 && outgoing.try_send(request).is_err()
             {
-                let reason = "the control plane does not read what Weir sends".to_owned();
+                let reason = "the control plane does not read Weir's requests".to_owned();
                 return (ended, reason);
             }
         }

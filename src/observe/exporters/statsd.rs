@@ -160,7 +160,7 @@ impl Sender {
             self.warned_of_long_lines = true;
             tracing::warn!(
                 count = long_lines,
-                "StatsD: metrics whose name has more than {MAX_LINE_BYTES} bytes are not sent; use \
+                "StatsD: dropping metrics with names longer than {MAX_LINE_BYTES} bytes; use \
                  shorter keys and values"
             );
         }
@@ -285,14 +285,14 @@ impl Sender {
                     host,
                     port,
                     flushes = *failed,
-                    "StatsD: metrics are sent again; nothing was lost but gauges"
+                    "StatsD: sending metrics again; only gauges were lost"
                 );
                 self.failing = None;
             }
             (Err(error), None) => {
-                tracing::warn!(host, port, %error, "StatsD: metrics cannot be sent; check \
-                    STATSD_HOST, STATSD_PORT and STATSD_PROTOCOL. Counters are sent when it works \
-                    again");
+                tracing::warn!(host, port, %error, "StatsD: cannot send metrics; check \
+                    STATSD_HOST, STATSD_PORT and STATSD_PROTOCOL. Counters are sent after \
+                    recovery");
                 let mut lines = Throttle::new(WARNING_INTERVAL);
                 lines.admit(Instant::now());
                 self.failing = Some((lines, 1));
@@ -300,8 +300,8 @@ impl Sender {
             (Err(error), Some((lines, failed))) => {
                 *failed += 1;
                 if lines.admit(Instant::now()).is_some() {
-                    tracing::warn!(host, port, %error, flushes = *failed, "StatsD: metrics still \
-                        cannot be sent");
+                    tracing::warn!(host, port, %error, flushes = *failed, "StatsD: still cannot \
+                        send metrics");
                 }
             }
         }

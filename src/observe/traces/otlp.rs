@@ -289,8 +289,8 @@ impl Queued {
                     Ok(refused) => refused.min(spans),
                     Err(error) => {
                         if warnings.admit(Instant::now()).is_some() {
-                            tracing::warn!(%error, spans, "spans are lost: the collector of traces \
-                                does not take them; check OTEL_EXPORTER_OTLP_ENDPOINT");
+                            tracing::warn!(%error, spans, "dropping spans: the trace collector \
+                                rejects them; check OTEL_EXPORTER_OTLP_ENDPOINT");
                         }
                         spans
                     }

@@ -29,7 +29,7 @@ pub(super) fn start_statsd(
         port = options.port,
         protocol,
         interval_secs,
-        "metrics are sent to a StatsD server; USE_STATSD=false turns it off"
+        "sending metrics to a StatsD server; USE_STATSD=false turns it off"
     );
     statsd::Exporter::start(metrics, options)
 }

@@ -27,7 +27,7 @@ pub(super) fn load(
             return Err(StartError::Limits(problems));
         }
         for problem in problems.iter().take(MAX_LOGGED) {
-            tracing::error!("CONFIG_GRPC_XDS_OVERLAY_FILE is not used: {problem}");
+            tracing::error!("ignoring CONFIG_GRPC_XDS_OVERLAY_FILE: {problem}");
         }
         return Ok(Box::pin(client.follow()));
     }
@@ -41,8 +41,7 @@ pub(super) fn load(
         }
         tracing::error!(
             problems = problems.len(),
-            "no limits are loaded: every request is answered with UNAVAILABLE until the files \
-                 can be used"
+            "no limits loaded: answering every request with UNAVAILABLE until the files can be used"
         );
     }
     Ok(Box::pin(files::watch(live, watched, metrics)))

@@ -157,7 +157,7 @@ impl SharedStore {
                 tracing::info!(
                     max_keys = options.max_keys,
                     max_bytes = options.max_bytes,
-                    "counters are kept in memory: for this replica only, until it restarts"
+                    "keeping counters in memory: for this replica only, until it restarts"
                 );
                 let memory = Memory::new(options);
                 let scraped = memory.clone();
@@ -165,10 +165,11 @@ impl SharedStore {
                 Self::Memory(memory)
             }
             Backend::Redis { main, per_second } => {
-                tracing::info!(redis = %main.topology, tls = main.tls.is_some(), "counters are \
-                    kept in Redis");
+                tracing::info!(redis = %main.topology, tls = main.tls.is_some(), "keeping counters \
+                    in Redis");
                 if let Some(options) = &per_second {
-                    tracing::info!(redis = %options.topology, tls = options.tls.is_some(), "counters of limits per second are kept in a Redis of their own");
+                    tracing::info!(redis = %options.topology, tls = options.tls.is_some(),
+                        "keeping counters of limits per second in a separate Redis");
                 }
                 let store = Self::Redis {
                     main: redis::Deployment::new(main),

@@ -20,31 +20,30 @@ use crate::observe::metrics::{Ended, Metrics};
 
 /// Reasons for which clients cannot be served, with the remedy.
 pub(super) const TLS_TO_PLAINTEXT: Complaint = Complaint(
-    "a client speaks TLS to the gRPC port, which has none: set GRPC_SERVER_USE_TLS=true, or take the \
-     transport socket out of its cluster",
+    "client speaks TLS to the gRPC port without TLS: set GRPC_SERVER_USE_TLS=true, or remove the \
+     transport socket from its cluster",
 );
 pub(super) const PLAINTEXT_TO_TLS: Complaint = Complaint(
-    "a client speaks to the gRPC port without TLS: give its cluster a transport socket with TLS, or \
-     set GRPC_SERVER_USE_TLS=false",
+    "client speaks plaintext to the gRPC port with TLS: add a transport socket with TLS to its \
+     cluster, or set GRPC_SERVER_USE_TLS=false",
 );
 pub(super) const NO_CLIENT_CERTIFICATE: Complaint = Complaint(
-    "a client presents no certificate: give its cluster one (tls_certificates), or unset \
+    "client presents no certificate: add one to its cluster (tls_certificates), or unset \
      GRPC_CLIENT_TLS_CACERT",
 );
 pub(super) const CLIENT_CERTIFICATE: Complaint = Complaint(
-    "the certificate of a client is refused: it has to be valid, signed by an authority in \
+    "client certificate rejected: it has to be valid, signed by an authority in \
      GRPC_CLIENT_TLS_CACERT, and for GRPC_CLIENT_TLS_SAN if that is set",
 );
 pub(super) const REFUSED_BY_CLIENT: Complaint = Complaint(
-    "a client refuses the certificate of Weir: it has to trust the authority that signed \
-     GRPC_SERVER_TLS_CERT, and the certificate has to be valid for the name that it expects",
+    "client rejects Weir's certificate: the client has to trust the authority that signed \
+     GRPC_SERVER_TLS_CERT, and the certificate has to be valid for the expected name",
 );
-pub(super) const NO_HTTP2: Complaint = Complaint(
-    "a client offers by ALPN only protocols other than h2: set http2_protocol_options in its cluster",
-);
+pub(super) const NO_HTTP2: Complaint =
+    Complaint("client does not offer h2 by ALPN: set http2_protocol_options in its cluster");
 pub(super) const OLD_TLS: Complaint =
-    Complaint("a client speaks neither TLS 1.2 nor TLS 1.3: update it");
-pub(super) const OTHER_HANDSHAKE: Complaint = Complaint("a TLS handshake failed");
+    Complaint("client speaks neither TLS 1.2 nor TLS 1.3: update it");
+pub(super) const OTHER_HANDSHAKE: Complaint = Complaint("TLS handshake failed");
 
 /// A kind of complaint, by its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,8 +101,8 @@ pub async fn log_resets(metrics: Arc<Metrics>) {
             tracing::warn!(
                 calls,
                 connections,
-                "HTTP/2 ended calls or connections for errors of their clients; no limit was \
-                 applied to these calls, and Envoy's failure mode decided"
+                "calls or connections ended by HTTP/2 for errors of clients; no limit was applied \
+                 to these calls, and Envoy's failure mode decided"
             );
         }
     }

@@ -49,7 +49,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(50);
 const NOTE_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_NOTING: usize = 64;
 
-/// A worker keeps up again when no connection had to wait for this long.
+/// A worker is no longer overloaded when no connection had to wait for this long.
 const CALM: Duration = Duration::from_secs(1);
 
 /// State that the connections of a worker share. Only metrics use it outside the worker's thread.
@@ -73,14 +73,13 @@ impl Overload {
         loop {
             self.joined.notified().await;
             tracing::warn!(
-                "a worker cannot keep up; it reads connections last whose calls are late, and \
-                 refuses calls whose deadlines have passed"
+                "worker overloaded: reading late connections last, rejecting expired calls"
             );
             self.serve_until_empty().await;
             while timeout(CALM, self.joined.notified()).await.is_ok() {
                 self.serve_until_empty().await;
             }
-            tracing::info!("the worker keeps up again");
+            tracing::info!("worker no longer overloaded");
         }
     }
 

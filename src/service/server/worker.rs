@@ -98,7 +98,7 @@ impl Workers {
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             if thread.join().is_err() {
-                tracing::error!("a worker ended in a panic");
+                tracing::error!("worker panicked");
             }
         }
     }

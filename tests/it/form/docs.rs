@@ -482,11 +482,7 @@ fn runs_alone(shown: &Shown) -> bool {
         ["REDIS_URL=localhost:6379", "weir", "serve"] => {
             let redis = RedisServer::start();
             let weir = Weir::start_in(copy_examples, &[("REDIS_URL", &redis.url())]);
-            assert!(
-                weir.logs()
-                    .join("\n")
-                    .contains("counters are kept in Redis")
-            );
+            assert!(weir.logs().join("\n").contains("keeping counters in Redis"));
         }
         // xds.rs has a control plane that answers.
         ["CONFIG_TYPE=GRPC_XDS_SOTW", _, node, "weir", "serve"] => {

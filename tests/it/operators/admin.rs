@@ -405,7 +405,7 @@ async fn other_sites_and_strangers_are_refused() {
         status(&[("authorization", "Bearer wrong-wrong-wrong-wrong")]),
         401
     );
-    weir.wait_for_log("had a token that ADMIN_TOKEN_FILE does not have")
+    weir.wait_for_log("admin API call rejected: its token is not in ADMIN_TOKEN_FILE")
         .await;
     let named = http_client::call(
         address,

@@ -160,7 +160,7 @@ async fn metrics_show_the_server_and_advice_follows_its_settings() {
         value.is_none()
     })
     .await;
-    weir.wait_for_log("this condition has ended").await;
+    weir.wait_for_log("condition ended").await;
     assert_eq!(metric("weir_redis_keys"), Some(1.0));
     let reports = weir
         .logs()

@@ -119,7 +119,7 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     }
     redis.start_again();
     let ended: Value =
-        serde_json::from_str(&weir.wait_for_log("the Redis outage is over").await).expect("JSON");
+        serde_json::from_str(&weir.wait_for_log("Redis outage ended").await).expect("JSON");
     let lasted = ended["lasted_secs"].as_f64().expect("seconds");
     assert!(
         (3.0..20.0).contains(&lasted) && ended["redis"] == url,

@@ -145,7 +145,7 @@ async fn http2_is_offered_and_not_demanded() {
         assert!(accepts(&tls.offering(offered)).await, "{offered:?}");
     }
     assert!(tls.offering(&[b"http/1.1"]).connect().await.is_err());
-    secured.weir.wait_for_log("protocols other than h2").await;
+    secured.weir.wait_for_log("does not offer h2").await;
     assert_eq!(secured.handshakes("failed"), 1.0);
 }
 
@@ -158,7 +158,7 @@ async fn a_client_that_is_wrong_on_its_port_is_answered_and_logged() {
         response.status == 400 && response.body.contains("inside TLS"),
         "{response:?}"
     );
-    let line = weir.wait_for_log("without TLS").await;
+    let line = weir.wait_for_log("client speaks plaintext").await;
     assert!(line.contains("127.0.0.1"), "{line}");
     let plain = tonic::transport::Endpoint::try_from(format!("http://{}", weir.grpc_addr()))
         .expect("an address")
@@ -180,7 +180,7 @@ async fn a_client_that_is_wrong_on_its_port_is_answered_and_logged() {
             .is_err()
     );
     plaintext
-        .wait_for_log("speaks TLS to the gRPC port, which has none")
+        .wait_for_log("client speaks TLS to the gRPC port without TLS")
         .await;
     for _ in 0..20 {
         let _ = TlsClient::new(plaintext.grpc_addr(), &secured.authority.pem())

@@ -56,7 +56,8 @@ async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
     let redis = RedisServer::absent().url();
     let weir = Weir::start(LIMITS, &[("REPLICAS", &name), ("REDIS_URL", &redis)]);
     weir.wait_for_log(
-        "REPLICAS: on_store_failure: local admits this replica's share of each limit",
+        "REPLICAS: name resolved; on_store_failure: local admits this replica's share of each \
+         limit",
     )
     .await;
     let client = &mut weir.client().await;
@@ -75,7 +76,7 @@ async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
         ..Zone::default()
     });
     let line = weir
-        .wait_for_log("REPLICAS: the number of replicas has changed")
+        .wait_for_log("REPLICAS: number of replicas changed")
         .await;
     assert!(
         line.contains(r#""replicas":4"#) && line.contains(r#""before":1"#),
@@ -93,10 +94,7 @@ async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
         ..Zone::default()
     });
     let line = weir
-        .wait_for_log(
-            "REPLICAS: the name cannot be resolved; the number of replicas stays as it is until it \
-             can",
-        )
+        .wait_for_log("REPLICAS: cannot resolve the name; keeping the number of replicas")
         .await;
     assert!(
         line.contains(r#""level":"warn""#) && line.contains(r#""replicas":4"#),

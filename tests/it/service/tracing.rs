@@ -471,7 +471,7 @@ async fn a_collector_that_does_not_work_changes_no_answer() {
             "{address} {protocol}: {}",
             weir.get("/metrics").1
         );
-        let log = weir.wait_for_log("spans are lost").await;
+        let log = weir.wait_for_log("dropping spans").await;
         assert!(log.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{log}");
         drop(client);
         let ended = Instant::now();

@@ -114,8 +114,8 @@ impl Certificates {
             POLL
         };
         let error = background::repeat("weir-certificates", POLL, poll).await;
-        tracing::error!(%error, "cannot start the thread that watches the certificates; changes \
-            need a restart");
+        tracing::error!(%error, "cannot start the thread that watches certificates; changes need a \
+            restart");
     }
 
     fn reload(&self) {
@@ -124,14 +124,13 @@ impl Certificates {
                 let current = Arc::new(current);
                 self.current.store(Arc::clone(&current));
                 current.log(
-                    "certificate of the gRPC port replaced; open connections go on with the one \
-                     before",
+                    "certificate of the gRPC port replaced; open connections keep the previous one",
                 );
                 self.reloaded.fetch_add(1, Ordering::Relaxed);
                 self.is_last_refused.store(false, Ordering::Relaxed);
             }
             Err(error) => {
-                tracing::error!("Weir keeps the current certificate for the gRPC port: {error}");
+                tracing::error!("keeping the current certificate of the gRPC port: {error}");
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 self.is_last_refused.store(true, Ordering::Relaxed);
             }
@@ -196,7 +195,7 @@ impl Current {
         let hours_left = expiry.saturating_sub(now) / 3_600;
         if expiry <= now {
             tracing::error!(
-                "{message}; it has expired, and clients that verify it refuse it: renew it"
+                "{message}; it has expired, and clients that verify it reject it: renew it"
             );
         } else {
             tracing::info!(hours_left, "{message}");

@@ -231,7 +231,7 @@ impl Inspector {
         }
         for Diagnostic { name, .. } in &before.diagnostics {
             if now.diagnostics.iter().all(|other| other.name != *name) {
-                tracing::info!(%redis, advice = name, "Redis: this condition has ended");
+                tracing::info!(%redis, advice = name, "Redis: condition ended");
             }
         }
     }

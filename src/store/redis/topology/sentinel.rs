@@ -182,7 +182,7 @@ impl SentinelClient<'_> {
             };
             if in_use != Some(&primary.address) {
                 tracing::info!(primary = %primary.address, epoch = primary.epoch, "Sentinel \
-                    reports a new address of the primary");
+                    reports a new primary");
                 node.move_to(primary.address);
             }
         }

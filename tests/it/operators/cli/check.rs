@@ -135,7 +135,7 @@ fn backups_are_skipped_with_a_line() {
     let log = weir.logs().join("\n");
     assert!(
         log.contains(
-            "files without limits are skipped (pages, backup files): README.md, a.yaml~, \
+            "skipping files without limits (pages, backup files): README.md, a.yaml~, \
              b.yaml.bak, c.yaml.swp"
         ),
         "{log}"

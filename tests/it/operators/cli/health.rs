@@ -38,7 +38,7 @@ async fn health_is_an_exit_code_over_http_and_grpc() {
     assert!(text.contains("does not speak gRPC"), "{text}");
 
     service.signal("TERM");
-    service.wait_for_log("unhealthy from now on").await;
+    service.wait_for_log("reporting unhealthy").await;
     let unhealthy = |text: &str| (Some(1), text.to_owned());
     assert_eq!(
         health(&["--port", &http], &[]),

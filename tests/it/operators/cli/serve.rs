@@ -248,7 +248,7 @@ async fn the_process_ends_on_sigterm() {
     let weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "300ms")]);
     let client = &mut weir.client().await;
     weir.signal("TERM");
-    weir.wait_for_log("unhealthy from now on").await;
+    weir.wait_for_log("reporting unhealthy").await;
     assert_eq!(weir.get("/healthcheck").0, 500);
     client
         .should_rate_limit(support::request(
@@ -306,11 +306,11 @@ async fn further_signals_skip_the_drain_delay_and_the_grace_period() {
     )
     .expect("half a request");
     weir.signal("TERM");
-    weir.wait_for_log("unhealthy from now on").await;
+    weir.wait_for_log("reporting unhealthy").await;
     weir.signal("TERM");
     weir.wait_for_log("draining").await;
     weir.signal("TERM");
-    weir.wait_for_log("cut off").await;
+    weir.wait_for_log("aborting requests in flight").await;
     assert!(ends_soon(weir).await, "it waited for no connection");
 }
 

@@ -105,7 +105,7 @@ async fn of_more_than_there_may_be_in_redis_the_newest_are_in_force() {
     ] {
         assert_eq!(code(client, "vip", value, 0).await, expected, "{value}");
     }
-    let line = weir.wait_for_log("overrides: there are too many").await;
+    let line = weir.wait_for_log("overrides: too many").await;
     assert!(line.contains("\"left_out\":16000"), "{line}");
 
     // One less, and the next newest is in force.

@@ -147,7 +147,7 @@ async fn while_redis_is_away_the_last_known_ones_hold_and_end() {
         code(&mut one.client().await, "vip", "long", 1).await,
         Code::OverLimit
     );
-    other.wait_for_log("overrides: they cannot be read").await;
+    other.wait_for_log("overrides: cannot be read").await;
 
     // A replica that starts now serves all the same, without what it cannot know.
     let began = Instant::now();
@@ -307,7 +307,7 @@ async fn missing_rights_are_named() {
     redis.run::<()>(&user);
     let url = format!("redis://weir:secret@127.0.0.1:{}", redis.port());
     let weir = desk.start(LIMITS, &[("REDIS_URL", &url)]);
-    let line = weir.wait_for_log("overrides: they cannot be read").await;
+    let line = weir.wait_for_log("overrides: cannot be read").await;
     assert!(
         line.contains("NOPERM")
             && line.contains("HGET HLEN HSCAN HMGET HSET HDEL HKEYS HEXISTS EVAL"),

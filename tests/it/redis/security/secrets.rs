@@ -40,7 +40,7 @@ async fn assert_shows_no_password(environment: &[(&str, &str)], hint: &str) {
         "{environment:?}:\n{output}"
     );
     assert!(
-        output.contains("weir_redis_errors_total") == (hint != "counters are kept in Redis"),
+        output.contains("weir_redis_errors_total") == (hint != "keeping counters in Redis"),
         "{environment:?}:\n{output}"
     );
 }
@@ -76,7 +76,7 @@ async fn no_error_shows_a_password() {
     let cases: &[(&[(&str, &str)], &str)] = &[
         (
             &[("REDIS_URL", &plain), ("REDIS_AUTH", PASSWORD)],
-            "counters are kept in Redis",
+            "keeping counters in Redis",
         ),
         (
             &[("REDIS_URL", &plain), ("REDIS_AUTH", &wrong)],
@@ -89,7 +89,7 @@ async fn no_error_shows_a_password() {
         ),
         (
             &[("REDIS_URL", &plain), ("REDIS_AUTH_FILE", file)],
-            "counters are kept in Redis",
+            "keeping counters in Redis",
         ),
         (
             &[("REDIS_URL", &plain), ("REDIS_AUTH_FILE", wrong_file)],
@@ -97,7 +97,7 @@ async fn no_error_shows_a_password() {
         ),
         (
             &[("REDIS_URL", &right_url), ("REDIS_TLS_CACERT", &ca)],
-            "counters are kept in Redis",
+            "keeping counters in Redis",
         ),
         (
             &[("REDIS_URL", &right_url), ("REDIS_TLS_CACERT", stranger)],
@@ -146,7 +146,7 @@ async fn a_certificate_for_another_name_is_reported_with_both_names() {
     ]
     .concat();
     assert!(
-        !all_output(&unchecked, "counters are kept in Redis")
+        !all_output(&unchecked, "keeping counters in Redis")
             .await
             .contains("weir_redis_errors_total")
     );

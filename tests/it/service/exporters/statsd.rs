@@ -204,7 +204,7 @@ async fn a_tcp_server_that_comes_late_receives_all_counts() {
         ("DRAIN_DELAY", "0"),
     ];
     let mut weir = Weir::start(GATEWAY, &environment);
-    weir.wait_for_log("metrics cannot be sent").await;
+    weir.wait_for_log("cannot send metrics").await;
     let began = Instant::now();
     ask(&weir, &ENTRIES, 100).await;
     assert!(
@@ -215,7 +215,7 @@ async fn a_tcp_server_that_comes_late_receives_all_counts() {
     let failures = weir
         .logs()
         .iter()
-        .filter(|line| line.contains("cannot be sent"))
+        .filter(|line| line.contains("cannot send metrics"))
         .count();
     assert_eq!(failures, 1, "one line, however many flushes failed");
     let server = TcpListener::bind(address).expect("the port is free again");
@@ -234,7 +234,7 @@ async fn a_tcp_server_that_comes_late_receives_all_counts() {
                 .expect("a line in time"),
         );
     }
-    weir.wait_for_log("metrics are sent again").await;
+    weir.wait_for_log("sending metrics again").await;
     assert_eq!(received.counter(total), 100);
     assert_eq!(
         received.counter(&format!("{}.__env=test.__zone=b", name("total_hits"))),
@@ -288,7 +288,7 @@ async fn a_server_that_does_not_read_stalls_nothing() {
     while !weir
         .logs()
         .iter()
-        .any(|line| line.contains("metrics cannot be sent"))
+        .any(|line| line.contains("cannot send metrics"))
     {
         assert!(
             began.elapsed() < TIMEOUT,

@@ -39,7 +39,7 @@ async fn a_client_has_to_present_a_valid_certificate() {
     secured.weir.wait_for_log("presents no certificate").await;
     secured
         .weir
-        .wait_for_log("the certificate of a client is refused")
+        .wait_for_log("client certificate rejected")
         .await;
     // A client of TLS 1.3 hears of the refusal after its own handshake, and may connect once more.
     assert_eq!(secured.handshakes("completed"), 4.0);

@@ -82,7 +82,7 @@ async fn files_that_cannot_be_used_change_nothing() {
     secured.files.write("tls.crt", &other.certificate);
     let line = secured
         .weir
-        .wait_for_log("keeps the current certificate")
+        .wait_for_log("keeping the current certificate")
         .await;
     assert!(
         line.contains("GRPC_SERVER_TLS_KEY")

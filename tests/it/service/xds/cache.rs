@@ -103,7 +103,7 @@ async fn a_file_that_cannot_be_used_is_ignored_with_a_line_and_replaced() {
         files.write("limits", content);
         let weir = start(&control.url(), &[("CONFIG_GRPC_XDS_CACHE_FILE", &path)]);
         assert!(
-            weir.wait_for_log("CONFIG_GRPC_XDS_CACHE_FILE is not used")
+            weir.wait_for_log("ignoring CONFIG_GRPC_XDS_CACHE_FILE")
                 .await
                 .contains(why),
             "{content:?}"
@@ -136,7 +136,7 @@ async fn a_file_that_cannot_be_used_is_ignored_with_a_line_and_replaced() {
         ],
     );
     assert!(
-        weir.wait_for_log("CONFIG_GRPC_XDS_CACHE_FILE is not used")
+        weir.wait_for_log("ignoring CONFIG_GRPC_XDS_CACHE_FILE")
             .await
             .contains(NODE)
     );

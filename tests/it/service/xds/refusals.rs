@@ -133,7 +133,7 @@ async fn a_refused_configuration_is_refused_once_per_wait() {
     let lines = weir
         .logs()
         .iter()
-        .filter(|line| line.contains("refused"))
+        .filter(|line| line.contains("limits of the control plane rejected"))
         .count();
     assert_eq!(lines, 1, "and not logged again");
     let streams = control.asked().iter().map(|asked| asked.stream).max();

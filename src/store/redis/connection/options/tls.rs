@@ -112,7 +112,7 @@ impl TlsState {
                 *lock(&self.config) = Arc::new(config);
             }
             Err(error) => {
-                tracing::warn!("Weir keeps the current certificates for TLS to Redis: {error}");
+                tracing::warn!("keeping the current certificates for TLS to Redis: {error}");
             }
         }
         *read_at = Instant::now();
