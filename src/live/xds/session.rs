@@ -285,8 +285,8 @@ fn explain(error: &GrpcStatus, options: &Options) -> String {
             options.max_message_bytes
         ),
         tonic::Code::Unimplemented => format!(
-            "it is no xDS server, or serves no state of the world (StreamAggregatedResources), \
-             which Weir needs ({text})"
+            "it is not an xDS server, or does not serve the state of the world \
+             (StreamAggregatedResources), which Weir needs ({text})"
         ),
         _ => text,
     }

@@ -198,8 +198,8 @@ impl OutageFlags {
     pub(super) fn warn(&self, backend: &Backend, warnings: &mut Vec<String>) {
         let is_followed =
             matches!(self.replicas, Source::Dns(_)) && matches!(backend, Backend::Memory(_));
-        let reason = "counters are in memory, each replica has its own, and none of them \
-            fails; the name is not resolved";
+        let reason = "counters are in memory, where they are not shared and do not fail; the name \
+            is not resolved";
         no_effect(&[("REPLICAS", &is_followed)], reason, warnings);
     }
 
@@ -211,9 +211,9 @@ impl OutageFlags {
         };
         let used = bytes.clamp(0, denial_cache::MAX_BYTES as i64);
         if used != bytes {
-            let reason = "an entry lives for at most one second: more memory is of no use";
+            let reason = "an entry lives for one second or less: more memory has no effect";
             warnings.push(format!(
-                "LOCAL_CACHE_SIZE_IN_BYTES={bytes} is taken as {used}: {reason}"
+                "LOCAL_CACHE_SIZE_IN_BYTES={bytes} counts as {used}: {reason}"
             ));
         }
         denial_cache::Options {

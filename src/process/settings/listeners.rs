@@ -276,7 +276,7 @@ impl DebugFlags {
         let is_in_redis = matches!(backend, Backend::Redis { .. });
         no_effect(
             &[("OVERRIDES_FILE", &(path.is_some() && is_in_redis))],
-            "overrides are kept in Redis, as the counters are",
+            "overrides are kept in Redis, like the counters",
             warnings,
         );
         path.filter(|_| !is_in_redis)

@@ -147,8 +147,8 @@ impl XdsFlags {
             "GRPC_XDS_SOTW" => {}
             "GRPC_XDS_DELTA" => {
                 return Err(SettingError(
-                    "CONFIG_TYPE=GRPC_XDS_DELTA: Weir no longer asks a control plane for changes \
-                     only; write GRPC_XDS_SOTW, with which it sends all limits with each change"
+                    "CONFIG_TYPE=GRPC_XDS_DELTA: Weir no longer supports incremental xDS; write \
+                     GRPC_XDS_SOTW, with which the control plane sends all limits with each change"
                         .to_owned(),
                 ));
             }
@@ -217,7 +217,7 @@ impl XdsFlags {
             let Some((name, value)) = pair.split_once('=').filter(|(name, _)| !name.is_empty())
             else {
                 return Err(SettingError(format!(
-                    "CONFIG_GRPC_XDS_NODE_METADATA: {pair:?} is no pair; write \
+                    "CONFIG_GRPC_XDS_NODE_METADATA: {pair:?} is not a pair; write \
                      `name=value,name=value`"
                 )));
             };
@@ -312,7 +312,7 @@ fn headers(text: &str) -> Result<Vec<Header>, SettingError> {
 fn host_and_port(text: &str) -> Result<Address, SettingError> {
     let wrong = || {
         SettingError(format!(
-            "CONFIG_GRPC_XDS_SERVER_URL: {text:?} is no address; write host:port, such as \
+            "CONFIG_GRPC_XDS_SERVER_URL: {text:?} is not an address; write host:port, such as \
              envoy-gateway:18001"
         ))
     };

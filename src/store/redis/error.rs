@@ -291,29 +291,35 @@ pub(crate) fn meaning(name: &str) -> &'static str {
         }
         AUTH => "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL",
         NO_PERMISSION => {
-            "the Redis user is missing a right: the line with advice=rights names it, and deploy/redis.md lists all that Weir needs"
+            "the Redis user is missing a right: the line with advice=rights names it, and \
+             deploy/redis.md lists all rights that Weir needs"
         }
         UNSUPPORTED => "the server does not know MULTI, TIME or EVALSHA, which Weir needs",
-        "no_cluster" => "this Redis is no cluster: set REDIS_TYPE=single",
+        "no_cluster" => "this Redis is not a cluster: set REDIS_TYPE=single",
         "denied" => {
             "Redis is in protected mode: set a password in Redis, or bind it to a network interface"
         }
         "maxclients" => "Redis accepts no more connections: raise its maxclients",
-        DATABASE => "Redis has no database of that number: check the end of REDIS_URL",
+        DATABASE => "Redis has no database with that number: check the end of REDIS_URL",
         MOVED | ASK | "crossslot" => {
-            "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow"
+            "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot \
+             moved again before Weir could follow"
         }
         CLUSTER_SIZE => {
-            "the Redis cluster has more than 1,000 primaries, or CLUSTER SLOTS replies with more than 1 MiB: check what listens at the addresses of REDIS_URL, or spread the limits over smaller clusters (REDIS_PERSECOND)"
+            "the Redis cluster has more than 1,000 primaries, or its reply to CLUSTER SLOTS is \
+             larger than 1 MiB: check what listens at the addresses of REDIS_URL, or spread the \
+             limits over smaller clusters (REDIS_PERSECOND)"
         }
         CLUSTER_DOWN => "the Redis cluster is down, or no node owns the slot",
         TRY_AGAIN => "the Redis cluster is migrating a slot",
         LATE => {
-            "Redis ran a script after its caller's deadline, and counted nothing: find what blocks it (SLOWLOG GET, its CPU, the network), or raise the timeout of Envoy's filter"
+            "Redis ran a script after its caller's deadline, and counted nothing: find what blocks \
+             it (SLOWLOG GET, its CPU, the network), or raise the timeout of Envoy's filter"
         }
         EXEC_ABORT => "Redis discarded a transaction",
         "wrongtype" | NOT_AN_INTEGER => {
-            "the value of a counter's key is not a counter: another program writes under the same prefix"
+            "the value of a counter's key is not a counter: another program writes under the same \
+             prefix"
         }
         OVERFLOW => "a counter has the largest value that Redis can count to",
         _ => meaning_of_own(name),
@@ -324,29 +330,36 @@ pub(crate) fn meaning(name: &str) -> &'static str {
 fn meaning_of_own(name: &str) -> &'static str {
     match name {
         TIMEOUT => {
-            "Redis did not answer in time: find what blocks it (SLOWLOG GET, its CPU, the network); if it always takes longer than what is allowed, raise the timeout of Envoy's filter, or STORE_TIMEOUT where that is shorter"
+            "Redis did not answer in time: find what blocks it (SLOWLOG GET, its CPU, the \
+             network); if it always takes longer than allowed, raise the timeout of Envoy's \
+             filter, or STORE_TIMEOUT if that is shorter"
         }
         DNS => {
-            "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS server that this machine uses"
+            "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS \
+             server that this machine uses"
         }
         CONNECT => "no connection to Redis: check that it runs and that REDIS_URL is right",
         CONNECT_TIMEOUT => {
-            "no connection to Redis in time: Redis hangs, or the network drops packets; check its CPU, and firewalls"
+            "no connection to Redis in time: Redis hangs, or the network drops packets; check its \
+             CPU, and firewalls"
         }
         IO => "a connection to Redis broke",
         IDLE_CLOSED => "Redis closed a connection that was idle",
         PROTOCOL => {
-            "a reply does not follow the Redis protocol: check what listens at the address of REDIS_URL"
+            "a reply does not follow the Redis protocol: check what listens at the address of \
+             REDIS_URL"
         }
         NO_PRIMARY => {
             "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE"
         }
         QUEUE_FULL => {
-            "more requests wait for Redis than it can answer in time: find what slows it (SLOWLOG GET, its CPU), or spread the limits over a second Redis (REDIS_PERSECOND) or a cluster"
+            "more requests wait for Redis than it can answer in time: find what slows it (SLOWLOG \
+             GET, its CPU), or spread the limits over a second Redis (REDIS_PERSECOND) or a cluster"
         }
         RANGE => "a counter is below zero: another program writes under the same prefix",
         TLS_CERTIFICATE => {
-            "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and dates of Redis's certificate"
+            "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name \
+             and dates of Redis's certificate"
         }
         TLS => "TLS to Redis fails: check REDIS_TLS, and that the port of REDIS_URL speaks TLS",
         _ => "Redis answered with an error that Weir does not know",

@@ -103,7 +103,7 @@ fn memory(report: &InfoReport, full_percent: u64) -> Option<Diagnostic> {
             let text = format!(
                 "maxmemory-policy is {policy}: a full Redis evicts any counters, which then start \
                  again at zero; set maxmemory-policy to noeviction, or to volatile-ttl to evict \
-                 those that expire soonest, and maxmemory high enough"
+                 the counters that expire soonest, and maxmemory high enough"
             );
             return Some(warning("eviction_policy", text));
         }
