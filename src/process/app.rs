@@ -419,7 +419,7 @@ fn log_memory(settings: &Settings) {
         unfinished_mib = mib(shares.unfinished),
         store_mib = mib(shares.store),
         resources_mib = mib(shares.resources),
-        "memory"
+        "memory budget"
     );
 }
 
