@@ -1,26 +1,26 @@
-// The token: asked for in a dialog, tried, and kept in memory. A page that is loaded again asks again.
+// The token: entered in a dialog, checked, and kept in memory. A reloaded page has none.
 
 import { forgetToken, hasToken, tryToken } from "./api.js";
 import { announce, field, fill, h, input, newId, plain, shown } from "./dom.js";
 
-/** A token, entered as a line of the file has it (`name:token`) or alone. */
+/** The token of a line of the file (`name:token`), or the token itself. */
 function tokenOf(text) {
   const [, token] = /^[\w.@-]{1,64}:(.+)$/.exec(text) ?? [];
   return token ?? text;
 }
 
-/** The element that says what this page may do, and the dialog that asks for a token. */
+/** The rights of this page in the header, and the dialog for a token. */
 export function access(element, changed) {
-  let said = null;
+  let last = null;
 
   function show(status) {
     const name = status?.authorized_as ?? null;
     const now = JSON.stringify([name, hasToken()]);
-    if (now === said) return;
-    said = now;
+    if (now === last) return;
+    last = now;
     if (hasToken()) {
-      const who = name === null ? "with a token" : h("strong", {}, shown(name));
-      fill(element, "Changes as ", who, " ", h("button", { type: "button", class: "small", onclick: forget }, "Forget token"));
+      const who = name === null ? "Token entered" : ["Authorized as ", h("strong", {}, shown(name))];
+      fill(element, who, " ", h("button", { type: "button", class: "small", onclick: forget }, "Forget token"));
     } else {
       fill(element, "Read only ", h("button", { type: "button", class: "small", onclick: ask }, "Enter token"));
     }
@@ -28,7 +28,7 @@ export function access(element, changed) {
 
   function forget() {
     forgetToken();
-    announce("The token is forgotten.");
+    announce("Token forgotten.");
     changed();
   }
 
@@ -50,7 +50,7 @@ export function access(element, changed) {
       fill(wrong);
       try {
         const status = await tryToken(tokenOf(value.value.trim()));
-        announce(`Changes are authorised as ${plain(status.authorized_as)}.`);
+        announce(`Authorized as ${plain(status.authorized_as)}.`);
         changed();
         close();
       } catch (failure) {
@@ -61,7 +61,7 @@ export function access(element, changed) {
     };
     const form = h("form", { onsubmit: tried },
       h("h2", { id }, "Enter a token"),
-      h("p", {}, "Changes need a token of the file ", h("code", {}, "ADMIN_TOKEN_FILE"), ". The page keeps it in memory until you close or reload the page."),
+      h("p", {}, "Changes need a token from the file that ", h("code", {}, "ADMIN_TOKEN_FILE"), " names. The page keeps it in memory until you close or reload it."),
       field("Token", value), wrong,
       h("div", { class: "buttons" }, submit, h("button", { type: "button", onclick: close }, "Cancel")));
     const dialog = h("dialog", { "aria-labelledby": id, oncancel: close }, form);

@@ -1,5 +1,5 @@
-// The address of what is shown: `#view?domain=...&subject=...&limit=...`, so that a link opens the same subject. It stands behind the `#`, which
-// browsers send to no server.
+// The address of a view: `#view?domain=...&subject=...&limit=...`. A link opens the same subject. Browsers send the part after `#` to no
+// server.
 
 /** The address of a view, with a subject if there is one. */
 export function addressOf(name, subject) {
@@ -22,7 +22,7 @@ export function subjectAt(hash) {
   };
 }
 
-/** The exact name of a subject that is written out, as answers have it; undefined where it has no values. */
+/** The exact name of a subject with all values, as in responses; undefined if a value is missing. */
 export function nameOf(subject) {
   const entries = subject?.entries ?? [];
   if (!subject?.domain || entries.length === 0 || entries.some(({ key, value }) => key === "" || typeof value !== "string" || value === "")) return undefined;
@@ -30,18 +30,18 @@ export function nameOf(subject) {
   return [part(subject.domain), ...entries.map(({ key, value }) => `${part(key)}=${part(value)}`)].join("|");
 }
 
-/** The domain and the entries of an exact name, as lists show them. */
+/** The domain and the entries of an exact name, as in lists. */
 function entriesOf(name) {
   const [domain, ...parts] = name.split("|");
   const entries = parts.map((part) => {
-    // A key that is a digest begins with its mark.
+    // A key that is a digest begins with `#`.
     const [, key, mark, value] = /^(.[^=~#]*)([=~#]?)(.*)$/s.exec(part) ?? [null, "", "", ""];
     return { key: text(key), value: mark === "#" ? `sha256:${value}` : text(value) };
   });
   return { domain: text(domain), entries };
 }
 
-/** A part as it was before it was escaped. */
+/** Unescapes a part. */
 function text(part) {
   if (part.startsWith("#")) return `sha256:${part.slice(1)}`;
   const bytes = part.split(/(%[0-9a-fA-F]{2})/).flatMap((piece, index) => (index % 2 === 1 ? [Number.parseInt(piece.slice(1), 16)] : [...new TextEncoder().encode(piece)]));

@@ -1,11 +1,11 @@
-// Calls of the admin API. The token is kept in this module's memory alone: not in a cookie, not in storage, not in an address.
+// Calls of the admin API. The token is kept only in this module's memory: not in a cookie, in storage or in an address.
 
-// A call that takes longer has failed; the page must not wait for a service that hangs.
+// Deadline of a call; the page must not wait for a service that hangs.
 const DEADLINE_MS = 8_000;
 
 let token = null;
 
-/** Why a call failed: `kind` is unreachable, unauthorised, forbidden, missing, unavailable or refused. */
+/** Reason why a call failed: `kind` is unreachable, unauthorised, forbidden, missing, unavailable or refused. */
 export class Failure extends Error {
   constructor(kind, status, message) {
     super(message);
@@ -14,11 +14,11 @@ export class Failure extends Error {
   }
 }
 
-/** Asks with this token, and uses it from now on if it authorises. Resolves to the status of the service. */
+/** Requests the status with this token, and keeps the token if it is valid. Resolves to the status. */
 export async function tryToken(candidate) {
-  if (!/^[!-~]+$/.test(candidate)) throw new Failure("unauthorised", 0, "a token has printable ASCII characters and no spaces");
+  if (!/^[!-~]+$/.test(candidate)) throw new Failure("unauthorised", 0, "a token consists of printable ASCII characters without spaces");
   const status = await call("GET", "status", undefined, undefined, candidate);
-  if (typeof status.authorized_as !== "string") throw new Failure("unauthorised", 200, "this Weir does not say whose token it is");
+  if (typeof status.authorized_as !== "string") throw new Failure("unauthorised", 200, "Weir did not return the name of the token");
   token = candidate;
   return status;
 }
@@ -33,7 +33,7 @@ export function hasToken() {
   return token !== null;
 }
 
-/** GET with parameters: pairs of name and value; those without a value are left out. */
+/** GET with parameters: pairs of name and value; empty values are left out. */
 export function get(path, parameters, signal) {
   const query = new URLSearchParams((parameters ?? []).filter(([, value]) => value !== "" && value !== null && value !== undefined));
   const text = query.toString();
@@ -68,11 +68,11 @@ async function call(method, path, body, signal, bearer = token) {
   const value = parsed(text);
   if (response.ok) {
     if (value !== undefined || text.trim() === "") return value ?? {};
-    throw new Failure("refused", response.status, `the answer of ${method} ${path.split("?")[0]} is not JSON`);
+    throw new Failure("refused", response.status, `the response to ${method} ${path.split("?")[0]} is not JSON`);
   }
-  const said = typeof value?.error === "string" ? value.error : text.slice(0, 300) || `status ${response.status}`;
+  const message = typeof value?.error === "string" ? value.error : text.slice(0, 300) || `status ${response.status}`;
   const kinds = { 401: "unauthorised", 403: "forbidden", 404: "missing", 503: "unavailable" };
-  throw new Failure(kinds[response.status] ?? "refused", response.status, said);
+  throw new Failure(kinds[response.status] ?? "refused", response.status, message);
 }
 
 function parsed(text) {

@@ -1,9 +1,9 @@
-// Building the page. Whatever a server or a client chose becomes text of a node, never markup: nothing here parses HTML, and the page's
-// Content-Security-Policy refuses scripts that try (Trusted Types).
+// Building the page. Texts of servers and clients become text nodes, never markup: nothing here parses HTML, and the page's
+// Content-Security-Policy blocks scripts that try (Trusted Types).
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Characters of a value that are shown; the rest is counted. A client may send values of any length.
+// Characters shown of a value; the rest is counted. A client may send values of any length.
 const LONGEST_SHOWN = 160;
 const LONGEST_SENTENCE = 2_000;
 
@@ -41,7 +41,7 @@ export function newId(prefix) {
   return `${prefix}-${numbered}`;
 }
 
-// What has no shape of its own, or changes the order of its neighbours: control and format characters (bidirectional marks among them), lone
+// Characters that are invisible or change the order of their neighbours: control and format characters (bidirectional marks among them), lone
 // surrogates, unassigned characters, line separators, and spaces other than U+0020.
 const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
 const NAMED = new Map([["\n", "\\n"], ["\r", "\\r"], ["\t", "\\t"], ["\0", "\\0"]]);
@@ -51,8 +51,8 @@ function escaped(character) {
 }
 
 /**
- * Any text as a node in which nothing is invisible: unseen characters stand as marked escapes, long texts are cut, and the direction of the
- * text does not leave it.
+ * Any text as a node in which nothing is invisible: unseen characters become marked escapes, long texts are cut, and the text direction
+ * does not affect its neighbours.
  */
 export function shown(text) {
   return safe(text, "value", LONGEST_SHOWN);
@@ -89,14 +89,14 @@ function safe(text, className, longest) {
   return node;
 }
 
-/** The same in one plain line, for labels and announcements. */
+/** Any text as one plain line, for labels and announcements. */
 export function plain(text) {
   const characters = [...String(text).slice(0, 2 * LONGEST_SHOWN)].slice(0, 80);
   const line = characters.map((character) => (UNSEEN.test(character) ? escaped(character) : character)).join("");
   return String(text).length > line.length && characters.length === 80 ? `${line}…` : line;
 }
 
-/** Entries of a descriptor: `key=value` each; a value of null stands for any value. */
+/** Entries of a descriptor: `key=value` each; null means any value. */
 export function entriesShown(entries) {
   const one = ({ key, value: text, value_sha256: digest }) => {
     const value = text ?? (digest ? `sha256:${digest}` : null);
@@ -108,8 +108,8 @@ export function entriesShown(entries) {
 
 /** Entries in one plain line. */
 export function entriesPlain(entries) {
-  const said = ({ value, value_sha256: digest }) => (typeof value === "string" ? plain(value) : digest ? `sha256:${digest}` : "any value");
-  return entries.map((entry) => `${plain(entry.key)}=${said(entry)}`).join(" ");
+  const written = ({ value, value_sha256: digest }) => (typeof value === "string" ? plain(value) : digest ? `sha256:${digest}` : "any value");
+  return entries.map((entry) => `${plain(entry.key)}=${written(entry)}`).join(" ");
 }
 
 const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -125,13 +125,13 @@ export function estimate(number, error) {
   return error > 0 ? `${count(number)} ±${count(error)}` : count(number);
 }
 
-/** A number a second. */
+/** A number per second. */
 export function rate(number) {
   if (typeof number !== "number" || !Number.isFinite(number)) return "–";
   return number >= 100 || number === 0 ? GROUPED.format(number) : SMALL.format(number);
 }
 
-/** An instant, as commands print it: `2026-12-14 23:00 UTC`, with its seconds where it has some. */
+/** An instant, as commands print it: `2026-12-14 23:00 UTC`, with seconds unless they are zero. */
 export function instant(text) {
   const at = new Date(text);
   if (text === null || text === undefined || Number.isNaN(at.getTime())) return h("span", {}, "–");
@@ -145,7 +145,7 @@ function utc(at) {
 
 /** An amount of a limit: `5 per 30 seconds`. */
 export function amount({ requests_per_unit: requests, unit, unit_multiplier: multiplier }) {
-  // Requests in flight are of no time.
+  // A limit of requests in flight has no unit of time.
   if (!unit) return `${count(requests)} in flight`;
   return `${count(requests)} per ${multiplier > 1 ? `${count(multiplier)} ${unit}s` : unit}`;
 }
@@ -163,11 +163,11 @@ export function span(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   const from = SPANS.findIndex(([size]) => whole >= size || size === 1);
   const [[size, unit], next] = SPANS.slice(from);
-  const behind = next === undefined ? 0 : Math.floor((whole % size) / next[0]);
-  return `${Math.floor(whole / size)}${unit}${behind > 0 ? ` ${behind}${next[1]}` : ""}`;
+  const rest = next === undefined ? 0 : Math.floor((whole % size) / next[0]);
+  return `${Math.floor(whole / size)}${unit}${rest > 0 ? ` ${rest}${next[1]}` : ""}`;
 }
 
-/** What is so many seconds ahead: its span and, from an hour on, the minute in which it is, first in the zone of a calendar. */
+/** A time so many seconds ahead: its span and, from an hour on, its minute, first in the time zone of the limit. */
 export function ahead(seconds, zone) {
   const at = new Date(Math.round((Date.now() / 1_000 + seconds) / 60) * 60_000);
   if (seconds < 3_600 || Number.isNaN(at.getTime())) return span(seconds);
@@ -176,19 +176,19 @@ export function ahead(seconds, zone) {
   return `${span(seconds)} (${zone && zone !== "UTC" ? `${local()} ${zone}, ` : ""}${utc(at)})`;
 }
 
-/** Says something to screen readers, when it is new. */
+/** Announces a text to screen readers, if it is new. */
 export function announce(text) {
   const region = document.getElementById("announcements");
   if (region.textContent !== text) region.textContent = text;
 }
 
-/** A part of a view under a heading. */
+/** A section of a view with a heading. */
 export function panel(title, ...children) {
   const id = newId("panel");
   return h("section", { class: "panel", "aria-labelledby": id }, h("h3", { id }, title), ...children);
 }
 
-/** A labelled control: the label stands above it, and a hint, if there is one, below. */
+/** A control with its label above and a hint, if any, below. */
 export function field(label, control, hint) {
   if (!control.id) control.id = newId("field");
   const below = hint === undefined ? null : h("span", { class: "hint", id: `${control.id}-hint` }, hint);
@@ -196,17 +196,17 @@ export function field(label, control, hint) {
   return h("div", { class: "field" }, h("label", { for: control.id }, label), control, below);
 }
 
-/** A choice among a few: pairs of value and text. */
+/** A select element; options are pairs of value and text. */
 export function select(options, attributes) {
   return h("select", attributes ?? {}, options.map(([value, text]) => h("option", { value }, text)));
 }
 
-/** A text field. Nothing that is typed is kept or sent elsewhere by the browser. */
+/** A text field. The browser neither stores its text nor sends it to a spell checker. */
 export function input(attributes) {
   return h("input", { type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: "false", ...attributes });
 }
 
-/** A question before something that cannot be undone. Resolves to the answer. */
+/** Asks for confirmation in a dialog. Resolves to true or false. */
 export function confirmed(question, details, action) {
   return new Promise((resolve) => {
     const id = newId("question");

@@ -2,30 +2,30 @@
 
 import { field, fill, h, input, shown } from "./dom.js";
 
-// Envoy's own bound of entries is not known; Weir takes 64.
+// Largest number of entries that Weir accepts.
 const MOST_ENTRIES = 64;
 
-/** A text as an order writes it: `*` stands for any text there, `\*` for a star and `\\` for a backslash. */
+/** A text as an override pattern, in which `*` matches any text, `\*` a star and `\\` a backslash. */
 export function literal(text) {
   return text.replaceAll(/[\\*]/g, "\\$&");
 }
 
-/** Whether what an order says has a `*` that stands for any text. */
+/** Whether a pattern has a `*` that matches any text. */
 export function hasWildcard(text) {
   return text.replaceAll(/\\[\\*]/g, "").includes("*");
 }
 
-/** For each entry of a named subject whether its value is the pattern of values that share a counter. */
+/** For each entry of a named subject, whether its value is a pattern whose values share a counter. */
 function shared(name) {
   return (name ?? "").split("|").slice(1).map((part) => part.includes("~"));
 }
 
-// Long values in lists are a beginning with a digest, or a digest alone.
+// A long value in a list is its beginning with a digest, or only a digest.
 const CUT = /…|^sha256:/u;
 
 /**
- * An editor of entries. With `any` it is one of an order: its texts have wildcards, and an entry may stand for any value. Text fields drop line
- * breaks; a value that came from a list is therefore kept as it was until it is edited.
+ * An editor of entries. With `any` it edits an override: texts are patterns, and an entry may match any value. Text fields drop line breaks;
+ * a value that came from a list is therefore kept unchanged until it is edited.
  */
 export function entriesEditor({ legend, any, changed }) {
   const rows = h("div", { class: "rows" });
@@ -34,16 +34,16 @@ export function entriesEditor({ legend, any, changed }) {
   let all = [];
   let name = null;
 
-  /** What the operator has changed is no longer the subject that was written. */
+  /** After an edit, the entries are no longer the named subject. */
   function touched() {
     name = null;
     changed?.();
   }
 
-  /** What a part of a long value means. */
+  /** A hint for the digest of a long value. */
   function partial() {
-    if (name === null) return " Weir keeps a part of this long value only. Enter the whole value.";
-    return name.includes("#") ? " Weir knows this long value by its digest." : null;
+    if (name === null) return " Weir keeps only a part of this long value. Enter the whole value.";
+    return name.includes("#") ? " Weir identifies this long value by its digest." : null;
   }
 
   function kept(text, control) {
@@ -51,7 +51,7 @@ export function entriesEditor({ legend, any, changed }) {
     let exact = { typed: control.value, text };
     const below = h("p", { class: "hint" });
     const show = () => fill(below,
-      exact && exact.typed !== exact.text ? ["Exactly: ", shown(exact.text)] : null,
+      exact && exact.typed !== exact.text ? ["Exact value: ", shown(exact.text)] : null,
       exact && CUT.test(exact.text) ? partial() : null);
     control.addEventListener("input", () => {
       if (control.value !== exact?.typed) exact = null;
@@ -101,7 +101,7 @@ export function entriesEditor({ legend, any, changed }) {
     add.disabled = all.length >= MOST_ENTRIES;
   }
 
-  /** Writes the entries of a subject, which are no patterns, whatever clients chose; and its exact name, if that is known. */
+  /** Fills in the entries of a subject, with their stars escaped, and its exact name, if known. */
   function write(entries, subject) {
     all = [];
     name = subject ?? null;

@@ -1,4 +1,4 @@
-// "Explain this request": what weir explain says, with the live state of the counters.
+// "Explain this request": the output of weir explain, with the live state of the counters.
 
 import { post } from "./api.js";
 import { ahead, announce, count, entriesShown, field, fill, h, input, panel, plain, sentence, shown } from "./dom.js";
@@ -6,7 +6,7 @@ import { entriesEditor } from "./entries.js";
 import { facts, part, words } from "./parts.js";
 import { table } from "./table.js";
 
-// Descriptors of one request in this form; Envoy's routes have a few.
+// Largest number of descriptors in this form; Envoy's routes have a few.
 const MOST_DESCRIPTORS = 16;
 const OUTCOMES = { checked: "Limited", unlimited: "Unlimited", replaced: "Replaced", no_limit: "Not limited", unknown_domain: "Not limited: unknown domain" };
 
@@ -19,14 +19,14 @@ export function explain(app) {
   const whole = part(result);
   const output = h("section", { class: "panel", "aria-label": "Explanation", hidden: true }, whole.element);
   let all = [];
-  let asked = null;
+  let requested = null;
   let last = null;
   let opened = null;
 
   const form = h("form", { onsubmit: submitted },
     h("div", { class: "line" }, field("Domain", domain)), editors,
     h("div", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Explain"), add,
-      h("span", { class: "check" }, follow, " ", h("label", { for: "explain-follow" }, "Follow the live state"))));
+      h("span", { class: "check" }, follow, " ", h("label", { for: "explain-follow" }, "Update the live state"))));
 
   function append(entries, subject) {
     const editor = entriesEditor({ legend: `Descriptor ${all.length + 1}` });
@@ -46,19 +46,19 @@ export function explain(app) {
     event.preventDefault();
     const subject = all.length === 1 && domain.value === opened?.domain ? all[0].name() : null;
     app.shows("explain", all.length === 1 ? { ...opened, domain: domain.value, entries: all[0].read(), subject } : { domain: domain.value });
-    asked = { subject, request: { domain: domain.value, descriptors: all.map((editor) => ({ entries: editor.read() })) } };
+    requested = { subject, request: { domain: domain.value, descriptors: all.map((editor) => ({ entries: editor.read() })) } };
     last = null;
     load();
   }
 
   async function load(signal) {
-    const mine = asked;
+    const mine = requested;
     const { subject, request } = mine;
     output.hidden = false;
     const call = () => (subject === null ? post("explain", request, signal) : post(`explain?${new URLSearchParams({ subject })}`, undefined, signal));
     await whole.load(call, (report) => {
       const text = JSON.stringify(report);
-      if (text === last || mine !== asked) return;
+      if (text === last || mine !== requested) return;
       if (last === null) announce(`Explained: ${report.descriptors.map(({ reason }) => plain(reason)).join("; ")}`);
       last = text;
       draw(request, report);
@@ -66,7 +66,7 @@ export function explain(app) {
   }
 
   function draw(request, report) {
-    // Focus is on a button of this subject at most, which the same button replaces.
+    // If a button of this result has the focus, the new button gets it.
     const focused = [...result.querySelectorAll("button")].indexOf(document.activeElement);
     fill(result, report.descriptors.map((descriptor, index) => described(app, request, descriptor, index)));
     if (focused >= 0) result.querySelectorAll("button")[focused]?.focus();
@@ -75,18 +75,18 @@ export function explain(app) {
   written([[]]);
   return {
     title: "Explain",
-    element: h("div", { class: "view" }, panel("Explain this request", h("p", { class: "hint" }, "Which limit a request finds, and why no other. Nothing is counted."), form), output),
+    element: h("div", { class: "view" }, panel("Explain this request", h("p", { class: "hint" }, "Find the limit of a request, and why no other limit applies. Nothing is counted."), form), output),
     async refresh(signal) {
-      if (asked !== null && follow.checked) await load(signal);
+      if (requested !== null && follow.checked) await load(signal);
     },
     open(subject) {
       domain.value = subject.domain;
       opened = subject;
       written([subject.entries.map(({ key, value }) => ({ key, value: value ?? "" }))], subject.subject);
-      asked = null;
+      requested = null;
       last = null;
       output.hidden = true;
-      // What comes from the tree of limits may lack values.
+      // A subject from the tree of limits may have no values.
       if (subject.entries.length > 0 && subject.entries.every(({ value }) => value !== "" && value !== null)) form.requestSubmit();
     },
   };
@@ -99,7 +99,7 @@ function described(app, request, { subject: name, outcome, reason, levels, limit
   const buttons = h("div", { class: "buttons" },
     isLimited && limit?.fields?.track_usage === true ? h("button", { type: "button", class: "small", onclick: () => app.go("usage", subject) }, "Usage") : null,
     h("button", { type: "button", class: "small", onclick: () => app.go("overrides", subject) }, "Override"));
-  const place = limit === undefined || limit === null ? [] : [["Limit", h("span", { class: "mono" }, shown(limit.path))], ["Written in", h("span", { class: "mono" }, shown(origin(limit.from)))]];
+  const place = limit === undefined || limit === null ? [] : [["Limit", h("span", { class: "mono" }, shown(limit.path))], ["Defined in", h("span", { class: "mono" }, shown(origin(limit.from)))]];
   const fields = Object.entries(limit?.fields ?? {}).filter(([, value]) => String(value) !== "false").map(([name, value]) => [words(name), shown(value)]);
   return h("article", { class: "explained" },
     h("h3", {}, entriesShown(entries)),
@@ -115,7 +115,7 @@ function origin(from) {
   return from?.line ? `${from.document}:${from.line}` : (from?.document ?? "");
 }
 
-/** The look-up, level by level. */
+/** The lookup, level by level. */
 function steps(levels) {
   const others = ({ later, other_values: values, more }) => {
     const parts = [];
@@ -124,7 +124,7 @@ function steps(levels) {
     return parts.length === 0 ? "–" : parts.map((one) => h("div", {}, one));
   };
   const lookUp = table({
-    caption: "The look-up, level by level",
+    caption: "Lookup, level by level",
     columns: [
       { title: "Entry", node: ({ entry }) => h("span", { class: "mono" }, shown(entry)) },
       { title: "Matches", node: ({ matched }) => (matched ? h("span", { class: "mono" }, shown(matched)) : "nothing") },
@@ -142,14 +142,14 @@ function list(names) {
   return names.flatMap((name, index) => [index === 0 ? "" : ", ", h("span", { class: "mono" }, shown(name))]);
 }
 
-/** The state of a counter as names and values. What this page does not know yet is shown as it is. */
+/** The state of a counter as names and values. Fields that this page does not know are shown as they are. */
 function liveFacts(live, zone) {
   const known = {
     used: ["Used", count],
     left: ["Left", count],
     resets_in_seconds: ["Resets in", (seconds) => ahead(seconds, zone)],
     error: ["The store did not answer", sentence],
-    policy: ["Answers meanwhile", (policy) => h("span", { class: "mono" }, shown(policy))],
+    policy: ["Failure policy", (policy) => h("span", { class: "mono" }, shown(policy))],
   };
   return Object.entries(live).filter(([name, value]) => value !== null && value !== undefined).map(([name, value]) => {
     if (known[name] !== undefined) return [known[name][0], known[name][1](value)];

@@ -1,15 +1,15 @@
-// The configuration in force, as a tree: domain, keys and values, limit, and the place in the file.
+// The configuration in force as a tree: domain, keys and values, limit, file and line.
 
 import { get } from "./api.js";
 import { amount, announce, count, field, fill, h, input, panel, plain, shown } from "./dom.js";
 import { part, words } from "./parts.js";
 
 const PAGE = 200;
-// Pages of one search that are shown: a browser does not draw much more.
+// Largest number of pages of one search, for the browser's sake.
 const MOST_PAGES = 10;
 const TYPING_MS = 250;
-// What every limit has unless its file says otherwise.
-const USUAL = new Set(["algorithm=fixed_window", "commit=each", "count_denied=true"]);
+// Defaults, which are not shown.
+const DEFAULTS = new Set(["algorithm=fixed_window", "commit=each", "count_denied=true"]);
 
 export function limits(app) {
   const search = input({ type: "search", maxlength: 4096 });
@@ -32,7 +32,7 @@ export function limits(app) {
   });
 
   async function refresh(signal) {
-    // The configuration is asked for when it has changed, or what is searched.
+    // Fetches only after the configuration or the search has changed.
     const wanted = JSON.stringify([app.status.generation, app.status.started_at, search.value]);
     if (wanted === shownFor) return;
     const isAnswered = await whole.load(() => get("limits", [["search", search.value], ["count", PAGE]], signal), (answer) => {
@@ -55,13 +55,14 @@ export function limits(app) {
     cursor = answer.next ?? null;
     more.hidden = cursor === null || pages >= MOST_PAGES;
     const all = `${count(answer.total)} ${answer.total === 1 ? "limit" : "limits"}`;
-    const some = found.length < answer.total ? `, ${count(found.length)} shown${more.hidden ? "; search to see others" : ""}` : "";
-    fill(total, search.value === "" ? `${all}${some}` : `${all} match${some}`);
+    const match = answer.total === 1 ? "matches" : "match";
+    const some = found.length < answer.total ? `, ${count(found.length)} shown${more.hidden ? "; search to see the others" : ""}` : "";
+    fill(total, search.value === "" ? `${all}${some}` : `${all} ${match}${some}`);
     fill(tree, domains(found).map(([name, root, number]) => {
       const summary = h("summary", {}, h("span", { class: "mono" }, shown(name)), " ", h("small", {}, `${count(number)} ${number === 1 ? "limit" : "limits"}`));
       return h("details", { open: found.length <= PAGE || search.value !== "" }, summary, branches(app, name, root));
     }));
-    if (search.value !== "") announce(`${all} match.`);
+    if (search.value !== "") announce(`${all} ${match}.`);
   }
 
   return {
@@ -74,7 +75,7 @@ export function limits(app) {
   };
 }
 
-/** Domains in order, each with its tree and how many limits it has. */
+/** Domains in order, each with its tree and its number of limits. */
 function domains(limits) {
   const all = new Map();
   for (const limit of limits) {
@@ -109,12 +110,12 @@ function branches(app, domain, root) {
 function leaf(app, domain, path, limit) {
   const entries = path.map(({ key, value }) => ({ key, value: value ?? "" }));
   const allowed = limit.unlimited ? "unlimited" : amount(limit);
-  const further = Object.entries(limit.further ?? {}).filter(([name, value]) => value !== "false" && !name.startsWith("usage_") && !USUAL.has(`${name}=${value}`));
+  const further = Object.entries(limit.further ?? {}).filter(([name, value]) => value !== "false" && !name.startsWith("usage_") && !DEFAULTS.has(`${name}=${value}`));
   const modes = [limit.shadow_mode ? "shadow" : null, limit.quota_mode ? "quota" : null].filter((mode) => mode !== null);
-  const said = [...modes, ...further.map(([name, value]) => (value === "true" ? words(name).toLowerCase() : `${words(name).toLowerCase()} ${plain(value)}`))];
+  const options = [...modes, ...further.map(([name, value]) => (value === "true" ? words(name).toLowerCase() : `${words(name).toLowerCase()} ${plain(value)}`))];
   const from = limit.from?.line ? `${plain(limit.from.document)}:${limit.from.line}` : plain(limit.from?.document ?? "");
   return h("span", { class: "leaf" },
-    h("strong", {}, allowed), said.length > 0 ? ` ${said.join(", ")}` : null,
+    h("strong", {}, allowed), options.length > 0 ? ` ${options.join(", ")}` : null,
     h("span", { class: "from mono" }, from),
     h("button", { type: "button", class: "small", "aria-label": `Explain: ${plain(limit.limit)}`, onclick: () => app.go("explain", { domain, entries }) }, "Explain"),
     h("button", { type: "button", class: "small", "aria-label": `Subjects: ${plain(limit.limit)}`, onclick: () => app.go("subjects", { domain, limit: limit.limit }) }, "Subjects"));

@@ -1,4 +1,4 @@
-// What keeps the page live: one loop that asks for what is shown, and for nothing while the tab is hidden or the page is paused.
+// The loop that refreshes the current view, and requests nothing while the tab is hidden or the page is paused.
 
 const PERIOD_MS = 2_000;
 // While the service does not answer, the pauses double up to this.
@@ -38,9 +38,9 @@ export function loop(ask, answers) {
 
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : turn()));
   return {
-    /** Asks at once. */
+    /** Refreshes at once. */
     now: turn,
-    /** Stops or goes on. */
+    /** Stops or resumes the loop. */
     pause(value) {
       isPaused = value;
       if (value) stop();

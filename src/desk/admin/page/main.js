@@ -1,4 +1,4 @@
-// Starts the page: the views, the status in the header, and the loop that keeps both live.
+// Starts the page: the views, the status in the header, and the loop that refreshes both.
 
 import { access } from "./access.js";
 import { forgetToken, get, hasToken } from "./api.js";
@@ -13,7 +13,7 @@ import { overview } from "./overview.js";
 import { subjects } from "./subjects.js";
 import { usage } from "./usage.js";
 
-// Limits that are known: pages of the API's largest size.
+// Limits for suggestions, fetched in pages of the API's largest size.
 const LARGEST_PAGE = 1_000;
 const MOST_PAGES = 5;
 const MOST_SUGGESTED = 500;
@@ -30,19 +30,19 @@ let answeredAt = null;
 const app = {
   /** The last status of the service, or null. */
   status: null,
-  /** Limits of the configuration in force, which fields suggest. */
+  /** Limits of the configuration in force, for suggestions in fields. */
   limits: [],
-  /** Shows a view, filled with a subject if there is one. */
+  /** Shows a view, with a subject if one is given. */
   go(name, subject) {
     show(name, subject);
     const address = addressOf(name, subject);
     if (location.hash !== address) history.pushState(null, "", address);
   },
-  /** Says in the address which subject the view shows, so that a colleague can open the same. */
+  /** Puts the subject of the view into the address, for links to share. */
   shows(name, subject) {
     if (current?.name === name) history.replaceState(null, "", addressOf(name, subject));
   },
-  /** Asks at once. */
+  /** Refreshes at once. */
   now: () => live.now(),
   /** Asks for a token. */
   askToken: () => token.ask(),
@@ -106,26 +106,26 @@ async function ask(signal) {
     await learn(signal);
     await current.refresh(signal);
   } catch (error) {
-    // A defect of the page must be seen, and must not stop the loop.
-    fill(banner, `A defect of this page: ${plain(error?.message)}. Load it again; the commands of weir show the same.`);
+    // An error of the page must be visible, and must not stop the loop.
+    fill(banner, `Error in this page: ${plain(error?.message)}. Reload it, or use the commands of weir.`);
     banner.hidden = false;
     console.error(error);
   }
   return true;
 }
 
-/** A banner while a changed configuration is refused: where the mistake is, how to correct it, and since when. */
+/** A banner while a changed configuration is rejected: the place, the remedy and the age of the error. */
 function warned({ rejected, now }) {
   banner.hidden = !rejected;
   banner.dataset.kind = rejected ? "rejected" : "";
   if (!rejected) return fill(banner);
   const age = span((new Date(now) - new Date(rejected.at)) / 1000);
-  return fill(banner, h("p", {}, `A changed configuration was refused ${age} ago, and the limits before it stay in force. `, rejected.problems.map((problem) => h("div", {}, sentence(problem)))));
+  return fill(banner, h("p", {}, `A changed configuration was rejected ${age} ago; the previous limits stay in force. `, rejected.problems.map((problem) => h("div", {}, sentence(problem)))));
 }
 
 let learned = null;
 
-/** Gets the limits once for each configuration. */
+/** Fetches the limits once for each configuration. */
 async function learn(signal) {
   const configuration = JSON.stringify([app.status.generation, app.status.started_at]);
   if (learned === configuration) return;
@@ -153,8 +153,8 @@ function suggest(id, values) {
   fill(list, [...new Set(values)].slice(0, MOST_SUGGESTED).map((value) => h("option", { value })));
 }
 
-function many(number, what) {
-  return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+function many(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
 function stated() {
@@ -167,18 +167,18 @@ function stated() {
   if (process.textContent !== text) process.textContent = text;
   const reasons = (status.reasons ?? []).map(plain).join("; ");
   const away = (status.redis ?? []).filter(({ circuit, up }) => circuit !== "closed" || !up);
-  const outage = away.length === 0 ? "" : `Redis is away: ${away.map(({ server, circuit }) => `${plain(server)} (circuit ${plain(circuit)})`).join(", ")}`;
+  const outage = away.length === 0 ? "" : `Redis is down: ${away.map(({ server, circuit }) => `${plain(server)} (circuit ${plain(circuit)})`).join(", ")}`;
   const state = status.healthy ? "Healthy" : `Unhealthy${reasons === "" ? "" : `: ${reasons}`}`;
-  const said = outage === "" ? state : status.healthy ? outage : `${state}; ${outage}`;
-  // Its counts change with each turn, and are not announced.
+  const headline = outage === "" ? state : status.healthy ? outage : `${state}; ${outage}`;
+  // The counts of this line change each time, therefore it is not announced.
   const line = outageLine(status);
-  const whole = line === "" ? said : `${said}. ${line}`;
+  const whole = line === "" ? headline : `${headline}. ${line}`;
   if (health.textContent !== whole) {
     const isGood = status.healthy && outage === "" && line === "";
     fill(health, whole);
     health.className = `health ${isGood ? "good" : "bad"}`;
     document.querySelector(".top").classList.toggle("outage", !isGood);
-    if (!isGood) announce(said);
+    if (!isGood) announce(headline);
   }
   token.show(status);
   titled();
@@ -189,26 +189,26 @@ function problem(failure) {
   if (failure.kind === "unauthorised" || failure.kind === "forbidden") {
     app.status = null;
     token.show(null);
-    const text = ["This listener shows nothing to this page: ", failure.message, "."];
+    const text = ["This listener rejects the requests of this page: ", failure.message, "."];
     if (banner.dataset.kind !== failure.kind || banner.firstChild === null) {
       fill(banner, h("p", {}, text), failure.kind === "unauthorised" ? h("button", { type: "button", onclick: () => token.ask() }, "Enter token") : null);
     }
     banner.dataset.kind = failure.kind;
-    fill(health, failure.kind === "unauthorised" ? "Token needed" : "Not allowed");
+    fill(health, failure.kind === "unauthorised" ? "Token required" : "Not allowed");
     health.className = "health";
     return;
   }
-  const since = answeredAt === null ? "" : ` What is shown is of ${clock(answeredAt)}.`;
-  const what = failure.kind === "unreachable" ? `Weir does not answer (${failure.message}).` : `Weir answers with an error: ${failure.message}`;
+  const since = answeredAt === null ? "" : ` The data is from ${clock(answeredAt)} UTC.`;
+  const text = failure.kind === "unreachable" ? `Weir does not answer (${failure.message}).` : `Weir returned an error: ${failure.message}`;
   if (banner.dataset.kind !== "down" || banner.firstChild === null) {
     fill(banner, h("p", {}), h("button", { type: "button", onclick: () => live.now() }, "Try now"));
   }
   banner.dataset.kind = "down";
-  banner.firstChild.textContent = `${what}${since}`;
+  banner.firstChild.textContent = `${text}${since}`;
   document.body.classList.add("old");
   fill(health, "No answer");
   health.className = "health bad";
-  announce(what);
+  announce(text);
 }
 
 const live = loop(ask, (isAnswered, next) => {
@@ -220,11 +220,11 @@ pause.addEventListener("click", () => {
   const isPaused = pause.getAttribute("aria-pressed") !== "true";
   pause.setAttribute("aria-pressed", String(isPaused));
   live.pause(isPaused);
-  announce(isPaused ? "Paused. Figures do not change." : "Live again.");
+  announce(isPaused ? "Paused. Figures are not updated." : "Resumed.");
 });
 
 window.addEventListener("hashchange", () => {
-  // The link to the content is no view.
+  // The "Skip to content" link is not a view.
   if (location.hash !== "#main") follow();
 });
 window.addEventListener("popstate", () => {

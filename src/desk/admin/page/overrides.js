@@ -1,4 +1,4 @@
-// Undo: the overrides in force, and the forms that set, remove and reset. Each change is sent once, by a button, with the token.
+// The overrides in force, and forms to set, remove and reset. A button sends each change once, with the token.
 
 import { get, post, remove } from "./api.js";
 import { amount, confirmed, count, entriesPlain, entriesShown, field, fill, h, input, instant, newId, panel, plain, select, sentence, shown } from "./dom.js";
@@ -9,8 +9,8 @@ import { table } from "./table.js";
 const SHOWN = 200;
 const CHOOSE = "Choose what to do";
 const UNITS = ["second", "minute", "hour", "day", "week", "month", "quarter", "year"];
-const SPANS = [["900", "15 minutes"], ["3600", "1 hour"], ["28800", "8 hours"], ["86400", "1 day"], ["604800", "1 week"], ["at", "Until a time"], ["none", "Until it is removed"]];
-const KINDS = [["block", "Block: refuse every request"], ["exempt", "Exempt: do not limit"], ["raise", "Raise: another amount"], ["reset", "Reset: begin the counter anew"]];
+const SPANS = [["900", "15 minutes"], ["3600", "1 hour"], ["28800", "8 hours"], ["86400", "1 day"], ["604800", "1 week"], ["at", "Until a given time"], ["none", "Until removed"]];
+const KINDS = [["block", "Block: refuse every request"], ["exempt", "Exempt: do not limit"], ["raise", "Raise: set another amount"], ["reset", "Reset: restart the counter"]];
 
 export function overrides(app) {
   const message = h("div", { class: "result", role: "status", tabindex: "-1" });
@@ -23,8 +23,8 @@ export function overrides(app) {
           h("span", { class: "actions" },
             h("button", { type: "button", class: "small", "aria-label": `Remove: ${item.kind} ${entriesPlain(item.entries)}`, onclick: () => removed(item) }, "Remove"))),
       },
-      { title: "What", text: (item) => effect(item) },
-      { title: "Until", text: ({ until }) => (until ? instant(until).textContent : "it is removed") },
+      { title: "Override", text: (item) => effect(item) },
+      { title: "Until", text: ({ until }) => (until ? instant(until).textContent : "removed") },
       { title: "Reason", node: ({ reason }) => (reason ? shown(reason) : "–") },
       { title: "By", node: ({ by, created_at: at }) => h("span", {}, shown(by), h("br"), h("small", {}, instant(at))) },
     ],
@@ -37,23 +37,23 @@ export function overrides(app) {
     caption: "Overrides that ended within the last week",
     columns: [
       { title: "Subject", node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("small", {}, shown(item.domain))) },
-      { title: "What", text: (item) => effect(item) },
+      { title: "Override", text: (item) => effect(item) },
       { title: "Reason", node: ({ reason }) => (reason ? shown(reason) : "–") },
       { title: "By", node: ({ by, created_at: at }) => h("span", {}, shown(by), h("br"), h("small", {}, instant(at))) },
-      { title: "Ended", node: ({ ended }) => h("span", {}, ended.by === "expired" ? "by itself" : shown(ended.by), h("br"), h("small", {}, instant(ended.at))) },
+      { title: "Ended", node: ({ ended }) => h("span", {}, ended.by === "expired" ? "expired" : shown(ended.by), h("br"), h("small", {}, instant(ended.at))) },
     ],
     key: ({ id, ended }) => `${id} ${ended.at}`,
     empty: "No override ended within the last week.",
   });
   const pastList = part(past.element);
 
-  const off = h("p", { class: "notice", hidden: true }, "This process accepts no changes. Set ", h("code", {}, "ADMIN_TOKEN_FILE"), " to a file with a line name:token for each person who may change something, and start Weir again.");
+  const off = h("p", { class: "notice", hidden: true }, "This process accepts no changes. Set ", h("code", {}, "ADMIN_TOKEN_FILE"), " to a file with one line name:token for each person who may make changes, and restart Weir.");
   const needed = h("div", { class: "notice", hidden: true },
-    h("p", {}, "Changes need a token of the file that ", h("code", {}, "ADMIN_TOKEN_FILE"), " names. Weir writes its name to the log with each change."),
+    h("p", {}, "Changes need a token from the file that ", h("code", {}, "ADMIN_TOKEN_FILE"), " names. Weir logs its name with each change."),
     h("button", { type: "button", class: "main", onclick: () => app.askToken() }, "Enter token"));
 
   const group = newId("kind");
-  const kinds = h("fieldset", { class: "kinds" }, h("legend", {}, "What"), KINDS.map(([value, text]) => {
+  const kinds = h("fieldset", { class: "kinds" }, h("legend", {}, "Action"), KINDS.map(([value, text]) => {
     const id = newId("kind");
     return h("div", { class: "check" }, h("input", { type: "radio", name: group, id, value, onchange: changed }), h("label", { for: id }, text));
   }));
@@ -71,11 +71,11 @@ export function overrides(app) {
   const times = h("div", { class: "line" }, field("For", lasts), endField);
   const reason = input({ maxlength: 300, oninput: changed });
   const summary = h("p", { class: "summary", "aria-live": "polite" });
-  // No button that Enter in a field presses: a change is sent by its own button only.
+  // Not a submit button: Enter in a field must not send a change.
   const submit = h("button", { type: "button", class: "main", onclick: submitted }, CHOOSE);
   const wrong = h("p", { class: "wrong", role: "alert" });
   const form = h("form", { hidden: true, onsubmit: (event) => event.preventDefault() }, kinds, h("div", { class: "line" }, field("Domain", domain)), editor.element,
-    h("p", { class: "hint" }, h("code", {}, "*"), " stands for any text, ", h("code", {}, "\\*"), " for a star, and ", h("code", {}, "\\\\"), " for a backslash."), amountFields, now, times, field("Reason", reason, "for the log and for your colleagues"), summary, wrong,
+    h("p", { class: "hint" }, h("code", {}, "*"), " matches any text, ", h("code", {}, "\\*"), " a star, and ", h("code", {}, "\\\\"), " a backslash."), amountFields, now, times, field("Reason", reason, "for the log and the list below"), summary, wrong,
     h("div", { class: "buttons" }, submit));
 
   const kind = () => form.querySelector("input[type=radio]:checked")?.value ?? null;
@@ -84,7 +84,7 @@ export function overrides(app) {
 
   function read() {
     const entries = editor.read();
-    // The exact name of the subject that was opened, until the operator changes something of it.
+    // The exact name of the opened subject, until the operator edits it.
     const subject = latest !== null && domain.value === latest.domain ? editor.name() : null;
     if (kind() === "reset") return { kind: "reset", domain: domain.value, entries, subject };
     // A limit of requests in flight has no unit.
@@ -113,7 +113,7 @@ export function overrides(app) {
     }
     const title = { block: "Block", exempt: "Exempt", raise: "Raise", reset: "Reset" }[chosen] ?? CHOOSE;
     if (submit.textContent !== title) submit.textContent = title;
-    const text = chosen === null || domain.value === "" || editor.read().some(({ key }) => key === "") ? "" : said(read());
+    const text = chosen === null || domain.value === "" || editor.read().some(({ key }) => key === "") ? "" : consequence(read());
     if (summary.textContent !== text) summary.textContent = text;
   }
 
@@ -125,8 +125,8 @@ export function overrides(app) {
     fill(wrong);
     const isWide = reachesMany(change.entries);
     if (isWide || change.kind === "reset") {
-      const question = change.kind === "reset" ? "Reset this counter?" : "This is for more than one value. Go on?";
-      if (!(await confirmed(question, h("p", {}, said(change)), submit.textContent))) return;
+      const question = change.kind === "reset" ? "Reset this counter?" : "This change applies to more than one value. Continue?";
+      if (!(await confirmed(question, h("p", {}, consequence(change)), submit.textContent))) return;
     }
     submit.disabled = true;
     try {
@@ -134,7 +134,7 @@ export function overrides(app) {
         const answer = await post("reset", change.subject === null ? { domain: change.domain, entries: change.entries } : { subject: change.subject, limit: limitOf(latest) });
         const counters = answer.reset ?? [];
         const existed = counters.filter((one) => one.existed).length;
-        fill(message, h("p", {}, h("strong", {}, "Reset: "), entriesShown(change.entries), `. ${existed === 0 ? "It had no counter." : `${count(existed)} of ${count(counters.length)} counters began anew.`}`), limitList(counters.map(({ limit }) => limit), answer.warnings));
+        fill(message, h("p", {}, h("strong", {}, "Reset: "), entriesShown(change.entries), `. ${existed === 0 ? "It had no counter." : `${count(existed)} of ${count(counters.length)} counters restarted.`}`), limitList(counters.map(({ limit }) => limit), answer.warnings));
       } else {
         const { domain: whole, entries, subject, ...order } = change;
         done(await post("overrides", subject === null ? { ...order, domain: whole, entries } : { ...order, subject }));
@@ -142,9 +142,9 @@ export function overrides(app) {
       reason.value = "";
     } catch (failure) {
       if (failure.kind === undefined) throw failure;
-      fill(wrong, failure.kind === "unreachable" ? `Weir did not answer (${failure.message}). Look at the list below before you try again.` : sentence(failure.message));
-      // No limit in force has the domain or the keys: a mistake, or an order for limits to come.
-      if (failure.kind === "missing" && change.kind !== "reset" && !change.force) wrong.append(" ", h("button", { type: "button", class: "small", onclick: () => send({ ...change, force: true }) }, "Set it all the same"));
+      fill(wrong, failure.kind === "unreachable" ? `Weir did not answer (${failure.message}). Check the list below before you try again.` : sentence(failure.message));
+      // No limit in force has the domain or the keys: a mistake, or an override for future limits.
+      if (failure.kind === "missing" && change.kind !== "reset" && !change.force) wrong.append(" ", h("button", { type: "button", class: "small", onclick: () => send({ ...change, force: true }) }, "Set it anyway"));
     } finally {
       submit.disabled = false;
     }
@@ -152,10 +152,10 @@ export function overrides(app) {
   }
 
   function done({ override, limits, keeps_count: keeps, replaced, warnings }) {
-    const counting = override.kind !== "raise" ? "" : keeps === false ? " Counting starts anew." : " The count so far is kept.";
+    const counting = override.kind !== "raise" ? "" : keeps === false ? " The counter restarts." : " The current count is kept.";
     fill(message,
       h("p", {}, h("strong", {}, `${effect(override)}: `), entriesShown(override.entries), override.until ? [" until ", instant(override.until)] : "", `.${counting}`),
-      replaced ? h("p", {}, `Before: ${effect(replaced)}.`) : null,
+      replaced ? h("p", {}, `Previously: ${effect(replaced)}.`) : null,
       limitList(limits, warnings),
       h("button", { type: "button", class: "small", onclick: () => removed(override) }, "Undo"));
   }
@@ -167,7 +167,7 @@ export function overrides(app) {
     try {
       await remove(`overrides/${encodeURIComponent(item.id)}`);
       fill(message, h("p", {}, h("strong", {}, "Removed: "), `${effect(item)} `, entriesShown(item.entries), "."));
-      // The row, which has the focus, is about to go.
+      // The row, which has the focus, is about to be removed.
       message.focus();
     } catch (failure) {
       if (failure.kind === undefined) throw failure;
@@ -209,7 +209,7 @@ export function overrides(app) {
       fill(now, `The limit ${plain(limit.limit)} allows ${amount(limit)}.`);
       changed();
     } catch {
-      // The unit can be chosen by hand, and Weir refuses a wrong one with the right one.
+      // The operator can choose the unit; the error for a wrong unit names the right one.
     }
   }
 
@@ -219,7 +219,7 @@ export function overrides(app) {
     element: h("div", { class: "view" }, panel("Change", off, needed, form, message), panel("In force", list.element), panel("Ended", pastList.element)),
     refresh,
     open(subject) {
-      // What was chosen for another subject is not meant for this one.
+      // A choice for another subject does not apply to this one.
       for (const choice of kinds.querySelectorAll("input")) choice.checked = false;
       domain.value = subject.domain;
       editor.write(subject.entries, subject.subject);
@@ -232,12 +232,12 @@ export function overrides(app) {
   };
 }
 
-/** The limits that a change applies to, and what the operator may not expect. */
+/** The limits of a change, and its warnings. */
 function limitList(limits, warnings) {
   const paths = [...new Set(limits ?? [])];
-  const said = (warnings ?? []).map((warning) => h("p", {}, h("strong", {}, "Note: "), sentence(warning)));
-  if (paths.length === 0) return said.length > 0 ? said : h("p", {}, "No limit in force applies to it now.");
-  return h("div", {}, said, h("p", { class: "hint" }, "Applies to ", paths.slice(0, 20).flatMap((path, index) => [index === 0 ? "" : ", ", h("span", { class: "mono" }, shown(path))]), paths.length > 20 ? ` and ${count(paths.length - 20)} more` : ""));
+  const notes = (warnings ?? []).map((warning) => h("p", {}, h("strong", {}, "Note: "), sentence(warning)));
+  if (paths.length === 0) return notes.length > 0 ? notes : h("p", {}, "It applies to no limit in force.");
+  return h("div", {}, notes, h("p", { class: "hint" }, "Applies to ", paths.slice(0, 20).flatMap((path, index) => [index === 0 ? "" : ", ", h("span", { class: "mono" }, shown(path))]), paths.length > 20 ? ` and ${count(paths.length - 20)} more` : ""));
 }
 
 /** An override in a few words. */
@@ -246,18 +246,18 @@ function effect({ kind, to }) {
   return { block: "Blocked", exempt: "Exempt" }[kind] ?? String(kind);
 }
 
-/** Whether entries mean more than one descriptor. */
+/** Whether entries match more than one descriptor. */
 function reachesMany(entries) {
   return entries.some(({ key, value }) => value === null || hasWildcard(key) || hasWildcard(value));
 }
 
-/** What a change does, as a sentence to read before it is sent. */
-function said({ kind, domain, entries, to, until }) {
-  const stars = entries.some(({ key, value }) => hasWildcard(key) || hasWildcard(value ?? "")) ? " (each * stands for any text)" : "";
-  const whom = `${entriesPlain(entries)}${stars} in the domain ${plain(domain)}`;
-  if (kind === "reset") return `The counter of ${whom} begins anew on every replica within a second. This cannot be undone.`;
+/** The effect of a change, as a sentence to read before it is sent. */
+function consequence({ kind, domain, entries, to, until }) {
+  const stars = entries.some(({ key, value }) => hasWildcard(key) || hasWildcard(value ?? "")) ? " (each * matches any text)" : "";
+  const subject = `${entriesPlain(entries)}${stars} in the domain ${plain(domain)}`;
+  if (kind === "reset") return `The counter of ${subject} restarts on every replica within a second. This cannot be undone.`;
   const when = until === null ? "until the override is removed" : `until ${until.replace("T", " ").replace("Z", " UTC")}`;
-  if (kind === "block") return `Weir refuses every request with ${whom}, ${when}.`;
-  if (kind === "exempt") return `Weir does not limit ${whom}, ${when}.`;
-  return `Weir allows ${whom} ${Number.isFinite(to.requests_per_unit) ? amount({ ...to, unit_multiplier: to.unit_multiplier || 1 }) : "another amount"}, ${when}.`;
+  if (kind === "block") return `Weir refuses every request with ${subject}, ${when}.`;
+  if (kind === "exempt") return `Weir does not limit ${subject}, ${when}.`;
+  return `Weir allows ${subject} ${Number.isFinite(to.requests_per_unit) ? amount({ ...to, unit_multiplier: to.unit_multiplier || 1 }) : "another amount"}, ${when}.`;
 }

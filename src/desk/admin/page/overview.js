@@ -1,4 +1,4 @@
-// The overview: decisions a second, the hottest limits, the heaviest and the most refused subjects, and Redis.
+// The overview: decisions per second, the hottest limits, the heaviest and the most refused subjects, and Redis.
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, estimate, h, panel, rate, shown } from "./dom.js";
@@ -7,7 +7,7 @@ import { plot } from "./plot.js";
 import { Rates, past } from "./rates.js";
 import { table } from "./table.js";
 
-/** Outcomes in the order in which they are stacked; the names are those of weir_decisions_total. */
+/** Outcomes in stacking order; the names are the outcomes of weir_decisions_total. */
 const OUTCOMES = new Map([
   ["ok", "Allowed"],
   ["unlimited", "Unlimited"],
@@ -16,13 +16,13 @@ const OUTCOMES = new Map([
   ["free", "No limit applied"],
   ["over_limit", "Refused"],
   ["blocked", "Blocked"],
-  ["outage_allowed", "Allowed in an outage"],
-  ["outage_denied", "Refused in an outage"],
-  ["error", "Error in an outage"],
+  ["outage_allowed", "Allowed during an outage"],
+  ["outage_denied", "Refused during an outage"],
+  ["error", "Error during an outage"],
 ]);
 const REFUSED = ["over_limit", "blocked", "outage_denied"];
-// Limits that are asked for, and those that are shown.
-const ASKED_LIMITS = 200;
+// Limits to fetch, and limits to show.
+const FETCHED_LIMITS = 200;
 const SHOWN = 10;
 
 export function overview(app) {
@@ -33,23 +33,23 @@ export function overview(app) {
     columns: [
       { title: "Outcome", node: ({ name, title }) => h("span", {}, h("span", { class: `swatch ${name}`, "aria-hidden": "true" }), title) },
       { title: "per second", number: true, text: ({ now }) => rate(now) },
-      { title: "15 min, per second", number: true, text: ({ mean }) => rate(mean) },
-      { title: "since the start", number: true, text: ({ total }) => count(total) },
+      { title: "15 min mean, per second", number: true, text: ({ mean }) => rate(mean) },
+      { title: "since start", number: true, text: ({ total }) => count(total) },
     ],
     key: ({ name }) => name,
-    empty: "No decision yet.",
+    empty: "No decisions yet.",
   });
   const decisions = part(h("div", { class: "split" }, picture.element, legend.element));
   const hottest = table({
-    caption: `The ${SHOWN} limits with the most decisions a second`,
+    caption: `The ${SHOWN} limits with the most decisions per second`,
     columns: [
       { title: "Limit", node: ({ limit }) => h("span", { class: "mono" }, shown(limit)) },
       { title: "per second", number: true, text: ({ all }) => rate(all) },
       { title: "refused per second", number: true, text: ({ refused }) => rate(refused) },
-      { title: "since the start", number: true, text: ({ total }) => count(total) },
+      { title: "since start", number: true, text: ({ total }) => count(total) },
     ],
     key: ({ limit }) => limit,
-    empty: "No limit has decided anything yet.",
+    empty: "No limit has decided a request yet.",
   });
   const limits = part(hottest.element);
   const refused = subjectTable(app, "refused", "Subjects with the most refused hits in the last minute");
@@ -62,7 +62,7 @@ export function overview(app) {
       { title: "Connection", text: ({ up }) => (up ? "up" : "down"), bad: ({ up }) => !up },
     ],
     key: ({ deployment, server }) => JSON.stringify([deployment, server]),
-    empty: "No Redis: counters are in the memory of this process.",
+    empty: "No Redis: counters are in this process's memory.",
   });
 
   const outage = h("p", { class: "notice", hidden: "" });
@@ -80,9 +80,9 @@ export function overview(app) {
     const lines = names.filter((name) => (totals[name] ?? 0) > 0 || name === "ok" || name === "over_limit")
       .map((name) => ({ name: OUTCOMES.has(name) ? name : "other", title: OUTCOMES.get(name) ?? name, now: now[name], mean: mean[name], total: totals[name] ?? 0 }));
     legend.update(lines);
-    const said = lines.filter((line) => line.now > 0).map((line) => `${line.title} ${rate(line.now)}`).join(", ");
+    const current = lines.filter((line) => line.now > 0).map((line) => `${line.title} ${rate(line.now)}`).join(", ");
     const series = [...OUTCOMES.keys()].map((name) => ({ name, values: points[name] ?? [] })).filter(({ values }) => values.length > 0);
-    picture.draw({ series, begin: "15 min ago", end: "now", label: `Decisions a second of the last 15 minutes. Now: ${said || "none"}.` });
+    picture.draw({ series, begin: "15 min ago", end: "now", label: `Decisions per second in the last 15 minutes. Now: ${current || "none"}.` });
   }
 
   async function refresh(signal) {
@@ -91,13 +91,13 @@ export function overview(app) {
     redisTable.update(servers);
     outage.textContent = outageLine(status);
     outage.hidden = outage.textContent === "";
-    // While a server is away, it comes first.
-    const isAway = servers.some(({ circuit, up }) => circuit !== "closed" || !up);
-    if (isAway !== (redis.parentNode === element)) {
-      if (isAway) element.insertBefore(redis, element.children[1]);
+    // While a server is down, Redis comes first.
+    const isDown = servers.some(({ circuit, up }) => circuit !== "closed" || !up);
+    if (isDown !== (redis.parentNode === element)) {
+      if (isDown) element.insertBefore(redis, element.children[1]);
       else below.append(redis);
     }
-    const decided = Promise.all([get("decisions", [["count", ASKED_LIMITS]], signal), get("history", [], signal)]);
+    const decided = Promise.all([get("decisions", [["count", FETCHED_LIMITS]], signal), get("history", [], signal)]);
     await Promise.all([
       decisions.load(() => decided, ([value, history]) => {
         rates.add(performance.now() / 1000, { ...value, totals: { ...value.totals, free: value.free ?? 0 } }, status.started_at);

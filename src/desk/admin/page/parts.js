@@ -1,28 +1,28 @@
-// What the views share: a part of a view with its own failure, and what can be done with a subject.
+// A part of a view with its own failure, and the actions on a subject; all views share them.
 
 import { clock, count, fill, h, sentence, span } from "./dom.js";
 
-// What a service does not have is asked for again after this many turns.
+// A resource that the service does not have is requested again after this many turns.
 const TURNS_WITHOUT = 15;
 
-/** A box of a view that shows either its content or why there is none. */
+/** A box that shows either its content or why it has none. */
 export function part(content, hints) {
   const box = h("div", { class: "part" }, content);
   let without = 0;
 
   function failed(failure) {
     const hint = hints?.[failure.kind];
-    const titles = { missing: "Not available", unavailable: "Not available now", unauthorised: "A token is needed", forbidden: "Not allowed" };
-    const said = h("p", {}, h("strong", {}, `${titles[failure.kind] ?? "Refused"}: `), sentence(failure.message));
-    // The same text again would be read again.
+    const titles = { missing: "Not available", unavailable: "Not available now", unauthorised: "Token required", forbidden: "Not allowed" };
+    const text = h("p", {}, h("strong", {}, `${titles[failure.kind] ?? "Refused"}: `), sentence(failure.message));
+    // A screen reader would read the same text again.
     if (box.dataset.failure === failure.message) return;
     box.dataset.failure = failure.message;
-    fill(box, h("div", { class: "notice" }, said, hint ? h("p", {}, hint) : null));
+    fill(box, h("div", { class: "notice" }, text, hint ? h("p", {}, hint) : null));
   }
 
   return {
     element: box,
-    /** Shows what a call brings, by `render`, or why it failed. Resolves to whether the service answered. A turn of the loop is `isTurn`. */
+    /** Renders the result of a call, or why it failed. Resolves to whether the service answered. `isTurn`: called by the loop. */
     async load(call, render, isTurn = true) {
       if (isTurn && without > 0) {
         without -= 1;
@@ -38,7 +38,7 @@ export function part(content, hints) {
       } catch (failure) {
         if (failure.kind === undefined) throw failure;
         if (failure.kind === "aborted") return true;
-        // What was last shown stays; the banner says that it is old.
+        // The last data stays; the banner has its time.
         if (failure.kind === "unreachable") return false;
         if (failure.kind === "missing") without = TURNS_WITHOUT;
         failed(failure);
@@ -53,18 +53,18 @@ export function tracks(app, limit) {
   return typeof limit === "string" && (limit.endsWith("…") || app.limits.some((one) => one.limit === limit && one.further?.track_usage === "true"));
 }
 
-/** The buttons of a subject: one click to explain it, to its usage, and to an override. */
+/** The buttons of a subject: Explain, Usage, Override. */
 export function actions(app, subject, label, views = ["explain", "usage", "overrides"]) {
   const titles = { explain: "Explain", usage: "Usage", overrides: "Override" };
   return h("span", { class: "actions" }, views.filter((view) => view !== "usage" || tracks(app, subject.limit)).map((view) =>
     h("button", { type: "button", class: "small", "aria-label": `${titles[view]}: ${label}`, onclick: () => app.go(view, subject) }, titles[view])));
 }
 
-const ORDERED = { block: "blocked", exempt: "exempt", raise: "raised" };
+const MARKS = { block: "blocked", exempt: "exempt", raise: "raised" };
 
-/** What an override makes of a subject, beside its name; null without one. */
+/** The mark of a subject with an override, next to its name; null without one. */
 export function marked({ override: kind }) {
-  return typeof kind === "string" ? [" ", h("span", { class: `tag ${Object.hasOwn(ORDERED, kind) ? kind : "plain"}` }, ORDERED[kind] ?? words(kind))] : null;
+  return typeof kind === "string" ? [" ", h("span", { class: `tag ${Object.hasOwn(MARKS, kind) ? kind : "plain"}` }, MARKS[kind] ?? words(kind))] : null;
 }
 
 /** The full key of a subject's limit; null where a list has cut it. */
@@ -78,12 +78,12 @@ export function facts(pairs) {
   return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-/** What an outage of Redis that is under way means, in one line; empty without one. */
+/** A Redis outage in progress, in one line; empty without one. */
 export function outageLine({ outage, now }) {
   if (!outage) return "";
   const since = new Date(outage.since);
   const answered = Object.entries(outage.answers).filter(([, times]) => times > 0).map(([policy, times]) => `${policy} ${count(times)}`);
-  const by = answered.length === 0 ? "on_store_failure has answered no check yet" : `checks that on_store_failure answered: ${answered.join(", ")}`;
+  const by = answered.length === 0 ? "on_store_failure has answered no check yet" : `checks answered by on_store_failure: ${answered.join(", ")}`;
   return `Outage since ${clock(since)} UTC (${span((new Date(now) - since) / 1000)}); ${by}`;
 }
 

@@ -1,5 +1,5 @@
-// Plots as SVG, drawn by hand: stacked bars over time with three lines for orientation. Each has a text in place of the picture; the figures
-// themselves stand beside it in a table.
+// Plots as SVG: stacked bars over time with three grid lines. Each has a text instead of the picture for screen readers; a table next to it
+// has the figures.
 
 import { count, fill, h, rate, svg } from "./dom.js";
 
@@ -8,7 +8,7 @@ const LEFT = 52;
 const BOTTOM = 22;
 const TOP = 8;
 
-/** The smallest of 1, 2, 5, 10, 20, ... that is not below the value. */
+/** The smallest of 1, 2, 5, 10, 20, ... that is at least the value. */
 export function roundUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -17,7 +17,7 @@ export function roundUp(value) {
 
 /**
  * A plot. `draw({series, begin, end, label})`: `series` are `{name, values}` of the same length, stacked in this order, null for a gap; `begin`
- * and `end` are the texts below the axis; `label` is what a screen reader says.
+ * and `end` are the texts below the axis; `label` is the text for screen readers.
  */
 export function plot() {
   const picture = svg("svg", { role: "img", height: HEIGHT, class: "plot" });

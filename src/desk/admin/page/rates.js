@@ -1,8 +1,8 @@
-// Rates from counters: what was counted between two answers, and the points of /history.
+// Rates from counters: differences between two responses, and the points of /history.
 
-// The points of fifteen minutes.
+// Points in 15 minutes.
 const POINTS = 180;
-// The rate "now" is that of the last seconds, so that it can be read.
+// The rate "now" is a mean of the last seconds; a shorter one would be unsteady.
 const RECENT_SECS = 8;
 
 /** Samples of `/decisions`. */
@@ -10,7 +10,7 @@ export class Rates {
   #samples = [];
   #started = null;
 
-  /** Adds an answer at a time of the page's own clock in seconds. A process that was restarted begins anew. */
+  /** Adds an answer at a time of the page's own clock in seconds. Samples of a previous process are dropped. */
   add(at, { totals, limits }, started) {
     const last = this.#samples.at(-1);
     const isBack = last !== undefined && Object.entries(last.totals).some(([name, value]) => (totals[name] ?? 0) < value);
@@ -19,18 +19,18 @@ export class Rates {
       this.#started = started;
     }
     this.#samples.push({ at, totals, limits: new Map(limits.map((one) => [one.limit, one])) });
-    // The first of what remains is the newest one that is old enough.
+    // The first sample left is the newest one that is old enough.
     while (this.#samples.length > 2 && at - this.#samples[1].at >= RECENT_SECS) this.#samples.shift();
   }
 
-  /** The rates now, and the totals. */
+  /** The current rates, and the totals. */
   shown() {
     const [first, last] = [this.#samples[0], this.#samples.at(-1)];
     const now = first === last ? {} : perSecond(first.totals, last.totals, last.at - first.at);
     return { now, totals: last.totals };
   }
 
-  /** The limits by decisions a second; before the second answer by decisions since the start. */
+  /** The limits by decisions per second; before the second response by decisions since start. */
   limits(refused) {
     const [first, last] = [this.#samples[0], this.#samples.at(-1)];
     const sum = (outcomes, names) => names.reduce((all, name) => all + (outcomes[name] ?? 0), 0);
@@ -45,7 +45,7 @@ export class Rates {
   }
 }
 
-/** Of each outcome of `/history` the rates of fifteen minutes, oldest first, and their mean. Before the start there are none. */
+/** The rates of 15 minutes of each outcome of `/history`, oldest first (null before the start), and their mean. */
 export function past({ every_seconds: seconds, outcomes }) {
   const rates = {};
   const mean = {};

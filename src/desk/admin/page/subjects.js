@@ -1,4 +1,4 @@
-// Who: the heaviest and the most refused subjects of the last minute or hour, and the last descriptors that no limit matched.
+// The heaviest and the most refused subjects of the last minute or hour, and the latest descriptors without a limit.
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, estimate, field, fill, h, input, instant, panel, select, shown } from "./dom.js";
@@ -6,7 +6,7 @@ import { actions, marked, part } from "./parts.js";
 import { table } from "./table.js";
 
 const SHOWN = 50;
-// What no limit matched changes slowly: it is asked for with every fifth turn.
+// Descriptors without a limit change slowly: they are fetched every fifth turn.
 const UNMATCHED_TURNS = 5;
 
 export function subjects(app) {
@@ -15,7 +15,7 @@ export function subjects(app) {
   const domain = input({ maxlength: 4096, list: "known-domains" });
   const limit = input({ maxlength: 4096, list: "known-limits" });
   const form = h("form", { class: "line", onsubmit: (event) => event.preventDefault() },
-    field("Window", window), field("Most", by), field("Domain", domain, "all if empty"), field("Limit", limit, "all if empty, such as shop.user"));
+    field("Window", window), field("Sort by", by), field("Domain", domain, "empty: all"), field("Limit", limit, "for example shop.user; empty: all"));
   for (const control of [window, by]) control.addEventListener("change", () => app.now());
   for (const control of [domain, limit]) {
     control.addEventListener("change", () => {
@@ -41,7 +41,7 @@ export function subjects(app) {
   const top = part(h("div", {}, rows.element, total));
 
   const missed = table({
-    caption: "The last descriptors that matched no limit, of a sample",
+    caption: "Latest descriptors that match no limit, sampled",
     columns: [
       {
         title: "Descriptor",
@@ -51,23 +51,23 @@ export function subjects(app) {
       { title: "Last seen", text: ({ seen_at: at }) => instant(at).textContent },
     ],
     key: (item) => JSON.stringify([item.domain, item.entries, item.subject]),
-    empty: "Every descriptor of the sample matched a limit.",
+    empty: "All sampled descriptors match a limit.",
   });
   const unmatched = part(missed.element);
   let turn = 0;
 
   const element = h("div", { class: "view" },
     panel("Heaviest and most refused", form, top.element),
-    panel("Matched by no limit", h("p", { class: "hint" }, "Such requests are not limited. Explain says why."), unmatched.element));
+    panel("Descriptors without a limit", h("p", { class: "hint" }, "These requests are not limited. Explain shows why."), unmatched.element));
 
   async function refresh(signal) {
-    const asked = [["window", window.value], ["by", by.value], ["count", SHOWN], ["domain", domain.value], ["limit", limit.value]];
+    const parameters = [["window", window.value], ["by", by.value], ["count", SHOWN], ["domain", domain.value], ["limit", limit.value]];
     const calls = [
-      top.load(() => get("top", asked, signal), (answer) => {
+      top.load(() => get("top", parameters, signal), (answer) => {
         rows.caption(`Subjects with the most ${by.value === "hits" ? "hits" : "refused hits"}, ${window.value === "minute" ? "last minute" : "last hour"}`);
         rows.update(answer.subjects);
-        const what = by.value === "hits" ? "hits" : "refused hits";
-        fill(total, `${count(answer.total)} ${what} of all subjects in ${count(answer.seconds)} s. A subject with more than ${count(answer.error_at_most)} is never missing.`);
+        const noun = by.value === "hits" ? "hits" : "refused hits";
+        fill(total, `${count(answer.total)} ${noun} of all subjects in ${count(answer.seconds)} s. Subjects with more than ${count(answer.error_at_most)} are never missing.`);
       }),
     ];
     if (turn % UNMATCHED_TURNS === 0) {

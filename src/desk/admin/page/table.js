@@ -1,19 +1,19 @@
-// Tables that change under the reader. Rows are kept by key. While the pointer or the focus is in the table, their order is held, so that a
-// click does not land on another row; their figures go on.
+// Tables with live figures. Rows are kept by key. While the pointer or the focus is in the table, the order of rows is fixed, because a click
+// must not hit another row; figures are still updated.
 
 import { fill, h } from "./dom.js";
 
-// The pointer holds the order for this long after it has moved.
+// The order is fixed for this long after the pointer has moved.
 const HOLD_MS = 5_000;
 
 /**
- * A table. `columns` are `{title, text(item)}` for what changes, or `{title, node(item)}` for what is built once per row; `number: true` aligns
- * right, and `bad(item)` marks what needs attention. The first column is the header of the row.
+ * A table. `columns` are `{title, text(item)}` for cells that change, or `{title, node(item)}` for cells that are built once; `number: true`
+ * aligns right, and `bad(item)` marks cells that need attention. The first column is the row header.
  */
 export function table({ caption, columns, key, empty }) {
   const body = h("tbody", { role: "rowgroup" });
   const head = h("tr", { role: "row" }, columns.map(({ title, number }) => h("th", { scope: "col", role: "columnheader", class: number ? "number" : null }, title)));
-  const note = h("span", { class: "held", hidden: true }, " Order held while you use it.");
+  const note = h("span", { class: "held", hidden: true }, " Order fixed while you use it.");
   const element = h("table", { role: "table", class: columns.length > 3 ? "wide" : null }, h("caption", {}, caption, note), h("thead", { role: "rowgroup" }, head), body);
   const none = h("p", { class: "none" }, empty);
   const box = h("div", { class: "table" }, none);

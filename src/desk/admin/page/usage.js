@@ -1,4 +1,4 @@
-// How much: the usage of one subject with its series, and the subjects of a limit by usage.
+// The usage of one subject over time, and the subjects of a limit by usage.
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, plain, select, shown, span } from "./dom.js";
@@ -9,7 +9,7 @@ import { plot } from "./plot.js";
 import { table } from "./table.js";
 
 const SHOWN = 25;
-const TURN_ON = h("span", {}, "Usage is kept for limits with ", h("code", {}, "track_usage: true"), " in their file. Add it to the limit; it takes effect with the next reload.");
+const TURN_ON = h("span", {}, "Weir records usage for limits with ", h("code", {}, "track_usage: true"), ". Add it to the limit; the next reload applies it.");
 const hint = () => TURN_ON.cloneNode(true);
 
 export function usage(app) {
@@ -17,7 +17,7 @@ export function usage(app) {
   const editor = entriesEditor({ legend: "Descriptor" });
   const since = select([["", "All buckets"], ["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["168h", "7 days"]]);
   const form = h("form", { onsubmit: submitted },
-    h("div", { class: "line" }, field("Domain", domain), field("Last", since)), editor.element,
+    h("div", { class: "line" }, field("Domain", domain), field("Time range", since)), editor.element,
     h("div", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Show usage")));
 
   const picture = plot();
@@ -26,30 +26,30 @@ export function usage(app) {
   const figures = table({
     caption: "Intervals with hits, newest first",
     columns: [
-      { title: "Begin", text: ({ at }) => instant(at).textContent },
+      { title: "Start", text: ({ at }) => instant(at).textContent },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
       { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
     ],
     key: ({ at }) => at,
-    empty: "No hits in this time.",
+    empty: "No hits in this time range.",
   });
   const details = h("details", {}, h("summary", {}, "Figures"), figures.element);
   const windows = table({
-    caption: "By period of the limit, newest first",
+    caption: "Periods of the limit, newest first",
     columns: [
-      { title: "Begin", text: ({ begin, whole }) => `${instant(begin).textContent}${whole ? "" : ", in part"}` },
+      { title: "Start", text: ({ begin, whole }) => `${instant(begin).textContent}${whole ? "" : " (partial)"}` },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
       { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
       { title: "Used", number: true, text: ({ used, limit }) => `${count(used)} of ${count(limit)}` },
       { title: "Share", number: true, text: ({ used, limit }) => share(used, limit), bad: ({ used, limit }) => limit > 0 && used >= limit },
     ],
     key: ({ begin }) => begin,
-    empty: "The buckets of this limit cover no period of it.",
+    empty: "One bucket covers several periods of this limit.",
   });
   const content = h("div", {}, summary, picture.element, windows.element, details);
   const one = part(content, { missing: hint(), unavailable: hint() });
   const output = h("section", { class: "panel", "aria-label": "Usage of the subject", hidden: true }, title, one.element);
-  let asked = null;
+  let requested = null;
   let opened = null;
 
   function submitted(event) {
@@ -57,18 +57,18 @@ export function usage(app) {
     const entries = editor.read();
     const isOpened = opened !== null && domain.value === opened.domain && editor.name() !== null;
     const subject = isOpened ? editor.name() : nameOf({ domain: domain.value, entries });
-    asked = { domain: domain.value, entries, subject, limit: isOpened ? limitOf(opened) : null };
-    app.shows("usage", asked);
-    fill(title, entriesShown(asked.entries));
+    requested = { domain: domain.value, entries, subject, limit: isOpened ? limitOf(opened) : null };
+    app.shows("usage", requested);
+    fill(title, entriesShown(requested.entries));
     output.hidden = false;
     load();
   }
 
   async function load(signal) {
-    const request = asked;
+    const request = requested;
     const parameters = [["subject", request.subject], ["limit", request.limit], ["since", since.value]];
     await one.load(() => get("usage", parameters, signal), (answer) => {
-      if (request === asked) draw(request, answer);
+      if (request === requested) draw(request, answer);
     }, signal !== undefined);
   }
 
@@ -83,7 +83,7 @@ export function usage(app) {
       fill(summary, facts([
         ["Limit", h("span", {}, h("span", { class: "mono" }, shown(answer.limit)), marked(answer))],
         ["Used now", answer.used === null ? null : count(answer.used)], ["Left", answer.left === null ? null : count(answer.left)],
-        ["Hits", count(answer.hits)], ["Hits over the limit", count(answer.refused)], ["Given back", answer.given_back > 0 ? count(answer.given_back) : null],
+        ["Hits", count(answer.hits)], ["Hits over the limit", count(answer.refused)], ["Refunded", answer.given_back > 0 ? count(answer.given_back) : null],
         ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
       ]), buttons);
     }
@@ -100,18 +100,18 @@ export function usage(app) {
       ],
       begin: isDated ? at(0).slice(0, 16).replace("T", " ") : "",
       end: isDated ? at(hits.length).slice(0, 16).replace("T", " ") : "",
-      label: `Hits of ${entriesPlain(request.entries)} in intervals of ${span(series?.interval_seconds ?? 0)}: ${count(sum(hits))} hits, ${count(sum(refused))} over the limit. The figures are in the table below.`,
+      label: `Hits of ${entriesPlain(request.entries)} in intervals of ${span(series?.interval_seconds ?? 0)}: ${count(sum(hits))} hits, ${count(sum(refused))} over the limit. The table below has the figures.`,
     });
     const lines = isDated ? hits.map((value, index) => ({ at: at(index), hits: value, refused: refused[index] ?? 0 })) : [];
     figures.update(lines.filter((line) => line.hits > 0 || line.refused > 0).reverse());
     windows.update([...(periods ?? [])].reverse());
   }
 
-  since.addEventListener("change", () => asked !== null && load());
+  since.addEventListener("change", () => requested !== null && load());
 
   const tracked = select([]);
   const by = select([["hits", "Hits"], ["refused", "Hits over the limit"], ["last-seen", "Last seen"], ["first-seen", "First seen"]]);
-  const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("By", by));
+  const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("Sort by", by));
   const rows = table({
     caption: "Subjects of the limit",
     columns: [
@@ -122,7 +122,7 @@ export function usage(app) {
       { title: "Last seen", text: ({ last_seen: at }) => instant(at).textContent },
     ],
     key: ({ limit, subject, override }) => JSON.stringify([limit, subject, override]),
-    empty: "This limit has seen no subject yet.",
+    empty: "No subjects of this limit yet.",
   });
   const listed = part(h("div", {}, choose, rows.element), { missing: hint(), unavailable: hint() });
   const none = h("p", { class: "notice", hidden: true }, hint());
@@ -149,9 +149,9 @@ export function usage(app) {
       return { subjects: answer.subjects.map((subject) => ({ ...subject, domain: limit.domain, limit: limit.limit })) };
     };
     await Promise.all([
-      asked === null ? null : load(signal),
+      requested === null ? null : load(signal),
       listed.load(top, ({ subjects }) => {
-        rows.caption(`Subjects of the limit, of ${app.status.store === "redis" ? "all replicas" : "this process"}`);
+        rows.caption(`Subjects of the limit, ${app.status.store === "redis" ? "all replicas" : "this process only"}`);
         rows.update(subjects);
       }),
     ]);
@@ -170,7 +170,7 @@ export function usage(app) {
   };
 }
 
-/** How much of a limit is used, in percent. */
+/** The used part of a limit, in percent. */
 function share(used, limit) {
   return limit > 0 ? `${count(Math.floor((100 * used) / limit))} %` : "–";
 }

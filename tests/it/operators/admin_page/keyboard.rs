@@ -70,5 +70,5 @@ async fn a_request_is_explained_without_a_mouse() {
         .wait_for("document.querySelector('dialog') === null");
     assert_eq!(focused(&desk), "Enter token");
     desk.browser.keys(&[ENTER, super::TOKEN, ENTER]);
-    desk.browser.wait_for_text("Changes as ann");
+    desk.browser.wait_for_text("Authorized as ann");
 }

@@ -35,7 +35,7 @@ async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
     ));
     asking.abort();
     desk.browser.wait_for(
-        "document.getElementById('health').textContent.includes('Redis is away: 127.0.0.1:')",
+        "document.getElementById('health').textContent.includes('Redis is down: 127.0.0.1:')",
     );
     assert_eq!(
         desk.browser
@@ -47,7 +47,7 @@ async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
         .wait_for("document.querySelector('main .panel h3').textContent === 'Redis'");
     for place in ["#health", "main .panel .notice"] {
         desk.browser.wait_for(&format!(
-            "/Outage since .* UTC \\(.*\\); checks that on_store_failure answered: error \\d/\
+            "/Outage since .* UTC \\(.*\\); checks answered by on_store_failure: error \\d/\
              .test(document.querySelector('{place}').textContent)"
         ));
     }
@@ -85,7 +85,7 @@ async fn a_refused_file_is_a_banner_and_fields_suggest_what_there_is() {
     let file = desk.weir.config_dir().join("blog.yaml");
     std::fs::write(&file, "domain: blog\ndescriptors:\n  - { kye: all }\n").expect("written");
     desk.browser.wait_for(
-        "/refused .* ago.*blog.yaml:3:/s.test(document.getElementById('banner').innerText)",
+        "/rejected .* ago.*blog.yaml:3:/s.test(document.getElementById('banner').innerText)",
     );
     std::fs::write(&file, LIMITS[1].1).expect("written");
     desk.browser
@@ -100,7 +100,7 @@ async fn a_service_that_does_not_answer_is_said_and_the_page_recovers() {
     desk.open("overview");
     desk.weir.signal("STOP");
     desk.browser
-        .wait_for_text("Weir does not answer (no answer within 8 s). What is shown is of ");
+        .wait_for_text("Weir does not answer (no answer within 8 s). The data is from ");
     assert_eq!(
         desk.browser
             .run("return document.getElementById('announcements').textContent"),

@@ -53,7 +53,7 @@ fn choose(desk: &Desk, kind: &str) {
 async fn raise_from_the_row(desk: &Desk) {
     press_in_row(desk, "user=42", "Override");
     desk.browser
-        .wait_for_text("Changes need a token of the file that");
+        .wait_for_text("Changes need a token from the file that");
     desk.enter_token(TOKEN);
     desk.browser
         .wait_for("document.querySelector('main form').checkVisibility()");
@@ -110,7 +110,7 @@ async fn a_refused_customer_is_found_and_let_in_and_a_hostile_one_is_blocked() {
     desk.browser.press_button("Reset");
     desk.browser.wait_for_text("Reset this counter?");
     desk.browser.click("//dialog//button[text()='Reset']");
-    desk.browser.wait_for_text("1 of 1 counters began anew.");
+    desk.browser.wait_for_text("1 of 1 counters restarted.");
     assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
     // A value with control characters is blocked as it is, although a text field cannot hold it.
     for (value, shown) in [
@@ -170,7 +170,7 @@ async fn an_override_of_any_value_asks_first_and_one_can_be_set_in_redis() {
         .wait_for_text("Weir refuses every request with user=any value in the domain shop, until ");
     desk.browser.press_button("Block");
     desk.browser
-        .wait_for_text("This is for more than one value. Go on?");
+        .wait_for_text("This change applies to more than one value. Continue?");
     desk.browser.click("//dialog//button[text()='Cancel']");
     assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
     desk.browser.press_button("Block");
@@ -239,7 +239,7 @@ async fn enter_in_a_field_changes_nothing() {
     choose(&desk, "Block");
     desk.browser.press_button("Block");
     desk.browser.wait_for_text("did you mean shop");
-    desk.browser.press_button("Set it all the same");
+    desk.browser.press_button("Set it anyway");
     desk.browser.wait_for_text("Blocked: user=42 until ");
 }
 
@@ -272,7 +272,7 @@ async fn an_address_opens_the_same_subject() {
         desk.browser.wait_for_text("Hits\n1");
     }
     desk.open("limits?search=login");
-    desk.browser.wait_for_text("1 limit match");
+    desk.browser.wait_for_text("1 limit matches");
     desk.check_clean();
 }
 
@@ -322,7 +322,7 @@ async fn a_client_called_star_is_blocked_alone() {
     desk.browser.press_button("Reset");
     desk.browser.click("//dialog//button[text()='Reset']");
     desk.browser
-        .wait_for_text("Reset: user=\\\\\\*. 1 of 1 counters began anew.");
+        .wait_for_text("Reset: user=\\\\\\*. 1 of 1 counters restarted.");
     // A star that the operator writes stands for any text, and is asked about first.
     desk.go("Subjects");
     press_in_row(&desk, "user=42", "Override");
@@ -331,7 +331,7 @@ async fn a_client_called_star_is_blocked_alone() {
     choose(&desk, "Block");
     desk.browser.press_button("Block");
     desk.browser
-        .wait_for_text("This is for more than one value. Go on?");
+        .wait_for_text("This change applies to more than one value. Continue?");
     desk.check_clean();
 }
 
@@ -360,11 +360,11 @@ async fn a_long_value_is_blocked_and_reset_by_its_digest() {
     desk.go("Subjects");
     press_in_row(&desk, &digest, "Override");
     desk.browser
-        .wait_for_text("Weir knows this long value by its digest.");
+        .wait_for_text("Weir identifies this long value by its digest.");
     choose(&desk, "Reset");
     desk.browser.press_button("Reset");
     desk.browser.click("//dialog//button[text()='Reset']");
-    desk.browser.wait_for_text("1 of 1 counters began anew.");
+    desk.browser.wait_for_text("1 of 1 counters restarted.");
     assert_eq!(desk.hit("shop", &[("user", &ann)], 1).await, [OK]);
     choose(&desk, "Block");
     desk.browser.press_button("Block");
@@ -481,7 +481,7 @@ async fn rows_do_not_move_under_the_pointer() {
         .run("document.querySelector('main tbody button').focus()");
     desk.hit("shop", &[("user", "second")], 50).await;
     desk.hit("shop", &[("user", "first")], 1).await;
-    desk.browser.wait_for_text("Order held while you use it.");
+    desk.browser.wait_for_text("Order fixed while you use it.");
     desk.browser.wait_for(
         "[...document.querySelectorAll('main tbody tr')][0].cells[2].textContent === '3'",
     );

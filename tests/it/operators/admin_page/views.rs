@@ -38,7 +38,7 @@ async fn the_overview_shows_decisions_and_limits_and_follows_them() {
     desk.hit("blog", &[("all", "x")], 2).await;
     desk.open("overview");
     desk.browser
-        .wait_for_text("No Redis: counters are in the memory of this process.");
+        .wait_for_text("No Redis: counters are in this process's memory.");
     for (header, total) in [
         ("Allowed", "3"),
         ("Refused", "2"),
@@ -69,7 +69,7 @@ async fn the_overview_shows_decisions_and_limits_and_follows_them() {
     );
     let label = picture.as_str().expect("a text");
     assert!(
-        label.contains("Decisions a second of the last 15 minutes. Now: Allowed ")
+        label.contains("Decisions per second in the last 15 minutes. Now: Allowed ")
             && label.contains("Refused "),
         "{label}"
     );
@@ -184,7 +184,7 @@ async fn changes_need_a_token_which_is_kept_in_memory() {
     let desk = Desk::start(&[]);
     desk.open("overrides");
     desk.browser
-        .wait_for_text("Changes need a token of the file that");
+        .wait_for_text("Changes need a token from the file that");
     assert_eq!(
         desk.browser
             .run("return document.querySelector('main form').checkVisibility()"),
@@ -203,7 +203,7 @@ async fn changes_need_a_token_which_is_kept_in_memory() {
     desk.browser
         .type_into("dialog input", &format!("ann:{}", super::TOKEN));
     desk.browser.click("dialog button[type=submit]");
-    desk.browser.wait_for_text("Changes as ann");
+    desk.browser.wait_for_text("Authorized as ann");
     desk.browser.wait_for(
         "document.querySelector('main form').checkVisibility() && document.querySelector('dialog') \
          === null",
@@ -224,7 +224,7 @@ async fn changes_need_a_token_which_is_kept_in_memory() {
         .wait_for("!document.querySelector('main form').checkVisibility()");
     // A page that is loaded again has none.
     desk.enter_token(super::TOKEN);
-    desk.browser.wait_for_text("Changes as ann");
+    desk.browser.wait_for_text("Authorized as ann");
     desk.open("overrides");
     desk.browser.wait_for_text("Read only");
 }
