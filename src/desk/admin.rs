@@ -87,7 +87,7 @@ pub struct Parts {
     pub outage: UnderWay,
     /// When the process started.
     pub started_at: Timestamp,
-    /// The rule about callers.
+    /// The access rules.
     pub access: Access,
 }
 
@@ -102,7 +102,7 @@ impl Api {
     /// The path under which all calls of the API are.
     pub const PREFIX: &'static str = "/api/";
 
-    /// An API that shows `parts` to those whom their `access` lets in.
+    /// An API for `parts`, with the access rules in them.
     pub fn new(parts: Arc<Parts>) -> Self {
         Self {
             parts,
@@ -127,7 +127,7 @@ impl Api {
             Err(Some(allowed)) => {
                 return not_allowed(
                     allowed,
-                    "this call has another method; /api/v1/openapi.json lists them\n",
+                    "wrong method for this call; /api/v1/openapi.json lists them\n",
                 );
             }
         };
@@ -158,7 +158,7 @@ impl Api {
         match Box::pin(answer).await {
             Some(Ok(page) | Err(page)) => page,
             None => Failure::unavailable(
-                "too many requests are unanswered, and this one was the oldest; try again",
+                "too many unanswered requests, of which this one was the oldest; try again",
             )
             .into(),
         }
@@ -190,6 +190,6 @@ impl Call {
     /// 400: it is something else.
     pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body)
-            .map_err(|error| Failure::bad_request(&format!("the body: {error}")))
+            .map_err(|error| Failure::bad_request(&format!("invalid body: {error}")))
     }
 }

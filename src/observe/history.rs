@@ -20,12 +20,12 @@ const MAX_POINTS: usize = 180;
 /// descriptors that no limit applied to.
 type OutcomeCounts = BTreeMap<&'static str, u64>;
 
-/// The answer of `/api/v1/history`.
+/// Response of `/api/v1/history`.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct Series {
-    /// Seconds that each count covers.
+    /// Interval of each count in seconds.
     pub every_seconds: u64,
-    /// The counts of each outcome, oldest first: at most 180 each, and as many of each.
+    /// The counts of each outcome, oldest first; all lists have the same length, at most 180.
     pub outcomes: BTreeMap<&'static str, Vec<u64>>,
 }
 

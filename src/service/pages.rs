@@ -82,7 +82,7 @@ impl Pages {
             Some(Ok(page) | Err(page)) => page,
             None => failed(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "too many requests are unanswered, and this one was the oldest",
+                "too many unanswered requests, of which this one was the oldest; try again",
             ),
         }
     }
@@ -104,7 +104,7 @@ impl Pages {
         let decided =
             decided.map_err(|status| failed(status_code(status.code()), status.message()))?;
         let (status, json) = json::response(decided).map_err(|error| {
-            let message = format!("the answer cannot be shown as JSON: {error}");
+            let message = format!("the response cannot be encoded as JSON: {error}");
             failed(StatusCode::INTERNAL_SERVER_ERROR, &message)
         })?;
         Ok(response(status, "application/json", json))

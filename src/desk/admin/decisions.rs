@@ -1,5 +1,5 @@
-//! `/api/v1/decisions`: number of decisions of each limit by outcome, since the start. Readers that
-//! want rates take the differences of two answers.
+//! `/api/v1/decisions`: number of decisions of each limit by outcome, since start. For rates, take
+//! the differences of two responses.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,12 +20,12 @@ const USUAL_COUNT: usize = 50;
 /// did not happen are left out.
 pub type Outcomes = BTreeMap<String, u64>;
 
-/// The answer.
+/// Response of `/api/v1/decisions`.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Decisions {
-    /// When these were the counters.
+    /// Time of the counters.
     pub now: Timestamp,
-    /// Of all limits.
+    /// Decisions of all limits.
     pub totals: Outcomes,
     /// Descriptors that no limit applied to.
     pub free: u64,

@@ -32,7 +32,7 @@ use crate::service::pages::json;
 use crate::service::rls::decode::decode;
 use crate::store::redis::error;
 
-/// What is said of a request.
+/// Explanation of one request.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Report {
     pub domain: String,
@@ -40,27 +40,27 @@ pub struct Report {
     pub descriptors: Vec<Descriptor>,
 }
 
-/// What is said of one descriptor.
+/// Explanation of one descriptor.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "Explained")]
 pub struct Descriptor {
-    /// As `key=value`, as commands take it.
+    /// Each as `key=value`, in the syntax of commands.
     pub entries: Vec<String>,
-    /// The exact name of the subject: of the counter or, where nothing counts, of the descriptor.
-    /// Calls take it in place of domain and entries.
+    /// The exact name of the subject: of the counter or, if nothing counts, of the descriptor.
+    /// Calls accept it instead of domain and entries.
     pub subject: String,
     /// `checked`, `unlimited`, `exempt`, `blocked`, `replaced`, `no_limit` or `unknown_domain`.
     #[schemars(extend("enum" = ["checked", "unlimited", "exempt", "blocked", "replaced", "no_limit", "unknown_domain"]))]
     pub outcome: String,
-    /// In one line.
+    /// Why, in one line.
     pub reason: String,
-    /// In a running process: the next hit would be refused.
+    /// In a running process: whether it would refuse the next hit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused_now: bool,
     /// The override that decides it now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     pub overridden: Option<Record>,
-    /// The steps of the look-up.
+    /// The steps of the lookup.
     pub levels: Vec<Level>,
     /// The limit that applies, or would apply.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,10 +68,10 @@ pub struct Descriptor {
     /// The key of the counter, without the number of a window that a store may append.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counter: Option<String>,
-    /// What the limit has left, in a running process.
+    /// The current state of the counter, in a running process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live: Option<State>,
-    /// What counts beside the limit and refuses nothing.
+    /// The limit's trial, which counts in addition and refuses nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trial: Option<Tried>,
 }
@@ -80,21 +80,21 @@ pub struct Descriptor {
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "ExplainedTrial")]
 pub struct Tried {
-    /// Its rate, and what else differs from the limit.
+    /// Its rate, and other differences from the limit.
     pub amount: String,
     /// The key of its counter.
     pub counter: String,
-    /// What it has left, in a running process.
+    /// The current state of its counter, in a running process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live: Option<State>,
 }
 
-/// One step of the look-up.
+/// One step of the lookup.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Level {
     /// The entry that is looked up.
     pub entry: String,
-    /// The branch that matches, as it is written.
+    /// The matching branch, as in the file.
     pub matched: Option<String>,
     /// `exact value`, `set`, `network`, `pattern` or `any value`.
     #[schemars(extend("enum" = ["exact value", "set", "network", "pattern", "any value", null]))]
@@ -103,7 +103,7 @@ pub struct Level {
     pub later: Vec<String>,
     /// Branches with this key and another value.
     pub other_values: Vec<String>,
-    /// Branches that are in neither list, because there are too many.
+    /// Number of branches in neither list, because there are too many.
     pub more: usize,
 }
 
@@ -113,17 +113,17 @@ pub struct Level {
 pub struct Shown {
     /// Its full key.
     pub path: String,
-    /// Where it is written.
+    /// Its file and line.
     pub from: String,
-    /// Its amount; left out where it is unlimited.
+    /// Its amount; missing if it is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateRecord>,
-    /// Everything that it says, with the names of files. Numbers and booleans are such.
+    /// All its fields, named as in limit files. Numbers and booleans have their JSON types.
     #[schemars(extend("additionalProperties" = { "type": ["string", "integer", "boolean"] }))]
     pub fields: IndexMap<String, Value>,
 }
 
-/// What the counter of a check has now.
+/// Current state of a counter.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "LiveState")]
 pub struct State {
@@ -132,22 +132,22 @@ pub struct State {
     /// Hits that still fit now, in whole units of the limit; null if no store answered.
     pub left: Option<u64>,
     /// Seconds until the limit has fully recovered; null also for a limit of requests in flight
-    /// and for one of 0.
+    /// and for a limit of 0.
     pub resets_in_seconds: Option<f64>,
     /// The numbers are of this replica only: the counters are in its memory, its share of the limit
     /// decides, or its denial cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub this_replica_only: bool,
-    /// Hits that count as used and that this replica has drawn ahead for requests to come (`lease`),
-    /// in whole units of the limit.
+    /// Hits that count as used, and that this replica has drawn ahead for future requests
+    /// (`lease`), in whole units of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub held: Option<u64>,
-    /// Why the store did not answer. Its failure policy decides meanwhile; `used` is what `local`
-    /// counted here.
+    /// Why the store did not answer. Until it does, the failure policy decides; `used` is the count
+    /// of this replica with `local`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// That policy, as limit files write it: `on_store_failure: deny`.
+    /// The failure policy, as in limit files: `on_store_failure: deny`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
 }
@@ -161,7 +161,7 @@ pub struct State {
 pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Failure> {
     let asked = match call.query.get("subject") {
         Some(_) if !call.body.is_empty() => {
-            return Err(Failure::bad_request("subject: it replaces a body"));
+            return Err(Failure::bad_request("subject: send it or a body, not both"));
         }
         Some(name) => Asked::Subject(subject::read(name)?),
         None => Asked::Message(blocking(move || message(&call.body)).await?),
@@ -230,7 +230,7 @@ impl Asked {
         };
         if subject.is_shared() && !report.descriptors.iter().all(is_it) {
             return Err(Failure::not_found(
-                "no limit in force lets the values of this pattern share a counter",
+                "no limit in force has one counter for the values of this pattern",
             ));
         }
         Ok(())
@@ -296,7 +296,7 @@ impl Now<'_> {
             descriptor.refused_now |= !check.modes.shadow && is_used_up;
             if never_passes {
                 descriptor.refused_now = !check.modes.shadow;
-                descriptor.reason += ", never passes: asks for more than the limit";
+                descriptor.reason += ", never passes: the request has more hits than the limit";
             }
             let held = self.parts.held(plan, planned.check);
             descriptor.live = Some(State {

@@ -83,8 +83,8 @@ pub(super) fn entries<'e>(
         if let Some((next, _)) = parts.find(|(next, _)| is_key(next)) {
             let (key, value, next) = (OneLine(key), OneLine(value), OneLine(next));
             return Err(Failure::bad_request(&format!(
-                "the value of {key} is {value}: if {next} is the next entry, write it as one of \
-                 its own (key=value key=value, without a comma)"
+                "the value of {key} is {value}: if {next} is the next entry, write it \
+                 separately (key=value key=value, without a comma)"
             )));
         }
     }

@@ -14,13 +14,13 @@ use crate::limits::rules::{Rules, diff};
 /// Number of limits in an answer without `count`.
 const USUAL_COUNT: usize = 100;
 
-/// The answer.
+/// Response of `/api/v1/limits`.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Limits {
-    /// As `/rlconfig?format=json` has them.
+    /// In the format of `/rlconfig?format=json`.
     #[schemars(extend("items" = { "$ref": "#/components/schemas/Limit" }))]
     pub limits: Vec<Value>,
-    /// The limits that match, with those that other answers have.
+    /// Number of all matching limits, on all pages.
     pub total: usize,
     /// The cursor of the next answer; null after the last.
     pub next: Option<String>,

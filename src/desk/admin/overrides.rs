@@ -31,16 +31,16 @@ const USUAL_COUNT: usize = 100;
 /// Limits that a warning names.
 const MAX_NAMED: usize = 5;
 
-/// The overrides in force, or those that have ended.
+/// Overrides in force, or ended overrides.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Overrides {
-    /// In the order in which they apply; those that have ended from the last one on.
+    /// In the order in which they apply; ended overrides latest first.
     pub overrides: Vec<Record>,
     /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
 }
 
-/// What an operator orders: a record without what Weir adds.
+/// A new override: a record without the fields that Weir adds.
 #[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
@@ -52,19 +52,19 @@ pub struct Order {
     /// In the order of the descriptor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<EntryRecord>,
-    /// The exact name of a subject, in place of domain and entries.
+    /// The exact name of a subject, instead of domain and entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// The amount of a raise.
     #[serde(default)]
     pub to: Option<RateRecord>,
-    /// RFC 3339; null: until it is removed.
+    /// RFC 3339; null: until removed.
     #[serde(default)]
     pub until: Option<String>,
-    /// For people.
+    /// A human-readable reason.
     #[serde(default)]
     pub reason: String,
-    /// It is set also if no limit in force has its domain or its keys.
+    /// Set it even if no limit in force has its domain or its keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -74,13 +74,13 @@ pub struct Order {
 pub struct Ordered {
     /// As it is in force.
     pub r#override: Record,
-    /// The paths of limits whose descriptors it may match; at most a hundred.
+    /// Paths of at most 100 limits whose descriptors it may match.
     pub limits: Vec<String>,
-    /// Whether these limits go on with their counters.
+    /// Whether these limits keep their counters.
     pub keeps_count: bool,
-    /// The override in whose place it is.
+    /// The override that it replaced.
     pub replaced: Option<Record>,
-    /// What the operator may not expect, a sentence each.
+    /// Side effects that the operator may not expect, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -100,10 +100,10 @@ pub struct ResetOrder {
     /// In the order of the descriptor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<EntryRecord>,
-    /// The exact name of the subject, in place of domain and entries.
+    /// The exact name of the subject, instead of domain and entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// The path of its limit, if several may count the subject.
+    /// The path of its limit; needed if several limits may count the subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }
@@ -111,9 +111,9 @@ pub struct ResetOrder {
 /// The counters that were reset.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Reset {
-    /// One for each limit that the descriptor finds.
+    /// The counter of the limit, and the counter of its trial.
     pub reset: Vec<ResetCounter>,
-    /// What the operator may not expect, a sentence each.
+    /// Side effects that the operator may not expect, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -203,11 +203,12 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
         let (id, kind) = (&other.id, other.kind.name());
         ordered.warnings.push(match other.kind {
             Kind::Raise(to) => format!(
-                "the raise {id} to {to} has no effect here any more: of two raises the more \
-                 specific one applies, and this one is less"
+                "the raise {id} to {to} no longer has an effect here: this lower raise is more \
+                 specific, and takes precedence"
             ),
             _ => format!(
-                "it has no effect while the {kind} {id} is in force; `weir un{kind} {id}` ends that"
+                "it has no effect while the {kind} {id} is in force; `weir un{kind} {id}` removes \
+                 that"
             ),
         });
     }
@@ -239,9 +240,7 @@ fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
     });
     known::entries(rules, &one.domain, entries).map_err(|Failure { status, error }| Failure {
         status,
-        error: format!(
-            "{error}; to set it all the same, write force: true (the command's --force)"
-        ),
+        error: format!("{error}; to set it anyway, write force: true (the command's --force)"),
     })
 }
 
@@ -266,7 +265,7 @@ fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
             "no limit in force matches these entries"
         };
         warnings.push(match one.kind {
-            Kind::Block => format!("{what}; the block works all the same"),
+            Kind::Block => format!("{what}; the block works anyway"),
             Kind::Exempt | Kind::Raise(_) => format!(
                 "{what}: it changes nothing yet; `weir explain` shows which limits there are"
             ),
@@ -330,7 +329,7 @@ fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
             let amount = limit.amount;
             let algorithm = amount.map_or("", |amount| amount.algorithm.kind().name());
             format!(
-                "to: the limit {path} is a {algorithm}, which holds {largest} at most; write \
+                "to: the limit {path} is a {algorithm}, which holds at most {largest}; write \
                  {largest} or less"
             )
         }
@@ -356,7 +355,7 @@ fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::bad_request(
-        "subject: it has the domain and the entries; leave out domain and entries",
+        "subject: it contains the domain and the entries; leave out domain and entries",
     ))
 }
 
@@ -419,8 +418,8 @@ fn exact(order: &ResetOrder) -> Result<Subject, Failure> {
     let entry = |entry| {
         let (key, value) = Pattern::exact(entry).ok_or_else(|| {
             Failure::bad_request(&format!(
-                "entries: a reset takes one exact descriptor; write a key and its whole value in \
-                 the place of `{entry}`, and a star of it as \\*"
+                "entries: a reset takes one exact descriptor; write a key and its whole value \
+                 instead of `{entry}`, with each literal star as \\*"
             ))
         })?;
         let (key, value) = (key.as_bytes(), value.as_bytes());
@@ -454,8 +453,8 @@ fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
     let mut warnings = Vec::new();
     if limit.levels.iter().any(|level| level.share_threshold) {
         warnings.push(
-            "the limit has share_threshold: the counter is that of all values which match, and is \
-             reset for all of them"
+            "the limit has share_threshold: all matching values share the counter, and it is reset \
+             for all of them"
                 .to_owned(),
         );
     }
@@ -463,8 +462,8 @@ fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
     let is_local = checks.any(|check| check.on_store_failure == OnStoreFailure::Local);
     if is_local && !parts.deployments.is_empty() {
         warnings.push(
-            "on_store_failure is local: what other replicas have counted by themselves while Redis \
-             was away stays until it expires"
+            "on_store_failure is local: hits that other replicas counted in memory during an \
+             outage of Redis stay until they expire"
                 .to_owned(),
         );
     }

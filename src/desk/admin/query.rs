@@ -43,7 +43,7 @@ impl Query {
         Ok(Page {
             count: self.count(usual)?,
             offset: offset.map_err(|_| {
-                Failure::bad_request("cursor: write the `next` of the answer before")
+                Failure::bad_request("cursor: write `next` of the previous response")
             })?,
         })
     }
@@ -76,8 +76,8 @@ impl Query {
 
 /// The cursor of the page after this one, in a list of so many elements; `None` after the last.
 pub fn next(Page { offset, count }: Page, total: usize) -> Option<String> {
-    let behind = offset.saturating_add(count);
-    (behind < total).then(|| behind.to_string())
+    let end = offset.saturating_add(count);
+    (end < total).then(|| end.to_string())
 }
 
 #[cfg(test)]

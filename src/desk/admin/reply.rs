@@ -20,7 +20,7 @@ pub struct Failure {
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "Error")]
 pub struct ErrorBody {
-    /// What is wrong, where, and how to mend it.
+    /// The problem, its place, and how to fix it.
     pub error: String,
 }
 

@@ -11,25 +11,25 @@ use crate::limits::rules::compile::Problem;
 use crate::net::clock;
 use crate::observe::metrics::PolicyAnswers;
 
-/// The answer.
+/// Response of `/api/v1/status`.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Status {
     /// The version of Weir.
     pub version: String,
-    /// The name of its machine, which is that of the pod on Kubernetes.
+    /// Host name; on Kubernetes, the name of the pod.
     pub replica: String,
-    /// The commit that it was built from; may be empty.
+    /// The commit of the build; may be empty.
     pub commit: String,
     /// When the process started.
     pub started_at: Timestamp,
-    /// The clock of its machine.
+    /// Current time of its machine.
     pub now: Timestamp,
     /// `memory` or `redis`.
     #[schemars(extend("enum" = ["memory", "redis"]))]
     pub store: String,
-    /// Whether the process wants traffic.
+    /// Whether the process accepts traffic.
     pub healthy: bool,
-    /// Why not, a line each.
+    /// Why it is unhealthy, one line per reason.
     pub reasons: Vec<String>,
     /// The number of the configuration in force; 0 before the first.
     pub generation: u64,
@@ -37,55 +37,55 @@ pub struct Status {
     pub limits: usize,
     /// Domains in force.
     pub domains: usize,
-    /// Whether a later configuration was refused.
+    /// Whether a newer configuration was rejected.
     pub refused_configuration: bool,
-    /// That configuration.
+    /// The rejected configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejected>,
     pub redis: Vec<RedisServer>,
-    /// The outage of Redis that is under way.
+    /// The current outage of Redis.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
-    /// The name of the caller's token, if there is one.
+    /// The name of the caller's token, if any.
     pub authorized_as: Option<String>,
-    /// Whether this process accepts changes, of callers with a token.
+    /// Whether this process accepts changes by callers with a token.
     pub may_change: bool,
 }
 
-/// A configuration that was refused.
+/// A rejected configuration.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Rejected {
-    /// When it was.
+    /// When Weir rejected it.
     pub at: Timestamp,
-    /// Its first mistakes: file, line, mistake and remedy.
+    /// Its first errors: file, line, error and remedy.
     pub problems: Vec<String>,
 }
 
 /// An outage of Redis.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Outage {
-    /// When it began.
+    /// Start of the outage.
     pub since: Timestamp,
-    /// The checks that failure policies have answered since then, by `on_store_failure`.
+    /// Checks that failure policies have answered since then, by `on_store_failure`.
     pub answers: PolicyAnswers,
 }
 
-/// One server.
+/// One Redis server.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct RedisServer {
-    /// `main`, or `per_second` for the one of limits per second.
+    /// `main`, or `per_second` for limits per second.
     #[schemars(extend("enum" = ["main", "per_second"]))]
     pub deployment: String,
     /// `host:port` or the path of a socket.
     pub server: String,
-    /// The state of its circuit breaker.
+    /// State of its circuit breaker.
     #[schemars(extend("enum" = ["closed", "open", "ramp"]))]
     pub circuit: String,
-    /// Whether it answered its latest inspection.
+    /// Whether it answered the latest inspection.
     pub up: bool,
 }
 
-/// Mistakes of a refused configuration in an answer.
+/// Maximum number of errors of a rejected configuration in a response.
 const MOST_PROBLEMS: usize = 5;
 
 /// The commit that the binary was built from; empty without git.

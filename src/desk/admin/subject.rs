@@ -73,8 +73,8 @@ impl Parts {
             NoPlan::NoLimit => no_limit(),
             NoPlan::Unlimited => unlimited(),
             NoPlan::Several(paths) => Failure::bad_request(&format!(
-                "limit: the value is known by its digest only, and these limits may count it: \
-                 {}; write one of them as limit",
+                "limit: Weir has only the digest of the value, and these limits may count it: {}; \
+                 write one of them as limit",
                 some_of(&paths)
             )),
         })
@@ -117,11 +117,11 @@ pub(super) fn some_of(names: &[String]) -> String {
 }
 
 fn no_limit() -> Failure {
-    Failure::not_found("no limit applies to these entries; weir explain shows why")
+    Failure::not_found("no limit applies to these entries; `weir explain` shows why")
 }
 
 fn unlimited() -> Failure {
-    Failure::not_found("the subject is unlimited: no store counts it, and nothing is recorded")
+    Failure::not_found("the subject is unlimited: Weir neither counts nor records it")
 }
 
 /// Maximum number of entries of a subject, as in a request.
@@ -204,12 +204,12 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
         (Some(name), None) if texts.is_empty() => read(name)?,
         (Some(_), _) => {
             return Err(Failure::bad_request(
-                "subject: it has the domain and the entries; leave out domain and entry",
+                "subject: it contains the domain and the entries; leave out domain and entry",
             ));
         }
         (None, None) => {
             return Err(Failure::bad_request(
-                "domain: write the domain of the limit, or the subject of an answer as subject",
+                "domain: write the domain of the limit, or a subject from a response as subject",
             ));
         }
         (None, Some(domain)) => Subject::new(domain.as_bytes(), written(&texts)?),
@@ -284,7 +284,7 @@ pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Fail
             Part::Digest(_) => None,
         };
         let why = format!(
-            "subject: its {what} is no UTF-8, or is known by its digest only; write domain and \
+            "subject: its {what} is not UTF-8, or Weir has only its digest; write domain and \
              entries"
         );
         text.ok_or_else(|| Failure::bad_request(&why))

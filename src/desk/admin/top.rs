@@ -20,7 +20,7 @@ pub const WINDOWS: [(&str, Recent); 2] = [("minute", Recent::Minute), ("hour", R
 pub const RANKINGS: [(&str, Ranking); 2] =
     [("hits", Ranking::Hits), ("refused", Ranking::Refusals)];
 
-/// The answer.
+/// Response of `/api/v1/top`.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Top {
     /// `minute` or `hour`.
@@ -29,19 +29,17 @@ pub struct Top {
     /// `hits` or `refused`.
     #[schemars(extend("enum" = ["hits", "refused"]))]
     pub by: String,
-    /// The time that was counted: a minute or an hour, up to a sixth longer, or the time since the
-    /// start.
+    /// Counted time: a minute or an hour, up to a sixth longer, or the time since start.
     pub seconds: u64,
-    /// The hits (or refused hits, as it is ranked) of all subjects, also of those that a filter
-    /// leaves out.
+    /// Hits (or refused hits, see `by`) of all subjects, also of subjects that a filter leaves out.
     pub total: u64,
-    /// A subject that is not counted has at most so many.
+    /// Maximum of a subject that is not counted.
     pub error_at_most: u64,
-    /// A subject that is not in the list has at most so many hits.
+    /// Maximum hits of a subject that is not in the list.
     pub hits_at_most: u64,
-    /// A subject that is not in the list has at most so many refused hits.
+    /// Maximum refused hits of a subject that is not in the list.
     pub refused_at_most: u64,
-    /// The heaviest first.
+    /// Heaviest first.
     pub subjects: Vec<Subject>,
 }
 
@@ -49,21 +47,21 @@ pub struct Top {
 /// errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Subject {
-    /// The path of its limit; cut if it is long.
+    /// The path of its limit; truncated if it is long.
     pub limit: String,
     pub domain: String,
-    /// Keys and values; where values share a counter, the pattern.
+    /// Keys and values; the pattern if values share a counter.
     pub entries: Vec<EntryText>,
-    /// Its exact name, which calls take in place of domain and entries; null if it is too long to
+    /// Its exact name, which calls accept instead of domain and entries; null if it is too long to
     /// be kept.
     pub subject: Option<String>,
-    /// Hits, also refused ones: at least so many.
+    /// Lower bound of its hits, with refused ones.
     pub hits: u64,
-    /// Hits that it may have beyond `hits`, at most.
+    /// Maximum of further hits beyond `hits`.
     pub hits_error: u64,
-    /// Refused hits: at least so many, and no more than `hits`.
+    /// Lower bound of its refused hits; at most `hits`.
     pub refused: u64,
-    /// Refused hits that it may have beyond `refused`, at most.
+    /// Maximum of further refused hits beyond `refused`.
     pub refused_error: u64,
     /// The kind of the override that decides it now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]

@@ -8,10 +8,10 @@ use super::reply::Failure;
 use super::{Parts, known};
 pub use crate::observe::subjects::{UnmatchedDescriptor, UnmatchedDomain};
 
-/// The answer.
+/// Response of `/api/v1/unmatched`.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Unmatched {
-    /// The domain that was seen last comes first.
+    /// The most recently seen domain first.
     pub domains: Vec<UnmatchedDomain>,
 }
 

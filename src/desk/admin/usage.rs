@@ -40,13 +40,13 @@ const USUAL_COUNT: usize = 20;
 pub struct CountedBy {
     /// The limit's full key.
     pub limit: String,
-    /// It is what the `trial` of the limit counts.
+    /// Whether the limit's `trial` counted it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trial: bool,
     pub domain: String,
-    /// The subject.
+    /// Keys and values of the subject.
     pub entries: Vec<EntryText>,
-    /// Its exact name, which calls take in place of domain and entries.
+    /// Its exact name, which calls accept instead of domain and entries.
     pub subject: String,
 }
 
@@ -60,27 +60,26 @@ pub struct Usage {
     pub used: Option<u64>,
     /// Hits that still fit now, as in an explanation.
     pub left: Option<u64>,
-    /// Hits as they were asked, since it was first seen.
+    /// Requested hits, with refused ones, since `first_seen`.
     pub hits: u64,
-    /// Of these, over the limit.
+    /// Hits of these over the limit.
     pub refused: u64,
     /// Whether hits over the limit count. Such a hit was refused, or was a charge after the
     /// response.
     pub refused_count: bool,
-    /// Hits that were given back.
+    /// Refunded hits.
     pub given_back: u64,
-    /// When it was first seen; null: it was not, or its record has expired.
+    /// First request; null if there was none, or if the record has expired.
     pub first_seen: Option<Timestamp>,
-    /// When it was last seen.
+    /// Last request.
     pub last_seen: Option<Timestamp>,
     /// The kind of the override that decides it now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
     pub overridden: Option<String>,
-    /// The same over time.
+    /// Its hits over time.
     pub series: Series,
-    /// The same by the limit's own periods, as far as the buckets tell them apart; empty where one
-    /// bucket has several.
+    /// Its hits by the limit's own periods; empty if one bucket covers several periods.
     pub periods: Vec<PeriodOfUse>,
 }
 
@@ -93,33 +92,34 @@ pub struct PeriodOfUse {
     pub end: Timestamp,
     /// Whether the buckets cover all of it, up to now.
     pub whole: bool,
-    /// Hits as they were asked.
+    /// Requested hits, with refused ones.
     pub hits: u64,
-    /// Of these, over the limit.
+    /// Hits of these over the limit.
     pub refused: u64,
-    /// Hits that were given back.
+    /// Refunded hits.
     pub given_back: u64,
-    /// Hits that count: of the current period what the counter says, of earlier ones those that
-    /// were asked, without what was given back and without those over the limit unless they count.
+    /// Hits that count against the limit. For the current period, the value of the counter; for
+    /// earlier ones, requested hits minus refunds, and minus hits over the limit if these do not
+    /// count.
     pub used: u64,
-    /// What the limit admits in a period, in hits.
+    /// Amount of the limit for a period, in hits.
     pub limit: u64,
 }
 
-/// Hits over time. All lists have an element for each bucket, and the last one is that of the
-/// present.
+/// Hits over time. Each list has one element per bucket, oldest first; the last bucket is the
+/// current one.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "UsageSeries")]
 pub struct Series {
-    /// When the first bucket begins.
+    /// Start of the first bucket.
     pub begin: Timestamp,
-    /// The length of a bucket.
+    /// Length of a bucket.
     pub interval_seconds: f64,
-    /// Hits as they were asked.
+    /// Requested hits, with refused ones.
     pub hits: Vec<u64>,
-    /// Of these, over the limit.
+    /// Hits of these over the limit.
     pub refused: Vec<u64>,
-    /// Hits that were given back.
+    /// Refunded hits.
     pub given_back: Vec<u64>,
 }
 
@@ -129,35 +129,35 @@ pub struct Series {
 pub struct Top {
     /// The limit's full key.
     pub limit: String,
-    /// It is what the `trial` of the limit counts.
+    /// Whether the limit's `trial` counted it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trial: bool,
     pub domain: String,
-    /// By what they are sorted, the largest first.
+    /// Sort order, largest first.
     pub by: String,
-    /// How many the index has, at most `usage_subjects` of the limit.
+    /// Number of subjects in the index, at most `usage_subjects` of the limit.
     pub total: usize,
-    /// In that order.
+    /// In the order `by`.
     pub subjects: Vec<Subject>,
     /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
 }
 
-/// One of them.
+/// The totals of one subject.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "UsageSubject")]
 pub struct Subject {
-    /// What it is.
+    /// Keys and values.
     pub entries: Vec<EntryText>,
-    /// Its exact name, which calls take in place of domain and entries.
+    /// Its exact name, which calls accept instead of domain and entries.
     pub subject: String,
-    /// Hits as they were asked.
+    /// Requested hits, with refused ones.
     pub hits: u64,
-    /// Of these, over the limit.
+    /// Hits of these over the limit.
     pub refused: u64,
-    /// When it was first seen.
+    /// First request.
     pub first_seen: Timestamp,
-    /// When it was last seen.
+    /// Last request.
     pub last_seen: Timestamp,
     /// The kind of the override that decides it now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
@@ -171,22 +171,21 @@ pub struct Count {
     #[serde(flatten)]
     /// The subject and its limit.
     pub of: CountedBy,
-    /// `usage`: hits as they were asked. `buckets`: those that count against the limit.
+    /// `usage`: requested hits. `buckets`: hits that count against the limit.
     #[schemars(extend("enum" = ["usage", "buckets"]))]
     pub source: String,
     /// The hits from `from` to `to`.
     pub hits: u64,
-    /// Of these, over the limit; null where the source does not know.
+    /// Hits of these over the limit; null if the source is `buckets`.
     pub refused: Option<u64>,
-    /// The begin of the oldest bucket that overlaps the interval.
+    /// Start of the oldest bucket that overlaps the interval.
     pub from: Timestamp,
-    /// The end of the interval: now.
+    /// End of the interval: now.
     pub to: Timestamp,
-    /// Whether `hits` are exactly those of the interval. Otherwise they have those of the part of
-    /// the oldest bucket before it too, or a bucket is full, and there may have been more.
+    /// Whether `hits` is exact for the interval. Otherwise it also contains earlier hits of the
+    /// oldest bucket, or a bucket is full and there were possibly more.
     pub exact: bool,
-    /// The hits without the oldest bucket, if that begins before the interval: there were at least
-    /// as many.
+    /// Lower bound of the hits: without the oldest bucket if it begins before the interval.
     pub at_least: u64,
 }
 
@@ -475,8 +474,8 @@ fn uncounted(found: &CountedSubject, limit: &Limit, over: Span) -> Failure {
             tracking.settings.span(),
         ),
         None => format!(
-            "the limit {path} ({origin}) knows no hits of an interval; add 'track_usage: true' to \
-             it, or 'algorithm: sliding_window_buckets'"
+            "the limit {path} ({origin}) does not record hits over time; add 'track_usage: true' \
+             to it, or 'algorithm: sliding_window_buckets'"
         ),
     })
 }
@@ -502,7 +501,7 @@ fn tracked_limit<'r>(
             (Some(limit), None) => Ok(limit),
             (None, _) => Err(known::no_limit_named(rules, domain, name)),
             (Some(_), Some(_)) => Err(Failure::bad_request(&format!(
-                "limit: {name} names several; write the full key, and its domain"
+                "limit: several limits have the name {name}; write the full key, and its domain"
             ))),
         };
     }
@@ -538,7 +537,7 @@ fn usage_of(limit: &Limit, is_trial: bool) -> Option<&Arc<Tracking>> {
 
 fn untracked(limit: &Limit) -> Failure {
     Failure::not_found(&format!(
-        "the limit {} has no usage; add 'track_usage: true' to it, in {}",
+        "the limit {} records no usage; add 'track_usage: true' to it, in {}",
         limit.path(),
         limit.origin
     ))

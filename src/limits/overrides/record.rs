@@ -41,8 +41,8 @@ const ID_BYTES: usize = 16;
 #[schemars(rename = "Override")]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Names it in changes; the same for the same kind, domain and entries. It may be missing in a
-    /// file that a person writes.
+    /// Its id in changes; the same for the same kind, domain and entries. Optional in a file that
+    /// is written by hand.
     #[serde(default)]
     pub id: String,
     /// block, exempt or raise.
@@ -51,22 +51,22 @@ pub struct Record {
     pub domain: String,
     /// In the order of the descriptor.
     pub entries: Vec<EntryRecord>,
-    /// The amount of a raise; null for the others.
+    /// The amount of a raise; null for other kinds.
     #[serde(default)]
     pub to: Option<RateRecord>,
-    /// RFC 3339; null: until it is removed.
+    /// RFC 3339; null: until removed.
     #[serde(default)]
     pub until: Option<String>,
-    /// For people; one line.
+    /// A human-readable reason in one line.
     #[serde(default)]
     pub reason: String,
-    /// Who ordered it.
+    /// The name of the token that set it.
     #[serde(default)]
     pub by: String,
     /// RFC 3339.
     #[serde(default)]
     pub created_at: Option<String>,
-    /// It is in force no longer.
+    /// Its end, if it is no longer in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
 }
@@ -77,7 +77,7 @@ pub struct Record {
 pub struct Ended {
     /// RFC 3339.
     pub at: String,
-    /// The name of who removed it; `expired` where it ended by itself.
+    /// The name of the token that removed it; `expired` if its time was over.
     pub by: String,
 }
 
@@ -86,31 +86,31 @@ pub struct Ended {
 #[schemars(rename = "OverrideEntry")]
 #[serde(deny_unknown_fields)]
 pub struct EntryRecord {
-    /// The key. Each `*` stands for any text; `\*` is a star, `\\` a backslash, and `\u{2e}` the
-    /// character with this number in hexadecimal.
+    /// The key. Each `*` matches any text; `\*` is a star, `\\` a backslash, and `\u{2e}` the
+    /// character with this hexadecimal number.
     pub key: String,
-    /// The value, written like the key. Null: any.
+    /// The value, in the syntax of the key; null: any value.
     #[serde(default)]
     pub value: Option<String>,
-    /// The SHA-256 of the value in hexadecimal digits, in its place.
+    /// The SHA-256 of the value in hexadecimal digits, instead of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "^[0-9a-fA-F]{64}$"))]
     pub value_sha256: Option<String>,
 }
 
-/// An amount as JSON, with the names of limit files. That of a limit of requests in flight has no
-/// unit.
+/// An amount as JSON, with the field names of limit files. The amount of a limit of requests in
+/// flight has no unit.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "OverrideRate")]
 #[serde(deny_unknown_fields)]
 pub struct RateRecord {
-    /// Hits per window.
+    /// Hits per window, or requests in flight.
     pub requests_per_unit: u64,
     /// The unit of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["second", "minute", "hour", "day", "week", "month", "quarter", "year", null]))]
     pub unit: Option<String>,
-    /// The window is this many units; 1 if it is missing.
+    /// Length of the window in units; default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub unit_multiplier: Option<u32>,
@@ -133,7 +133,7 @@ impl Record {
     pub fn read(&self) -> Result<Override, Invalid> {
         let kind = self.kind()?;
         if self.ended.is_some() {
-            return invalid("ended: it is in force no longer");
+            return invalid("ended: this override is no longer in force; remove the field");
         }
         let entries: Box<[Pattern]> = self
             .entries

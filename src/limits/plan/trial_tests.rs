@@ -133,7 +133,7 @@ fn a_descriptor_without_its_limit_has_no_trial() {
     });
     own.close(descriptor);
     let plan = Plan::new(&Arc::new(rules_of(FILE)), &own, &Options::default());
-    assert!(trials(&plan).is_empty(), "the request brings a limit along");
+    assert!(trials(&plan).is_empty(), "the request has its own limit");
 }
 
 #[test]

@@ -98,7 +98,7 @@ static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
 /// Checks that failure policies answered, by policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct PolicyAnswers {
-    /// `error`: their requests failed.
+    /// `error`: the requests failed.
     #[serde(rename = "error")]
     pub failed: u64,
     /// `allow`.

@@ -111,24 +111,24 @@ struct Sample {
 /// A domain with descriptors that no limit matched.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct UnmatchedDomain {
-    /// Its name, cut if it is long.
+    /// Its name, truncated if it is long.
     pub domain: String,
-    /// Whether the rules knew it when it was seen last.
+    /// Whether the rules had it when it was last seen.
     #[serde(rename = "known")]
     pub is_known: bool,
-    /// The newest first.
+    /// Newest first.
     pub descriptors: Vec<UnmatchedDescriptor>,
 }
 
 /// A descriptor that no limit matched.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct UnmatchedDescriptor {
-    /// Keys and values. Long ones are cut, and `…` stands for what was left out.
+    /// Keys and values. Long ones are truncated and end with `…`.
     pub entries: Vec<EntryText>,
-    /// The exact name of its subject, which calls take in place of domain and entries; null if
-    /// something was cut.
+    /// The exact name of its subject, which calls accept instead of domain and entries; null if a
+    /// text was truncated.
     pub subject: Option<String>,
-    /// When it was seen last, to about a second.
+    /// When it was last seen, to about a second.
     pub seen_at: Timestamp,
 }
 

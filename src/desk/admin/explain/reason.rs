@@ -37,14 +37,11 @@ pub(super) fn reason(
             let by = by.collect::<Vec<_>>().join(", ");
             ("replaced", format!("not limited: replaced by {by}"))
         }
-        (Fate::Exempt, ..) => ("exempt", "exempt by an override of an operator".to_owned()),
-        (Fate::Blocked(_), ..) => (
-            "blocked",
-            "blocked by an override of an operator".to_owned(),
-        ),
+        (Fate::Exempt, ..) => ("exempt", "exempt by an operator's override".to_owned()),
+        (Fate::Blocked(_), ..) => ("blocked", "blocked by an operator's override".to_owned()),
         (Fate::Unlimited, Some(limit), _) => ("unlimited", rate(rules, limit)),
         (Fate::Unlimited | Fate::Checked(_), None, _) => {
-            ("checked", "the request brings a limit along".to_owned())
+            ("checked", "the request has its own limit".to_owned())
         }
         (Fate::Checked(_), Some(limit), _) => {
             let shadow = match limit.shadow_mode() {
@@ -83,14 +80,14 @@ pub(super) fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
     )
 }
 
-/// Explains why a look-up found no limit.
+/// Explains why a lookup found no limit.
 fn no_limit(rules: &Rules, trace: &Trace<'_>, entries: &[String]) -> String {
     let entry = |level: usize| one_line(entries.get(level).map_or("", String::as_str));
     // The last level is the one whose entry failed.
     let failed = entry(trace.levels.len().saturating_sub(1));
     match &trace.end {
         End::NoBranch(keys) if keys.first.is_empty() => {
-            format!("the descriptor goes on with {failed} where the files have no further level")
+            format!("the descriptor has the entry {failed} after the last level of the limit files")
         }
         End::NoBranch(keys) => {
             let names: Vec<_> = keys.first.iter().map(one_line).collect();
@@ -106,9 +103,9 @@ fn no_limit(rules: &Rules, trace: &Trace<'_>, entries: &[String]) -> String {
             let names: Vec<_> = below.first.iter().map(one_line).collect();
             let names = match below.first.is_empty() {
                 true => String::new(),
-                false => format!("; the files go on with {}", list(&names, below.more)),
+                false => format!("; the next level has {}", list(&names, below.more)),
             };
-            format!("what it matches has no rate_limit{names}")
+            format!("the matching branch has no rate_limit{names}")
         }
         End::Limit(id) => {
             let table = rules.limit(*id).table.as_ref();
@@ -130,11 +127,11 @@ pub(super) fn by_override(before: &str, one: &Override, applied: &Applied) -> St
     let until = one.until.map_or_else(String::new, |until| {
         format!(" until {}", people::instant(people::timestamp(until)))
     });
-    let behind = |mark: &str, text: &str| match text {
+    let after = |mark: &str, text: &str| match text {
         "" => String::new(),
         text => format!("{mark}{text}"),
     };
-    let (by, why) = (behind(" of ", &one.by), behind(": ", &one.reason));
+    let (by, why) = (after(" of ", &one.by), after(": ", &one.reason));
     one_line(&format!(
         "{before} by the override {}{by}{until}{why}",
         one.id

@@ -29,15 +29,15 @@ pub(crate) const MAX_NAME_BYTES: usize = 64 << 10;
 /// Hexadecimal digits of a SHA-256.
 const DIGEST_CHARS: usize = 64;
 
-/// An entry of a descriptor as text, as lists and answers show it.
+/// An entry of a descriptor as text, in lists and responses.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
 )]
 #[schemars(rename = "Entry")]
 pub struct EntryText {
     pub key: String,
-    /// The value as it was sent, whatever it contains. Bytes that are not UTF-8 are U+FFFD. A value
-    /// of more than 128 bytes is `sha256:` with its digest, where Weir knows it by that only.
+    /// The value as it was sent. Bytes that are not UTF-8 are U+FFFD. A value of more than 128
+    /// bytes is `sha256:` with its digest if Weir has only the digest.
     pub value: String,
 }
 
@@ -237,8 +237,8 @@ impl Subject {
     pub(crate) fn exact(&self) -> Result<Ask<'_>, &'static str> {
         if self.is_shared() {
             return Err(
-                "the counter is that of all values that match its pattern; write the entries of \
-                 one of them",
+                "all values that match the pattern share the counter; write the entries of one of \
+                 them",
             );
         }
         self.one_of()

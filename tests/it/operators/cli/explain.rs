@@ -151,10 +151,7 @@ fn json_is_for_programs_and_may_be_the_request() {
     assert_eq!(first["limit"]["fields"]["rate"], "10 per minute");
     assert_eq!(
         (&second["outcome"], &second["reason"]),
-        (
-            &"checked".into(),
-            &"the request brings a limit along".into()
-        )
+        (&"checked".into(), &"the request has its own limit".into())
     );
     assert_eq!(second["counter"], "w1{shop|user=b}fw3600");
     let text = stdout(&weir(

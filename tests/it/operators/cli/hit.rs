@@ -259,7 +259,7 @@ fn hit_says_why_there_is_no_limit() {
             "b=1",
             "no branch matches the entry b=1; its level has the keys a, deny, exempt, local",
         ),
-        ("d", "exempt=1", "what it matches has no rate_limit"),
+        ("d", "exempt=1", "the matching branch has no rate_limit"),
         ("d", "a=1", "no limit: on_store_failure: allow let it pass"),
     ] {
         let output = hit(domain, entry, &[]);

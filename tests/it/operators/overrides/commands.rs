@@ -64,7 +64,7 @@ fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
     let mistyped = desk.fails(weir, &["block", "-d", "shopp", "user=1"]);
     assert!(
         mistyped.contains(
-            "no limit in force has the domain shopp (did you mean shop?); to set it all the same"
+            "no limit in force has the domain shopp (did you mean shop?); to set it anyway"
         ),
         "{mistyped}"
     );
@@ -75,7 +75,7 @@ fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
     );
     let joined = desk.fails(weir, &["block", "-d", "shop", "user=1,vip=2"]);
     assert!(
-        joined.contains("if vip is the next entry, write it as one of its own"),
+        joined.contains("if vip is the next entry, write it separately"),
         "{joined}"
     );
     let unknown = desk.ok(
@@ -84,7 +84,7 @@ fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
     );
     assert!(
         unknown.contains(
-            "\nwarning: no limit in force matches these entries; the block works all the same\n"
+            "\nwarning: no limit in force matches these entries; the block works anyway\n"
         ),
         "{unknown}"
     );
@@ -244,7 +244,7 @@ fn assert_mistakes_are_named(desk: &Desk, one: &Weir) {
         ),
         (
             &["block", "-d", "shop", "user=a,vip=/x"],
-            "if vip is the next entry, write it as one of its own",
+            "if vip is the next entry, write it separately",
         ),
         (&no_token, "--admin-token-file: /dev/null cannot be used"),
     ];
@@ -447,7 +447,7 @@ async fn assert_keys_and_patterns_have_names(desk: &Desk, weir: &Weir, names: &[
         ],
         [Code::OverLimit, Code::Ok]
     );
-    assert!(named(&["reset"], "shop|region~eu-*").contains("is reset for all of them"));
+    assert!(named(&["reset"], "shop|region~eu-*").contains("it is reset for all of them"));
 
     // Two limits may count a token of which the digest is known.
     let token = names
@@ -621,7 +621,7 @@ fn assert_api_says_the_same(weir: &Weir) {
     };
     let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4*"}]}"#);
     assert!(
-        answer.starts_with("HTTP/1.1 400") && answer.contains("in the place of `user=4*`"),
+        answer.starts_with("HTTP/1.1 400") && answer.contains("instead of `user=4*`"),
         "{answer}"
     );
     let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4"}], "x": 1}"#);
@@ -648,7 +648,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     );
     assert_eq!(
         raise("log=1", "100001/hour"),
-        "to: the limit shop.log is a sliding_window_log, which holds 100000 at most; write 100000 \
+        "to: the limit shop.log is a sliding_window_log, which holds at most 100000; write 100000 \
          or less\n"
     );
     assert_eq!(

@@ -193,7 +193,8 @@ async fn so_many_are_kept_and_none_of_them_is_in_force() {
         ("REDIS_URL", &*url),
     ] {
         let weir = desk.start(LIMITS, &[environment]);
-        weir.wait_for_log("ended: it is in force no longer").await;
+        weir.wait_for_log("ended: this override is no longer in force")
+            .await;
         for value in ["3000", "1003", "2000"] {
             assert_eq!(
                 code(&mut weir.client().await, "vip", value, 0).await,

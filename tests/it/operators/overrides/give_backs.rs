@@ -252,7 +252,7 @@ fn raise_by_a_number(desk: &Desk, weir: &Weir) {
         (
             &["job=big", "request"],
             "10001",
-            "which holds 10000 at most",
+            "which holds at most 10000",
         ),
         (
             &["plain=x"],

@@ -154,7 +154,10 @@ async fn a_shared_counter_says_that_it_is_shared() {
     assert_eq!(code(client, "region", "eu-north", 1).await, Code::OverLimit);
     let text = desk.ok(&weir, &["reset", "-d", "shop", "region=eu-north"]);
     assert!(
-        text.contains("warning: the limit has share_threshold: the counter is that of all values"),
+        text.contains(
+            "warning: the limit has share_threshold: all matching values share the \
+             counter"
+        ),
         "{text}"
     );
     assert_eq!(code(client, "region", "eu-west", 1).await, Code::Ok);
