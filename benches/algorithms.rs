@@ -322,7 +322,8 @@ type Pairs = Vec<(f64, f64)>;
 /// An algorithm by its name, and its pairs in memory, in Redis by batch, and of Weir beside Redis.
 type UsageRow = (&'static str, Algorithm, [Pairs; BATCHES.len() + 2]);
 
-/// A row for each algorithm: medians, and in brackets their ratio to the same without `track_usage`.
+/// A row for each algorithm: medians, and in brackets their ratio to the same without
+/// `track_usage`.
 fn rows_of_usage(table: &mut String, rows: &[UsageRow]) {
     for (name, _, columns) in rows {
         let _ = write!(table, "| `{name}`");

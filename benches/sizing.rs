@@ -221,8 +221,8 @@ impl Deployment {
 
     /// CPU time of redis-server per decision, in batches of `batch` at each server. The decisions
     /// before, which connect, load the script and create the counters, are not counted. The servers
-    /// take turns, as if each had a machine of its own: the few cores of this one hold the caches of
-    /// one server.
+    /// take turns, as if each had a machine of its own: the few cores of this one hold the caches
+    /// of one server.
     async fn micros(&self, algorithm: Algorithm, batch: usize) -> f64 {
         let (mut micros, mut decided) = (0.0, 0);
         for (server, keys) in self.servers.iter().zip(&self.keys) {

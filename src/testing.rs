@@ -1,5 +1,5 @@
-//! Shared by the tests of all layers, and of `tests/it`, which compiles this file as well: the number
-//! of cases of tests with random inputs, and files that tests write.
+//! Shared by the tests of all layers, and of `tests/it`, which compiles this file as well: the
+//! number of cases of tests with random inputs, and files that tests write.
 //!
 //! A test with random inputs names the cases of a full run. `WEIR_TEST_CASES` is the share that is
 //! played, in per cent of them: 20 by default, 500 at night.
@@ -30,8 +30,8 @@ pub(crate) fn cases(full: u64) -> u64 {
     (full * share / 100).max(MIN_CASES.min(full / 4))
 }
 
-/// Configuration of a property with `full` cases. proptest prints the smallest values that fail; the
-/// seed that is printed here repeats the run.
+/// Configuration of a property with `full` cases. proptest prints the smallest values that fail;
+/// the seed that is printed here repeats the run.
 pub(crate) fn property(full: u64) -> Config {
     let mut config = Config {
         cases: cases(full) as u32,

@@ -1,4 +1,5 @@
-//! The load: the client of `weir load`, with the requests of the benches and figures in microseconds.
+//! The load: the client of `weir load`, with the requests of the benches and figures in
+//! microseconds.
 
 use std::net::SocketAddr;
 use std::time::Duration;

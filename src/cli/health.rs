@@ -71,7 +71,8 @@ pub(super) fn run(health: &HealthArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Why the service is unhealthy, one reason per line, if the answer has them; `None`: it is healthy.
+/// Why the service is unhealthy, one reason per line, if the answer has them; `None`: it is
+/// healthy.
 type Unhealthy = Option<String>;
 
 async fn ask_http(address: SocketAddr, timeout: Duration) -> anyhow::Result<Unhealthy> {

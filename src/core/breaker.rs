@@ -6,9 +6,11 @@
 //! return.
 //!
 //! ```text
-//!   Closed --5 consecutive failures over 10 ms, half of 20 or more calls of a second, slow for a second, or a configuration error--> Open
+//!   Closed --5 consecutive failures over 10 ms, half of 20 or more calls of a second,
+//!            slow for a second, or a configuration error--> Open
 //!   Open   --2 consecutive successful probes--> Ramp
-//!   Ramp   --3 failures that are a tenth of its calls, or anything that opens a closed breaker--> Open, with twice the wait
+//!   Ramp   --3 failures that are a tenth of its calls,
+//!            or anything that opens a closed breaker--> Open, with twice the wait
 //!   Ramp   --400 ms--> Closed
 //! ```
 //!
@@ -29,7 +31,8 @@
 //!
 //! So an outage is noticed within 100 ms, and requests are sent again within 400 ms of the return
 //! after a short outage, within a second after any, and within 6 s after a configuration error.
-//! `breaker/tests/goals.rs` checks these figures, with the loads that the constants were chosen for.
+//! `breaker/tests/goals.rs` checks these figures, with the loads that the constants were chosen
+//! for.
 //!
 //! A sliding window counts the outcomes of calls, in buckets.
 
@@ -144,7 +147,8 @@ pub struct Transitions {
     pub closed: u64,
 }
 
-/// The breaker of one node. At first it is closed: the first calls show whether the node is healthy.
+/// The breaker of one node. At first it is closed: the first calls show whether the node is
+/// healthy.
 #[derive(Clone, Debug, Default)]
 pub struct Breaker {
     phase: Phase,

@@ -1,5 +1,5 @@
-//! Traces of `weir replay`: no line is lost, rows come in the order of time, JSON means what `/json`
-//! reads in it, and what is written in one of the forms is read from it.
+//! Traces of `weir replay`: no line is lost, rows come in the order of time, JSON means what
+//! `/json` reads in it, and what is written in one of the forms is read from it.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
@@ -30,8 +30,8 @@ const GZIP: &[u8] = b"\x1f\x8b";
 const MAX_NAMED: usize = 10;
 const MAX_ERROR_CHARS: usize = 300;
 
-/// The first byte says what the others are: `r` a trace of requests, `f` one of records with fields,
-/// and else a value that is written in each form.
+/// The first byte says what the others are: `r` a trace of requests, `f` one of records with
+/// fields, and else a value that is written in each form.
 pub(super) fn check(input: &[u8]) {
     let mut input = Input(input);
     match input.byte() {

@@ -112,8 +112,8 @@ impl Rules {
         Some(self.domain(domain)?.commit)
     }
 
-    /// Finds the limit of a descriptor: on the branch of its last entry, or in a row of the branch's
-    /// table. `None` also if no file defines the domain.
+    /// Finds the limit of a descriptor: on the branch of its last entry, or in a row of the
+    /// branch's table. `None` also if no file defines the domain.
     ///
     /// At each level the exact value is tried first, then sets, the network with the longest
     /// prefix, wildcards and regular expressions in the order of the file, and the key alone,

@@ -1,4 +1,5 @@
-//! Which limit counts a request, and what is decided: through the real socket, on the memory store unless a test needs Redis.
+//! Which limit counts a request, and what is decided: through the real socket, on the memory store
+//! unless a test needs Redis.
 
 pub mod algorithms;
 pub mod all_or_none;

@@ -62,7 +62,8 @@ impl Sources {
         }
     }
 
-    /// With sources for the keys of limits that Envoy can send in one way only, where there is none.
+    /// With sources for the keys of limits that Envoy can send in one way only, where there is
+    /// none.
     pub(super) fn with_only_ways(mut self, outline: &[Outline]) -> Self {
         for key in ["remote_address", "source_cluster", "destination_cluster"] {
             if self.get(key).is_none()

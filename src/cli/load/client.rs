@@ -227,8 +227,8 @@ impl Client {
         })
     }
 
-    /// Makes calls until the end, or until `stop`, and waits for their answers: after `stop` for one
-    /// second at most.
+    /// Makes calls until the end, or until `stop`, and waits for their answers: after `stop` for
+    /// one second at most.
     pub async fn run(
         &self,
         load: &mut impl Load,
@@ -378,8 +378,8 @@ impl Pacer {
     }
 }
 
-/// Sends the instants at which calls are due, each when it has come. Returns how many were due until
-/// the end, or until the receiver was dropped.
+/// Sends the instants at which calls are due, each when it has come. Returns how many were due
+/// until the end, or until the receiver was dropped.
 #[expect(clippy::disallowed_methods, reason = "a thread that does nothing else")]
 fn keep_time(
     mut arrivals: Arrivals,

@@ -1,5 +1,5 @@
-//! Whether a limit is exact: what each distinct descriptor was granted in each clock-aligned window,
-//! counted by the client.
+//! Whether a limit is exact: what each distinct descriptor was granted in each clock-aligned
+//! window, counted by the client.
 //!
 //! A request that was under way at the edge of a window may count before or after it, and one
 //! without an answer may count or not. Such hits excuse a shortfall, and never an excess.
@@ -18,8 +18,8 @@ use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use crate::core::time::{Micros, Span, Unit};
 
-/// The most memory of the counters at a time, and that of one beside its entries: a place in a table
-/// that may be half empty.
+/// The most memory of the counters at a time, and that of one beside its entries: a place in a
+/// table that may be half empty.
 const MAX_BYTES: usize = 256 << 20;
 const COUNTER_BYTES: usize = 160;
 
@@ -107,8 +107,9 @@ pub(super) struct Offender {
     pub(super) began_before: bool,
 }
 
-/// The answer to a descriptor; `None` if its hits may count or not: it has room in a request that is
-/// refused for another descriptor, so that they are not granted, and count where `commit` is `each`.
+/// The answer to a descriptor; `None` if its hits may count or not: it has room in a request that
+/// is refused for another descriptor, so that they are not granted, and count where `commit` is
+/// `each`.
 fn code_of(response: &RateLimitResponse, index: usize) -> Option<Code> {
     let overall = response.overall_code();
     let code = response.statuses.get(index).map(DescriptorStatus::code);
@@ -228,8 +229,8 @@ impl Exactness {
         } = counter;
         let threshold = self.threshold.hits;
         self.report.checked += 1;
-        // There was room for whatever was refused. Where refused hits count, the first refused request
-        // had no room, and smaller ones behind it are refused though they had.
+        // There was room for whatever was refused. Where refused hits count, the first refused
+        // request had no room, and smaller ones behind it are refused though they had.
         let taken = granted.saturating_add(possible);
         let is_less = refused.is_some_and(|most| taken.saturating_add(most) <= threshold);
         if granted <= threshold && !is_less {

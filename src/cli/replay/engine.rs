@@ -178,8 +178,8 @@ impl Engine {
         self.store.size().evicted
     }
 
-    /// Decides a request that is sent `at`. Without its `duration`, limits of requests in flight are
-    /// left out.
+    /// Decides a request that is sent `at`. Without its `duration`, limits of requests in flight
+    /// are left out.
     pub(super) fn decide(&mut self, at: Micros, duration: Option<Span>, ask: &Ask<'_>) -> Decided {
         self.end_before(at);
         self.rows += 1;

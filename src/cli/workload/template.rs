@@ -1,5 +1,5 @@
-//! Templates of descriptors: `key=text{generator} key2={field}`, also with commas between entries, and
-//! with ` , ` between descriptors; of records also with conditions, as
+//! Templates of descriptors: `key=text{generator} key2={field}`, also with commas between entries,
+//! and with ` , ` between descriptors; of records also with conditions, as
 //! in `key={field} if {other}=pattern`.
 //!
 //! A backslash takes the next character as it is, so that values can have commas and braces.

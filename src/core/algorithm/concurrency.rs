@@ -11,9 +11,9 @@
 //!   frees nothing. If it has no mark either, the release has overtaken its acquire. The acquire
 //!   then takes nothing when it comes, because its request has ended.
 //! - Peek (0 hits): allowed if a place is free, or if the id needs none.
-//! - [`TAKE_BACK`]: an acquire whose caller has not got the answer. It becomes a refused one, unless
-//!   another acquire has joined the holder since: that is the retry of the caller, which has the
-//!   place now.
+//! - [`TAKE_BACK`]: an acquire whose caller has not got the answer. It becomes a refused one,
+//!   unless another acquire has joined the holder since: that is the retry of the caller, which has
+//!   the place now.
 //!
 //! The twin is `lua/concurrency.lua`.
 //!

@@ -322,8 +322,8 @@ impl Algorithm {
     }
 
     /// The time from the decision until the positions of the hits that it counted have lost their
-    /// meaning: to the end of the window, or of the bucket. Less by a tick, because the store's time
-    /// is rounded down to one.
+    /// meaning: to the end of the window, or of the bucket. Less by a tick, because the store's
+    /// time is rounded down to one.
     pub fn lease_left(&self, verdict: &Verdict) -> Span {
         let behind = match self {
             // Hits of this window reach to the end of the next one.
@@ -448,7 +448,8 @@ mod lease_tests {
     use super::*;
     use crate::core::time::{Micros, Rate, Unit};
 
-    /// Positions lose their meaning at an edge of the ticks, to which the store has rounded its time.
+    /// Positions lose their meaning at an edge of the ticks, to which the store has rounded its
+    /// time.
     #[test]
     fn what_is_left_ends_with_the_window_also_where_ticks_are_long() {
         let rate = Rate {

@@ -159,7 +159,8 @@ impl FromStr for Span {
 }
 
 impl fmt::Display for Span {
-    /// As people write it: `250ms`, `1.5s`, `90s`, `5m`, `1h30m`, `720h`. [`FromStr`] reads it back.
+    /// As people write it: `250ms`, `1.5s`, `90s`, `5m`, `1h30m`, `720h`. [`FromStr`] reads it
+    /// back.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MINUTE: u64 = 60_000_000;
         let mut left = self.micros();

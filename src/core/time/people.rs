@@ -1,5 +1,5 @@
-//! For people: spans, instants and large numbers as commands print them. `admin/page/dom.js` writes both
-//! alike.
+//! For people: spans, instants and large numbers as commands print them. `admin/page/dom.js` writes
+//! both alike.
 
 use jiff::Timestamp;
 

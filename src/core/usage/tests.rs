@@ -1,5 +1,5 @@
-//! Tests of the pure step and of the views of a record. `tests/it/operators/usage/vectors.rs` compares the
-//! step with both stores.
+//! Tests of the pure step and of the views of a record. `tests/it/operators/usage/vectors.rs`
+//! compares the step with both stores.
 
 use proptest::prelude::*;
 

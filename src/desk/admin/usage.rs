@@ -305,8 +305,8 @@ fn periods(
     periods
 }
 
-/// Whether the checks of this limit, or of its trial, are on the Redis for seconds. Of a table whose
-/// rows have several units, the main Redis has the subjects of the longer ones.
+/// Whether the checks of this limit, or of its trial, are on the Redis for seconds. Of a table
+/// whose rows have several units, the main Redis has the subjects of the longer ones.
 fn is_per_second(limit: &Limit, commit: Commit, is_trial: bool) -> bool {
     let is_of_second = |amount: &Amount| amount.rate.unit == Unit::Second;
     let mut amounts = limit.amounts().peekable();

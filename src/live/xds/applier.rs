@@ -103,8 +103,8 @@ impl OverlayFile {
         (file, overlay)
     }
 
-    /// Polls the file, which is to be read `now` if so. Returns the overlay if the file was read, and
-    /// can be used.
+    /// Polls the file, which is to be read `now` if so. Returns the overlay if the file was read,
+    /// and can be used.
     fn poll(&mut self, now: bool) -> Option<Overlay> {
         let read = self.0.poll(now)?;
         match read.and_then(|read| self.overlay(read)) {

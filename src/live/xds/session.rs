@@ -1,5 +1,5 @@
-//! The connection to the control plane, one stream after the other: it passes responses to the thread
-//! that compiles, and answers to the control plane.
+//! The connection to the control plane, one stream after the other: it passes responses to the
+//! thread that compiles, and answers to the control plane.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -161,8 +161,8 @@ impl Connection {
     }
 }
 
-/// The waits between attempts to reach the control plane. envoyproxy/ratelimit's own default (10 s, for ever) leaves a process without limits
-/// for long after a short outage.
+/// The waits between attempts to reach the control plane. envoyproxy/ratelimit's own default (10 s,
+/// for ever) leaves a process without limits for long after a short outage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackoffOptions {
     /// The wait after the first failure; each further one doubles it.

@@ -249,8 +249,8 @@ families! {
     /// Hits that were drawn ahead.
     LEASE_DRAWN_HITS = Counter "weir_lease_drawn_hits_total" [];
     /// Hits that were drawn ahead and not used, by reason: window_ended, evicted (the table of
-    /// leases was full, or an operator reset a counter), or void (Redis had lost the counter, or more
-    /// hits were given back than were used).
+    /// leases was full, or an operator reset a counter), or void (Redis had lost the counter, or
+    /// more hits were given back than were used).
     LEASE_UNUSED_HITS = Counter "weir_lease_unused_hits_total" ["reason"];
     /// Keys of which hits are held now.
     LEASES = Gauge "weir_leases" [];

@@ -104,7 +104,8 @@ impl Expected {
     }
 }
 
-/// Tables of `tests/vectors` that are named for no algorithm; theirs is a fixed window, or an option.
+/// Tables of `tests/vectors` that are named for no algorithm; theirs is a fixed window, or an
+/// option.
 const TABLES: [&str; 5] = [
     "algorithms/calendar",
     "all_or_none",

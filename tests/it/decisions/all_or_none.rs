@@ -1,6 +1,6 @@
-//! `commit: all_or_none` in a Redis Cluster: all keys of such a domain are on one node, and a refused
-//! request counts nothing whatever its limits are. `tests/vectors/decisions` has the counts of one
-//! server and of the memory store.
+//! `commit: all_or_none` in a Redis Cluster: all keys of such a domain are on one node, and a
+//! refused request counts nothing whatever its limits are. `tests/vectors/decisions` has the counts
+//! of one server and of the memory store.
 
 use std::collections::BTreeSet;
 
@@ -105,7 +105,8 @@ async fn counts_whole_requests(weir: &Weir, client: &mut Client, key: &str, valu
         let refused = ask(client, vec![with(5), place(id)]).await;
         assert_eq!(refused.overall_code(), Code::OverLimit, "{refused:?}");
     }
-    // A trial counts what is asked, whatever becomes of the request; only a window counts refused hits.
+    // A trial counts what is asked, whatever becomes of the request; only a window counts refused
+    // hits.
     let tried = if key == "fixed_window" { 25 } else { 0 };
     assert_eq!(used(weir, key, value), [5, tried], "{key}={value}");
 }

@@ -1,5 +1,6 @@
-//! `algorithm: concurrency` through real processes: rights in Redis, the admin API and commands, outages,
-//! and (`in_flight/envoy.rs`) a real Envoy. `tests/vectors/decisions/in_flight.txt` has the decisions.
+//! `algorithm: concurrency` through real processes: rights in Redis, the admin API and commands,
+//! outages, and (`in_flight/envoy.rs`) a real Envoy. `tests/vectors/decisions/in_flight.txt` has
+//! the decisions.
 
 mod envoy;
 

@@ -14,8 +14,8 @@
 //! | outage with `on_store_failure: local` | the replica's part of the region's share | `regions_outage.txt` |
 //! | control plane | by the overlay, the defaults and `REGION_SHARE` | `limits_of_a_control_plane_...`, `the_share_of_the_process_...` |
 //!
-//! The files are in `tests/vectors/decisions`. Leases of holders are times, which are not divided. `bounds` has the property: random shares and
-//! numbers, in all regions together.
+//! The files are in `tests/vectors/decisions`. Leases of holders are times, which are not divided.
+//! `bounds` has the property: random shares and numbers, in all regions together.
 
 mod bounds;
 

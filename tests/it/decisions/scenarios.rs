@@ -155,7 +155,8 @@ impl<'t> Run<'t> {
         Ok(())
     }
 
-    /// Takes a file of the start; later, replaces or removes it and waits until the limits are read.
+    /// Takes a file of the start; later, replaces or removes it and waits until the limits are
+    /// read.
     async fn file(&mut self, title: &'t str, text: &'t str) -> Result<()> {
         let Some((weir, _)) = self.services.first() else {
             let domain = text.lines().find_map(|line| line.strip_prefix("domain: "));

@@ -1,5 +1,5 @@
-//! Shaping by leaky buckets: callers whose timeout is short, callers that leave, and how many may wait.
-//! Waits have lower bounds only, because a busy machine answers late and never early.
+//! Shaping by leaky buckets: callers whose timeout is short, callers that leave, and how many may
+//! wait. Waits have lower bounds only, because a busy machine answers late and never early.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -39,8 +39,8 @@ pub(super) fn is_root() -> bool {
     output.stdout.trim_ascii() == b"0"
 }
 
-/// Runs `/bin/ratelimit` in a read-only `root` with `/proc` and `/dev`, as the gateways' user, or as the
-/// current user where that is not permitted.
+/// Runs `/bin/ratelimit` in a read-only `root` with `/proc` and `/dev`, as the gateways' user, or
+/// as the current user where that is not permitted.
 pub(super) fn restricted(root: &Path, arguments: &[&str]) -> Command {
     // The mount is of a namespace of its own and ends with the process.
     let script = "mount --bind \"$0\" \"$0\" && mount --rbind /proc \"$0/proc\" && mount --rbind \

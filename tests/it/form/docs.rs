@@ -163,8 +163,8 @@ fn without_time_and_addresses(line: &str) -> String {
     masked.collect::<Vec<_>>().join(" ")
 }
 
-/// A line of the result of a load without its figures, of which those of counts depend on the machine
-/// only where the load ends after a time.
+/// A line of the result of a load without its figures, of which those of counts depend on the
+/// machine only where the load ends after a time.
 fn without_figures(line: &str, ends_after_a_time: bool) -> String {
     let is_timed = ["sent ", "latency ", "CPU "]
         .iter()

@@ -322,7 +322,8 @@ async fn ctrl_c_ends_with_the_result_so_far() {
     }
 }
 
-/// Spaces and commas separate entries, ` , ` separates descriptors, and what finds no limit is said.
+/// Spaces and commas separate entries, ` , ` separates descriptors, and what finds no limit is
+/// said.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_without_a_limit_are_counted() {
     let weir = Weir::start(DEMO, &[]);

@@ -1,5 +1,5 @@
-//! `weir replay` as its users see it: traces of every format, its result, its errors and exit codes,
-//! and the report in a real browser.
+//! `weir replay` as its users see it: traces of every format, its result, its errors and exit
+//! codes, and the report in a real browser.
 
 use std::fs;
 use std::io::Write;
@@ -757,7 +757,8 @@ fn one_limit_is_run_by_each_algorithm() {
     );
 }
 
-/// A trace of a hostile client, in a browser: nothing of it is markup, and the page asks for nothing.
+/// A trace of a hostile client, in a browser: nothing of it is markup, and the page asks for
+/// nothing.
 #[test]
 fn the_report_shows_hostile_values_as_text() {
     let rows: String = (0..600)

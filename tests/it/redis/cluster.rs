@@ -200,8 +200,8 @@ struct Outcome {
 
 type Outcomes = BTreeMap<String, Outcome>;
 
-/// Asks for random keys, some of them together in all-or-none requests, until `is_over` and each key
-/// was refused.
+/// Asks for random keys, some of them together in all-or-none requests, until `is_over` and each
+/// key was refused.
 async fn load(redis: &Redis, keys: &[String], amount: u32, is_over: &AtomicBool) -> Outcomes {
     let kinds = [
         AlgorithmKind::FixedWindow,
@@ -330,7 +330,8 @@ async fn slots_that_move_change_no_count() {
     }
 }
 
-/// A primary is killed: no hit counts twice, and limits of the other nodes admit exactly their amounts.
+/// A primary is killed: no hit counts twice, and limits of the other nodes admit exactly their
+/// amounts.
 #[tokio::test]
 async fn a_killed_primary_makes_no_hit_count_twice() {
     const AMOUNT: u32 = 300;
@@ -510,8 +511,8 @@ async fn usage_is_recorded_across_slots_and_while_one_moves() {
     }
 }
 
-/// A place that expires while its slot is being migrated goes to another request: the set of holders
-/// is never empty in between, when Redis would refuse to add to it.
+/// A place that expires while its slot is being migrated goes to another request: the set of
+/// holders is never empty in between, when Redis would refuse to add to it.
 #[tokio::test]
 async fn a_place_passes_to_another_request_while_its_slot_moves() {
     const LIFE: Duration = Duration::from_millis(100);
@@ -619,8 +620,9 @@ async fn a_node_that_refuses_undeclared_keys_gets_a_call_for_each_slot() {
     }
 }
 
-/// The slots of some keys have no owner when Weir starts, and again after a slot has moved: the keys
-/// are decided soon after the slots have an owner, and the nodes are asked at the documented rate.
+/// The slots of some keys have no owner when Weir starts, and again after a slot has moved: the
+/// keys are decided soon after the slots have an owner, and the nodes are asked at the documented
+/// rate.
 #[tokio::test]
 async fn slots_without_an_owner_are_decided_soon_after_they_have_one() {
     let _exclusive = exclusive();

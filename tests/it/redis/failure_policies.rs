@@ -1,5 +1,5 @@
-//! Failure policies: an outage of one key, and the return to Redis. The answers of each policy are in
-//! `tests/vectors/decisions/outage.txt`.
+//! Failure policies: an outage of one key, and the return to Redis. The answers of each policy are
+//! in `tests/vectors/decisions/outage.txt`.
 
 use std::time::Instant;
 

@@ -448,8 +448,8 @@ async fn refunds_are_no_resets() {
     }
 }
 
-/// A refund of more than was used leaves nothing counted: what is held beyond the count is void, and
-/// no less than the limit passes again.
+/// A refund of more than was used leaves nothing counted: what is held beyond the count is void,
+/// and no less than the limit passes again.
 #[tokio::test]
 async fn refunds_of_unused_hits_void_what_is_not_counted() {
     let redis = RedisServer::start();
@@ -568,7 +568,8 @@ async fn no_answer_is_older_than_a_second() {
     }
 }
 
-/// A refusal that the denial cache knows does not keep held hits, nor an old count in their answers.
+/// A refusal that the denial cache knows does not keep held hits, nor an old count in their
+/// answers.
 #[tokio::test]
 async fn held_hits_beside_a_cached_refusal_have_a_fresh_count() {
     let redis = RedisServer::start();
@@ -721,8 +722,9 @@ async fn the_memory_store_has_no_leases() {
     assert_eq!(weir.metric("weir_lease_answers_total"), Some(0.0));
 }
 
-/// A failover that loses no counts: exactly the limit passes, but for what the store counted and did
-/// not answer. Such a hit is lost, and such a draw too; a draw is of at most half of what is left.
+/// A failover that loses no counts: exactly the limit passes, but for what the store counted and
+/// did not answer. Such a hit is lost, and such a draw too; a draw is of at most half of what is
+/// left.
 ///
 /// The failover may take longer than a connection lives whose client answers no PING: other threads
 /// do.

@@ -386,8 +386,8 @@ async fn rights_of_requests_in_flight_that_are_missing_are_named() {
     }
 }
 
-/// Without MULTI, keys that need none are decided, also over new connections; those that need it are
-/// decided with the first request after the right is granted again.
+/// Without MULTI, keys that need none are decided, also over new connections; those that need it
+/// are decided with the first request after the right is granted again.
 #[tokio::test]
 async fn without_multi_only_the_keys_that_need_it_have_no_answer() {
     let redis = RedisServer::start();

@@ -131,8 +131,8 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     assert_two_lines(&lines(&weir), well, &url);
 }
 
-/// A network that has become 80 ms longer: the lines have the time that Redis takes, the time that a
-/// request has for it, the caller's deadline, and the remedy.
+/// A network that has become 80 ms longer: the lines have the time that Redis takes, the time that
+/// a request has for it, the caller's deadline, and the remedy.
 #[tokio::test]
 async fn lines_of_a_slow_redis_have_numbers_and_the_remedy() {
     let redis = RedisServer::start();

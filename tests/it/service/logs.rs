@@ -86,8 +86,8 @@ async fn a_reload_tells_which_limits_it_changed() {
     assert_eq!(lines(&weir, "limits ").len(), before + 1);
 }
 
-/// Requests of which twenty descriptors have a line: three kinds of descriptors, two more that use up
-/// the limit, an unknown domain, and one request with more descriptors than lines.
+/// Requests of which twenty descriptors have a line: three kinds of descriptors, two more that use
+/// up the limit, an unknown domain, and one request with more descriptors than lines.
 async fn ask_for_twenty_lines(weir: &Weir) {
     let mut client = weir.client().await;
     let forged = format!("a\", year=\"b\n\u{1b}[2J{}", "x".repeat(20_000));

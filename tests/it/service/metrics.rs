@@ -136,8 +136,8 @@ async fn every_family_of_a_scrape_is_declared() {
         .map(|family| family.name)
         .filter(|name| !shown.contains(*name))
         .collect();
-    // tests/it/service/tracing.rs and tests/it/service/grpc_tls read those of traces and of TLS, which are off
-    // here.
+    // tests/it/service/tracing.rs and tests/it/service/grpc_tls read those of traces and of TLS,
+    // which are off here.
     let seldom = [
         "weir_redis_advice",
         "weir_redis_errors_total",

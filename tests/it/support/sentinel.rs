@@ -22,8 +22,8 @@ const SENTINELS: usize = 3;
 
 /// Periods of a Sentinel, in ms. All of them know each other within a second. In a failover, a
 /// Sentinel asks a replica for its state once a second, and promotes none whose state is older than
-/// five pings. After its clock has jumped, as on a machine that pauses, it does nothing for the time
-/// of `TILT-PERIOD`.
+/// five pings. After its clock has jumped, as on a machine that pauses, it does nothing for the
+/// time of `TILT-PERIOD`.
 const PERIODS: [&str; 12] = [
     "SENTINEL",
     "DEBUG",

@@ -82,8 +82,8 @@ impl Siblings {
         }
     }
 
-    /// Adds a branch that is written at `at`. Warns of its values and networks that earlier branches
-    /// have.
+    /// Adds a branch that is written at `at`. Warns of its values and networks that earlier
+    /// branches have.
     pub(super) fn add(
         &mut self,
         problems: &Problems,

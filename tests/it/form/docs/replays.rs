@@ -1,5 +1,6 @@
-//! What pages show of `weir replay`, run in a folder with the traces that config/replay.md shows, the
-//! limits of `config/`, and `next/`, in which a client may send 10 requests a minute in place of 20.
+//! What pages show of `weir replay`, run in a folder with the traces that config/replay.md shows,
+//! the limits of `config/`, and `next/`, in which a client may send 10 requests a minute in place
+//! of 20.
 
 use std::fs;
 use std::process::Command;

@@ -264,7 +264,8 @@ fn check_reads_an_overlay() {
     );
 }
 
-/// Old files that a service would have refused cannot be compared with; those of which it warns can.
+/// Old files that a service would have refused cannot be compared with; those of which it warns
+/// can.
 #[test]
 fn check_compares_with_what_a_service_would_have_taken() {
     let (folder, _) = folder_with(&[

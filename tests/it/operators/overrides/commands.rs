@@ -58,8 +58,8 @@ fn cells(table: &str) -> Vec<Vec<String>> {
     table.lines().map(of_line).collect()
 }
 
-/// Orders that would change nothing, or not what is meant, are refused or warned of. Returns what was
-/// printed for an unknown key.
+/// Orders that would change nothing, or not what is meant, are refused or warned of. Returns what
+/// was printed for an unknown key.
 fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
     let mistyped = desk.fails(weir, &["block", "-d", "shopp", "user=1"]);
     assert!(
@@ -471,8 +471,8 @@ async fn assert_keys_and_patterns_have_names(desk: &Desk, weir: &Weir, names: &[
     );
 }
 
-/// Usage, counts and a block of the subject of a digest, and the error of `explain`. Returns what the
-/// block printed.
+/// Usage, counts and a block of the subject of a digest, and the error of `explain`. Returns what
+/// the block printed.
 fn assert_digest_is_addressed(desk: &Desk, weir: &Weir, file: &Path, name: &str) -> String {
     let named = |command: &[&str]| desk.ok(weir, &[command, &["--subject", name]].concat());
     let usage = named(&["usage"]);

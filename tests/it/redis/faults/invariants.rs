@@ -30,8 +30,8 @@ fn each_algorithm(extra: &str) -> String {
     )
 }
 
-/// After a request for more hits than there are numbers for, a limit that counts refused hits is used
-/// up, and the other limits do not change.
+/// After a request for more hits than there are numbers for, a limit that counts refused hits is
+/// used up, and the other limits do not change.
 fn assert_stays_limited(
     goal: &mut Goal,
     key: &str,

@@ -69,7 +69,8 @@ impl Answer {
         }
     }
 
-    /// Removes the words of an error that the transport finds: OUT_OF_RANGE, UNIMPLEMENTED, INTERNAL.
+    /// Removes the words of an error that the transport finds: OUT_OF_RANGE, UNIMPLEMENTED,
+    /// INTERNAL.
     fn without_words(mut self) -> Self {
         if ["11", "12", "13"].contains(&&*self.code()) {
             self.headers
