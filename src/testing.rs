@@ -81,7 +81,7 @@ pub(crate) fn assert_written(path: &str, part: Option<&str>, generated: &str, ar
     let differs = generated.lines().zip(lines).find(|(new, old)| new != old);
     assert!(
         generated == written,
-        "{path} is not what is generated; `WEIR_WRITE=1 cargo test {arguments}` writes it. The first \
-         line that differs: {differs:?}"
+        "{path} is not what is generated; `WEIR_WRITE=1 cargo test {arguments}` writes it. The \
+         first line that differs: {differs:?}"
     );
 }

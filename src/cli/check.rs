@@ -24,8 +24,9 @@ const LONGEST_LINE: usize = 10_000;
 const BEFORE_COLUMN: usize = 60;
 
 /// In which order regions take new shares.
-const ORDER_OF_REGIONS: &str = "shares: lower a region first, and raise another only after the first has reloaded and \
-    its windows have ended: otherwise together they admit more than the limit\n";
+const ORDER_OF_REGIONS: &str = "shares: lower a region first, and raise another only after the \
+    first has reloaded and its windows have ended: otherwise together they admit more than the \
+    limit\n";
 
 #[derive(Args, Debug)]
 pub(super) struct CheckArgs {

@@ -28,7 +28,8 @@ fn hint_at_commas(argument: &[u8]) {
     if let Some(next) = text.split(',').skip(1).find(is_entry) {
         let (text, next) = (text.escape_debug(), next.escape_debug());
         print::error(format_args!(
-            "weir: hint: `{text}` is one entry; if `{next}` is the next one, write a space and no comma"
+            "weir: hint: `{text}` is one entry; if `{next}` is the next one, write a space and no \
+             comma"
         ));
     }
 }

@@ -112,7 +112,8 @@ fn sources_help() -> String {
         "{}\nBehind header, query and metadata, ` or VALUE` is what Envoy sends \
          where a request has none: 'user=header:x-user or anonymous'.\nWithout it, the limits of \
          the key do not apply to such requests.\n\n\
-         Envoy does not ask about requests that a route answers itself (direct_response, redirect).\n\n\
+         Envoy does not ask about requests that a route answers itself (direct_response, \
+         redirect).\n\n\
          Example: weir envoy --domain demo --from user=header:x-user limits.yaml",
         source::SOURCES
     )

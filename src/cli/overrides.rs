@@ -26,9 +26,9 @@ use crate::limits::rules::compile::OneLine;
 
 /// How a descriptor is written, and when an override ends.
 const HOW: &str = "An entry is KEY=VALUE, in which each * matches any text, or KEY alone for any \
-    value. \\* is a star and \\\\ a backslash; quote them for the shell, as `weir top` prints them. \
-    Write all entries of the descriptor, in its order: `user=42` does not match \
-    `user=42 path=/x`.\n\n\
+    value. \\* is a star and \\\\ a backslash; quote them for the shell, as `weir top` prints \
+    them. Write all entries of the descriptor, in its order: `user=42` does not match `user=42 \
+    path=/x`.\n\n\
     --until takes a duration from now (2h, 3d, 1h30m), an instant (2030-01-31T18:00:00Z), or a \
     date or a day in the time zone of this terminal (2030-01-31 and friday include that day; \
     \"2030-01-31 18:00\" and \"friday 18:00\" are earlier). The output shows the expiry.\n\n\

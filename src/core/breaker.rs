@@ -585,7 +585,9 @@ mod window_tests {
         #![proptest_config(crate::testing::property(1_000))]
 
         #[test]
-        fn it_equals_a_list_of_all_reports(reports in prop::collection::vec((0_u64..1_500_000, 1_u64..9), 1..60)) {
+        fn it_equals_a_list_of_all_reports(
+            reports in prop::collection::vec((0_u64..1_500_000, 1_u64..9), 1..60),
+        ) {
             let (mut window, mut now, mut list) = (CallWindow::default(), 0, Vec::new());
             for (pause, calls) in reports {
                 // Most pauses are short: many reports fit in one window.
@@ -594,9 +596,15 @@ mod window_tests {
                 list.push((now / 100_000, report(calls)));
                 let is_new = |slot: u64| slot + 10 > now / 100_000;
                 let mut naive = CallTally::default();
-                list.iter().filter(|(slot, _)| is_new(*slot)).for_each(|(_, tally)| naive.add(*tally));
+                list.iter()
+                    .filter(|(slot, _)| is_new(*slot))
+                    .for_each(|(_, tally)| naive.add(*tally));
                 prop_assert_eq!(window.total(), naive);
-                let slow: BTreeSet<_> = list.iter().filter(|(slot, tally)| is_new(*slot) && tally.slow > 0).map(|(slot, _)| slot).collect();
+                let slow: BTreeSet<_> = list
+                    .iter()
+                    .filter(|(slot, tally)| is_new(*slot) && tally.slow > 0)
+                    .map(|(slot, _)| slot)
+                    .collect();
                 prop_assert_eq!(window.buckets_with(|bucket| bucket.slow), slow.len() as u64);
             }
         }

@@ -488,20 +488,56 @@ mod lines_tests {
         #[test]
         fn no_text_forges_a_field_or_a_line(message in texts(), reason in texts(), by in texts()) {
             let log = || tracing::info!(target: AUDIT, reason, by = %by, "{message}");
-            let (text, json) = (written(Lines { format: Format::Text, colours: false }, log), written(Lines { format: Format::Json, colours: false }, log));
+            let (text, json) = (
+                written(
+                    Lines {
+                        format: Format::Text,
+                        colours: false,
+                    },
+                    log,
+                ),
+                written(
+                    Lines {
+                        format: Format::Json,
+                        colours: false,
+                    },
+                    log,
+                ),
+            );
             for line in [&text, &json] {
                 let is_unseen = |char: char| char.is_control() || UNSEEN.contains(char);
-                prop_assert!(line.ends_with('\n') && !line.trim_end_matches('\n').contains(is_unseen), "{line:?}");
+                prop_assert!(
+                    line.ends_with('\n') && !line.trim_end_matches('\n').contains(is_unseen),
+                    "{line:?}"
+                );
                 prop_assert_eq!(line.matches('\n').count(), 1);
             }
-            let (said, fields) = read_back(after_time(&text).strip_prefix("  INFO ").expect("a \
-                level").trim_end_matches('\n'));
-            let expected = [("target", AUDIT), ("reason", reason.as_str()), ("by", by.as_str())];
-            prop_assert_eq!(fields, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+            let (said, fields) = read_back(
+                after_time(&text)
+                    .strip_prefix("  INFO ")
+                    .expect(
+                        "a \
+                level",
+                    )
+                    .trim_end_matches('\n'),
+            );
+            let expected = [
+                ("target", AUDIT),
+                ("reason", reason.as_str()),
+                ("by", by.as_str()),
+            ];
+            prop_assert_eq!(
+                fields,
+                expected.map(|(name, text)| (name.to_owned(), text.to_owned()))
+            );
             prop_assert_eq!(&said, &message);
             let json: Value = serde_json::from_str(&json).expect("JSON");
-            let shown = ["@message", "target", "reason", "by"].map(|name| json[name].as_str().expect("a text"));
-            prop_assert_eq!(shown, [message.as_str(), AUDIT, reason.as_str(), by.as_str()]);
+            let shown = ["@message", "target", "reason", "by"]
+                .map(|name| json[name].as_str().expect("a text"));
+            prop_assert_eq!(
+                shown,
+                [message.as_str(), AUDIT, reason.as_str(), by.as_str()]
+            );
         }
     }
 

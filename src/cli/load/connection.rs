@@ -295,8 +295,8 @@ impl LoadConnection {
             Err(_) => "no answer to a PING".to_owned(),
         };
         Err(failed(format!(
-            "it does not speak gRPC ({cause}); use the gRPC port, which is 8081 unless GRPC_PORT is \
-             set, and TLS if GRPC_SERVER_USE_TLS is"
+            "it does not speak gRPC ({cause}); use the gRPC port, which is 8081 unless GRPC_PORT \
+             is set, and TLS if GRPC_SERVER_USE_TLS is"
         )))
     }
 

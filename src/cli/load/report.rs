@@ -258,6 +258,7 @@ pub(super) fn progress(tally: &Tally, per_second: f64, until: Until) -> String {
     let [p50, p99] = [0.5, 0.99].map(|share| quantile(tally, share));
     let rate = grouped(per_second.round() as u64);
     format!(
-        "{elapsed}, {left} left, {rate} a second, OK {ok}, OVER_LIMIT {over}, errors {errors}, p50 {p50:.2} ms, p99 {p99:.2} ms"
+        "{elapsed}, {left} left, {rate} a second, OK {ok}, OVER_LIMIT {over}, errors {errors}, p50 \
+         {p50:.2} ms, p99 {p99:.2} ms"
     )
 }

@@ -192,7 +192,8 @@ impl Chart<'_> {
         let all: Vec<_> = self.lines.iter().map(rates).collect();
         let most = rounded_up(all.iter().flatten().copied().fold(0.0, f64::max));
         let mut svg = format!(
-            "<figure><figcaption>{0}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{0}\">\n",
+            "<figure><figcaption>{0}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             role=\"img\" aria-label=\"{0}\">\n",
             escaped(&self.title)
         );
         svg += &axes(axis, most);
@@ -221,7 +222,8 @@ fn axes(axis: &Axis, most: f64) -> String {
     for share in [0.0, 0.5, 1.0] {
         let (at, right, number) = (y(share), WIDTH - 10.0, most * share);
         svg += &format!(
-            "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" class=\"end\">{number}</text>\n",
+            "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text x=\"{:.1}\" \
+             y=\"{:.1}\" class=\"end\">{number}</text>\n",
             LEFT - 6.0,
             at + 4.0
         );
@@ -234,7 +236,8 @@ fn axes(axis: &Axis, most: f64) -> String {
             _ => "middle",
         };
         svg += &format!(
-            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top}\" y2=\"{bottom}\"/><text x=\"{at:.1}\" y=\"{}\" class=\"{class}\">{text}</text>\n",
+            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top}\" y2=\"{bottom}\"/><text x=\"{at:.1}\" \
+             y=\"{}\" class=\"{class}\">{text}</text>\n",
             HEIGHT - 6.0
         );
     }

@@ -153,8 +153,8 @@ fn notes(engine: &Engine, tally: &ReplayTally) -> Vec<String> {
     let notes = [
         (
             engine.left_out,
-            "descriptors of limits of requests in flight that are left out, because their durations \
-             are unknown (write --duration)",
+            "descriptors of limits of requests in flight that are left out, because their \
+             durations are unknown (write --duration)",
         ),
         (
             engine.not_released,
@@ -163,7 +163,8 @@ fn notes(engine: &Engine, tally: &ReplayTally) -> Vec<String> {
         ),
         (
             engine.evicted(),
-            "keys that left the memory store because it was full, as in a service with default settings",
+            "keys that left the memory store because it was full, as in a service with default \
+             settings",
         ),
         (
             tally.uncounted,

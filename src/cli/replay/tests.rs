@@ -255,8 +255,9 @@ fn in_flight(engine: &mut Engine, secs: u64, duration: Option<u64>, id: &str) ->
 
 #[test]
 fn requests_in_flight_end_after_their_durations() {
-    let limits = "domain: r\ndescriptors:\n  - key: user\n    descriptors:\n      - key: request\n        \
-        rate_limit: { algorithm: concurrency, requests_per_unit: 2, max_duration: 1h }\n";
+    let limits = "domain: r\ndescriptors:\n  - key: user\n    descriptors:\n      - key: \
+        request\n        rate_limit: { algorithm: concurrency, requests_per_unit: 2, \
+        max_duration: 1h }\n";
     let (_folder, rules, overrides) = site(&[("r.yaml", limits)]);
     let mut engine = Engine::new(setup(&rules, &overrides));
     let mut ask = |secs, duration, id| in_flight(&mut engine, secs, Some(duration), id);
@@ -280,7 +281,8 @@ fn a_refused_request_releases_at_once_what_it_holds() {
     let limit = |key: &str, amount: u64| {
         format!(
             "  - key: {key}\n    descriptors:\n      - key: request\n        \
-            rate_limit: {{ algorithm: concurrency, requests_per_unit: {amount}, max_duration: 1h }}\n"
+            rate_limit: {{ algorithm: concurrency, requests_per_unit: {amount}, \
+            max_duration: 1h }}\n"
         )
     };
     let limits = format!(
@@ -310,7 +312,8 @@ fn a_refused_request_releases_at_once_what_it_holds() {
 fn the_subjects_that_are_refused_most_are_exact() {
     let (_folder, rules, overrides) = site(&[(
         "d.yaml",
-        "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: year, requests_per_unit: 3 }\n",
+        "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: year, \
+         requests_per_unit: 3 }\n",
     )]);
     let mut engine = Engine::new(setup(&rules, &overrides));
     let (mut tally, mut random) = (ReplayTally::default(), fastrand::Rng::with_seed(3));

@@ -193,24 +193,45 @@ mod tests {
         /// stated errors.
         #[test]
         fn the_true_counts_are_within_the_errors(
-            replicas in prop::collection::vec(prop::collection::vec((0..20_u64, 0..20_u64), 12), 1..5),
+            replicas in
+                prop::collection::vec(prop::collection::vec((0..20_u64, 0..20_u64), 12), 1..5),
             asked in 1..14_usize,
             shown in 1..14_usize,
             by_hits: bool,
         ) {
-            let by = if by_hits { Ranking::Hits } else { Ranking::Refusals };
-            let tops: Vec<_> = replicas.iter().map(|exact| replica(exact, by, asked)).collect();
+            let by = if by_hits {
+                Ranking::Hits
+            } else {
+                Ranking::Refusals
+            };
+            let tops: Vec<_> = replicas
+                .iter()
+                .map(|exact| replica(exact, by, asked))
+                .collect();
             let merged = merge(&tops, by, shown);
             for user in 0..12 {
                 let refused: u64 = replicas.iter().map(|exact| exact[user].1).sum();
                 let hits: u64 = refused + replicas.iter().map(|exact| exact[user].0).sum::<u64>();
-                match merged.subjects.iter().find(|subject| subject.entries[0].value == user.to_string()) {
+                match merged
+                    .subjects
+                    .iter()
+                    .find(|subject| subject.entries[0].value == user.to_string())
+                {
                     Some(found) => {
-                        prop_assert!(found.hits <= hits && hits <= found.hits + found.hits_error, "{hits}, {found:?}");
-                        prop_assert!(found.refused <= refused && refused <= found.refused + found.refused_error, "{refused}, {found:?}");
+                        prop_assert!(
+                            found.hits <= hits && hits <= found.hits + found.hits_error,
+                            "{hits}, {found:?}"
+                        );
+                        prop_assert!(
+                            found.refused <= refused
+                                && refused <= found.refused + found.refused_error,
+                            "{refused}, {found:?}"
+                        );
                         prop_assert!(found.refused <= found.hits);
                     }
-                    None => prop_assert!(hits <= merged.hits_at_most && refused <= merged.refused_at_most),
+                    None => prop_assert!(
+                        hits <= merged.hits_at_most && refused <= merged.refused_at_most
+                    ),
                 }
             }
         }

@@ -427,15 +427,23 @@ mod tests {
         #![proptest_config(crate::testing::property(256))]
 
         #[test]
-        fn times_stay_and_amounts_shrink(kind in prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u64,
-            replicas in 1..=u32::MAX, hits in any::<i64>()) {
+        fn times_stay_and_amounts_shrink(
+            kind in
+                prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec()),
+            limit in 0..100_000_u64,
+            replicas in 1..=u32::MAX,
+            hits in any::<i64>(),
+        ) {
             let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
             prop_assert_eq!(whole.tick(), share.tick());
             prop_assert!(share.capacity() <= whole.capacity());
             prop_assert_eq!(share.capacity() == 0, whole.capacity() == 0);
             prop_assert_eq!(shared(whole, 1), whole);
             // Whatever was stored under the whole is understood.
-            let at = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::MAX };
+            let at = Arrival {
+                now: Micros(1_800_000_000_000_000),
+                max_hold: Span::MAX,
+            };
             let stored = whole.step(None, at, hits).state;
             prop_assert!(share.step(stored, at, 0).verdict.remaining <= share.capacity());
         }

@@ -235,12 +235,21 @@ proptest! {
     #![proptest_config(crate::testing::property(3_000))]
 
     #[test]
-    fn a_retry_is_exact_and_a_reset_too(algorithm in algorithm(any::<bool>(), &[]), acts in acts(act())) {
+    fn a_retry_is_exact_and_a_reset_too(
+        algorithm in algorithm(any::<bool>(), &[]),
+        acts in acts(act()),
+    ) {
         let mut result = Ok(());
         run(&algorithm, &acts, |_, now, hits, step| {
             let verdict = step.verdict;
             if result.is_ok() && !verdict.allowed {
-                result = check_retry(&algorithm, step.state.as_ref(), now, hits, verdict.retry_after);
+                result = check_retry(
+                    &algorithm,
+                    step.state.as_ref(),
+                    now,
+                    hits,
+                    verdict.retry_after,
+                );
             }
             let (tick, reset) = (algorithm.tick().micros(), verdict.reset_after.micros());
             let is_fixed = matches!(algorithm, Algorithm::FixedWindow(_));
@@ -248,7 +257,10 @@ proptest! {
                 let recovered = look(&algorithm, step.state.as_ref(), now + reset);
                 result = (|| {
                     prop_assert_eq!((recovered.used, recovered.reset_after), (0, Span::ZERO));
-                    prop_assert!(look(&algorithm, step.state.as_ref(), now + reset - tick).reset_after > Span::ZERO);
+                    prop_assert!(
+                        look(&algorithm, step.state.as_ref(), now + reset - tick).reset_after
+                            > Span::ZERO
+                    );
                     Ok(())
                 })();
             }
@@ -257,7 +269,10 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_counted_changes_nothing(algorithm in algorithm(Just(false), &[]), acts in acts(act())) {
+    fn what_is_not_counted_changes_nothing(
+        algorithm in algorithm(Just(false), &[]),
+        acts in acts(act()),
+    ) {
         let mut result = Ok(());
         run(&algorithm, &acts, |before, _, hits, step| {
             if result.is_ok() && (hits == 0 || !step.verdict.allowed) {
@@ -272,40 +287,65 @@ proptest! {
     }
 
     #[test]
-    fn looks_write_nothing_and_are_refused_exactly_in_debt(algorithm in algorithm(any::<bool>(), &[]), acts in acts(act())) {
+    fn looks_write_nothing_and_are_refused_exactly_in_debt(
+        algorithm in algorithm(any::<bool>(), &[]),
+        acts in acts(act()),
+    ) {
         let (state, now) = run(&algorithm, &acts, |_, _, _, _| {});
         let step = algorithm.step(state.clone(), at(now), 0);
         prop_assert_eq!(step.keep_for, None);
         prop_assert_eq!(&step.state, &state);
-        prop_assert_eq!(step.verdict.allowed, step.verdict.used <= algorithm.capacity());
+        prop_assert_eq!(
+            step.verdict.allowed,
+            step.verdict.used <= algorithm.capacity()
+        );
         if !step.verdict.allowed {
             check_retry(&algorithm, state.as_ref(), now, 0, step.verdict.retry_after)?;
         }
         let capacity = algorithm.capacity();
-        prop_assert_eq!(step.verdict.remaining, capacity.saturating_sub(step.verdict.used));
+        prop_assert_eq!(
+            step.verdict.remaining,
+            capacity.saturating_sub(step.verdict.used)
+        );
         let debt = match algorithm {
             Algorithm::LeakyBucket(leaky) => algorithm.debt().limits() * leaky.flow.limit,
             Algorithm::FixedWindow(_) => u64::MAX / 2,
             _ => algorithm.debt().limits() * capacity,
         };
-        prop_assert!(step.verdict.used <= capacity + debt, "debt of at most so many full limits");
+        prop_assert!(
+            step.verdict.used <= capacity + debt,
+            "debt of at most so many full limits"
+        );
     }
 
     #[test]
-    fn what_remains_fits_and_not_one_more(algorithm in algorithm(any::<bool>(), &[]), acts in acts(act())) {
+    fn what_remains_fits_and_not_one_more(
+        algorithm in algorithm(any::<bool>(), &[]),
+        acts in acts(act()),
+    ) {
         let (state, now) = run(&algorithm, &acts, |_, _, _, _| {});
-        let remaining = look(&algorithm, state.as_ref(), now).remaining.cast_signed();
+        let remaining = look(&algorithm, state.as_ref(), now)
+            .remaining
+            .cast_signed();
         if remaining > 0 {
             let step = algorithm.step(state.clone(), at(now), remaining);
             prop_assert!(step.verdict.allowed);
             prop_assert_eq!(step.verdict.remaining, 0);
         }
-        prop_assert!(!algorithm.step(state, at(now), remaining + 1).verdict.allowed);
+        prop_assert!(
+            !algorithm
+                .step(state, at(now), remaining + 1)
+                .verdict
+                .allowed
+        );
     }
 
     #[test]
     fn after_its_time_a_state_means_nothing(
-        algorithm in algorithm(any::<bool>(), &[]), acts in acts(act()), gap in prop_oneof![0_u64..3, any::<u64>()], then in act(),
+        algorithm in algorithm(any::<bool>(), &[]),
+        acts in acts(act()),
+        gap in prop_oneof![0_u64..3, any::<u64>()],
+        then in act(),
     ) {
         let (mut kept, mut is_longest) = (None, false);
         run(&algorithm, &acts, |_, now, _, step| {
@@ -325,44 +365,87 @@ proptest! {
     }
 
     #[test]
-    fn giving_back_stops_at_empty(algorithm in algorithm(any::<bool>(), &[]), acts in acts(act()), some in 1_i64..1_000) {
+    fn giving_back_stops_at_empty(
+        algorithm in algorithm(any::<bool>(), &[]),
+        acts in acts(act()),
+        some in 1_i64..1_000,
+    ) {
         let (state, now) = run(&algorithm, &acts, |_, _, _, _| {});
         let before = look(&algorithm, state.as_ref(), now).used;
         let less = algorithm.step(state.clone(), at(now), -some).verdict;
         prop_assert!(less.allowed);
-        prop_assert!(before.saturating_sub(some.unsigned_abs()) <= less.used && less.used <= before);
+        prop_assert!(
+            before.saturating_sub(some.unsigned_abs()) <= less.used && less.used <= before
+        );
         let all = algorithm.step(state, at(now), i64::MIN);
         prop_assert!(all.verdict.allowed);
-        prop_assert_eq!((all.verdict.used, all.verdict.remaining), (0, algorithm.capacity()));
+        prop_assert_eq!(
+            (all.verdict.used, all.verdict.remaining),
+            (0, algorithm.capacity())
+        );
         let full = algorithm.capacity().cast_signed();
-        prop_assert!(full == 0 || algorithm.step(all.state.clone(), at(now), full).verdict.allowed);
+        prop_assert!(
+            full == 0
+                || algorithm
+                    .step(all.state.clone(), at(now), full)
+                    .verdict
+                    .allowed
+        );
         prop_assert!(!algorithm.step(all.state, at(now), full + 1).verdict.allowed);
     }
 
     #[test]
     fn a_larger_limit_never_refuses_what_a_smaller_one_allows(
-        smaller in algorithm(any::<bool>(), &[]), acts in acts(act()), more in amount(), pause in 0_u64..20, then in act(),
+        smaller in algorithm(any::<bool>(), &[]),
+        acts in acts(act()),
+        more in amount(),
+        pause in 0_u64..20,
+        then in act(),
     ) {
         let (state, now) = run(&smaller, &acts, |_, _, _, _| {});
         let mut larger = smaller;
         match &mut larger {
-            Algorithm::FixedWindow(fixed) => fixed.limit = fixed.limit.saturating_add(more).min(MAX_SAFE_INTEGER),
-            Algorithm::SlidingWindowLog(log) => log.limit = log.limit.saturating_add(more % 100_000),
+            Algorithm::FixedWindow(fixed) => {
+                fixed.limit = fixed.limit.saturating_add(more).min(MAX_SAFE_INTEGER)
+            }
+            Algorithm::SlidingWindowLog(log) => {
+                log.limit = log.limit.saturating_add(more % 100_000)
+            }
             Algorithm::Concurrency(concurrency) => concurrency.limit += 1,
-            Algorithm::SlidingWindowBuckets(buckets) => buckets.limit = buckets.limit.saturating_add(more),
+            Algorithm::SlidingWindowBuckets(buckets) => {
+                buckets.limit = buckets.limit.saturating_add(more)
+            }
             // These must keep to the bounds of their tick.
-            Algorithm::SlidingWindowCounter(counter) => counter.limit += u64::from(counter.limit > 100 && counter.limit < u32::MAX.into()),
-            Algorithm::TokenBucket(token) => token.flow.limit = token.flow.limit.max(token.burst.min(more)),
-            Algorithm::LeakyBucket(leaky) => leaky.flow.limit += u64::from(leaky.flow.limit > 100 && leaky.flow.limit < u32::MAX.into() && leaky.max_delay < leaky.flow.window),
+            Algorithm::SlidingWindowCounter(counter) => {
+                counter.limit += u64::from(counter.limit > 100 && counter.limit < u32::MAX.into())
+            }
+            Algorithm::TokenBucket(token) => {
+                token.flow.limit = token.flow.limit.max(token.burst.min(more))
+            }
+            Algorithm::LeakyBucket(leaky) => {
+                leaky.flow.limit += u64::from(
+                    leaky.flow.limit > 100
+                        && leaky.flow.limit < u32::MAX.into()
+                        && leaky.max_delay < leaky.flow.window,
+                )
+            }
         }
-        let (now, hits) = (now + window(&smaller).micros() / 16 * pause, hits(&smaller, then));
-        let (by_smaller, by_larger) = (smaller.step(state.clone(), at(now), hits).verdict, larger.step(state, at(now), hits).verdict);
+        let (now, hits) = (
+            now + window(&smaller).micros() / 16 * pause,
+            hits(&smaller, then),
+        );
+        let (by_smaller, by_larger) = (
+            smaller.step(state.clone(), at(now), hits).verdict,
+            larger.step(state, at(now), hits).verdict,
+        );
         prop_assert!(by_larger.allowed || !by_smaller.allowed);
     }
 
     #[test]
     fn a_clock_that_goes_back_neither_locks_nor_opens(
-        algorithm in algorithm(any::<bool>(), &[]), acts in acts(act()), back in prop_oneof![0_u64..40, any::<u64>()],
+        algorithm in algorithm(any::<bool>(), &[]),
+        acts in acts(act()),
+        back in prop_oneof![0_u64..40, any::<u64>()],
     ) {
         // From the last write on, or from the last hit, a clock may be behind. Or from any hit: a
         // refund leaves an older one as the newest.
@@ -381,44 +464,89 @@ proptest! {
             (state, fits)
         };
         let (state, first) = fill(state, now);
-        let (written, taken) = if first > 0 { (now, now) } else { (written, taken) };
-        let then = now - (window(&algorithm).micros() / 16).saturating_mul(back).min(now);
+        let (written, taken) = if first > 0 {
+            (now, now)
+        } else {
+            (written, taken)
+        };
+        let then = now
+            - (window(&algorithm).micros() / 16)
+                .saturating_mul(back)
+                .min(now);
         let (_, second) = fill(state.clone(), then);
         let capacity = algorithm.capacity();
         prop_assert!(first + second <= 2 * capacity, "one extra limit at most");
         if capacity > 0 {
             let longest = |now| match algorithm.step(state.clone(), at(now), 1).verdict {
                 Verdict { allowed: true, .. } => Span::ZERO,
-                Verdict { retry_after: Wait::For(span), .. } => span,
-                Verdict { retry_after: Wait::Never, .. } => unreachable!("one hit fits"),
+                Verdict {
+                    retry_after: Wait::For(span),
+                    ..
+                } => span,
+                Verdict {
+                    retry_after: Wait::Never,
+                    ..
+                } => unreachable!("one hit fits"),
             };
             // Hits that the clock cuts off continue at the start of its bucket or window.
             let extra = match algorithm {
                 Algorithm::SlidingWindowBuckets(buckets) => 2 * buckets.interval,
-                Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter(_) => window(&algorithm).micros(),
+                Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter(_) => {
+                    window(&algorithm).micros()
+                }
                 _ => 0,
             };
-            let before = [written, taken].into_iter().chain(hits_at).map(longest).max().unwrap_or_default().micros();
+            let before = [written, taken]
+                .into_iter()
+                .chain(hits_at)
+                .map(longest)
+                .max()
+                .unwrap_or_default()
+                .micros();
             let after = longest(then).micros();
-            prop_assert!(after <= before.saturating_add(window(&algorithm).micros() + extra), "one \
-                window at most: {} {}", before, after);
+            prop_assert!(
+                after <= before.saturating_add(window(&algorithm).micros() + extra),
+                "one \
+                window at most: {} {}",
+                before,
+                after
+            );
             let refused = algorithm.step(state.clone(), at(then), 1);
             if !refused.verdict.allowed {
-                check_retry(&algorithm, refused.state.as_ref(), then, 1, refused.verdict.retry_after)?;
+                check_retry(
+                    &algorithm,
+                    refused.state.as_ref(),
+                    then,
+                    1,
+                    refused.verdict.retry_after,
+                )?;
             }
         }
     }
 
     #[test]
-    fn no_window_admits_more_than_the_limit(algorithm in algorithm(Just(false), &[AlgorithmKind::FixedWindow, AlgorithmKind::SlidingWindowCounter]), acts in acts(
-        prop_oneof![(1_i64..4).prop_map(Act::Few), (1_i64..700).prop_map(Act::Part)],
-    )) {
+    fn no_window_admits_more_than_the_limit(
+        algorithm in algorithm(
+            Just(false),
+            &[
+                AlgorithmKind::FixedWindow,
+                AlgorithmKind::SlidingWindowCounter,
+            ],
+        ),
+        acts in acts(prop_oneof![
+            (1_i64..4).prop_map(Act::Few),
+            (1_i64..700).prop_map(Act::Part)
+        ]),
+    ) {
         let tick = algorithm.tick().micros();
         let is_leaky = matches!(algorithm, Algorithm::LeakyBucket(_));
         let mut admitted: Vec<(u64, u64)> = Vec::new();
         run(&algorithm, &acts, |_, now, hits, step| {
             if step.verdict.allowed {
-                admitted.push(((now + step.verdict.delay.micros()) / tick, hits.unsigned_abs()));
+                admitted.push((
+                    (now + step.verdict.delay.micros()) / tick,
+                    hits.unsigned_abs(),
+                ));
             }
         });
         let (limit, extra) = match algorithm {
@@ -429,18 +557,35 @@ proptest! {
         };
         let width = window(&algorithm).micros() / tick;
         for (index, &(first, _)) in admitted.iter().enumerate() {
-            let within: u64 = admitted[index..].iter().filter(|(tick, _)| tick - first < width).map(|(_, hits)| hits).sum();
+            let within: u64 = admitted[index..]
+                .iter()
+                .filter(|(tick, _)| tick - first < width)
+                .map(|(_, hits)| hits)
+                .sum();
             prop_assert!(within <= limit + extra);
         }
-        prop_assert!(!is_leaky || admitted.is_sorted_by_key(|(tick, _)| *tick), "slots come in \
-            order");
+        prop_assert!(
+            !is_leaky || admitted.is_sorted_by_key(|(tick, _)| *tick),
+            "slots come in \
+            order"
+        );
     }
 
     #[test]
     fn a_shaper_spaces_single_hits_evenly(
-        limit in 1_u64..50, secs in 1_u32..100, delay in 0_u64..200_000_000, pauses in prop::collection::vec(0_u64..3_000_000, 1..200),
+        limit in 1_u64..50,
+        secs in 1_u32..100,
+        delay in 0_u64..200_000_000,
+        pauses in prop::collection::vec(0_u64..3_000_000, 1..200),
     ) {
-        let algorithm = made(AlgorithmKind::LeakyBucket, limit, secs, false, 1, Span::from_micros(delay));
+        let algorithm = made(
+            AlgorithmKind::LeakyBucket,
+            limit,
+            secs,
+            false,
+            1,
+            Span::from_micros(delay),
+        );
         let (mut state, mut now, mut slots) = (None, START, Vec::new());
         for pause in pauses {
             now += pause;
@@ -452,6 +597,10 @@ proptest! {
             }
         }
         let spacing = u64::from(secs) * 1_000_000 / limit;
-        prop_assert!(slots.windows(2).all(|pair| pair[1] - pair[0] >= spacing), "{:?}", slots);
+        prop_assert!(
+            slots.windows(2).all(|pair| pair[1] - pair[0] >= spacing),
+            "{:?}",
+            slots
+        );
     }
 }

@@ -256,7 +256,9 @@ mod tests {
         #![proptest_config(crate::testing::property(256))]
 
         #[test]
-        fn what_is_written_is_read_as_it_was(pieces in prop::collection::vec(r"[a*\\u{}01\n=-]{0,8}|\PC{0,4}", 1..4)) {
+        fn what_is_written_is_read_as_it_was(
+            pieces in prop::collection::vec(r"[a*\\u{}01\n=-]{0,8}|\PC{0,4}", 1..4),
+        ) {
             let text = Text(pieces.iter().map(|piece| (&**piece).into()).collect());
             prop_assert_eq!(&Text::read(&text.to_string()), &text);
             prop_assert_eq!(&Text::read(&text.shown(Role::Value)), &text);

@@ -307,7 +307,11 @@ mod tests {
         #![proptest_config(crate::testing::property(256))]
 
         #[test]
-        fn any_instant_is_in_the_month_of_the_calendar(secs in 0..253_370_764_800_u64, micros in 0..1_000_000_u64, count in 1..=120_u32) {
+        fn any_instant_is_in_the_month_of_the_calendar(
+            secs in 0..253_370_764_800_u64,
+            micros in 0..1_000_000_u64,
+            count in 1..=120_u32,
+        ) {
             let now = Micros(secs * 1_000_000 + micros);
             let window = months(count).window_at(now);
             // The end of the last window that the other calendar knows is in its range too.
@@ -319,7 +323,12 @@ mod tests {
         }
 
         #[test]
-        fn nothing_overflows(now in any::<u64>(), number in any::<u64>(), count in 1..=u32::MAX, length in 1..=u64::MAX) {
+        fn nothing_overflows(
+            now in any::<u64>(),
+            number in any::<u64>(),
+            count in 1..=u32::MAX,
+            length in 1..=u64::MAX,
+        ) {
             for period in [months(count), Period::Even(Span(length))] {
                 let window = period.window_at(Micros(now));
                 prop_assert!(window.begin.0 <= now && now <= window.end.0);

@@ -254,7 +254,11 @@ proptest! {
         let (mut record, mut now, mut all) = (None, 1_000, Vec::new());
         for (gap, hits, refused) in steps {
             now += gap / 40 * (gap % 7);
-            let hits = Hits { asked: hits, refused: if refused { hits } else { 0 }, given_back: 0 };
+            let hits = Hits {
+                asked: hits,
+                refused: if refused { hits } else { 0 },
+                given_back: 0,
+            };
             record = Some(Record::step(record, &settings, Micros(now * SECOND), hits));
             all.push((now, hits));
         }
@@ -266,7 +270,10 @@ proptest! {
         prop_assert_eq!(record.total, sum(0, u64::MAX));
         let series = record.series(Micros(now * SECOND), Span::from_secs(10_000));
         prop_assert_eq!(series.buckets.len(), buckets as usize);
-        for (begin, hits) in (series.begin.0 / SECOND..).step_by(interval as usize).zip(&series.buckets) {
+        for (begin, hits) in (series.begin.0 / SECOND..)
+            .step_by(interval as usize)
+            .zip(&series.buckets)
+        {
             prop_assert_eq!(*hits, sum(begin, begin + interval), "{}", begin);
         }
     }

@@ -28,9 +28,9 @@ use crate::store::redis::error as redis_error;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The rights that the Redis user needs. The diagnostic `rights` in the log names the missing ones.
-const MISSING_RIGHT: &str = "the Redis user is missing a right: grant it +time +get +getrange, and for \
-    lists of subjects +zadd +zremrangebyrank +zrange +zrem +zcard, on the keys of Weir; see the \
-    rights in deploy/redis.md";
+const MISSING_RIGHT: &str = "the Redis user is missing a right: grant it +time +get +getrange, and \
+    for lists of subjects +zadd +zremrangebyrank +zrange +zrem +zcard, on the keys of Weir; see \
+    the rights in deploy/redis.md";
 
 /// Number of subjects in an answer without `count`.
 const USUAL_COUNT: usize = 20;

@@ -708,59 +708,128 @@ proptest! {
 
     /// The tree decides as a list that is searched from its begin.
     #[test]
-    fn a_tree_decides_as_a_list(list in overrides(), now in 0..12_u64, path in prop::collection::vec((r"[ab*\\]", r"[ab*\\]{0,3}"), 1..3)) {
+    fn a_tree_decides_as_a_list(
+        list in overrides(),
+        now in 0..12_u64,
+        path in prop::collection::vec((r"[ab*\\]", r"[ab*\\]{0,3}"), 1..3),
+    ) {
         let compiled = Overrides::new(list);
         let path: Vec<_> = path.iter().map(|(key, value)| (&**key, &**value)).collect();
         let is_matched = |one: &&Override| {
             one.until.is_none_or(|until| now < until.0)
                 && one.entries.len() == path.len()
-                && one.entries.iter().zip(&path).all(|(pattern, (key, value))| {
-                    matches(pattern.key.to_string().as_bytes(), key.as_bytes())
-                        && match &pattern.value {
-                            Value::Any => true,
-                            Value::Text(pattern) => matches(pattern.to_string().as_bytes(), value.as_bytes()),
-                            Value::Network(network) => panic!("{network}: no text of these is one"),
-                            Value::Digest(digest) => sha256(value) == *digest,
-                        }
-                })
+                && one
+                    .entries
+                    .iter()
+                    .zip(&path)
+                    .all(|(pattern, (key, value))| {
+                        matches(pattern.key.to_string().as_bytes(), key.as_bytes())
+                            && match &pattern.value {
+                                Value::Any => true,
+                                Value::Text(pattern) => {
+                                    matches(pattern.to_string().as_bytes(), value.as_bytes())
+                                }
+                                Value::Network(network) => {
+                                    panic!("{network}: no text of these is one")
+                                }
+                                Value::Digest(digest) => sha256(value) == *digest,
+                            }
+                    })
         };
-        let expected = compiled.list.iter().map(|one| &**one).find(is_matched).map(|one| one.kind.name());
+        let expected = compiled
+            .list
+            .iter()
+            .map(|one| &**one)
+            .find(is_matched)
+            .map(|one| one.kind.name());
         prop_assert_eq!(find(&compiled, now, &path), expected);
     }
 
     /// For all values of clients, an override of one value matches no other. The texts differ in
     /// special characters.
     #[test]
-    fn an_exact_entry_matches_its_own_text_only(value in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}", other in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}", star in r"[ab*\\]{0,3}") {
-        let overrides = |entry: EntryRecord| Overrides::new(vec![Record { entries: vec![entry], ..record("block", &[]) }.read().expect("one")]);
+    fn an_exact_entry_matches_its_own_text_only(
+        value in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}",
+        other in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}",
+        star in r"[ab*\\]{0,3}",
+    ) {
+        let overrides = |entry: EntryRecord| {
+            Overrides::new(vec![
+                Record {
+                    entries: vec![entry],
+                    ..record("block", &[])
+                }
+                .read()
+                .expect("one"),
+            ])
+        };
         let line = crate::core::ask::written::entry(b"user", value.as_bytes());
         let (key, written) = line.split_once('=').expect("an entry");
-        let others = [other, value.replace('*', &star), value.replace('\\', &star), format!("{value}{star}")];
-        for entry in [EntryRecord::from(&Pattern::literal("user", value.as_bytes())), EntryRecord { key: key.to_owned(), value: Some(written.to_owned()), value_sha256: None }] {
+        let others = [
+            other,
+            value.replace('*', &star),
+            value.replace('\\', &star),
+            format!("{value}{star}"),
+        ];
+        for entry in [
+            EntryRecord::from(&Pattern::literal("user", value.as_bytes())),
+            EntryRecord {
+                key: key.to_owned(),
+                value: Some(written.to_owned()),
+                value_sha256: None,
+            },
+        ] {
             let overrides = overrides(entry);
-            prop_assert!(!overrides.list[0].entries.iter().any(Pattern::has_wildcards) && find(&overrides, 0, &[("user", &value)]) == Some("block"));
+            prop_assert!(
+                !overrides.list[0].entries.iter().any(Pattern::has_wildcards)
+                    && find(&overrides, 0, &[("user", &value)]) == Some("block")
+            );
             for other in others.iter().filter(|other| **other != value) {
-                prop_assert_eq!(find(&overrides, 0, &[("user", other)]), None, "{} blocks {}", written, other);
+                prop_assert_eq!(
+                    find(&overrides, 0, &[("user", other)]),
+                    None,
+                    "{} blocks {}",
+                    written,
+                    other
+                );
             }
         }
     }
 
     #[test]
     fn patterns_intersect_where_a_text_matches_both(one in "[ab*]{0,4}", other in "[ab*]{0,4}") {
-        let common = all_texts().iter().any(|text| matches(one.as_bytes(), text.as_bytes()) && matches(other.as_bytes(), text.as_bytes()));
+        let common = all_texts().iter().any(|text| {
+            matches(one.as_bytes(), text.as_bytes()) && matches(other.as_bytes(), text.as_bytes())
+        });
         let found = reach::intersect(&reach::symbols(&one), &reach::symbols(&other));
         // A common text longer than four has one that is not, because no pattern has more than four
         // letters.
         prop_assert!(!common || found, "{one} {other}");
-        prop_assert!(common || !found || one.len() + other.len() > 4, "{one} {other}");
+        prop_assert!(
+            common || !found || one.len() + other.len() > 4,
+            "{one} {other}"
+        );
     }
 
     #[test]
-    fn a_pattern_contains_what_it_matches(one in "[ab*]{0,4}", other in "[ab*]{0,4}", text in "[ab]{0,4}") {
-        let contains = |one: &str, other: &str| reach::contains(&reach::symbols(one), &reach::symbols(other));
-        prop_assert_eq!(contains(&one, &text), matches(one.as_bytes(), text.as_bytes()), "{} {}", one, text);
+    fn a_pattern_contains_what_it_matches(
+        one in "[ab*]{0,4}",
+        other in "[ab*]{0,4}",
+        text in "[ab]{0,4}",
+    ) {
+        let contains =
+            |one: &str, other: &str| reach::contains(&reach::symbols(one), &reach::symbols(other));
+        prop_assert_eq!(
+            contains(&one, &text),
+            matches(one.as_bytes(), text.as_bytes()),
+            "{} {}",
+            one,
+            text
+        );
         let all = all_texts();
-        let is_above = all.iter().all(|text| !matches(other.as_bytes(), text.as_bytes()) || matches(one.as_bytes(), text.as_bytes()));
+        let is_above = all.iter().all(|text| {
+            !matches(other.as_bytes(), text.as_bytes()) || matches(one.as_bytes(), text.as_bytes())
+        });
         prop_assert!(is_above || !contains(&one, &other), "{one} {other}");
     }
 }

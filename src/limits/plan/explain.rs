@@ -196,17 +196,36 @@ descriptors:
 
         /// The explanation of a descriptor agrees with the plan.
         #[test]
-        fn it_says_what_the_plan_does(descriptors in prop::collection::vec(prop::collection::vec(("[abc]", "[xy]{0,2}"), 1..3), 1..5)) {
-            let descriptors: Vec<Vec<_>> = descriptors.iter().map(|all| all.iter().map(|(key, value)| (&**key, &**value)).collect()).collect();
-            let ask = ask("d", &descriptors.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        fn it_says_what_the_plan_does(
+            descriptors in
+                prop::collection::vec(prop::collection::vec(("[abc]", "[xy]{0,2}"), 1..3), 1..5),
+        ) {
+            let descriptors: Vec<Vec<_>> = descriptors
+                .iter()
+                .map(|all| all.iter().map(|(key, value)| (&**key, &**value)).collect())
+                .collect();
+            let ask = ask(
+                "d",
+                &descriptors.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+            );
             let plan = plan(&ask);
-            for (slot, Explanation { trace, replaced_by, .. }) in plan.slots.iter().zip(plan.explain(&ask)) {
+            for (
+                slot,
+                Explanation {
+                    trace, replaced_by, ..
+                },
+            ) in plan.slots.iter().zip(plan.explain(&ask))
+            {
                 let named = match &trace.as_ref().expect("a trace").end {
                     End::Limit(id) => Some(*id),
                     End::NoBranch(_) | End::NoLimit(_) => None,
                 };
-                prop_assert_eq!(slot.limit, named, "what the look-up ends with is the limit that \
-                    is named");
+                prop_assert_eq!(
+                    slot.limit,
+                    named,
+                    "what the look-up ends with is the limit that \
+                    is named"
+                );
                 let is_replaced = matches!(slot.fate, Fate::Free) && named.is_some();
                 prop_assert_eq!(!replaced_by.is_empty(), is_replaced);
             }

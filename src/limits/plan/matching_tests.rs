@@ -111,7 +111,13 @@ proptest! {
     #[test]
     fn keys_are_equal_only_for_what_counts_together(left in value(), right in value()) {
         let rules = rules();
-        let key = |value: &str| key_of(&Plan::new(&rules, &ask_of(b"d", &[(b"ip", value.as_bytes())]), &Options::default()));
+        let key = |value: &str| {
+            key_of(&Plan::new(
+                &rules,
+                &ask_of(b"d", &[(b"ip", value.as_bytes())]),
+                &Options::default(),
+            ))
+        };
         let same = counted(&rules, &left) == counted(&rules, &right);
         prop_assert_eq!(same, key(&left) == key(&right), "{} {}", left, right);
     }
@@ -120,10 +126,19 @@ proptest! {
     #[test]
     fn a_name_leads_to_its_counter(value in value()) {
         let rules = rules();
-        let key = key_of(&Plan::new(&rules, &ask_of(b"d", &[(b"ip", value.as_bytes())]), &Options::default()));
+        let key = key_of(&Plan::new(
+            &rules,
+            &ask_of(b"d", &[(b"ip", value.as_bytes())]),
+            &Options::default(),
+        ));
         let name = Subject::of_key(&key).to_string();
         let limit = counted(&rules, &value).0;
-        let plan = Plan::of_subject(&rules, &name.parse().expect("a name"), Some(&limit), &Options::default());
+        let plan = Plan::of_subject(
+            &rules,
+            &name.parse().expect("a name"),
+            Some(&limit),
+            &Options::default(),
+        );
         let plan = plan.unwrap_or_else(|error| panic!("{name}: {error:?}"));
         prop_assert_eq!(key_of(&plan), key, "{}", name);
     }

@@ -348,25 +348,49 @@ proptest! {
     /// lets less pass.
     #[test]
     fn exemptions_and_raises_let_more_pass(
-        requests in prop::collection::vec((prop::collection::vec(0..7_usize, 1..4), 0..4_u64), 1..6),
-        key in 0..7_usize, kind in prop::sample::select(vec!["exempt", "raise"]), commits in any::<bool>(), quota_mode in any::<bool>(),
+        requests in
+            prop::collection::vec((prop::collection::vec(0..7_usize, 1..4), 0..4_u64), 1..6),
+        key in 0..7_usize,
+        kind in prop::sample::select(vec!["exempt", "raise"]),
+        commits in any::<bool>(),
+        quota_mode in any::<bool>(),
     ) {
         const KEYS: [&str; 7] = ["a", "b", "c", "q", "r", "u", "unknown"];
-        let file = if commits { all_or_none() } else { FILE.to_owned() };
+        let file = if commits {
+            all_or_none()
+        } else {
+            FILE.to_owned()
+        };
         let make = |orders: &[Override]| {
             let process = Process::new(&file, orders);
-            Process { options: Options { quota_mode, ..Options::default() }, ..process }
+            Process {
+                options: Options {
+                    quota_mode,
+                    ..Options::default()
+                },
+                ..process
+            }
         };
-        let (plain, better, worse) = (make(&[]), make(&[order(kind, KEYS[key])]), make(&[order("block", KEYS[key])]));
+        let (plain, better, worse) = (
+            make(&[]),
+            make(&[order(kind, KEYS[key])]),
+            make(&[order("block", KEYS[key])]),
+        );
         for (keys, hits) in &requests {
             let keys: Vec<_> = keys.iter().map(|&index| KEYS[index]).collect();
             let passes = plain.decide(&keys, *hits).1;
             // Of all-or-none requests a later one may find more taken, because an earlier one
             // passed.
             let is_first = std::ptr::eq(hits, &raw const requests[0].1);
-            prop_assert!(!passes || better.decide(&keys, *hits).1 || (commits && !is_first), "{keys:?} {hits}");
-            prop_assert!(!keys.contains(&KEYS[key]) || !worse.decide(&keys, *hits).1, "{keys:?} \
-                {hits}");
+            prop_assert!(
+                !passes || better.decide(&keys, *hits).1 || (commits && !is_first),
+                "{keys:?} {hits}"
+            );
+            prop_assert!(
+                !keys.contains(&KEYS[key]) || !worse.decide(&keys, *hits).1,
+                "{keys:?} \
+                {hits}"
+            );
         }
     }
 }

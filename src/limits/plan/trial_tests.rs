@@ -209,16 +209,42 @@ proptest! {
 
     /// For all requests, the plan equals the plan of the same limits without trials.
     #[test]
-    fn the_plan_of_a_request_does_not_depend_on_trials(keys in prop::collection::vec((prop::sample::select(vec!["a", "b", "c", "s", "u", "p", "x"]), prop::option::of(0..9_u64)), 0..6)) {
+    fn the_plan_of_a_request_does_not_depend_on_trials(
+        keys in prop::collection::vec(
+            (
+                prop::sample::select(vec!["a", "b", "c", "s", "u", "p", "x"]),
+                prop::option::of(0..9_u64),
+            ),
+            0..6,
+        ),
+    ) {
         let without: String = FILE
             .lines()
-            .map(|line| line.find(", trial").map_or_else(|| line.to_owned(), |end| format!("{} }} \
-                }}", &line[..end])) + "\n")
+            .map(|line| {
+                line.find(", trial").map_or_else(
+                    || line.to_owned(),
+                    |end| {
+                        format!(
+                            "{} }} \
+                }}",
+                            &line[..end]
+                        )
+                    },
+                ) + "\n"
+            })
             .collect();
         prop_assert!(!without.contains("trial"));
         let shown = |plan: &Plan| {
-            let checks = plan.checks.iter().map(|check| (plan.checks.key(check).to_vec(), check.algorithm, check.hits)).collect::<Vec<_>>();
-            format!("{:?} {checks:?} {}", plan.slots, plan.checks.passing_quotas())
+            let checks = plan
+                .checks
+                .iter()
+                .map(|check| (plan.checks.key(check).to_vec(), check.algorithm, check.hits))
+                .collect::<Vec<_>>();
+            format!(
+                "{:?} {checks:?} {}",
+                plan.slots,
+                plan.checks.passing_quotas()
+            )
         };
         prop_assert_eq!(shown(&plan(FILE, &keys)), shown(&plan(&without, &keys)));
     }

@@ -192,7 +192,9 @@ mod tests {
         #![proptest_config(crate::testing::property(256))]
 
         #[test]
-        fn any_text_is_read_or_refused_and_what_is_read_reads_the_same_when_shown(text in "[0-9.% e+-]{0,9}") {
+        fn any_text_is_read_or_refused_and_what_is_read_reads_the_same_when_shown(
+            text in "[0-9.% e+-]{0,9}",
+        ) {
             if let Ok(share) = text.parse::<RegionShare>() {
                 let shown = share.to_string().replace(' ', "");
                 prop_assert_eq!(shown.parse(), Ok(share));

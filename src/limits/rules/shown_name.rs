@@ -61,9 +61,16 @@ mod tests {
         #![proptest_config(crate::testing::property(256))]
 
         #[test]
-        fn any_name_is_short_and_leaves_no_header_and_no_quotes(name in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_name_is_short_and_leaves_no_header_and_no_quotes(
+            name in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
             let shown = shown(&name);
-            prop_assert!(shown.len() <= MAX_SHOWN_BYTES && shown.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'));
+            prop_assert!(
+                shown.len() <= MAX_SHOWN_BYTES
+                    && shown
+                        .bytes()
+                        .all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\')
+            );
         }
     }
 }

@@ -280,7 +280,14 @@ mod tests {
         /// value that comes again.
         #[test]
         fn it_is_a_map_of_values(
-            rows in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..3), 0..5_u32, prop::option::of(0..3_u32)), 0..300),
+            rows in prop::collection::vec(
+                (
+                    prop::collection::vec(any::<u8>(), 0..3),
+                    0..5_u32,
+                    prop::option::of(0..3_u32),
+                ),
+                0..300,
+            ),
             asked in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3), 0..100),
         ) {
             let mut table = Table::new(Place::named("t.csv"));
@@ -294,7 +301,9 @@ mod tests {
             for (line, (value, meaning, name)) in (2..).zip(&rows) {
                 let added = table.add(value, line, *meaning, *name);
                 match known.get(&**value) {
-                    Some((first, ..)) => prop_assert_eq!(added, Err(NotAdded::Repeated { line: *first })),
+                    Some((first, ..)) => {
+                        prop_assert_eq!(added, Err(NotAdded::Repeated { line: *first }));
+                    }
                     None => {
                         prop_assert_eq!(added, Ok(()));
                         known.insert(value, (line, *meaning, *name));
@@ -302,11 +311,26 @@ mod tests {
                 }
             }
             table.complete();
-            prop_assert_eq!((table.len(), table.rows().count()), (known.len(), known.len()));
+            prop_assert_eq!(
+                (table.len(), table.rows().count()),
+                (known.len(), known.len())
+            );
             for value in asked.iter().chain(rows.iter().map(|(value, ..)| value)) {
                 let found = table.find(value);
-                let shown = found.map(|row| (table.line(row), table.meaning(row).copied(), table.name(row).map(str::to_owned)));
-                let expected = known.get(&**value).map(|(line, meaning, name)| (*line, Some(meaning * 10), name.map(|name| format!("n{name}"))));
+                let shown = found.map(|row| {
+                    (
+                        table.line(row),
+                        table.meaning(row).copied(),
+                        table.name(row).map(str::to_owned),
+                    )
+                });
+                let expected = known.get(&**value).map(|(line, meaning, name)| {
+                    (
+                        *line,
+                        Some(meaning * 10),
+                        name.map(|name| format!("n{name}")),
+                    )
+                });
                 prop_assert_eq!(shown, expected);
                 prop_assert_eq!(found.map(|row| table.value(row)), found.map(|_| &**value));
             }

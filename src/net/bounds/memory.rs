@@ -141,14 +141,29 @@ mod tests {
         #![proptest_config(crate::testing::property(256))]
 
         #[test]
-        fn the_shares_are_less_than_the_limit(limit in prop_oneof![any::<u64>(), 0..(4_u64 << 30)]) {
+        fn the_shares_are_less_than_the_limit(
+            limit in prop_oneof![any::<u64>(), 0..(4_u64 << 30)],
+        ) {
             let shares = Shares::of(limit);
-            let sum = [shares.connections, shares.unfinished, shares.store, shares.resources].into_iter().map(u128::from).sum::<u128>();
+            let sum = [
+                shares.connections,
+                shares.unfinished,
+                shares.store,
+                shares.resources,
+            ]
+            .into_iter()
+            .map(u128::from)
+            .sum::<u128>();
             let process = u128::from(limit) - sum;
-            prop_assert!(process >= u128::from(limit / 8) && process >= u128::from(Shares::PROCESS.min(limit / 2)));
+            prop_assert!(
+                process >= u128::from(limit / 8)
+                    && process >= u128::from(Shares::PROCESS.min(limit / 2))
+            );
             // More memory is never a smaller share.
             let more = Shares::of(limit.saturating_add(MIB));
-            prop_assert!(more.connections >= shares.connections && more.unfinished >= shares.unfinished);
+            prop_assert!(
+                more.connections >= shares.connections && more.unfinished >= shares.unfinished
+            );
             prop_assert!(more.resources >= shares.resources);
         }
     }

@@ -306,30 +306,51 @@ mod tests {
         /// OpenTelemetry's own reader of `traceparent` takes the same as valid; it also takes
         /// identifiers of other lengths.
         #[test]
-        fn what_is_read_is_what_opentelemetry_reads(value in prop_oneof![
-            "[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}",
-            "00-[0-9a-f]{31,33}-[0-9a-f]{15,17}-0[01]",
-            "[ -~]{0,60}",
-        ]) {
-            let headers = std::collections::HashMap::from([("traceparent".to_owned(), value.clone())]);
-            let theirs = TraceContextPropagator::new().extract_with_context(&Context::new(), &headers).span().span_context().clone();
+        fn what_is_read_is_what_opentelemetry_reads(
+            value in prop_oneof![
+                "[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}",
+                "00-[0-9a-f]{31,33}-[0-9a-f]{15,17}-0[01]",
+                "[ -~]{0,60}",
+            ],
+        ) {
+            let headers =
+                std::collections::HashMap::from([("traceparent".to_owned(), value.clone())]);
+            let theirs = TraceContextPropagator::new()
+                .extract_with_context(&Context::new(), &headers)
+                .span()
+                .span_context()
+                .clone();
             let lengths: Vec<_> = value.split('-').map(str::len).collect();
             match of(&[("traceparent", &value)]) {
                 Parent::Sampled(ours) => prop_assert_eq!(ours, theirs),
-                Parent::Unsampled => prop_assert!(theirs.is_valid() && !theirs.is_sampled(), "{}", value),
-                Parent::None | Parent::Undecided(_) => prop_assert!(!theirs.is_valid() || lengths != [2, 32, 16, 2], "{}", value),
+                Parent::Unsampled => {
+                    prop_assert!(theirs.is_valid() && !theirs.is_sampled(), "{}", value);
+                }
+                Parent::None | Parent::Undecided(_) => {
+                    prop_assert!(!theirs.is_valid() || lengths != [2, 32, 16, 2], "{}", value);
+                }
             }
         }
 
         /// Whatever a client sends is read without a panic, and no more of it is kept than the
         /// bound.
         #[test]
-        fn any_headers_are_read(values in proptest::collection::vec(("b3|x-b3-traceid|x-b3-spanid|x-b3-sampled|x-b3-flags|traceparent|tracestate",
-            proptest::collection::vec(32..=255_u8, 0..700)), 0..8)) {
+        fn any_headers_are_read(
+            values in proptest::collection::vec(
+                (
+                    "b3|x-b3-traceid|x-b3-spanid|x-b3-sampled|x-b3-flags|traceparent|tracestate",
+                    proptest::collection::vec(32..=255_u8, 0..700),
+                ),
+                0..8,
+            ),
+        ) {
             let mut map = HeaderMap::new();
             for (name, value) in values {
                 if let Ok(value) = http::HeaderValue::from_bytes(&value) {
-                    map.append(http::HeaderName::from_bytes(name.as_bytes()).expect("a name"), value);
+                    map.append(
+                        http::HeaderName::from_bytes(name.as_bytes()).expect("a name"),
+                        value,
+                    );
                 }
             }
             if let Parent::Sampled(context) = parent(&map) {

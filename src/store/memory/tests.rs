@@ -364,14 +364,35 @@ proptest! {
     /// The store's verdicts with states that are packed, moved, unpacked and swept are the verdicts
     /// of the bare steps.
     #[test]
-    fn it_decides_as_the_steps_do(calls in prop::collection::vec((0..12_u8, 0..6_usize, -3..9_i64, 0..40_000_000_u64, any::<bool>()), 1..200)) {
-        let (memory, mut states) = (Memory::new(Options { max_keys: 1_000, ..Default::default() }), HashMap::<_, State>::new());
+    fn it_decides_as_the_steps_do(
+        calls in prop::collection::vec(
+            (
+                0..12_u8,
+                0..6_usize,
+                -3..9_i64,
+                0..40_000_000_u64,
+                any::<bool>(),
+            ),
+            1..200,
+        ),
+    ) {
+        let (memory, mut states) = (
+            Memory::new(Options {
+                max_keys: 1_000,
+                ..Default::default()
+            }),
+            HashMap::<_, State>::new(),
+        );
         let (algorithms, mut at): (Vec<_>, _) = (algorithms().collect(), START);
         for (key, kind, hits, later, is_swept) in calls {
             let (name, algorithm) = algorithms[kind];
             at.now = at.now + Span::from_micros(if later % 3 == 0 { later } else { later % 1_000 });
             let step = algorithm.step(states.remove(&(key, kind)), at, hits);
-            let verdict = memory.ask(format!("{key}{name}").as_bytes(), &Check::new(algorithm, hits, Modes::default()), at);
+            let verdict = memory.ask(
+                format!("{key}{name}").as_bytes(),
+                &Check::new(algorithm, hits, Modes::default()),
+                at,
+            );
             prop_assert_eq!(verdict, step.verdict, "{} {}", name, hits);
             states.extend(step.state.map(|state| ((key, kind), state)));
             if is_swept && later % 7 == 0 {

@@ -130,7 +130,8 @@ fn raise(weir: &Weir, key: &str, to: u64) -> Response {
     let to = format!("{{\"requests_per_unit\": {to}, \"unit\": \"year\"}}");
     let entries = format!("[{{\"key\": \"{key}\", \"value\": \"a\"}}]");
     let body = format!(
-        "{{\"kind\": \"raise\", \"domain\": \"d\", \"entries\": {entries}, \"reason\": \"test\", \"to\": {to}}}"
+        "{{\"kind\": \"raise\", \"domain\": \"d\", \"entries\": {entries}, \"reason\": \"test\", \
+         \"to\": {to}}}"
     );
     api(weir, "POST", "overrides", &body)
 }
@@ -248,7 +249,12 @@ async fn pages_show_the_amount_of_the_region() {
 #[tokio::test]
 async fn limits_of_a_control_plane_are_divided() {
     let files = Files::new();
-    files.write("overlay.yaml", "domains:\n- domain: a\n  defaults: { region_shares: { eu: 20%, us: 80% } }\n  descriptors:\n  - { key: path, rate_limit: { region_shares: { eu: 50%, us: 50% } } }\n- domain: lost\n  defaults: { region_shares: { us: 80% } }\n");
+    files.write(
+        "overlay.yaml",
+        "domains:\n- domain: a\n  defaults: { region_shares: { eu: 20%, us: 80% } }\n  \
+         descriptors:\n  - { key: path, rate_limit: { region_shares: { eu: 50%, us: 50% } } }\n\
+         - domain: lost\n  defaults: { region_shares: { us: 80% } }\n",
+    );
     let path = files.text("overlay.yaml");
     let control = ControlPlane::start();
     let leaves = vec![
@@ -341,7 +347,13 @@ fn check_takes_the_region_and_says_in_which_order_shares_move() {
         ("raised.yaml", "eu: 40%, us: 60%"),
     ] {
         let amount = if name == "raised.yaml" { 2000 } else { 1000 };
-        files.write(name, &format!("domain: d\ndefaults: {{ region_shares: {{ {shares} }} }}\ndescriptors:\n- {{ key: user, rate_limit: {{ unit: hour, requests_per_unit: {amount} }} }}\n"));
+        files.write(
+            name,
+            &format!(
+                "domain: d\ndefaults: {{ region_shares: {{ {shares} }} }}\ndescriptors:\n\
+                 - {{ key: user, rate_limit: {{ unit: hour, requests_per_unit: {amount} }} }}\n"
+            ),
+        );
     }
     let [old, new, raised] = ["old.yaml", "new.yaml", "raised.yaml"].map(|name| files.text(name));
     let (ok, text) = check(&[&old]);
@@ -357,7 +369,8 @@ fn check_takes_the_region_and_says_in_which_order_shares_move() {
         "{text}"
     );
     let (ok, text) = check(&["--region", "eu", "--diff", &old, &new]);
-    let line = "changed: d.user: rate 400 per hour -> 500 per hour, share 40 % of 1,000 (eu) -> 50 % of 1,000 (eu)\n";
+    let line = "changed: d.user: rate 400 per hour -> 500 per hour, share 40 % of 1,000 (eu) -> \
+        50 % of 1,000 (eu)\n";
     assert!(
         ok && text.contains(line)
             && text.contains("shares: lower a region first, and raise another only after"),

@@ -652,7 +652,10 @@ proptest! {
     #[test]
     fn find_is_what_the_documentation_says(
         branches in trees(),
-        requests in proptest::collection::vec(proptest::collection::vec(("[ab_*]{0,4}", "[ab_*]{0,5}"), 0..4), 8),
+        requests in proptest::collection::vec(
+            proptest::collection::vec(("[ab_*]{0,4}", "[ab_*]{0,5}"), 0..4),
+            8,
+        ),
     ) {
         let yaml: Vec<_> = branches.iter().map(Branch::yaml).collect();
         let rules = rules_of(&serde_json::json!({"domain": "d", "descriptors": yaml}).to_string());
@@ -666,16 +669,30 @@ proptest! {
             level = &branch.below;
         }
         for entries in requests {
-            let as_bytes: Vec<_> = entries.iter().map(|(key, value)| (key.clone().into_bytes(), value.clone().into_bytes())).collect();
-            prop_assert_eq!(find(&rules, b"d", &as_bytes), naive_find(&branches, &entries), "{:?} \
-                in {:?}", entries, branches);
+            let as_bytes: Vec<_> = entries
+                .iter()
+                .map(|(key, value)| (key.clone().into_bytes(), value.clone().into_bytes()))
+                .collect();
+            prop_assert_eq!(
+                find(&rules, b"d", &as_bytes),
+                naive_find(&branches, &entries),
+                "{:?} \
+                in {:?}",
+                entries,
+                branches
+            );
         }
     }
 
     #[test]
-    fn a_pattern_matches_what_it_should(pattern in "[ab*]{0,7}\\*[ab*]{0,7}", value in "[ab]{0,12}") {
-        let rules = rules_of(&format!("domain: d\ndescriptors: [{{key: k, value: \"{pattern}\", \
-            rate_limit: {{unlimited: true}}}}]"));
+    fn a_pattern_matches_what_it_should(
+        pattern in "[ab*]{0,7}\\*[ab*]{0,7}",
+        value in "[ab]{0,12}",
+    ) {
+        let rules = rules_of(&format!(
+            "domain: d\ndescriptors: [{{key: k, value: \"{pattern}\", \
+            rate_limit: {{unlimited: true}}}}]"
+        ));
         let found = find(&rules, b"d", &[(b"k".to_vec(), value.clone().into_bytes())]) != "none";
         prop_assert_eq!(found, naive_glob(pattern.as_bytes(), value.as_bytes()));
     }
@@ -686,15 +703,29 @@ proptest! {
     }
 
     #[test]
-    fn random_yaml_never_panics(text in "([a:\\-,\\[\\]{}#&*!|>'\"%@` \n\t~?0.]|key: |- |<<: |&a \
-        |\\*a |--- ?\n|domain: |descriptors:\n|!!int ){0,60}") {
-        let _ = compile(&[SourceText { name: "a".into(), text: text.into_bytes() }], &Options { strict: true, merge_domains: true, for_check: true, ..Options::default() });
+    fn random_yaml_never_panics(
+        text in "([a:\\-,\\[\\]{}#&*!|>'\"%@` \n\t~?0.]|key: |- |<<: |&a \
+        |\\*a |--- ?\n|domain: |descriptors:\n|!!int ){0,60}",
+    ) {
+        let _ = compile(
+            &[SourceText {
+                name: "a".into(),
+                text: text.into_bytes(),
+            }],
+            &Options {
+                strict: true,
+                merge_domains: true,
+                for_check: true,
+                ..Options::default()
+            },
+        );
     }
 
     #[test]
     fn mutated_files_never_panic(
         which in any::<prop::sample::Index>(),
-        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3usize), 1..8),
+        changes in
+            proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3usize), 1..8),
     ) {
         let paths = files_of(&root().join("tests/vectors/config"), "yaml");
         let mut file = source(&paths[which.index(paths.len())]);
@@ -703,7 +734,9 @@ proptest! {
             match change {
                 0 if at < file.text.len() => file.text[at] = byte,
                 1 if at < file.text.len() => drop(file.text.remove(at)),
-                _ => file.text.insert(at, b"\n -:[]{}*&!#'\"|>?0"[usize::from(byte) % 18]),
+                _ => file
+                    .text
+                    .insert(at, b"\n -:[]{}*&!#'\"|>?0"[usize::from(byte) % 18]),
             }
         }
         let _ = compile(&[file], &Options::default());

@@ -266,20 +266,38 @@ proptest::proptest! {
     /// Whatever stands in a table, it is compiled, or refused at a place of it in one line.
     #[test]
     fn any_bytes_are_a_table_or_are_refused_with_their_place(
-        cells in proptest::collection::vec("[a-c0-9\",#\r\n \u{e9}-]{0,12}", 0..12), bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
+        cells in proptest::collection::vec("[a-c0-9\",#\r\n \u{e9}-]{0,12}", 0..12),
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
     ) {
-        let text = [b"value,plan,requests_per_unit,unit,burst,name,anchor\n".to_vec(), cells.join(",").into_bytes(), bytes].concat();
+        let text = [
+            b"value,plan,requests_per_unit,unit,burst,name,anchor\n".to_vec(),
+            cells.join(",").into_bytes(),
+            bytes,
+        ]
+        .concat();
         let lines = text.split(|&byte| byte == b'\n').count();
         let limits = "domain: d\nplans: { a: { unit: day, requests_per_unit: 1 } }\ndescriptors: \
             [{ key: k, table: t.csv }]\n";
-        let files = [("l.yaml", limits.as_bytes()), ("t.csv", &text)].map(|(name, text)| SourceText { name: name.to_owned(), text: text.to_vec() });
+        let files =
+            [("l.yaml", limits.as_bytes()), ("t.csv", &text)].map(|(name, text)| SourceText {
+                name: name.to_owned(),
+                text: text.to_vec(),
+            });
         match compile(&files, &Options::default()) {
             Ok(compiled) => proptest::prop_assert!(compiled.rules.limit_count() > 0),
             Err(problems) => {
                 for problem in problems {
-                    let is_in_table = problem.file == "t.csv" && (1..=lines).contains(&problem.line) && problem.column >= 1;
-                    let is_without_rows = problem.severity == weir::limits::rules::compile::Severity::Warning && problem.what.contains("has no rows");
-                    proptest::prop_assert!((is_in_table || is_without_rows) && problem.to_string().lines().count() == 1, "{problem}");
+                    let is_in_table = problem.file == "t.csv"
+                        && (1..=lines).contains(&problem.line)
+                        && problem.column >= 1;
+                    let is_without_rows = problem.severity
+                        == weir::limits::rules::compile::Severity::Warning
+                        && problem.what.contains("has no rows");
+                    proptest::prop_assert!(
+                        (is_in_table || is_without_rows)
+                            && problem.to_string().lines().count() == 1,
+                        "{problem}"
+                    );
                 }
             }
         }

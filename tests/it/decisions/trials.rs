@@ -347,7 +347,8 @@ fn assert_commands_show_the_trial(weir: &Weir) {
     let shown = weir.command(&["usage", "--trial", "-d", "d", "tighter=a"]);
     assert!(
         shown.starts_with(
-            "tighter=a of the trial of d.tighter\n  hits        12, over the limit 9, given back 0\n"
+            "tighter=a of the trial of d.tighter\n  hits        12, over the limit 9, given back \
+             0\n"
         ),
         "{shown}"
     );

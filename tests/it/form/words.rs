@@ -278,7 +278,8 @@ fn comments_and_pages_have_ever_fewer_of_the_patterns() {
 
 #[test]
 fn planted_patterns_are_counted() {
-    let code = "/// What it is. It says so.\n/// What follows.\nlet x = 1; // so that\nlet s = \"a//so that\";\n\
+    let code = "/// What it is. It says so.\n/// What follows.\nlet x = 1; // so that\nlet s = \
+        \"a//so that\";\n\
         #[cfg(test)]\nmod tests { // behind\n";
     let mut counts = [0; PATTERNS.len()];
     count_patterns(&comments(code), &mut counts);

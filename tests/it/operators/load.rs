@@ -146,7 +146,8 @@ fn assert_counts_are_those_of(service: &Weir, result: &Value) {
 
 const PER_USER: &[(&str, &str)] = &[(
     "demo.yaml",
-    "domain: demo\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 100 } }]\n",
+    "domain: demo\ndescriptors: [{ key: user, rate_limit: { unit: day, \
+     requests_per_unit: 100 } }]\n",
 )];
 
 /// A second load in a day finds what the first one has left, and says why it is less.

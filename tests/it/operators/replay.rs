@@ -187,7 +187,8 @@ fn two_configurations_are_compared() {
         "8 rows from 2026-11-23T10:00:00Z to 2026-11-23T10:01:01Z (1m 1s)",
         "old: 6 OK, 2 OVER_LIMIT (25.00 %)",
         "      8         5        3  37.50 %  1 of 2    2 of 2/minute  2026-11-23T10:00:03Z  d.user",
-        "old -> new: newly refused 1 (12.50 %) of 1 subject, newly admitted 0 (0.00 %) of 0 subjects",
+        "old -> new: newly refused 1 (12.50 %) of 1 subject, newly admitted 0 (0.00 %) of 0 \
+         subjects",
     ] {
         assert!(
             text.lines().any(|own| own == line),
@@ -436,7 +437,8 @@ fn a_gate_is_not_passed_by_a_second_configuration_without_limits() {
 fn requests_are_made_of_csv_and_of_access_logs() {
     let log = |second: u64, path: &str, forwarded: &str| {
         format!(
-            "[2026-11-23T10:00:{second:02}.000Z] \"GET {path} HTTP/1.1\" 200 - 0 5 7 6 \"{forwarded}\" \"curl\" \"id\" \"shop\" \"10.0.0.1:80\"\n"
+            "[2026-11-23T10:00:{second:02}.000Z] \"GET {path} HTTP/1.1\" 200 - 0 5 7 6 \
+             \"{forwarded}\" \"curl\" \"id\" \"shop\" \"10.0.0.1:80\"\n"
         )
     };
     let text = log(0, "/login", "ann")
@@ -789,7 +791,8 @@ fn the_report_shows_hostile_values_as_text() {
     let first = "return document.querySelector('figcaption').textContent";
     assert_eq!(browser.run(first), "Newly refused requests a second");
     let ticks = "return JSON.stringify([...new Set([...document.querySelectorAll('svg')].map(svg => \
-        [...svg.querySelectorAll('text:not([x=\"54.0\"])')].map(text => text.textContent).join(' ')))])";
+        [...svg.querySelectorAll('text:not([x=\"54.0\"])')]\
+        .map(text => text.textContent).join(' ')))])";
     assert_eq!(
         browser.run(ticks),
         "[\"10:00 10:02 10:04 10:06 10:08 10:10\"]",

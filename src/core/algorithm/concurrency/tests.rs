@@ -108,19 +108,34 @@ proptest! {
 
     #[test]
     fn a_set_of_holders_is_what_a_list_of_them_is(
-        places in 0_u64..6, life in 1_u64..40,
-        asks in prop::collection::vec((0_u8..6, prop_oneof![4 => Just(1_i64), 4 => Just(-1), 1 => Just(0), 2 => -3_i64..5, 2 => Just(TAKE_BACK), 1 => any::<i64>()],
-            prop_oneof![6 => 0_i64..2_000_000, 1 => 0_i64..60_000_000, 1 => -30_000_000_i64..0]), 1..60),
+        places in 0_u64..6,
+        life in 1_u64..40,
+        asks in prop::collection::vec(
+            (
+                0_u8..6,
+                prop_oneof![4 => Just(1_i64), 4 => Just(-1), 1 => Just(0), 2 => -3_i64..5, 2 => Just(TAKE_BACK), 1 => any::<i64>()],
+                prop_oneof![6 => 0_i64..2_000_000, 1 => 0_i64..60_000_000, 1 => -30_000_000_i64..0],
+            ),
+            1..60,
+        ),
     ) {
         let life = Span::from_micros(life * 500_000);
-        let (algorithm, mut naive, mut state, mut now) = (limit(places, life), Naive::default(), None, START);
+        let (algorithm, mut naive, mut state, mut now) =
+            (limit(places, life), Naive::default(), None, START);
         for (id, hits, pause) in asks {
             now = now.saturating_add_signed(pause);
             let expected = naive.ask(id, hits, now, (places, life.micros()));
             let before = state.clone();
             let (step, _) = ask(&algorithm, &[id], state, now, hits);
-            prop_assert_eq!((step.verdict.allowed, step.verdict.used), expected, "{} hits of {} at \
-                {}", hits, id, now);
+            prop_assert_eq!(
+                (step.verdict.allowed, step.verdict.used),
+                expected,
+                "{} hits of {} at \
+                {}",
+                hits,
+                id,
+                now
+            );
             prop_assert_eq!(step.verdict.remaining, places.saturating_sub(expected.1));
             if step.keep_for.is_none() {
                 prop_assert_eq!(&step.state, &before);
@@ -136,10 +151,23 @@ proptest! {
     }
 
     #[test]
-    fn numbers_of_any_size_are_total(places in 0..=LARGEST_LIMIT, life in 1..=LONGEST_DURATION.micros(), now in any::<u64>(), hits in any::<i64>(), then in any::<u64>()) {
+    fn numbers_of_any_size_are_total(
+        places in 0..=LARGEST_LIMIT,
+        life in 1..=LONGEST_DURATION.micros(),
+        now in any::<u64>(),
+        hits in any::<i64>(),
+        then in any::<u64>(),
+    ) {
         let algorithm = limit(places, Span::from_micros(life));
         let state = ask(&algorithm, b"a", None, now, hits).0.state;
-        for (id, hits) in [(b"a", 1), (b"a", -1), (b"b", i64::MAX), (b"b", i64::MIN), (b"a", 0), (b"b", hits)] {
+        for (id, hits) in [
+            (b"a", 1),
+            (b"a", -1),
+            (b"b", i64::MAX),
+            (b"b", i64::MIN),
+            (b"a", 0),
+            (b"b", hits),
+        ] {
             let (step, _) = ask(&algorithm, id, state.clone(), then, hits);
             prop_assert!(step.verdict.used <= places && step.verdict.remaining <= places);
         }

@@ -88,11 +88,33 @@ proptest! {
     #![proptest_config(crate::testing::property(30_000))]
 
     #[test]
-    fn nothing_panics(algorithm in algorithm(any::<bool>(), &[]), state in state(), now in number(), patience in number(), hits in any::<i64>()) {
-        let arrival = Arrival { now: Micros(now), max_hold: Span::from_micros(patience) };
-        for hits in [hits, 0, 1, -1, hits % 1_000, i64::MIN, i64::MAX, algorithm.capacity().cast_signed(), algorithm.capacity().cast_signed() + 1] {
+    fn nothing_panics(
+        algorithm in algorithm(any::<bool>(), &[]),
+        state in state(),
+        now in number(),
+        patience in number(),
+        hits in any::<i64>(),
+    ) {
+        let arrival = Arrival {
+            now: Micros(now),
+            max_hold: Span::from_micros(patience),
+        };
+        for hits in [
+            hits,
+            0,
+            1,
+            -1,
+            hits % 1_000,
+            i64::MIN,
+            i64::MAX,
+            algorithm.capacity().cast_signed(),
+            algorithm.capacity().cast_signed() + 1,
+        ] {
             let step = algorithm.step(state.clone(), arrival, hits);
-            prop_assert!(step.verdict.remaining <= algorithm.capacity() && step.verdict.used <= most_used(&algorithm));
+            prop_assert!(
+                step.verdict.remaining <= algorithm.capacity()
+                    && step.verdict.used <= most_used(&algorithm)
+            );
             prop_assert!(hits >= 0 || step.verdict.allowed);
             let again = algorithm.step(step.state, arrival, hits);
             prop_assert!(again.verdict.remaining <= algorithm.capacity());
@@ -100,9 +122,19 @@ proptest! {
     }
 
     #[test]
-    fn every_product_is_exact_in_lua(limit in amount(), burst in amount(), secs in 1_u32..=3_153_600_000, delay in any::<u64>()) {
+    fn every_product_is_exact_in_lua(
+        limit in amount(),
+        burst in amount(),
+        secs in 1_u32..=3_153_600_000,
+        delay in any::<u64>(),
+    ) {
         for secs in [secs, secs % 100_000 + 1, 1, 3_153_600_000] {
-            check_products(limit, burst, secs, Span::from_micros(delay % 3_153_600_000_000_000))?;
+            check_products(
+                limit,
+                burst,
+                secs,
+                Span::from_micros(delay % 3_153_600_000_000_000),
+            )?;
         }
     }
 }

@@ -90,18 +90,38 @@ proptest! {
     #![proptest_config(crate::testing::property(3_000))]
 
     #[test]
-    fn the_log_counts_what_is_younger_than_a_window(limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3)) {
-        let algorithm = made(AlgorithmKind::SlidingWindowLog, limit, 1, count_denied, 1, Span::ZERO);
+    fn the_log_counts_what_is_younger_than_a_window(
+        limit in 0_u64..12,
+        count_denied in any::<bool>(),
+        asks in asks(-3),
+    ) {
+        let algorithm = made(
+            AlgorithmKind::SlidingWindowLog,
+            limit,
+            1,
+            count_denied,
+            1,
+            Span::ZERO,
+        );
         check_window(&algorithm, &asks, |tick, now| now - tick < WINDOW)?;
     }
 
     #[test]
     fn buckets_count_whole_buckets_that_the_window_reaches_into(
-        limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3),
-        interval in prop_oneof![Just(100_000_u64), Just(WINDOW), 1_001..WINDOW], more in 0_u64..3 * WINDOW,
+        limit in 0_u64..12,
+        count_denied in any::<bool>(),
+        asks in asks(-3),
+        interval in prop_oneof![Just(100_000_u64), Just(WINDOW), 1_001..WINDOW],
+        more in 0_u64..3 * WINDOW,
     ) {
-        let rate = Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: 1 };
-        let span = (WINDOW + interval + more).min(1_000 * interval).max(WINDOW + interval);
+        let rate = Rate {
+            requests_per_unit: limit,
+            unit: Unit::Second,
+            unit_multiplier: 1,
+        };
+        let span = (WINDOW + interval + more)
+            .min(1_000 * interval)
+            .max(WINDOW + interval);
         let options = Options {
             kind: AlgorithmKind::SlidingWindowBuckets,
             bucket_interval: Some(Span::from_micros(interval)),
@@ -112,29 +132,59 @@ proptest! {
         prop_assume!(span.div_ceil(interval) <= 1_000);
         let algorithm = Algorithm::try_new(&rate, &options).expect("good options");
         // The last tick of the hit's bucket is younger than a window.
-        check_window(&algorithm, &asks, |tick, now| tick / interval * interval + interval - 1 + WINDOW > now)?;
+        check_window(&algorithm, &asks, |tick, now| {
+            tick / interval * interval + interval - 1 + WINDOW > now
+        })?;
     }
 
     #[test]
-    fn buckets_count_over_any_recent_interval(asks in asks(1), interval in prop_oneof![Just(50_000_u64), 5_001..WINDOW], over in 1..4 * WINDOW) {
+    fn buckets_count_over_any_recent_interval(
+        asks in asks(1),
+        interval in prop_oneof![Just(50_000_u64), 5_001..WINDOW],
+        over in 1..4 * WINDOW,
+    ) {
         let span = (over + interval).max(WINDOW + interval);
         prop_assume!(span.div_ceil(interval) <= 1_000);
         let buckets = u16::try_from(span.div_ceil(interval)).expect("few");
-        let ring = SlidingWindowBuckets { limit: 1_000, window: WINDOW, interval, buckets, expiry: span, debt: Debt::NONE };
+        let ring = SlidingWindowBuckets {
+            limit: 1_000,
+            window: WINDOW,
+            interval,
+            buckets,
+            expiry: span,
+            debt: Debt::NONE,
+        };
         let (mut taken, mut state, mut now) = (Taken::new(), None, START);
         for Ask { pause, hits } in asks {
             now += pause;
             taken.push((now, hits.unsigned_abs()));
             state = ring.step(state, at(now), hits).state;
-            let expected: u64 =
-                taken.iter().filter(|(tick, _)| tick / interval * interval + interval - 1 + over > now).map(|(_, hits)| hits).sum();
-            prop_assert_eq!(ring.count_over(state.as_ref(), Micros(now), Span::from_micros(over)), expected);
+            let expected: u64 = taken
+                .iter()
+                .filter(|(tick, _)| tick / interval * interval + interval - 1 + over > now)
+                .map(|(_, hits)| hits)
+                .sum();
+            prop_assert_eq!(
+                ring.count_over(state.as_ref(), Micros(now), Span::from_micros(over)),
+                expected
+            );
         }
     }
 
     #[test]
-    fn the_counter_weighs_the_window_before(limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3)) {
-        let algorithm = made(AlgorithmKind::SlidingWindowCounter, limit, 1, count_denied, 1, Span::ZERO);
+    fn the_counter_weighs_the_window_before(
+        limit in 0_u64..12,
+        count_denied in any::<bool>(),
+        asks in asks(-3),
+    ) {
+        let algorithm = made(
+            AlgorithmKind::SlidingWindowCounter,
+            limit,
+            1,
+            count_denied,
+            1,
+            Span::ZERO,
+        );
         let (limit, mut taken, mut state, mut now) = (limit as f64, Taken::new(), None, START);
         for Ask { pause, hits } in asks {
             now += pause;
@@ -142,28 +192,68 @@ proptest! {
             // Hits of the window before count as far as it is still within reach: all numbers here
             // are far below what f64 holds exactly.
             let weigh = |taken: &Taken| {
-                let of = |wanted: u64| taken.iter().filter(|(tick, _)| tick / WINDOW == wanted).map(|(_, hits)| *hits).sum::<u64>() as f64;
+                let of = |wanted: u64| {
+                    taken
+                        .iter()
+                        .filter(|(tick, _)| tick / WINDOW == wanted)
+                        .map(|(_, hits)| *hits)
+                        .sum::<u64>() as f64
+                };
                 of(number) * WINDOW as f64 + of(number - 1) * (WINDOW - now % WINDOW) as f64
             };
             let (before, full) = (weigh(&taken), limit * WINDOW as f64);
             let allowed = hits < 0 || before + hits as f64 * WINDOW as f64 <= full;
             if hits > 0 {
-                let debt = ((2.0 * full - before) / WINDOW as f64).floor().max(0.0).min(hits as f64);
-                taken.push((now, if allowed { hits.unsigned_abs() } else if count_denied { debt as u64 } else { 0 }));
+                let debt = ((2.0 * full - before) / WINDOW as f64)
+                    .floor()
+                    .max(0.0)
+                    .min(hits as f64);
+                taken.push((
+                    now,
+                    if allowed {
+                        hits.unsigned_abs()
+                    } else if count_denied {
+                        debt as u64
+                    } else {
+                        0
+                    },
+                ));
             } else {
-                give_back(&mut taken, hits.unsigned_abs(), |tick| tick / WINDOW + 1 >= number);
+                give_back(&mut taken, hits.unsigned_abs(), |tick| {
+                    tick / WINDOW + 1 >= number
+                });
             }
             let step = algorithm.step(state, at(now), hits);
             state = step.state;
-            prop_assert_eq!((step.verdict.allowed, step.verdict.used), (allowed, (weigh(&taken) / WINDOW as f64).ceil() as u64));
+            prop_assert_eq!(
+                (step.verdict.allowed, step.verdict.used),
+                (allowed, (weigh(&taken) / WINDOW as f64).ceil() as u64)
+            );
         }
     }
 
     /// No more than the burst and what was refilled since, from any hit on.
     #[test]
-    fn tokens_are_the_burst_and_the_refill_since_any_hit(limit in 1_u64..12, burst in 1_u64..12, asks in asks(0)) {
-        let algorithm = made(AlgorithmKind::TokenBucket, limit, 1, false, burst, Span::ZERO);
-        let (limit, burst, mut taken, mut state, mut now) = (i128::from(limit), i128::from(burst), Taken::new(), None, START);
+    fn tokens_are_the_burst_and_the_refill_since_any_hit(
+        limit in 1_u64..12,
+        burst in 1_u64..12,
+        asks in asks(0),
+    ) {
+        let algorithm = made(
+            AlgorithmKind::TokenBucket,
+            limit,
+            1,
+            false,
+            burst,
+            Span::ZERO,
+        );
+        let (limit, burst, mut taken, mut state, mut now) = (
+            i128::from(limit),
+            i128::from(burst),
+            Taken::new(),
+            None,
+            START,
+        );
         for Ask { pause, hits } in asks {
             now += pause;
             let missing = |taken: &Taken| {
@@ -173,23 +263,37 @@ proptest! {
                 };
                 (0..taken.len()).map(since).max().unwrap_or(0).max(0)
             };
-            let allowed = missing(&taken) + i128::from(hits) * i128::from(WINDOW) <= burst * i128::from(WINDOW);
+            let allowed = missing(&taken) + i128::from(hits) * i128::from(WINDOW)
+                <= burst * i128::from(WINDOW);
             if allowed && hits > 0 {
                 taken.push((now, hits.unsigned_abs()));
             }
             let step = algorithm.step(state, at(now), hits);
             state = step.state;
             let used = (missing(&taken) + i128::from(WINDOW) - 1) / i128::from(WINDOW);
-            prop_assert_eq!((step.verdict.allowed, i128::from(step.verdict.used)), (allowed, used));
+            prop_assert_eq!(
+                (step.verdict.allowed, i128::from(step.verdict.used)),
+                (allowed, used)
+            );
         }
     }
 
     /// Each hit has a slot of its own, a spacing after the one before it, and none before it came.
     #[test]
     fn a_queue_gives_each_hit_a_slot(
-        limit in 1_u64..12, delay in prop_oneof![Just(0), 0..3 * WINDOW], patience in prop_oneof![Just(u64::MAX), 0..2 * WINDOW], asks in asks(0),
+        limit in 1_u64..12,
+        delay in prop_oneof![Just(0), 0..3 * WINDOW],
+        patience in prop_oneof![Just(u64::MAX), 0..2 * WINDOW],
+        asks in asks(0),
     ) {
-        let algorithm = made(AlgorithmKind::LeakyBucket, limit, 1, false, 1, Span::from_micros(delay));
+        let algorithm = made(
+            AlgorithmKind::LeakyBucket,
+            limit,
+            1,
+            false,
+            1,
+            Span::from_micros(delay),
+        );
         // Times here have as many parts per tick as the limit, which makes slots whole: a spacing
         // is a window's ticks of parts.
         let (parts, mut state, mut now, mut next) = (limit, None, START, 0);
@@ -202,16 +306,37 @@ proptest! {
             if allowed && hits > 0 {
                 next = last + WINDOW;
             }
-            let step = algorithm.step(state, Arrival { now: Micros(now), max_hold: Span::from_micros(patience) }, hits);
+            let step = algorithm.step(
+                state,
+                Arrival {
+                    now: Micros(now),
+                    max_hold: Span::from_micros(patience),
+                },
+                hits,
+            );
             state = step.state;
             prop_assert_eq!(step.verdict.allowed, allowed);
-            prop_assert_eq!(step.verdict.delay, Span::from_micros(if allowed && hits > 0 { held } else { 0 }));
+            prop_assert_eq!(
+                step.verdict.delay,
+                Span::from_micros(if allowed && hits > 0 { held } else { 0 })
+            );
         }
     }
 
     #[test]
-    fn refused_hits_of_a_fixed_window_count_only_when_they_shall(limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3)) {
-        let algorithm = made(AlgorithmKind::FixedWindow, limit, 1, count_denied, 1, Span::ZERO);
+    fn refused_hits_of_a_fixed_window_count_only_when_they_shall(
+        limit in 0_u64..12,
+        count_denied in any::<bool>(),
+        asks in asks(-3),
+    ) {
+        let algorithm = made(
+            AlgorithmKind::FixedWindow,
+            limit,
+            1,
+            count_denied,
+            1,
+            Span::ZERO,
+        );
         let (mut state, mut now, mut number, mut count) = (None, START, 0, 0);
         for Ask { pause, hits } in asks {
             now += pause;

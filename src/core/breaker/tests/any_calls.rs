@@ -70,11 +70,19 @@ proptest! {
     #![proptest_config(crate::testing::property(2_000))]
 
     #[test]
-    fn nothing_panics(calls in prop::collection::vec((prop_oneof![any::<u64>(), 0_u64..9, Just(u64::MAX)], call()), 0..60)) {
+    fn nothing_panics(
+        calls in prop::collection::vec(
+            (prop_oneof![any::<u64>(), 0_u64..9, Just(u64::MAX)], call()),
+            0..60,
+        ),
+    ) {
         let mut breaker = Breaker::default();
         for (now, call) in calls {
             make(&mut breaker, Micros(now), call);
-            prop_assert_eq!(breaker.next_probe().is_some(), breaker.state() == CircuitState::Open);
+            prop_assert_eq!(
+                breaker.next_probe().is_some(),
+                breaker.state() == CircuitState::Open
+            );
         }
     }
 
@@ -94,10 +102,25 @@ proptest! {
                 CircuitState::Ramp { .. } => {}
             }
             let changed = |to: fn(CircuitState) -> bool| u64::from(to(is) && !to(was));
-            prop_assert_eq!(opened(after) - opened(before), changed(|state| state == CircuitState::Open), "{:?}: {:?} to {:?}", call, was, is);
-            prop_assert_eq!(after.ramped - before.ramped, changed(|state| matches!(state, CircuitState::Ramp { .. })));
+            prop_assert_eq!(
+                opened(after) - opened(before),
+                changed(|state| state == CircuitState::Open),
+                "{:?}: {:?} to {:?}",
+                call,
+                was,
+                is
+            );
+            prop_assert_eq!(
+                after.ramped - before.ramped,
+                changed(|state| matches!(state, CircuitState::Ramp { .. }))
+            );
             prop_assert_eq!(after.closed, before.closed, "only time closes it");
-            prop_assert_eq!(opened(after), after.ramped + u64::from(is == CircuitState::Open), "{:?}", after);
+            prop_assert_eq!(
+                opened(after),
+                after.ramped + u64::from(is == CircuitState::Open),
+                "{:?}",
+                after
+            );
             prop_assert!(after.closed <= after.ramped);
             prop_assert_eq!(breaker.why().is_some(), is != CircuitState::Closed);
         }
@@ -128,7 +151,10 @@ proptest! {
     #[test]
     fn the_ramp_lets_in_its_share_of_any_pattern(
         calls in calls(),
-        pauses in prop::collection::vec(prop_oneof![3 => Just(0_u64), 3 => 0_u64..500, 1 => 0_u64..150_000], 1..400),
+        pauses in prop::collection::vec(
+            prop_oneof![3 => Just(0_u64), 3 => 0_u64..500, 1 => 0_u64..150_000],
+            1..400,
+        ),
     ) {
         let (mut breaker, mut now) = after(&calls);
         breaker.open(now, Why::Outage);
@@ -142,7 +168,9 @@ proptest! {
             now = now + Span::from_micros(pause);
             let is_admitted = breaker.admits(now);
             prop_assert!(is_admitted || turn > 0, "the first");
-            let Ok(step) = usize::try_from(now.since(began).micros() / 100_000) else { break };
+            let Ok(step) = usize::try_from(now.since(began).micros() / 100_000) else {
+                break;
+            };
             let Some((asked, admitted)) = steps.get_mut(step) else {
                 prop_assert_eq!(breaker.state(), CircuitState::Closed);
                 break;
@@ -152,13 +180,23 @@ proptest! {
             let percent = RAMP_PERCENT[step];
             prop_assert_eq!(breaker.state(), CircuitState::Ramp { percent });
             // After each request: no block of refused ones is longer than the share allows.
-            prop_assert!((*admitted * 100).abs_diff(*asked * u64::from(percent)) < 100, "step {}: \
-                {} of {}", step, admitted, asked);
+            prop_assert!(
+                (*admitted * 100).abs_diff(*asked * u64::from(percent)) < 100,
+                "step {}: \
+                {} of {}",
+                step,
+                admitted,
+                asked
+            );
         }
     }
 
     #[test]
-    fn one_report_of_an_outage_never_opens_a_closed_breaker(calls in calls(), failed in count(), good in 1_u32..100) {
+    fn one_report_of_an_outage_never_opens_a_closed_breaker(
+        calls in calls(),
+        failed in count(),
+        good in 1_u32..100,
+    ) {
         let (mut breaker, now) = after(&calls);
         for _ in 0..2 {
             breaker.probed(now, Ok(()), 500);

@@ -122,10 +122,18 @@ proptest! {
     #[test]
     fn requests_are_let_in_soon_after_the_node_is_back(
         away in prop::sample::select(vec![Away::Refuses, Away::Hangs, Away::Swallows]),
-        (is_young, micros) in prop_oneof![(Just(true), 0_u64..9_700_000), (Just(false), 0_u64..60_000_000)],
-        jitters in prop::collection::vec(prop_oneof![Just(0_u32), Just(1_000), 0_u32..=1_000], 1..9),
+        (is_young, micros) in prop_oneof![
+            (Just(true), 0_u64..9_700_000),
+            (Just(false), 0_u64..60_000_000)
+        ],
+        jitters in
+            prop::collection::vec(prop_oneof![Just(0_u32), Just(1_000), 0_u32..=1_000], 1..9),
     ) {
         let healed = healed_after(away, micros, &jitters);
-        prop_assert!(healed <= if is_young { 400_000 } else { 1_000_000 }, "{} microseconds", healed);
+        prop_assert!(
+            healed <= if is_young { 400_000 } else { 1_000_000 },
+            "{} microseconds",
+            healed
+        );
     }
 }

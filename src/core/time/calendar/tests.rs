@@ -87,22 +87,44 @@ proptest! {
     #![proptest_config(crate::testing::property(2_000))]
 
     #[test]
-    fn windows_follow_each_other_and_contain_their_instants(calendar in calendars(), now in instants()) {
+    fn windows_follow_each_other_and_contain_their_instants(
+        calendar in calendars(),
+        now in instants(),
+    ) {
         let window = calendar.window_at(now);
-        prop_assert!(window.begin <= now && (now < window.end || now.0 == u64::MAX), "{calendar:?} \
-            {window:?}");
+        prop_assert!(
+            window.begin <= now && (now < window.end || now.0 == u64::MAX),
+            "{calendar:?} \
+            {window:?}"
+        );
         prop_assert_eq!(calendar.window(window.number), window);
         prop_assert_eq!(calendar.window(window.number + 1).begin, window.end);
         if window.begin.0 > 0 {
             prop_assert_eq!(calendar.window(window.number - 1).end, window.begin);
         }
-        for (near, by) in [(window.begin.0.checked_sub(1), -1), (Some(window.begin.0), 0), (Some(window.end.0 - 1), 0), (Some(window.end.0), 1)] {
-            let Some(near) = near.filter(|near| *near < u64::MAX) else { continue };
-            let (found, expected) = (calendar.window_at(Micros(near)), window.number.wrapping_add_signed(by));
+        for (near, by) in [
+            (window.begin.0.checked_sub(1), -1),
+            (Some(window.begin.0), 0),
+            (Some(window.end.0 - 1), 0),
+            (Some(window.end.0), 1),
+        ] {
+            let Some(near) = near.filter(|near| *near < u64::MAX) else {
+                continue;
+            };
+            let (found, expected) = (
+                calendar.window_at(Micros(near)),
+                window.number.wrapping_add_signed(by),
+            );
             // Between them there may be a window that the zone has skipped, which is empty.
             let skipped = calendar.window(expected);
             if skipped.begin == skipped.end {
-                prop_assert_eq!(found.number, expected.wrapping_add_signed(by), "{:?} {:?}", calendar, window);
+                prop_assert_eq!(
+                    found.number,
+                    expected.wrapping_add_signed(by),
+                    "{:?} {:?}",
+                    calendar,
+                    window
+                );
             } else {
                 prop_assert_eq!(found, skipped);
             }
@@ -111,27 +133,58 @@ proptest! {
 
     /// The result does not depend on earlier look-ups.
     #[test]
-    fn a_window_is_the_same_on_a_thread_that_knows_none(calendar in calendars(), instants in prop::collection::vec(instants(), 1..8)) {
-        let here: Vec<_> = instants.iter().map(|now| calendar.window_at(*now)).collect();
+    fn a_window_is_the_same_on_a_thread_that_knows_none(
+        calendar in calendars(),
+        instants in prop::collection::vec(instants(), 1..8),
+    ) {
+        let here: Vec<_> = instants
+            .iter()
+            .map(|now| calendar.window_at(*now))
+            .collect();
         let fresh: Vec<_> = instants.iter().map(|now| calendar.find(*now)).collect();
         prop_assert_eq!(here, fresh);
     }
 
     #[test]
-    fn two_calendars_have_one_tag_only_if_they_are_the_same(left in calendars(), right in calendars()) {
+    fn two_calendars_have_one_tag_only_if_they_are_the_same(
+        left in calendars(),
+        right in calendars(),
+    ) {
         prop_assert_eq!(left == right, tag(left) == tag(right));
-        let moved = Calendar { time_secs: right.time_secs, ..left };
+        let moved = Calendar {
+            time_secs: right.time_secs,
+            ..left
+        };
         prop_assert_eq!(left == moved, tag(left) == tag(moved));
-        prop_assert!(tag(left).bytes().all(|byte| byte.is_ascii_graphic() && !b"{}:|=~#%".contains(&byte)), "{}", tag(left));
+        prop_assert!(
+            tag(left)
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && !b"{}:|=~#%".contains(&byte)),
+            "{}",
+            tag(left)
+        );
     }
 
     /// The Gregorian calendar and the rules of zones repeat.
     #[test]
-    fn after_400_years_everything_repeats(calendar in calendars(), secs in 13_000_000_000..60_000_000_000_u64, cycles in 1..1_000_u64) {
+    fn after_400_years_everything_repeats(
+        calendar in calendars(),
+        secs in 13_000_000_000..60_000_000_000_u64,
+        cycles in 1..1_000_u64,
+    ) {
         let by = cycles * CYCLE_SECS.unsigned_abs() * MICROS_PER_SECOND;
-        let (now, later) = (calendar.window_at(Micros(secs * MICROS_PER_SECOND)), calendar.window_at(Micros(secs * MICROS_PER_SECOND + by)));
-        prop_assert_eq!((now.begin.0 + by, now.end.0 + by), (later.begin.0, later.end.0));
-        prop_assert_eq!(now.number + cycles * calendar.windows_per_cycle().unsigned_abs(), later.number);
+        let (now, later) = (
+            calendar.window_at(Micros(secs * MICROS_PER_SECOND)),
+            calendar.window_at(Micros(secs * MICROS_PER_SECOND + by)),
+        );
+        prop_assert_eq!(
+            (now.begin.0 + by, now.end.0 + by),
+            (later.begin.0, later.end.0)
+        );
+        prop_assert_eq!(
+            now.number + cycles * calendar.windows_per_cycle().unsigned_abs(),
+            later.number
+        );
     }
 
     #[test]

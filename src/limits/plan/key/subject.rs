@@ -531,28 +531,60 @@ mod tests {
 
         /// The name of a counter leads to that counter again, whatever a client sends.
         #[test]
-        fn a_name_is_read_as_the_tag_that_it_names(domain in bytes(), entries in prop::collection::vec((bytes(), bytes()), 1..4)) {
-            let entries: Vec<_> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
+        fn a_name_is_read_as_the_tag_that_it_names(
+            domain in bytes(),
+            entries in prop::collection::vec((bytes(), bytes()), 1..4),
+        ) {
+            let entries: Vec<_> = entries
+                .iter()
+                .map(|(key, value)| (&**key, &**value))
+                .collect();
             let key = key(&domain, &entries, &[]);
             let name = name(&key);
             let subject: Subject = name.parse().expect("a subject");
             prop_assert_eq!(subject.tag(), super::super::subject(&key));
             prop_assert_eq!(&subject, &Subject::of_key(&key));
-            prop_assert!(name.chars().all(|letter| is_visible(letter) && letter != ' '), "{}", name);
+            prop_assert!(
+                name.chars()
+                    .all(|letter| is_visible(letter) && letter != ' '),
+                "{}",
+                name
+            );
             if let Ok(exact) = subject.exact() {
-                let found: Vec<_> = exact.first().iter().map(|entry| (entry.key, entry.value)).collect();
+                let found: Vec<_> = exact
+                    .first()
+                    .iter()
+                    .map(|entry| (entry.key, entry.value))
+                    .collect();
                 prop_assert_eq!((exact.domain, found), (&*domain, entries));
             }
         }
 
         /// Lists show the texts from which a key was made.
         #[test]
-        fn a_key_is_read_as_it_was_written(domain in "[a-z|{}%#=~./]{1,12}", entries in prop::collection::vec(("[a-z|{}%#=~]{1,6}", "\\PC{0,20}"), 1..4), in_slot: bool) {
-            let bytes: Vec<_> = entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
-            let commit = if in_slot { Commit::AllOrNone } else { Commit::Each };
+        fn a_key_is_read_as_it_was_written(
+            domain in "[a-z|{}%#=~./]{1,12}",
+            entries in prop::collection::vec(("[a-z|{}%#=~]{1,6}", "\\PC{0,20}"), 1..4),
+            in_slot: bool,
+        ) {
+            let bytes: Vec<_> = entries
+                .iter()
+                .map(|(key, value)| (key.as_bytes(), value.as_bytes()))
+                .collect();
+            let commit = if in_slot {
+                Commit::AllOrNone
+            } else {
+                Commit::Each
+            };
             let subject = Subject::of_key(&key_of(domain.as_bytes(), &bytes, &[], commit));
-            let texts = subject.texts().into_iter().map(|text| (text.key, text.value));
-            prop_assert_eq!((subject.domain.to_string(), texts.collect::<Vec<_>>()), (domain, entries));
+            let texts = subject
+                .texts()
+                .into_iter()
+                .map(|text| (text.key, text.value));
+            prop_assert_eq!(
+                (subject.domain.to_string(), texts.collect::<Vec<_>>()),
+                (domain, entries)
+            );
         }
 
         #[test]

@@ -543,7 +543,9 @@ mod tests {
                 requests = one.requests_per_unit.or(requests);
                 unit = match (one.unit, unit) {
                     (Some(own), _) => Some((own, one.unit_multiplier.unwrap_or(1))),
-                    (None, Some((unit, multiplier))) => Some((unit, one.unit_multiplier.unwrap_or(multiplier))),
+                    (None, Some((unit, multiplier))) => {
+                        Some((unit, one.unit_multiplier.unwrap_or(multiplier)))
+                    }
                     // A multiple without a unit above it.
                     (None, None) => None,
                 };
@@ -552,15 +554,27 @@ mod tests {
                     (None, None) => beside,
                     (Some(_), _) => None,
                 };
-                unlimited = one.unlimited.unwrap_or(unlimited && one.requests_per_unit.is_none());
+                unlimited = one
+                    .unlimited
+                    .unwrap_or(unlimited && one.requests_per_unit.is_none());
             }
             let expected = match (unlimited, requests, unit) {
-                (true, ..) => beside.map_or(Ok(None), |(key, at)| Err(NoRate::BesideUnlimited(key, at))),
+                (true, ..) => {
+                    beside.map_or(Ok(None), |(key, at)| Err(NoRate::BesideUnlimited(key, at)))
+                }
                 (false, None, _) => Err(NoRate::Missing("requests_per_unit")),
                 (false, Some(_), None) => Err(NoRate::Missing("unit")),
-                (false, Some(requests_per_unit), Some((unit, unit_multiplier))) => Ok(Some(Rate { requests_per_unit, unit, unit_multiplier })),
+                (false, Some(requests_per_unit), Some((unit, unit_multiplier))) => Ok(Some(Rate {
+                    requests_per_unit,
+                    unit,
+                    unit_multiplier,
+                })),
             };
-            let layers = |own| Layers { own, below: &[], ends_with_value: false };
+            let layers = |own| Layers {
+                own,
+                below: &[],
+                ends_with_value: false,
+            };
             prop_assert_eq!(&layers(&all).rate(), &expected);
             // An empty layer changes nothing.
             let (empty, one) = (PartialLimit::default(), layers(&all));

@@ -380,7 +380,11 @@ impl std::str::FromStr for XdsDefaults {
             _ => Some(depth),
         });
         if depth != Some(0) {
-            return Err("a brace has no other half; write 'algorithm: ' and its options, separated by commas".into());
+            return Err(
+                "a brace has no other half; write 'algorithm: ' and its options, separated by \
+                 commas"
+                    .into(),
+            );
         }
         if content.trim().is_empty() {
             return Ok(Self::default());

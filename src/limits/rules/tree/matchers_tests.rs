@@ -202,12 +202,27 @@ proptest! {
     #![proptest_config(crate::testing::property(2_000))]
 
     #[test]
-    fn the_order_is_that_of_a_matcher_that_tries_everything(kinds in kinds(), values in prop::collection::vec(value(), 1..8)) {
+    fn the_order_is_that_of_a_matcher_that_tries_everything(
+        kinds in kinds(),
+        values in prop::collection::vec(value(), 1..8),
+    ) {
         let tree = tree(&kinds);
         for value in values {
-            prop_assert_eq!(number(&tree, &value), naive(&kinds, &value), "{:?} {}", kinds, value);
+            prop_assert_eq!(
+                number(&tree, &value),
+                naive(&kinds, &value),
+                "{:?} {}",
+                kinds,
+                value
+            );
         }
-        prop_assert_eq!(tree.find(&[Entry { key: b"other", value: b"a" }]), None);
+        prop_assert_eq!(
+            tree.find(&[Entry {
+                key: b"other",
+                value: b"a"
+            }]),
+            None
+        );
     }
 
     /// As for texts: each other branch alone in a tree matches if, and only if, it is called a
@@ -219,19 +234,35 @@ proptest! {
         let text = |number: usize| kinds[number].text();
         let found = number(&tree, &value);
         let matched = trace.levels[0].matched.as_ref();
-        prop_assert_eq!(matched.map(|(written, _)| written.value.as_deref().map(str::to_owned)), found.map(text), "{:?}", trace);
+        prop_assert_eq!(
+            matched.map(|(written, _)| written.value.as_deref().map(str::to_owned)),
+            found.map(text),
+            "{:?}",
+            trace
+        );
         prop_assert_eq!(matches!(trace.end, End::Limit(_)), found.is_some());
-        prop_assert_eq!(trace.levels[0].passed.first.len() + usize::from(found.is_some()), kinds.len());
+        prop_assert_eq!(
+            trace.levels[0].passed.first.len() + usize::from(found.is_some()),
+            kinds.len()
+        );
         for (written, why) in &trace.levels[0].passed.first {
-            let own = kinds.iter().find(|kind| kind.text().as_deref() == written.value.as_deref()).expect("it is \
-                written");
+            let own = kinds
+                .iter()
+                .find(|kind| kind.text().as_deref() == written.value.as_deref())
+                .expect(
+                    "it is \
+                written",
+                );
             let matches = number(&self::tree(std::slice::from_ref(own)), &value).is_some();
             match why {
                 WhyNot::OtherValue => prop_assert!(!matches, "{written} {trace:?}"),
                 WhyNot::Later(how) => {
                     prop_assert!(matches, "{written} {trace:?}");
-                    prop_assert!(matched.is_some_and(|(_, best)| best <= how), "{written} \
-                        {trace:?}");
+                    prop_assert!(
+                        matched.is_some_and(|(_, best)| best <= how),
+                        "{written} \
+                        {trace:?}"
+                    );
                 }
             }
         }

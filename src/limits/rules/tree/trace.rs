@@ -454,19 +454,29 @@ mod tests {
         /// one.
         #[test]
         fn it_says_what_the_look_up_does(
-            branches in prop::collection::vec(("[ab*]{1,3}", prop::option::of("[xy*]{1,3}")), 1..8),
+            branches in
+                prop::collection::vec(("[ab*]{1,3}", prop::option::of("[xy*]{1,3}")), 1..8),
             key in "[ab]{1,2}",
             value in "[xy]{0,3}",
         ) {
-            let branches: Vec<_> = branches.iter().map(|(key, value)| (key.as_str(), value.as_deref())).collect();
+            let branches: Vec<_> = branches
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.as_deref()))
+                .collect();
             let (tree, asked) = (tree(&branches), [entry(&key, &value)]);
             let trace = Tracer::new(&tree).trace(&asked);
-            let found = tree.branch(&asked[0]).and_then(|found| tree.branches.iter().position(|branch| std::ptr::eq(branch, found)));
+            let found = tree.branch(&asked[0]).and_then(|found| {
+                tree.branches
+                    .iter()
+                    .position(|branch| std::ptr::eq(branch, found))
+            });
             let matched = trace.levels[0].matched.as_ref();
             prop_assert_eq!(matched.is_some(), found.is_some());
             match (&trace.end, tree.find(&asked)) {
                 (End::Limit(named), Some(limit)) => prop_assert_eq!(*named, limit),
-                (End::Limit(_), None) | (End::NoLimit(_) | End::NoBranch(_), Some(_)) => prop_assert!(false, "{trace:?}"),
+                (End::Limit(_), None) | (End::NoLimit(_) | End::NoBranch(_), Some(_)) => {
+                    prop_assert!(false, "{trace:?}");
+                }
                 (End::NoLimit(_) | End::NoBranch(_), None) => {}
             }
             for (written, why) in &trace.levels[0].passed.first {
@@ -476,8 +486,11 @@ mod tests {
                     WhyNot::OtherValue => prop_assert!(!matches, "{written} {trace:?}"),
                     WhyNot::Later(how) => {
                         prop_assert!(matches, "{written} {trace:?}");
-                        prop_assert!(matched.is_some_and(|(_, best)| best <= how), "{written} \
-                            {trace:?}");
+                        prop_assert!(
+                            matched.is_some_and(|(_, best)| best <= how),
+                            "{written} \
+                            {trace:?}"
+                        );
                     }
                 }
             }

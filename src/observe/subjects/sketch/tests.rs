@@ -334,7 +334,10 @@ proptest! {
     #![proptest_config(crate::testing::property(200))]
 
     #[test]
-    fn the_bounds_hold_for_any_stream(stream in stream(), size in prop::sample::select(SIZES.to_vec())) {
+    fn the_bounds_hold_for_any_stream(
+        stream in stream(),
+        size in prop::sample::select(SIZES.to_vec()),
+    ) {
         let mut compared = Compared::new(size);
         for (subject, hits, is_refused) in stream {
             compared.add(subject, hits, if is_refused { hits } else { 0 });

@@ -85,7 +85,11 @@ proptest! {
     #![proptest_config(crate::testing::property(4_000))]
 
     #[test]
-    fn a_state_comes_out_as_it_went_in(state in states(), algorithm in algorithms(), recovers in numbers()) {
+    fn a_state_comes_out_as_it_went_in(
+        state in states(),
+        algorithm in algorithms(),
+        recovers in numbers(),
+    ) {
         if let Some(packed) = Packed::new(&state, &algorithm, Micros(recovers)) {
             prop_assert_eq!(packed.state(&algorithm), Some(state));
             prop_assert_eq!(packed.unpacked_index(), None);
@@ -94,16 +98,32 @@ proptest! {
     }
 
     #[test]
-    fn what_is_stored_today_is_packed(algorithm in algorithms(), now in 1_800_000_000_000_000..4_000_000_000_000_000_u64, hits in 1..9_i64) {
-        let at = crate::core::algorithm::Arrival { now: Micros(now), max_hold: Span::ZERO };
+    fn what_is_stored_today_is_packed(
+        algorithm in algorithms(),
+        now in 1_800_000_000_000_000..4_000_000_000_000_000_u64,
+        hits in 1..9_i64,
+    ) {
+        let at = crate::core::algorithm::Arrival {
+            now: Micros(now),
+            max_hold: Span::ZERO,
+        };
         let step = algorithm.step(None, at, hits);
-        let (Some(state), Some(keep_for)) = (step.state, step.keep_for) else { return Ok(()) };
+        let (Some(state), Some(keep_for)) = (step.state, step.keep_for) else {
+            return Ok(());
+        };
         let packed = Packed::new(&state, &algorithm, at.now + keep_for);
-        prop_assert_eq!(packed.is_some(), !matches!(state, State::Log(_) | State::Buckets(_)));
+        prop_assert_eq!(
+            packed.is_some(),
+            !matches!(state, State::Log(_) | State::Buckets(_))
+        );
         let Some(packed) = packed else { return Ok(()) };
         let late = packed.recovers().since(at.now + keep_for).micros();
         // A state that has begun before may be measured from its beginning, a window earlier.
-        prop_assert!(late <= keep_for.micros().max(algorithm.tick().micros()) / 4 + algorithm.tick().micros(), "{late} of {keep_for:?}");
+        prop_assert!(
+            late <= keep_for.micros().max(algorithm.tick().micros()) / 4
+                + algorithm.tick().micros(),
+            "{late} of {keep_for:?}"
+        );
     }
 
     #[test]
@@ -111,8 +131,14 @@ proptest! {
         let packed = Packed::reference(UnpackedIndex(index), Micros(recovers));
         prop_assert_eq!(packed.unpacked_index(), Some(UnpackedIndex(index)));
         prop_assert!(packed.recovers() >= Micros(recovers));
-        prop_assert_eq!(packed.with_index(UnpackedIndex(7)).unpacked_index(), Some(UnpackedIndex(7)));
-        prop_assert_eq!(packed.with_index(UnpackedIndex(7)).recovers(), packed.recovers());
+        prop_assert_eq!(
+            packed.with_index(UnpackedIndex(7)).unpacked_index(),
+            Some(UnpackedIndex(7))
+        );
+        prop_assert_eq!(
+            packed.with_index(UnpackedIndex(7)).recovers(),
+            packed.recovers()
+        );
     }
 
     #[test]

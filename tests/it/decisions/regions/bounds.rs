@@ -79,45 +79,103 @@ proptest! {
 
     #[test]
     fn regions_together_have_at_most_what_is_written_or_what_a_warning_says(
-        shares in shares(), limit in numbers(), burst in prop::option::of(numbers()), to in numbers(), trial in numbers(),
+        shares in shares(),
+        limit in numbers(),
+        burst in prop::option::of(numbers()),
+        to in numbers(),
+        trial in numbers(),
     ) {
-        let map: Vec<_> = shares.iter().enumerate().map(|(index, share)| format!("r{index}: {}.{:04}%", share / 10_000, share % 10_000)).collect();
+        let map: Vec<_> = shares
+            .iter()
+            .enumerate()
+            .map(|(index, share)| format!("r{index}: {}.{:04}%", share / 10_000, share % 10_000))
+            .collect();
         let burst = burst.filter(|burst| *burst > 0 && limit > 0);
-        let bucket = burst.map(|burst| format!(", algorithm: token_bucket, burst: {burst}")).unwrap_or_default();
+        let bucket = burst
+            .map(|burst| format!(", algorithm: token_bucket, burst: {burst}"))
+            .unwrap_or_default();
         let file = format!(
-            "domain: d\ndescriptors:\n- key: k\n  rate_limit: {{ unit: second, requests_per_unit: {limit}{bucket}, region_shares: {{ {} }}, trial: {{ requests_per_unit: {trial} }} }}\n",
+            "domain: d\ndescriptors:\n- key: k\n  rate_limit: {{ unit: second, requests_per_unit: \
+             {limit}{bucket}, region_shares: {{ {} }}, trial: {{ requests_per_unit: {trial} }} \
+             }}\n",
             map.join(", ")
         );
-        let to = Rate { requests_per_unit: to, unit: Unit::Second, unit_multiplier: 1 };
+        let to = Rate {
+            requests_per_unit: to,
+            unit: Unit::Second,
+            unit_multiplier: 1,
+        };
         let (mut sums, mut key) = ([0_u64; 4], None);
         let mut warnings = HashMap::new();
         for (region, share) in shares.iter().enumerate() {
             let mut compiled = compiled(&file, region);
-            compiled.warnings.retain(|problem| !problem.what.contains("the trial is the same"));
+            compiled
+                .warnings
+                .retain(|problem| !problem.what.contains("the trial is the same"));
             warnings = warned(&compiled.warnings);
             let amount = amount(&compiled);
-            prop_assert_eq!(key.get_or_insert_with(|| suffix(&amount.algorithm)).clone(), suffix(&amount.algorithm), "a counter has one key, whatever the share");
-            let exact = |number: u64| (u128::from(number) * u128::from(*share) / 1_000_000).max(u128::from(number > 0));
+            prop_assert_eq!(
+                key.get_or_insert_with(|| suffix(&amount.algorithm)).clone(),
+                suffix(&amount.algorithm),
+                "a counter has one key, whatever the share"
+            );
+            let exact = |number: u64| {
+                (u128::from(number) * u128::from(*share) / 1_000_000).max(u128::from(number > 0))
+            };
             prop_assert_eq!(u128::from(amount.rate.requests_per_unit), exact(limit));
             prop_assert_eq!(amount.whole, limit);
-            let trial = &compiled.rules.limits().next().and_then(|limit| limit.trial.as_ref()).expect("a trial").amount;
+            let trial = &compiled
+                .rules
+                .limits()
+                .next()
+                .and_then(|limit| limit.trial.as_ref())
+                .expect("a trial")
+                .amount;
             let raised = raised(&amount, &to).ok();
-            prop_assert_eq!(raised.is_some(), to.requests_per_unit > limit, "a raise fits all regions or none");
-            prop_assert!(raised.is_none_or(|raised| (raised.whole, raised.share) == (to.requests_per_unit, amount.share)));
+            prop_assert_eq!(
+                raised.is_some(),
+                to.requests_per_unit > limit,
+                "a raise fits all regions or none"
+            );
+            prop_assert!(raised.is_none_or(
+                |raised| (raised.whole, raised.share) == (to.requests_per_unit, amount.share)
+            ));
             let raised = raised.unwrap_or(amount);
-            for (sum, number) in sums.iter_mut().zip([amount.rate.requests_per_unit, amount.algorithm.capacity(), trial.rate.requests_per_unit, raised.algorithm.capacity()]) {
+            for (sum, number) in sums.iter_mut().zip([
+                amount.rate.requests_per_unit,
+                amount.algorithm.capacity(),
+                trial.rate.requests_per_unit,
+                raised.algorithm.capacity(),
+            ]) {
                 *sum += number;
             }
         }
-        let raised = if to.requests_per_unit > limit { to.requests_per_unit } else { limit };
-        let whole = [limit, burst.unwrap_or(limit), trial, burst.filter(|burst| *burst != limit).unwrap_or(raised)];
+        let raised = if to.requests_per_unit > limit {
+            to.requests_per_unit
+        } else {
+            limit
+        };
+        let whole = [
+            limit,
+            burst.unwrap_or(limit),
+            trial,
+            burst.filter(|burst| *burst != limit).unwrap_or(raised),
+        ];
         for (index, (sum, whole)) in sums.into_iter().zip(whole).enumerate() {
             // A raise is not in the file, and has no warning.
             let least = (index == 3 && whole < 1_000_000).then(|| whole + shares.len() as u64);
             let most = warnings.get(&whole).copied().or(least).unwrap_or(whole);
-            prop_assert!(sum <= most, "{index}: {sum} of {whole}, {most} at most: {file}");
-            let written = u128::from(whole) * shares.iter().map(|share| u128::from(*share)).sum::<u128>() / 1_000_000;
-            prop_assert!(u128::from(sum) + shares.len() as u128 >= written, "each region loses less than a hit");
+            prop_assert!(
+                sum <= most,
+                "{index}: {sum} of {whole}, {most} at most: {file}"
+            );
+            let written = u128::from(whole)
+                * shares.iter().map(|share| u128::from(*share)).sum::<u128>()
+                / 1_000_000;
+            prop_assert!(
+                u128::from(sum) + shares.len() as u128 >= written,
+                "each region loses less than a hit"
+            );
         }
     }
 }

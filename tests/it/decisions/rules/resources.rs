@@ -518,7 +518,10 @@ proptest! {
     #[test]
     fn a_resource_means_what_the_same_file_means(
         tree in trees(),
-        random in proptest::collection::vec(proptest::collection::vec(("[ab*]{0,3}", "[ab*]{0,3}"), 0..4), 8),
+        random in proptest::collection::vec(
+            proptest::collection::vec(("[ab*]{0,3}", "[ab*]{0,3}"), 0..4),
+            8,
+        ),
         cut in 0..3usize,
         by_resource in any::<bool>(),
     ) {
@@ -526,12 +529,27 @@ proptest! {
         let from_file = rules_of(&json!({"domain": "d", "descriptors": yaml}).to_string());
         let descriptors: Vec<_> = tree.iter().map(Branch::message).collect();
         let cut_up = cut_in_two(&descriptors, cut);
-        let (first, second) = cut_up.split_at(if by_resource { cut.min(cut_up.len()) } else { cut_up.len() });
-        let part = |name: &str, part: &[RateLimitDescriptor]| RateLimitConfig { name: name.into(), domain: "d".into(), descriptors: part.to_vec() };
+        let (first, second) = cut_up.split_at(if by_resource {
+            cut.min(cut_up.len())
+        } else {
+            cut_up.len()
+        });
+        let part = |name: &str, part: &[RateLimitDescriptor]| RateLimitConfig {
+            name: name.into(),
+            domain: "d".into(),
+            descriptors: part.to_vec(),
+        };
         // In the wrong order: names sort them.
         let duplicated = vec![part("2", second), part("1", first)];
-        let mut requests: Vec<Vec<(Vec<u8>, Vec<u8>)>> =
-            random.into_iter().map(|entries| entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect()).collect();
+        let mut requests: Vec<Vec<(Vec<u8>, Vec<u8>)>> = random
+            .into_iter()
+            .map(|entries| {
+                entries
+                    .into_iter()
+                    .map(|(key, value)| (key.into(), value.into()))
+                    .collect()
+            })
+            .collect();
         paths(&tree, &[], &mut requests);
         for resources in [vec![part("1", &descriptors)], duplicated] {
             let applied = apply(resources);
@@ -539,10 +557,20 @@ proptest! {
             let rules = applied.rules.expect("rules");
             let difference = Difference::new(&from_file, &rules);
             prop_assert_eq!(difference, Difference::default());
-            let shown = |rules: &Rules| rules.limits().map(show).collect::<std::collections::BTreeSet<_>>();
+            let shown = |rules: &Rules| {
+                rules
+                    .limits()
+                    .map(show)
+                    .collect::<std::collections::BTreeSet<_>>()
+            };
             prop_assert_eq!(shown(&from_file), shown(&rules));
             for entries in &requests {
-                prop_assert_eq!(find(&from_file, b"d", entries), find(&rules, b"d", entries), "{:?}", entries);
+                prop_assert_eq!(
+                    find(&from_file, b"d", entries),
+                    find(&rules, b"d", entries),
+                    "{:?}",
+                    entries
+                );
             }
         }
     }

@@ -65,7 +65,8 @@ async fn the_overview_shows_decisions_and_limits_and_follows_them() {
          'Refused' && row.cells[3].textContent === '39' && Number(row.cells[1].textContent) > 0)",
     );
     let picture = desk.browser.wait_for(
-        "(document.querySelector('svg.plot').getAttribute('aria-label') ?? '').match(/.*Now: A.*/)?.[0]",
+        "(document.querySelector('svg.plot').getAttribute('aria-label') ?? '')\
+         .match(/.*Now: A.*/)?.[0]",
     );
     let label = picture.as_str().expect("a text");
     assert!(

@@ -271,7 +271,8 @@ fn check_compares_with_what_a_service_would_have_taken() {
     let (folder, _) = folder_with(&[
         (
             "new.yaml",
-            "domain: d\ndescriptors:\n- key: kept\n  rate_limit: { unit: day, requests_per_unit: 1 }\n",
+            "domain: d\ndescriptors:\n- key: kept\n  rate_limit: { unit: day, \
+             requests_per_unit: 1 }\n",
         ),
         ("broken.yaml", "domain: d\ndescriptors:\n- kye: a\n"),
         (

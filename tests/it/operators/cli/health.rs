@@ -53,8 +53,8 @@ async fn health_is_an_exit_code_over_http_and_grpc() {
     assert_eq!(code, Some(1), "{text}");
     assert!(
         text.contains(&format!(
-            "no service at 127.0.0.1:{http}: it cannot be reached (Connection refused (os error 111)); \
-             is `weir serve` running?"
+            "no service at 127.0.0.1:{http}: it cannot be reached (Connection refused (os error \
+             111)); is `weir serve` running?"
         )),
         "{text}"
     );

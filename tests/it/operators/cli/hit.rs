@@ -137,8 +137,9 @@ fn numbers_and_instants_are_for_people() {
         "2020-06-15"
     };
     let limits = format!(
-        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {{ unit: year, requests_per_unit: 2000000, \
-         algorithm: fixed_window, period: calendar, timezone: Europe/Berlin, anchor: {anchor} }}\n"
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit: {{ unit: year, requests_per_unit: \
+         2000000, algorithm: fixed_window, period: calendar, timezone: Europe/Berlin, anchor: \
+         {anchor} }}\n"
     );
     let service = Weir::start(&[("d.yaml", &*limits)], &[]);
     let address = service.grpc_addr().to_string();

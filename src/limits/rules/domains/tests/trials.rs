@@ -63,7 +63,8 @@ fn a_trial_that_suits_a_limit_badly_is_left_out_there_and_refuses_nothing() {
         (
             log,
             per_minute(100).expect("a policy"),
-            "a sliding_window_log stores every hit and allows a limit of at most 100000, not 200000",
+            "a sliding_window_log stores every hit and allows a limit of at most 100000, not \
+             200000",
         ),
     ] {
         let applied = apply(&trial(fields), policy);
