@@ -70,7 +70,10 @@ macro_rules! rows {
     (@row $unit:ident $name:ident in $($module:ident)::+, $what:literal, $at:literal) => {
         rows!(@made figure!($unit $($module)::+::$name), $name, $($module)::+, $what, $at)
     };
-    (@row $unit:ident $default:expr => $name:ident in $($module:ident)::+, $what:literal, $at:literal) => {
+    (
+        @row $unit:ident $default:expr => $name:ident in $($module:ident)::+,
+        $what:literal, $at:literal
+    ) => {
         rows!(@made figure!($unit $default.$name), $name, $($module)::+, $what, $at)
     };
     (@made $figure:expr, $name:ident, $($module:ident)::+, $what:literal, $at:literal) => {
@@ -78,7 +81,10 @@ macro_rules! rows {
             what: $what,
             figure: $figure,
             at_the_bound: $at,
-            constant: Some((stringify!($name), format!("src/{}.rs", [$(stringify!($module)),+].join("/")))),
+            constant: Some((
+                stringify!($name),
+                format!("src/{}.rs", [$(stringify!($module)),+].join("/")),
+            )),
         }
     };
     ($([$($row:tt)*])*) => { vec![$(rows!(@row $($row)*)),*] };
@@ -88,92 +94,157 @@ fn connections() -> Vec<Row> {
     rows! {
         [count server::Options::default() => max_connections in service::server,
             "open connections, all, with enough memory and file descriptors ([memory](#memory))",
-            "the connection that was idle for longest ends (GOAWAY) in favour of the new one; if none is idle, the new one is closed"]
-        [bytes CONNECTION_BYTES in service::server, "what each connection counts for in the memory of connections", ""]
+            "the connection that was idle for longest ends (GOAWAY) in favour of the new one; if \
+             none is idle, the new one is closed"]
+        [bytes CONNECTION_BYTES in service::server,
+            "what each connection counts for in the memory of connections", ""]
         [bytes TLS_BYTES in service::server, "and with TLS besides", ""]
-        [time IDLE_GRACE in service::server::connection, "time for what is in flight on a connection that has to end for a new one",
+        [time IDLE_GRACE in service::server::connection,
+            "time for what is in flight on a connection that has to end for a new one",
             "the connection is closed"]
         [count RESERVED in net::bounds,
-            "file descriptors that connections of the gRPC port do not use; a quarter, if there are fewer than four times as many",
+            "file descriptors that connections of the gRPC port do not use; a quarter, if there \
+             are fewer than four times as many",
             ""]
-        [time HANDSHAKE_WITHIN in service::server::tls::handshakes, "time for a TLS handshake", "the connection is closed"]
-        [bytes HANDSHAKE_BYTES in service::server::tls::handshakes, "what each unfinished TLS handshake counts for in what is unfinished", ""]
-        [count MAX_WAITING in service::server::tls::handshakes, "accepted connections that wait for a thread of handshakes",
+        [time HANDSHAKE_WITHIN in service::server::tls::handshakes,
+            "time for a TLS handshake", "the connection is closed"]
+        [bytes HANDSHAKE_BYTES in service::server::tls::handshakes,
+            "what each unfinished TLS handshake counts for in what is unfinished", ""]
+        [count MAX_WAITING in service::server::tls::handshakes,
+            "accepted connections that wait for a thread of handshakes",
             "further ones wait in the kernel"]
         [bytes MAX_BYTES in net::tls::pem, "file of certificates or keys", "it is refused"]
-        [time server::Options::default() => preface_timeout in service::server, "time for the first bytes of HTTP/2", "the connection is closed"]
-        [time KEEP_ALIVE in service::server::connection, "time between two pings of Weir", "the client has to answer"]
-        [time KEEP_ALIVE_TIMEOUT in service::server::connection, "time for the answer to a ping", "the connection is closed"]
-        [count server::Options::default() => max_concurrent_streams in service::server, "calls at a time on a connection",
+        [time server::Options::default() => preface_timeout in service::server,
+            "time for the first bytes of HTTP/2", "the connection is closed"]
+        [time KEEP_ALIVE in service::server::connection,
+            "time between two pings of Weir", "the client has to answer"]
+        [time KEEP_ALIVE_TIMEOUT in service::server::connection,
+            "time for the answer to a ping", "the connection is closed"]
+        [count server::Options::default() => max_concurrent_streams in service::server,
+            "calls at a time on a connection",
             "a further call is refused by HTTP/2 (REFUSED_STREAM)"]
-        [bytes MAX_HEADER_BYTES in service::server::connection, "headers of a call", "HTTP status 431"]
-        [bytes MAX_KEPT_HEADER_BYTES in service::server::call, "header that is kept of a call while it waits", "it is left out"]
-        [count MAX_UNRELEASED_BYTES in service::server::call, "message of a waiting call, in bytes, whose window the client gets back with the answer",
+        [bytes MAX_HEADER_BYTES in service::server::connection,
+            "headers of a call", "HTTP status 431"]
+        [bytes MAX_KEPT_HEADER_BYTES in service::server::call,
+            "header that is kept of a call while it waits", "it is left out"]
+        [count MAX_UNRELEASED_BYTES in service::server::call,
+            "message of a waiting call, in bytes, whose window the client gets back with the \
+             answer",
             "for a longer message it gets it back at once"]
-        [count MAX_CONTINUATIONS in service::server::wire, "CONTINUATION frames of an unfinished header block", "the connection is closed"]
+        [count MAX_CONTINUATIONS in service::server::wire,
+            "CONTINUATION frames of an unfinished header block", "the connection is closed"]
         [bytes MAX_FRAME_BYTES in service::server::wire, "frame", "the connection is closed"]
-        [bytes STREAM_WINDOW in service::server::body, "unread bytes of a stream", "the client waits for flow-control window"]
-        [bytes CONNECTION_WINDOW in service::server::connection, "unread bytes of a connection", "the client waits for flow-control window"]
-        [count MAX_LOCAL_ERROR_RESETS in service::server::connection, "resets that Weir sends on a connection", "the connection is closed"]
-        [count server::Options::default() => max_pending_resets in service::server, "resets by the client of calls that Weir has not begun",
-            "the connection is closed"]
+        [bytes STREAM_WINDOW in service::server::body,
+            "unread bytes of a stream", "the client waits for flow-control window"]
+        [bytes CONNECTION_WINDOW in service::server::connection,
+            "unread bytes of a connection", "the client waits for flow-control window"]
+        [count MAX_LOCAL_ERROR_RESETS in service::server::connection,
+            "resets that Weir sends on a connection", "the connection is closed"]
+        [count server::Options::default() => max_pending_resets in service::server,
+            "resets by the client of calls that Weir has not begun", "the connection is closed"]
     }
 }
 
 fn requests() -> Vec<Row> {
+    let mut rows = messages();
+    rows.extend(decisions());
+    rows
+}
+
+fn messages() -> Vec<Row> {
     rows! {
         [bytes MAX_BYTES in service::server::body, "message for rate limits", "OUT_OF_RANGE"]
-        [bytes MAX_BYTES in service::server::body, "message for rate limits that is compressed with gzip, when it is decompressed",
+        [bytes MAX_BYTES in service::server::body,
+            "message for rate limits that is compressed with gzip, when it is decompressed",
             "OUT_OF_RANGE, before it is decompressed"]
-        [bytes MAX_SIDE_BYTES in service::server::body, "message for health or reflection", "OUT_OF_RANGE; a stream of reflection ends"]
-        [time Budget::new(0) => arrives_within in service::server::body, "time for a message to arrive", "DEADLINE_EXCEEDED"]
-        [time Budget::new(0) => taken_within in service::server::body, "time for an answer to be taken",
-            "the stream is reset, or the connection is closed"]
-        [bytes MAX_UNREAD_BYTES in service::server::unread, "answers to acquires of `concurrency` limits that their clients may not have read, each worker",
+        [bytes MAX_SIDE_BYTES in service::server::body,
+            "message for health or reflection", "OUT_OF_RANGE; a stream of reflection ends"]
+        [time Budget::new(0) => arrives_within in service::server::body,
+            "time for a message to arrive", "DEADLINE_EXCEEDED"]
+        [time Budget::new(0) => taken_within in service::server::body,
+            "time for an answer to be taken", "the stream is reset, or the connection is closed"]
+        [bytes MAX_UNREAD_BYTES in service::server::unread,
+            "answers to acquires of `concurrency` limits that their clients may not have read, \
+             each worker",
             "the oldest count as read"]
-        [time READ_WITHIN in service::server::unread, "time after which such an answer counts as read", ""]
-        [time Budget::new(0) => streams_within in service::server::body, "age of a stream of reflection", "it ends"]
+        [time READ_WITHIN in service::server::unread,
+            "time after which such an answer counts as read", ""]
+        [time Budget::new(0) => streams_within in service::server::body,
+            "age of a stream of reflection", "it ends"]
         [text "half of the [memory](#memory) for it",
-            "what clients leave unfinished, all: parts of messages and of header blocks, answers that are not taken, streams of health and reflection, TLS handshakes, JSON requests",
-            "the oldest ends: RESOURCE_EXHAUSTED, HTTP status 503, or its stream or connection is closed"]
-        [bytes STREAM_BYTES in service::server::body, "what each stream counts for in it, beside its bytes", ""]
-        [bytes CODEC_BYTES in service::server::body, "what each direction of a stream of health or reflection counts for besides", ""]
-        [bytes SMALL_BYTES in service::server::body, "size above which a message takes memory of its own", "it takes it when its length is announced"]
-        [text "the other half", "this memory, all, until the calls are answered", "a further message waits for it, within its 5 s"]
-        [count MAX_WAITING_LARGE in service::server::body, "messages that wait for it, all", "RESOURCE_EXHAUSTED"]
-        [count server::Options::default() => max_waiting_calls in service::server, "calls that wait for Redis or a shaper, each worker",
-            "RESOURCE_EXHAUSTED"]
-        [bytes BYTES_OF_A_PERMIT in service::server::call, "part of a message that counts as one of them",
+            "what clients leave unfinished, all: parts of messages and of header blocks, answers \
+             that are not taken, streams of health and reflection, TLS handshakes, JSON requests",
+            "the oldest ends: RESOURCE_EXHAUSTED, HTTP status 503, or its stream or connection is \
+             closed"]
+        [bytes STREAM_BYTES in service::server::body,
+            "what each stream counts for in it, beside its bytes", ""]
+        [bytes CODEC_BYTES in service::server::body,
+            "what each direction of a stream of health or reflection counts for besides", ""]
+        [bytes SMALL_BYTES in service::server::body,
+            "size above which a message takes memory of its own",
+            "it takes it when its length is announced"]
+        [text "the other half", "this memory, all, until the calls are answered",
+            "a further message waits for it, within its 5 s"]
+        [count MAX_WAITING_LARGE in service::server::body,
+            "messages that wait for it, all", "RESOURCE_EXHAUSTED"]
+        [count server::Options::default() => max_waiting_calls in service::server,
+            "calls that wait for Redis or a shaper, each worker", "RESOURCE_EXHAUSTED"]
+        [bytes BYTES_OF_A_PERMIT in service::server::call,
+            "part of a message that counts as one of them",
             "a longer message counts as several calls"]
-        [count MAX_QUEUED in observe::traces::otlp, "spans that wait for the collector of traces, all", "a further span is dropped and counted"]
-        [count MAX_TRACESTATE_BYTES in observe::traces::parent, "`tracestate` that is kept of a call which is traced, in bytes", "the span has none"]
-        [count MAX_DESCRIPTORS in service::rls::decode, "descriptors of a request; each has at most one check, and one of a trial",
+        [count MAX_QUEUED in observe::traces::otlp,
+            "spans that wait for the collector of traces, all",
+            "a further span is dropped and counted"]
+        [count MAX_TRACESTATE_BYTES in observe::traces::parent,
+            "`tracestate` that is kept of a call which is traced, in bytes", "the span has none"]
+        [count MAX_DESCRIPTORS in service::rls::decode,
+            "descriptors of a request; each has at most one check, and one of a trial",
             "INVALID_ARGUMENT"]
         [count MAX_ENTRIES in service::rls::decode, "entries of a descriptor", "INVALID_ARGUMENT"]
-        [count MAX_SHOWN_BYTES in limits::rules::shown_name, "name of a limit in answers, which is printable ASCII without quotes", "it is cut"]
-        [bytes MAX_METADATA_BYTES in limits::rules::limit, "metadata of a limit, as answers carry it", "the file or the domain is refused"]
-        [bytes MAX_MERGED_BYTES in service::rls::respond::metadata, "metadata of all limits in an answer", "that of a further limit is left out"]
-        [count LARGEST_LIMIT in core::algorithm::concurrency, "places of a `concurrency` limit, and so the holders of a key", "the file is refused"]
-        [span LONGEST_DURATION in core::algorithm::concurrency, "`max_duration` of such a limit, after which a lost holder expires",
+        [count MAX_SHOWN_BYTES in limits::rules::shown_name,
+            "name of a limit in answers, which is printable ASCII without quotes", "it is cut"]
+        [bytes MAX_METADATA_BYTES in limits::rules::limit,
+            "metadata of a limit, as answers carry it", "the file or the domain is refused"]
+        [bytes MAX_MERGED_BYTES in service::rls::respond::metadata,
+            "metadata of all limits in an answer", "that of a further limit is left out"]
+    }
+}
+
+fn decisions() -> Vec<Row> {
+    rows! {
+        [count LARGEST_LIMIT in core::algorithm::concurrency,
+            "places of a `concurrency` limit, and so the holders of a key", "the file is refused"]
+        [span LONGEST_DURATION in core::algorithm::concurrency,
+            "`max_duration` of such a limit, after which a lost holder expires",
             "the file is refused"]
-        [count MOST_MARKS in core::algorithm::concurrency, "ids of a key that hold nothing and are remembered: refused, released or taken back",
+        [count MOST_MARKS in core::algorithm::concurrency,
+            "ids of a key that hold nothing and are remembered: refused, released or taken back",
             "the oldest is forgotten"]
-        [span MARK_LIFE in core::algorithm::concurrency, "the time for which they are remembered", ""]
-        [count MAX_NODES in store::redis::topology, "primaries of a Redis Cluster, also of redirects",
+        [span MARK_LIFE in core::algorithm::concurrency,
+            "the time for which they are remembered", ""]
+        [count MAX_NODES in store::redis::topology,
+            "primaries of a Redis Cluster, also of redirects",
             "the map that is known stays (`cluster_size`)"]
-        [bytes MAX_BYTES in store::redis::wire::replies, "replies of Redis to one batch", "the connection is closed"]
+        [bytes MAX_BYTES in store::redis::wire::replies,
+            "replies of Redis to one batch", "the connection is closed"]
         [count MAX_WAITING in store::redis::usage::queue,
-            "subjects of limits with `track_usage` that wait for the list of their limit, and as many with hits refused by the denial cache",
+            "subjects of limits with `track_usage` that wait for the list of their limit, and as \
+             many with hits refused by the denial cache",
             "a further one is dropped and counted"]
-        [count MAX_ENTRIES in limiter::leases, "keys of limits with `lease` of which a process knows something",
+        [count MAX_ENTRIES in limiter::leases,
+            "keys of limits with `lease` of which a process knows something",
             "the one that was idle for longest is forgotten, and what it held is lost"]
         [bytes MAX_BYTES in limiter::leases, "memory of these", ""]
-        [count MOST_LISTED_AT_ONCE in store::redis::usage, "of these, written to the lists at a time, twice a second", "a further one waits"]
+        [count MOST_LISTED_AT_ONCE in store::redis::usage,
+            "of these, written to the lists at a time, twice a second", "a further one waits"]
         [bytes USAGE_BYTES in store::memory, "usage records in memory (`MEMORY_USAGE_BYTES`)",
             "the one that was idle for longest is dropped and counted"]
-        [span SHORTEST_LIFE in core::usage, "time for which the record of a subject that came once is kept, unless its buckets cover more",
+        [span SHORTEST_LIFE in core::usage,
+            "time for which the record of a subject that came once is kept, unless its buckets \
+             cover more",
             "it expires"]
-        [count MOST_SUBJECTS in core::usage::options, "subjects in a list of a limit (`usage_subjects`, 10,000 by default)",
+        [count MOST_SUBJECTS in core::usage::options,
+            "subjects in a list of a limit (`usage_subjects`, 10,000 by default)",
             "the last one is removed"]
     }
 }
@@ -181,99 +252,154 @@ fn requests() -> Vec<Row> {
 fn http() -> Vec<Row> {
     rows! {
         [count MAX_CONNECTIONS in net::http::serving, "open connections", "the oldest is closed"]
-        [time CONNECTION_AGE in net::http::serving, "age of a connection", "it ends after its answer"]
+        [time CONNECTION_AGE in net::http::serving,
+            "age of a connection", "it ends after its answer"]
         [bytes MAX_HEAD_BYTES in net::http::serving, "head of a request", "HTTP status 431"]
-        [time HEAD_DEADLINE in net::http::serving, "time for the head of a request, and between two", "the connection is closed"]
+        [time HEAD_DEADLINE in net::http::serving,
+            "time for the head of a request, and between two", "the connection is closed"]
         [bytes MAX_BODY_BYTES in service::pages, "body", "HTTP status 413"]
         [time BODY_DEADLINE in net::http, "time for the body of a request", "HTTP status 408"]
-        [text "part of what clients leave unfinished", "bodies of requests that are not answered, together",
+        [text "part of what clients leave unfinished",
+            "bodies of requests that are not answered, together",
             "the oldest of all that is unfinished ends: HTTP status 503"]
-        [count MAX_OBJECTS in service::pages::json, "objects in the JSON of a request", "HTTP status 400"]
-        [count MAX_PARSED_AT_A_TIME in service::pages, "bodies that are parsed at a time", "a further one waits"]
-        [time ANSWER_DEADLINE in net::http::serving, "time for an answer to be taken", "the connection is closed"]
+        [count MAX_OBJECTS in service::pages::json,
+            "objects in the JSON of a request", "HTTP status 400"]
+        [count MAX_PARSED_AT_A_TIME in service::pages,
+            "bodies that are parsed at a time", "a further one waits"]
+        [time ANSWER_DEADLINE in net::http::serving,
+            "time for an answer to be taken", "the connection is closed"]
     }
 }
 
 fn pages() -> Vec<Row> {
     rows! {
-        [bytes MAX_PAGE_BYTES in desk::debug, "text of a page of the debug listener", "it is cut, and says so"]
-        [text "2", "texts of a page in memory", "a further reader gets the newer one, or, of another domain or format, HTTP status 503"]
+        [bytes MAX_PAGE_BYTES in desk::debug,
+            "text of a page of the debug listener", "it is cut, and says so"]
+        [text "2", "texts of a page in memory",
+            "a further reader gets the newer one, or, of another domain or format, HTTP status 503"]
         [bytes MAX_BODY_BYTES in desk::admin, "body of a call of the admin API", "HTTP status 413"]
-        [bytes MAX_UNANSWERED_BYTES in desk::admin, "bodies of such calls that are not answered, together", "the oldest gets HTTP status 503"]
-        [count MAX_AT_A_TIME in desk::admin, "calls of the admin API that are answered at a time", "a further one waits"]
-        [bytes MAX_BYTES in observe::subjects, "counters and texts of heaviest subjects (`weir top`), all workers",
+        [bytes MAX_UNANSWERED_BYTES in desk::admin,
+            "bodies of such calls that are not answered, together",
+            "the oldest gets HTTP status 503"]
+        [count MAX_AT_A_TIME in desk::admin,
+            "calls of the admin API that are answered at a time", "a further one waits"]
+        [bytes MAX_BYTES in observe::subjects,
+            "counters and texts of heaviest subjects (`weir top`), all workers",
             "the lighter half makes room, which is part of the stated error"]
-        [count MAX_BYTES in observe::subjects::text, "bytes of the text of such a subject", "it is cut, with a digest behind it"]
-        [count MAX_DOMAINS in observe::subjects::unmatched, "domains with unmatched descriptors (`weir unmatched`), known and unknown ones each",
+        [count MAX_BYTES in observe::subjects::text,
+            "bytes of the text of such a subject", "it is cut, with a digest behind it"]
+        [count MAX_DOMAINS in observe::subjects::unmatched,
+            "domains with unmatched descriptors (`weir unmatched`), known and unknown ones each",
             "the one seen longest ago is dropped"]
         [count MAX_DESCRIPTORS in observe::subjects::unmatched, "unmatched descriptors of a domain",
             "the oldest of the most frequent keys is dropped"]
-        [count MAX_DESCRIPTOR_BYTES in observe::subjects::unmatched, "bytes of the texts of such a descriptor", "they are cut"]
-        [count MAX_COUNT in desk::admin::query, "elements of an answer", "`cursor` leads to the next ones"]
-        [count MAX_OVERRIDES in limits::overrides, "overrides", "a further one is refused; of more in Redis or in the file the newest are in force"]
+        [count MAX_DESCRIPTOR_BYTES in observe::subjects::unmatched,
+            "bytes of the texts of such a descriptor", "they are cut"]
+        [count MAX_COUNT in desk::admin::query,
+            "elements of an answer", "`cursor` leads to the next ones"]
+        [count MAX_OVERRIDES in limits::overrides, "overrides",
+            "a further one is refused; of more in Redis or in the file the newest are in force"]
         [count MAX_PATTERNS in limits::overrides, "overrides with a `*`", "as above"]
-        [count MAX_ENDED in live::overrides::versioned, "overrides that have ended, of 16 KiB each at most, kept for a week", "the oldest is dropped"]
-        [bytes MAX_RECORD_BYTES in limits::overrides::record, "one override as JSON", "it is not read, and reported"]
-        [bytes MAX_BYTES in live::overrides::file, "`OVERRIDES_FILE`", "it is not read, and reported; those known last stay in force"]
-        [bytes MAX_TEXT_BYTES in limits::overrides::record, "domain and entries of an override", "HTTP status 400"]
+        [count MAX_ENDED in live::overrides::versioned,
+            "overrides that have ended, of 16 KiB each at most, kept for a week",
+            "the oldest is dropped"]
+        [bytes MAX_RECORD_BYTES in limits::overrides::record,
+            "one override as JSON", "it is not read, and reported"]
+        [bytes MAX_BYTES in live::overrides::file,
+            "`OVERRIDES_FILE`", "it is not read, and reported; those known last stay in force"]
+        [bytes MAX_TEXT_BYTES in limits::overrides::record,
+            "domain and entries of an override", "HTTP status 400"]
         [bytes MAX_NAME_BYTES in limits::plan::key::subject, "name of a subject", "HTTP status 400"]
-        [count MAX_WILDCARDS in limits::overrides::record, "wildcards of an override", "HTTP status 400"]
+        [count MAX_WILDCARDS in limits::overrides::record,
+            "wildcards of an override", "HTTP status 400"]
     }
 }
 
 fn control_plane() -> Vec<Row> {
     rows! {
-        [count DEEPEST in limits::rules::compile::resource, "levels of descriptors, and of values in metadata", "the domain is refused"]
-        [bytes LONGEST_PATHS in limits::rules::compile::descriptor, "keys and values above all limits, all domains", "the domain is refused"]
-        [count MOST_PER_DOMAIN in limits::rules::compile::problem, "problems that are kept of a domain", "further ones are counted"]
-        [count MOST_WARNINGS in limits::rules::domains, "warnings about one list of resources", "further ones are dropped"]
-        [count SLOTS in core::time::calendar, "windows of calendar periods that each thread keeps", "one takes the place of another"]
-        [count MOST_ENTRIES in limits::rules::compile::overlay, "domains and descriptors of an overlay", "the file is refused"]
+        [count DEEPEST in limits::rules::compile::resource,
+            "levels of descriptors, and of values in metadata", "the domain is refused"]
+        [bytes LONGEST_PATHS in limits::rules::compile::descriptor,
+            "keys and values above all limits, all domains", "the domain is refused"]
+        [count MOST_PER_DOMAIN in limits::rules::compile::problem,
+            "problems that are kept of a domain", "further ones are counted"]
+        [count MOST_WARNINGS in limits::rules::domains,
+            "warnings about one list of resources", "further ones are dropped"]
+        [count SLOTS in core::time::calendar,
+            "windows of calendar periods that each thread keeps", "one takes the place of another"]
+        [count MOST_ENTRIES in limits::rules::compile::overlay,
+            "domains and descriptors of an overlay", "the file is refused"]
         [bytes DEFAULT_MAX_MESSAGE_BYTES in live::xds,
-            "response, and all resources together; half of the memory for resources if that is less and `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES` is not set",
+            "response, and all resources together; half of the memory for resources if that is \
+             less and `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES` is not set",
             "the stream ends, or the resource is refused"]
-        [count MAX_ELEMENTS in core::proto::codec, "elements of a response", "the stream ends before it is decoded"]
-        [count MAX_RESOURCES in live::xds::configuration, "resources", "a response with more is refused"]
-        [text "the share of [memory](#memory) for it", "memory of all resources, decoded and compiled, as estimated from their bytes: about 4 KB for a limit",
+        [count MAX_ELEMENTS in core::proto::codec,
+            "elements of a response", "the stream ends before it is decoded"]
+        [count MAX_RESOURCES in live::xds::configuration,
+            "resources", "a response with more is refused"]
+        [text "the share of [memory](#memory) for it",
+            "memory of all resources, decoded and compiled, as estimated from their bytes: about 4 \
+             KB for a limit",
             "the resource is refused before it is decoded, and its last good version stays"]
-        [count MAX_DEPTH in live::xds::weight, "depth of messages in a resource", "the resource is refused before it is decoded"]
-        [time MIN_COMPILE_INTERVAL in live::xds, "time between two compilations", "the newest configuration replaces those that wait"]
+        [count MAX_DEPTH in live::xds::weight,
+            "depth of messages in a resource", "the resource is refused before it is decoded"]
+        [time MIN_COMPILE_INTERVAL in live::xds,
+            "time between two compilations", "the newest configuration replaces those that wait"]
         [time CONNECT_TIMEOUT in live::xds::connect, "time for a connection", "it is given up"]
-        [time PING_TIMEOUT in live::xds::connect, "time for the answer to a PING", "the connection is replaced"]
+        [time PING_TIMEOUT in live::xds::connect,
+            "time for the answer to a PING", "the connection is replaced"]
     }
 }
 
 fn matching() -> Vec<Row> {
     rows! {
-        [count MOST_VALUES in limits::rules::compile::matching, "values of all sets and networks", "the files are refused"]
-        [bytes LONGEST_VALUE in limits::rules::compile::data, "a value in a file of values", "the files are refused"]
-        [count MOST_REGEXES in limits::rules::compile::matching, "regular expressions", "the files are refused"]
-        [bytes LONGEST in limits::rules::tree::regexes, "text of a regular expression", "the files are refused"]
-        [count DEEPEST in limits::rules::tree::regexes, "groups inside each other", "the files are refused"]
-        [bytes LARGEST in limits::rules::tree::regexes, "table of a regular expression", "the files are refused"]
-        [bytes LARGEST_SET in limits::rules::tree::regexes, "table of all of a level and key", "the files are refused"]
-        [bytes MOST_REGEX_BYTES in limits::rules::compile::matching, "all tables of regular expressions", "the files are refused"]
+        [count MOST_VALUES in limits::rules::compile::matching,
+            "values of all sets and networks", "the files are refused"]
+        [bytes LONGEST_VALUE in limits::rules::compile::data,
+            "a value in a file of values", "the files are refused"]
+        [count MOST_REGEXES in limits::rules::compile::matching,
+            "regular expressions", "the files are refused"]
+        [bytes LONGEST in limits::rules::tree::regexes,
+            "text of a regular expression", "the files are refused"]
+        [count DEEPEST in limits::rules::tree::regexes,
+            "groups inside each other", "the files are refused"]
+        [bytes LARGEST in limits::rules::tree::regexes,
+            "table of a regular expression", "the files are refused"]
+        [bytes LARGEST_SET in limits::rules::tree::regexes,
+            "table of all of a level and key", "the files are refused"]
+        [bytes MOST_REGEX_BYTES in limits::rules::compile::matching,
+            "all tables of regular expressions", "the files are refused"]
     }
 }
 
 fn of_tables() -> Vec<Row> {
     rows! {
-        [bytes MAX_TABLE_BYTES in live::files::scan, "bytes of all tables", "the files are refused before they are read"]
-        [count MOST_ROWS in limits::rules::compile::table::rows, "rows of all tables", "the files are refused"]
-        [bytes LONGEST_VALUE in limits::rules::compile::data, "a cell of a table", "the files are refused"]
-        [count MOST_PLANS in limits::rules::compile::domain, "plans of a domain", "the files are refused"]
-        [count LONGEST_PLAN in limits::rules::compile::domain, "bytes of a plan's name", "the files are refused"]
-        [count MOST_KNOWN in limits::rules::compile::table::rows, "known rows while a table is read, by what they say",
+        [bytes MAX_TABLE_BYTES in live::files::scan,
+            "bytes of all tables", "the files are refused before they are read"]
+        [count MOST_ROWS in limits::rules::compile::table::rows,
+            "rows of all tables", "the files are refused"]
+        [bytes LONGEST_VALUE in limits::rules::compile::data,
+            "a cell of a table", "the files are refused"]
+        [count MOST_PLANS in limits::rules::compile::domain,
+            "plans of a domain", "the files are refused"]
+        [count LONGEST_PLAN in limits::rules::compile::domain,
+            "bytes of a plan's name", "the files are refused"]
+        [count MOST_KNOWN in limits::rules::compile::table::rows,
+            "known rows while a table is read, by what they say",
             "they are forgotten and read anew"]
     }
 }
 
 fn dns() -> Vec<Row> {
     rows! {
-        [time MAX_WAIT in limiter::replicas::resolve, "time for the answer to an attempt", "the next one is made"]
-        [length ATTEMPTS in limiter::replicas::resolve, "attempts for each name of the search list, the last one by TCP", "the lookup fails"]
+        [time MAX_WAIT in limiter::replicas::resolve,
+            "time for the answer to an attempt", "the next one is made"]
+        [length ATTEMPTS in limiter::replicas::resolve,
+            "attempts for each name of the search list, the last one by TCP", "the lookup fails"]
         [time LOOKUP_WITHIN in limiter::replicas, "time for a lookup, in all", "it fails"]
-        [count MAX_STEPS in limiter::replicas, "smaller numbers that are remembered until they count", "the number in force stays for longer"]
+        [count MAX_STEPS in limiter::replicas,
+            "smaller numbers that are remembered until they count",
+            "the number in force stays for longer"]
     }
 }
 
