@@ -76,7 +76,11 @@ pub(super) struct Envoy {
     service: Option<(String, u16)>,
     /// Timeout of a rate-limit request in milliseconds; 1 to 3600000 [default: 100 more than the
     /// longest max_delay]
-    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    #[arg(
+        long,
+        value_name = "MILLISECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=3_600_000)
+    )]
     timeout_ms: Option<u64>,
     /// Refuse requests when Weir does not answer, instead of allowing them
     #[arg(long)]

@@ -34,7 +34,12 @@ pub(super) struct HealthArgs {
     #[arg(long)]
     grpc: bool,
     /// Timeout in milliseconds; 1 to 3600000
-    #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    #[arg(
+        long,
+        default_value_t = 1_000,
+        value_name = "MILLISECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=3_600_000)
+    )]
     timeout_ms: u64,
     #[command(flatten)]
     listeners: ListenerFlags,

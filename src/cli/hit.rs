@@ -49,14 +49,24 @@ pub(super) struct Hit {
     #[command(flatten)]
     tls: ClientTlsFlags,
     /// Send this many requests, one after the other; 1 or more
-    #[arg(long, short = 'n', default_value = "1", value_parser = amount::between(1, u32::MAX.into()))]
+    #[arg(
+        long,
+        short = 'n',
+        default_value = "1",
+        value_parser = amount::between(1, u32::MAX.into())
+    )]
     count: u64,
     /// Hits of each descriptor; 0 peeks without counting, a negative number refunds hits [default:
     /// 1]
     #[arg(long, allow_hyphen_values = true, value_parser = amount::signed)]
     hits: Option<i64>,
     /// Timeout of each request in milliseconds; 1 to 3600000
-    #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    #[arg(
+        long,
+        default_value_t = 1_000,
+        value_name = "MILLISECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=3_600_000)
+    )]
     timeout_ms: u64,
     /// Output format; json prints one object per request
     #[arg(long, default_value = "text", value_name = "text|json")]

@@ -79,10 +79,20 @@ pub(super) struct LoadCommand {
     )]
     arrivals: ArrivalKind,
     /// Maximum number of requests in flight; 1 to 100000
-    #[arg(long, value_name = "COUNT", default_value = "64", value_parser = amount::between(1, 100_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value = "64",
+        value_parser = amount::between(1, 100_000)
+    )]
     concurrency: u64,
     /// Number of connections, used in turn; 1 to 1000
-    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = amount::between(1, 1_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value = "4",
+        value_parser = amount::between(1, 1_000)
+    )]
     connections: u64,
     /// Stop after this many requests; 1 or more
     #[arg(long, value_name = "COUNT", value_parser = amount::between(1, u64::MAX))]

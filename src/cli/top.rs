@@ -35,7 +35,12 @@ pub(super) struct TopCommand {
     #[arg(long, default_value = "1m", value_name = "1m|1h")]
     since: TopWindow,
     /// Number of subjects; 1 to 1000
-    #[arg(long = "top", default_value = "20", value_name = "COUNT", value_parser = amount::between(1, MAX_COUNT as u64))]
+    #[arg(
+        long = "top",
+        default_value = "20",
+        value_name = "COUNT",
+        value_parser = amount::between(1, MAX_COUNT as u64)
+    )]
     count: u64,
     /// Only subjects of this domain
     #[arg(long, short, value_name = "TEXT")]

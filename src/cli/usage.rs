@@ -55,7 +55,12 @@ pub(super) struct UsageCommand {
     #[arg(long, value_name = "DURATION", conflicts_with = "top", value_parser = super::duration)]
     since: Option<Duration>,
     /// List the COUNT largest subjects of a limit instead of one subject
-    #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = amount::between(1, 100_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        conflicts_with = "entries",
+        value_parser = amount::between(1, 100_000)
+    )]
     top: Option<u64>,
     /// Sort by this column; refused leaves out subjects without refused hits
     #[arg(

@@ -121,7 +121,10 @@ fn check_reply(reply: &[u8]) {
 }
 
 fn is_no_text(token: Token<'_>) -> bool {
-    matches!(token, Token::SimpleString(line) | Token::Error(line) if std::str::from_utf8(line).is_err())
+    matches!(
+        token,
+        Token::SimpleString(line) | Token::Error(line) if std::str::from_utf8(line).is_err()
+    )
 }
 
 /// The value of the next tokens; `None` if it is nested too deep for the redis crate.

@@ -291,8 +291,11 @@ impl Registry {
                     known.loaded = loaded;
                     self.put_in_force(&mut known);
                     for (id, error) in &errors {
-                        tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(),
-                            "overrides: ignoring an override that cannot be read");
+                        tracing::warn!(
+                            id = %id.escape_debug(),
+                            error = %error.escape_debug(),
+                            "overrides: ignoring an override that cannot be read"
+                        );
                     }
                 }
                 if known.error.take().is_some() {

@@ -233,7 +233,14 @@ const fn colour(level: Level) -> Option<u8> {
 /// line look like another one.
 fn hidden(char: char) -> bool {
     char.is_control()
-        || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(
+            char,
+            '\u{61c}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+        )
 }
 
 /// A text as it is, or in quotes as JSON.
@@ -413,7 +420,13 @@ mod lines_tests {
                 colours: false,
             },
             || {
-                tracing::warn!(file = "a b\".yaml", line = 3, empty = "", raw = %"x\ny\u{1b}[2J", "bad\r\n\u{202e}news");
+                tracing::warn!(
+                    file = "a b\".yaml",
+                    line = 3,
+                    empty = "",
+                    raw = %"x\ny\u{1b}[2J",
+                    "bad\r\n\u{202e}news"
+                );
             },
         );
         let expected = "  WARN \"bad\\r\\n\\u202enews\" file=\"a b\\\".yaml\" line=3 empty=\"\" \
@@ -470,7 +483,8 @@ mod lines_tests {
 
     /// Line and paragraph separators, and what Unicode has to change the direction of text (UAX 9,
     /// section 2).
-    const UNSEEN: &str = "\u{2028}\u{2029}\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+    const UNSEEN: &str = "\u{2028}\u{2029}\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\
+        \u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
 
     /// Any text, with more of what could end a line, a text or a field than chance gives.
     fn texts() -> impl Strategy<Value = String> {
@@ -581,7 +595,16 @@ mod lines_tests {
                 colours: false,
             },
             || {
-                tracing::info!(count = 7_u64, below = -1_i64, ratio = 0.5, nan = f64::NAN, ok = true, level = "forged", text = %"a\"\n", "hello\n");
+                tracing::info!(
+                    count = 7_u64,
+                    below = -1_i64,
+                    ratio = 0.5,
+                    nan = f64::NAN,
+                    ok = true,
+                    level = "forged",
+                    text = %"a\"\n",
+                    "hello\n"
+                );
             },
         );
         assert_eq!(line.matches('\n').count(), 1);
@@ -589,8 +612,8 @@ mod lines_tests {
         let value: Value = serde_json::from_str(&line).unwrap();
         after_time(value["@timestamp"].as_str().unwrap());
         let expected = serde_json::json!({
-            "@timestamp": value["@timestamp"], "level": "info", "@message": "hello\n", "count": 7, "below": -1, "ratio": 0.5, "nan": "NaN",
-            "ok": true, "field.level": "forged", "text": "a\"\n",
+            "@timestamp": value["@timestamp"], "level": "info", "@message": "hello\n",
+            "count": 7, "below": -1, "ratio": 0.5, "nan": "NaN", "ok": true, "field.level": "forged", "text": "a\"\n",
         });
         assert_eq!(value, expected);
     }

@@ -155,7 +155,12 @@ pub(super) struct Mesh {
     #[arg(long, default_value = "istio-system")]
     namespace: String,
     /// Istio: label of the workloads
-    #[arg(long, default_value = "istio=ingressgateway", value_name = "LABEL=VALUE", value_parser = label)]
+    #[arg(
+        long,
+        default_value = "istio=ingressgateway",
+        value_name = "LABEL=VALUE",
+        value_parser = label
+    )]
     selector: (String, String),
     /// Istio: kind of the proxies
     #[arg(long, default_value = "gateway", value_name = "gateway|sidecar")]

@@ -59,7 +59,10 @@ pub(super) fn scalar(text: &str) -> String {
             '\\' => quoted.push_str("\\\\"),
             letter
                 if letter.is_control()
-                    || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') =>
+                    || matches!(
+                        letter,
+                        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+                    ) =>
             {
                 let mut units = [0; 2];
                 for unit in letter.encode_utf16(&mut units) {

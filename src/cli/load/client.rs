@@ -264,7 +264,8 @@ impl Client {
                     give_up = Some(tokio::time::Instant::now() + GRACE);
                     pacer.close();
                 }
-                () = sleep_until(give_up.unwrap_or_else(tokio::time::Instant::now)), if give_up.is_some() => break,
+                () = sleep_until(give_up.unwrap_or_else(tokio::time::Instant::now)),
+                    if give_up.is_some() => break,
                 Some((connection, answered)) = calls.next() => {
                     free.push_back(connection);
                     tally.take(&answered);

@@ -294,7 +294,11 @@ fn a_refused_request_releases_at_once_what_it_holds() {
     let mut engine = Engine::new(setup(&rules, &overrides));
     let mut ask = |secs: u64, keys: &[&str]| {
         let id = secs.to_string();
-        let descriptor = |key: &&str| serde_json::json!({ "entries": [{ "key": key, "value": "a" }, { "key": "request", "value": id }] });
+        let descriptor = |key: &&str| {
+            serde_json::json!({
+                "entries": [{ "key": key, "value": "a" }, { "key": "request", "value": id }],
+            })
+        };
         let descriptors: Vec<_> = keys.iter().map(descriptor).collect();
         let request = serde_json::json!({ "domain": "r", "descriptors": descriptors });
         let message = json::request(request.to_string().as_bytes()).expect("a request");

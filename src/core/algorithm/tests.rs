@@ -66,7 +66,14 @@ fn made(
 
 fn amount() -> impl Strategy<Value = u64> {
     let large = any::<u32>().prop_map(u64::from);
-    prop_oneof![8 => 0_u64..8, 4 => 8_u64..200, 2 => large, 1 => Just(u32::MAX.into()), 1 => 0..=MAX_SAFE_INTEGER, 1 => Just(MAX_SAFE_INTEGER)]
+    prop_oneof![
+        8 => 0_u64..8,
+        4 => 8_u64..200,
+        2 => large,
+        1 => Just(u32::MAX.into()),
+        1 => 0..=MAX_SAFE_INTEGER,
+        1 => Just(MAX_SAFE_INTEGER),
+    ]
 }
 
 /// Any algorithm except `without`.
@@ -406,28 +413,28 @@ proptest! {
         let mut larger = smaller;
         match &mut larger {
             Algorithm::FixedWindow(fixed) => {
-                fixed.limit = fixed.limit.saturating_add(more).min(MAX_SAFE_INTEGER)
+                fixed.limit = fixed.limit.saturating_add(more).min(MAX_SAFE_INTEGER);
             }
             Algorithm::SlidingWindowLog(log) => {
-                log.limit = log.limit.saturating_add(more % 100_000)
+                log.limit = log.limit.saturating_add(more % 100_000);
             }
             Algorithm::Concurrency(concurrency) => concurrency.limit += 1,
             Algorithm::SlidingWindowBuckets(buckets) => {
-                buckets.limit = buckets.limit.saturating_add(more)
+                buckets.limit = buckets.limit.saturating_add(more);
             }
             // These must keep to the bounds of their tick.
             Algorithm::SlidingWindowCounter(counter) => {
-                counter.limit += u64::from(counter.limit > 100 && counter.limit < u32::MAX.into())
+                counter.limit += u64::from(counter.limit > 100 && counter.limit < u32::MAX.into());
             }
             Algorithm::TokenBucket(token) => {
-                token.flow.limit = token.flow.limit.max(token.burst.min(more))
+                token.flow.limit = token.flow.limit.max(token.burst.min(more));
             }
             Algorithm::LeakyBucket(leaky) => {
                 leaky.flow.limit += u64::from(
                     leaky.flow.limit > 100
                         && leaky.flow.limit < u32::MAX.into()
                         && leaky.max_delay < leaky.flow.window,
-                )
+                );
             }
         }
         let (now, hits) = (

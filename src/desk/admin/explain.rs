@@ -50,7 +50,9 @@ pub struct Descriptor {
     /// Calls accept it instead of domain and entries.
     pub subject: String,
     /// `checked`, `unlimited`, `exempt`, `blocked`, `replaced`, `no_limit` or `unknown_domain`.
-    #[schemars(extend("enum" = ["checked", "unlimited", "exempt", "blocked", "replaced", "no_limit", "unknown_domain"]))]
+    #[schemars(extend("enum" = [
+        "checked", "unlimited", "exempt", "blocked", "replaced", "no_limit", "unknown_domain",
+    ]))]
     pub outcome: String,
     /// Why, in one line.
     pub reason: String,

@@ -87,7 +87,10 @@ pub(crate) fn object(rules: &Rules, limit: &Limit) -> Value {
         "unlimited": limit.is_unlimited(),
         "shadow_mode": limit.shadow_mode,
         "quota_mode": limit.quota_mode,
-        "from": { "document": *limit.origin.document.name, "line": Some(limit.origin.line).filter(|&line| line > 0) },
+        "from": {
+            "document": *limit.origin.document.name,
+            "line": Some(limit.origin.line).filter(|&line| line > 0),
+        },
     });
     if let Some(rate) = limit.amount.as_ref().map(|amount| amount.rate) {
         if rate.unit != Unit::None {

@@ -108,7 +108,9 @@ pub struct RateRecord {
     pub requests_per_unit: u64,
     /// The unit of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = ["second", "minute", "hour", "day", "week", "month", "quarter", "year", null]))]
+    #[schemars(extend("enum" = [
+        "second", "minute", "hour", "day", "week", "month", "quarter", "year", null,
+    ]))]
     pub unit: Option<String>,
     /// Length of the window in units; default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -112,8 +112,13 @@ impl Connection {
                     if update.stream != number {
                         continue;
                     }
-                    self.status.set(if outcome == Outcome::Accepted { State::Synced } else { State::Nacked });
-                    stream.answer(update.version, update.nonce, outcome, &mut self.pace, Instant::now())
+                    self.status.set(if outcome == Outcome::Accepted {
+                        State::Synced
+                    } else {
+                        State::Nacked
+                    });
+                    let (pace, now) = (&mut self.pace, Instant::now());
+                    stream.answer(update.version, update.nonce, outcome, pace, now)
                 }
                 Some(()) = due => stream.due(&mut self.pace, Instant::now()),
                 () = &mut silence => {

@@ -73,11 +73,14 @@ pub async fn serve<S: Site>(listener: TcpListener, site: S, mut stop: watch::Rec
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     oldest_first.retain(|connection| !connection.is_finished());
-                    if oldest_first.len() >= MAX_CONNECTIONS && let Some(oldest) = oldest_first.pop_front() {
+                    if oldest_first.len() >= MAX_CONNECTIONS
+                        && let Some(oldest) = oldest_first.pop_front()
+                    {
                         site.events().connection_refused();
                         oldest.abort();
                     }
-                    oldest_first.push_back(connections.spawn(connection(stream, Arc::clone(&site), stop.clone())));
+                    let served = connection(stream, Arc::clone(&site), stop.clone());
+                    oldest_first.push_back(connections.spawn(served));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept an HTTP connection");

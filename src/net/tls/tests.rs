@@ -263,7 +263,11 @@ fn as_server(
 }
 
 fn is_untrusted_authority(result: &Result<(), Error>) -> bool {
-    matches!(result, Err(Error::InvalidCertificate(CertificateError::Other(OtherError(error)))) if error.is::<UntrustedAuthority>())
+    matches!(
+        result,
+        Err(Error::InvalidCertificate(CertificateError::Other(OtherError(error))))
+            if error.is::<UntrustedAuthority>()
+    )
 }
 
 /// `openssl req -x509` makes such a certificate, and so do most guides for Redis.

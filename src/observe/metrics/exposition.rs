@@ -259,7 +259,8 @@ mod tests {
         for line in [
             "weir_b{k=\"x\",z=\"y\"} 1",
             "ratelimit_service_config_load_success{az=\"a\\\"1\"} 2",
-            "ratelimit_service_response_time_seconds_bucket{grpc_method=\"m\",az=\"a\\\"1\",le=\"0.5\"} 1",
+            "ratelimit_service_response_time_seconds_bucket\
+             {grpc_method=\"m\",az=\"a\\\"1\",le=\"0.5\"} 1",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} in {text}");
         }

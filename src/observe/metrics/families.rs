@@ -112,7 +112,10 @@ impl Family {
 
 /// Declares families as statics, and the list of all of them.
 macro_rules! families {
-    ($($(#[doc = $help:literal])+ $family:ident = $metric_type:ident $name:literal [$($label:literal),*];)+) => {
+    ($(
+        $(#[doc = $help:literal])+
+        $family:ident = $metric_type:ident $name:literal [$($label:literal),*];
+    )+) => {
         $($(#[doc = $help])+
         pub static $family: Family = Family {
             name: $name,
@@ -195,7 +198,8 @@ families! {
     /// Hits beyond a limit in shadow mode; they were allowed.
     SHADOW_MODE = Counter "ratelimit_service_rate_limit_shadow_mode" ["domain", "key1", "key2"];
     /// Hits beyond the limit that the denial cache refused.
-    DENIAL_CACHE_REFUSED_HITS = Counter "weir_denial_cache_refused_hits_total" ["domain", "key1", "key2"];
+    DENIAL_CACHE_REFUSED_HITS = Counter "weir_denial_cache_refused_hits_total"
+        ["domain", "key1", "key2"];
     /// Descriptors that matched a limit, by outcome.
     DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "name", "outcome"];
     /// Hits that requests gave back (is_negative_hits), as asked.
@@ -305,7 +309,8 @@ families! {
     REDIS_BREAKER_STATE = Gauge "weir_redis_breaker_state" ["redis", "server"];
     /// State changes of the circuit breaker, by the new state (open, ramp or closed) and its
     /// reason.
-    REDIS_BREAKER_TRANSITIONS = Counter "weir_redis_breaker_transitions_total" ["redis", "server", "to", "reason"];
+    REDIS_BREAKER_TRANSITIONS = Counter "weir_redis_breaker_transitions_total"
+        ["redis", "server", "to", "reason"];
     /// Whether the server answered the last probe: 1 if it did. While no server is known, the label
     /// server is the name of the primary for its Sentinels, or a configured address of the cluster.
     REDIS_UP = Gauge "weir_redis_up" ["redis", "server"];

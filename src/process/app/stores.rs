@@ -165,11 +165,17 @@ impl SharedStore {
                 Self::Memory(memory)
             }
             Backend::Redis { main, per_second } => {
-                tracing::info!(redis = %main.topology, tls = main.tls.is_some(), "keeping counters \
-                    in Redis");
+                tracing::info!(
+                    redis = %main.topology,
+                    tls = main.tls.is_some(),
+                    "keeping counters in Redis"
+                );
                 if let Some(options) = &per_second {
-                    tracing::info!(redis = %options.topology, tls = options.tls.is_some(),
-                        "keeping counters of limits per second in a separate Redis");
+                    tracing::info!(
+                        redis = %options.topology,
+                        tls = options.tls.is_some(),
+                        "keeping counters of limits per second in a separate Redis"
+                    );
                 }
                 let store = Self::Redis {
                     main: redis::Deployment::new(main),

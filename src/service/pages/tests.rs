@@ -233,7 +233,9 @@ async fn a_body_that_is_too_large_is_refused_without_reading_all_of_it() {
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        read = timeout(Duration::from_secs(10), reading.read_exact(&mut answer)) => assert_eq!(read.unwrap().unwrap(), 12),
+        read = timeout(Duration::from_secs(10), reading.read_exact(&mut answer)) => {
+            assert_eq!(read.unwrap().unwrap(), 12);
+        }
         () = write => {}
     }
     assert_eq!(answer, b"HTTP/1.1 413");

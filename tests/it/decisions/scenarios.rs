@@ -30,7 +30,8 @@ macro_rules! files {
         #[test]
         fn every_file_is_run() {
             let files = fs::read_dir(tools::repository().join(FOLDER)).expect("a folder");
-            let names = files.map(|file| file.expect("a file").file_name().into_string().expect("UTF-8"));
+            let names = files
+                .map(|file| file.expect("a file").file_name().into_string().expect("UTF-8"));
             let run = [$(concat!(stringify!($name), ".txt").to_owned()),*];
             assert_eq!(names.collect::<BTreeSet<_>>(), BTreeSet::from(run));
         }

@@ -126,8 +126,13 @@ async fn answers_are_what_the_description_says() {
             );
         }
         let request = json!({ "domain": "shop", "descriptors": [
-            { "entries": [{ "key": "user", "value": "a" }] }, { "entries": [{ "key": "user", "value": "vip" }] },
-            { "entries": [{ "key": "x", "value": "" }] }, { "entries": [{ "key": "user", "value": "b" }], "limit": { "requests_per_unit": 3, "unit": "DAY" } },
+            { "entries": [{ "key": "user", "value": "a" }] },
+            { "entries": [{ "key": "user", "value": "vip" }] },
+            { "entries": [{ "key": "x", "value": "" }] },
+            {
+                "entries": [{ "key": "user", "value": "b" }],
+                "limit": { "requests_per_unit": 3, "unit": "DAY" },
+            },
         ] });
         let other =
             json!({ "domain": "other", "descriptors": [{ "entries": [{ "key": "user" }] }] });
@@ -203,7 +208,11 @@ async fn status_limits_and_decisions_are_shown() {
         (&decisions["free"], &decisions["limits"]),
         (
             &json!(2),
-            &json!([{ "limit": "shop.path", "domain": "shop", "outcomes": { "ok": 2, "over_limit": 3 } }])
+            &json!([{
+                "limit": "shop.path",
+                "domain": "shop",
+                "outcomes": { "ok": 2, "over_limit": 3 },
+            }])
         )
     );
 }

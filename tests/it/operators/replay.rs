@@ -450,7 +450,8 @@ fn requests_are_made_of_csv_and_of_access_logs() {
             format!("{{\"start_time\": \"2026-11-23T10:00:0{second}Z\", \"who\": \"ann\"}}\n")
         })
         .collect();
-    let csv = "user,time,hits,domain\nann,2026-11-23T10:00:00Z,2,d\n\"ann\",1795428001,2,d\nbob,1795428002,,d\n";
+    let csv = "user,time,hits,domain\n\
+        ann,2026-11-23T10:00:00Z,2,d\n\"ann\",1795428001,2,d\nbob,1795428002,,d\n";
     let site = Site::new(&[
         ("access.log", &text),
         ("access.json", &json),
@@ -476,15 +477,8 @@ fn requests_are_made_of_csv_and_of_access_logs() {
     };
     let user = |asked, refused| (Some("d.user".to_owned()), Some(asked), Some(refused));
     let login = |asked, refused| (Some("d.path_/login".to_owned()), Some(asked), Some(refused));
-    let both = [
-        "access.log",
-        "--domain",
-        "d",
-        "--descriptor",
-        "user={x_forwarded_for}",
-        "--descriptor",
-        "path={path}",
-    ];
+    let both = "access.log --domain d --descriptor user={x_forwarded_for} --descriptor path={path}";
+    let both: Vec<&str> = both.split(' ').collect();
     assert_eq!(limits(&both), (Some(4), vec![login(3, 1), user(3, 0)]));
     assert_eq!(
         limits(&["access.json", "--domain", "d", "--descriptor", "user={who}"]),
@@ -790,8 +784,8 @@ fn the_report_shows_hostile_values_as_text() {
     browser.wait_for_text("Newly refused requests a second");
     let first = "return document.querySelector('figcaption').textContent";
     assert_eq!(browser.run(first), "Newly refused requests a second");
-    let ticks = "return JSON.stringify([...new Set([...document.querySelectorAll('svg')].map(svg => \
-        [...svg.querySelectorAll('text:not([x=\"54.0\"])')]\
+    let ticks = "return JSON.stringify([...new Set([...document.querySelectorAll('svg')]\
+        .map(svg => [...svg.querySelectorAll('text:not([x=\"54.0\"])')]\
         .map(text => text.textContent).join(' ')))])";
     assert_eq!(
         browser.run(ticks),

@@ -137,7 +137,18 @@ async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
     // Another connection has another worker.
     hit(&mut weir.client().await, "shop", &[("user", "bob")], 1).await;
     let top = api(address, "top");
-    let subject = |limit: &str, key: &str, value: &str, hits: u32, refused: u32| json!({ "limit": limit, "domain": "shop", "entries": [{ "key": key, "value": value }], "subject": format!("shop|{key}={}", value.replace(' ', "%20")), "hits": hits, "hits_error": 0, "refused": refused, "refused_error": 0 });
+    let subject = |limit: &str, key: &str, value: &str, hits: u32, refused: u32| {
+        json!({
+            "limit": limit,
+            "domain": "shop",
+            "entries": [{ "key": key, "value": value }],
+            "subject": format!("shop|{key}={}", value.replace(' ', "%20")),
+            "hits": hits,
+            "hits_error": 0,
+            "refused": refused,
+            "refused_error": 0,
+        })
+    };
     let (path, bob, ann) = (
         subject("shop.path_/a*", "path", "/a b", 8, 0),
         subject("shop.user", "user", "bob", 6, 3),

@@ -238,7 +238,10 @@ async fn the_reference_names_have_its_labels() {
     );
     let deeper = "rule-1-match-0_rule-1-match-0.rule-1-match-1_10.0.0.0/8";
     assert_eq!(
-        weir.metric(&format!("ratelimit_service_rate_limit_total_hits{{domain=\"{DOMAIN}\",key1=\"{ROUTE}_{ROUTE}\",key2=\"{deeper}\"}}")),
+        weir.metric(&format!(
+            "ratelimit_service_rate_limit_total_hits\
+             {{domain=\"{DOMAIN}\",key1=\"{ROUTE}_{ROUTE}\",key2=\"{deeper}\"}}"
+        )),
         Some(2.0)
     );
     assert_no_series_twice(&page);
@@ -347,7 +350,9 @@ async fn the_page_has_the_path_the_labels_and_the_unit_that_are_asked_for() {
         [7.0],
         "milliseconds: {page}"
     );
-    assert_eq!(weir.metric("ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"1\"}"), Some(7.0));
+    let buckets = "ratelimit_service_response_time_seconds_bucket\
+        {grpc_method=\"ShouldRateLimit\",le=\"1\"}";
+    assert_eq!(weir.metric(buckets), Some(7.0));
     // Above 1 no hit is near its limit, as in envoyproxy/ratelimit.
     let rule = [("key2", "rule-0-match-0_rule-0-match-0")];
     for (stat, hits) in [("near_limit", 0.0), ("over_limit", 2.0)] {

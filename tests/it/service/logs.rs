@@ -403,7 +403,10 @@ fn audit_lines_are_written_at_every_level() {
         let log = Log::follow(weir.stderr.take().expect("stderr is piped"));
         let opened = eventually(|| std::net::TcpStream::connect(debug).ok());
         let order = serde_json::json!({
-            "kind": "block", "domain": "demo", "entries": [{ "key": "year", "value": "v" }], "reason": reason,
+            "kind": "block",
+            "domain": "demo",
+            "entries": [{ "key": "year", "value": "v" }],
+            "reason": reason,
         });
         let token = [("authorization", "Bearer 0123456789abcdef0123")];
         let answer = http_client::call(

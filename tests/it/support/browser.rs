@@ -81,7 +81,11 @@ impl Browser {
         }
         let options = json!({ "binary": browser(&program), "args": arguments });
         let logged = json!({ "browser": "ALL", "performance": "ALL" });
-        let wanted = json!({ "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logged });
+        let wanted = json!({
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": logged,
+        });
         let mut browser = Self {
             driver,
             address,

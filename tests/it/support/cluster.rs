@@ -139,9 +139,16 @@ impl Cluster {
             let fields: Vec<_> = line.split(' ').collect();
             let owns = fields[8..].iter().any(|range| {
                 let (from, to) = range.split_once('-').unwrap_or((range, range));
-                matches!((from.parse::<u16>(), to.parse::<u16>()), (Ok(from), Ok(to)) if (from..=to).contains(&slot))
+                let range = (from.parse::<u16>(), to.parse::<u16>());
+                matches!(range, (Ok(from), Ok(to)) if (from..=to).contains(&slot))
             });
-            let port = fields[1].split(['@', ',']).next()?.rsplit(':').next()?.parse().ok()?;
+            let port = fields[1]
+                .split(['@', ','])
+                .next()?
+                .rsplit(':')
+                .next()?
+                .parse()
+                .ok()?;
             (owns && fields[2].contains("master")).then_some(port)
         })
     }

@@ -113,7 +113,14 @@ proptest! {
         asks in prop::collection::vec(
             (
                 0_u8..6,
-                prop_oneof![4 => Just(1_i64), 4 => Just(-1), 1 => Just(0), 2 => -3_i64..5, 2 => Just(TAKE_BACK), 1 => any::<i64>()],
+                prop_oneof![
+                    4 => Just(1_i64),
+                    4 => Just(-1),
+                    1 => Just(0),
+                    2 => -3_i64..5,
+                    2 => Just(TAKE_BACK),
+                    1 => any::<i64>(),
+                ],
                 prop_oneof![6 => 0_i64..2_000_000, 1 => 0_i64..60_000_000, 1 => -30_000_000_i64..0],
             ),
             1..60,

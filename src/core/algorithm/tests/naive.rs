@@ -20,7 +20,8 @@ struct Ask {
 fn asks(least: i64) -> impl Strategy<Value = Vec<Ask>> {
     let pause = prop_oneof![
         3 => Just(0_u64),
-        3 => (0_u64..15, 0_u64..3).prop_map(|(tenths, off)| (tenths * WINDOW / 10 + off).saturating_sub(1)),
+        3 => (0_u64..15, 0_u64..3)
+            .prop_map(|(tenths, off)| (tenths * WINDOW / 10 + off).saturating_sub(1)),
         2 => 0..WINDOW,
         1 => 0..5 * WINDOW,
     ];

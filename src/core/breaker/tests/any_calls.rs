@@ -28,14 +28,20 @@ fn call() -> impl Strategy<Value = Call> {
         4 => (count(), count()).prop_map(|(calls, slow)| Call::Succeeded(calls, slow)),
         6 => (count(), why()).prop_map(|(calls, why)| Call::Failed(calls, why)),
         1 => why().prop_map(Call::Open),
-        6 => (prop_oneof![3 => Just(Ok(())), 1 => why().prop_map(Err)], any::<u32>()).prop_map(|(found, jitter)| Call::Probed(found, jitter)),
+        6 => (prop_oneof![3 => Just(Ok(())), 1 => why().prop_map(Err)], any::<u32>())
+            .prop_map(|(found, jitter)| Call::Probed(found, jitter)),
         1 => Just(Call::Advance),
     ]
 }
 
 /// Calls and the microseconds before each; 0 is common.
 fn calls() -> impl Strategy<Value = Vec<(u64, Call)>> {
-    let pause = prop_oneof![4 => Just(0_u64), 8 => 0_u64..20_000, 4 => 0_u64..300_000, 1 => 0_u64..20_000_000];
+    let pause = prop_oneof![
+        4 => Just(0_u64),
+        8 => 0_u64..20_000,
+        4 => 0_u64..300_000,
+        1 => 0_u64..20_000_000,
+    ];
     prop::collection::vec((pause, call()), 0..120)
 }
 

@@ -80,7 +80,11 @@ fn calendars() -> impl Strategy<Value = Calendar> {
 fn instants() -> impl Strategy<Value = Micros> {
     let secs =
         |range: std::ops::Range<u64>| range.prop_map(|secs| Micros(secs * MICROS_PER_SECOND));
-    prop_oneof![4 => secs(0..4_102_444_800), 1 => secs(0..400_000_000_000), 1 => any::<u64>().prop_map(Micros)]
+    prop_oneof![
+        4 => secs(0..4_102_444_800),
+        1 => secs(0..400_000_000_000),
+        1 => any::<u64>().prop_map(Micros),
+    ]
 }
 
 proptest! {

@@ -57,7 +57,13 @@ fn what_an_unreachable_server_missed_is_sent_later() {
         text.contains("ratelimit_server.ShouldRateLimit.total_requests.__env=test.__zone=b:7|c\n"),
         "{text}"
     );
-    assert!(text.contains("ratelimit_server.ShouldRateLimit.response_time.__env=test.__zone=b:0.075|ms|@0.142857142857\n"), "{text}");
+    assert!(
+        text.contains(
+            "ratelimit_server.ShouldRateLimit.response_time.__env=test.__zone=b:0.075|ms\
+             |@0.142857142857\n"
+        ),
+        "{text}"
+    );
     drop(first);
     answered(&metrics, 1);
     let mut text = String::new();

@@ -414,7 +414,8 @@ fn fields<'n>(all: impl IntoIterator<Item = (&'n str, Kind)>) -> Struct {
 impl Branch {
     /// JSON is YAML, but for the whole numbers, which are doubles in a message.
     pub(super) fn yaml(&self) -> serde_json::Value {
-        let mut node = json!({"key": self.key, "value": self.value, "descriptors": self.below.iter().map(Self::yaml).collect::<Vec<_>>()});
+        let below: Vec<_> = self.below.iter().map(Self::yaml).collect();
+        let mut node = json!({"key": self.key, "value": self.value, "descriptors": below});
         if let Some(limit) = &self.limit {
             let mut policy = if limit.unlimited {
                 json!({"unlimited": true})

@@ -26,9 +26,11 @@ for answer in given['answers']:
         print('not described:', answer['path']); continue
     responses = document['paths'][known[0]][answer['method']]['responses']
     response = responses.get(str(answer['status'])) or responses['default']
-    schema = {**response['content']['application/json']['schema'], 'components': document['components']}
+    schema = response['content']['application/json']['schema']
+    schema = {**schema, 'components': document['components']}
     for error in Draft202012Validator(schema).iter_errors(answer['body']):
-        print(answer['method'], answer['path'], answer['status'], '/'.join(map(str, error.absolute_path)), error.message[:300])
+        place = '/'.join(map(str, error.absolute_path))
+        print(answer['method'], answer['path'], answer['status'], place, error.message[:300])
 ";
 
 impl Answers {

@@ -20,8 +20,10 @@ const CONTRAST: f64 = 4.5;
 /// Texts with less contrast than `CONTRAST`, and how many texts there are. The formula is that of
 /// the guidelines' "contrast ratio".
 const LOW_CONTRAST: &str = "
-    const channel = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
-    const luminance = ([red, green, blue]) => 0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
+    const channel = (value) =>
+        value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+    const luminance = ([red, green, blue]) =>
+        0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
     const parts = (color) => color.match(/[\\d.]+/g).map(Number);
     const ground = (element) => {
         for (let one = element; one !== null; one = one.parentElement) {
@@ -35,9 +37,11 @@ const LOW_CONTRAST: &str = "
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
         const element = walker.currentNode.parentElement;
-        if (walker.currentNode.data.trim() === '' || !element.checkVisibility() || element.closest(':disabled') !== null) continue;
+        if (walker.currentNode.data.trim() === '' || !element.checkVisibility()) continue;
+        if (element.closest(':disabled') !== null) continue;
         const style = getComputedStyle(element);
-        const [one, other] = [luminance(parts(element instanceof SVGElement ? style.fill : style.color)), luminance(ground(element))];
+        const color = element instanceof SVGElement ? style.fill : style.color;
+        const [one, other] = [luminance(parts(color)), luminance(ground(element))];
         const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
         texts += 1;
         if (ratio < MINIMUM) low.push([walker.currentNode.data.trim().slice(0, 40), ratio]);
@@ -47,20 +51,29 @@ const LOW_CONTRAST: &str = "
 /// What the order of headings, the tables and the landmarks lack.
 const STRUCTURE: &str = "
     const wrong = [];
-    const levels = [...document.querySelectorAll('h1, h2, h3, h4')].filter((one) => one.checkVisibility()).map((one) => Number(one.localName[1]));
-    levels.forEach((level, index) => { if (index > 0 && level > levels[index - 1] + 1) wrong.push(`h${level} follows h${levels[index - 1]}`); });
+    const levels = [...document.querySelectorAll('h1, h2, h3, h4')]
+        .filter((one) => one.checkVisibility())
+        .map((one) => Number(one.localName[1]));
+    levels.forEach((level, index) => {
+        const before = levels[index - 1];
+        if (index > 0 && level > before + 1) wrong.push(`h${level} follows h${before}`);
+    });
     if (levels.filter((level) => level === 1).length !== 1) wrong.push('not one h1');
     for (const table of document.querySelectorAll('table')) {
         if (!table.caption?.textContent.trim()) wrong.push('a table without a caption');
-        if ([...table.querySelectorAll('th')].some((cell) => !cell.scope)) wrong.push('a header without a scope');
+        if ([...table.querySelectorAll('th')].some((cell) => !cell.scope)) {
+            wrong.push('a header without a scope');
+        }
     }
     for (const landmark of ['main', 'header', 'nav[aria-label]', 'footer', '[aria-live=polite]']) {
         if (document.querySelectorAll(landmark).length < 1) wrong.push(`no ${landmark}`);
     }
     const ids = [...document.querySelectorAll('[id]')].map((one) => one.id);
     if (new Set(ids).size !== ids.length) wrong.push('an id twice');
-    for (const one of document.querySelectorAll('[aria-labelledby], [aria-describedby], label[for]')) {
-        for (const id of [one.getAttribute('aria-labelledby'), one.getAttribute('aria-describedby'), one.getAttribute('for')]) {
+    const references = ['aria-labelledby', 'aria-describedby', 'for'];
+    for (const name of references) {
+        for (const one of document.querySelectorAll(`[${name}]`)) {
+            const id = one.getAttribute(name);
             if (id && !document.getElementById(id)) wrong.push(`no element ${id}`);
         }
     }

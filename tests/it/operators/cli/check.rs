@@ -198,7 +198,9 @@ fn check_prints_json_for_programs() {
     );
     assert_eq!(
         found["summary"],
-        serde_json::json!({"ok": false, "errors": 1, "warnings": 0, "limits": null, "domains": null})
+        serde_json::json!({
+            "ok": false, "errors": 1, "warnings": 0, "limits": null, "domains": null,
+        })
     );
     fs::write(folder.path().join("a.yaml"), "# nothing\n").expect("written");
     let (_, found) = json(&[]);
@@ -360,7 +362,10 @@ fn check_compares_with_other_files() {
     let diff = serde_json::json!({
         "added": [{"limit": "d.added", "amount": "1 per day"}],
         "removed": [{"limit": "d.removed", "amount": "1 per day"}],
-        "changed": [{"limit": "d.changed", "fields": [{"field": "rate", "old": "1 per day", "new": "2 per day"}]}],
+        "changed": [{
+            "limit": "d.changed",
+            "fields": [{"field": "rate", "old": "1 per day", "new": "2 per day"}],
+        }],
     });
     assert_eq!(found["diff"], diff);
     let same = weir(&["check", &new, "--diff", &new], &[]);

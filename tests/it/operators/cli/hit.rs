@@ -46,7 +46,9 @@ fn hit_prints_json_for_programs() {
     );
     assert_eq!(
         first["limit"],
-        serde_json::json!({"name": "yearly", "requests_per_unit": 2, "unit": "year", "unit_multiplier": 1})
+        serde_json::json!({
+            "name": "yearly", "requests_per_unit": 2, "unit": "year", "unit_multiplier": 1,
+        })
     );
     assert_eq!(
         (first["code"].as_str(), first["left"].as_u64()),

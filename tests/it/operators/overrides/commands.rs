@@ -801,7 +801,8 @@ fn assert_orders_are_counted(weir: &Weir) {
     }
     for (outcome, count) in [("blocked", 2.0), ("exempt", 5.0)] {
         let series = format!(
-            "weir_decisions_total{{domain=\"shop\",limit=\"vip\",name=\"vip\",outcome=\"{outcome}\"}}"
+            "weir_decisions_total{{domain=\"shop\",limit=\"vip\",name=\"vip\",\
+             outcome=\"{outcome}\"}}"
         );
         assert_eq!(weir.metric(&series), Some(count), "{outcome}");
     }

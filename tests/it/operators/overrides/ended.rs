@@ -151,8 +151,13 @@ async fn what_ended_is_listed_for_a_week_wherever_overrides_are_kept() {
 /// The record of one that ended so many seconds ago.
 fn record(value: usize, seconds: i64) -> Value {
     json!({
-        "id": format!("id{value}"), "kind": "block", "domain": "shop", "entries": [{ "key": "vip", "value": value.to_string() }],
-        "by": "bob", "created_at": in_seconds(-1_000_000), "ended": { "at": in_seconds(-seconds), "by": "bob" },
+        "id": format!("id{value}"),
+        "kind": "block",
+        "domain": "shop",
+        "entries": [{ "key": "vip", "value": value.to_string() }],
+        "by": "bob",
+        "created_at": in_seconds(-1_000_000),
+        "ended": { "at": in_seconds(-seconds), "by": "bob" },
     })
 }
 

@@ -107,7 +107,8 @@ fn assert_has_all(received: &Received) {
     assert_eq!(received.gauges["ratelimit.localcache.hitCount"], cached);
     assert_eq!(received.gauges["ratelimit.localcache.lookupCount"], 12);
     let deep = format!(
-        "ratelimit.service.rate_limit.{DOMAIN}.{ROUTE}_{ROUTE}.rule-1-match-0_rule-1-match-0.rule-1-match-1_10_0_0_0/8.total_hits"
+        "ratelimit.service.rate_limit.{DOMAIN}.{ROUTE}_{ROUTE}.\
+         rule-1-match-0_rule-1-match-0.rule-1-match-1_10_0_0_0/8.total_hits"
     );
     assert_eq!(received.counter(&deep), 3, "{received:?}");
     assert_eq!(received.counter("ratelimit.service.config_load_success"), 1);

@@ -196,7 +196,10 @@ async fn no_service_waits_for_ever_for_its_message() {
                 let _ = stream.send_data(Bytes::from_static(b"x"), false);
             }
         };
-        let answer = tokio::select! { answer = read(answer) => answer, () = drips => unreachable!("it drips for ever") };
+        let answer = tokio::select! {
+            answer = read(answer) => answer,
+            () = drips => unreachable!("it drips for ever"),
+        };
         assert_eq!(answer.2, Code::DeadlineExceeded);
     }
     assert_eq!(

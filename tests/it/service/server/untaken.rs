@@ -248,7 +248,8 @@ impl Deaf {
     /// end.
     fn is_closed(&mut self) -> bool {
         // A ping. Source: RFC 9113, section 6.7.
-        matches!(self.socket.write(&frame(6, 0, 0, &[0; 8])), Err(error) if error.kind() != ErrorKind::WouldBlock)
+        let written = self.socket.write(&frame(6, 0, 0, &[0; 8]));
+        matches!(written, Err(error) if error.kind() != ErrorKind::WouldBlock)
     }
 }
 

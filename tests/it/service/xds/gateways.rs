@@ -157,7 +157,9 @@ async fn the_trees_of_envoy_gateway_limit_what_their_rules_say() {
     expect(&[("rule-7-match-0", "rule-7-match-0")], &[over]).await;
     assert_several_descriptors_are_limited(client).await;
     let series = format!(
-        "ratelimit_service_rate_limit_shadow_mode{{domain=\"{LISTENER}\",key1=\"{ROUTE}_{ROUTE}\",key2=\"rule-6-match-0_rule-6-match-0.rule-6-match-1_rule-6-match-1\"}}"
+        "ratelimit_service_rate_limit_shadow_mode{{domain=\"{LISTENER}\",\
+         key1=\"{ROUTE}_{ROUTE}\",\
+         key2=\"rule-6-match-0_rule-6-match-0.rule-6-match-1_rule-6-match-1\"}}"
     );
     assert_eq!(weir.metric(&series), Some(2.0));
 }
