@@ -74,9 +74,11 @@ const USAGE: &str = "\
 cargo bench --bench service -- [OPTION...]
     --quick             one short round, to see that it works
     --rounds N          rounds [default: 3]
-    --only TEXT         print the figures of the runs with this in their names, and no tables; may be repeated
-    --peer NAME=COMMAND another server of the same protocol; in COMMAND stand {port}, and {http} and {debug} for further ports,
-                        {limits} for the folder with config/*.yaml, limitador.yaml and limitador-one.yaml, {redis} for host:port
+    --only TEXT         print the figures of runs with TEXT in their names, and no tables; can be
+                        given more than once
+    --peer NAME=COMMAND another server of the same protocol; COMMAND has {port}, and can have
+                        {http} and {debug} for further ports, {limits} for the folder with
+                        config/*.yaml, limitador.yaml and limitador-one.yaml, {redis} for host:port
     --write             write the tables into benches/README.md";
 
 /// The options of the command line.

@@ -22,7 +22,8 @@ domain: d
 descriptors:
   - {key: fixed_window, rate_limit: {unit: minute, requests_per_unit: 5}}
   - {key: token_bucket, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: token_bucket}}
-  - {key: leaky_bucket, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: leaky_bucket, max_delay: 24h}}
+  - {key: leaky_bucket, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: leaky_bucket, \
+      max_delay: 24h}}
 ";
 
 static SERVICE: LazyLock<(Rls, Vec<u8>)> = LazyLock::new(|| {

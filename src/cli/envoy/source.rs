@@ -32,7 +32,8 @@ Sources:
   metadata:FILTER/KEY/...          a text in the dynamic metadata of a filter
   route-metadata:FILTER/KEY/...    a text in the metadata of the route
   cluster-metadata:FILTER/KEY/...  a text in the metadata of the cluster
-  jwt:CLAIM                        a claim that the filter jwt_authn has verified (payload_in_metadata: payload)
+  jwt:CLAIM                        a claim that the filter jwt_authn has verified \
+                                   (payload_in_metadata: payload)
   header-match:NAME                a value of the file, if the header has it
   path-match                       a value of the file, if the path has it
   query-match:NAME                 a value of the file, if the query parameter has it

@@ -34,7 +34,8 @@ const HEAD: &str = "<!doctype html>
 <html lang=\"en\">
 <head>
 <meta charset=\"utf-8\">
-<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">
+<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+    style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">
 <meta name=\"viewport\" content=\"width=device-width\">
 <title>weir replay</title>
 <style>

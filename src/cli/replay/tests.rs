@@ -34,11 +34,13 @@ descriptors:
   - key: buckets
     rate_limit: { unit: minute, requests_per_unit: 6, algorithm: sliding_window_buckets }
   - key: bucket
-    rate_limit: { unit: minute, requests_per_unit: 6, algorithm: token_bucket, burst: 9, count_denied: true }
+    rate_limit: { unit: minute, requests_per_unit: 6, algorithm: token_bucket, burst: 9, \
+        count_denied: true }
   - key: queue
     rate_limit: { unit: minute, requests_per_unit: 12, algorithm: leaky_bucket, max_delay: 20s }
   - key: calendar
-    rate_limit: { unit: day, requests_per_unit: 20, period: calendar, timezone: America/New_York, anchor: 2026-01-01T06:00 }
+    rate_limit: { unit: day, requests_per_unit: 20, period: calendar, timezone: America/New_York, \
+        anchor: 2026-01-01T06:00 }
   - key: tenant
     table: tenants.csv
     rate_limit: { unit: minute, requests_per_unit: 3 }

@@ -190,7 +190,8 @@ descriptors:
     shadow_mode: true
     descriptors:
       - key: method
-        rate_limit: { name: m, unit: second, unit_multiplier: 30, requests_per_unit: 7, algorithm: token_bucket, on_store_failure: local }
+        rate_limit: { name: m, unit: second, unit_multiplier: 30, requests_per_unit: 7, \
+            algorithm: token_bucket, on_store_failure: local }
         quota_mode: true
         metadata: { secret: hunter2 }
   - key: free
@@ -210,9 +211,13 @@ descriptors:
         let text = page(&live, &View::default(), 1 << 20);
         let expected = "\
 blog.k: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, from: a.yaml:2
-shop.user_a\\nb: unit=MINUTE requests_per_unit=5, shadow_mode: false, quota_mode: false, from: b/shop.yaml:4
-shop.path.method: unit=SECOND requests_per_unit=7, shadow_mode: false, quota_mode: true, unit_multiplier: 30, algorithm: token_bucket, burst: 7, name: m, on_store_failure: local, from: b/shop.yaml:10
-shop.free: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited: true, from: b/shop.yaml:14
+shop.user_a\\nb: unit=MINUTE requests_per_unit=5, shadow_mode: false, quota_mode: false, \
+    from: b/shop.yaml:4
+shop.path.method: unit=SECOND requests_per_unit=7, shadow_mode: false, quota_mode: true, \
+    unit_multiplier: 30, algorithm: token_bucket, burst: 7, name: m, on_store_failure: local, \
+    from: b/shop.yaml:10
+shop.free: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, \
+    unlimited: true, from: b/shop.yaml:14
 # generation 1: 4 limits in 2 domains
 ";
         assert_eq!(text, expected);

@@ -16,7 +16,8 @@ use crate::limits::rules::compile::rules_of;
 const FILE: &str = "
 domain: d
 descriptors:
-- { key: a, rate_limit: { unit: minute, requests_per_unit: 2, name: first, on_store_failure: local } }
+- { key: a, rate_limit: { unit: minute, requests_per_unit: 2, name: first, \
+    on_store_failure: local } }
 - { key: b, shadow_mode: true, rate_limit: { unit: minute, requests_per_unit: 2 } }
 - { key: c, rate_limit: { unit: minute, requests_per_unit: 2, replaces: [{ name: first }] } }
 - { key: q, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 2 } }

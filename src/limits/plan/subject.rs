@@ -217,7 +217,8 @@ descriptors:
 - { key: user, rate_limit: { unit: day, requests_per_unit: 2, track_usage: true } }
 - { key: token, value: 'Bearer *', rate_limit: { unit: day, requests_per_unit: 3 } }
 - { key: token, rate_limit: { unit: day, requests_per_unit: 4 } }
-- { key: path, value: '/a*', share_threshold: true, rate_limit: { unit: day, requests_per_unit: 5 } }
+- { key: path, value: '/a*', share_threshold: true, rate_limit: { unit: day, \
+    requests_per_unit: 5 } }
 - { key: path, rate_limit: { unit: day, requests_per_unit: 6 } }
 - { key: free, rate_limit: { unlimited: true } }
 - { key: tenant, table: t.csv, rate_limit: { unit: day, requests_per_unit: 7 } }

@@ -13,12 +13,16 @@ use crate::limits::rules::compile::rules_of;
 const FILE: &str = "
 domain: d
 descriptors:
-- { key: a, rate_limit: { unit: minute, requests_per_unit: 9, name: first, trial: { requests_per_unit: 3 } } }
+- { key: a, rate_limit: { unit: minute, requests_per_unit: 9, name: first, \
+    trial: { requests_per_unit: 3 } } }
 - { key: b, rate_limit: { unit: minute, requests_per_unit: 9 } }
 - { key: c, rate_limit: { unit: minute, requests_per_unit: 9, replaces: [{ name: first }] } }
-- { key: s, rate_limit: { unit: minute, requests_per_unit: 9, track_usage: true, default_cost: 5, trial: { unit: second, default_cost: 7 } } }
-- { key: u, rate_limit: { unlimited: true, trial: { unit: minute, requests_per_unit: 3, algorithm: token_bucket } } }
-- { key: p, value: '/a*', share_threshold: true, rate_limit: { unit: minute, requests_per_unit: 9, trial: { requests_per_unit: 3 } } }
+- { key: s, rate_limit: { unit: minute, requests_per_unit: 9, track_usage: true, default_cost: 5, \
+    trial: { unit: second, default_cost: 7 } } }
+- { key: u, rate_limit: { unlimited: true, trial: { unit: minute, requests_per_unit: 3, \
+    algorithm: token_bucket } } }
+- { key: p, value: '/a*', share_threshold: true, rate_limit: { unit: minute, requests_per_unit: 9, \
+    trial: { requests_per_unit: 3 } } }
 ";
 
 /// Descriptors of one entry with these keys, each with its hits.

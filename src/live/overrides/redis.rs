@@ -66,7 +66,8 @@ return { cursor, fields }
 /// record; or id, text and nothing twice for each that is restored. Returns 0 if there is no room,
 /// else 1.
 const SCRIPT: &str = "
-local key, ended, version, most, change, id, text = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local key, ended, version, most, change, id, text = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), \
+    ARGV[3], ARGV[4], ARGV[5]
 if change == 'restore' then
   if redis.call('HLEN', key) > 0 then
     return 1

@@ -48,7 +48,8 @@ descriptors:
   - key: held
     descriptors:
       - key: request
-        rate_limit: {{ algorithm: concurrency, requests_per_unit: 1, max_duration: 600s, track_usage: true }}
+        rate_limit: {{ algorithm: concurrency, requests_per_unit: 1, max_duration: 600s, \
+            track_usage: true }}
 "
     )
 }

@@ -15,17 +15,20 @@ use crate::support::{
     Client, RedisServer, Weir, descriptor_with_hits, http_client, request, tools,
 };
 
-const LIMITS: &[(&str, &str)] = &[(
-    "limits.yaml",
-    "
+const LIMITS: &[(&str, &str)] = &[
+    (
+        "limits.yaml",
+        "
 domain: shop
 descriptors:
   - key: user
     descriptors:
       - key: request
-        rate_limit: { name: reports, algorithm: concurrency, requests_per_unit: 2, max_duration: 60s, track_usage: true }
+        rate_limit: { name: reports, algorithm: concurrency, requests_per_unit: 2, \
+            max_duration: 60s, track_usage: true }
       - key: job
-        rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 60s, on_store_failure: deny }
+        rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 60s, \
+            on_store_failure: deny }
   - key: short
     descriptors:
       - key: request
@@ -33,7 +36,8 @@ descriptors:
   - key: local
     descriptors:
       - key: request
-        rate_limit: { algorithm: concurrency, requests_per_unit: 4, max_duration: 60s, on_store_failure: local }
+        rate_limit: { algorithm: concurrency, requests_per_unit: 4, max_duration: 60s, \
+            on_store_failure: local }
   - key: request
     rate_limit: { algorithm: concurrency, requests_per_unit: 3, max_duration: 60s }
   - key: shown
@@ -44,9 +48,10 @@ descriptors:
         detailed_metric: true
         rate_limit: { algorithm: concurrency, requests_per_unit: 9, max_duration: 60s }
 ",
-), (
-    "whole.yaml",
-    "
+    ),
+    (
+        "whole.yaml",
+        "
 domain: whole
 commit: all_or_none
 descriptors:
@@ -59,7 +64,8 @@ descriptors:
       - key: request
         rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 60s }
 ",
-)];
+    ),
+];
 
 async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
     client

@@ -30,7 +30,8 @@ descriptors:
   - key: mailbox
     descriptors:
       - { key: folder, table: tenants.csv, table_key: mailbox }
-  - { key: other, rate_limit: { unit: year, requests_per_unit: 100, replaces: [{ name: the big one }] } }
+  - { key: other, rate_limit: { unit: year, requests_per_unit: 100, \
+      replaces: [{ name: the big one }] } }
 ";
 
 const TENANTS: &str = "value,plan,requests_per_unit,name,shadow_mode

@@ -20,21 +20,27 @@ const LIMITS: &str = "
 domain: d
 descriptors:
   - key: tighter
-    rate_limit: { unit: year, requests_per_unit: 10, track_usage: true, usage_interval: 1h, trial: { requests_per_unit: 3 } }
+    rate_limit: { unit: year, requests_per_unit: 10, track_usage: true, usage_interval: 1h, \
+        trial: { requests_per_unit: 3 } }
   - key: looser
     rate_limit: { unit: year, requests_per_unit: 2, name: few, trial: { requests_per_unit: 5 } }
   - key: other
-    rate_limit: { unit: year, requests_per_unit: 10, trial: { algorithm: token_bucket, requests_per_unit: 4 } }
+    rate_limit: { unit: year, requests_per_unit: 10, trial: { algorithm: token_bucket, \
+        requests_per_unit: 4 } }
   - key: bucket
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, trial: { requests_per_unit: 4, burst: 4 } }
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, \
+        trial: { requests_per_unit: 4, burst: 4 } }
   - key: open
     rate_limit: { unlimited: true, track_usage: true, trial: { unit: year, requests_per_unit: 2 } }
   - key: allow
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow, trial: { requests_per_unit: 1 } }
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow, \
+        trial: { requests_per_unit: 1 } }
   - key: deny
-    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny, trial: { requests_per_unit: 1 } }
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: deny, \
+        trial: { requests_per_unit: 1 } }
   - key: local
-    rate_limit: { unit: year, requests_per_unit: 2, on_store_failure: local, trial: { requests_per_unit: 1 } }
+    rate_limit: { unit: year, requests_per_unit: 2, on_store_failure: local, \
+        trial: { requests_per_unit: 1 } }
 ";
 
 const TOGETHER: &str = "
@@ -46,7 +52,8 @@ descriptors:
   - key: narrow
     rate_limit: { unit: year, requests_per_unit: 2, trial: { requests_per_unit: 0 } }
   - key: bucket
-    rate_limit: { unit: year, requests_per_unit: 5, algorithm: token_bucket, trial: { requests_per_unit: 2, burst: 2 } }
+    rate_limit: { unit: year, requests_per_unit: 5, algorithm: token_bucket, \
+        trial: { requests_per_unit: 2, burst: 2 } }
 ";
 
 const FILES: &[(&str, &str)] = &[("limits.yaml", LIMITS), ("together.yaml", TOGETHER)];

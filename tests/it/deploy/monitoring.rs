@@ -207,7 +207,8 @@ fn every_query_and_every_rule_is_promql() {
 
 /// Text in front of the groups of alerts.yaml in the object of the Prometheus operator.
 const RULE: &str = "\
-# The alerts of alerts.yaml as an object of the Prometheus operator. This file is generated: after a change of alerts.yaml,
+# The alerts of alerts.yaml as an object of the Prometheus operator. This file is generated: after \
+    a change of alerts.yaml,
 # `WEIR_WRITE=1 cargo test --test it -- the_rule_of_the_operator` writes it anew.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule

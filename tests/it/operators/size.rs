@@ -13,9 +13,12 @@ const LIMITS: &str = "
 domain: size
 descriptors:
   - { key: fixed_window, rate_limit: { unit: hour, requests_per_unit: 1000 } }
-  - { key: sliding_window_log, rate_limit: { unit: hour, requests_per_unit: 1000, algorithm: sliding_window_log } }
-  - { key: token_bucket, rate_limit: { unit: hour, requests_per_unit: 1000, algorithm: token_bucket } }
-  - { key: recorded, rate_limit: { unit: day, requests_per_unit: 1000, track_usage: true, usage_interval: 1s } }
+  - { key: sliding_window_log, rate_limit: { unit: hour, requests_per_unit: 1000, \
+      algorithm: sliding_window_log } }
+  - { key: token_bucket, rate_limit: { unit: hour, requests_per_unit: 1000, \
+      algorithm: token_bucket } }
+  - { key: recorded, rate_limit: { unit: day, requests_per_unit: 1000, track_usage: true, \
+      usage_interval: 1s } }
 ";
 
 /// How far a key in Redis may be from the table. The buffers of connections are in what Redis

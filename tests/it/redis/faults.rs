@@ -38,9 +38,11 @@ descriptors:
   - key: error
     rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: error }
   - key: script
-    rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: error, count_denied: false }
+    rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: error, \
+        count_denied: false }
   - key: bucket
-    rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: error, algorithm: token_bucket }
+    rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: error, \
+        algorithm: token_bucket }
 ",
 )];
 

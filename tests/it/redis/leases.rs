@@ -28,9 +28,11 @@ descriptors:
   - key: uncounted
     rate_limit: { unit: year, requests_per_unit: 3000, lease: true, count_denied: false }
   - key: counter
-    rate_limit: { unit: year, requests_per_unit: 3000, lease: true, algorithm: sliding_window_counter }
+    rate_limit: { unit: year, requests_per_unit: 3000, lease: true, \
+        algorithm: sliding_window_counter }
   - key: buckets
-    rate_limit: { unit: year, requests_per_unit: 3000, lease: true, algorithm: sliding_window_buckets, bucket_interval: 480h }
+    rate_limit: { unit: year, requests_per_unit: 3000, lease: true, \
+        algorithm: sliding_window_buckets, bucket_interval: 480h }
   - key: shadow
     shadow_mode: true
     rate_limit: { unit: year, requests_per_unit: 3000, lease: true }

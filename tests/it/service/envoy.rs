@@ -485,7 +485,8 @@ fn traced(template: &str) -> String {
       connect_timeout: 10s
       load_assignment:
         cluster_name: collector
-        endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]\n",
+        endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: \
+            127.0.0.1, port_value: {} }} }} }} }}] }}]\n",
         ports::free().port()
     );
     with(

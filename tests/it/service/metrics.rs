@@ -404,7 +404,8 @@ async fn calls_that_wait_are_shown() {
     const LIMITS: &str = "
 domain: slow
 descriptors:
-  - { key: queue, rate_limit: { unit: second, requests_per_unit: 1, algorithm: leaky_bucket, max_delay: 30s } }
+  - { key: queue, rate_limit: { unit: second, requests_per_unit: 1, algorithm: leaky_bucket, \
+      max_delay: 30s } }
 ";
     let weir = Weir::start(&[("limits.yaml", LIMITS)], &[("WORKERS", "1")]);
     let client = weir.client().await;

@@ -854,12 +854,11 @@ domains:
         ("day", Unit::Day),
         ("hour", Unit::Hour),
     ];
-    let list = list.map(node_per).to_vec();
     let defaults = "period: calendar, timezone: Asia/Tokyo"
         .parse()
         .expect("they are right");
     let applied = Domains::default().apply(
-        vec![resource("r", "d", list)],
+        vec![resource("r", "d", list.map(node_per).to_vec())],
         &XdsOptions {
             defaults,
             ..with_overlay(file)
@@ -878,8 +877,10 @@ domains:
         ]
     );
     let expected = "\
-resource r: minute: warning: 'period: calendar' has no meaning for 'unit: minute': overlay.yaml:8 is not used for this limit; write 'unit: day', week, month, quarter or year, or remove 'period'
-resource r: many: warning: the limit has 'period: calendar': the 'unit_multiplier' of overlay.yaml:10 is not used for this limit; remove it, or remove 'period'
+resource r: minute: warning: 'period: calendar' has no meaning for 'unit: minute': overlay.yaml:8 \
+    is not used for this limit; write 'unit: day', week, month, quarter or year, or remove 'period'
+resource r: many: warning: the limit has 'period: calendar': the 'unit_multiplier' of \
+    overlay.yaml:10 is not used for this limit; remove it, or remove 'period'
 ";
     assert_eq!(texts(&applied.warnings), expected);
     let both = "domains: [{domain: d, descriptors: [{key: a, rate_limit: {period: calendar, \
@@ -912,19 +913,31 @@ domains:
 - { domain: b, descriptors: 3 }
 ";
     let expected = "\
-overlay.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket, concurrency
+overlay.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, \
+    sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, \
+    leaky_bucket, concurrency
 overlay.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
-overlay.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, trial, algorithm, on_store_failure, region_shares, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, lease, max_debt, period, timezone, week_starts, anchor
-overlay.yaml:8:68: error: unknown key 'plan' in rate_limit; remove it: tables and plans are written in files of limits, and a control plane has none
+overlay.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, \
+    or write one of unit_multiplier, name, trial, algorithm, on_store_failure, region_shares, \
+    track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, \
+    default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, \
+    count_denied, lease, max_debt, period, timezone, week_starts, anchor
+overlay.yaml:8:68: error: unknown key 'plan' in rate_limit; \
+    remove it: tables and plans are written in files of limits, and a control plane has none
 overlay.yaml:8:79: error: unknown key 'brust' in rate_limit; write 'burst'
-overlay.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
+overlay.yaml:9:18: error: 'shadow_mode' is '3', not true or false; \
+    write 'shadow_mode: true' or 'shadow_mode: false'
 overlay.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit
 overlay.yaml:11:5: error: the descriptor has no key; write 'key: ' and a key, or a pattern with '*'
-overlay.yaml:13:36: error: 'unit_multiplier' is 0, which makes the window zero; write 1 or more, or remove it
-overlay.yaml:15:51: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
-overlay.yaml:16:3: error: the entry has no domain; write 'domain: ' and a domain, or a pattern with '*'
+overlay.yaml:13:36: error: 'unit_multiplier' is 0, which makes the window zero; write 1 or more, \
+    or remove it
+overlay.yaml:15:51: error: 'burst' has no meaning for a fixed_window; remove it, \
+    or write 'algorithm: token_bucket'
+overlay.yaml:16:3: error: the entry has no domain; write 'domain: ' and a domain, \
+    or a pattern with '*'
 overlay.yaml:16:11: error: unknown value of 'commit': 'never'; write one of each, all_or_none
-overlay.yaml:17:29: error: 'descriptors' is a whole number, not a list; begin each entry below it with '- key: '
+overlay.yaml:17:29: error: 'descriptors' is a whole number, not a list; \
+    begin each entry below it with '- key: '
 ";
     assert_eq!(overlay_problems(wrong), expected);
     for text in ["", "# nothing\n"] {

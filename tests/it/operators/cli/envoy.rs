@@ -163,7 +163,8 @@ fn places_of_requests_in_flight_are_released() {
 descriptors:
   - key: user
     descriptors:
-      - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 5, max_duration: 1m } }
+      - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 5, \
+          max_duration: 1m } }
 ";
     let (_folder, path) = folder_with(&[("a.yaml", limits)]);
     let from = [

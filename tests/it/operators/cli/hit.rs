@@ -95,9 +95,12 @@ async fn hit_prints_bursts_against_their_capacity() {
     const LIMITS: &str = "
 domain: bursts
 descriptors:
-  - { key: bucket, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, burst: 50 } }
-  - { key: small, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, burst: 3 } }
-  - { key: queue, rate_limit: { unit: hour, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 5h } }
+  - { key: bucket, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, \
+      burst: 50 } }
+  - { key: small, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, \
+      burst: 3 } }
+  - { key: queue, rate_limit: { unit: hour, requests_per_unit: 10, algorithm: leaky_bucket, \
+      max_delay: 5h } }
 ";
     let service = Weir::start(&[("limits.yaml", LIMITS)], &[]);
     let address = service.grpc_addr().to_string();

@@ -9,10 +9,12 @@ use crate::support::{Client, RedisServer, Weir};
 const LIMITS: &str = "
 domain: shop
 descriptors:
-  - { key: ip, match: cidr, values: [2001:db8::/32, 10.0.0.0/8], rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: ip, match: cidr, values: [2001:db8::/32, 10.0.0.0/8], rate_limit: { unit: year, \
+      requests_per_unit: 3 } }
   - { key: ip, value: 2001:DB8:0::7, rate_limit: { unit: year, requests_per_unit: 1, name: seven } }
   - { key: ip, rate_limit: { unit: year, requests_per_unit: 2 } }
-  - { key: group, match: cidr, value: 2001:db8::/32, prefix: 64, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: group, match: cidr, value: 2001:db8::/32, prefix: 64, rate_limit: { unit: year, \
+      requests_per_unit: 3 } }
   - { key: plain, rate_limit: { unit: year, requests_per_unit: 3 } }
   - { key: masked_remote_address, rate_limit: { unit: year, requests_per_unit: 3 } }
 ";

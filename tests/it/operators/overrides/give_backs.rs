@@ -14,14 +14,16 @@ domain: shop
 plans:
   gold: { unit: year, requests_per_unit: 5 }
 descriptors:
-  - { key: plain, rate_limit: { unit: year, requests_per_unit: 5, track_usage: true, trial: { requests_per_unit: 4 } } }
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 5, track_usage: true, \
+      trial: { requests_per_unit: 4 } } }
   - { key: bucket, rate_limit: { unit: year, requests_per_unit: 5, algorithm: token_bucket } }
   - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 5 } }
   - { key: row, table: rows.csv }
   - { key: closed, rate_limit: { unit: year, requests_per_unit: 0 } }
   - key: job
     descriptors:
-      - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 2, max_duration: 60s } }
+      - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 2, \
+          max_duration: 60s } }
 ";
 
 /// One by its plan, the others by numbers of their own.

@@ -12,11 +12,15 @@ domain: shop
 descriptors:
   - { key: fixed_window, rate_limit: { unit: year, requests_per_unit: 3 } }
   - { key: by_script, rate_limit: { unit: day, requests_per_unit: 3, count_denied: false } }
-  - { key: sliding_window_log, rate_limit: { unit: day, requests_per_unit: 3, algorithm: sliding_window_log } }
-  - { key: sliding_window_counter, rate_limit: { unit: day, requests_per_unit: 3, algorithm: sliding_window_counter } }
-  - { key: sliding_window_buckets, rate_limit: { unit: day, requests_per_unit: 3, algorithm: sliding_window_buckets } }
+  - { key: sliding_window_log, rate_limit: { unit: day, requests_per_unit: 3, \
+      algorithm: sliding_window_log } }
+  - { key: sliding_window_counter, rate_limit: { unit: day, requests_per_unit: 3, \
+      algorithm: sliding_window_counter } }
+  - { key: sliding_window_buckets, rate_limit: { unit: day, requests_per_unit: 3, \
+      algorithm: sliding_window_buckets } }
   - { key: token_bucket, rate_limit: { unit: day, requests_per_unit: 3, algorithm: token_bucket } }
-  - { key: leaky_bucket, rate_limit: { unit: day, requests_per_unit: 3, algorithm: leaky_bucket, max_delay: 0s } }
+  - { key: leaky_bucket, rate_limit: { unit: day, requests_per_unit: 3, algorithm: leaky_bucket, \
+      max_delay: 0s } }
   - { key: per_second, rate_limit: { unit: second, unit_multiplier: 100000, requests_per_unit: 3 } }
 ";
 

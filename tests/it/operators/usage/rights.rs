@@ -15,7 +15,8 @@ descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 100, usage_interval: 1s, usage_buckets: 3 }
   - key: tenant
-    rate_limit: { unit: year, requests_per_unit: 100, algorithm: sliding_window_buckets, bucket_interval: 24h, bucket_span: 9600h }
+    rate_limit: { unit: year, requests_per_unit: 100, algorithm: sliding_window_buckets, \
+        bucket_interval: 24h, bucket_span: 9600h }
 ",
 )];
 

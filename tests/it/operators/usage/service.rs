@@ -18,9 +18,11 @@ const LIMITS: &[(&str, &str)] = &[(
 domain: shop
 descriptors:
   - key: user
-    rate_limit: { name: by-user, unit: year, requests_per_unit: 100, track_usage: true, usage_interval: 1s, usage_buckets: 600, usage_subjects: 5 }
+    rate_limit: { name: by-user, unit: year, requests_per_unit: 100, track_usage: true, \
+        usage_interval: 1s, usage_buckets: 600, usage_subjects: 5 }
   - key: tenant
-    rate_limit: { unit: year, requests_per_unit: 100, algorithm: sliding_window_buckets, bucket_interval: 24h, bucket_span: 9600h }
+    rate_limit: { unit: year, requests_per_unit: 100, algorithm: sliding_window_buckets, \
+        bucket_interval: 24h, bucket_span: 9600h }
   - key: plain
     rate_limit: { unit: year, requests_per_unit: 100 }
   - key: free

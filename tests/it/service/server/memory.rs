@@ -88,11 +88,14 @@ domain: values
 descriptors:
   - { key: fixed_window, rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: token_bucket, rate_limit: { algorithm: token_bucket, unit: day, requests_per_unit: 1 } }
-  - { key: sliding_window_buckets, rate_limit: { algorithm: sliding_window_buckets, unit: day, requests_per_unit: 1 } }
-  - { key: sliding_window_log, rate_limit: { algorithm: sliding_window_log, unit: day, requests_per_unit: 1 } }
+  - { key: sliding_window_buckets, rate_limit: { algorithm: sliding_window_buckets, unit: day, \
+      requests_per_unit: 1 } }
+  - { key: sliding_window_log, rate_limit: { algorithm: sliding_window_log, unit: day, \
+      requests_per_unit: 1 } }
   - key: concurrency
     descriptors:
-      - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 60s } }
+      - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 1, \
+          max_duration: 60s } }
 ",
 )];
 

@@ -26,15 +26,17 @@ use crate::support::{
 
 const PLACES: u32 = 1_000;
 
-const LIMITS: &[(&str, &str)] = &[(
-    "limits.yaml",
-    "
+const LIMITS: &[(&str, &str)] = &[
+    (
+        "limits.yaml",
+        "
 domain: shop
 descriptors:
   - key: user
     descriptors:
       - key: request
-        rate_limit: { algorithm: concurrency, requests_per_unit: 1000, max_duration: 1h, track_usage: true }
+        rate_limit: { algorithm: concurrency, requests_per_unit: 1000, max_duration: 1h, \
+            track_usage: true }
   - key: team
     descriptors:
       - key: request
@@ -44,11 +46,13 @@ descriptors:
   - key: open
     descriptors:
       - key: request
-        rate_limit: { algorithm: concurrency, requests_per_unit: 1000, max_duration: 1h, on_store_failure: local }
+        rate_limit: { algorithm: concurrency, requests_per_unit: 1000, max_duration: 1h, \
+            on_store_failure: local }
 ",
-), (
-    "whole.yaml",
-    "
+    ),
+    (
+        "whole.yaml",
+        "
 domain: whole
 commit: all_or_none
 descriptors:
@@ -61,7 +65,8 @@ descriptors:
       - key: request
         rate_limit: { algorithm: concurrency, requests_per_unit: 1000, max_duration: 1h }
 ",
-)];
+    ),
+];
 
 /// An acquire for a user and a team, as the bytes of its message.
 fn acquire(domain: &str, id: &str) -> Bytes {
