@@ -613,7 +613,8 @@ mod lines_tests {
         after_time(value["@timestamp"].as_str().unwrap());
         let expected = serde_json::json!({
             "@timestamp": value["@timestamp"], "level": "info", "@message": "hello\n",
-            "count": 7, "below": -1, "ratio": 0.5, "nan": "NaN", "ok": true, "field.level": "forged", "text": "a\"\n",
+            "count": 7, "below": -1, "ratio": 0.5, "nan": "NaN", "ok": true,
+            "field.level": "forged", "text": "a\"\n",
         });
         assert_eq!(value, expected);
     }
