@@ -53,7 +53,7 @@
 //! | [`live`] | the rules and overrides in force, and their reload |
 //! | [`limiter`] | one worker's way to its store: deadline, leases, denial cache, failure policies, and the delay of shapers |
 //! | [`service`] | the request path, the gRPC listener with its workers, and the HTTP listener |
-//! | [`desk`] | the admin API, the admin page and the debug listener |
+//! | [`admin`] | the admin API, the admin page and the debug listener |
 //! | [`process`] | flags and variables, and the process from start-up to exit |
 //! | [`cli`] | the commands |
 //! | `fuzzing` | properties of everything that reads bytes from outside; compiled for tests and fuzz targets only |
@@ -98,9 +98,9 @@
 //! # }
 //! ```
 
+pub mod admin;
 pub mod cli;
 pub mod core;
-pub mod desk;
 pub mod limiter;
 pub mod limits;
 pub mod live;

@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 
 use super::connect::http_client;
 use super::{UsageError, print, success_if};
-use crate::desk::admin::reply::ErrorBody;
-use crate::desk::admin::status::Status;
+use crate::admin::api::reply::ErrorBody;
+use crate::admin::api::status::Status;
 use crate::limits::rules::compile::OneLine;
 use crate::net::http::{CallError, HttpClient};
 

@@ -13,13 +13,13 @@ use super::connect::{ClientTlsFlags, address, connect};
 use super::explain::{Explained, explained};
 use super::load::client::is_without_limit;
 use super::{amount, entries, print};
+use crate::admin::api::status::now;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
 };
 use crate::core::time::people::{self, grouped};
 use crate::core::time::{Unit, Zone};
-use crate::desk::admin::status::now;
 use crate::limits::plan::key::EntryText;
 use crate::limits::rules::compile::OneLine;
 use crate::net::dial::Address;

@@ -25,10 +25,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::workload::{Fields, Hits, Requests, Templates};
 use super::{UnusableFiles, UsageError, check, print};
+use crate::admin::api::explain;
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::ask::Ask;
 use crate::core::time::{Micros, Span, people};
-use crate::desk::admin::explain;
 use crate::limiter::less_reserve;
 use crate::limits::overrides::Overrides;
 use crate::limits::plan::{self, Plan};

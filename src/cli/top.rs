@@ -13,9 +13,9 @@ use clap::{Args, ValueEnum};
 use super::admin::{AdminQuery, with_query};
 use super::replicas::Merged;
 use super::{amount, print};
+use crate::admin::api::query::MAX_COUNT;
+use crate::admin::api::top::{self as api, RANKINGS, WINDOWS};
 use crate::core::time::people::grouped;
-use crate::desk::admin::query::MAX_COUNT;
-use crate::desk::admin::top::{self as api, RANKINGS, WINDOWS};
 use crate::limits::rules::compile::OneLine;
 
 /// The time between two answers on a terminal.

@@ -10,8 +10,8 @@ use clap::Args;
 
 use super::admin::{AdminQuery, with_query};
 use super::print;
+use crate::admin::api::unmatched::{Unmatched, UnmatchedDescriptor, UnmatchedDomain};
 use crate::core::time::people;
-use crate::desk::admin::unmatched::{Unmatched, UnmatchedDescriptor, UnmatchedDomain};
 use crate::limits::rules::compile::OneLine;
 
 #[derive(Args, Debug)]

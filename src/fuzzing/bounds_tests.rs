@@ -9,8 +9,8 @@
     reason = "constants of several types"
 )]
 
+use crate::admin;
 use crate::core;
-use crate::desk;
 use crate::limiter;
 use crate::limits;
 use crate::live;
@@ -273,15 +273,15 @@ fn http() -> Vec<Row> {
 
 fn pages() -> Vec<Row> {
     rows! {
-        [bytes MAX_PAGE_BYTES in desk::debug,
+        [bytes MAX_PAGE_BYTES in admin::debug,
             "text of a page of the debug listener", "it is cut, and says so"]
         [text "2", "texts of a page in memory",
             "a further reader gets the newer one, or, of another domain or format, HTTP status 503"]
-        [bytes MAX_BODY_BYTES in desk::admin, "body of a call of the admin API", "HTTP status 413"]
-        [bytes MAX_UNANSWERED_BYTES in desk::admin,
+        [bytes MAX_BODY_BYTES in admin::api, "body of a call of the admin API", "HTTP status 413"]
+        [bytes MAX_UNANSWERED_BYTES in admin::api,
             "bodies of such calls that are not answered, together",
             "the oldest gets HTTP status 503"]
-        [count MAX_AT_A_TIME in desk::admin,
+        [count MAX_AT_A_TIME in admin::api,
             "calls of the admin API that are answered at a time", "a further one waits"]
         [bytes MAX_BYTES in observe::subjects,
             "counters and texts of heaviest subjects (`weir top`), all workers",
@@ -295,7 +295,7 @@ fn pages() -> Vec<Row> {
             "the oldest of the most frequent keys is dropped"]
         [count MAX_DESCRIPTOR_BYTES in observe::subjects::unmatched,
             "bytes of the texts of such a descriptor", "they are cut"]
-        [count MAX_COUNT in desk::admin::query,
+        [count MAX_COUNT in admin::api::query,
             "elements of an answer", "`cursor` leads to the next ones"]
         [count MAX_OVERRIDES in limits::overrides, "overrides",
             "a further one is refused; of more in Redis or in the file the newest are in force"]
@@ -454,7 +454,7 @@ fn every_bound_of_the_listeners_has_a_row() {
         "src/service/pages.rs",
         "src/net/http.rs",
         "src/service/pages/json.rs",
-        "src/desk/admin.rs",
+        "src/admin/api.rs",
     ] {
         let text = repository_file(file);
         let constants = text

@@ -31,8 +31,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
 
-use crate::desk::admin::{self, Access};
-use crate::desk::debug;
+use crate::admin::api::{self, Access};
+use crate::admin::debug;
 use crate::limiter::{Limiter, outages};
 use crate::limits::rules::compile::Problem;
 use crate::live::Live;
@@ -226,7 +226,7 @@ fn open(name: &'static str, at: server::TcpAddress) -> Result<TcpListener, Start
 /// The parts that the listeners share.
 #[derive(Clone)]
 struct Shared {
-    parts: Arc<admin::Parts>,
+    parts: Arc<api::Parts>,
     stores: Stores,
 }
 
@@ -238,7 +238,7 @@ impl Shared {
         logs: &telemetry::Logs,
         traces: Option<&Traces>,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StartError> {
-        let started_at = admin::status::now();
+        let started_at = api::status::now();
         // Counters for each worker, and for the control thread, which decides `/json`.
         let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
         let live = Arc::new(Live::new(Arc::clone(&metrics)));
@@ -255,7 +255,7 @@ impl Shared {
             Some(server::TcpAddress::One(address)) => address.ip(),
             _ => Ipv4Addr::UNSPECIFIED.into(),
         };
-        let parts = admin::Parts {
+        let parts = api::Parts {
             live,
             metrics,
             subjects: Subjects::new(settings.workers + 1),
@@ -446,7 +446,7 @@ fn log_warnings(settings: &Settings) {
 }
 
 /// Logs the failures of Redis, if there is one; never ends then.
-async fn log_outages(parts: Arc<admin::Parts>) {
+async fn log_outages(parts: Arc<api::Parts>) {
     let deployments = parts.deployments.iter();
     let deployments: Vec<_> = deployments.map(|(_, one)| Arc::clone(one)).collect();
     if !deployments.is_empty() {

@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::desk::admin;
+use crate::admin::api;
 use crate::limiter;
 use crate::limiter::{denial_cache, failure_policies};
 use crate::limits::plan;
@@ -115,7 +115,7 @@ pub struct Settings {
     /// Address of the debug listener, if it is on.
     pub debug: Option<server::TcpAddress>,
     /// The tokens of the admin API, if it accepts changes.
-    pub admin_tokens: Option<admin::Tokens>,
+    pub admin_tokens: Option<api::Tokens>,
     /// The file of overrides, with the memory store.
     pub overrides_file: Option<PathBuf>,
     /// The least severe log lines that are written.

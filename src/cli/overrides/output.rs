@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::OverrideList;
+use crate::admin::api::overrides::{Ordered, Removed, Reset};
 use crate::cli::print;
 use crate::core::time::people;
-use crate::desk::admin::overrides::{Ordered, Removed, Reset};
 use crate::limits::overrides::{EntryRecord, Record};
 use crate::limits::rules::compile::OneLine;
 

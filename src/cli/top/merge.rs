@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::desk::admin::top::{Subject, Top};
+use crate::admin::api::top::{Subject, Top};
 use crate::limits::plan::key::EntryText;
 use crate::observe::subjects::Ranking;
 

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::setting::{no_effect, written};
 use super::{Backend, SettingError, parse};
-use crate::desk::admin::Tokens;
+use crate::admin::api::Tokens;
 use crate::net::dial;
 use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 use crate::service::server::{self, TcpAddress};

@@ -46,7 +46,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     ("live", &[]),
     ("limiter", &[]),
     ("service", &[&["rls"], &["pages"], &["server"]]),
-    ("desk", &[&["admin"], &["debug"]]),
+    ("admin", &[&["api"], &["debug"]]),
     ("process", &[&["settings"], &["app"]]),
     ("cli", &[]),
     // For tests and fuzz targets only.

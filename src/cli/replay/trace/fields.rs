@@ -14,8 +14,8 @@ use regex::bytes::Regex;
 use serde_json::Value;
 
 use super::{TraceRow, duration_of, time_of};
+use crate::admin::api::known::did_you_mean;
 use crate::cli::workload::Requests;
-use crate::desk::admin::known::did_you_mean;
 
 /// Names of the time of a record: our own, Envoy's, and names in other logs.
 const TIMES: [&str; 4] = ["time", "start_time", "@timestamp", "timestamp"];

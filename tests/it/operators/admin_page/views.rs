@@ -265,7 +265,7 @@ async fn the_files_are_those_of_the_repository_with_a_strict_policy() {
         let page = crate::support::http_client::get(address, path);
         assert_eq!(
             (page.status, page.body),
-            (200, tools::file(&format!("src/desk/admin/page/{file}"))),
+            (200, tools::file(&format!("src/admin/api/page/{file}"))),
             "{path}"
         );
         let page = crate::support::http_client::get(address, path);

@@ -1,7 +1,7 @@
 //! Reasons of an explanation: one line that explains why a descriptor is limited as it is, or not.
 
+use crate::admin::api::known;
 use crate::core::time::people;
-use crate::desk::admin::known;
 use crate::limits::overrides::{Applied, Override};
 use crate::limits::plan::{Explanation, Fate, Plan, Slot};
 use crate::limits::rules::compile::OneLine;

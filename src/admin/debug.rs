@@ -13,8 +13,8 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
-use crate::desk::admin::query::Query;
-use crate::desk::admin::{self, Api, Parts};
+use crate::admin::api::query::Query;
+use crate::admin::api::{self, Api, Parts};
 use crate::net::http::guard::Guard;
 use crate::net::http::shared_texts::SharedTexts;
 use crate::net::http::{Events, Page, Site, failed, text};
@@ -93,7 +93,7 @@ impl Site for Pages {
             // Apart, because it is large.
             return Box::pin(self.api.answer(request)).await;
         }
-        if let Some(page) = admin::page::answer(request.method(), path) {
+        if let Some(page) = api::page::answer(request.method(), path) {
             return page;
         }
         let texts = match path {

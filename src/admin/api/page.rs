@@ -187,7 +187,7 @@ mod tests {
         for name in ["main.js", "page.css", "icon.svg"] {
             assert!(DOCUMENT.contains(&format!("\"admin/{name}\"")), "{name}");
         }
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/desk/admin/page");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admin/api/page");
         let there: BTreeSet<_> = std::fs::read_dir(folder)
             .expect("a folder")
             .map(|file| file.expect("a file").file_name())

@@ -6,9 +6,9 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::{Format, View};
+use crate::admin::api::limits;
+use crate::admin::api::status::first_of;
 use crate::core::time::{Micros, Unit};
-use crate::desk::admin::limits;
-use crate::desk::admin::status::first_of;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::Limit;

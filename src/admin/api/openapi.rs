@@ -85,8 +85,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::desk::admin::access::Need;
-    use crate::desk::admin::routes::{BASE, ROUTES};
+    use crate::admin::api::access::Need;
+    use crate::admin::api::routes::{BASE, ROUTES};
 
     #[test]
     fn every_call_is_described_and_nothing_else() {
