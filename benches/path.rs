@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
-use weir::core::ask::Entry;
+use weir::core::request::Entry;
 use weir::core::time::{Rate, Span, Unit};
 use weir::core::verdict::{Decision, Decisions};
 use weir::limits::plan::{self, Check, CheckIndex, Checks, Modes, Plan};

@@ -3,12 +3,12 @@
 //! random secret of `fingerprint`.
 
 pub mod algorithm;
-pub mod ask;
 pub mod breaker;
 pub mod digest;
 pub mod fingerprint;
 mod lock;
 pub mod proto;
+pub mod request;
 pub mod time;
 pub mod usage;
 pub mod verdict;

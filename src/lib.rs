@@ -9,7 +9,7 @@
 //! | word | meaning |
 //! |---|---|
 //! | domain, descriptor, entry | Envoy's: a request names one domain and has descriptors; a descriptor is a list of entries, which are key and value |
-//! | ask | a decoded request: its domain, its descriptors and their hits ([`core::ask`]) |
+//! | ask | a decoded request: its domain, its descriptors and their hits ([`core::request`]) |
 //! | hits | how much a descriptor asks for (`hits_addend`), 1 by default |
 //! | look | a descriptor with 0 hits: it reads the state of a limit and counts nothing |
 //! | give-back | a descriptor with negative hits (`is_negative_hits`): it takes hits back |

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use super::{UsageError, print};
-pub(super) use crate::core::ask::written::read_exact;
 use crate::core::proto::RateLimitDescriptor;
 use crate::core::proto::rate_limit_descriptor::Entry;
+pub(super) use crate::core::request::written::read_exact;
 use crate::limits::plan::key::EntryText;
 
 /// An entry, as lists show it.

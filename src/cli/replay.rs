@@ -27,7 +27,7 @@ use super::workload::{Fields, Hits, Requests, Templates};
 use super::{UnusableFiles, UsageError, check, print};
 use crate::admin::api::explain;
 use crate::core::algorithm::AlgorithmKind;
-use crate::core::ask::Ask;
+use crate::core::request::DecodedRequest;
 use crate::core::time::{Micros, Span, people};
 use crate::limiter::less_reserve;
 use crate::limits::overrides::Overrides;
@@ -318,7 +318,7 @@ impl Pass {
 
     /// Decides a row, which is not before the last one.
     fn row(&mut self, row: &TraceRow) {
-        let mut ask = Ask::default();
+        let mut ask = DecodedRequest::default();
         if let Err(error) = decode_into(&mut ask, &row.message) {
             self.bad.add(row.line, &error);
             return;

@@ -9,8 +9,8 @@ use super::admin::{AdminQuery, with_query};
 use super::entries::{self, read_exact};
 use super::{UsageError, amount, print};
 use crate::admin::api::usage::{Count, Series, Top, Usage};
-use crate::core::ask;
 use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::core::request;
 use crate::core::time::Span;
 use crate::core::time::people::{grouped, instant, span};
 use crate::limits::plan::key::{EntryText, Subject};
@@ -118,7 +118,7 @@ impl SubjectArgs {
         if !descriptor.entries.iter().all(is_text) {
             // Only a name can represent it.
             let entries = descriptor.entries.iter();
-            let entries = entries.map(|entry| ask::Entry {
+            let entries = entries.map(|entry| request::Entry {
                 key: &entry.key,
                 value: &entry.value,
             });

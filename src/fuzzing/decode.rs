@@ -10,8 +10,8 @@ use prost::encoding::{
 };
 use prost::{DecodeError, Message};
 
-use crate::core::ask::Ask;
 use crate::core::proto::RateLimitRequest;
+use crate::core::request::DecodedRequest;
 use crate::service::rls::decode::{InvalidRequest, decode};
 
 pub(super) fn check(message: &[u8]) {
@@ -46,7 +46,7 @@ pub(super) fn check(message: &[u8]) {
     }
 }
 
-fn check_content(ask: &Ask<'_>, request: &RateLimitRequest) {
+fn check_content(ask: &DecodedRequest<'_>, request: &RateLimitRequest) {
     assert_eq!(text(ask.domain), request.domain);
     assert!(!ask.domain.is_empty() && !ask.is_empty());
     assert_eq!(

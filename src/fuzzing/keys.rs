@@ -7,8 +7,8 @@
 
 use super::Input;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
-use crate::core::ask::Entry;
 use crate::core::digest::{hex, sha256};
+use crate::core::request::Entry;
 use crate::core::time::{PeriodKind, Rate, Span, Unit, Zone};
 use crate::limits::overrides::Pattern;
 use crate::limits::plan::key::{self, Subject};

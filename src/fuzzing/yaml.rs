@@ -6,10 +6,10 @@ use std::sync::{Arc, LazyLock};
 use futures_util::FutureExt;
 use prost::Message;
 
-use crate::core::ask::Entry;
 use crate::core::proto::rate_limit_descriptor::Entry as WireEntry;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use crate::core::request::Entry;
 use crate::limiter::{self, FailurePolicies, Limiter, failure_policies};
 use crate::limits::plan;
 use crate::limits::rules::Rules;

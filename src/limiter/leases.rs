@@ -229,7 +229,7 @@ impl Draws<'_> {
     /// The hits to draw beyond the hits of a check.
     pub(super) fn ahead(&self, CheckIndex(index): CheckIndex) -> u64 {
         match self.each[index] {
-            Some((_, Turn::Ask { ahead, .. })) => ahead,
+            Some((_, Turn::DecodedRequest { ahead, .. })) => ahead,
             Some((_, Turn::Held(_))) | None => 0,
         }
     }
@@ -266,7 +266,10 @@ impl Draws<'_> {
     ) -> CheckIndices {
         let mut again = CheckIndices::new();
         for &index in picked {
-            if !matches!(self.each.get(index.0), Some(Some((_, Turn::Ask { .. })))) {
+            if !matches!(
+                self.each.get(index.0),
+                Some(Some((_, Turn::DecodedRequest { .. })))
+            ) {
                 continue;
             }
             let answer = &mut answers[index.0];
@@ -329,7 +332,7 @@ impl Draws<'_> {
         index: CheckIndex,
         work: impl FnOnce(&mut Lease, u64, u64, Terms<'_>) -> T,
     ) -> Option<T> {
-        let Some((key, Turn::Ask { .. })) = self.each[index.0] else {
+        let Some((key, Turn::DecodedRequest { .. })) = self.each[index.0] else {
             return None;
         };
         let (check, table) = (&checks[index], self.leases.table());
@@ -345,7 +348,7 @@ impl Draws<'_> {
 
     /// Ends the draw of a check, if it has one.
     fn end(&mut self, CheckIndex(index): CheckIndex) {
-        let Some((key, Turn::Ask { ahead, draws })) = &mut self.each[index] else {
+        let Some((key, Turn::DecodedRequest { ahead, draws })) = &mut self.each[index] else {
             return;
         };
         *ahead = 0;

@@ -46,9 +46,9 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::core::algorithm::Algorithm;
-use crate::core::ask::Entry;
-use crate::core::ask::written::{Role, Text};
 use crate::core::digest;
+use crate::core::request::Entry;
+use crate::core::request::written::{Role, Text};
 use crate::core::time::{Micros, Rate, Span};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::Amount;

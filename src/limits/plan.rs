@@ -29,8 +29,8 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::{Gauge, HolderId};
 use crate::core::algorithm::{self, Algorithm};
-use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::core::fingerprint::Fingerprint;
+use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::core::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
 use crate::limits::overrides::{Applied, InForce};
 use crate::limits::rules::limit::{
@@ -127,7 +127,7 @@ pub struct Options {
 
 impl Plan {
     /// Matches the descriptors of a request against `rules`, without overrides.
-    pub fn new(rules: &Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
+    pub fn new(rules: &Arc<Rules>, ask: &DecodedRequest<'_>, options: &Options) -> Self {
         Self::with_overrides(rules, None, ask, options)
     }
 
@@ -152,7 +152,7 @@ impl Plan {
     pub fn with_overrides(
         rules: &Arc<Rules>,
         overrides: Option<InForce<'_>>,
-        ask: &Ask<'_>,
+        ask: &DecodedRequest<'_>,
         options: &Options,
     ) -> Self {
         let domain = rules.domain(ask.domain);
@@ -237,7 +237,7 @@ struct Matcher<'a, 'q> {
     /// `None`: the rules have no such domain.
     domain: Option<&'a Domain>,
     overrides: Option<InForce<'a>>,
-    ask: &'a Ask<'q>,
+    ask: &'a DecodedRequest<'q>,
     options: &'a Options,
     found: &'a [Option<LimitInForce<'a>>],
     checks: &'a mut Checks,

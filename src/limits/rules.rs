@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::core::ask::Entry;
+use crate::core::request::Entry;
 use limit::{Limit, LimitId, LimitInForce, LimitTable, OnStoreFailure};
 use region::RegionShare;
 use tree::Tree;

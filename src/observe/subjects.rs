@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::core::ask::Ask;
 use crate::core::fingerprint::Fingerprint;
+use crate::core::request::DecodedRequest;
 use crate::core::{lock, try_lock};
 use crate::limits::plan::{By, Outcome, Outcomes, Plan};
 use crate::net::clock;
@@ -127,7 +127,13 @@ impl Subjects {
 
     /// Counts the decisions on one request, and keeps a few of the descriptors that no limit
     /// matched.
-    pub fn observe(&self, core: Core, ask: &Ask<'_>, plan: &Plan, outcomes: &Outcomes<'_>) {
+    pub fn observe(
+        &self,
+        core: Core,
+        ask: &DecodedRequest<'_>,
+        plan: &Plan,
+        outcomes: &Outcomes<'_>,
+    ) {
         let part = &self.parts[core.0.min(self.parts.len() - 1)];
         let outcomes = &outcomes.each[..];
         if outcomes.iter().any(|outcome| outcome.counter.is_some()) {

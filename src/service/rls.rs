@@ -26,9 +26,9 @@ use http::{HeaderMap, HeaderName};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Request, Response, Status};
 
-use crate::core::ask::Ask;
 use crate::core::proto;
 use crate::core::proto::rate_limit_response::Code as Overall;
+use crate::core::request::DecodedRequest;
 use crate::limiter::{Begun, Limiter};
 use crate::limits::plan::{self, Plan};
 use crate::live::Live;
@@ -85,7 +85,7 @@ impl Rls {
         timeout: Option<Duration>,
         span: &TraceSpan,
     ) -> Result<Framed, Status> {
-        let mut ask = Ask::default();
+        let mut ask = DecodedRequest::default();
         decode_into(&mut ask, message).map_err(|error| {
             self.failed(
                 Count::ServiceFailed,
@@ -208,7 +208,7 @@ fn start_span(tracer: &Tracer, headers: &HeaderMap) -> TraceSpan {
 }
 
 #[inline]
-fn note_request(span: &TraceSpan, ask: &Ask<'_>) {
+fn note_request(span: &TraceSpan, ask: &DecodedRequest<'_>) {
     if span.is_recorded() {
         let domain = &ask.domain[..ask.domain.len().min(MAX_DOMAIN_BYTES)];
         span.set("weir.domain", String::from_utf8_lossy(domain).into_owned());

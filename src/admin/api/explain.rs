@@ -20,7 +20,7 @@ pub use self::reason::list;
 use self::reason::{by_override, field, one_line, reason, unknown_domain};
 use super::reply::{Failure, blocking};
 use super::{Call, Parts, subject};
-use crate::core::ask::{Ask, Entry};
+use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::Decision;
 use crate::limits::overrides::{InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
@@ -211,7 +211,7 @@ enum Asked {
 }
 
 impl Asked {
-    fn ask(&self) -> Result<Ask<'_>, Failure> {
+    fn ask(&self) -> Result<DecodedRequest<'_>, Failure> {
         match self {
             Self::Message(message) => {
                 decode(message).map_err(|error| Failure::bad_request(&error.to_string()))
@@ -257,7 +257,7 @@ struct Now<'n> {
 
 impl Report {
     /// Explains `plan`, which was made of `ask`.
-    pub fn new(plan: &Plan, ask: &Ask<'_>) -> Self {
+    pub fn new(plan: &Plan, ask: &DecodedRequest<'_>) -> Self {
         // Once: a request may have thousands of descriptors, and there may be many domains.
         let is_unknown = plan.unknown_domain;
         let unknown = is_unknown.then(|| unknown_domain(&plan.rules, ask.domain));

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::query::{Query, next};
 use super::reply::{Failure, blocking, with_status};
 use super::{Call, Parts, known, subject};
-use crate::core::ask::Entry;
-use crate::core::ask::written::shell_word;
+use crate::core::request::Entry;
+use crate::core::request::written::shell_word;
 use crate::core::time::Unit;
 use crate::limits::overrides::{
     EntryRecord, Invalid, Kind, Override, Pattern, RateRecord, Reach, Record, Unfit, above, raised,

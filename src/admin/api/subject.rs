@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, known};
-use crate::core::ask::written::Text;
-use crate::core::ask::{Ask, Entry};
+use crate::core::request::written::Text;
+use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::record::read_digits;
 use crate::limits::overrides::{Applied, InForce, Override, Pattern, Value};
@@ -33,7 +33,10 @@ impl Parts {
     }
 
     /// The plan of a request whose descriptors peek, and what its limits and its trials have left.
-    pub(super) async fn look(&self, ask: &Ask<'_>) -> Result<(Plan, Decisions), Failure> {
+    pub(super) async fn look(
+        &self,
+        ask: &DecodedRequest<'_>,
+    ) -> Result<(Plan, Decisions), Failure> {
         let live = self.snapshot()?;
         let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.plan);
         let decisions = self.look_at(&plan.checks).await;

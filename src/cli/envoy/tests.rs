@@ -8,7 +8,7 @@ use super::descriptors::{Descriptors, Protocol, descriptors};
 use super::source::KeySource;
 use super::sources::{Sources, key_source};
 use super::*;
-use crate::core::ask::Entry;
+use crate::core::request::Entry;
 use crate::limits::rules::compile::outline::Outline;
 use crate::limits::rules::compile::{Problem, SourceText};
 use crate::limits::rules::source::any::{Value as Yaml, read};

@@ -13,9 +13,9 @@ use serde::Serialize;
 use super::super::amount;
 use super::super::print;
 use super::client::Answered;
-use crate::core::ask::written::entry;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{RateLimitDescriptor, RateLimitResponse};
+use crate::core::request::written::entry;
 use crate::core::time::{Micros, Span, Unit};
 
 /// The most memory of the counters at a time, and that of one beside its entries: a place in a

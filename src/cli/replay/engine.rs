@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::core::algorithm::{self, Algorithm, AlgorithmKind, Arrival};
-use crate::core::ask::Ask;
+use crate::core::request::DecodedRequest;
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{Decision, Decisions};
 use crate::limiter::longest_delay;
@@ -180,7 +180,12 @@ impl Engine {
 
     /// Decides a request that is sent `at`. Without its `duration`, limits of requests in flight
     /// are left out.
-    pub(super) fn decide(&mut self, at: Micros, duration: Option<Span>, ask: &Ask<'_>) -> Decided {
+    pub(super) fn decide(
+        &mut self,
+        at: Micros,
+        duration: Option<Span>,
+        ask: &DecodedRequest<'_>,
+    ) -> Decided {
         self.end_before(at);
         self.rows += 1;
         if self.rows.is_multiple_of(ROWS_PER_SWEEP) {

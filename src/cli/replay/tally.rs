@@ -8,7 +8,7 @@ use hashbrown::hash_map::Entry;
 use serde::Serialize;
 
 use super::engine::Decided;
-use crate::core::ask::Ask;
+use crate::core::request::DecodedRequest;
 use crate::core::time::{Micros, Span, people};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{By, Outcome, Outcomes};
@@ -92,7 +92,7 @@ impl ReplayTally {
     pub(super) fn observe(
         &mut self,
         at: Micros,
-        ask: &Ask<'_>,
+        ask: &DecodedRequest<'_>,
         decided: &Decided,
         outcomes: &Outcomes<'_>,
     ) {
@@ -281,7 +281,7 @@ pub(super) struct UnmatchedDescriptors {
 
 impl UnmatchedDescriptors {
     #[cold]
-    fn add(&mut self, ask: &Ask<'_>, slot: usize) {
+    fn add(&mut self, ask: &DecodedRequest<'_>, slot: usize) {
         self.count += 1;
         let Some((_, entries)) = ask.descriptors().nth(slot) else {
             return;

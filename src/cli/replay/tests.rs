@@ -171,7 +171,7 @@ fn trace(random: &mut fastrand::Rng, lines: &[Line]) -> Vec<u8> {
 }
 
 /// The whole answer, or what else becomes of the request; and what its trials would answer.
-fn answer(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) -> String {
+fn answer(ask: &DecodedRequest<'_>, plan: &Plan, decisions: &Decisions) -> String {
     let tried = &decisions[plan.checks.len()..];
     let outcomes = plan.outcomes(decisions);
     let reply = respond(ask, &outcomes, &respond::Options::default()).expect("an answer");
@@ -237,7 +237,12 @@ fn rows_are_decided_as_by_the_service() {
 }
 
 /// Whether a request is admitted, which ends after its duration.
-fn is_admitted(engine: &mut Engine, at: Micros, duration: Option<Span>, ask: &Ask<'_>) -> bool {
+fn is_admitted(
+    engine: &mut Engine,
+    at: Micros,
+    duration: Option<Span>,
+    ask: &DecodedRequest<'_>,
+) -> bool {
     let decided = engine.decide(at, duration, ask);
     let is_refused = decided.outcomes().is_over_limit;
     engine.end_later(at, duration, &decided, is_refused);

@@ -9,7 +9,7 @@ use std::fmt;
 use rand::rngs::SmallRng;
 
 use super::part::ValuePart;
-use crate::core::ask::Entry;
+use crate::core::request::Entry;
 use crate::limits::rules::tree::matches;
 
 /// The longest template in bytes, and its most entries.

@@ -60,7 +60,7 @@ pub(super) enum Turn {
     Held(Verdict),
     /// The store decides. With `draws`, no other request draws until this one ends; `ahead` are the
     /// hits to draw beyond its own.
-    Ask { ahead: u64, draws: bool },
+    DecodedRequest { ahead: u64, draws: bool },
 }
 
 /// Result of the store's answer to a request.
@@ -127,7 +127,7 @@ impl Lease {
             return Turn::Held(verdict);
         }
         if self.is_drawing {
-            return Turn::Ask {
+            return Turn::DecodedRequest {
                 ahead: 0,
                 draws: false,
             };
@@ -140,7 +140,7 @@ impl Lease {
             return Turn::Held(verdict);
         }
         self.is_drawing = ahead > 0 || !is_fresh;
-        Turn::Ask {
+        Turn::DecodedRequest {
             ahead,
             draws: self.is_drawing,
         }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::{Kind, Override, Pattern, Value, raised};
-use crate::core::ask::Entry;
 use crate::core::digest::sha256;
+use crate::core::request::Entry;
 use crate::core::time::Rate;
 use crate::limits::rules::Rules;
 use crate::limits::rules::address;

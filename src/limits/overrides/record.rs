@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, Override, Pattern, Value};
-use crate::core::ask::written::Text;
 use crate::core::digest;
+use crate::core::request::written::Text;
 use crate::core::time::{Micros, Rate, Unit};
 
 /// Maximum number of entries of an override, the same as of a descriptor.

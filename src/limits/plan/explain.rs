@@ -2,7 +2,7 @@
 //! request path.
 
 use super::{CheckIndex, Fate, Plan, Slot, is_replaced};
-use crate::core::ask::{Ask, Descriptor};
+use crate::core::request::{DecodedRequest, Descriptor};
 use crate::limits::rules::limit::{Limit, LimitInForce};
 use crate::limits::rules::trace::Trace;
 
@@ -25,7 +25,7 @@ pub struct Explanation<'p> {
 
 impl Plan {
     /// Explains the plan of this request, one element for each descriptor.
-    pub fn explain<'p>(&'p self, ask: &Ask<'_>) -> Vec<Explanation<'p>> {
+    pub fn explain<'p>(&'p self, ask: &DecodedRequest<'_>) -> Vec<Explanation<'p>> {
         let found: Vec<LimitInForce<'p>> = self
             .slots
             .iter()
@@ -64,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::core::ask::Entry;
+    use crate::core::request::Entry;
     use crate::limits::plan::Options;
     use crate::limits::rules::compile::rules_of;
     use crate::limits::rules::trace::End;
@@ -83,12 +83,12 @@ descriptors:
   rate_limit: { unit: day, requests_per_unit: 3, replaces: [{ name: first }] }
 ";
 
-    fn plan(ask: &Ask<'_>) -> Plan {
+    fn plan(ask: &DecodedRequest<'_>) -> Plan {
         Plan::new(&Arc::new(rules_of(FILE)), ask, &Options::default())
     }
 
-    fn ask<'a>(domain: &'a str, descriptors: &[&[(&'a str, &'a str)]]) -> Ask<'a> {
-        let mut ask = Ask::default();
+    fn ask<'a>(domain: &'a str, descriptors: &[&[(&'a str, &'a str)]]) -> DecodedRequest<'a> {
+        let mut ask = DecodedRequest::default();
         ask.domain = domain.as_bytes();
         for entries in descriptors {
             entries.iter().for_each(|(key, value)| {

@@ -18,8 +18,8 @@ pub use subject::EntryText;
 pub(crate) use subject::{Part, Subject, SubjectEntry};
 
 use crate::core::algorithm::Algorithm;
-use crate::core::ask::Entry;
 use crate::core::digest::{push_hex, sha256};
+use crate::core::request::Entry;
 use crate::core::time::Period;
 use crate::core::usage::{Order, Tracking};
 use crate::limits::rules::Commit;

@@ -53,8 +53,8 @@ fn order(kind: &str, key: &str) -> Override {
     order_to(5, kind, key)
 }
 
-fn ask<'a>(domain: &'a str, keys: &[&'a str], hits: u64) -> Ask<'a> {
-    let mut ask = Ask::default();
+fn ask<'a>(domain: &'a str, keys: &[&'a str], hits: u64) -> DecodedRequest<'a> {
+    let mut ask = DecodedRequest::default();
     ask.domain = domain.as_bytes();
     for key in keys {
         ask.push(Entry {
@@ -90,7 +90,7 @@ impl Process {
         }
     }
 
-    fn plan(&self, ask: &Ask<'_>) -> Plan {
+    fn plan(&self, ask: &DecodedRequest<'_>) -> Plan {
         Plan::with_overrides(
             &self.rules,
             Some(self.overrides.at(Micros(1_000_000))),
@@ -221,7 +221,7 @@ fn an_exempt_descriptor_passes_and_is_not_counted() {
     let process = Process::new(FILE, &[order("exempt", "c")]);
     assert_eq!(process.decide(&["a", "c"], 9), (vec![], true));
     // A limit of the request's own.
-    let (mut own, mut descriptor) = (Ask::default(), Descriptor::default());
+    let (mut own, mut descriptor) = (DecodedRequest::default(), Descriptor::default());
     own.domain = b"d";
     own.push(Entry {
         key: b"c",

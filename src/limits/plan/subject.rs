@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::key::{self, Part, Subject, SubjectEntry};
 use super::{Checked, Checks, Fate, Options, Plan, Slot};
 #[cfg(test)]
-use crate::core::ask::{Ask, Descriptor, Entry};
+use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::limits::rules::Rules;
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{Level, Limit, LimitInForce, Matching};
@@ -106,8 +106,8 @@ impl Plan {
 
 /// A request with one descriptor.
 #[cfg(test)]
-pub(crate) fn ask<'a>(domain: &'a [u8], entries: &[(&'a [u8], &'a [u8])]) -> Ask<'a> {
-    let mut ask = Ask::default();
+pub(crate) fn ask<'a>(domain: &'a [u8], entries: &[(&'a [u8], &'a [u8])]) -> DecodedRequest<'a> {
+    let mut ask = DecodedRequest::default();
     ask.domain = domain;
     for &(key, value) in entries {
         ask.push(Entry { key, value });

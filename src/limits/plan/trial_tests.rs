@@ -26,8 +26,8 @@ descriptors:
 ";
 
 /// Descriptors of one entry with these keys, each with its hits.
-fn ask<'a>(descriptors: &[(&'a str, Option<u64>)]) -> Ask<'a> {
-    let mut ask = Ask::default();
+fn ask<'a>(descriptors: &[(&'a str, Option<u64>)]) -> DecodedRequest<'a> {
+    let mut ask = DecodedRequest::default();
     ask.domain = b"d";
     for (key, hits) in descriptors {
         ask.push(Entry {
@@ -191,7 +191,7 @@ fn a_subject_that_is_known_by_its_digest_has_the_trial_of_its_limit() {
         let name = key::Subject::new(b"d", [entry]).to_string();
         let subject = name.parse().expect("a name");
         let plan = Plan::of_subject(&rules, &subject, None, &Options::default()).expect("a plan");
-        let mut whole = Ask::default();
+        let mut whole = DecodedRequest::default();
         whole.domain = b"d";
         whole.push(Entry {
             key: key.as_bytes(),

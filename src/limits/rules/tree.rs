@@ -29,9 +29,9 @@ use smallvec::SmallVec;
 
 use super::address;
 use super::limit::LimitId;
-use crate::core::ask::Entry;
-use crate::core::ask::written::Text;
 use crate::core::digest::sha256;
+use crate::core::request::Entry;
+use crate::core::request::written::Text;
 
 /// One level: siblings, by key and value. `T` is the content at the end of a path.
 #[derive(Debug, Default)]

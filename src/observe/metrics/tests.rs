@@ -5,7 +5,7 @@ use tonic::Code;
 
 use super::*;
 use crate::core::algorithm::{Algorithm, FixedWindow};
-use crate::core::ask::Ask;
+use crate::core::request::DecodedRequest;
 use crate::core::time::{Period, Rate, Span, Unit};
 use crate::core::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
 use crate::limits::plan::{self, Check, CheckIndex, Checked, Checks, Fate, Modes, Plan, Slot};
@@ -107,7 +107,11 @@ fn observe_decision(tallies: &Tallies, slot: Slot, hits: i64, modes: Modes, deci
 }
 
 fn empty_plan() -> Plan {
-    Plan::new(&Arc::default(), &Ask::default(), &plan::Options::default())
+    Plan::new(
+        &Arc::default(),
+        &DecodedRequest::default(),
+        &plan::Options::default(),
+    )
 }
 
 fn slot(limit: Option<u32>, fate: Fate) -> Slot {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::smallvec;
 
 use super::*;
-use crate::core::ask::{Descriptor, Entry};
+use crate::core::request::{Descriptor, Entry};
 use crate::core::time::Span;
 use crate::core::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
 use crate::limits::plan::Options;
@@ -38,8 +38,8 @@ fn verdict(allowed: bool) -> Verdict {
 }
 
 /// A request of one descriptor with one entry.
-fn one<'a>(domain: &'a str, key: &'a str, value: &'a [u8], hits: u64) -> Ask<'a> {
-    let mut ask = Ask::default();
+fn one<'a>(domain: &'a str, key: &'a str, value: &'a [u8], hits: u64) -> DecodedRequest<'a> {
+    let mut ask = DecodedRequest::default();
     ask.domain = domain.as_bytes();
     let key = key.as_bytes();
     ask.push(Entry { key, value });
@@ -92,7 +92,13 @@ impl Process {
     }
 }
 
-fn observe(subjects: &Subjects, core: Core, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) {
+fn observe(
+    subjects: &Subjects,
+    core: Core,
+    ask: &DecodedRequest<'_>,
+    plan: &Plan,
+    decisions: &Decisions,
+) {
     subjects.observe(core, ask, plan, &plan.outcomes(decisions));
 }
 

@@ -15,8 +15,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::core::ask::{Ask, Entry};
 use crate::core::fingerprint::Fingerprint;
+use crate::core::request::{DecodedRequest, Entry};
 use crate::core::time::Micros;
 use crate::core::{lock, try_lock};
 use crate::limits::plan::key::{self, EntryText};
@@ -140,7 +140,7 @@ impl Unmatched {
 
     /// Keeps samples of the descriptors of a request that no limit matched.
     #[cold]
-    pub(super) fn observe(&self, quota: &Quota, ask: &Ask<'_>, plan: &Plan) {
+    pub(super) fn observe(&self, quota: &Quota, ask: &DecodedRequest<'_>, plan: &Plan) {
         for ((descriptor, entries), slot) in ask.descriptors().zip(&plan.slots) {
             if !matches!(slot.fate, Fate::Free) || descriptor.limit.is_some() {
                 continue;
@@ -345,7 +345,7 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
 
     use super::*;
-    use crate::core::ask::Descriptor;
+    use crate::core::request::Descriptor;
 
     fn add(
         unmatched: &Unmatched,
@@ -531,7 +531,7 @@ mod tests {
         let rules = std::sync::Arc::new(rules_of(text));
         let (unmatched, quota) = (Unmatched::default(), Quota::default());
         for domain in ["d", "e"] {
-            let mut ask = Ask::default();
+            let mut ask = DecodedRequest::default();
             ask.domain = domain.as_bytes();
             for (key, value) in [("a", "replaced"), ("b", "checked"), ("c", "free")] {
                 ask.push(Entry {

@@ -1,4 +1,4 @@
-//! Decodes a `RateLimitRequest` into an [`Ask`] that borrows from the received bytes. Errors name
+//! Decodes a `RateLimitRequest` into an [`DecodedRequest`] that borrows from the received bytes. Errors name
 //! the field and become INVALID_ARGUMENT.
 //!
 //! Only the numbers of descriptors and of entries are capped, which Envoy's configuration
@@ -16,7 +16,7 @@
 //! A message is an iterator of numbered fields, which borrow from it. Source: protobuf.dev,
 //! "Encoding".
 
-use crate::core::ask::{Ask, Descriptor, Entry};
+use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::core::time::{Rate, Unit};
 
 /// The most descriptors of one request. Envoy sends one per rate limit of a route.
@@ -79,17 +79,20 @@ pub enum InvalidRequest {
 ///
 /// # Errors
 /// [`InvalidRequest`] names the field that is wrong.
-pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
-    let mut ask = Ask::default();
+pub fn decode(message: &[u8]) -> Result<DecodedRequest<'_>, InvalidRequest> {
+    let mut ask = DecodedRequest::default();
     decode_into(&mut ask, message)?;
     Ok(ask)
 }
 
-/// Decodes into an empty [`Ask`]. It is large: each move of it costs as much as a field.
+/// Decodes into an empty [`DecodedRequest`]. It is large: each move of it costs as much as a field.
 ///
 /// # Errors
 /// As [`decode`].
-pub fn decode_into<'m>(ask: &mut Ask<'m>, message: &'m [u8]) -> Result<(), InvalidRequest> {
+pub fn decode_into<'m>(
+    ask: &mut DecodedRequest<'m>,
+    message: &'m [u8],
+) -> Result<(), InvalidRequest> {
     for field in MessageFields::of(message) {
         match field.map_err(malformed("request"))? {
             (1, FieldValue::Bytes(domain)) => ask.domain = domain,
@@ -105,7 +108,7 @@ pub fn decode_into<'m>(ask: &mut Ask<'m>, message: &'m [u8]) -> Result<(), Inval
     }
 }
 
-fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidRequest> {
+fn descriptor<'a>(ask: &mut DecodedRequest<'a>, message: &'a [u8]) -> Result<(), InvalidRequest> {
     let index = ask.len();
     if index == MAX_DESCRIPTORS {
         return Err(InvalidRequest::TooManyDescriptors);

@@ -20,9 +20,9 @@ use hashbrown::HashMap;
 use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::SystemRandom;
 
-use crate::core::ask::{Ask, Entry};
 use crate::core::digest::hex;
 use crate::core::lock;
+use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::{Decision, Wait};
 use crate::limits::plan::{By, Outcome, Outcomes, Plan};
 use crate::limits::rules::limit::{Limit, LimitId};
@@ -209,7 +209,7 @@ impl DecisionFilter {
     /// Writes a line for each selected descriptor of a request.
     pub(super) fn log(
         &self,
-        ask: &Ask<'_>,
+        ask: &DecodedRequest<'_>,
         plan: &Plan,
         outcomes: &Outcomes<'_>,
         values: &LoggedValues,
@@ -339,14 +339,19 @@ impl RefusalLog {
     }
 
     /// Writes lines about the descriptors of a request that are over their limits.
-    pub(super) fn observe(&self, ask: &Ask<'_>, outcomes: &Outcomes<'_>, generation: u64) {
+    pub(super) fn observe(
+        &self,
+        ask: &DecodedRequest<'_>,
+        outcomes: &Outcomes<'_>,
+        generation: u64,
+    ) {
         if outcomes.each.iter().any(|outcome| outcome.refuses) && Self::is_logged() {
             self.log(ask, outcomes, generation);
         }
     }
 
     #[cold]
-    fn log(&self, ask: &Ask<'_>, outcomes: &Outcomes<'_>, generation: u64) {
+    fn log(&self, ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, generation: u64) {
         let second = self.started.elapsed().as_secs();
         for ((_, entries), outcome) in ask.descriptors().zip(&outcomes.each) {
             let By::Check { decision, .. } = outcome.by else {

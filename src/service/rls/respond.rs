@@ -23,9 +23,9 @@ use bytes::{Buf, Bytes};
 use prost::Message;
 use serde::Serialize;
 
-use crate::core::ask::Ask;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::proto::{HeaderValue, RateLimitResponse};
+use crate::core::request::DecodedRequest;
 use crate::core::time::{Rate, Span};
 use crate::core::verdict::{Decision, StoreError, Wait};
 use crate::limiter::Places;
@@ -143,7 +143,7 @@ pub struct Reply {
 /// # Errors
 /// The store's error, if a check fails the request.
 pub fn respond(
-    ask: &Ask<'_>,
+    ask: &DecodedRequest<'_>,
     outcomes: &Outcomes<'_>,
     options: &Options,
 ) -> Result<Reply, StoreError> {
@@ -158,7 +158,7 @@ pub fn respond(
     })
 }
 
-fn reply(ask: &Ask<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
+fn reply(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
     let shadowed = outcomes.is_over_limit && options.shadow_mode;
     let code = if outcomes.is_over_limit && !shadowed {
         Code::OverLimit
@@ -177,7 +177,7 @@ fn reply(ask: &Ask<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
 
 /// The optional parts of a response that `options` select, and nothing else.
 fn extras(
-    ask: &Ask<'_>,
+    ask: &DecodedRequest<'_>,
     outcomes: &Outcomes<'_>,
     overall: Code,
     options: &Options,

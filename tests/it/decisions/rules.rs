@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use weir::core::algorithm::{Algorithm, AlgorithmKind};
-use weir::core::ask::Entry;
+use weir::core::request::Entry;
 use weir::core::time::{Period, Span, Tick};
 use weir::core::usage::{Settings, Tracking};
 use weir::limits::rules::compile::{

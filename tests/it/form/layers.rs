@@ -16,7 +16,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         "core",
         &[
             &["digest", "fingerprint", "lock", "time"],
-            &["ask"],
+            &["request"],
             &["verdict"],
             &["algorithm"],
             &["usage"],

@@ -430,7 +430,7 @@ mod tests {
     fn shown(row: Option<TraceRow>) -> Option<(f64, String)> {
         let row = row?;
         let ask = crate::service::rls::decode::decode(&row.message).expect("a request");
-        let descriptor = |(descriptor, entries): (_, &[crate::core::ask::Entry<'_>])| {
+        let descriptor = |(descriptor, entries): (_, &[crate::core::request::Entry<'_>])| {
             let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
             format!("{} {}", ask.hits(descriptor), entries.join(","))
         };

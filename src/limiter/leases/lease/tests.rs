@@ -256,7 +256,7 @@ impl<'s> World<'s> {
         let lease = &mut self.replicas[replica].leases[limit];
         match lease.turn(began, hits, terms) {
             Turn::Held(_) => self.admit_held(replica, limit, hits),
-            Turn::Ask { draws, .. } if trip == Trip::Refused => {
+            Turn::DecodedRequest { draws, .. } if trip == Trip::Refused => {
                 let taken = lease.take(began, hits, terms);
                 if draws {
                     lease.end_draw();
@@ -265,7 +265,7 @@ impl<'s> World<'s> {
                     self.admit_held(replica, limit, hits);
                 }
             }
-            Turn::Ask { ahead, draws } => {
+            Turn::DecodedRequest { ahead, draws } => {
                 self.messages.push(Message {
                     replica,
                     limit,
@@ -632,7 +632,7 @@ fn step(lease: &mut Lease, line: &str, terms: Terms<'_>) -> String {
     match name {
         "turn" => match lease.turn(numbers.next(), numbers.next(), terms) {
             Turn::Held(verdict) => format!("held {}", answer(Some(verdict))),
-            Turn::Ask { ahead, draws } => format!("ask {ahead} {}", u8::from(draws)),
+            Turn::DecodedRequest { ahead, draws } => format!("ask {ahead} {}", u8::from(draws)),
         },
         "take" => answer(lease.take(numbers.next(), numbers.next(), terms)),
         // A turn that nothing follows unless it is answered.

@@ -17,8 +17,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DIGEST, PATTERN, VALUE, is_reserved, write_part};
-use crate::core::ask::written::is_visible;
-use crate::core::ask::{Ask, Descriptor, Entry};
+use crate::core::request::written::is_visible;
+use crate::core::request::{DecodedRequest, Descriptor, Entry};
 
 /// Maximum number of entries of a descriptor, as in a request.
 const MAX_ENTRIES: usize = 64;
@@ -234,7 +234,7 @@ impl Subject {
     ///
     /// # Errors
     /// Several values share the subject, or only the digest of a text is available: the reason.
-    pub(crate) fn exact(&self) -> Result<Ask<'_>, &'static str> {
+    pub(crate) fn exact(&self) -> Result<DecodedRequest<'_>, &'static str> {
         if self.is_shared() {
             return Err(
                 "all values that match the pattern share the counter; write the entries of one of \
@@ -263,11 +263,11 @@ impl Subject {
     ///
     /// # Errors
     /// Only the digest of a text is available.
-    pub(crate) fn one_of(&self) -> Result<Ask<'_>, &'static str> {
+    pub(crate) fn one_of(&self) -> Result<DecodedRequest<'_>, &'static str> {
         let Part::Text(domain) = &self.domain else {
             return Err(DIGEST_ONLY);
         };
-        let mut ask = Ask::default();
+        let mut ask = DecodedRequest::default();
         ask.domain = domain;
         for entry in &self.entries {
             let (Part::Text(key), Part::Text(value)) = (&entry.key, &entry.value) else {

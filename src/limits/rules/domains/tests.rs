@@ -6,8 +6,8 @@ use prost_types::value::Kind;
 
 use super::*;
 use crate::core::algorithm::Algorithm;
-use crate::core::ask::Entry as AskEntry;
 use crate::core::proto::xds::{RateLimitDescriptor, RateLimitPolicy, RateLimitReplace};
+use crate::core::request::Entry as AskEntry;
 use crate::core::time::Unit;
 use crate::limits::rules::Commit;
 use crate::limits::rules::compile::{Options, ProcessDefaults, SourceText};

@@ -10,7 +10,7 @@ use std::fmt;
 use hashbrown::HashMap;
 
 use super::{BranchIndex, EntryPattern, Glob, Tree};
-use crate::core::ask::Entry;
+use crate::core::request::Entry;
 use crate::limits::rules::limit::LimitId;
 
 /// Maximum number of branches of a level that are named in addition to the one that matches. A

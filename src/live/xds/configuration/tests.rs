@@ -3,8 +3,8 @@
 use prost::Message;
 
 use super::*;
-use crate::core::ask::Entry;
 use crate::core::proto::xds;
+use crate::core::request::Entry;
 use crate::limits::rules::limit::LimitInForce;
 
 fn users(domain: &str, amount: u32) -> xds::RateLimitConfig {

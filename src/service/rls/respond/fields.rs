@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use sfv::{Integer, KeyRef, ListSerializer, ParameterSerializer, StringRef, key_ref, string_ref};
 
 use super::HeaderNames;
-use crate::core::ask::{Ask, Entry};
 use crate::core::proto::HeaderValue;
+use crate::core::request::{DecodedRequest, Entry};
 use crate::core::time::{Rate, Unit};
 use crate::limits::plan::{Outcome, Outcomes};
 use crate::limits::rules::shown_name::shown;
@@ -70,7 +70,7 @@ fn three(names: &HeaderNames, limit: String, outcome: &Outcome<'_>) -> Vec<Heade
 /// limits with their windows and names, and the remaining hits of that limit. Source:
 /// draft-ietf-httpapi-ratelimit-headers-03, as Envoy's `DRAFT_VERSION_03` writes it.
 pub(super) fn draft_03(
-    ask: &Ask<'_>,
+    ask: &DecodedRequest<'_>,
     outcomes: &Outcomes<'_>,
     names: &HeaderNames,
 ) -> Vec<HeaderValue> {
@@ -91,7 +91,7 @@ pub(super) fn draft_03(
 
 /// `RateLimit-Policy` with all limits, and `RateLimit` with the remaining hits of each. Source:
 /// draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
-pub(super) fn draft_11(ask: &Ask<'_>, outcomes: &Outcomes<'_>) -> Vec<HeaderValue> {
+pub(super) fn draft_11(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>) -> Vec<HeaderValue> {
     let (mut quotas, mut states) = (ListSerializer::new(), ListSerializer::new());
     for policy in policies(ask, outcomes) {
         let quota = quotas
@@ -171,7 +171,10 @@ fn name<'p>(outcome: &Outcome<'p>, entries: &[Entry<'_>]) -> Cow<'p, str> {
 }
 
 /// The name of each descriptor's limit.
-pub(super) fn all_names<'p>(ask: &Ask<'_>, outcomes: &Outcomes<'p>) -> Vec<Cow<'p, str>> {
+pub(super) fn all_names<'p>(
+    ask: &DecodedRequest<'_>,
+    outcomes: &Outcomes<'p>,
+) -> Vec<Cow<'p, str>> {
     let each = outcomes.each.iter().zip(ask.descriptors());
     each.map(|(outcome, (_, entries))| name(outcome, entries))
         .collect()
@@ -180,7 +183,7 @@ pub(super) fn all_names<'p>(ask: &Ask<'_>, outcomes: &Outcomes<'p>) -> Vec<Cow<'
 /// The statuses that show a limit, each with its rate and its entries. Of more than
 /// [`MAX_POLICIES`], those that refuse and those with the least remaining hits.
 pub(super) fn shown_statuses<'o, 'p, 'a>(
-    ask: &'o Ask<'a>,
+    ask: &'o DecodedRequest<'a>,
     outcomes: &'o Outcomes<'p>,
 ) -> Vec<(&'o Outcome<'p>, Rate, &'o [Entry<'a>])> {
     let all = outcomes.each.iter().zip(ask.descriptors()).enumerate();
@@ -199,7 +202,7 @@ pub(super) fn shown_statuses<'o, 'p, 'a>(
 
 /// The limits of the statuses that are shown. Descriptors that share a name and a rate are one
 /// policy, of which the fewest hits remain.
-pub(super) fn policies<'p>(ask: &Ask<'_>, outcomes: &Outcomes<'p>) -> Vec<Policy<'p>> {
+pub(super) fn policies<'p>(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'p>) -> Vec<Policy<'p>> {
     let mut policies: Vec<Policy<'_>> = Vec::new();
     for (outcome, rate, entries) in shown_statuses(ask, outcomes) {
         let policy = Policy {
@@ -227,7 +230,7 @@ pub(super) fn policies<'p>(ask: &Ask<'_>, outcomes: &Outcomes<'p>) -> Vec<Policy
 
 /// The names of the limits of these descriptors, each once, and at most [`MAX_POLICIES`].
 pub(super) fn names<'p>(
-    ask: &Ask<'_>,
+    ask: &DecodedRequest<'_>,
     outcomes: &Outcomes<'p>,
     descriptors: &[usize],
 ) -> Vec<Cow<'p, str>> {

@@ -9,7 +9,7 @@ use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use serde_json::{Value as Json, json};
 
-use crate::core::ask::{Ask, Descriptor, Entry};
+use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::limits::plan::{By, Outcome, Outcomes};
 use crate::limits::rules::limit::{Metadata, encoded_bytes};
 
@@ -25,7 +25,7 @@ const MAX_PATH_BYTES: usize = 1_024;
 /// fit into the message, nor `refusedBy`, which is there if a limit refuses: `violated` are the
 /// descriptors.
 pub(super) fn dynamic_metadata(
-    ask: &Ask<'_>,
+    ask: &DecodedRequest<'_>,
     outcomes: &Outcomes<'_>,
     violated: &[usize],
 ) -> Struct {
@@ -89,7 +89,7 @@ fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
 
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the
 /// request's own has no name, and the keys of the descriptor are its path.
-fn refusal(ask: &Ask<'_>, index: usize, outcome: &Outcome<'_>) -> Json {
+fn refusal(ask: &DecodedRequest<'_>, index: usize, outcome: &Outcome<'_>) -> Json {
     let mut refusal = json!({"descriptor": index});
     let cut = |path: Vec<u8>| text(&path[..path.len().min(MAX_PATH_BYTES)]);
     let own = ask.descriptors().nth(index);

@@ -83,7 +83,7 @@ fn status(plan: &Plan, decisions: &Decisions, slot: &Slot, path: &str) -> Descri
 
 /// The response as a prost message.
 fn as_message(
-    ask: &Ask<'_>,
+    ask: &DecodedRequest<'_>,
     plan: &Plan,
     decisions: &Decisions,
     options: &Options,
@@ -296,7 +296,11 @@ fn a_failed_check_fails_the_request() {
         ..AlgorithmOptions::default()
     };
     let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
-    let mut plan = Plan::new(&Arc::default(), &Ask::default(), &plan::Options::default());
+    let mut plan = Plan::new(
+        &Arc::default(),
+        &DecodedRequest::default(),
+        &plan::Options::default(),
+    );
     plan.checks = Arc::new(plan::Checks::of([(
         &b"key"[..],
         plan::Check::new(algorithm, 1, plan::Modes::default()),
@@ -305,7 +309,7 @@ fn a_failed_check_fails_the_request() {
     let decisions = Decisions::from_iter([Decision::Fails(error)]);
     assert_eq!(
         respond(
-            &Ask::default(),
+            &DecodedRequest::default(),
             &plan.outcomes(&decisions),
             &Options::default()
         )

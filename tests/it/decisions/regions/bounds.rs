@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use weir::core::algorithm::Algorithm;
-use weir::core::ask::Entry;
+use weir::core::request::Entry;
 use weir::core::time::{Rate, Unit};
 use weir::limits::overrides::raised;
 use weir::limits::rules::compile::{

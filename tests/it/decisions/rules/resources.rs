@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use serde_json::json;
-use weir::core::ask::{Ask, Descriptor, Entry};
 use weir::core::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
+use weir::core::request::{DecodedRequest, Descriptor, Entry};
 use weir::core::time::Unit;
 use weir::limits::plan::{self, Checked, Fate, Plan, Slot};
 use weir::limits::rules::Rules;
@@ -91,7 +91,7 @@ type Entries<'a> = [(&'a str, &'a str)];
 /// The hits per unit of the limit of each descriptor of a request, with a word for shadow and quota
 /// mode.
 fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<String> {
-    let mut ask = Ask::default();
+    let mut ask = DecodedRequest::default();
     ask.domain = domain.as_bytes();
     for entries in descriptors {
         entries.iter().for_each(|(key, value)| {
@@ -228,7 +228,7 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
     );
     // Two descriptors of one request that differ in their values have counters of their own.
     let key = |value| {
-        let mut ask = Ask::default();
+        let mut ask = DecodedRequest::default();
         ask.domain = gateway.as_bytes();
         for (key, value) in [route, ("rule-1-match-0", value)] {
             ask.push(Entry {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
-use weir::core::ask::Entry;
+use weir::core::request::Entry;
 use weir::core::time::{Micros, PeriodKind, Rate, Span, Unit, Zone};
 use weir::limits::plan::{self, Plan};
 use weir::limits::rules::Rules;

@@ -13,7 +13,7 @@ use crate::core::time::Rate;
 
 /// One request: a domain, and descriptors to decide in it.
 #[derive(Debug, Default)]
-pub struct Ask<'a> {
+pub struct DecodedRequest<'a> {
     /// The domain, which selects a set of limits.
     pub domain: &'a [u8],
     /// The hits of each descriptor without hits of its own; 0 means 1.
@@ -51,8 +51,8 @@ pub struct Descriptor {
     pub limit: Option<Rate>,
 }
 
-impl<'a> Ask<'a> {
-    /// Adds an entry to the descriptor that the next [`Ask::close`] completes.
+impl<'a> DecodedRequest<'a> {
+    /// Adds an entry to the descriptor that the next [`DecodedRequest::close`] completes.
     pub fn push(&mut self, entry: Entry<'a>) {
         self.entries.push(entry);
     }
