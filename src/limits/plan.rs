@@ -61,12 +61,12 @@ pub struct Slot {
     pub limit: Option<LimitId>,
     /// The row of the limit's table.
     pub row: Option<RowNumber>,
-    pub fate: Fate,
+    pub disposition: Disposition,
 }
 
 /// How a descriptor is decided.
 #[derive(Debug)]
-pub enum Fate {
+pub enum Disposition {
     /// Nothing: no limit applies, or others replace it.
     Free,
     /// Nothing: the limit is `unlimited`.
@@ -139,7 +139,7 @@ impl Plan {
         }
         let holders = &mut Arc::make_mut(&mut self.checks).holders;
         for slot in &self.slots {
-            if let (Fate::Checked(checked), Some(limit)) = (&slot.fate, slot.limit)
+            if let (Disposition::Checked(checked), Some(limit)) = (&slot.disposition, slot.limit)
                 && let Some(held) = holders.iter_mut().find(|held| held.check == checked.check)
             {
                 held.gauge = gauge_of(limit);
@@ -183,7 +183,7 @@ impl Plan {
         if options.quota_mode {
             checks.passing_quotas += slots
                 .iter()
-                .filter(|slot| matches!(slot.fate, Fate::Free))
+                .filter(|slot| matches!(slot.disposition, Disposition::Free))
                 .count();
         }
         if checks.is_blocked && checks.commit == Commit::AllOrNone {
@@ -209,7 +209,7 @@ impl Plan {
     pub fn trials(&self) -> impl Iterator<Item = (CheckIndex, usize, &limit::Limit)> {
         let tried = self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let found = self.limit(slot)?;
-            slot.fate.trial(found).map(|_| (index, found.limit))
+            slot.disposition.trial(found).map(|_| (index, found.limit))
         });
         self.checks
             .trials()
@@ -218,7 +218,7 @@ impl Plan {
     }
 }
 
-impl Fate {
+impl Disposition {
     /// The trial that counts the hits of a limit; `None` where the descriptor is blocked, exempt or
     /// replaced.
     fn trial<'r>(&self, found: LimitInForce<'r>) -> Option<&'r Trial> {
@@ -245,7 +245,7 @@ struct Matcher<'a, 'q> {
 
 /// One descriptor of it.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct PlannedDescriptor<'a> {
     descriptor: &'a Descriptor,
     /// Of a limit of requests in flight, without the id of the request.
     entries: &'a [Entry<'a>],
@@ -263,30 +263,30 @@ impl Matcher<'_, '_> {
             self.checks.list.reserve(ask.len());
         }
         for ((descriptor, entries), &limit) in ask.descriptors().zip(found) {
-            let asked = Asked {
+            let planned = PlannedDescriptor {
                 descriptor,
                 entries,
                 limit,
             };
             let is_in_flight = limit.is_some_and(|found| found.limit.counts_in_flight());
-            let fate = match is_in_flight {
-                true => self.fate_of_holder(asked),
-                false => self.fate(asked),
+            let disposition = match is_in_flight {
+                true => self.disposition_of_holder(planned),
+                false => self.disposition(planned),
             };
             slots.push(Slot {
                 limit: limit.map(|found| found.limit.id),
                 row: limit.and_then(|found| found.row),
-                fate,
+                disposition,
             });
         }
         slots
     }
 
     #[inline]
-    fn fate(&mut self, asked: Asked<'_>) -> Fate {
-        let limit = asked.limit;
-        let own = match asked.descriptor.limit {
-            Some(rate) => self.own_amount(rate, asked.entries),
+    fn disposition(&mut self, planned: PlannedDescriptor<'_>) -> Disposition {
+        let limit = planned.limit;
+        let own = match planned.descriptor.limit {
+            Some(rate) => self.own_amount(rate, planned.entries),
             None => None,
         };
         let amount = own.as_ref().or_else(|| {
@@ -295,34 +295,34 @@ impl Matcher<'_, '_> {
                 .and_then(LimitInForce::amount)
         });
         if self.overrides.is_some()
-            && let Some(fate) = self.overridden(asked, amount)
+            && let Some(disposition) = self.overridden(planned, amount)
         {
-            return fate;
+            return disposition;
         }
         match amount {
-            Some(amount) => Fate::Checked(self.check(asked, amount)),
-            None if limit.is_some_and(|limit| limit.amount().is_none()) => Fate::Unlimited,
-            None => Fate::Free,
+            Some(amount) => Disposition::Checked(self.check(planned, amount)),
+            None if limit.is_some_and(|limit| limit.amount().is_none()) => Disposition::Unlimited,
+            None => Disposition::Free,
         }
     }
 
-    /// Like `fate`, for a limit of requests in flight. The last entry of its descriptor is the id
+    /// Like `disposition`, for a limit of requests in flight. The last entry of its descriptor is the id
     /// of the request, which is not a part of the subject: the entry keeps its key and gets an
     /// empty value, and everything after the plan sees that (keys, overrides, usage, metrics,
     /// subjects). The id is in a list of its own, which keeps checks of other limits small. A
     /// separate function, to keep it off the path of other limits.
     #[inline(never)]
-    fn fate_of_holder(&mut self, asked: Asked<'_>) -> Fate {
-        let mut subject: SmallVec<[Entry<'_>; 4]> = SmallVec::from_slice(asked.entries);
+    fn disposition_of_holder(&mut self, planned: PlannedDescriptor<'_>) -> Disposition {
+        let mut subject: SmallVec<[Entry<'_>; 4]> = SmallVec::from_slice(planned.entries);
         let id = subject
             .last_mut()
             .map_or(&[][..], |last| std::mem::take(&mut last.value));
-        let fate = self.fate(Asked {
+        let disposition = self.disposition(PlannedDescriptor {
             entries: &subject,
-            ..asked
+            ..planned
         });
         // A limit that the request brings along takes the place of the configured one.
-        if let Fate::Checked(Checked { check, .. }) = fate
+        if let Disposition::Checked(Checked { check, .. }) = disposition
             && self.checks[check].algorithm.has_holders()
         {
             self.checks.holders.push(Holding {
@@ -331,39 +331,43 @@ impl Matcher<'_, '_> {
                 gauge: None,
             });
         }
-        fate
+        disposition
     }
 
     /// The effect of an override on a descriptor with this amount, if one applies to it.
-    fn overridden(&mut self, asked: Asked<'_>, amount: Option<&Amount>) -> Option<Fate> {
-        let hits = self.ask.hits(asked.descriptor);
+    fn overridden(
+        &mut self,
+        planned: PlannedDescriptor<'_>,
+        amount: Option<&Amount>,
+    ) -> Option<Disposition> {
+        let hits = self.ask.hits(planned.descriptor);
         let overrides = self.overrides.as_ref()?.for_hits(hits);
         Some(
-            match overrides.find(self.ask.domain, asked.entries, amount)?.1 {
-                Applied::Block { ends_in } => Fate::Blocked(Block {
+            match overrides.find(self.ask.domain, planned.entries, amount)?.1 {
+                Applied::Block { ends_in } => Disposition::Blocked(Block {
                     shown: amount.map(|amount| amount.shown),
                     ends_in,
                     hits,
-                    key: self.add_blocked_key(asked, amount),
+                    key: self.add_blocked_key(planned, amount),
                 }),
                 Applied::Exempt => {
                     // An exempt quota stays a quota, of which some hits are always left: otherwise
                     // an exemption could make the request fail for its other quotas.
-                    let is_quota = asked.limit.is_some_and(|limit| {
+                    let is_quota = planned.limit.is_some_and(|limit| {
                         limit.limit.quota_mode && !is_replaced(limit, self.found)
                     });
-                    let is_unlimited = asked.limit.is_some_and(|limit| limit.amount().is_none());
+                    let is_unlimited = planned.limit.is_some_and(|limit| limit.amount().is_none());
                     self.checks.passing_quotas += usize::from(
                         self.domain.is_some()
                             && !is_unlimited
                             && (is_quota || self.options.quota_mode),
                     );
-                    Fate::Exempt
+                    Disposition::Exempt
                 }
                 Applied::Raise(_) if self.domain.is_none() => return None,
-                Applied::Raise(amount) => Fate::Checked(Checked {
+                Applied::Raise(amount) => Disposition::Checked(Checked {
                     is_raised: true,
-                    ..self.check(asked, &amount)
+                    ..self.check(planned, &amount)
                 }),
             },
         )
@@ -372,22 +376,30 @@ impl Matcher<'_, '_> {
     /// Writes the key of a counter that is not queried: a blocked subject has the same name as
     /// before the block.
     #[cold]
-    fn add_blocked_key(&mut self, asked: Asked<'_>, amount: Option<&Amount>) -> Range<u32> {
+    fn add_blocked_key(
+        &mut self,
+        planned: PlannedDescriptor<'_>,
+        amount: Option<&Amount>,
+    ) -> Range<u32> {
         self.checks.is_blocked = true;
-        let Range { start, end } = self.add_key(asked, amount.map(|amount| &amount.algorithm));
+        let Range { start, end } = self.add_key(planned, amount.map(|amount| &amount.algorithm));
         start as u32..end as u32
     }
 
     /// Writes the key of a counter, and returns where.
     #[inline]
-    fn add_key(&mut self, asked: Asked<'_>, algorithm: Option<&Algorithm>) -> Range<usize> {
+    fn add_key(
+        &mut self,
+        planned: PlannedDescriptor<'_>,
+        algorithm: Option<&Algorithm>,
+    ) -> Range<usize> {
         let start = self.checks.keys.len();
         key::write(
             &mut self.checks.keys,
             &self.options.key_prefix,
             self.ask.domain,
-            asked.entries,
-            asked.limit.map_or(&[], |found| &found.limit.levels),
+            planned.entries,
+            planned.limit.map_or(&[], |found| &found.limit.levels),
             algorithm,
             self.checks.commit,
         );
@@ -422,14 +434,14 @@ impl Matcher<'_, '_> {
     }
 
     /// Adds the check of a descriptor for this amount.
-    fn check(&mut self, asked: Asked<'_>, amount: &Amount) -> Checked {
-        let Asked {
+    fn check(&mut self, planned: PlannedDescriptor<'_>, amount: &Amount) -> Checked {
+        let PlannedDescriptor {
             descriptor,
             entries,
             limit,
-        } = asked;
+        } = planned;
         let (ask, options) = (self.ask, self.options);
-        let key = self.add_key(asked, Some(&amount.algorithm));
+        let key = self.add_key(planned, Some(&amount.algorithm));
         let hits = ask.hits_or(descriptor, amount.default_cost.map_or(1, NonZeroU64::get));
         let check = self.checks.add(key, limit, amount, hits, options);
         if limit.is_none()
@@ -455,15 +467,15 @@ impl Matcher<'_, '_> {
         let found = self.found.iter().zip(slots);
         for ((descriptor, entries), (found, slot)) in self.ask.descriptors().zip(found) {
             let Some(found) = *found else { continue };
-            let Some(trial) = slot.fate.trial(found) else {
+            let Some(trial) = slot.disposition.trial(found) else {
                 continue;
             };
-            let asked = Asked {
+            let planned = PlannedDescriptor {
                 descriptor,
                 entries,
                 limit: Some(found),
             };
-            let start = self.add_key(asked, None).start;
+            let start = self.add_key(planned, None).start;
             let cost = trial.amount.default_cost.map_or(1, NonZeroU64::get);
             self.checks
                 .add_trial(start, trial, self.ask.hits_or(descriptor, cost));

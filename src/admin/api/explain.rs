@@ -24,7 +24,7 @@ use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::Decision;
 use crate::limits::overrides::{InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
-use crate::limits::plan::{By, Check, CheckIndex, Explanation, Fate, Outcomes, Plan};
+use crate::limits::plan::{By, Check, CheckIndex, Disposition, Explanation, Outcomes, Plan};
 use crate::limits::rules::limit::{Limit, LimitInForce, Scale};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
@@ -306,10 +306,10 @@ impl Now<'_> {
                 ..State::new(decision, planned.scale, check, is_alone)
             });
         }
-        let is_overridden = match &plan.slots[index].fate {
-            Fate::Exempt | Fate::Blocked(_) => true,
-            Fate::Checked(checked) => checked.is_raised,
-            Fate::Free | Fate::Unlimited => false,
+        let is_overridden = match &plan.slots[index].disposition {
+            Disposition::Exempt | Disposition::Blocked(_) => true,
+            Disposition::Checked(checked) => checked.is_raised,
+            Disposition::Free | Disposition::Unlimited => false,
         };
         let overrides = self.overrides.filter(|_| is_overridden);
         let find = |all| subject::override_of(&plan.rules, all, domain, entries);
@@ -333,8 +333,8 @@ impl Descriptor {
         let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
         let traced = explanation.trace.iter();
         let levels = traced.flat_map(|trace| trace.levels.iter().zip(&written));
-        let counter = match &slot.fate {
-            Fate::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
+        let counter = match &slot.disposition {
+            Disposition::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
             _ => None,
         };
         let subject = counter.map_or_else(

@@ -17,7 +17,7 @@ use crate::limits::overrides::{
     EntryRecord, Invalid, Kind, Override, Pattern, RateRecord, Reach, Record, Unfit, above, raised,
 };
 use crate::limits::plan::key::{EntryText, Subject};
-use crate::limits::plan::{Fate, Plan};
+use crate::limits::plan::{Disposition, Plan};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
@@ -435,7 +435,7 @@ fn counts_nothing(
     domain: &str,
     words: &[String],
 ) -> Failure {
-    if let (Fate::Unlimited, Some(found)) = (&plan.slots[0].fate, found) {
+    if let (Disposition::Unlimited, Some(found)) = (&plan.slots[0].disposition, found) {
         let path = path(found.limit);
         return Failure::not_found(&format!("the limit {path} is unlimited: it counts nothing"));
     }

@@ -14,7 +14,7 @@ use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::record::read_digits;
 use crate::limits::overrides::{Applied, InForce, Override, Pattern, Value};
 use crate::limits::plan::key::{EntryText, Part, Subject, SubjectEntry};
-use crate::limits::plan::{CheckIndex, Checks, Fate, NoPlan, Plan};
+use crate::limits::plan::{CheckIndex, Checks, Disposition, NoPlan, Plan};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::{Amount, Limit, LimitInForce};
 use crate::live::Snapshot;
@@ -161,7 +161,7 @@ impl CountedSubject {
     pub(super) fn amount(&self) -> Option<&Amount> {
         let slot = &self.plan.slots[0];
         let in_force = self.plan.limit(slot);
-        let in_force = in_force.filter(|_| matches!(slot.fate, Fate::Checked(_)))?;
+        let in_force = in_force.filter(|_| matches!(slot.disposition, Disposition::Checked(_)))?;
         if self.is_trial {
             in_force.trial().map(|trial| &trial.amount)
         } else {
@@ -220,8 +220,8 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
     let plan = parts.plan_of(&subject, query.get("limit"))?;
     let entries = subject.texts();
     let is_trial = query.is("trial")?;
-    let check = match &plan.slots[0].fate {
-        Fate::Checked(_) | Fate::Unlimited if is_trial => {
+    let check = match &plan.slots[0].disposition {
+        Disposition::Checked(_) | Disposition::Unlimited if is_trial => {
             let (check, ..) = plan.trials().next().ok_or_else(|| {
                 Failure::not_found(
                     "the limit of the subject has no trial; write 'trial' in its rate_limit",
@@ -229,10 +229,10 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
             })?;
             check
         }
-        Fate::Checked(checked) => checked.check,
-        Fate::Unlimited => return Err(unlimited()),
+        Disposition::Checked(checked) => checked.check,
+        Disposition::Unlimited => return Err(unlimited()),
         // The plan has no blocks and no exemptions.
-        Fate::Free | Fate::Exempt | Fate::Blocked(_) => {
+        Disposition::Free | Disposition::Exempt | Disposition::Blocked(_) => {
             let shown = entries.iter().map(|entry| (&*entry.key, &*entry.value));
             known::entries(&plan.rules, &subject.domain.to_string(), shown)?;
             return Err(no_limit());

@@ -16,7 +16,9 @@ use crate::core::time::{Micros, Span};
 use crate::core::verdict::{Decision, Decisions};
 use crate::limiter::longest_delay;
 use crate::limits::overrides::Overrides;
-use crate::limits::plan::{self, CheckIndex, CheckIndices, Checks, Fate, Outcomes, Plan, Slot};
+use crate::limits::plan::{
+    self, CheckIndex, CheckIndices, Checks, Disposition, Outcomes, Plan, Slot,
+};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::{Amount, Limit, LimitId};
 use crate::store::{Memory, memory};
@@ -278,13 +280,13 @@ fn pick(
     let (mut picked, mut left_out) = (CheckIndices::new(), 0);
     for slot in &mut plan.slots {
         let stays = stays(slot);
-        match &mut slot.fate {
-            Fate::Checked(checked) if stays => {
+        match &mut slot.disposition {
+            Disposition::Checked(checked) if stays => {
                 let own = std::mem::replace(&mut checked.check, CheckIndex(picked.len()));
                 picked.push(own);
             }
-            Fate::Checked(_) => {
-                slot.fate = Fate::Free;
+            Disposition::Checked(_) => {
+                slot.disposition = Disposition::Free;
                 left_out += 1;
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! Why each descriptor of a request has its slot in the plan. Used for explanations, never on the
 //! request path.
 
-use super::{CheckIndex, Fate, Plan, Slot, is_replaced};
+use super::{CheckIndex, Disposition, Plan, Slot, is_replaced};
 use crate::core::request::{DecodedRequest, Descriptor};
 use crate::limits::rules::limit::{Limit, LimitInForce};
 use crate::limits::rules::trace::Trace;
@@ -48,7 +48,7 @@ impl Plan {
     }
 
     fn replacing<'p>(&'p self, slot: &Slot, found: &[LimitInForce<'p>]) -> Vec<LimitInForce<'p>> {
-        let (Fate::Free, Some(limit)) = (&slot.fate, self.limit(slot)) else {
+        let (Disposition::Free, Some(limit)) = (&slot.disposition, self.limit(slot)) else {
             return Vec::new();
         };
         let names_it = |other: &LimitInForce<'_>| is_replaced(limit, &[Some(*other)]);
@@ -122,26 +122,29 @@ descriptors:
                 .map(|found| found.limit.path())
         };
         let end = |index: usize| all[index].trace.as_ref().map(|trace| &trace.end);
-        assert!(matches!(plan.slots[0].fate, Fate::Free) && limit(0).as_deref() == Some("d.a"));
+        assert!(
+            matches!(plan.slots[0].disposition, Disposition::Free)
+                && limit(0).as_deref() == Some("d.a")
+        );
         assert!(
             matches!(&all[0].replaced_by[..], [by] if by.limit.path() == "d.c"),
             "{:?}",
             all[0]
         );
         assert!(all[1..].iter().all(|other| other.replaced_by.is_empty()));
-        assert!(matches!(plan.slots[1].fate, Fate::Unlimited));
+        assert!(matches!(plan.slots[1].disposition, Disposition::Unlimited));
         assert_eq!(limit(1).as_deref(), Some("d.a.b_x"));
-        assert!(matches!(plan.slots[2].fate, Fate::Checked(_)));
+        assert!(matches!(plan.slots[2].disposition, Disposition::Checked(_)));
         assert_eq!(limit(2).as_deref(), Some("d.a.b_x*"));
-        assert!(matches!(plan.slots[3].fate, Fate::Free) && limit(3).is_none());
+        assert!(matches!(plan.slots[3].disposition, Disposition::Free) && limit(3).is_none());
         assert!(matches!(end(3), Some(End::NoLimit(_))));
-        assert!(matches!(plan.slots[4].fate, Fate::Checked(_)));
+        assert!(matches!(plan.slots[4].disposition, Disposition::Checked(_)));
         assert_eq!(limit(4).as_deref(), Some("d.c"));
-        assert!(matches!(plan.slots[5].fate, Fate::Free) && limit(5).is_none());
+        assert!(matches!(plan.slots[5].disposition, Disposition::Free) && limit(5).is_none());
         assert!(matches!(end(5), Some(End::NoBranch(_))));
         let other = self::ask("e", &[&[("a", "1")]]);
         let plan = self::plan(&other);
-        assert!(plan.unknown_domain && matches!(plan.slots[0].fate, Fate::Free));
+        assert!(plan.unknown_domain && matches!(plan.slots[0].disposition, Disposition::Free));
         assert!(matches!(
             plan.explain(&other)[..],
             [Explanation { trace: None, .. }]
@@ -226,7 +229,7 @@ descriptors:
                     "what the look-up ends with is the limit that \
                     is named"
                 );
-                let is_replaced = matches!(slot.fate, Fate::Free) && named.is_some();
+                let is_replaced = matches!(slot.disposition, Disposition::Free) && named.is_some();
                 prop_assert_eq!(!replaced_by.is_empty(), is_replaced);
             }
         }

@@ -194,10 +194,10 @@ fn metrics_show_addresses_as_they_are_counted() {
             &ask_of(b"d", &[(b"ip", value.as_bytes())]),
             &Options::default(),
         );
-        let Fate::Checked(Checked {
+        let Disposition::Checked(Checked {
             metric: Some(levels),
             ..
-        }) = &plan.slots[0].fate
+        }) = &plan.slots[0].disposition
         else {
             panic!("{:?}", plan.slots)
         };

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use super::{Block, Check, Checked, Fate, Plan};
+use super::{Block, Check, Checked, Disposition, Plan};
 use crate::core::algorithm::Algorithm;
 use crate::core::time::{Rate, Span};
 use crate::core::verdict::{Decision, Decisions, StoreError, Wait};
@@ -77,8 +77,8 @@ impl Plan {
         let mut each = SmallVec::with_capacity(self.slots.len());
         for slot in &self.slots {
             let limit = self.limit(slot);
-            each.push(match &slot.fate {
-                Fate::Checked(planned) => {
+            each.push(match &slot.disposition {
+                Disposition::Checked(planned) => {
                     let check = &checks[planned.check];
                     let decision = &decisions[planned.check.0];
                     Outcome {
@@ -86,10 +86,10 @@ impl Plan {
                         ..Outcome::of_check(limit, planned, check, decision)
                     }
                 }
-                Fate::Free => Outcome::of(limit, By::NoLimit, 0),
-                Fate::Unlimited => Outcome::of(limit, By::Unlimited, u32::MAX),
-                Fate::Exempt => Outcome::of(limit, By::Exempt, u32::MAX),
-                Fate::Blocked(block) => Outcome {
+                Disposition::Free => Outcome::of(limit, By::NoLimit, 0),
+                Disposition::Unlimited => Outcome::of(limit, By::Unlimited, u32::MAX),
+                Disposition::Exempt => Outcome::of(limit, By::Exempt, u32::MAX),
+                Disposition::Blocked(block) => Outcome {
                     counter: Some(checks.blocked_key(&block.key)),
                     refuses: true,
                     // For a limit without a reset time, Envoy would tell the client to come back at

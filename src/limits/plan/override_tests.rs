@@ -151,7 +151,7 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
         let plan = process.plan(&ask("d", &[key], 1));
         assert!(
             plan.checks.is_empty()
-                && matches!(&plan.slots[0].fate, Fate::Blocked(block) if block.ends_in.is_none()),
+                && matches!(&plan.slots[0].disposition, Disposition::Blocked(block) if block.ends_in.is_none()),
             "{key}: {:?}",
             plan.slots
         );
@@ -174,13 +174,13 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
         &plan.slots[0],
         Slot {
             limit: None,
-            fate: Fate::Blocked(Block { shown: None, ends_in: Some(left), .. }),
+            disposition: Disposition::Blocked(Block { shown: None, ends_in: Some(left), .. }),
             ..
         } if *left == Span::from_secs(2)
     ));
     assert!(matches!(
-        process.plan(&ask("e", &["b"], 1)).slots[0].fate,
-        Fate::Free
+        process.plan(&ask("e", &["b"], 1)).slots[0].disposition,
+        Disposition::Free
     ));
 }
 
@@ -237,7 +237,7 @@ fn an_exempt_descriptor_passes_and_is_not_counted() {
         process.plan(&own).slots[0],
         Slot {
             limit: None,
-            fate: Fate::Exempt,
+            disposition: Disposition::Exempt,
             ..
         }
     ));
@@ -246,7 +246,7 @@ fn an_exempt_descriptor_passes_and_is_not_counted() {
         raised.slots[0],
         Slot {
             limit: None,
-            fate: Fate::Checked(Checked {
+            disposition: Disposition::Checked(Checked {
                 is_raised: true,
                 shown: Rate {
                     requests_per_unit: 5,
@@ -297,8 +297,8 @@ fn a_raised_limit_counts_where_it_counted() {
     let plan = raised.plan(&ask("d", &["a"], 1));
     let Slot {
         limit: Some(id),
-        fate:
-            Fate::Checked(Checked {
+        disposition:
+            Disposition::Checked(Checked {
                 shown,
                 is_raised: true,
                 check,

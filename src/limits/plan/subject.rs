@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::key::{self, Part, Subject, SubjectEntry};
-use super::{Checked, Checks, Fate, Options, Plan, Slot};
+use super::{Checked, Checks, Disposition, Options, Plan, Slot};
 #[cfg(test)]
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::limits::rules::Rules;
@@ -79,13 +79,13 @@ impl Plan {
             commit,
         );
         let subject = checks.keys.clone();
-        let fate = in_force.amount().map_or(Fate::Unlimited, |amount| {
+        let disposition = in_force.amount().map_or(Disposition::Unlimited, |amount| {
             key::write_tag(&mut checks.keys, &amount.algorithm);
             let key = 0..checks.keys.len();
             let check = checks.add(key, Some(in_force), amount, 0, options);
-            Fate::Checked(Checked::new(check, amount))
+            Disposition::Checked(Checked::new(check, amount))
         });
-        if let Some(trial) = fate.trial(in_force) {
+        if let Some(trial) = disposition.trial(in_force) {
             let start = checks.keys.len();
             checks.keys.extend(subject);
             checks.add_trial(start, trial, 0);
@@ -93,7 +93,7 @@ impl Plan {
         let slot = Slot {
             limit: Some(limit.id),
             row,
-            fate,
+            disposition,
         };
         Self {
             rules: Arc::clone(rules),

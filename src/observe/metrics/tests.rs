@@ -8,7 +8,9 @@ use crate::core::algorithm::{Algorithm, FixedWindow};
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Period, Rate, Span, Unit};
 use crate::core::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
-use crate::limits::plan::{self, Check, CheckIndex, Checked, Checks, Fate, Modes, Plan, Slot};
+use crate::limits::plan::{
+    self, Check, CheckIndex, Checked, Checks, Disposition, Modes, Plan, Slot,
+};
 use crate::limits::rules::limit::{Amount, Level, Limit, LimitId, Scale};
 use crate::limits::rules::place::Place;
 
@@ -114,11 +116,11 @@ fn empty_plan() -> Plan {
     )
 }
 
-fn slot(limit: Option<u32>, fate: Fate) -> Slot {
+fn slot(limit: Option<u32>, disposition: Disposition) -> Slot {
     Slot {
         limit: limit.map(|id| LimitId::new(0, id)),
         row: None,
-        fate,
+        disposition,
     }
 }
 
@@ -132,7 +134,7 @@ fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
         is_default_cost: false,
         is_raised: false,
     };
-    slot(limit, Fate::Checked(checked))
+    slot(limit, Disposition::Checked(checked))
 }
 
 /// The value of a series, written as in Prometheus' text.
@@ -248,7 +250,10 @@ fn hits_and_outcomes_are_counted_by_limit() {
     ] {
         observe(&tallies, checked(Some(0), None), hits, modes, answer);
     }
-    for unchecked in [slot(Some(1), Fate::Unlimited), slot(None, Fate::Free)] {
+    for unchecked in [
+        slot(Some(1), Disposition::Unlimited),
+        slot(None, Disposition::Free),
+    ] {
         observe(&tallies, unchecked, 1, plain, Ok(verdict(true, 1)));
     }
     expect(
@@ -274,7 +279,7 @@ fn hits_and_outcomes_are_counted_by_limit() {
     let reloaded = tallies_of(&metrics, &limits[..1]);
     observe(
         &reloaded,
-        slot(None, Fate::Free),
+        slot(None, Disposition::Free),
         1,
         plain,
         Ok(verdict(true, 1)),

@@ -20,7 +20,7 @@ use crate::core::request::{DecodedRequest, Entry};
 use crate::core::time::Micros;
 use crate::core::{lock, try_lock};
 use crate::limits::plan::key::{self, EntryText};
-use crate::limits::plan::{Fate, Plan};
+use crate::limits::plan::{Disposition, Plan};
 
 /// Maximum number of domains that are kept, separately for domains of the rules and unknown ones.
 pub(crate) const MAX_DOMAINS: usize = 100;
@@ -142,7 +142,7 @@ impl Unmatched {
     #[cold]
     pub(super) fn observe(&self, quota: &Quota, ask: &DecodedRequest<'_>, plan: &Plan) {
         for ((descriptor, entries), slot) in ask.descriptors().zip(&plan.slots) {
-            if !matches!(slot.fate, Fate::Free) || descriptor.limit.is_some() {
+            if !matches!(slot.disposition, Disposition::Free) || descriptor.limit.is_some() {
                 continue;
             }
             let keys = Fingerprint::of_all(entries.iter().map(|entry| entry.key)).half();

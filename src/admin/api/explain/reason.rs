@@ -3,7 +3,7 @@
 use crate::admin::api::known;
 use crate::core::time::people;
 use crate::limits::overrides::{Applied, Override};
-use crate::limits::plan::{Explanation, Fate, Plan, Slot};
+use crate::limits::plan::{Disposition, Explanation, Plan, Slot};
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::LimitInForce;
 use crate::limits::rules::trace::{End, Trace};
@@ -22,14 +22,16 @@ pub(super) fn reason(
     unknown: Option<&str>,
 ) -> (&'static str, String) {
     let rules = &*plan.rules;
-    match (&slot.fate, plan.limit(slot), unknown) {
-        (Fate::Free, _, Some(unknown)) => ("unknown_domain", format!("not limited: {unknown}")),
-        (Fate::Free, None, None) => {
+    match (&slot.disposition, plan.limit(slot), unknown) {
+        (Disposition::Free, _, Some(unknown)) => {
+            ("unknown_domain", format!("not limited: {unknown}"))
+        }
+        (Disposition::Free, None, None) => {
             let trace = explanation.trace.as_ref();
             let why = trace.map_or_else(String::new, |it| no_limit(rules, it, entries));
             ("no_limit", format!("not limited: {why}"))
         }
-        (Fate::Free, Some(_), None) => {
+        (Disposition::Free, Some(_), None) => {
             let by = explanation.replaced_by.iter().map(|by| {
                 let (path, origin) = (by.limit.path(), by.limit.origin.to_string());
                 format!("{} ({})", OneLine(&path), OneLine(&origin))
@@ -37,13 +39,15 @@ pub(super) fn reason(
             let by = by.collect::<Vec<_>>().join(", ");
             ("replaced", format!("not limited: replaced by {by}"))
         }
-        (Fate::Exempt, ..) => ("exempt", "exempt by an operator's override".to_owned()),
-        (Fate::Blocked(_), ..) => ("blocked", "blocked by an operator's override".to_owned()),
-        (Fate::Unlimited, Some(limit), _) => ("unlimited", rate(rules, limit)),
-        (Fate::Unlimited | Fate::Checked(_), None, _) => {
+        (Disposition::Exempt, ..) => ("exempt", "exempt by an operator's override".to_owned()),
+        (Disposition::Blocked(_), ..) => {
+            ("blocked", "blocked by an operator's override".to_owned())
+        }
+        (Disposition::Unlimited, Some(limit), _) => ("unlimited", rate(rules, limit)),
+        (Disposition::Unlimited | Disposition::Checked(_), None, _) => {
             ("checked", "the request has its own limit".to_owned())
         }
-        (Fate::Checked(_), Some(limit), _) => {
+        (Disposition::Checked(_), Some(limit), _) => {
             let shadow = match limit.shadow_mode() {
                 true => ", never refused (shadow_mode)",
                 false => "",

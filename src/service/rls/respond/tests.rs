@@ -16,7 +16,7 @@ use crate::core::proto::rate_limit_response::{DescriptorStatus, RateLimit};
 use crate::core::time::{Micros, Rate, Span, Unit};
 use crate::core::verdict::{Decision, Decisions, Verdict, Wait};
 use crate::limits::overrides::{EntryRecord, Kind, Override, Overrides, RateRecord, Record};
-use crate::limits::plan::{self, Block, Checked, Fate, Plan, Slot};
+use crate::limits::plan::{self, Block, Checked, Disposition, Plan, Slot};
 use crate::limits::rules::compile::rules_of;
 use crate::service::rls::decode::decode;
 
@@ -27,13 +27,13 @@ fn status(plan: &Plan, decisions: &Decisions, slot: &Slot, path: &str) -> Descri
         code: Code::Ok.into(),
         ..Default::default()
     };
-    match &slot.fate {
-        Fate::Free => ok,
-        Fate::Unlimited | Fate::Exempt => DescriptorStatus {
+    match &slot.disposition {
+        Disposition::Free => ok,
+        Disposition::Unlimited | Disposition::Exempt => DescriptorStatus {
             limit_remaining: u32::MAX,
             ..ok
         },
-        Fate::Blocked(Block { shown, ends_in, .. }) => DescriptorStatus {
+        Disposition::Blocked(Block { shown, ends_in, .. }) => DescriptorStatus {
             code: Code::OverLimit.into(),
             current_limit: shown.filter(|_| ends_in.is_some()).map(|rate| RateLimit {
                 name: limit
@@ -50,7 +50,7 @@ fn status(plan: &Plan, decisions: &Decisions, slot: &Slot, path: &str) -> Descri
             }),
             ..ok
         },
-        Fate::Checked(Checked {
+        Disposition::Checked(Checked {
             check, shown: rate, ..
         }) => {
             let decision = &decisions[check.0];

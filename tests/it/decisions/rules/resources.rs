@@ -10,7 +10,7 @@ use serde_json::json;
 use weir::core::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use weir::core::request::{DecodedRequest, Descriptor, Entry};
 use weir::core::time::Unit;
-use weir::limits::plan::{self, Checked, Fate, Plan, Slot};
+use weir::limits::plan::{self, Checked, Disposition, Plan, Slot};
 use weir::limits::rules::Rules;
 use weir::limits::rules::diff::Difference;
 use weir::limits::rules::domains::{Applied, Domains, XdsOptions};
@@ -104,11 +104,11 @@ fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<
     }
     let plan = Plan::new(rules, &ask, &plan::Options::default());
     assert!(!plan.unknown_domain);
-    let shown = |slot: &Slot| match &slot.fate {
-        Fate::Free => "free".to_owned(),
-        Fate::Unlimited => "unlimited".to_owned(),
-        Fate::Exempt | Fate::Blocked(_) => panic!("there are no overrides"),
-        Fate::Checked(Checked { check, shown, .. }) => {
+    let shown = |slot: &Slot| match &slot.disposition {
+        Disposition::Free => "free".to_owned(),
+        Disposition::Unlimited => "unlimited".to_owned(),
+        Disposition::Exempt | Disposition::Blocked(_) => panic!("there are no overrides"),
+        Disposition::Checked(Checked { check, shown, .. }) => {
             let modes = plan.checks[*check].modes;
             let words = [
                 if modes.shadow { " shadow" } else { "" },
