@@ -16,7 +16,7 @@ mod subject;
 pub use all_or_none::AllOrNone;
 pub use checks::{Changes, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::Explanation;
-pub use outcome::{By, Outcome, Outcomes};
+pub use outcome::{DecidedBy, Outcome, Outcomes};
 pub(crate) use subject::NoPlan;
 #[cfg(test)]
 pub(crate) use subject::ask as ask_of;

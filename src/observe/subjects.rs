@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::request::DecodedRequest;
 use crate::core::{lock, try_lock};
-use crate::limits::plan::{By, Outcome, Outcomes, Plan};
+use crate::limits::plan::{DecidedBy, Outcome, Outcomes, Plan};
 use crate::net::clock;
 use crate::observe::metrics::Core;
 pub use ranking::{Heaviest, Query, Ranked};
@@ -142,7 +142,7 @@ impl Subjects {
                 None => part.count_unknown(outcomes),
             }
         }
-        let is_free = |outcome: &Outcome<'_>| matches!(outcome.by, By::NoLimit);
+        let is_free = |outcome: &Outcome<'_>| matches!(outcome.by, DecidedBy::NoLimit);
         if outcomes.iter().any(is_free) {
             let quota = &part.quota;
             self.unmatched.observe(quota, ask, plan);
@@ -222,7 +222,7 @@ fn count(pane: &mut Pane, outcomes: &[Outcome<'_>]) {
             continue;
         };
         let fingerprint = match outcome.by {
-            By::Check { check, .. } => check.fingerprint,
+            DecidedBy::Check { check, .. } => check.fingerprint,
             _ => Fingerprint::of(counter),
         };
         let fingerprint = fingerprint.half();

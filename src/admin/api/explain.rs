@@ -24,7 +24,7 @@ use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::Decision;
 use crate::limits::overrides::{InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
-use crate::limits::plan::{By, Check, CheckIndex, Disposition, Explanation, Outcomes, Plan};
+use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation, Outcomes, Plan};
 use crate::limits::rules::limit::{Limit, LimitInForce, Scale};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
@@ -286,7 +286,7 @@ impl Now<'_> {
         let (plan, is_alone) = (self.plan, self.parts.deployments.is_empty());
         let outcome = &self.outcomes.each[index];
         descriptor.refused_now = outcome.refuses;
-        if let By::Check {
+        if let DecidedBy::Check {
             planned,
             check,
             decision,

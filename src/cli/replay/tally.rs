@@ -11,7 +11,7 @@ use super::engine::Decided;
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Micros, Span, people};
 use crate::limits::plan::key::Subject;
-use crate::limits::plan::{By, Outcome, Outcomes};
+use crate::limits::plan::{DecidedBy, Outcome, Outcomes};
 use crate::limits::rules::limit::LimitId;
 
 /// Subjects whose counts are kept, in each configuration: as many keys as the memory store has by
@@ -97,17 +97,17 @@ impl ReplayTally {
         outcomes: &Outcomes<'_>,
     ) {
         for (slot, outcome) in outcomes.each.iter().enumerate() {
-            let is_unmatched = matches!(outcome.by, By::NoLimit) && outcome.limit.is_none();
+            let is_unmatched = matches!(outcome.by, DecidedBy::NoLimit) && outcome.limit.is_none();
             self.matched += u64::from(!is_unmatched);
             match outcome.by {
-                By::Check { .. } => self.check(at, outcome, outcomes.is_undone),
-                By::Block(_) => {
+                DecidedBy::Check { .. } => self.check(at, outcome, outcomes.is_undone),
+                DecidedBy::Block(_) => {
                     self.blocked += 1;
                     self.blocks(outcome);
                 }
-                By::Exempt => self.exempt += 1,
-                By::NoLimit if is_unmatched => self.unmatched.add(ask, slot),
-                By::NoLimit | By::Unlimited => {}
+                DecidedBy::Exempt => self.exempt += 1,
+                DecidedBy::NoLimit if is_unmatched => self.unmatched.add(ask, slot),
+                DecidedBy::NoLimit | DecidedBy::Unlimited => {}
             }
         }
         for (check, _, limit) in decided.plan.trials() {
@@ -125,7 +125,7 @@ impl ReplayTally {
 
     fn check(&mut self, at: Micros, outcome: &Outcome<'_>, is_undone: bool) {
         let (
-            By::Check {
+            DecidedBy::Check {
                 planned,
                 check,
                 decision,

@@ -33,7 +33,7 @@ pub struct Outcomes<'p> {
 pub struct Outcome<'p> {
     /// The limit that the look-up found; `None` also if the descriptor has a limit of its own.
     pub limit: Option<LimitInForce<'p>>,
-    pub by: By<'p>,
+    pub by: DecidedBy<'p>,
     /// The key of its counter, or of the one that it would have if nothing blocked it.
     pub counter: Option<&'p [u8]>,
     /// Its status is OVER_LIMIT.
@@ -51,7 +51,7 @@ pub struct Outcome<'p> {
 
 /// The source of the decision on a descriptor.
 #[derive(Clone, Copy, Debug)]
-pub enum By<'p> {
+pub enum DecidedBy<'p> {
     /// Nothing: no limit applies.
     NoLimit,
     /// Nothing: the limit is `unlimited`.
@@ -86,9 +86,9 @@ impl Plan {
                         ..Outcome::of_check(limit, planned, check, decision)
                     }
                 }
-                Disposition::Free => Outcome::of(limit, By::NoLimit, 0),
-                Disposition::Unlimited => Outcome::of(limit, By::Unlimited, u32::MAX),
-                Disposition::Exempt => Outcome::of(limit, By::Exempt, u32::MAX),
+                Disposition::Free => Outcome::of(limit, DecidedBy::NoLimit, 0),
+                Disposition::Unlimited => Outcome::of(limit, DecidedBy::Unlimited, u32::MAX),
+                Disposition::Exempt => Outcome::of(limit, DecidedBy::Exempt, u32::MAX),
                 Disposition::Blocked(block) => Outcome {
                     counter: Some(checks.blocked_key(&block.key)),
                     refuses: true,
@@ -96,7 +96,7 @@ impl Plan {
                     // once.
                     shown: block.shown.filter(|_| block.ends_in.is_some()),
                     reset_secs: block.ends_in.map(Span::secs_rounded_up),
-                    ..Outcome::of(limit, By::Block(block), 0)
+                    ..Outcome::of(limit, DecidedBy::Block(block), 0)
                 },
             });
         }
@@ -113,7 +113,7 @@ impl Plan {
 
 impl<'p> Outcome<'p> {
     #[inline]
-    fn of(limit: Option<LimitInForce<'p>>, by: By<'p>, remaining: u32) -> Self {
+    fn of(limit: Option<LimitInForce<'p>>, by: DecidedBy<'p>, remaining: u32) -> Self {
         Self {
             limit,
             by,
@@ -133,7 +133,7 @@ impl<'p> Outcome<'p> {
         check: &'p Check,
         decision: &'p Decision,
     ) -> Self {
-        let by = By::Check {
+        let by = DecidedBy::Check {
             planned,
             check,
             decision,
@@ -171,23 +171,23 @@ impl<'p> Outcome<'p> {
     /// The hits that were requested from a counter.
     pub const fn hits(&self) -> i64 {
         match self.by {
-            By::Check { check, .. } => check.hits,
-            By::Block(block) => block.hits,
-            By::NoLimit | By::Unlimited | By::Exempt => 0,
+            DecidedBy::Check { check, .. } => check.hits,
+            DecidedBy::Block(block) => block.hits,
+            DecidedBy::NoLimit | DecidedBy::Unlimited | DecidedBy::Exempt => 0,
         }
     }
 
     /// The request is refused for it only if it is for all quotas.
     pub const fn is_quota(&self) -> bool {
-        matches!(self.by, By::Check { check, .. } if check.modes.quota)
+        matches!(self.by, DecidedBy::Check { check, .. } if check.modes.quota)
     }
 
     /// Time until the refused hits would be allowed; `None` if it does not refuse.
     #[must_use]
     pub fn retry_after(&self) -> Option<Wait> {
         match self.by {
-            By::Block(block) => Some(block.ends_in.map_or(Wait::Never, Wait::For)),
-            By::Check { decision, .. } if self.refuses => decision.retry_after(),
+            DecidedBy::Block(block) => Some(block.ends_in.map_or(Wait::Never, Wait::For)),
+            DecidedBy::Check { decision, .. } if self.refuses => decision.retry_after(),
             _ => None,
         }
     }

@@ -21,7 +21,7 @@ use crate::core::algorithm::concurrency::Gauge;
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{Decision, Decisions, StoreError};
-use crate::limits::plan::{By, Check, Outcomes, Plan};
+use crate::limits::plan::{Check, DecidedBy, Outcomes, Plan};
 use crate::limits::rules::limit::{Level, Limit, LimitId};
 use crate::limits::rules::{Domain, Rules};
 use crate::net::clock;
@@ -349,17 +349,17 @@ impl Tallies {
         for outcome in &outcomes.each {
             let id = outcome.limit.map(|limit| limit.limit.id);
             match outcome.by {
-                By::NoLimit => free += 1,
-                By::Unlimited => self.decided(core, id, Label::Unlimited),
-                By::Exempt => {
+                DecidedBy::NoLimit => free += 1,
+                DecidedBy::Unlimited => self.decided(core, id, Label::Unlimited),
+                DecidedBy::Exempt => {
                     process.count(core, Count::Exempt);
                     self.decided(core, id, Label::Exempt);
                 }
-                By::Block(_) => {
+                DecidedBy::Block(_) => {
                     process.count(core, Count::Blocked);
                     self.decided(core, id, Label::Blocked);
                 }
-                By::Check {
+                DecidedBy::Check {
                     planned,
                     check,
                     decision,

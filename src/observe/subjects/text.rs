@@ -5,7 +5,7 @@
 //! its digest: two subjects stay distinct, and replicas agree.
 
 use crate::core::digest::{push_hex, sha256};
-use crate::limits::plan::{Block, By, Outcome, key};
+use crate::limits::plan::{Block, DecidedBy, Outcome, key};
 use crate::limits::rules::limit::Limit;
 
 /// The path of limits that requests bring along.
@@ -65,7 +65,7 @@ impl<'r> Path<'r> {
     pub(super) const fn of(outcome: &Outcome<'r>) -> Self {
         match (outcome.limit, outcome.by) {
             (Some(found), _) => Self::Limit(found.limit),
-            (None, By::Block(Block { shown: None, .. })) => Self::NoLimit,
+            (None, DecidedBy::Block(Block { shown: None, .. })) => Self::NoLimit,
             (None, _) => Self::Request,
         }
     }

@@ -24,7 +24,7 @@ use crate::core::digest::hex;
 use crate::core::lock;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::{Decision, Wait};
-use crate::limits::plan::{By, Outcome, Outcomes, Plan};
+use crate::limits::plan::{DecidedBy, Outcome, Outcomes, Plan};
 use crate::limits::rules::limit::{Limit, LimitId};
 use crate::observe::subjects::REQUEST_LIMIT;
 
@@ -82,9 +82,9 @@ impl LoggedValues {
 /// The component that decided, if any did.
 pub(super) const fn by(outcome: &Outcome<'_>) -> Option<&'static str> {
     match outcome.by {
-        By::NoLimit | By::Unlimited => None,
-        By::Exempt | By::Block(_) => Some("override"),
-        By::Check { decision, .. } => match decision {
+        DecidedBy::NoLimit | DecidedBy::Unlimited => None,
+        DecidedBy::Exempt | DecidedBy::Block(_) => Some("override"),
+        DecidedBy::Check { decision, .. } => match decision {
             Decision::Store(_) => Some("store"),
             Decision::Lease(_) => Some("lease"),
             Decision::DenialCache(_) => Some("denial_cache"),
@@ -224,10 +224,10 @@ impl DecisionFilter {
             let (mut hits, mut ends_in, mut decided) = (ask.hits(descriptor), None, None);
             let mut limit = outcome.limit.map(|found| found.limit.path());
             match outcome.by {
-                By::NoLimit => limit = None,
-                By::Unlimited | By::Exempt => {}
-                By::Block(block) => ends_in = block.ends_in.map(|span| span.to_string()),
-                By::Check {
+                DecidedBy::NoLimit => limit = None,
+                DecidedBy::Unlimited | DecidedBy::Exempt => {}
+                DecidedBy::Block(block) => ends_in = block.ends_in.map(|span| span.to_string()),
+                DecidedBy::Check {
                     check, decision, ..
                 } => {
                     (hits, decided) = (check.hits, Some(decision));
@@ -257,20 +257,20 @@ impl DecisionFilter {
 /// The text after "decision" in the line of a descriptor that no store decided.
 const fn what(outcome: &Outcome<'_>, plan: &Plan) -> &'static str {
     match outcome.by {
-        By::NoLimit if plan.unknown_domain => ": no file has this domain",
-        By::NoLimit => ": no limit applies",
-        By::Unlimited => ": unlimited",
-        By::Exempt => ": exempt",
-        By::Block(_) => ": blocked",
-        By::Check { .. } => "",
+        DecidedBy::NoLimit if plan.unknown_domain => ": no file has this domain",
+        DecidedBy::NoLimit => ": no limit applies",
+        DecidedBy::Unlimited => ": unlimited",
+        DecidedBy::Exempt => ": exempt",
+        DecidedBy::Block(_) => ": blocked",
+        DecidedBy::Check { .. } => "",
     }
 }
 
 const fn code(outcome: &Outcome<'_>) -> &'static str {
     match outcome.by {
         _ if outcome.refuses => "OVER_LIMIT",
-        By::Check { decision, .. } if decision.failure().is_some() => "UNAVAILABLE",
-        By::Check { decision, .. } if !decision.allows() => "OK (shadow mode)",
+        DecidedBy::Check { decision, .. } if decision.failure().is_some() => "UNAVAILABLE",
+        DecidedBy::Check { decision, .. } if !decision.allows() => "OK (shadow mode)",
         _ => "OK",
     }
 }
@@ -354,7 +354,7 @@ impl RefusalLog {
     fn log(&self, ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, generation: u64) {
         let second = self.started.elapsed().as_secs();
         for ((_, entries), outcome) in ask.descriptors().zip(&outcomes.each) {
-            let By::Check { decision, .. } = outcome.by else {
+            let DecidedBy::Check { decision, .. } = outcome.by else {
                 continue;
             };
             let limit = outcome.limit.map(|found| found.limit);

@@ -29,7 +29,7 @@ use crate::core::request::DecodedRequest;
 use crate::core::time::{Rate, Span};
 use crate::core::verdict::{Decision, StoreError, Wait};
 use crate::limiter::Places;
-use crate::limits::plan::{By, Outcome, Outcomes};
+use crate::limits::plan::{DecidedBy, Outcome, Outcomes};
 use fields::names;
 
 /// Optional parts of responses, named like the settings.
@@ -267,7 +267,7 @@ fn problem(outcomes: &Outcomes<'_>, violated: &[usize], names: &[Cow<'_, str>]) 
     let is_by_policy = |&index: &usize| {
         matches!(
             outcomes.each[index].by,
-            By::Check {
+            DecidedBy::Check {
                 decision: Decision::PolicyRefuses(_),
                 ..
             }

@@ -10,7 +10,7 @@ use prost_types::{Struct, Value};
 use serde_json::{Value as Json, json};
 
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
-use crate::limits::plan::{By, Outcome, Outcomes};
+use crate::limits::plan::{DecidedBy, Outcome, Outcomes};
 use crate::limits::rules::limit::{Metadata, encoded_bytes};
 
 /// Maximum bytes of limits' metadata in one answer. Metadata of a further limit is left out if it
@@ -38,7 +38,8 @@ pub(super) fn dynamic_metadata(
         all["hitsAddend"] = ask.hits_addend.into();
     }
     let (mut merged, mut seen, mut left) = (Metadata::new(), Vec::new(), MAX_MERGED_BYTES);
-    let applies = |outcome: &&Outcome<'_>| !outcome.refuses && !matches!(outcome.by, By::NoLimit);
+    let applies =
+        |outcome: &&Outcome<'_>| !outcome.refuses && !matches!(outcome.by, DecidedBy::NoLimit);
     for limit in outcomes
         .each
         .iter()
