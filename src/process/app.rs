@@ -51,7 +51,7 @@ use crate::service::pages::Pages;
 use crate::service::rls::respond::Framed;
 use crate::service::rls::{self, DecisionFilter, RefusalLog, Rls};
 use crate::service::server::{
-    self, Budget, Entrance, GrpcHealth, Handshakes, Listener, Services, Workers,
+    self, Acceptor, Budget, GrpcHealth, Handshakes, Listener, Services, Workers,
 };
 use health::Conditions;
 use stores::Stores;
@@ -362,13 +362,13 @@ fn entrance(
     workers: &Arc<Workers>,
     budget: &Budget,
     metrics: &Arc<Metrics>,
-) -> Result<Entrance, StartError> {
+) -> Result<Acceptor, StartError> {
     let Some(certificates) = &settings.certificates else {
-        return Ok(Entrance::Plaintext(Arc::clone(workers)));
+        return Ok(Acceptor::Plaintext(Arc::clone(workers)));
     };
     certificates.register(metrics);
     tokio::spawn(Arc::clone(certificates).watch());
-    Ok(Entrance::Tls(Handshakes::start(
+    Ok(Acceptor::Tls(Handshakes::start(
         Arc::clone(certificates),
         Arc::clone(workers),
         budget.unfinished.clone(),

@@ -17,7 +17,7 @@
 
 pub(crate) mod body;
 pub(crate) mod call;
-mod complaints;
+mod client_errors;
 pub(crate) mod connection;
 mod dispatch;
 mod listen;
@@ -40,7 +40,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Metrics, families};
 pub use body::Budget;
-pub use complaints::log_resets;
+pub use client_errors::log_resets;
 use connection::NewConnection;
 pub use dispatch::{GrpcHealth, Services};
 pub use listen::{Address, Listener, TcpAddress, listen};
@@ -123,7 +123,7 @@ pub(crate) const TLS_BYTES: u64 = 24 << 10;
 
 /// Destination of accepted connections.
 #[derive(Debug)]
-pub enum Entrance {
+pub enum Acceptor {
     Plaintext(Arc<Workers>),
     /// To a handshake, and then to the workers.
     Tls(Handshakes),
@@ -133,7 +133,7 @@ pub enum Entrance {
 /// TLS after its handshake.
 pub async fn accept(
     listener: Listener,
-    entrance: Entrance,
+    entrance: Acceptor,
     options: Options,
     metrics: Arc<Metrics>,
     mut stop: watch::Receiver<bool>,
@@ -161,8 +161,8 @@ pub async fn accept(
                     let tls = None;
                     let connection = NewConnection { stream, tls, open };
                     let is_admitted = match &entrance {
-                        Entrance::Plaintext(workers) => workers.assign(connection),
-                        Entrance::Tls(handshakes) => handshakes.begin(connection),
+                        Acceptor::Plaintext(workers) => workers.assign(connection),
+                        Acceptor::Tls(handshakes) => handshakes.begin(connection),
                     };
                     has_ended_another || !is_admitted
                 });
@@ -182,8 +182,8 @@ pub async fn accept(
 }
 
 /// Accepts a connection, once there is space for its handshake.
-async fn accept_one(listener: &Listener, entrance: &Entrance) -> io::Result<Detached> {
-    if let Entrance::Tls(handshakes) = entrance {
+async fn accept_one(listener: &Listener, entrance: &Acceptor) -> io::Result<Detached> {
+    if let Acceptor::Tls(handshakes) = entrance {
         handshakes.ready().await;
     }
     listener.accept().await

@@ -43,7 +43,7 @@ use tonic::metadata::MetadataMap;
 
 use super::body::{self, Encoding, GRPC_ENCODING, Message};
 use super::dispatch::Services;
-use super::overload::{Lateness, Turn};
+use super::overload::{PollBudget, QueueDelay};
 use super::unread::OfConnection;
 use super::{reply, spawn};
 use crate::core::proto;
@@ -78,7 +78,7 @@ type CallResult = Result<Framed, Status>;
 pub(super) struct Calls<T, B, F> {
     pub(super) services: Arc<Services<T>>,
     pub(super) wait_permits: WaitPermits,
-    pub(super) lateness: Arc<Lateness>,
+    pub(super) lateness: Arc<QueueDelay>,
     pub(super) unread: Arc<OfConnection>,
     pub(super) begin: B,
     /// The allocation in which futures are polled for the first time; empty before the first. If
@@ -160,7 +160,7 @@ where
     fn serve_one(
         &mut self,
         (mut request, mut respond): Call,
-        turn: &mut Turn,
+        turn: &mut PollBudget,
         context: &mut Context<'_>,
     ) {
         if let Some(refusal) = refusal(&request) {

@@ -23,9 +23,9 @@ use tokio_util::either::Either;
 
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
 use super::call::{Call, Calls, WaitPermits, begin};
-use super::complaints::{self, Complaints};
+use super::client_errors::{self, ClientErrorLog};
 use super::open_connections::OpenConnection;
-use super::overload::{Lateness, Overload};
+use super::overload::{Overload, QueueDelay};
 use super::socket::{Detached, Socket, attach};
 use super::tls::Session;
 use super::unread::{OfConnection, UnreadAnswers};
@@ -120,7 +120,7 @@ pub(super) struct WorkerState<T> {
     wait_permits: WaitPermits,
     pub(super) overload: Arc<Overload>,
     unread: Arc<UnreadAnswers>,
-    complaints: Arc<Complaints>,
+    complaints: Arc<ClientErrorLog>,
     options: Options,
 }
 
@@ -129,7 +129,7 @@ impl<T> WorkerState<T> {
     pub(super) fn new(
         index: usize,
         services: Services<T>,
-        complaints: Arc<Complaints>,
+        complaints: Arc<ClientErrorLog>,
         options: Options,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
@@ -165,7 +165,7 @@ pub(super) async fn serve<T: RateLimitService>(
 ) {
     let options = worker.options;
     let NewConnection { stream, tls, open } = connection;
-    let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
+    let lateness = QueueDelay::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
     let unread = OfConnection::new(&worker.unread);
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
     // shutdown does not wait for it.
@@ -232,7 +232,7 @@ pub(super) async fn serve<T: RateLimitService>(
 async fn begin_http2<T>(
     stream: Detached,
     tls: Option<Session>,
-    lateness: &Arc<Lateness>,
+    lateness: &Arc<QueueDelay>,
     unread: &Arc<OfConnection>,
     worker: &WorkerState<T>,
 ) -> Option<Http2Connection> {
@@ -306,7 +306,7 @@ fn http2(options: Options) -> server::Builder {
 ///
 /// # Errors
 /// The socket's.
-async fn read_preface(stream: &mut MaybeTls, complaints: &Complaints) -> io::Result<bool> {
+async fn read_preface(stream: &mut MaybeTls, complaints: &ClientErrorLog) -> io::Result<bool> {
     let mut start = [0; PREFACE.len()];
     stream.read_exact(&mut start).await?;
     if start == *PREFACE {
@@ -315,7 +315,7 @@ async fn read_preface(stream: &mut MaybeTls, complaints: &Complaints) -> io::Res
     if let Either::Left(socket) = stream
         && start.starts_with(&TLS_HANDSHAKE)
     {
-        complaints.report(complaints::TLS_TO_PLAINTEXT, socket.client(), "");
+        complaints.report(client_errors::TLS_TO_PLAINTEXT, socket.client(), "");
     }
     refuse_protocol(stream, "gRPC (HTTP/2)").await?;
     Ok(false)

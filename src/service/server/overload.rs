@@ -57,7 +57,7 @@ const CALM: Duration = Duration::from_secs(1);
 pub(super) struct Overload {
     /// Connections that wait to be read, each at most once. The last one is read first: most often
     /// it has the shortest backlog.
-    waiting: Mutex<Vec<Weak<Lateness>>>,
+    waiting: Mutex<Vec<Weak<QueueDelay>>>,
     joined: Notify,
     behind: AtomicUsize,
 }
@@ -130,7 +130,7 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// Lateness of one connection's calls.
 #[derive(Debug)]
-pub(super) struct Lateness {
+pub(super) struct QueueDelay {
     /// `None`: load shedding is off.
     worker: Option<Arc<Overload>>,
     opened: Instant,
@@ -146,7 +146,7 @@ pub(super) struct Lateness {
     waker: Mutex<Option<Waker>>,
 }
 
-impl Lateness {
+impl QueueDelay {
     pub(super) fn new(worker: Option<Arc<Overload>>) -> Arc<Self> {
         let (arrived, left) = (AtomicU64::new(UNKNOWN), AtomicUsize::new(usize::MAX));
         let (is_behind, is_drained) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -193,10 +193,10 @@ impl Lateness {
     }
 
     /// The calls of this turn, which HTTP/2 has accepted.
-    pub(super) fn turn(&self) -> Turn {
+    pub(super) fn turn(&self) -> PollBudget {
         let micros = self.arrived.load(Ordering::Relaxed);
         let is_known = self.worker.is_some() && micros != UNKNOWN;
-        Turn {
+        PollBudget {
             arrived: is_known.then(|| self.opened + Duration::from_micros(micros)),
             calls: 0,
             late: 0,
@@ -204,7 +204,7 @@ impl Lateness {
     }
 
     /// The turn is over.
-    pub(super) fn end(&self, turn: &Turn) {
+    pub(super) fn end(&self, turn: &PollBudget) {
         if turn.calls > 0 && turn.late == turn.calls && !self.is_drained.load(Ordering::Relaxed) {
             self.set_behind(true);
         }
@@ -256,7 +256,7 @@ impl Lateness {
     }
 }
 
-impl Drop for Lateness {
+impl Drop for QueueDelay {
     fn drop(&mut self) {
         self.set_behind(false);
     }
@@ -268,7 +268,7 @@ pub(super) struct Over;
 
 /// One turn of a connection.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct PollBudget {
     /// Latest time at which its last call can have arrived in the socket; `None` if it was not
     /// measured.
     arrived: Option<Instant>,
@@ -277,7 +277,7 @@ pub(super) struct Turn {
     late: usize,
 }
 
-impl Turn {
+impl PollBudget {
     /// The time that a call has left of its timeout; `None` stays `None`: it has no deadline.
     ///
     /// # Errors
@@ -308,8 +308,8 @@ mod tests {
     }
 
     /// A connection that has read all it may of bytes that arrived so many milliseconds ago.
-    async fn connection(worker: &Arc<Overload>, age: u64) -> Arc<Lateness> {
-        let lateness = Lateness::new(Some(Arc::clone(worker)));
+    async fn connection(worker: &Arc<Overload>, age: u64) -> Arc<QueueDelay> {
+        let lateness = QueueDelay::new(Some(Arc::clone(worker)));
         lateness.begin();
         lateness.read(TURN_BYTES, Some(Instant::now()));
         advance(Duration::from_millis(age)).await;
@@ -318,7 +318,7 @@ mod tests {
 
     /// Serves calls with these timeouts in one turn; returns the time that each has left.
     fn serve<const N: usize>(
-        connection: &Lateness,
+        connection: &QueueDelay,
         timeouts: [Option<Duration>; N],
     ) -> Vec<Result<Option<Duration>, Over>> {
         let mut turn = connection.turn();
@@ -341,7 +341,7 @@ mod tests {
             [Ok(Some(ms(20))), Ok(Some(ms(0)))],
             "it is not known how long they waited"
         );
-        let without = Lateness::new(None);
+        let without = QueueDelay::new(None);
         without.read(1, Some(Instant::now()));
         advance(Duration::from_secs(1)).await;
         assert_eq!(
@@ -378,7 +378,7 @@ mod tests {
     async fn a_connection_that_is_behind_is_read_when_the_worker_has_nothing_else_to_do() {
         let worker = Arc::<Overload>::default();
         let connections = [connection(&worker, 1).await, connection(&worker, 6).await];
-        let may_read = |connection: &Arc<Lateness>| {
+        let may_read = |connection: &Arc<QueueDelay>| {
             connection.begin();
             connection.may_read(&mut Context::from_waker(Waker::noop()))
         };

@@ -27,7 +27,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio_util::either::Either;
 
-use super::overload::Lateness;
+use super::overload::QueueDelay;
 use super::unread::OfConnection;
 
 /// The shortest time between two notes, and the most notes of a connection.
@@ -45,7 +45,7 @@ struct Arrived {
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
-    lateness: Arc<Lateness>,
+    lateness: Arc<QueueDelay>,
     unread: Arc<OfConnection>,
     /// The bytes that were read so far.
     read: u64,
@@ -54,7 +54,11 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(stream: Stream, lateness: Arc<Lateness>, unread: Arc<OfConnection>) -> Self {
+    pub(super) fn new(
+        stream: Stream,
+        lateness: Arc<QueueDelay>,
+        unread: Arc<OfConnection>,
+    ) -> Self {
         Self {
             stream,
             lateness,
@@ -264,7 +268,7 @@ mod tests {
             let (mut client, server) = UnixStream::pair().expect("two sockets");
             client.write_all(&[7; 100]).expect("a buffer");
             server.set_nonblocking(true).expect("a socket");
-            let lateness = Lateness::new(worker);
+            let lateness = QueueDelay::new(worker);
             lateness.begin();
             let stream = attach(Either::Right(server)).expect("a runtime");
             let unread = OfConnection::new(&Arc::default());

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::Options;
-use super::complaints::Complaints;
+use super::client_errors::ClientErrorLog;
 use super::connection::{self, Draining, NewConnection, WorkerState};
 use super::dispatch::Services;
 use crate::core::lock;
@@ -44,7 +44,7 @@ impl Workers {
         let (draining, _) = watch::channel(None);
         let mut queues = Vec::with_capacity(count);
         let mut threads = Vec::with_capacity(count);
-        let complaints = Arc::<Complaints>::default();
+        let complaints = Arc::<ClientErrorLog>::default();
         for index in 0..count {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);

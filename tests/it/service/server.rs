@@ -28,7 +28,7 @@ use weir::observe::metrics::Metrics;
 use weir::service::rls::respond::Framed;
 use weir::service::rls::{EncodedRequest, RateLimitService};
 use weir::service::server::{
-    self, Budget, Certificates, Entrance, GrpcHealth, Handshakes, Listener, Options, Services,
+    self, Acceptor, Budget, Certificates, GrpcHealth, Handshakes, Listener, Options, Services,
     TcpAddress, TlsOptions, Workers,
 };
 
@@ -134,7 +134,7 @@ impl Server {
         let workers = Arc::new(Workers::start(1, options, services).expect("a worker"));
         let (stop, stopping) = watch::channel(false);
         let entrance = match &tls {
-            None => Entrance::Plaintext(Arc::clone(&workers)),
+            None => Acceptor::Plaintext(Arc::clone(&workers)),
             Some((authority, files)) => {
                 files.write_issued("tls", &authority.issue(&["localhost"]));
                 let (certificate, key) = (files.path("tls.crt"), files.path("tls.key"));
@@ -147,7 +147,7 @@ impl Server {
                     client_name: None,
                 };
                 let certificates = Certificates::read(options).expect("usable files");
-                Entrance::Tls(
+                Acceptor::Tls(
                     Handshakes::start(certificates, Arc::clone(&workers), unfinished, &metrics)
                         .expect("threads"),
                 )

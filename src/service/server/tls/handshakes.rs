@@ -25,7 +25,7 @@ use crate::net::background;
 use crate::net::bounds::{Cut, Unfinished};
 use crate::net::tls::is_about_certificates;
 use crate::observe::metrics::{Metrics, families};
-use crate::service::server::complaints::{self, Complaints};
+use crate::service::server::client_errors::{self, ClientErrorLog};
 use crate::service::server::connection::{NewConnection, refuse_protocol};
 use crate::service::server::open_connections::OpenConnection;
 use crate::service::server::socket::{Stream, attach, client, detach};
@@ -68,7 +68,7 @@ struct SharedHandshakes {
     workers: Arc<Workers>,
     unfinished: Unfinished,
     outcomes: HandshakeOutcomes,
-    complaints: Complaints,
+    complaints: ClientErrorLog,
     metrics: Arc<Metrics>,
 }
 
@@ -96,7 +96,7 @@ impl Handshakes {
             workers,
             unfinished,
             outcomes: HandshakeOutcomes::default(),
-            complaints: Complaints::default(),
+            complaints: ClientErrorLog::default(),
             metrics: Arc::clone(metrics),
         });
         let shown = Arc::downgrade(&shared);
@@ -166,7 +166,7 @@ async fn shake_hands(connection: NewConnection, shared: Arc<SharedHandshakes>) {
         if is_plaintext(&stream).await? {
             shared
                 .complaints
-                .report(complaints::PLAINTEXT_TO_TLS, client, "");
+                .report(client_errors::PLAINTEXT_TO_TLS, client, "");
             refuse_protocol(&mut stream, "gRPC inside TLS").await?;
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -232,22 +232,22 @@ impl SharedHandshakes {
         };
         let complaint = match error {
             Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-                complaints::PLAINTEXT_TO_TLS
+                client_errors::PLAINTEXT_TO_TLS
             }
-            Error::NoCertificatesPresented => complaints::NO_CLIENT_CERTIFICATE,
-            Error::InvalidCertificate(_) => complaints::CLIENT_CERTIFICATE,
+            Error::NoCertificatesPresented => client_errors::NO_CLIENT_CERTIFICATE,
+            Error::InvalidCertificate(_) => client_errors::CLIENT_CERTIFICATE,
             Error::AlertReceived(
                 AlertDescription::CloseNotify | AlertDescription::UserCanceled,
             ) => return,
             Error::AlertReceived(alert) if is_about_certificates(*alert) => {
-                complaints::REFUSED_BY_CLIENT
+                client_errors::REFUSED_BY_CLIENT
             }
-            Error::NoApplicationProtocol => complaints::NO_HTTP2,
+            Error::NoApplicationProtocol => client_errors::NO_HTTP2,
             Error::PeerIncompatible(
                 PeerIncompatible::SupportedVersionsExtensionRequired
                 | PeerIncompatible::Tls12NotOfferedOrEnabled,
-            ) => complaints::OLD_TLS,
-            _ => complaints::OTHER_HANDSHAKE,
+            ) => client_errors::OLD_TLS,
+            _ => client_errors::OTHER_HANDSHAKE,
         };
         self.complaints
             .report(complaint, client, &error.to_string());

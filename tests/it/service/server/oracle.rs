@@ -19,7 +19,7 @@ use weir::core::proto::RateLimitResponse;
 use weir::observe::metrics::Metrics;
 use weir::service::rls::RateLimitServiceServer;
 use weir::service::server::{
-    self, Budget, Entrance, GrpcHealth, Listener, Services, TcpAddress, Workers,
+    self, Acceptor, Budget, GrpcHealth, Listener, Services, TcpAddress, Workers,
 };
 
 use super::Options;
@@ -290,7 +290,7 @@ fn listener() -> (SocketAddr, watch::Sender<bool>) {
         )
     };
     let workers = Workers::start(1, Options::default(), services).expect("a worker");
-    let entrance = Entrance::Plaintext(Arc::new(workers));
+    let entrance = Acceptor::Plaintext(Arc::new(workers));
     let (stop, stopping) = watch::channel(false);
     tokio::spawn(server::accept(
         Listener::Tcp(listener),

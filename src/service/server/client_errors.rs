@@ -51,9 +51,9 @@ pub(super) struct Complaint(&'static str);
 
 /// The lines of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Complaints(Mutex<HashMap<Complaint, Throttle>>);
+pub(super) struct ClientErrorLog(Mutex<HashMap<Complaint, Throttle>>);
 
-impl Complaints {
+impl ClientErrorLog {
     /// Logs the complaint, or counts it for the next line.
     pub(super) fn report(&self, complaint: Complaint, client: Option<IpAddr>, cause: &str) {
         let Some(before) = self.count(complaint) else {
@@ -143,7 +143,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_kind_is_logged_once_a_minute() {
-        let complaints = Complaints::default();
+        let complaints = ClientErrorLog::default();
         assert_eq!(complaints.count(TLS_TO_PLAINTEXT), Some(0));
         for _ in 0..1_000 {
             assert_eq!(complaints.count(TLS_TO_PLAINTEXT), None);
