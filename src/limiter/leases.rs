@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use self::lease::{Lease, Terms, Turn};
+use self::lease::{Lease, LeaseStep, Terms};
 use super::replicas::ReplicaCount;
 use super::table::{Table, fingerprint};
 use crate::core::fingerprint::Fingerprint;
@@ -87,7 +87,7 @@ pub(super) struct Draws<'l> {
     began: Instant,
     replicas: u64,
     /// By check; `None` where leases have no part in it.
-    each: SmallVec<[Option<(Fingerprint, Turn)>; 4]>,
+    each: SmallVec<[Option<(Fingerprint, LeaseStep)>; 4]>,
 }
 
 impl Leases {
@@ -221,7 +221,7 @@ impl Draws<'_> {
     /// The answer to a check that needs no store.
     pub(super) fn answer(&self, CheckIndex(index): CheckIndex) -> Option<Verdict> {
         match self.each.get(index) {
-            Some(Some((_, Turn::Held(verdict)))) => Some(*verdict),
+            Some(Some((_, LeaseStep::Held(verdict)))) => Some(*verdict),
             _ => None,
         }
     }
@@ -229,8 +229,8 @@ impl Draws<'_> {
     /// The hits to draw beyond the hits of a check.
     pub(super) fn ahead(&self, CheckIndex(index): CheckIndex) -> u64 {
         match self.each[index] {
-            Some((_, Turn::DecodedRequest { ahead, .. })) => ahead,
-            Some((_, Turn::Held(_))) | None => 0,
+            Some((_, LeaseStep::DecodedRequest { ahead, .. })) => ahead,
+            Some((_, LeaseStep::Held(_))) | None => 0,
         }
     }
 
@@ -242,7 +242,7 @@ impl Draws<'_> {
         });
         self.end(index);
         match (answer.flatten(), &mut self.each[index.0]) {
-            (Some(verdict), Some((_, turn))) => *turn = Turn::Held(verdict),
+            (Some(verdict), Some((_, turn))) => *turn = LeaseStep::Held(verdict),
             _ => return false,
         }
         true
@@ -268,7 +268,7 @@ impl Draws<'_> {
         for &index in picked {
             if !matches!(
                 self.each.get(index.0),
-                Some(Some((_, Turn::DecodedRequest { .. })))
+                Some(Some((_, LeaseStep::DecodedRequest { .. })))
             ) {
                 continue;
             }
@@ -332,7 +332,7 @@ impl Draws<'_> {
         index: CheckIndex,
         work: impl FnOnce(&mut Lease, u64, u64, Terms<'_>) -> T,
     ) -> Option<T> {
-        let Some((key, Turn::DecodedRequest { .. })) = self.each[index.0] else {
+        let Some((key, LeaseStep::DecodedRequest { .. })) = self.each[index.0] else {
             return None;
         };
         let (check, table) = (&checks[index], self.leases.table());
@@ -348,7 +348,7 @@ impl Draws<'_> {
 
     /// Ends the draw of a check, if it has one.
     fn end(&mut self, CheckIndex(index): CheckIndex) {
-        let Some((key, Turn::DecodedRequest { ahead, draws })) = &mut self.each[index] else {
+        let Some((key, LeaseStep::DecodedRequest { ahead, draws })) = &mut self.each[index] else {
             return;
         };
         *ahead = 0;

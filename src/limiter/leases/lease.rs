@@ -55,7 +55,7 @@ impl Terms<'_> {
 
 /// Decision about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum LeaseStep {
     /// The lease answers.
     Held(Verdict),
     /// The store decides. With `draws`, no other request draws until this one ends; `ahead` are the
@@ -119,15 +119,15 @@ pub(super) struct Lease {
 
 impl Lease {
     /// The turn of a request of `hits`, at least one and not above the limit.
-    pub(super) fn turn(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> Turn {
+    pub(super) fn turn(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> LeaseStep {
         self.measure(now, terms.algorithm);
         if self.answers(now)
             && let Some(verdict) = self.take(now, hits, terms)
         {
-            return Turn::Held(verdict);
+            return LeaseStep::Held(verdict);
         }
         if self.is_drawing {
-            return Turn::DecodedRequest {
+            return LeaseStep::DecodedRequest {
                 ahead: 0,
                 draws: false,
             };
@@ -137,10 +137,10 @@ impl Lease {
             && is_fresh
             && let Some(verdict) = self.take(now, hits, terms)
         {
-            return Turn::Held(verdict);
+            return LeaseStep::Held(verdict);
         }
         self.is_drawing = ahead > 0 || !is_fresh;
-        Turn::DecodedRequest {
+        LeaseStep::DecodedRequest {
             ahead,
             draws: self.is_drawing,
         }

@@ -255,8 +255,8 @@ impl<'s> World<'s> {
         let hits = hits.min(terms.limit());
         let lease = &mut self.replicas[replica].leases[limit];
         match lease.turn(began, hits, terms) {
-            Turn::Held(_) => self.admit_held(replica, limit, hits),
-            Turn::DecodedRequest { draws, .. } if trip == Trip::Refused => {
+            LeaseStep::Held(_) => self.admit_held(replica, limit, hits),
+            LeaseStep::DecodedRequest { draws, .. } if trip == Trip::Refused => {
                 let taken = lease.take(began, hits, terms);
                 if draws {
                     lease.end_draw();
@@ -265,7 +265,7 @@ impl<'s> World<'s> {
                     self.admit_held(replica, limit, hits);
                 }
             }
-            Turn::DecodedRequest { ahead, draws } => {
+            LeaseStep::DecodedRequest { ahead, draws } => {
                 self.messages.push(Message {
                     replica,
                     limit,
@@ -631,8 +631,10 @@ fn step(lease: &mut Lease, line: &str, terms: Terms<'_>) -> String {
     let mut numbers = Numbers(words);
     match name {
         "turn" => match lease.turn(numbers.next(), numbers.next(), terms) {
-            Turn::Held(verdict) => format!("held {}", answer(Some(verdict))),
-            Turn::DecodedRequest { ahead, draws } => format!("ask {ahead} {}", u8::from(draws)),
+            LeaseStep::Held(verdict) => format!("held {}", answer(Some(verdict))),
+            LeaseStep::DecodedRequest { ahead, draws } => {
+                format!("ask {ahead} {}", u8::from(draws))
+            }
         },
         "take" => answer(lease.take(numbers.next(), numbers.next(), terms)),
         // A turn that nothing follows unless it is answered.
