@@ -41,7 +41,7 @@ use crate::limiter::outages::UnderWay;
 use crate::limits::plan;
 use crate::live::Live;
 use crate::live::overrides::Registry;
-use crate::net::bounds::Unfinished;
+use crate::net::bounds::MemoryBudget;
 use crate::net::http::{Page, collect, not_allowed};
 use crate::observe::health::Health;
 use crate::observe::history::History;
@@ -95,7 +95,7 @@ pub struct Parts {
 pub struct Api {
     parts: Arc<Parts>,
     permits: Semaphore,
-    unanswered: Unfinished,
+    unanswered: MemoryBudget,
 }
 
 impl Api {
@@ -107,7 +107,7 @@ impl Api {
         Self {
             parts,
             permits: Semaphore::new(MAX_AT_A_TIME),
-            unanswered: Unfinished::new(MAX_UNANSWERED_BYTES),
+            unanswered: MemoryBudget::new(MAX_UNANSWERED_BYTES),
         }
     }
 

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::Input;
 use super::header_blocks::Chunks;
 use crate::core::proto;
-use crate::net::bounds::Unfinished;
+use crate::net::bounds::MemoryBudget;
 use crate::observe::metrics::Metrics;
 use crate::service::server::wire::{MAX_FRAME_BYTES, Wire};
 use sender::{Call, Sender};
@@ -87,7 +87,7 @@ fn expected(calls: Vec<Call>) -> Vec<Call> {
 
 /// What is read of `sent`.
 fn adapted(sent: &[u8], cuts: Vec<usize>, read_bytes: usize) -> Vec<u8> {
-    let budget = Unfinished::new(BUDGET_BYTES);
+    let budget = MemoryBudget::new(BUDGET_BYTES);
     // The preface was read before, and is given again.
     let frames = Chunks::new(sent[PREFACE.len()..].to_vec(), cuts);
     let mut wire = Wire::new(frames, PREFACE, budget, Metrics::new(1, 0.8), None);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::Input;
-use crate::net::bounds::Unfinished;
+use crate::net::bounds::MemoryBudget;
 use crate::observe::metrics::Metrics;
 use crate::service::server::wire::{MAX_CONTINUATIONS, MAX_FRAME_BYTES, Wire};
 
@@ -63,7 +63,7 @@ pub(super) fn check(input: &[u8]) {
         .collect();
     let sent = frames(&mut input);
 
-    let budget = Unfinished::new(total);
+    let budget = MemoryBudget::new(total);
     let chunks = Chunks::new(sent.clone(), cuts);
     let mut wire =
         Wire::new(chunks, b"", budget.clone(), Metrics::new(1, 0.8), None).with_any_authority();

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use memory::Shares;
 pub use timed_writes::TimedWrites;
-pub use unfinished::{Charge, Cut, Unfinished};
+pub use unfinished::{Cut, MemoryBudget, MemoryReservation};
 
 /// File descriptors that clients of the gRPC port do not get: they are for the listeners for
 /// operators, Redis, files and event queues. A process with few descriptors reserves a quarter.

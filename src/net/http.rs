@@ -20,7 +20,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
 pub use self::serving::{Events, Site, serve};
-use super::bounds::Charge;
+use super::bounds::MemoryReservation;
 use super::dial::{Connector, causes};
 
 /// Time for the body of a request to arrive.
@@ -67,7 +67,11 @@ pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<
 ///
 /// # Errors
 /// The answer to a client whose body is too large, breaks off, or does not arrive in time.
-pub async fn collect(body: Incoming, max_bytes: usize, charge: &Charge) -> Result<Vec<u8>, Page> {
+pub async fn collect(
+    body: Incoming,
+    max_bytes: usize,
+    charge: &MemoryReservation,
+) -> Result<Vec<u8>, Page> {
     let mut body = Limited::new(body, max_bytes);
     let mut collected = Vec::new();
     let arrives = async {

@@ -38,7 +38,7 @@ use crate::limits::rules::compile::Problem;
 use crate::live::Live;
 use crate::live::overrides::Registry;
 use crate::net::background;
-use crate::net::bounds::{Unfinished, connections_after_raise};
+use crate::net::bounds::{MemoryBudget, connections_after_raise};
 use crate::net::http;
 use crate::observe::exporters::prometheus;
 use crate::observe::health::{Health, Status};
@@ -342,7 +342,7 @@ impl Shared {
     }
 
     /// The pages of the HTTP port, whose `/json` takes the request path of `rls`.
-    fn pages(&self, unfinished: Unfinished, rls: Arc<Rls>) -> Pages {
+    fn pages(&self, unfinished: MemoryBudget, rls: Arc<Rls>) -> Pages {
         let decide = move |frame: Bytes| {
             let rls = Arc::clone(&rls);
             async move {

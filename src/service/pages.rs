@@ -15,7 +15,7 @@ use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 
-use crate::net::bounds::{Charge, Unfinished};
+use crate::net::bounds::{MemoryBudget, MemoryReservation};
 use crate::net::http::guard::Guard;
 use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
 use crate::net::http::{Events, Page, Site, collect, failed, not_allowed, response, text};
@@ -47,7 +47,7 @@ pub struct Pages {
     health: Health,
     scrapes: SharedTexts<()>,
     parsing: Arc<Semaphore>,
-    unanswered: Unfinished,
+    unanswered: MemoryBudget,
     decide: Box<dyn Fn(Bytes) -> PageFuture + Send + Sync>,
 }
 
@@ -59,7 +59,7 @@ impl Pages {
     pub fn new<F>(
         metrics: Arc<Metrics>,
         health: Health,
-        unfinished: Unfinished,
+        unfinished: MemoryBudget,
         decide: impl Fn(Bytes) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -87,7 +87,7 @@ impl Pages {
         }
     }
 
-    async fn decide_json(&self, body: Incoming, charge: &Charge) -> Result<Page, Page> {
+    async fn decide_json(&self, body: Incoming, charge: &MemoryReservation) -> Result<Page, Page> {
         let body = collect(body, MAX_BODY_BYTES, charge).await?;
         let request = {
             let permit = Arc::clone(&self.parsing).acquire_owned().await;

@@ -16,12 +16,12 @@ use crate::core::lock;
 
 /// A memory budget; clones share it.
 #[derive(Clone, Debug)]
-pub struct Unfinished(Arc<Mutex<Ledger>>);
+pub struct MemoryBudget(Arc<Mutex<Ledger>>);
 
 /// Memory of one unfinished operation of a client; released on drop.
 #[derive(Debug)]
-pub struct Charge {
-    budget: Unfinished,
+pub struct MemoryReservation {
+    budget: MemoryBudget,
     id: u64,
     ended: Arc<Notify>,
 }
@@ -50,7 +50,7 @@ struct MemoryCharge {
     ended: Arc<Notify>,
 }
 
-impl Unfinished {
+impl MemoryBudget {
     /// A budget of `max_bytes`.
     pub fn new(max_bytes: usize) -> Self {
         Self(Arc::new(Mutex::new(Ledger {
@@ -61,7 +61,7 @@ impl Unfinished {
 
     /// Charges the memory of something new.
     #[must_use]
-    pub fn charge(&self, bytes: usize) -> Charge {
+    pub fn charge(&self, bytes: usize) -> MemoryReservation {
         let ended = Arc::new(Notify::new());
         let mut ledger = lock(&self.0);
         let id = ledger.next_id;
@@ -73,7 +73,7 @@ impl Unfinished {
         ledger.charges.insert(id, entry);
         ledger.add(id, bytes);
         drop(ledger);
-        Charge {
+        MemoryReservation {
             budget: self.clone(),
             id,
             ended,
@@ -106,7 +106,7 @@ impl Ledger {
     }
 }
 
-impl Charge {
+impl MemoryReservation {
     /// Charges more.
     pub fn add(&self, bytes: usize) {
         lock(&self.budget.0).add(self.id, bytes);
@@ -141,7 +141,7 @@ impl Charge {
         }
     }
 
-    /// As [`Charge::within`], for work that may take any time. `None`: the budget needs the memory.
+    /// As [`MemoryReservation::within`], for work that may take any time. `None`: the budget needs the memory.
     pub async fn unless_oldest<W: Future>(&self, work: W) -> Option<W::Output> {
         tokio::select! {
             biased;
@@ -151,7 +151,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         let mut ledger = lock(&self.budget.0);
         if let Some(entry) = ledger.charges.remove(&self.id) {
@@ -170,7 +170,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3_600);
 
-    fn has_ended(charge: &Charge) -> bool {
+    fn has_ended(charge: &MemoryReservation) -> bool {
         charge
             .unless_oldest(pending::<()>())
             .now_or_never()
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_oldest_end_when_the_budget_is_used_up() {
-        let budget = Unfinished::new(100);
+        let budget = MemoryBudget::new(100);
         let [first, second, third] = [40, 40, 20].map(|bytes| budget.charge(bytes));
         assert!(
             ![&first, &second, &third].map(has_ended).contains(&true),
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_the_budget_ends() {
-        let budget = Unfinished::new(100);
+        let budget = MemoryBudget::new(100);
         let (small, large) = (budget.charge(1), budget.charge(101));
         assert!(has_ended(&small) && has_ended(&large));
         assert!(!has_ended(&budget.charge(100)));
@@ -214,7 +214,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_is_cut_off_by_its_time_or_by_the_budget() {
-        let budget = Unfinished::new(100);
+        let budget = MemoryBudget::new(100);
         let charge = budget.charge(100);
         assert_eq!(charge.within(LONG, async { 5 }).await, Ok(5));
         assert_eq!(charge.within(LONG, pending::<()>()).await, Err(Cut::Late));

@@ -33,7 +33,7 @@ async fn listening() -> Listening {
     let pages = Pages::new(
         Arc::clone(&metrics),
         health.clone(),
-        Unfinished::new(16 << 20),
+        MemoryBudget::new(16 << 20),
         |request: Bytes| async move {
             // A domain is field 1: tag, length, text.
             let domain = String::from_utf8_lossy(request.get(2..).unwrap_or_default()).into_owned();

@@ -39,7 +39,7 @@ use tokio::task::yield_now;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-use crate::net::bounds::{Cut, Unfinished};
+use crate::net::bounds::{Cut, MemoryBudget};
 use crate::service::rls::respond::PREFIX_BYTES;
 
 /// The largest message for rate limits: gRPC's usual bound.
@@ -72,7 +72,7 @@ pub struct Budget {
     /// The memory of everything in the process that waits for a client: parts of messages and of
     /// header blocks, unread answers, handshakes, open streams of health and reflection, JSON
     /// requests. When it is used up, the oldest ends.
-    pub unfinished: Unfinished,
+    pub unfinished: MemoryBudget,
     /// The memory of all larger messages of the process together, from the announcement of their
     /// length until they are answered. They wait for it in turn.
     large: Arc<Semaphore>,
@@ -93,7 +93,7 @@ impl Budget {
     pub fn new(bytes: u64) -> Self {
         let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
         Self {
-            unfinished: Unfinished::new(half),
+            unfinished: MemoryBudget::new(half),
             large: Arc::new(Semaphore::new(
                 half.clamp(MAX_BYTES + PREFIX_BYTES, Semaphore::MAX_PERMITS),
             )),

@@ -58,7 +58,7 @@ use h2::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::unread::OfConnection;
-use crate::net::bounds::{Charge, Unfinished};
+use crate::net::bounds::{MemoryBudget, MemoryReservation};
 use crate::observe::metrics::{ConnectionError, Metrics};
 use authority::Authorities;
 
@@ -73,7 +73,7 @@ pub(crate) struct Wire<S> {
     /// socket.
     first: &'static [u8],
     blocks: HeaderBlocks,
-    budget: Unfinished,
+    budget: MemoryBudget,
     /// An unfinished block, after `complete` bytes that may be passed on. Empty most of the time.
     held: BytesMut,
     complete: usize,
@@ -82,7 +82,10 @@ pub(crate) struct Wire<S> {
 }
 
 /// The charge of an unfinished block, and the wait until others need that memory.
-struct Held(Charge, Pin<Box<dyn Future<Output = ()> + Send + Sync>>);
+struct Held(
+    MemoryReservation,
+    Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+);
 
 impl<S> Wire<S> {
     /// The first frame is the next that `socket` reads. `unread` gets the answers that were written
@@ -90,7 +93,7 @@ impl<S> Wire<S> {
     pub(crate) fn new(
         socket: S,
         first: &'static [u8],
-        budget: Unfinished,
+        budget: MemoryBudget,
         metrics: Arc<Metrics>,
         unread: Option<Arc<OfConnection>>,
     ) -> Self {

@@ -22,7 +22,7 @@ use tokio_util::either::Either;
 use super::Session;
 use super::certificates::Certificates;
 use crate::net::background;
-use crate::net::bounds::{Cut, Unfinished};
+use crate::net::bounds::{Cut, MemoryBudget};
 use crate::net::tls::is_about_certificates;
 use crate::observe::metrics::{Metrics, families};
 use crate::service::server::client_errors::{self, ClientErrorLog};
@@ -66,7 +66,7 @@ struct HandshakeOutcomes {
 struct SharedHandshakes {
     certificates: Arc<Certificates>,
     workers: Arc<Workers>,
-    unfinished: Unfinished,
+    unfinished: MemoryBudget,
     outcomes: HandshakeOutcomes,
     complaints: ClientErrorLog,
     metrics: Arc<Metrics>,
@@ -87,7 +87,7 @@ impl Handshakes {
     pub fn start(
         certificates: Arc<Certificates>,
         workers: Arc<Workers>,
-        unfinished: Unfinished,
+        unfinished: MemoryBudget,
         metrics: &Arc<Metrics>,
     ) -> io::Result<Self> {
         let threads = workers.count().div_ceil(WORKERS_PER_THREAD).max(1);

@@ -42,7 +42,7 @@ impl AsyncRead for Chunks {
     }
 }
 
-fn wire(chunks: Vec<Vec<u8>>, budget: &Unfinished) -> Wire<Chunks> {
+fn wire(chunks: Vec<Vec<u8>>, budget: &MemoryBudget) -> Wire<Chunks> {
     Wire::new(
         Chunks(chunks),
         b"",
@@ -121,7 +121,7 @@ fn violations_pass() {
         ),
     ] {
         let sent = [open.clone(), second].concat();
-        let budget = Unfinished::new(BUDGET_BYTES);
+        let budget = MemoryBudget::new(BUDGET_BYTES);
         let mut wire = wire(vec![sent.clone()], &budget);
         assert_eq!(
             read(&mut wire, 1 << 20).expect("within the budget"),
@@ -134,7 +134,7 @@ fn violations_pass() {
 
 #[test]
 fn the_oldest_block_ends_when_the_budget_is_used_up() {
-    let budget = Unfinished::new(5 * FIRST_BYTES);
+    let budget = MemoryBudget::new(5 * FIRST_BYTES);
     let start = frame(HEADERS, 0, 1, &vec![7; 2 * FIRST_BYTES]);
     let [mut first, mut second, mut third] = [(); 3].map(|()| wire(vec![start.clone()], &budget));
     assert_eq!(read(&mut first, 1 << 20).expect("within the budget"), b"");
@@ -155,7 +155,7 @@ fn the_oldest_block_ends_when_the_budget_is_used_up() {
 /// Each read ends within a block: bytes are held all the time, at most one block and one read.
 #[test]
 fn blocks_that_follow_each_other_take_the_memory_of_one() {
-    let budget = Unfinished::new(6 * FIRST_BYTES);
+    let budget = MemoryBudget::new(6 * FIRST_BYTES);
     let sent = block(1, &[FIRST_BYTES, 100]).repeat(200);
     let mut wire = wire(cut(&sent, &[100, FIRST_BYTES]), &budget);
     assert_eq!(
