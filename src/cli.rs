@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::core::time::parse_duration;
 use crate::limits::rules::compile::Problem;
 use crate::observe::telemetry;
-use crate::process::settings::{self, Flags, Given, SettingError, Settings};
+use crate::process::settings::{self, Flags, SettingError, SettingSources, Settings};
 use arguments::ParsedArguments;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -156,13 +156,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Err(error) => {
                 return exit_code(
                     help_or_error(&error, &command, &arguments, format),
-                    &Given::default(),
+                    &SettingSources::default(),
                     format,
                 );
             }
         };
     // The command as it is declared knows also the variables that are empty.
-    let given = Given::new(&Cli::command(), &matches);
+    let given = SettingSources::new(&Cli::command(), &matches);
     let result = match cli.command {
         Command::Serve(flags) => serve::run(*flags, &given, &ignored),
         Command::Check(check) => {
@@ -200,7 +200,7 @@ fn of_environment(command: &mut clap::Command) -> anyhow::Result<Settings> {
     });
     let flags =
         flags.map_err(|error| UsageError(arguments::message(&error, command, &arguments)))?;
-    Ok(Settings::try_new(flags, Given::default())?)
+    Ok(Settings::try_new(flags, SettingSources::default())?)
 }
 
 /// Arguments that clap cannot refuse.
@@ -258,7 +258,7 @@ impl UnusableFiles {
 /// in the format of compilers. A setting that cannot be used is an invalid argument too.
 fn exit_code(
     result: anyhow::Result<ExitCode>,
-    given: &Given,
+    given: &SettingSources,
     format: telemetry::Format,
 ) -> ExitCode {
     result.unwrap_or_else(|error| {

@@ -4,11 +4,15 @@ use std::process::ExitCode;
 
 use super::UnusableFiles;
 use crate::process::app;
-use crate::process::settings::{Flags, Given, Settings};
+use crate::process::settings::{Flags, SettingSources, Settings};
 
 /// Serves with `flags`. `ignored` are the names of arguments that were ignored, because the program
 /// was started as `ratelimit`.
-pub(super) fn run(flags: Flags, given: &Given, ignored: &[String]) -> anyhow::Result<ExitCode> {
+pub(super) fn run(
+    flags: Flags,
+    given: &SettingSources,
+    ignored: &[String],
+) -> anyhow::Result<ExitCode> {
     let mut settings = Settings::try_new(flags, given.clone())?;
     if !ignored.is_empty() {
         let line = "started as `ratelimit`, Weir ignores arguments that it does not know";

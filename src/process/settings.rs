@@ -16,13 +16,13 @@
 
 mod exporters;
 mod flags;
-mod given;
 mod listeners;
 mod parse;
 mod redis;
 mod reference;
 mod responses;
 mod setting;
+mod sources;
 mod telemetry;
 mod xds;
 
@@ -51,8 +51,8 @@ use crate::store::memory;
 
 pub use exporters::PrometheusPort;
 pub use flags::{Flags, ReadFlags};
-pub use given::{Given, name_variables, without_empty_variables};
 pub use listeners::{ListenerFlags, LocalGrpc};
+pub use sources::{SettingSources, name_variables, without_empty_variables};
 
 /// The store of the counters, with its options.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ pub struct Settings {
     /// Warnings about settings without effect.
     pub warnings: Vec<String>,
     /// How the settings were given, for further messages about them.
-    pub given: Given,
+    pub given: SettingSources,
 }
 
 /// A setting that cannot be used: its name, the problem, and the remedy.
@@ -147,7 +147,7 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that cannot be used.
-    pub fn try_new(flags: Flags, given: Given) -> Result<Self, SettingError> {
+    pub fn try_new(flags: Flags, given: SettingSources) -> Result<Self, SettingError> {
         let environment = std::env::vars_os();
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let mut settings = Self::from_flags(
@@ -164,7 +164,7 @@ impl Settings {
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment);
-        warnings.extend(given::misspelled(environment));
+        warnings.extend(sources::misspelled(environment));
         let given = flags.memory_limit.map(|limit| (limit, "MEMORY_LIMIT"));
         let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
         let shares = Shares::of(limit);
@@ -229,7 +229,7 @@ impl Settings {
             log_level: flags.log_level,
             drain_delay: flags.drain_delay,
             warnings,
-            given: Given::default(),
+            given: SettingSources::default(),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The origin of settings: flags or variables. A message names a setting as its user wrote it.
 //!
-//! Messages are written with the names of variables. [`Given::name`] replaces the variables of
+//! Messages are written with the names of variables. [`SettingSources::name`] replaces the variables of
 //! settings that flags gave; clap's own messages name flags, and [`name_variables`] replaces the
 //! flags of settings that variables gave.
 
@@ -16,9 +16,9 @@ use super::{Flags, reference};
 
 /// The settings that flags gave: the variable and the flag of each.
 #[derive(Clone, Debug, Default)]
-pub struct Given(Vec<(String, String)>);
+pub struct SettingSources(Vec<(String, String)>);
 
-impl Given {
+impl SettingSources {
     /// The flags of the subcommand in `matches`, which is a subcommand of `command`.
     pub fn new(command: &Command, matches: &ArgMatches) -> Self {
         let Some((name, matches)) = matches.subcommand() else {
@@ -275,7 +275,7 @@ mod tests {
                 };
             let matches =
                 command().try_get_matches_from(["weir", "serve", &format!("--{flag}={value}")]);
-            let given = Given::new(
+            let given = SettingSources::new(
                 &command(),
                 &matches.unwrap_or_else(|error| panic!("{flag}: {error}")),
             );
@@ -290,7 +290,10 @@ mod tests {
         let none = command()
             .try_get_matches_from(["weir", "serve"])
             .expect("no arguments");
-        assert_eq!(Given::new(&command(), &none).name("PORT: 0"), "PORT: 0");
+        assert_eq!(
+            SettingSources::new(&command(), &none).name("PORT: 0"),
+            "PORT: 0"
+        );
     }
 
     #[test]
