@@ -21,7 +21,7 @@ use clap::Args;
 use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::Algorithm;
 use crate::limits::rules::Rules;
-use crate::limits::rules::compile::outline::{Outline, WrittenPair, outline, read_pairs};
+use crate::limits::rules::compile::outline::{DescriptorTree, WrittenPair, outline, read_pairs};
 use crate::limits::rules::compile::{self, OneLine};
 use crate::limits::rules::limit::Amount;
 use crate::live::files;
@@ -144,7 +144,7 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
         .rules;
     let domain = domain(envoy, &rules)?;
     let outline = outline(&read.texts, &domain);
-    if !outline.iter().any(Outline::limits_anything) {
+    if !outline.iter().any(DescriptorTree::limits_anything) {
         bail!(UsageError(format!("the domain `{domain}` has no limits")));
     }
     let sources = Sources::try_new(&envoy.from, &pairs(envoy)?)

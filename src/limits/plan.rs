@@ -17,7 +17,7 @@ pub use all_or_none::AllOrNone;
 pub use checks::{Changes, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::Explanation;
 pub use outcome::{DecidedBy, Outcome, Outcomes};
-pub(crate) use subject::NoPlan;
+pub(crate) use subject::PlanError;
 #[cfg(test)]
 pub(crate) use subject::ask as ask_of;
 

@@ -108,14 +108,14 @@ impl Read {
 
 /// Files that are watched: limit files, or one that belongs to another source of limits.
 #[derive(Debug)]
-pub struct Watched {
+pub struct WatchedFolder {
     options: Options,
     debounce: Debounce<Fingerprint>,
     /// Throttles log lines about files that cannot be opened because no descriptor is free.
     shortage: Throttle,
 }
 
-impl Watched {
+impl WatchedFolder {
     /// Reads the files for the first time. Files that cannot be read are watched all the same.
     pub(super) fn open(options: Options) -> (Self, Result<Read, Vec<Problem>>) {
         let (read, tried) = try_read(&options, &mut false);
@@ -257,8 +257,8 @@ fn read_one(file: &LimitFile) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// All problems of all files, which are counted and kept in `live`, but not logged.
-pub fn load_once(live: &Live, options: &Options) -> (Watched, Result<(), Vec<Problem>>) {
-    let (watched, read) = Watched::open(options.clone());
+pub fn load_once(live: &Live, options: &Options) -> (WatchedFolder, Result<(), Vec<Problem>>) {
+    let (watched, read) = WatchedFolder::open(options.clone());
     let loaded = read.and_then(|read| put_in_force(live, options, &read));
     if let Err(problems) = &loaded {
         live.reject(problems.clone());
@@ -268,7 +268,7 @@ pub fn load_once(live: &Live, options: &Options) -> (Watched, Result<(), Vec<Pro
 
 /// Watches the folder and loads changed files, until the future is dropped. Files with a mistake
 /// change nothing: their problems are logged, counted and kept in `live`.
-pub async fn watch(live: Arc<Live>, mut watched: Watched, metrics: Arc<Metrics>) {
+pub async fn watch(live: Arc<Live>, mut watched: WatchedFolder, metrics: Arc<Metrics>) {
     let pause = watched.options.poll;
     let step = move || {
         let started = Instant::now();
@@ -287,7 +287,7 @@ pub async fn watch(live: Arc<Live>, mut watched: Watched, metrics: Arc<Metrics>)
 }
 
 /// Polls once, and loads the files if it is time to.
-fn poll(live: &Live, watched: &mut Watched) {
+fn poll(live: &Live, watched: &mut WatchedFolder) {
     live.free_old();
     let asked = live.take_reload();
     let Some(read) = watched.poll(asked) else {

@@ -14,7 +14,7 @@ use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::record::read_digits;
 use crate::limits::overrides::{Applied, InForce, Override, Pattern, Value};
 use crate::limits::plan::key::{EntryText, Part, Subject, SubjectEntry};
-use crate::limits::plan::{CheckIndex, Checks, Disposition, NoPlan, Plan};
+use crate::limits::plan::{CheckIndex, Checks, Disposition, Plan, PlanError};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::{Amount, Limit, LimitInForce};
 use crate::live::Snapshot;
@@ -73,9 +73,9 @@ impl Parts {
         limit: Option<&str>,
     ) -> Result<Plan, Failure> {
         Plan::of_subject(rules, subject, limit, &self.plan).map_err(|error| match error {
-            NoPlan::NoLimit => no_limit(),
-            NoPlan::Unlimited => unlimited(),
-            NoPlan::Several(paths) => Failure::bad_request(&format!(
+            PlanError::NoLimit => no_limit(),
+            PlanError::Unlimited => unlimited(),
+            PlanError::Several(paths) => Failure::bad_request(&format!(
                 "limit: Weir has only the digest of the value, and these limits may count it: {}; \
                  write one of them as limit",
                 some_of(&paths)

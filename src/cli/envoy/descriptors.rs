@@ -13,7 +13,7 @@ use super::matches::{KeyValues, default_action};
 use super::source::{KeySource, SourceKind};
 use super::sources::{Sources, all_of};
 use super::yaml::scalar;
-use crate::limits::rules::compile::outline::Outline;
+use crate::limits::rules::compile::outline::DescriptorTree;
 use crate::limits::rules::compile::{OneLine, Problem};
 
 /// The most descriptors that one request may send: Weir refuses more.
@@ -76,7 +76,7 @@ impl Descriptors {
 /// # Errors
 /// All reasons why Envoy would not send what the files limit.
 pub(super) fn descriptors(
-    outline: &[Outline],
+    outline: &[DescriptorTree],
     sources: &Sources,
     protocol: Protocol,
 ) -> Result<Descriptors, Vec<Problem>> {
@@ -122,7 +122,7 @@ struct DescriptorWalk<'s> {
 
 impl DescriptorWalk<'_> {
     /// Finds the values of the files that their sources never send.
-    fn check_values(&mut self, outline: &[Outline]) {
+    fn check_values(&mut self, outline: &[DescriptorTree]) {
         for (_, own) in all_of(outline) {
             let written = own.value.as_deref();
             if let Some(source) = self.sources.get(&own.key)
@@ -137,7 +137,7 @@ impl DescriptorWalk<'_> {
 
     /// Adds the lists of a level. `before` are the lists that lead to it, and `path` the names of
     /// the levels.
-    fn level(&mut self, level: &[Outline], before: &[Vec<String>], path: &mut Vec<String>) {
+    fn level(&mut self, level: &[DescriptorTree], before: &[Vec<String>], path: &mut Vec<String>) {
         // Keys whose values the operator names are followed once for each value.
         let mut named: HashSet<&str> = HashSet::new();
         for own in level {
@@ -164,7 +164,7 @@ impl DescriptorWalk<'_> {
     /// Adds the lists of the descriptors that values named by the operator find in a level.
     fn named_values(
         &mut self,
-        level: &[Outline],
+        level: &[DescriptorTree],
         key: &str,
         values: &[String],
         before: &[Vec<String>],
@@ -186,7 +186,7 @@ impl DescriptorWalk<'_> {
     /// sends its entry, of which a request takes one.
     fn branch(
         &mut self,
-        own: &Outline,
+        own: &DescriptorTree,
         elements: &[String],
         before: &[Vec<String>],
         path: &mut Vec<String>,
@@ -214,7 +214,7 @@ impl DescriptorWalk<'_> {
         path.pop();
     }
 
-    fn add(&mut self, list: &[String], path: &[String], own: &Outline) {
+    fn add(&mut self, list: &[String], path: &[String], own: &DescriptorTree) {
         let index = *self.known.entry_ref(list).or_insert_with(|| {
             self.found.all.push(ActionList {
                 actions: list.to_vec(),
@@ -233,7 +233,7 @@ impl DescriptorWalk<'_> {
         }
     }
 
-    fn leave_out(&mut self, own: &Outline, path: &mut Vec<String>) {
+    fn leave_out(&mut self, own: &DescriptorTree, path: &mut Vec<String>) {
         path.push(display(own));
         if own.has_limit {
             self.found.left_out.push(named(path, own));
@@ -245,7 +245,7 @@ impl DescriptorWalk<'_> {
     }
 
     /// The source of a descriptor's key; `None` if it needs none, or with a problem.
-    fn source(&mut self, own: &Outline) -> Option<KeySource> {
+    fn source(&mut self, own: &DescriptorTree) -> Option<KeySource> {
         if !own.limits_anything() {
             return None;
         }
@@ -285,7 +285,12 @@ impl DescriptorWalk<'_> {
     }
 
     /// The ways in which Envoy sends the entry of a descriptor of a level.
-    fn elements(&mut self, own: &Outline, level: &[Outline], source: &KeySource) -> Vec<String> {
+    fn elements(
+        &mut self,
+        own: &DescriptorTree,
+        level: &[DescriptorTree],
+        source: &KeySource,
+    ) -> Vec<String> {
         let key = &*own.key;
         match &source.kind {
             SourceKind::GenericKey(_) => match fixed_value(own) {
@@ -337,7 +342,7 @@ impl DescriptorWalk<'_> {
         }
     }
 
-    fn finish(mut self, outline: &[Outline]) -> Result<Descriptors, Vec<Problem>> {
+    fn finish(mut self, outline: &[DescriptorTree]) -> Result<Descriptors, Vec<Problem>> {
         self.problems.extend(self.sources.unused(outline));
         let all = self.found.all.iter();
         let is_sent = |own: &&ActionList| !own.actions.iter().any(|action| is_match(action));
@@ -364,7 +369,7 @@ impl DescriptorWalk<'_> {
 }
 
 /// The branch of a level that Weir takes for a value, in its order of precedence.
-fn find<'o>(level: &'o [Outline], key: &str, value: &str) -> Option<&'o Outline> {
+fn find<'o>(level: &'o [DescriptorTree], key: &str, value: &str) -> Option<&'o DescriptorTree> {
     // Of equal ones the first.
     level
         .iter()
@@ -373,12 +378,12 @@ fn find<'o>(level: &'o [Outline], key: &str, value: &str) -> Option<&'o Outline>
 }
 
 /// Whether Weir takes this branch of a level for a value.
-fn leads_to(level: &[Outline], own: &Outline, value: &str) -> bool {
+fn leads_to(level: &[DescriptorTree], own: &DescriptorTree, value: &str) -> bool {
     find(level, &own.key, value).is_some_and(|found| std::ptr::eq(found, own))
 }
 
 /// The value, if it is the only one that matches.
-fn fixed_value(own: &Outline) -> Option<&str> {
+fn fixed_value(own: &DescriptorTree) -> Option<&str> {
     let value = own.value.as_deref();
     value.filter(|value| !value.contains('*') && !own.is_by_more_than_text())
 }
@@ -393,19 +398,19 @@ fn entry(key: &str, value: &str) -> String {
     format!("key: {}\nvalue: {}", scalar(key), scalar(value))
 }
 
-fn display(own: &Outline) -> String {
+fn display(own: &DescriptorTree) -> String {
     match &own.value {
         Some(value) => format!("{}={value}", own.key),
         None => own.key.to_string(),
     }
 }
 
-fn named(path: &[String], own: &Outline) -> String {
+fn named(path: &[String], own: &DescriptorTree) -> String {
     OneLine(&format!("{} ({})", path.join(", "), own.at)).to_string()
 }
 
 /// A key that Envoy could take from anywhere.
-fn without_source(own: &Outline, protocol: Protocol) -> Problem {
+fn without_source(own: &DescriptorTree, protocol: Protocol) -> Problem {
     let key = &*own.key;
     if key.contains('*') {
         let what =

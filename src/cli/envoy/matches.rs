@@ -9,7 +9,7 @@ use super::source::{KeySource, PATH, SourceKind, network};
 use super::sources::all_of;
 use super::yaml::{fill, list, scalar};
 use crate::limits::rules::compile::Problem;
-use crate::limits::rules::compile::outline::Outline;
+use crate::limits::rules::compile::outline::DescriptorTree;
 
 /// A `*` in a value.
 const ANY: char = '*';
@@ -49,7 +49,7 @@ impl KeyValues {
     pub(super) fn collect(
         key: &str,
         source: &KeySource,
-        descriptors: &[Outline],
+        descriptors: &[DescriptorTree],
         problems: &mut Vec<Problem>,
     ) -> Self {
         let mut all = Self::default();
@@ -65,7 +65,7 @@ impl KeyValues {
         all
     }
 
-    fn add(&mut self, own: &Outline, list: usize, source: &KeySource) -> Result<(), Unsent> {
+    fn add(&mut self, own: &DescriptorTree, list: usize, source: &KeySource) -> Result<(), Unsent> {
         let (key, text) = (&own.key, &source.text);
         let Some(value) = own.value.as_deref() else {
             return match own.limits_anything() {

@@ -2,7 +2,7 @@
 
 use super::source::{KeySource, SourceKind};
 use crate::limits::rules::compile::Problem;
-use crate::limits::rules::compile::outline::{Outline, WrittenPair};
+use crate::limits::rules::compile::outline::{DescriptorTree, WrittenPair};
 use crate::limits::rules::place::Place;
 
 /// Reads `KEY=SOURCE`.
@@ -64,7 +64,7 @@ impl Sources {
 
     /// With sources for the keys of limits that Envoy can send in one way only, where there is
     /// none.
-    pub(super) fn with_only_ways(mut self, outline: &[Outline]) -> Self {
+    pub(super) fn with_only_ways(mut self, outline: &[DescriptorTree]) -> Self {
         for key in ["remote_address", "source_cluster", "destination_cluster"] {
             if self.get(key).is_none()
                 && outline.iter().any(|own| own.uses(key))
@@ -91,7 +91,7 @@ impl Sources {
 
     /// The sources of keys that no limit has, and the values of `generic-key` that no descriptor
     /// has: misspelled, most likely.
-    pub(super) fn unused(&self, outline: &[Outline]) -> Vec<Problem> {
+    pub(super) fn unused(&self, outline: &[DescriptorTree]) -> Vec<Problem> {
         // Those that lead to limits, each once.
         let mut keys: Vec<&str> = Vec::new();
         for (_, own) in all_of(outline) {
@@ -129,8 +129,12 @@ fn command_line() -> Place {
 }
 
 /// All descriptors in the order of the files, each with the number of its list.
-pub(super) fn all_of(outline: &[Outline]) -> Vec<(usize, &Outline)> {
-    fn add<'o>(list: &'o [Outline], lists: &mut usize, all: &mut Vec<(usize, &'o Outline)>) {
+pub(super) fn all_of(outline: &[DescriptorTree]) -> Vec<(usize, &DescriptorTree)> {
+    fn add<'o>(
+        list: &'o [DescriptorTree],
+        lists: &mut usize,
+        all: &mut Vec<(usize, &'o DescriptorTree)>,
+    ) {
         *lists += 1;
         let number = *lists;
         for own in list {

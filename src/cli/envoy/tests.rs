@@ -9,7 +9,7 @@ use super::source::KeySource;
 use super::sources::{Sources, key_source};
 use super::*;
 use crate::core::request::Entry;
-use crate::limits::rules::compile::outline::Outline;
+use crate::limits::rules::compile::outline::DescriptorTree;
 use crate::limits::rules::compile::{Problem, SourceText};
 use crate::limits::rules::source::any::{Value as Yaml, read};
 
@@ -114,9 +114,12 @@ fn found(rules: &Rules, sent: &[Vec<(String, String)>]) -> Vec<String> {
 
 /// Every list of keys that leads to a limit, with the values that a request has: what the file
 /// speaks about.
-fn meant(level: &[Outline], request: &HashMap<String, String>) -> Vec<Vec<(String, String)>> {
+fn meant(
+    level: &[DescriptorTree],
+    request: &HashMap<String, String>,
+) -> Vec<Vec<(String, String)>> {
     fn add(
-        level: &[Outline],
+        level: &[DescriptorTree],
         request: &HashMap<String, String>,
         before: &[(String, String)],
         all: &mut Vec<Vec<(String, String)>>,
@@ -190,7 +193,7 @@ fn yaml(nodes: &[Node], indent: usize, text: &mut String) {
 /// have one for `b`, or a default.
 fn check(
     rules: &Rules,
-    outline: &[Outline],
+    outline: &[DescriptorTree],
     generated: &Descriptors,
     (a, sent_b, default_b): (&str, Option<&str>, Option<&str>),
 ) -> Result<(), TestCaseError> {

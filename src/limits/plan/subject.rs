@@ -17,7 +17,7 @@ use crate::limits::rules::tree::matches;
 
 /// Why a subject has no plan.
 #[derive(Debug)]
-pub(crate) enum NoPlan {
+pub(crate) enum PlanError {
     /// No limit in force can count it.
     NoLimit,
     /// Its limit is `unlimited`: nothing is counted.
@@ -37,7 +37,7 @@ impl Plan {
         subject: &Subject,
         limit: Option<&str>,
         options: &Options,
-    ) -> Result<Self, NoPlan> {
+    ) -> Result<Self, PlanError> {
         if let Ok(ask) = subject.exact() {
             return Ok(Self::new(rules, &ask, options));
         }
@@ -51,9 +51,9 @@ impl Plan {
         counting.retain(|limit| limit.amount().is_some() || limit.trial().is_some());
         match counting[..] {
             [limit] => Ok(Self::of_counter(rules, subject, limit, options)),
-            [] if in_force.is_empty() => Err(NoPlan::NoLimit),
-            [] => Err(NoPlan::Unlimited),
-            _ => Err(NoPlan::Several(
+            [] if in_force.is_empty() => Err(PlanError::NoLimit),
+            [] => Err(PlanError::Unlimited),
+            _ => Err(PlanError::Several(
                 counting.iter().map(|limit| limit.limit.path()).collect(),
             )),
         }
@@ -302,13 +302,13 @@ descriptors:
         }
         let (_, token) = counted(&rules, "token", &long("Bearer "));
         assert!(
-            matches!(find(&token, None), Err(NoPlan::Several(paths)) if paths == ["d.token_Bearer \
+            matches!(find(&token, None), Err(PlanError::Several(paths)) if paths == ["d.token_Bearer \
                 *", "d.token"])
         );
         let digest = token.split_once('#').expect("a digest").1;
         assert!(matches!(
             find(&format!("d|free#{digest}"), None),
-            Err(NoPlan::Unlimited)
+            Err(PlanError::Unlimited)
         ));
         for unknown in [
             format!("d|none#{digest}"),
@@ -317,7 +317,7 @@ descriptors:
             "d|user~vip".to_owned(),
         ] {
             assert!(
-                matches!(find(&unknown, None), Err(NoPlan::NoLimit)),
+                matches!(find(&unknown, None), Err(PlanError::NoLimit)),
                 "{unknown}"
             );
         }

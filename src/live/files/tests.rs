@@ -227,7 +227,7 @@ fn a_changed_file_is_read_once_and_a_folder_is_none() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("overlay.yaml");
     let open = |path: &Path| {
-        let (file, read) = Watched::open(Options {
+        let (file, read) = WatchedFolder::open(Options {
             path: path.to_owned(),
             ..Options::default()
         });

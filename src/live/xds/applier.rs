@@ -26,7 +26,7 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, Problem};
 use crate::limits::rules::domains::{Overlay, ReadOverlay};
 use crate::live::Live;
-use crate::live::files::{self, MAX_LOGGED, Read, Watched};
+use crate::live::files::{self, MAX_LOGGED, Read, WatchedFolder};
 use crate::observe::metrics::Metrics;
 
 /// The interval at which the thread checks the overlay file, frees old rules, and writes missing
@@ -89,12 +89,12 @@ impl Inbox {
 /// all-or-nothing, as the files of limits are: with a mistake in it, the overlay that was in force
 /// stays.
 #[derive(Debug)]
-struct OverlayFile(Watched);
+struct OverlayFile(WatchedFolder);
 
 impl OverlayFile {
     /// Reads the file for the first time.
     fn open(path: PathBuf) -> (Self, Result<Overlay, Vec<Problem>>) {
-        let (file, read) = Watched::open(files::Options {
+        let (file, read) = WatchedFolder::open(files::Options {
             path,
             ..files::Options::default()
         });

@@ -382,7 +382,7 @@ impl Match {
         }
     }
 
-    /// The place in the order of precedence; see `Outline::rank`.
+    /// The place in the order of precedence; see `DescriptorTree::rank`.
     pub(super) fn rank(&self, value: &str) -> (How, u8) {
         match &self.what {
             Matched::Set(_) => (How::Set, 0),

@@ -16,7 +16,7 @@ use crate::limits::rules::tree::trace::How;
 
 /// One descriptor.
 #[derive(Clone, Debug)]
-pub struct Outline {
+pub struct DescriptorTree {
     /// Its key, or a pattern.
     pub key: Box<str>,
     /// Its value or a pattern; `None` = any value.
@@ -32,10 +32,10 @@ pub struct Outline {
     /// Where its key is written.
     pub at: Place,
     /// The descriptors below it.
-    pub children: Vec<Outline>,
+    pub children: Vec<DescriptorTree>,
 }
 
-impl Outline {
+impl DescriptorTree {
     /// Whether it has a limit, or one below it.
     pub fn limits_anything(&self) -> bool {
         self.has_limit || self.children.iter().any(Self::limits_anything)
@@ -97,7 +97,7 @@ pub struct WrittenPair {
 
 /// The descriptors of a domain, in the order of files that [`super::compile`] accepts. Empty if no
 /// file has the domain.
-pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
+pub fn outline(files: &[SourceText], domain: &str) -> Vec<DescriptorTree> {
     let mut all = Vec::new();
     let problems = Problems::default();
     let mut compiler = Compiler {
@@ -123,7 +123,7 @@ pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
     all
 }
 
-fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<Outline> {
+fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
     let Content::Sequence(items) = &list.content else {
         return Vec::new();
     };
@@ -136,7 +136,7 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<Outline> {
         let algorithm = limit
             .and_then(|limit| fields::read(problems, limit, Section::RateLimit))
             .and_then(|limit| limit.get("algorithm")?.text());
-        Some(Outline {
+        Some(DescriptorTree {
             key: own.key,
             value: own.value,
             matched,

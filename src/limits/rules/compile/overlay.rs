@@ -153,7 +153,7 @@ pub(super) struct Cursor<'o> {
 
 /// Layers that an overlay and the defaults of the process add to a descriptor.
 #[derive(Default)]
-pub(super) struct Added<'o> {
+pub(super) struct OverlayMatch<'o> {
     pub(super) switches: Switches,
     /// The strongest first.
     pub(super) layers: OverlayLayers<'o>,
@@ -192,8 +192,13 @@ impl<'o> Cursor<'o> {
     }
 
     /// Descends to a descriptor; [`Cursor::leave`] ascends.
-    pub(super) fn enter(&mut self, key: &str, value: Option<&str>, has_limit: bool) -> Added<'o> {
-        let mut added = Added::default();
+    pub(super) fn enter(
+        &mut self,
+        key: &str,
+        value: Option<&str>,
+        has_limit: bool,
+    ) -> OverlayMatch<'o> {
+        let mut added = OverlayMatch::default();
         let (mut below, mut defaults) = (Vec::new(), Vec::new());
         if let Some((levels, _)) = self.stack.last() {
             let value_text = value.unwrap_or_default().as_bytes();
