@@ -11,7 +11,7 @@
 //! | domain, descriptor, entry | Envoy's: a request names one domain and has descriptors; a descriptor is a list of entries, which are key and value |
 //! | ask | a decoded request: its domain, its descriptors and their hits ([`core::request`]) |
 //! | hits | how much a descriptor asks for (`hits_addend`), 1 by default |
-//! | look | a descriptor with 0 hits: it reads the state of a limit and counts nothing |
+//! | peek | a descriptor with 0 hits: it reads the state of a limit and counts nothing |
 //! | give-back | a descriptor with negative hits (`is_negative_hits`): it takes hits back |
 //! | limit | one compiled `rate_limit` of the configuration, with its algorithm ([`limits::rules::limit`]) |
 //! | rules | the compiled configuration, immutable: all domains and all limits ([`limits::rules`]) |

@@ -433,7 +433,7 @@ impl Limiter {
         let is_part = (checks.trials().len() + 1..checks.total()).contains(&open.len());
         if checks.is_all_or_none() && is_part {
             // The others only peek: they must not be counted.
-            asked.insert(Checks::clone(checks)).look_only(checks.len());
+            asked.insert(Checks::clone(checks)).peek_only(checks.len());
             open = checks.all();
         } else {
             self.note_refused(checks, &each);
@@ -457,10 +457,10 @@ impl Limiter {
         mut answers: SmallVec<[Answer; 4]>,
     ) {
         let checks = draft.checks;
-        let are_looks = picked.iter().any(|index| !is_open(&draft.each[index.0]));
-        if are_looks && draft.fits(&answers) {
+        let are_peeks = picked.iter().any(|index| !is_open(&draft.each[index.0]));
+        if are_peeks && draft.fits(&answers) {
             self.note_refused(checks, &draft.each);
-        } else if are_looks {
+        } else if are_peeks {
             // Only the store decides which of them are over their limits.
             draft.each[..checks.len()].fill(OPEN);
             draft.open = checks.indices();
@@ -468,7 +468,7 @@ impl Limiter {
             draft.open = draws.finish(checks, &picked, &mut answers);
         }
         picked.retain(|index| !draft.open.contains(index));
-        if let Some(denial_cache) = self.denial_cache.as_ref().filter(|_| !are_looks) {
+        if let Some(denial_cache) = self.denial_cache.as_ref().filter(|_| !are_peeks) {
             denial_cache.record(checks, &picked, &answers, draft.began, Instant::now);
         }
         for index in picked {
@@ -495,11 +495,11 @@ impl Limiter {
 
 impl Draft<'_> {
     /// Whether each check that peeked has as many hits left as it needs.
-    fn fits(&self, looks: &[Answer]) -> bool {
+    fn fits(&self, peeks: &[Answer]) -> bool {
         self.checks.indexed().all(|(CheckIndex(index), check)| {
             let has_left =
-                |look: &Verdict| look.allowed && check.hits.unsigned_abs() <= look.remaining;
-            !is_open(&self.each[index]) || looks[index].as_ref().is_ok_and(has_left)
+                |peek: &Verdict| peek.allowed && check.hits.unsigned_abs() <= peek.remaining;
+            !is_open(&self.each[index]) || peeks[index].as_ref().is_ok_and(has_left)
         })
     }
 }
@@ -555,7 +555,7 @@ mod tests {
             shadow: true,
             ..enforced
         };
-        assert_eq!(ask("key", 0, enforced), Some(true), "a look");
+        assert_eq!(ask("key", 0, enforced), Some(true), "a peek");
         assert_eq!(
             ask("key", 1, enforced),
             Some(true),
@@ -567,7 +567,7 @@ mod tests {
             "the next slot is free in half an hour"
         );
         assert_eq!(ask("key", 9, enforced), Some(false), "a refusal");
-        assert_eq!(ask("key", 0, enforced), Some(true), "a look behind a queue");
+        assert_eq!(ask("key", 0, enforced), Some(true), "a peek behind a queue");
         assert_eq!(ask("shadow", 1, shadow), Some(true));
         assert_eq!(
             ask("shadow", 1, shadow),

@@ -93,7 +93,7 @@ impl<'a> DecodedRequest<'a> {
     }
 
     /// Makes each descriptor a peek, whatever hits it has.
-    pub fn look(&mut self) {
+    pub fn peek(&mut self) {
         for descriptor in &mut self.descriptors {
             *descriptor = Descriptor {
                 hits_addend: Some(0),

@@ -187,7 +187,7 @@ impl Plan {
                 .count();
         }
         if checks.is_blocked && checks.commit == Commit::AllOrNone {
-            checks.look_only(checks.len());
+            checks.peek_only(checks.len());
         }
         Self {
             rules: Arc::clone(rules),

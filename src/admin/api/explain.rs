@@ -170,8 +170,8 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
     };
     let (plan, decisions) = {
         let mut ask = asked.ask()?;
-        ask.look();
-        parts.look(&ask).await?
+        ask.peek();
+        parts.peek(&ask).await?
     };
     let report = blocking(move || {
         let snapshot = parts.live.load();

@@ -33,18 +33,18 @@ impl Parts {
     }
 
     /// The plan of a request whose descriptors peek, and what its limits and its trials have left.
-    pub(super) async fn look(
+    pub(super) async fn peek(
         &self,
         ask: &DecodedRequest<'_>,
     ) -> Result<(Plan, Decisions), Failure> {
         let live = self.snapshot()?;
         let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.plan);
-        let decisions = self.look_at(&plan.checks).await;
+        let decisions = self.peek_at(&plan.checks).await;
         Ok((plan, decisions))
     }
 
     /// Peeks at the limits and the trials of these checks. The checks have no hits.
-    pub(super) async fn look_at(&self, checks: &Arc<Checks>) -> Decisions {
+    pub(super) async fn peek_at(&self, checks: &Arc<Checks>) -> Decisions {
         let span = TraceSpan::default();
         self.limiter.decide(checks, None, &span).await
     }
@@ -151,9 +151,9 @@ impl CountedSubject {
 
     /// The current state of its counter.
     pub(super) async fn counter(&self, parts: &Parts) -> Option<Decision> {
-        let mut looks = self.checks().clone();
-        looks.look_only(looks.total());
-        let decisions = parts.look_at(&Arc::new(looks)).await;
+        let mut peeks = self.checks().clone();
+        peeks.peek_only(peeks.total());
+        let decisions = parts.peek_at(&Arc::new(peeks)).await;
         decisions.get(self.check.0).copied()
     }
 

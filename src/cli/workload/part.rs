@@ -230,7 +230,7 @@ impl FileLines {
 pub(crate) struct Hits(Number);
 
 impl Hits {
-    /// Reads hits; 0 looks without counting.
+    /// Reads hits; 0 peeks without counting.
     ///
     /// # Errors
     /// What is wrong, and what to write.

@@ -191,7 +191,7 @@ fn run(
     (state, now)
 }
 
-fn look(algorithm: &Algorithm, state: Option<&State>, now: u64) -> Verdict {
+fn peek(algorithm: &Algorithm, state: Option<&State>, now: u64) -> Verdict {
     algorithm.step(state.cloned(), at(now), 0).verdict
 }
 
@@ -261,11 +261,11 @@ proptest! {
             let (tick, reset) = (algorithm.tick().micros(), verdict.reset_after.micros());
             let is_fixed = matches!(algorithm, Algorithm::FixedWindow(_));
             if result.is_ok() && !is_fixed && reset > 0 && now.saturating_add(reset) <= LAST {
-                let recovered = look(&algorithm, step.state.as_ref(), now + reset);
+                let recovered = peek(&algorithm, step.state.as_ref(), now + reset);
                 result = (|| {
                     prop_assert_eq!((recovered.used, recovered.reset_after), (0, Span::ZERO));
                     prop_assert!(
-                        look(&algorithm, step.state.as_ref(), now + reset - tick).reset_after
+                        peek(&algorithm, step.state.as_ref(), now + reset - tick).reset_after
                             > Span::ZERO
                     );
                     Ok(())
@@ -331,7 +331,7 @@ proptest! {
         acts in acts(act()),
     ) {
         let (state, now) = run(&algorithm, &acts, |_, _, _, _| {});
-        let remaining = look(&algorithm, state.as_ref(), now)
+        let remaining = peek(&algorithm, state.as_ref(), now)
             .remaining
             .cast_signed();
         if remaining > 0 {
@@ -378,7 +378,7 @@ proptest! {
         some in 1_i64..1_000,
     ) {
         let (state, now) = run(&algorithm, &acts, |_, _, _, _| {});
-        let before = look(&algorithm, state.as_ref(), now).used;
+        let before = peek(&algorithm, state.as_ref(), now).used;
         let less = algorithm.step(state.clone(), at(now), -some).verdict;
         prop_assert!(less.allowed);
         prop_assert!(
@@ -464,7 +464,7 @@ proptest! {
             }
         });
         let fill = |mut state: Option<State>, now: u64| {
-            let fits = look(&algorithm, state.as_ref(), now).remaining;
+            let fits = peek(&algorithm, state.as_ref(), now).remaining;
             if fits > 0 {
                 state = algorithm.step(state, at(now), fits.cast_signed()).state;
             }

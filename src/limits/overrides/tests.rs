@@ -298,7 +298,7 @@ fn a_raised_limit_goes_on_with_its_counter() {
         let full = amount.algorithm.step(None, at, 10);
         let next = amount.algorithm.step(full.state.clone(), at, 1);
         assert!(full.verdict.allowed && !next.verdict.allowed, "{name}");
-        let look = raised.step(full.state.clone(), at, 0).verdict;
+        let peek = raised.step(full.state.clone(), at, 0).verdict;
         // A bucket goes on with the tokens that it has, and is refilled faster; all others go on
         // with the hits that they counted.
         let left = if kind == AlgorithmKind::TokenBucket {
@@ -306,7 +306,7 @@ fn a_raised_limit_goes_on_with_its_counter() {
         } else {
             raised.capacity() - 10
         };
-        assert_eq!((look.allowed, look.remaining), (true, left), "{name}");
+        assert_eq!((peek.allowed, peek.remaining), (true, left), "{name}");
         let identity = |algorithm: &Algorithm| {
             let mut suffix = Vec::new();
             algorithm.write_key_suffix(&mut suffix);

@@ -61,10 +61,10 @@ impl AllOrNone {
             for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
                 if verdict.allowed {
                     let (algorithm, state) = (&check.algorithm, stored(index));
-                    let look = checks.step_as(index, algorithm, 0, state, at, &mut changes);
+                    let peek = checks.step_as(index, algorithm, 0, state, at, &mut changes);
                     *verdict = Verdict {
                         allowed: true,
-                        ..look.verdict
+                        ..peek.verdict
                     };
                 }
             }

@@ -335,7 +335,7 @@ impl Checks {
 
     /// Turns the first checks, with or without the trials after them, into peeks: neither counters
     /// nor usage are written, and the answers report the remaining hits.
-    pub fn look_only(&mut self, first: usize) {
+    pub fn peek_only(&mut self, first: usize) {
         self.tracked.retain(|(index, _)| index.0 >= first);
         self.list[..first]
             .iter_mut()

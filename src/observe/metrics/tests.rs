@@ -440,7 +440,7 @@ fn limits_that_were_never_asked_can_be_left_out() {
         let text = metrics.encode();
         let found = text.lines().filter(|line| line.contains("key_"));
         assert_eq!(found.count(), series);
-        // Whatever was decided, also about a look and in an outage.
+        // Whatever was decided, also about a peek and in an outage.
         allow(&tallies, 5, 0);
         let lost = Err(StoreError::Unknown("lost"));
         observe(&tallies, checked(Some(9), None), 1, Modes::default(), lost);

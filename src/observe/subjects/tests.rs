@@ -152,7 +152,7 @@ fn what_an_override_blocks_is_refused() {
     ask("shop", "path", b"/ac", 4);
     ask("shop", "none", b"x", 5);
     ask("other", "user", b"ann", 1);
-    // A look counts nothing.
+    // A peek counts nothing.
     ask("shop", "user", b"bob", 0);
     let by_hits = process.top(Ranking::Hits);
     assert_eq!(
@@ -185,7 +185,7 @@ fn hits_and_refusals_are_counted_by_subject() {
     process.decide("user", b"bob", 1, allowed);
     process.decide("user", b"carl", 4, Decision::PolicyRefuses(error));
     process.decide("user", b"carl", 3, Decision::Fails(error));
-    // A look counts nothing, and a limit in shadow mode refuses nothing.
+    // A peek counts nothing, and a limit in shadow mode refuses nothing.
     process.decide("user", b"dora", 0, refused);
     process.decide("trial", b"ann", 1, refused);
     // Values that match a pattern share a counter.

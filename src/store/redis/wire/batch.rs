@@ -506,8 +506,8 @@ fn encoding(
         let other = &checks[picked.index];
         other.hits > 0 && checks.key(other) == checks.key(check)
     };
-    let is_lone_look = check.hits == 0 && !request.picked.iter().any(is_hit);
-    if !request.is_asking && (is_lone_look || known_ttls.knows(counter(check, fixed, now))) {
+    let is_lone_peek = check.hits == 0 && !request.picked.iter().any(is_hit);
+    if !request.is_asking && (is_lone_peek || known_ttls.knows(counter(check, fixed, now))) {
         GroupEncoding::Plain
     } else {
         GroupEncoding::Transaction

@@ -409,7 +409,7 @@ async fn a_row_that_is_pasted_means_its_own_client() {
         );
         let mut blocked = Vec::new();
         for other in sent {
-            // A look counts nothing.
+            // A peek counts nothing.
             if code(client, "user", other, 0).await == Code::OverLimit {
                 blocked.push(other);
             }
