@@ -408,7 +408,7 @@ impl Memory {
         drop(shard);
         self.make_room();
         self.0.usage.sweep(index, self.shards(), now);
-        self.0.pool.give_back(freed);
+        self.0.pool.refund(freed);
         removed
     }
 

@@ -75,7 +75,7 @@ impl Log {
     }
 
     /// Removes hits, the newest first.
-    fn give_back(&mut self, hits: u64) {
+    fn refund(&mut self, hits: u64) {
         let total = self.total().saturating_sub(hits);
         while let Some(last) = self.entries.len().checked_sub(1) {
             if self.total_before(last) < total {
@@ -200,7 +200,7 @@ impl Definition for SlidingWindowLog {
         if taken > 0 {
             log.add(clock.now, taken);
         } else {
-            log.give_back(given);
+            log.refund(given);
         }
         let found = self.found(Some(&log), 0, clock, allowed, hits);
         let verdict = found.verdict(Tick::FINEST, clock);

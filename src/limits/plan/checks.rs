@@ -252,7 +252,7 @@ impl Checks {
     }
 
     /// Whether a check or a trial gives hits back.
-    pub fn gives_back(&self) -> bool {
+    pub fn has_refund(&self) -> bool {
         self.list.iter().any(|check| check.hits < 0)
     }
 

@@ -352,7 +352,7 @@ impl BlockPool {
     }
 
     /// Takes back the blocks that a table freed. Must not be called while a shard is locked.
-    pub(super) fn give_back(&self, freed: FreedBlocks) {
+    pub(super) fn refund(&self, freed: FreedBlocks) {
         if freed.is_empty() {
             return;
         }

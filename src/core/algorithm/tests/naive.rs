@@ -32,7 +32,7 @@ fn asks(least: i64) -> impl Strategy<Value = Vec<Ask>> {
 }
 
 /// Takes hits away, newest first, of those that count.
-fn give_back(taken: &mut Taken, mut hits: u64, counts: impl Fn(u64) -> bool) {
+fn refund(taken: &mut Taken, mut hits: u64, counts: impl Fn(u64) -> bool) {
     for (tick, count) in taken.iter_mut().rev() {
         if counts(*tick) {
             let less = hits.min(*count);
@@ -75,7 +75,7 @@ fn check_window(
             Ok(asked) if allowed => taken.push((now, asked)),
             Ok(asked) if count_denied => taken.push((now, asked.min(2 * limit - before))),
             Ok(_) => {}
-            Err(_) => give_back(&mut taken, hits.unsigned_abs(), |tick| counts(tick, now)),
+            Err(_) => refund(&mut taken, hits.unsigned_abs(), |tick| counts(tick, now)),
         }
         let step = algorithm.step(state, at(now), *hits);
         state = step.state;
@@ -220,7 +220,7 @@ proptest! {
                     },
                 ));
             } else {
-                give_back(&mut taken, hits.unsigned_abs(), |tick| {
+                refund(&mut taken, hits.unsigned_abs(), |tick| {
                     tick / WINDOW + 1 >= number
                 });
             }

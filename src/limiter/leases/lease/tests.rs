@@ -42,7 +42,7 @@ enum Act {
     /// The counter is lost.
     Reset,
     /// Refund of hits that were admitted in this window.
-    GiveBack(u64),
+    Refund(u64),
     /// So many microseconds before the end of the window or bucket, if that is still to come.
     BeforeEdge(u64),
     /// A replica learns the next, larger limit.
@@ -223,7 +223,7 @@ impl<'s> World<'s> {
                 crashed.crashes += 1;
             }
             Act::Reset => self.reset(),
-            Act::GiveBack(hits) => self.give_back(hits),
+            Act::Refund(hits) => self.refund(hits),
             Act::BeforeEdge(micros) => {
                 let edge = self.edge().saturating_sub(micros);
                 if edge <= LAST {
@@ -414,7 +414,7 @@ impl<'s> World<'s> {
 
     /// Only to a fixed window: the others take hits off the latest bucket or window, where a
     /// replica may hold hits instead of the ones that were admitted.
-    fn give_back(&mut self, hits: u64) {
+    fn refund(&mut self, hits: u64) {
         let algorithm = &self.setting.algorithms[self.raised];
         let Algorithm::FixedWindow(fixed) = algorithm else {
             return;
@@ -570,7 +570,7 @@ fn rare() -> impl Strategy<Value = Act> {
     prop_oneof![
         index.clone().prop_map(Act::Crash),
         Just(Act::Reset),
-        (1_u64..200).prop_map(Act::GiveBack),
+        (1_u64..200).prop_map(Act::Refund),
         index.prop_map(Act::Raise),
     ]
 }

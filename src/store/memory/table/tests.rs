@@ -110,7 +110,7 @@ proptest! {
                     table.sweep(at(second), &mut left, |_| gone += 1);
                     prop_assert!(left.iter().all(|block| block.iter().all(Entry::is_gap)), "a \
                         table that gets them would hold what was left in them");
-                    pool.give_back(left);
+                    pool.refund(left);
                     let before = map.len();
                     map.retain(|_, packed| packed.recovers() > at(second));
                     prop_assert_eq!(gone, before - map.len());
@@ -154,7 +154,7 @@ fn tables_that_share_a_pool_hold_what_maps_hold() {
             let mut left = FreedBlocks::new();
             table.sweep(now, &mut left, |_| ());
             map.retain(|_, packed| packed.recovers() > now);
-            pool.give_back(left);
+            pool.refund(left);
         }
         if round % 5 == 0 {
             pool.maintain();
@@ -265,7 +265,7 @@ fn a_part_of_the_used_blocks_is_kept_ready_and_no_more() {
     pool.take(1_600, &mut blocks);
     maintain(&pool);
     assert_eq!((blocks.len(), pool.len()), (1_600, 100));
-    pool.give_back(blocks.drain(..).collect());
+    pool.refund(blocks.drain(..).collect());
     assert_eq!(pool.len(), 1_700);
     maintain(&pool);
     assert_eq!(pool.len(), 0);
@@ -284,7 +284,7 @@ fn blocks_that_one_table_left_the_next_one_gets() {
     let (pool, mut blocks) = (BlockPool::default(), Blocks::new());
     pool.take(3, &mut blocks);
     let first = &raw const *blocks[0];
-    pool.give_back(blocks.drain(..1).collect());
+    pool.refund(blocks.drain(..1).collect());
     pool.take(2, &mut blocks);
     assert_eq!((blocks.len(), pool.len()), (4, 0));
     assert!(blocks.iter().any(|block| &raw const **block == first));

@@ -138,7 +138,7 @@ impl<'r> Batch<'r> {
         for (index, &request) in batch.requests.iter().enumerate() {
             // All checks of a request with a refund go by script, to keep the order of its checks
             // on one key.
-            let by_script = batch_options.fixed_windows_by_script || request.checks.gives_back();
+            let by_script = batch_options.fixed_windows_by_script || request.checks.has_refund();
             // Of a slot that is being migrated the node may have some keys and not others, and
             // would refuse all of a group with TRYAGAIN.
             let is_alone = request.is_asking && request.checks.commit == Commit::Each;
