@@ -405,7 +405,7 @@ impl Limiter {
                     each[index.0] = Decision::Lease(held);
                 } else if ahead > 0 {
                     let asked = asked.get_or_insert_with(|| Checks::clone(checks));
-                    asked.ask_ahead(index, ahead);
+                    asked.draw_ahead(index, ahead);
                 }
             }
         }

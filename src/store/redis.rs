@@ -245,9 +245,9 @@ impl Redis {
     ) -> Answers {
         let is_own = |index: &CheckIndex| !checks.is_trial(*index);
         match picked.split_at(picked.partition_point(is_own)) {
-            (own, []) => self.ask(checks, own, budget).await,
+            (own, []) => self.query(checks, own, budget).await,
             // In a box of its own, because it would make the futures of all other calls larger.
-            (own, trials) => Box::pin(self.ask_both(checks, own, trials, budget)).await,
+            (own, trials) => Box::pin(self.query_with_trials(checks, own, trials, budget)).await,
         }
     }
 
@@ -256,7 +256,7 @@ impl Redis {
     ///
     /// If a check has no answer, the trials without an answer are not awaited: they would only
     /// delay the answer of a failure policy. They may be counted.
-    async fn ask_both(
+    async fn query_with_trials(
         &self,
         checks: &Arc<Checks>,
         own: &[CheckIndex],
@@ -267,8 +267,8 @@ impl Redis {
         if checks.is_all_or_none() {
             Arc::make_mut(&mut each).commit = Commit::Each;
         }
-        let decided = pin!(self.ask(checks, own, budget));
-        let tried = pin!(self.ask(&each, trials, budget));
+        let decided = pin!(self.query(checks, own, budget));
+        let tried = pin!(self.query(&each, trials, budget));
         let (mut answers, tried) = match select(decided, tried).await {
             Either::Left((answers, tried)) => {
                 let has_failed = own.iter().any(|index| answers.checks[index.0].is_err());
@@ -288,7 +288,7 @@ impl Redis {
         answers
     }
 
-    async fn ask(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: &Budget) -> Answers {
+    async fn query(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: &Budget) -> Answers {
         let mut answers = Answers::failed(checks.total(), StoreError::NotExecuted(error::TIMEOUT));
         // In boxes, here and below: rare futures would make the futures of all calls larger.
         for &index in picked {

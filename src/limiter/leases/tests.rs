@@ -91,7 +91,7 @@ impl Bench {
         picked.retain(|index| draws.answer(*index).is_none());
         let mut asked = checks.clone();
         for &index in &picked {
-            asked.ask_ahead(index, draws.ahead(index));
+            asked.draw_ahead(index, draws.ahead(index));
         }
         let mut answers = vec![Err(NOT_EXECUTED); checks.len()];
         for &index in &picked {

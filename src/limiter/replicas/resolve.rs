@@ -143,7 +143,7 @@ async fn addresses(
     name: &FullName,
     record_type: Rtype,
 ) -> Result<Option<u32>, String> {
-    let answer = ask(configuration, name, record_type).await?;
+    let answer = query(configuration, name, record_type).await?;
     match answer.header().rcode() {
         Rcode::NOERROR => {}
         Rcode::NXDOMAIN => return Ok(None),
@@ -162,7 +162,7 @@ async fn addresses(
 }
 
 /// Queries all servers at once, until one answers.
-async fn ask(
+async fn query(
     configuration: &ResolvConf,
     name: &FullName,
     record_type: Rtype,

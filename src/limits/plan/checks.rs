@@ -343,7 +343,7 @@ impl Checks {
     }
 
     /// Adds this number of hits to the request of a check.
-    pub fn ask_ahead(&mut self, CheckIndex(index): CheckIndex, ahead: u64) {
+    pub fn draw_ahead(&mut self, CheckIndex(index): CheckIndex, ahead: u64) {
         let hits = &mut self.list[index].hits;
         *hits = hits.saturating_add_unsigned(ahead);
     }
