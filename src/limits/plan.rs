@@ -19,7 +19,7 @@ pub use explain::Explanation;
 pub use outcome::{DecidedBy, Outcome, Outcomes};
 pub(crate) use subject::PlanError;
 #[cfg(test)]
-pub(crate) use subject::ask as ask_of;
+pub(crate) use subject::request_of;
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -127,8 +127,8 @@ pub struct Options {
 
 impl Plan {
     /// Matches the descriptors of a request against `rules`, without overrides.
-    pub fn new(rules: &Arc<Rules>, ask: &DecodedRequest<'_>, options: &Options) -> Self {
-        Self::with_overrides(rules, None, ask, options)
+    pub fn new(rules: &Arc<Rules>, request: &DecodedRequest<'_>, options: &Options) -> Self {
+        Self::with_overrides(rules, None, request, options)
     }
 
     /// Has the holders of limits of requests in flight counted by the gauges of their limits.
@@ -152,12 +152,12 @@ impl Plan {
     pub fn with_overrides(
         rules: &Arc<Rules>,
         overrides: Option<InForce<'_>>,
-        ask: &DecodedRequest<'_>,
+        request: &DecodedRequest<'_>,
         options: &Options,
     ) -> Self {
-        let domain = rules.domain(ask.domain);
-        let mut found: Found<'_> = SmallVec::with_capacity(ask.len());
-        for (descriptor, entries) in ask.descriptors() {
+        let domain = rules.domain(request.domain);
+        let mut found: Found<'_> = SmallVec::with_capacity(request.len());
+        for (descriptor, entries) in request.descriptors() {
             found.push(match (descriptor.limit, domain) {
                 (None, Some(domain)) => domain.find(entries),
                 (Some(_), _) | (None, None) => None,
@@ -170,7 +170,7 @@ impl Plan {
         let mut matching = Matcher {
             domain,
             overrides,
-            ask,
+            request,
             options,
             found: &found,
             checks: &mut checks,
@@ -237,7 +237,7 @@ struct Matcher<'a, 'q> {
     /// `None`: the rules have no such domain.
     domain: Option<&'a Domain>,
     overrides: Option<InForce<'a>>,
-    ask: &'a DecodedRequest<'q>,
+    request: &'a DecodedRequest<'q>,
     options: &'a Options,
     found: &'a [Option<LimitInForce<'a>>],
     checks: &'a mut Checks,
@@ -254,15 +254,16 @@ struct PlannedDescriptor<'a> {
 
 impl Matcher<'_, '_> {
     fn slots(&mut self) -> SmallVec<[Slot; 4]> {
-        let Self { ask, found, .. } = *self;
-        let mut slots = SmallVec::with_capacity(ask.len());
+        let Self { request, found, .. } = *self;
+        let mut slots = SmallVec::with_capacity(request.len());
         if self.domain.is_some() {
-            let key_bytes = |entries| key::capacity(&self.options.key_prefix, ask.domain, entries);
-            let bytes = ask.descriptors().map(|(_, entries)| key_bytes(entries));
+            let key_bytes =
+                |entries| key::capacity(&self.options.key_prefix, request.domain, entries);
+            let bytes = request.descriptors().map(|(_, entries)| key_bytes(entries));
             self.checks.keys.reserve(bytes.sum());
-            self.checks.list.reserve(ask.len());
+            self.checks.list.reserve(request.len());
         }
-        for ((descriptor, entries), &limit) in ask.descriptors().zip(found) {
+        for ((descriptor, entries), &limit) in request.descriptors().zip(found) {
             let planned = PlannedDescriptor {
                 descriptor,
                 entries,
@@ -340,10 +341,13 @@ impl Matcher<'_, '_> {
         planned: PlannedDescriptor<'_>,
         amount: Option<&Amount>,
     ) -> Option<Disposition> {
-        let hits = self.ask.hits(planned.descriptor);
+        let hits = self.request.hits(planned.descriptor);
         let overrides = self.overrides.as_ref()?.for_hits(hits);
         Some(
-            match overrides.find(self.ask.domain, planned.entries, amount)?.1 {
+            match overrides
+                .find(self.request.domain, planned.entries, amount)?
+                .1
+            {
                 Applied::Block { ends_in } => Disposition::Blocked(Block {
                     shown: amount.map(|amount| amount.shown),
                     ends_in,
@@ -397,7 +401,7 @@ impl Matcher<'_, '_> {
         key::write(
             &mut self.checks.keys,
             &self.options.key_prefix,
-            self.ask.domain,
+            self.request.domain,
             planned.entries,
             planned.limit.map_or(&[], |found| &found.limit.levels),
             algorithm,
@@ -440,9 +444,9 @@ impl Matcher<'_, '_> {
             entries,
             limit,
         } = planned;
-        let (ask, options) = (self.ask, self.options);
+        let (request, options) = (self.request, self.options);
         let key = self.add_key(planned, Some(&amount.algorithm));
-        let hits = ask.hits_or(descriptor, amount.default_cost.map_or(1, NonZeroU64::get));
+        let hits = request.hits_or(descriptor, amount.default_cost.map_or(1, NonZeroU64::get));
         let check = self.checks.add(key, limit, amount, hits, options);
         if limit.is_none()
             && let Some(of_domain) = self.domain.and_then(|domain| domain.on_store_failure)
@@ -451,7 +455,7 @@ impl Matcher<'_, '_> {
         }
         Checked {
             metric: metric_levels(limit.map(|found| found.limit), entries),
-            is_default_cost: amount.default_cost.is_some() && ask.names_no_hits(descriptor),
+            is_default_cost: amount.default_cost.is_some() && request.names_no_hits(descriptor),
             ..Checked::new(check, amount)
         }
     }
@@ -465,7 +469,7 @@ impl Matcher<'_, '_> {
             return;
         }
         let found = self.found.iter().zip(slots);
-        for ((descriptor, entries), (found, slot)) in self.ask.descriptors().zip(found) {
+        for ((descriptor, entries), (found, slot)) in self.request.descriptors().zip(found) {
             let Some(found) = *found else { continue };
             let Some(trial) = slot.disposition.trial(found) else {
                 continue;
@@ -478,7 +482,7 @@ impl Matcher<'_, '_> {
             let start = self.add_key(planned, None).start;
             let cost = trial.amount.default_cost.map_or(1, NonZeroU64::get);
             self.checks
-                .add_trial(start, trial, self.ask.hits_or(descriptor, cost));
+                .add_trial(start, trial, self.request.hits_or(descriptor, cost));
         }
     }
 }

@@ -130,7 +130,7 @@ impl Subjects {
     pub fn observe(
         &self,
         core: Core,
-        ask: &DecodedRequest<'_>,
+        request: &DecodedRequest<'_>,
         plan: &Plan,
         outcomes: &Outcomes<'_>,
     ) {
@@ -145,7 +145,7 @@ impl Subjects {
         let is_free = |outcome: &Outcome<'_>| matches!(outcome.by, DecidedBy::NoLimit);
         if outcomes.iter().any(is_free) {
             let quota = &part.quota;
-            self.unmatched.observe(quota, ask, plan);
+            self.unmatched.observe(quota, request, plan);
         }
     }
 

@@ -85,21 +85,21 @@ impl Rls {
         timeout: Option<Duration>,
         span: &TraceSpan,
     ) -> Result<Framed, Status> {
-        let mut ask = DecodedRequest::default();
-        decode_into(&mut ask, message).map_err(|error| {
+        let mut request = DecodedRequest::default();
+        decode_into(&mut request, message).map_err(|error| {
             self.failed(
                 Count::ServiceFailed,
                 Status::invalid_argument(error.to_string()),
             )
         })?;
-        note_request(span, &ask);
+        note_request(span, &request);
         let live = self.live.load();
         let live = live.ok_or_else(|| {
             let status = Status::unavailable("no rate limit configuration loaded");
             self.failed(Count::ServiceFailed, status)
         })?;
         let mut plan =
-            Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
+            Plan::with_overrides(&live.rules, live.overrides(), &request, &self.options.plan);
         plan.count_holders(|limit| live.tallies.gauge(limit));
         let (limiter, checks) = (&self.limiter, &plan.checks);
         let (decisions, places) = if limiter.may_leave_places(checks) {
@@ -115,16 +115,16 @@ impl Rls {
         };
         let outcomes = plan.outcomes(&decisions);
         live.tallies
-            .observe(self.core, ask.domain, &plan, &outcomes);
+            .observe(self.core, request.domain, &plan, &outcomes);
         live.tallies.observe_trials(self.core, &plan, &decisions);
-        self.subjects.observe(self.core, &ask, &plan, &outcomes);
+        self.subjects.observe(self.core, &request, &plan, &outcomes);
         if let Some(filter) = &self.options.logged {
-            filter.log(&ask, &plan, &outcomes, &self.options.logged_values);
+            filter.log(&request, &plan, &outcomes, &self.options.logged_values);
         }
         if let Some(refusals) = &self.options.refusals {
-            refusals.observe(&ask, &outcomes, live.generation);
+            refusals.observe(&request, &outcomes, live.generation);
         }
-        let reply = respond(&ask, &outcomes, &self.options.respond).map_err(|error| {
+        let reply = respond(&request, &outcomes, &self.options.respond).map_err(|error| {
             let why = redis_error::for_callers(error);
             let status = Status::unavailable(format!("{why}; on_store_failure is error"));
             self.failed(Count::StoreFailed, status)
@@ -208,11 +208,11 @@ fn start_span(tracer: &Tracer, headers: &HeaderMap) -> TraceSpan {
 }
 
 #[inline]
-fn note_request(span: &TraceSpan, ask: &DecodedRequest<'_>) {
+fn note_request(span: &TraceSpan, request: &DecodedRequest<'_>) {
     if span.is_recorded() {
-        let domain = &ask.domain[..ask.domain.len().min(MAX_DOMAIN_BYTES)];
+        let domain = &request.domain[..request.domain.len().min(MAX_DOMAIN_BYTES)];
         span.set("weir.domain", String::from_utf8_lossy(domain).into_owned());
-        span.set("weir.descriptors", ask.len() as i64);
+        span.set("weir.descriptors", request.len() as i64);
     }
 }
 

@@ -169,9 +169,9 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
         None => Asked::Message(blocking(move || message(&call.body)).await?),
     };
     let (plan, decisions) = {
-        let mut ask = asked.ask()?;
-        ask.peek();
-        parts.peek(&ask).await?
+        let mut request = asked.request()?;
+        request.peek();
+        parts.peek(&request).await?
     };
     let report = blocking(move || {
         let snapshot = parts.live.load();
@@ -181,12 +181,12 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
             outcomes: plan.outcomes(&decisions),
             overrides: snapshot.as_ref().and_then(|live| live.overrides()),
         };
-        let ask = asked.ask()?;
-        let mut report = Report::new(&plan, &ask);
-        let all = report.descriptors.iter_mut().zip(ask.descriptors());
+        let request = asked.request()?;
+        let mut report = Report::new(&plan, &request);
+        let all = report.descriptors.iter_mut().zip(request.descriptors());
         for (index, (descriptor, (one, entries))) in all.enumerate() {
-            let hits = ask.hits(one).max(1).unsigned_abs();
-            now.add_to(descriptor, index, hits, ask.domain, entries);
+            let hits = request.hits(one).max(1).unsigned_abs();
+            now.add_to(descriptor, index, hits, request.domain, entries);
         }
         for (check, index, limit) in plan.trials() {
             if let (Some(shown), Some(trial)) = (&mut report.descriptors[index].trial, &limit.trial)
@@ -211,7 +211,7 @@ enum Asked {
 }
 
 impl Asked {
-    fn ask(&self) -> Result<DecodedRequest<'_>, Failure> {
+    fn request(&self) -> Result<DecodedRequest<'_>, Failure> {
         match self {
             Self::Message(message) => {
                 decode(message).map_err(|error| Failure::bad_request(&error.to_string()))
@@ -257,17 +257,17 @@ struct Now<'n> {
 
 impl Report {
     /// Explains `plan`, which was made of `ask`.
-    pub fn new(plan: &Plan, ask: &DecodedRequest<'_>) -> Self {
+    pub fn new(plan: &Plan, request: &DecodedRequest<'_>) -> Self {
         // Once: a request may have thousands of descriptors, and there may be many domains.
         let is_unknown = plan.unknown_domain;
-        let unknown = is_unknown.then(|| unknown_domain(&plan.rules, ask.domain));
-        let all = ask.descriptors().zip(plan.explain(ask)).enumerate();
+        let unknown = is_unknown.then(|| unknown_domain(&plan.rules, request.domain));
+        let all = request.descriptors().zip(plan.explain(request)).enumerate();
         let descriptors = all.map(|(index, ((_, entries), explanation))| {
             let unknown = unknown.as_deref();
-            Descriptor::new(plan, index, ask.domain, entries, &explanation, unknown)
+            Descriptor::new(plan, index, request.domain, entries, &explanation, unknown)
         });
         Self {
-            domain: String::from_utf8_lossy(ask.domain).into_owned(),
+            domain: String::from_utf8_lossy(request.domain).into_owned(),
             descriptors: descriptors.collect(),
         }
     }

@@ -35,10 +35,10 @@ impl Parts {
     /// The plan of a request whose descriptors peek, and what its limits and its trials have left.
     pub(super) async fn peek(
         &self,
-        ask: &DecodedRequest<'_>,
+        request: &DecodedRequest<'_>,
     ) -> Result<(Plan, Decisions), Failure> {
         let live = self.snapshot()?;
-        let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.plan);
+        let plan = Plan::with_overrides(&live.rules, live.overrides(), request, &self.plan);
         let decisions = self.peek_at(&plan.checks).await;
         Ok((plan, decisions))
     }
@@ -58,11 +58,16 @@ impl Parts {
     /// counter too. `limit` is the path of its limit, where several may count it.
     pub(super) fn plan_of(&self, subject: &Subject, limit: Option<&str>) -> Result<Plan, Failure> {
         let live = self.snapshot()?;
-        let Ok(ask) = subject.exact() else {
+        let Ok(request) = subject.exact() else {
             return self.plan_of_files(&live.rules, subject, limit);
         };
         let raises = live.overrides().map(|overrides| overrides.for_hits(-1));
-        Ok(Plan::with_overrides(&live.rules, raises, &ask, &self.plan))
+        Ok(Plan::with_overrides(
+            &live.rules,
+            raises,
+            &request,
+            &self.plan,
+        ))
     }
 
     /// The plan of a subject without overrides.
@@ -92,8 +97,8 @@ impl Parts {
     ) -> Result<(Plan, Vec<ResetKey>), Failure> {
         let live = self.snapshot()?;
         let plan = self.plan_of_files(&live.rules, subject, limit)?;
-        let raised = subject.exact().ok().map(|ask| {
-            Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.plan).checks
+        let raised = subject.exact().ok().map(|request| {
+            Plan::with_overrides(&live.rules, live.overrides(), &request, &self.plan).checks
         });
         let raised = raised.as_ref().unwrap_or(&plan.checks);
         let mut counters = Vec::new();
@@ -271,9 +276,10 @@ pub(super) fn overrides_of(parts: &Parts) -> impl Fn(&str) -> Option<(String, Ap
     move |name| {
         let snapshot = snapshot.as_ref()?;
         let subject: Subject = name.parse().ok()?;
-        let ask = subject.exact().ok()?;
+        let request = subject.exact().ok()?;
         let overrides = snapshot.overrides()?;
-        let (one, applied) = override_of(&snapshot.rules, overrides, ask.domain, ask.first())?;
+        let (one, applied) =
+            override_of(&snapshot.rules, overrides, request.domain, request.first())?;
         Some((one.kind.name().to_owned(), applied))
     }
 }

@@ -25,13 +25,13 @@ pub struct Explanation<'p> {
 
 impl Plan {
     /// Explains the plan of this request, one element for each descriptor.
-    pub fn explain<'p>(&'p self, ask: &DecodedRequest<'_>) -> Vec<Explanation<'p>> {
+    pub fn explain<'p>(&'p self, request: &DecodedRequest<'_>) -> Vec<Explanation<'p>> {
         let found: Vec<LimitInForce<'p>> = self
             .slots
             .iter()
             .filter_map(|slot| self.limit(slot))
             .collect();
-        let mut tracer = self.rules.tracer(ask.domain);
+        let mut tracer = self.rules.tracer(request.domain);
         let mut trials = self.trials().peekable();
         let mut explain = |(index, ((descriptor, entries), slot)): (_, ((&Descriptor, _), _))| {
             let tracer = tracer.as_mut().filter(|_| descriptor.limit.is_none());
@@ -43,7 +43,7 @@ impl Plan {
                     .map(|(check, _, limit)| (check, limit)),
             }
         };
-        let all = ask.descriptors().zip(&self.slots).enumerate();
+        let all = request.descriptors().zip(&self.slots).enumerate();
         all.map(&mut explain).collect()
     }
 
@@ -83,28 +83,31 @@ descriptors:
   rate_limit: { unit: day, requests_per_unit: 3, replaces: [{ name: first }] }
 ";
 
-    fn plan(ask: &DecodedRequest<'_>) -> Plan {
-        Plan::new(&Arc::new(rules_of(FILE)), ask, &Options::default())
+    fn plan(request: &DecodedRequest<'_>) -> Plan {
+        Plan::new(&Arc::new(rules_of(FILE)), request, &Options::default())
     }
 
-    fn ask<'a>(domain: &'a str, descriptors: &[&[(&'a str, &'a str)]]) -> DecodedRequest<'a> {
-        let mut ask = DecodedRequest::default();
-        ask.domain = domain.as_bytes();
+    fn request_of<'a>(
+        domain: &'a str,
+        descriptors: &[&[(&'a str, &'a str)]],
+    ) -> DecodedRequest<'a> {
+        let mut request = DecodedRequest::default();
+        request.domain = domain.as_bytes();
         for entries in descriptors {
             entries.iter().for_each(|(key, value)| {
-                ask.push(Entry {
+                request.push(Entry {
                     key: key.as_bytes(),
                     value: value.as_bytes(),
                 });
             });
-            ask.close(Descriptor::default());
+            request.close(Descriptor::default());
         }
-        ask
+        request
     }
 
     #[test]
     fn each_outcome_has_its_reason() {
-        let ask = ask(
+        let request = request_of(
             "d",
             &[
                 &[("a", "1")],
@@ -115,8 +118,8 @@ descriptors:
                 &[("z", "")],
             ],
         );
-        let plan = plan(&ask);
-        let all = plan.explain(&ask);
+        let plan = plan(&request);
+        let all = plan.explain(&request);
         let limit = |index: usize| {
             plan.limit(&plan.slots[index])
                 .map(|found| found.limit.path())
@@ -142,7 +145,7 @@ descriptors:
         assert_eq!(limit(4).as_deref(), Some("d.c"));
         assert!(matches!(plan.slots[5].disposition, Disposition::Free) && limit(5).is_none());
         assert!(matches!(end(5), Some(End::NoBranch(_))));
-        let other = self::ask("e", &[&[("a", "1")]]);
+        let other = request_of("e", &[&[("a", "1")]]);
         let plan = self::plan(&other);
         assert!(plan.unknown_domain && matches!(plan.slots[0].disposition, Disposition::Free));
         assert!(matches!(
@@ -162,10 +165,10 @@ descriptors:
              requests_per_unit: 1 }} }}\n"
         );
         let rules = rules_of(&text);
-        let ask = ask("d", &[&[("user", "x")] as &[_]; 256]);
-        let plan = Plan::new(&Arc::new(rules), &ask, &Options::default());
+        let request = request_of("d", &[&[("user", "x")] as &[_]; 256]);
+        let plan = Plan::new(&Arc::new(rules), &request, &Options::default());
         let mut all = Vec::new();
-        let work = allocation_counter::measure(|| all = plan.explain(&ask));
+        let work = allocation_counter::measure(|| all = plan.explain(&request));
         // Four for each of 4,000 names, and not two for each of 256 times 30,000 branches.
         assert!(
             work.count_total < 100 * 256,
@@ -207,17 +210,17 @@ descriptors:
                 .iter()
                 .map(|all| all.iter().map(|(key, value)| (&**key, &**value)).collect())
                 .collect();
-            let ask = ask(
+            let request = request_of(
                 "d",
                 &descriptors.iter().map(Vec::as_slice).collect::<Vec<_>>(),
             );
-            let plan = plan(&ask);
+            let plan = plan(&request);
             for (
                 slot,
                 Explanation {
                     trace, replaced_by, ..
                 },
-            ) in plan.slots.iter().zip(plan.explain(&ask))
+            ) in plan.slots.iter().zip(plan.explain(&request))
             {
                 let named = match &trace.as_ref().expect("a trace").end {
                     End::Limit(id) => Some(*id),

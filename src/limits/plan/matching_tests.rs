@@ -114,7 +114,7 @@ proptest! {
         let key = |value: &str| {
             key_of(&Plan::new(
                 &rules,
-                &ask_of(b"d", &[(b"ip", value.as_bytes())]),
+                &request_of(b"d", &[(b"ip", value.as_bytes())]),
                 &Options::default(),
             ))
         };
@@ -128,7 +128,7 @@ proptest! {
         let rules = rules();
         let key = key_of(&Plan::new(
             &rules,
-            &ask_of(b"d", &[(b"ip", value.as_bytes())]),
+            &request_of(b"d", &[(b"ip", value.as_bytes())]),
             &Options::default(),
         ));
         let name = Subject::of_key(&key).to_string();
@@ -150,7 +150,7 @@ fn keys_name_the_network_and_one_spelling() {
     let name = |value: &str| {
         let key = key_of(&Plan::new(
             &rules,
-            &ask_of(b"d", &[(b"ip", value.as_bytes())]),
+            &request_of(b"d", &[(b"ip", value.as_bytes())]),
             &Options::default(),
         ));
         Subject::of_key(&key).to_string()
@@ -191,7 +191,7 @@ fn metrics_show_addresses_as_they_are_counted() {
     ] {
         let plan = Plan::new(
             &rules,
-            &ask_of(b"d", &[(b"ip", value.as_bytes())]),
+            &request_of(b"d", &[(b"ip", value.as_bytes())]),
             &Options::default(),
         );
         let Disposition::Checked(Checked {

@@ -38,8 +38,8 @@ impl Plan {
         limit: Option<&str>,
         options: &Options,
     ) -> Result<Self, PlanError> {
-        if let Ok(ask) = subject.exact() {
-            return Ok(Self::new(rules, &ask, options));
+        if let Ok(request) = subject.exact() {
+            return Ok(Self::new(rules, &request, options));
         }
         let is_it = |one: &&Limit| limit.is_none_or(|limit| one.path() == limit);
         let limits = rules.limits().filter(|one| may_count(one, subject));
@@ -106,14 +106,17 @@ impl Plan {
 
 /// A request with one descriptor.
 #[cfg(test)]
-pub(crate) fn ask<'a>(domain: &'a [u8], entries: &[(&'a [u8], &'a [u8])]) -> DecodedRequest<'a> {
-    let mut ask = DecodedRequest::default();
-    ask.domain = domain;
+pub(crate) fn request_of<'a>(
+    domain: &'a [u8],
+    entries: &[(&'a [u8], &'a [u8])],
+) -> DecodedRequest<'a> {
+    let mut request = DecodedRequest::default();
+    request.domain = domain;
     for &(key, value) in entries {
-        ask.push(Entry { key, value });
+        request.push(Entry { key, value });
     }
-    ask.close(Descriptor::default());
-    ask
+    request.close(Descriptor::default());
+    request
 }
 
 /// Whether a descriptor of the subject may find the limit.
@@ -236,7 +239,7 @@ descriptors:
     fn counted(rules: &Arc<Rules>, key: &str, value: &[u8]) -> (Vec<u8>, String) {
         let plan = Plan::new(
             rules,
-            &ask(b"d", &[(key.as_bytes(), value)]),
+            &request_of(b"d", &[(key.as_bytes(), value)]),
             &Options::default(),
         );
         let key = plan

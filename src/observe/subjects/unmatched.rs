@@ -140,16 +140,16 @@ impl Unmatched {
 
     /// Keeps samples of the descriptors of a request that no limit matched.
     #[cold]
-    pub(super) fn observe(&self, quota: &Quota, ask: &DecodedRequest<'_>, plan: &Plan) {
-        for ((descriptor, entries), slot) in ask.descriptors().zip(&plan.slots) {
+    pub(super) fn observe(&self, quota: &Quota, request: &DecodedRequest<'_>, plan: &Plan) {
+        for ((descriptor, entries), slot) in request.descriptors().zip(&plan.slots) {
             if !matches!(slot.disposition, Disposition::Free) || descriptor.limit.is_some() {
                 continue;
             }
             let keys = Fingerprint::of_all(entries.iter().map(|entry| entry.key)).half();
-            let kind = keys ^ Fingerprint::of(ask.domain).half();
+            let kind = keys ^ Fingerprint::of(request.domain).half();
             // A limit that was matched is switched off in this request.
-            if quota.take(kind) && plan.rules.find(ask.domain, entries).is_none() {
-                self.add(ask.domain, !plan.unknown_domain, entries, keys);
+            if quota.take(kind) && plan.rules.find(request.domain, entries).is_none() {
+                self.add(request.domain, !plan.unknown_domain, entries, keys);
             }
         }
     }
@@ -531,17 +531,17 @@ mod tests {
         let rules = std::sync::Arc::new(rules_of(text));
         let (unmatched, quota) = (Unmatched::default(), Quota::default());
         for domain in ["d", "e"] {
-            let mut ask = DecodedRequest::default();
-            ask.domain = domain.as_bytes();
+            let mut request = DecodedRequest::default();
+            request.domain = domain.as_bytes();
             for (key, value) in [("a", "replaced"), ("b", "checked"), ("c", "free")] {
-                ask.push(Entry {
+                request.push(Entry {
                     key: key.as_bytes(),
                     value: value.as_bytes(),
                 });
-                ask.close(Descriptor::default());
+                request.close(Descriptor::default());
             }
-            let plan = Plan::new(&rules, &ask, &crate::limits::plan::Options::default());
-            unmatched.observe(&quota, &ask, &plan);
+            let plan = Plan::new(&rules, &request, &crate::limits::plan::Options::default());
+            unmatched.observe(&quota, &request, &plan);
         }
         assert_eq!(values(&unmatched, "d"), ["free"]);
         assert_eq!(

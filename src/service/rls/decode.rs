@@ -80,9 +80,9 @@ pub enum InvalidRequest {
 /// # Errors
 /// [`InvalidRequest`] names the field that is wrong.
 pub fn decode(message: &[u8]) -> Result<DecodedRequest<'_>, InvalidRequest> {
-    let mut ask = DecodedRequest::default();
-    decode_into(&mut ask, message)?;
-    Ok(ask)
+    let mut request = DecodedRequest::default();
+    decode_into(&mut request, message)?;
+    Ok(request)
 }
 
 /// Decodes into an empty [`DecodedRequest`]. It is large: each move of it costs as much as a field.
@@ -90,26 +90,29 @@ pub fn decode(message: &[u8]) -> Result<DecodedRequest<'_>, InvalidRequest> {
 /// # Errors
 /// As [`decode`].
 pub fn decode_into<'m>(
-    ask: &mut DecodedRequest<'m>,
+    request: &mut DecodedRequest<'m>,
     message: &'m [u8],
 ) -> Result<(), InvalidRequest> {
     for field in MessageFields::of(message) {
         match field.map_err(malformed("request"))? {
-            (1, FieldValue::Bytes(domain)) => ask.domain = domain,
-            (2, FieldValue::Bytes(message)) => descriptor(ask, message)?,
-            (3, FieldValue::Varint(hits)) => ask.hits_addend = hits as u32,
+            (1, FieldValue::Bytes(domain)) => request.domain = domain,
+            (2, FieldValue::Bytes(message)) => descriptor(request, message)?,
+            (3, FieldValue::Varint(hits)) => request.hits_addend = hits as u32,
             _ => {}
         }
     }
     match () {
-        () if ask.domain.is_empty() => Err(InvalidRequest::NoDomain),
-        () if ask.is_empty() => Err(InvalidRequest::NoDescriptors),
+        () if request.domain.is_empty() => Err(InvalidRequest::NoDomain),
+        () if request.is_empty() => Err(InvalidRequest::NoDescriptors),
         () => Ok(()),
     }
 }
 
-fn descriptor<'a>(ask: &mut DecodedRequest<'a>, message: &'a [u8]) -> Result<(), InvalidRequest> {
-    let index = ask.len();
+fn descriptor<'a>(
+    request: &mut DecodedRequest<'a>,
+    message: &'a [u8],
+) -> Result<(), InvalidRequest> {
+    let index = request.len();
     if index == MAX_DESCRIPTORS {
         return Err(InvalidRequest::TooManyDescriptors);
     }
@@ -123,7 +126,7 @@ fn descriptor<'a>(ask: &mut DecodedRequest<'a>, message: &'a [u8]) -> Result<(),
                 if entries > MAX_ENTRIES {
                     return Err(InvalidRequest::TooManyEntries { descriptor: index });
                 }
-                ask.push(entry(message).map_err(malformed("descriptors.entries"))?);
+                request.push(entry(message).map_err(malformed("descriptors.entries"))?);
             }
             (2, FieldValue::Bytes(message)) => read_limit(limit.get_or_insert_default(), message)
                 .map_err(malformed("descriptors.limit"))?,
@@ -136,7 +139,7 @@ fn descriptor<'a>(ask: &mut DecodedRequest<'a>, message: &'a [u8]) -> Result<(),
         }
     }
     descriptor.limit = limit.as_ref().map(|limit| rate(limit, index)).transpose()?;
-    ask.close(descriptor);
+    request.close(descriptor);
     Ok(())
 }
 

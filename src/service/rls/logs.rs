@@ -209,19 +209,19 @@ impl DecisionFilter {
     /// Writes a line for each selected descriptor of a request.
     pub(super) fn log(
         &self,
-        ask: &DecodedRequest<'_>,
+        request: &DecodedRequest<'_>,
         plan: &Plan,
         outcomes: &Outcomes<'_>,
         values: &LoggedValues,
     ) {
-        let is_of = |domain: &[u8]| domain == ask.domain;
+        let is_of = |domain: &[u8]| domain == request.domain;
         if !Self::is_logged() || !self.domain.as_deref().is_none_or(is_of) {
             return;
         }
-        let all = ask.descriptors().zip(&outcomes.each);
+        let all = request.descriptors().zip(&outcomes.each);
         let selected = all.filter(|((_, entries), _)| self.selects(entries));
         for ((descriptor, entries), outcome) in selected.take(MAX_LINES) {
-            let (mut hits, mut ends_in, mut decided) = (ask.hits(descriptor), None, None);
+            let (mut hits, mut ends_in, mut decided) = (request.hits(descriptor), None, None);
             let mut limit = outcome.limit.map(|found| found.limit.path());
             match outcome.by {
                 DecidedBy::NoLimit => limit = None,
@@ -237,7 +237,7 @@ impl DecisionFilter {
             let verdict = decided.and_then(|decision| decision.verdict());
             let error = decided.and_then(Decision::store_error);
             tracing::debug!(
-                domain = cut(ask.domain),
+                domain = cut(request.domain),
                 descriptor = shown(entries, values),
                 hits,
                 limit,
@@ -341,19 +341,19 @@ impl RefusalLog {
     /// Writes lines about the descriptors of a request that are over their limits.
     pub(super) fn observe(
         &self,
-        ask: &DecodedRequest<'_>,
+        request: &DecodedRequest<'_>,
         outcomes: &Outcomes<'_>,
         generation: u64,
     ) {
         if outcomes.each.iter().any(|outcome| outcome.refuses) && Self::is_logged() {
-            self.log(ask, outcomes, generation);
+            self.log(request, outcomes, generation);
         }
     }
 
     #[cold]
-    fn log(&self, ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, generation: u64) {
+    fn log(&self, request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, generation: u64) {
         let second = self.started.elapsed().as_secs();
-        for ((_, entries), outcome) in ask.descriptors().zip(&outcomes.each) {
+        for ((_, entries), outcome) in request.descriptors().zip(&outcomes.each) {
             let DecidedBy::Check { decision, .. } = outcome.by else {
                 continue;
             };
@@ -362,7 +362,7 @@ impl RefusalLog {
                 && let Some(left_out) = self.take(limit.map(|limit| limit.id), generation, second)
             {
                 tracing::info!(
-                    domain = cut(ask.domain),
+                    domain = cut(request.domain),
                     descriptor = shown(entries, &self.values),
                     hits = outcome.hits(),
                     limit = limit.map_or_else(|| REQUEST_LIMIT.to_owned(), Limit::path),

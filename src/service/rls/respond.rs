@@ -143,7 +143,7 @@ pub struct Reply {
 /// # Errors
 /// The store's error, if a check fails the request.
 pub fn respond(
-    ask: &DecodedRequest<'_>,
+    request: &DecodedRequest<'_>,
     outcomes: &Outcomes<'_>,
     options: &Options,
 ) -> Result<Reply, StoreError> {
@@ -151,14 +151,14 @@ pub fn respond(
         return Err(error);
     }
     Ok(if options.paths_as_names {
-        let paths = fields::all_names(ask, outcomes);
-        reply(ask, &outcomes.named(&paths), options)
+        let paths = fields::all_names(request, outcomes);
+        reply(request, &outcomes.named(&paths), options)
     } else {
-        reply(ask, outcomes, options)
+        reply(request, outcomes, options)
     })
 }
 
-fn reply(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
+fn reply(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
     let shadowed = outcomes.is_over_limit && options.shadow_mode;
     let code = if outcomes.is_over_limit && !shadowed {
         Code::OverLimit
@@ -167,7 +167,7 @@ fn reply(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Options) -
     };
     let extras = options
         .has_extras()
-        .then(|| extras(ask, outcomes, code, options));
+        .then(|| extras(request, outcomes, code, options));
     Reply {
         answer: encode(code, &outcomes.each, extras.as_ref()),
         code,
@@ -177,7 +177,7 @@ fn reply(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Options) -
 
 /// The optional parts of a response that `options` select, and nothing else.
 fn extras(
-    ask: &DecodedRequest<'_>,
+    request: &DecodedRequest<'_>,
     outcomes: &Outcomes<'_>,
     overall: Code,
     options: &Options,
@@ -187,8 +187,8 @@ fn extras(
     let mut headers = match &options.ratelimit_headers {
         RateLimitHeaders::Off => Vec::new(),
         RateLimitHeaders::Legacy(names) => fields::legacy(outcomes, names),
-        RateLimitHeaders::Draft03(names) => fields::draft_03(ask, outcomes, names),
-        RateLimitHeaders::Draft11 => fields::draft_11(ask, outcomes),
+        RateLimitHeaders::Draft03(names) => fields::draft_03(request, outcomes, names),
+        RateLimitHeaders::Draft11 => fields::draft_11(request, outcomes),
     };
     if refused && options.retry_after {
         headers.extend(retry_after(outcomes));
@@ -201,7 +201,7 @@ fn extras(
     // Empty: Envoy's own body.
     let mut raw_body = Vec::new();
     if names_limits {
-        let names = names(ask, outcomes, &violated);
+        let names = names(request, outcomes, &violated);
         if let Some(key) = &options.refused_by {
             headers.extend(fields::refused_by(key, &names));
         }
@@ -215,7 +215,7 @@ fn extras(
         raw_body,
         dynamic_metadata: options
             .dynamic_metadata
-            .then(|| metadata::dynamic_metadata(ask, outcomes, &violated)),
+            .then(|| metadata::dynamic_metadata(request, outcomes, &violated)),
         ..RateLimitResponse::default()
     }
 }

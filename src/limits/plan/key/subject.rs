@@ -267,8 +267,8 @@ impl Subject {
         let Part::Text(domain) = &self.domain else {
             return Err(DIGEST_ONLY);
         };
-        let mut ask = DecodedRequest::default();
-        ask.domain = domain;
+        let mut request = DecodedRequest::default();
+        request.domain = domain;
         for entry in &self.entries {
             let (Part::Text(key), Part::Text(value)) = (&entry.key, &entry.value) else {
                 return Err(DIGEST_ONLY);
@@ -278,10 +278,10 @@ impl Subject {
             } else {
                 value
             };
-            ask.push(Entry { key, value });
+            request.push(Entry { key, value });
         }
-        ask.close(Descriptor::default());
-        Ok(ask)
+        request.close(Descriptor::default());
+        Ok(request)
     }
 }
 

@@ -70,7 +70,7 @@ fn three(names: &HeaderNames, limit: String, outcome: &Outcome<'_>) -> Vec<Heade
 /// limits with their windows and names, and the remaining hits of that limit. Source:
 /// draft-ietf-httpapi-ratelimit-headers-03, as Envoy's `DRAFT_VERSION_03` writes it.
 pub(super) fn draft_03(
-    ask: &DecodedRequest<'_>,
+    request: &DecodedRequest<'_>,
     outcomes: &Outcomes<'_>,
     names: &HeaderNames,
 ) -> Vec<HeaderValue> {
@@ -80,7 +80,7 @@ pub(super) fn draft_03(
     };
     let mut limits = ListSerializer::new();
     let _ = limits.bare_item(integer(least_rate.requests_per_unit));
-    for (outcome, rate, _) in shown_statuses(ask, outcomes) {
+    for (outcome, rate, _) in shown_statuses(request, outcomes) {
         let item = with_window(limits.bare_item(integer(rate.requests_per_unit)), &rate);
         if !outcome.name.is_empty() {
             let _ = item.parameter(NAME, string(outcome.name));
@@ -91,9 +91,9 @@ pub(super) fn draft_03(
 
 /// `RateLimit-Policy` with all limits, and `RateLimit` with the remaining hits of each. Source:
 /// draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
-pub(super) fn draft_11(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'_>) -> Vec<HeaderValue> {
+pub(super) fn draft_11(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>) -> Vec<HeaderValue> {
     let (mut quotas, mut states) = (ListSerializer::new(), ListSerializer::new());
-    for policy in policies(ask, outcomes) {
+    for policy in policies(request, outcomes) {
         let quota = quotas
             .bare_item(string(&policy.name))
             .parameter(QUOTA, integer(policy.rate.requests_per_unit));
@@ -172,10 +172,10 @@ fn name<'p>(outcome: &Outcome<'p>, entries: &[Entry<'_>]) -> Cow<'p, str> {
 
 /// The name of each descriptor's limit.
 pub(super) fn all_names<'p>(
-    ask: &DecodedRequest<'_>,
+    request: &DecodedRequest<'_>,
     outcomes: &Outcomes<'p>,
 ) -> Vec<Cow<'p, str>> {
-    let each = outcomes.each.iter().zip(ask.descriptors());
+    let each = outcomes.each.iter().zip(request.descriptors());
     each.map(|(outcome, (_, entries))| name(outcome, entries))
         .collect()
 }
@@ -183,10 +183,10 @@ pub(super) fn all_names<'p>(
 /// The statuses that show a limit, each with its rate and its entries. Of more than
 /// [`MAX_POLICIES`], those that refuse and those with the least remaining hits.
 pub(super) fn shown_statuses<'o, 'p, 'a>(
-    ask: &'o DecodedRequest<'a>,
+    request: &'o DecodedRequest<'a>,
     outcomes: &'o Outcomes<'p>,
 ) -> Vec<(&'o Outcome<'p>, Rate, &'o [Entry<'a>])> {
-    let all = outcomes.each.iter().zip(ask.descriptors()).enumerate();
+    let all = outcomes.each.iter().zip(request.descriptors()).enumerate();
     let mut shown: Vec<_> = all
         .filter_map(|(index, (outcome, (_, entries)))| {
             Some((index, (outcome, outcome.shown?, entries)))
@@ -202,9 +202,12 @@ pub(super) fn shown_statuses<'o, 'p, 'a>(
 
 /// The limits of the statuses that are shown. Descriptors that share a name and a rate are one
 /// policy, of which the fewest hits remain.
-pub(super) fn policies<'p>(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'p>) -> Vec<Policy<'p>> {
+pub(super) fn policies<'p>(
+    request: &DecodedRequest<'_>,
+    outcomes: &Outcomes<'p>,
+) -> Vec<Policy<'p>> {
     let mut policies: Vec<Policy<'_>> = Vec::new();
-    for (outcome, rate, entries) in shown_statuses(ask, outcomes) {
+    for (outcome, rate, entries) in shown_statuses(request, outcomes) {
         let policy = Policy {
             name: name(outcome, entries),
             rate,
@@ -230,11 +233,11 @@ pub(super) fn policies<'p>(ask: &DecodedRequest<'_>, outcomes: &Outcomes<'p>) ->
 
 /// The names of the limits of these descriptors, each once, and at most [`MAX_POLICIES`].
 pub(super) fn names<'p>(
-    ask: &DecodedRequest<'_>,
+    request: &DecodedRequest<'_>,
     outcomes: &Outcomes<'p>,
     descriptors: &[usize],
 ) -> Vec<Cow<'p, str>> {
-    let all = all_names(ask, outcomes);
+    let all = all_names(request, outcomes);
     let mut names = Vec::new();
     for &index in descriptors {
         if names.len() < MAX_POLICIES && !names.contains(&all[index]) {

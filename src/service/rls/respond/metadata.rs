@@ -25,17 +25,17 @@ const MAX_PATH_BYTES: usize = 1_024;
 /// fit into the message, nor `refusedBy`, which is there if a limit refuses: `violated` are the
 /// descriptors.
 pub(super) fn dynamic_metadata(
-    ask: &DecodedRequest<'_>,
+    request: &DecodedRequest<'_>,
     outcomes: &Outcomes<'_>,
     violated: &[usize],
 ) -> Struct {
-    let descriptors = ask.descriptors();
+    let descriptors = request.descriptors();
     let descriptors: Vec<Json> = descriptors
         .map(|(descriptor, entries)| describe(descriptor, entries))
         .collect();
-    let mut all = json!({"domain": text(ask.domain), "descriptors": descriptors});
-    if ask.hits_addend != 0 {
-        all["hitsAddend"] = ask.hits_addend.into();
+    let mut all = json!({"domain": text(request.domain), "descriptors": descriptors});
+    if request.hits_addend != 0 {
+        all["hitsAddend"] = request.hits_addend.into();
     }
     let (mut merged, mut seen, mut left) = (Metadata::new(), Vec::new(), MAX_MERGED_BYTES);
     let applies =
@@ -70,7 +70,7 @@ pub(super) fn dynamic_metadata(
     }
     if !violated.is_empty() {
         let refusals = violated.iter();
-        let refusals = refusals.map(|&index| refusal(ask, index, &outcomes.each[index]));
+        let refusals = refusals.map(|&index| refusal(request, index, &outcomes.each[index]));
         all["refusedBy"] = refusals.collect();
     }
     match all {
@@ -90,13 +90,13 @@ fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
 
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the
 /// request's own has no name, and the keys of the descriptor are its path.
-fn refusal(ask: &DecodedRequest<'_>, index: usize, outcome: &Outcome<'_>) -> Json {
+fn refusal(request: &DecodedRequest<'_>, index: usize, outcome: &Outcome<'_>) -> Json {
     let mut refusal = json!({"descriptor": index});
     let cut = |path: Vec<u8>| text(&path[..path.len().min(MAX_PATH_BYTES)]);
-    let own = ask.descriptors().nth(index);
+    let own = request.descriptors().nth(index);
     if let Some((_, entries)) = own.filter(|(descriptor, _)| descriptor.limit.is_some()) {
         let keys = entries.iter().map(|entry| entry.key);
-        let path = iter::once(ask.domain).chain(keys).collect::<Vec<_>>();
+        let path = iter::once(request.domain).chain(keys).collect::<Vec<_>>();
         refusal["limit"] = cut(path.join(&b'.'));
     }
     if let Some(in_force) = outcome.limit {

@@ -93,7 +93,7 @@ fn lines() -> Vec<Line> {
 }
 
 /// One ask: hits, joined by `+`.
-fn ask_of(word: &str, amount: u64, kind: AlgorithmKind, ring: &Arc<Tracking>, now: u64) -> Ask {
+fn request_of(word: &str, amount: u64, kind: AlgorithmKind, ring: &Arc<Tracking>, now: u64) -> Ask {
     let rate = Rate {
         requests_per_unit: amount,
         unit: Unit::Minute,
@@ -155,7 +155,7 @@ fn line(line: &str) -> Line {
         } else if let Some(name) = word.strip_prefix("algorithm=") {
             kind = self::kind(name);
         } else {
-            all.push(ask_of(word, amount, kind, &ring, now));
+            all.push(request_of(word, amount, kind, &ring, now));
         }
     }
     let expected = (totals != "none").then(|| [totals.to_owned(), series.to_owned()]);
