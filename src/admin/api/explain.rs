@@ -165,8 +165,8 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
         Some(_) if !call.body.is_empty() => {
             return Err(Failure::bad_request("subject: send it or a body, not both"));
         }
-        Some(name) => Asked::Subject(subject::read(name)?),
-        None => Asked::Message(blocking(move || message(&call.body)).await?),
+        Some(name) => ExplainTarget::Subject(subject::read(name)?),
+        None => ExplainTarget::Message(blocking(move || message(&call.body)).await?),
     };
     let (plan, decisions) = {
         let mut request = asked.request()?;
@@ -203,14 +203,14 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
 }
 
 /// The subject of an explanation.
-enum Asked {
+enum ExplainTarget {
     /// A request.
     Message(Bytes),
     /// One descriptor.
     Subject(Subject),
 }
 
-impl Asked {
+impl ExplainTarget {
     fn request(&self) -> Result<DecodedRequest<'_>, Failure> {
         match self {
             Self::Message(message) => {

@@ -12,12 +12,12 @@ type Taken = Vec<(u64, u64)>;
 const WINDOW: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]
-struct Ask {
+struct TimedHits {
     pause: u64,
     hits: i64,
 }
 
-fn asks(least: i64) -> impl Strategy<Value = Vec<Ask>> {
+fn asks(least: i64) -> impl Strategy<Value = Vec<TimedHits>> {
     let pause = prop_oneof![
         3 => Just(0_u64),
         3 => (0_u64..15, 0_u64..3)
@@ -26,7 +26,7 @@ fn asks(least: i64) -> impl Strategy<Value = Vec<Ask>> {
         1 => 0..5 * WINDOW,
     ];
     prop::collection::vec(
-        (pause, least..5).prop_map(|(pause, hits)| Ask { pause, hits }),
+        (pause, least..5).prop_map(|(pause, hits)| TimedHits { pause, hits }),
         1..60,
     )
 }
@@ -46,7 +46,7 @@ fn refund(taken: &mut Taken, mut hits: u64, counts: impl Fn(u64) -> bool) {
 /// A window's algorithm whose hits count one by one, by `counts(tick of the hit, now)`.
 fn check_window(
     algorithm: &Algorithm,
-    asks: &[Ask],
+    asks: &[TimedHits],
     counts: impl Fn(u64, u64) -> bool,
 ) -> Result<(), TestCaseError> {
     let (limit, count_denied) = match algorithm {
@@ -55,7 +55,7 @@ fn check_window(
         _ => unreachable!("no window of single hits"),
     };
     let (mut taken, mut state, mut now) = (Taken::new(), None, START);
-    for Ask { pause, hits } in asks {
+    for TimedHits { pause, hits } in asks {
         now += pause;
         let count = |taken: &Taken, now| {
             taken
@@ -156,7 +156,7 @@ proptest! {
             debt: Debt::NONE,
         };
         let (mut taken, mut state, mut now) = (Taken::new(), None, START);
-        for Ask { pause, hits } in asks {
+        for TimedHits { pause, hits } in asks {
             now += pause;
             taken.push((now, hits.unsigned_abs()));
             state = ring.step(state, at(now), hits).state;
@@ -187,7 +187,7 @@ proptest! {
             Span::ZERO,
         );
         let (limit, mut taken, mut state, mut now) = (limit as f64, Taken::new(), None, START);
-        for Ask { pause, hits } in asks {
+        for TimedHits { pause, hits } in asks {
             now += pause;
             let number = now / WINDOW;
             // Hits of the window before count as far as it is still within reach: all numbers here
@@ -255,7 +255,7 @@ proptest! {
             None,
             START,
         );
-        for Ask { pause, hits } in asks {
+        for TimedHits { pause, hits } in asks {
             now += pause;
             let missing = |taken: &Taken| {
                 let since = |index: usize| {
@@ -298,7 +298,7 @@ proptest! {
         // Times here have as many parts per tick as the limit, which makes slots whole: a spacing
         // is a window's ticks of parts.
         let (parts, mut state, mut now, mut next) = (limit, None, START, 0);
-        for Ask { pause, hits } in asks {
+        for TimedHits { pause, hits } in asks {
             now += pause;
             let first = next.max(now * parts);
             let held = (first - now * parts).div_ceil(parts);
@@ -339,7 +339,7 @@ proptest! {
             Span::ZERO,
         );
         let (mut state, mut now, mut number, mut count) = (None, START, 0, 0);
-        for Ask { pause, hits } in asks {
+        for TimedHits { pause, hits } in asks {
             now += pause;
             if now / WINDOW != number {
                 (number, count) = (now / WINDOW, 0);
