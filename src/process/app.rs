@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
 
@@ -118,6 +118,8 @@ async fn run(
     logs: &telemetry::Logs,
     traces: Option<&Traces>,
 ) -> Result<(), StartError> {
+    // From here on: before, a signal ends the process at once.
+    let mut signals = shutdown_signals();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         workers = settings.workers,
@@ -163,7 +165,7 @@ async fn run(
     let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(listeners.http, pages, stopping.clone()));
 
-    drain_on_signal(&settings, health).await;
+    drain_on_signal(&settings, health, &mut signals).await;
     stop.send_replace(true);
     // Ends first: a later change of the health would set the services that are cleared below.
     publishing.abort();
@@ -180,7 +182,7 @@ async fn run(
     };
     tokio::select! {
         () = drained => tracing::info!("weir stopped"),
-        _ = shutdown_signal() => tracing::warn!("second signal received: aborting requests in \
+        _ = next_signal(&mut signals) => tracing::warn!("second signal received: aborting requests in \
             flight"),
     }
     Ok(())
@@ -536,8 +538,8 @@ async fn reload_on_signal(live: Arc<Live>) {
 
 /// Waits for a signal, and after SIGTERM also for `DRAIN_DELAY`, in which clients find other
 /// replicas. SIGINT, which a person sends from a terminal, and a second signal skip that time.
-async fn drain_on_signal(settings: &Settings, health: &Health) {
-    let signal = shutdown_signal().await;
+async fn drain_on_signal(settings: &Settings, health: &Health, signals: &mut Signals) {
+    let signal = next_signal(signals).await;
     health.report(Status::Draining);
     if signal != SignalKind::interrupt() && !settings.drain_delay.is_zero() {
         tracing::info!(
@@ -546,20 +548,27 @@ async fn drain_on_signal(settings: &Settings, health: &Health) {
         );
         tokio::select! {
             () = tokio::time::sleep(settings.drain_delay) => {}
-            _ = shutdown_signal() => {}
+            _ = next_signal(signals) => {}
         }
     }
     tracing::info!("draining");
 }
 
-/// Waits for a signal that ends the process.
-async fn shutdown_signal() -> SignalKind {
-    let signals = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    );
-    let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+/// The signals that end the process, SIGTERM and SIGINT; `None` if they cannot be received.
+type Signals = Option<(Signal, Signal)>;
+
+fn shutdown_signals() -> Signals {
+    let terminate = signal(SignalKind::terminate()).ok();
+    let both = terminate.zip(signal(SignalKind::interrupt()).ok());
+    if both.is_none() {
         tracing::error!("cannot receive signals; only SIGKILL ends this process");
+    }
+    both
+}
+
+/// Waits for the next of the signals.
+async fn next_signal(signals: &mut Signals) -> SignalKind {
+    let Some((terminate, interrupt)) = signals else {
         return std::future::pending().await;
     };
     tokio::select! {
