@@ -567,7 +567,7 @@ mod tests {
             "the next slot is free in half an hour"
         );
         assert_eq!(ask("key", 9, enforced), Some(false), "a refusal");
-        assert_eq!(ask("key", 0, enforced), Some(true), "a peek behind a queue");
+        assert_eq!(ask("key", 0, enforced), Some(true), "a peek after a queue");
         assert_eq!(ask("shadow", 1, shadow), Some(true));
         assert_eq!(
             ask("shadow", 1, shadow),

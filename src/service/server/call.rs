@@ -106,11 +106,10 @@ impl<F: Future<Output = CallResult>> Future for WaitingCall<F> {
             Ok(Poll::Ready(answer)) => Ok(answer),
             Err(panic) => Err(panic),
             Ok(Poll::Pending) => {
-                let reset = respond.as_mut().map(|respond| respond.poll_reset(context));
-                return match reset {
-                    Some(Poll::Pending) => Poll::Pending,
-                    Some(Poll::Ready(_)) | None => Poll::Ready(None),
+                let Some(respond) = respond else {
+                    return Poll::Ready(None);
                 };
+                return respond.poll_reset(context).map(|_| None);
             }
         };
         Poll::Ready(respond.take().map(|respond| (respond, answer)))
