@@ -108,7 +108,8 @@ pub struct Flags {
     /// Write log lines of this and more severe levels: error, warn, info, debug, trace; off writes
     /// none
     ///
-    /// A list of targets with levels is valid too, such as `info,weir=debug`.
+    /// A list of targets with levels is valid too, such as `info,weir=debug`. A release build writes
+    /// no trace events, of Weir or of its libraries.
     #[arg(long, env, default_value = "info", help_heading = "Process")]
     #[arg(value_name = "LEVEL")]
     pub(super) log_level: String,

@@ -8,7 +8,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -158,6 +159,43 @@ impl<T> WorkerState<T> {
     }
 }
 
+/// The waker of HTTP/2 on a connection. Each answer wakes it. While the connection answers waiting
+/// calls, wakes are dropped, because the same turn writes the answers afterwards.
+struct Http2Waker {
+    connection: Waker,
+    is_answering: AtomicBool,
+}
+
+impl Http2Waker {
+    /// The waker on a connection that the current task serves.
+    async fn of_task() -> Arc<Self> {
+        let connection = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let is_answering = AtomicBool::new(false);
+        Arc::new(Self {
+            connection,
+            is_answering,
+        })
+    }
+
+    fn while_answering(&self, answer: impl FnOnce()) {
+        self.is_answering.store(true, Ordering::SeqCst);
+        answer();
+        self.is_answering.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Wake for Http2Waker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_answering.load(Ordering::SeqCst) {
+            self.connection.wake_by_ref();
+        }
+    }
+}
+
 pub(super) async fn serve<T: RateLimitService>(
     connection: NewConnection,
     worker: Arc<WorkerState<T>>,
@@ -193,6 +231,8 @@ pub(super) async fn serve<T: RateLimitService>(
         begun: Box::pin(None),
         waiting: FuturesUnordered::new(),
     };
+    let http2_waker = Http2Waker::of_task().await;
+    let waker = Waker::from(Arc::clone(&http2_waker));
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
             match close {
@@ -213,14 +253,15 @@ pub(super) async fn serve<T: RateLimitService>(
             }
         }
         lateness.begin();
-        if accept(&mut http2, &mut accepted, metrics, context).is_ready() {
+        http2_waker.while_answering(|| calls.answer_waiting(context));
+        let http2_context = &mut Context::from_waker(&waker);
+        if accept(&mut http2, &mut accepted, metrics, http2_context).is_ready() {
             return Poll::Ready(());
         }
         if !accepted.is_empty() {
             open.called();
         }
         calls.serve(accepted.drain(..), context);
-        calls.answer_waiting(context);
         Poll::Pending
     })
     .await;
@@ -263,8 +304,8 @@ async fn begin_http2<T>(
 /// Accepts all requests that were read in this turn before it serves any: their answers then leave
 /// in one write. Ready: the connection is closed.
 ///
-/// Each answer wakes the connection, which writes when the other tasks that are ready have had
-/// their turn.
+/// Each answer to an accepted call wakes the connection, which writes when the other tasks that are
+/// ready have had their turn.
 fn accept(
     http2: &mut Http2Connection,
     accepted: &mut Vec<Call>,
