@@ -53,21 +53,21 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve rate-limit requests of Envoy (the default)
+    /// Answer rate-limit requests of Envoy (the default command)
     Serve(Box<Flags>),
     /// Check limit files and print all errors and warnings
     Check(check::CheckArgs),
     /// Explain which limits apply to a request and what is left of them
     Explain(explain::Explain),
-    /// Show the usage of a subject, or the subjects with most usage
+    /// Show the usage of a subject, or the subjects with the most usage
     Usage(Box<usage::UsageCommand>),
     /// Count the hits of a subject in a recent interval
     Count(Box<usage::CountCommand>),
-    /// Show the subjects with most hits or most refused hits
+    /// Show the subjects with the most hits or refused hits
     Top(top::TopCommand),
     /// Show recent descriptors that matched no limit
     Unmatched(unmatched::UnmatchedArgs),
-    /// Send a request and print the answer
+    /// Send rate-limit requests and print the answers
     Hit(hit::Hit),
     /// Generate load, and report throughput, latency and exactness
     Load(Box<load::LoadCommand>),
@@ -104,7 +104,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Service", &["serve", "health"]),
     ("Limit files", &["check", "envoy", "replay"]),
     (
-        "Look into a running service",
+        "Query a running service",
         &["explain", "usage", "count", "top", "unmatched", "overrides"],
     ),
     (

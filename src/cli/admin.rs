@@ -35,7 +35,7 @@ const MAX_TOKEN_BYTES: u64 = 64 << 10;
 /// Flags of every command that asks a running service.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AdminQuery {
-    /// Output format
+    /// Print the output in this format
     #[arg(long, default_value = "text", value_name = "text|json")]
     pub(super) format: print::Format,
     #[command(flatten)]
@@ -110,12 +110,12 @@ impl AdminQuery {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Service")]
 pub(super) struct AdminFlags {
-    /// Address of the debug listener, as HOST:PORT or http://HOST:PORT; repeat it or separate
-    /// addresses by commas for several replicas [default: http://127.0.0.1:6070]
+    /// Query the debug listener at this address: HOST:PORT or http://HOST:PORT. For several
+    /// replicas, repeat the flag or separate addresses by commas [default: http://127.0.0.1:6070]
     ///
-    /// `top` and `unmatched` ask all replicas, also all addresses of a name, such as that of a
-    /// headless Service. Other questions go to the first that answers. Changes do too where
-    /// replicas keep them in Redis, and to all addresses where each replica keeps its own.
+    /// `top` and `unmatched` query all replicas, and all addresses of a name, such as a headless
+    /// Service. Other commands query the first replica that answers. Changes also go to the first,
+    /// or, if replicas do not share a Redis, to all of them.
     #[arg(
         long,
         env = "WEIR_ADMIN",
@@ -123,8 +123,8 @@ pub(super) struct AdminFlags {
         value_delimiter = ','
     )]
     admin: Vec<String>,
-    /// File with a token of the service's ADMIN_TOKEN_FILE in its first line, as NAME:TOKEN or
-    /// TOKEN
+    /// Send the token in the first line of this file, as NAME:TOKEN or TOKEN; the service's
+    /// ADMIN_TOKEN_FILE must have it
     #[arg(long, env = "WEIR_ADMIN_TOKEN_FILE", value_name = "PATH")]
     admin_token_file: Option<PathBuf>,
 }

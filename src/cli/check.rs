@@ -30,12 +30,12 @@ const ORDER_OF_REGIONS: &str = "shares: lower a region first, and raise another 
 
 #[derive(Args, Debug)]
 pub(super) struct CheckArgs {
-    /// Folder of limit files, or one file [default: the path that weir serve reads]
+    /// Check this folder of limit files, or this file [default: the path that weir serve reads]
     path: Option<PathBuf>,
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
-    /// Output format
+    /// Print the output in this format
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     /// Compare with this folder or file, and print the limits that PATH adds, removes and changes

@@ -11,7 +11,7 @@ use super::print;
 #[derive(Args, Debug)]
 #[command(after_help = "Example for bash, in ~/.bashrc: source <(weir completions bash)")]
 pub(super) struct Completions {
-    /// Shell that reads the script
+    /// Print the script for this shell
     #[arg(value_parser = shells())]
     shell: aot::Shell,
 }

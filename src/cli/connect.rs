@@ -40,7 +40,7 @@ pub(super) struct ClientTlsFlags {
     /// Present the client certificate in this PEM file, with TLS
     #[arg(long, value_name = "PATH", requires = "key")]
     cert: Option<PathBuf>,
-    /// PEM file with the private key of --cert
+    /// Use the private key in this PEM file for --cert
     #[arg(long, value_name = "PATH", requires = "cert")]
     key: Option<PathBuf>,
     /// Expect a server certificate for this name, with TLS [default: the host in --address]

@@ -43,14 +43,14 @@ const USUAL_PORT: u16 = 8081;
 #[command(after_help = "Example: weir envoy --domain demo --from user=header:x-user limits.yaml")]
 #[command(after_long_help = sources_help())]
 pub(super) struct Envoy {
-    /// Folder of limit files, or one file
+    /// Read limits from this folder, or from this file
     #[arg(default_value = "config")]
     path: PathBuf,
-    /// Domain of the limits [default: the only one]
+    /// Print the configuration for this domain [default: the only domain]
     #[arg(long, short)]
     domain: Option<String>,
-    /// Take the value of a descriptor key from this source; once for each key. remote_address,
-    /// source_cluster and destination_cluster need none
+    /// Take the value of a descriptor key from this source; repeat it for each key. remote_address,
+    /// source_cluster and destination_cluster need no source
     #[arg(long, value_name = "KEY=SOURCE", value_parser = key_source)]
     from: Vec<(String, KeySource)>,
     /// Read the sources of keys from a YAML map, such as `user: header:x-user`; --from overrides it
@@ -70,12 +70,12 @@ pub(super) struct Envoy {
         value_name = "filter|virtual-host|route|tcp"
     )]
     attach: Attach,
-    /// Address of Weir's gRPC listener [default: 127.0.0.1:8081, or in Kubernetes
+    /// Send rate-limit requests to Weir at this address [default: 127.0.0.1:8081, or in Kubernetes
     /// ratelimit.default.svc.cluster.local:8081]
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     service: Option<(String, u16)>,
-    /// Timeout of a rate-limit request in milliseconds; 1 to 3600000 [default: 100 more than the
-    /// longest max_delay]
+    /// Abort a rate-limit request after this many milliseconds; 1 to 3600000 [default: 100 more
+    /// than the longest max_delay]
     #[arg(
         long,
         value_name = "MILLISECONDS",
@@ -87,7 +87,7 @@ pub(super) struct Envoy {
     failure_mode_deny: bool,
     #[command(flatten)]
     mesh: Mesh,
-    /// Envoy Gateway: listener of a Gateway
+    /// Change this listener of a Gateway
     #[arg(
         long,
         default_value = "default/eg/http",
@@ -103,7 +103,7 @@ pub(super) struct Envoy {
 /// The program that reads the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Target {
-    /// Pieces of a configuration file
+    /// Sections of a configuration file
     Envoy,
     /// An EnvoyFilter
     Istio,
@@ -113,9 +113,9 @@ enum Target {
 
 fn sources_help() -> String {
     format!(
-        "{}\nBehind header, query and metadata, ` or VALUE` is what Envoy sends \
-         where a request has none: 'user=header:x-user or anonymous'.\nWithout it, the limits of \
-         the key do not apply to such requests.\n\n\
+        "{}\nAfter header, query and metadata, ` or VALUE` is the value that Envoy sends if \
+         a request has none: 'user=header:x-user or anonymous'.\nWithout it, the limits of the \
+         key do not apply to such requests.\n\n\
          Envoy does not ask about requests that a route answers itself (direct_response, \
          redirect).\n\n\
          Example: weir envoy --domain demo --from user=header:x-user limits.yaml",

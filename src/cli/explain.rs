@@ -44,23 +44,23 @@ const MAX_JSON_BYTES: u64 = 4 << 20;
         limit files. \\* is a star and \\\\ a backslash, as in the entries that commands print."
 )]
 pub(super) struct Explain {
-    /// Entries of the descriptor, in order; `,` as a word of its own begins the next descriptor
+    /// Explain a descriptor with these entries, in order; a separate `,` begins the next one
     #[arg(required_unless_present_any = ["json", "subject"], value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
-    /// Domain of the request
+    /// Explain a request of this domain
     #[arg(long, short, required_unless_present_any = ["json", "subject"])]
     domain: Option<String>,
-    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
+    /// Select the subject by its name, `subject` in JSON output, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain", "json"])]
     subject: Option<String>,
     /// Read the request from a JSON file, as for POST /json, instead of domain and entries; `-` is
     /// stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["entries", "domain"])]
     json: Option<PathBuf>,
-    /// Explain by this folder of limit files, or this file, instead of a running service
+    /// Read this folder of limit files, or this file, instead of querying a running service
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// Prefix of counter keys (CACHE_KEY_PREFIX of the service), with --config
+    /// Begin keys of counters with this prefix (CACHE_KEY_PREFIX of the service), with --config
     #[arg(
         long,
         env = "CACHE_KEY_PREFIX",
@@ -68,7 +68,7 @@ pub(super) struct Explain {
         value_name = "TEXT"
     )]
     cache_key_prefix: String,
-    /// Output format
+    /// Print the output in this format
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     #[command(flatten)]

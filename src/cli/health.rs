@@ -25,15 +25,15 @@ const MAX_ANSWER_BYTES: usize = 1_024;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit codes: 0 healthy, 2 invalid arguments, 1 unhealthy or no answer.\n\n\
-    The address is that of `weir serve` with the same flags and variables; an address for all \
-        interfaces, such as 0.0.0.0, means loopback. With TLS weir trusts, and presents, the \
-        certificate of the gRPC port."
+    `weir health` connects to the address of `weir serve` with the same flags and variables, or \
+        to loopback instead of all addresses, such as 0.0.0.0. With TLS it trusts and presents \
+        the certificate of the gRPC port."
 )]
 pub(super) struct HealthArgs {
     /// Check with grpc.health.v1 on the gRPC listener instead of /healthcheck on the HTTP listener
     #[arg(long)]
     grpc: bool,
-    /// Timeout in milliseconds; 1 to 3600000
+    /// Wait at most this many milliseconds for an answer; 1 to 3600000
     #[arg(
         long,
         default_value_t = 1_000,

@@ -37,13 +37,13 @@ const OVER_LIMIT: u8 = 3;
     Example: weir hit --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1"
 )]
 pub(super) struct Hit {
-    /// Entries of the descriptor, in order; `,` as a word of its own begins the next descriptor
+    /// Send a descriptor with these entries, in order; a separate `,` begins the next one
     #[arg(required = true, value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
-    /// Domain of the request
+    /// Send requests for this domain
     #[arg(long, short)]
     domain: String,
-    /// Address of the gRPC listener: HOST:PORT, or unix:PATH
+    /// Connect to the gRPC listener at this address: HOST:PORT, or unix:PATH
     #[arg(long, default_value = USUAL_ADDRESS, value_name = "HOST:PORT", value_parser = address)]
     address: Address,
     #[command(flatten)]
@@ -56,11 +56,11 @@ pub(super) struct Hit {
         value_parser = amount::between(1, u32::MAX.into())
     )]
     count: u64,
-    /// Hits of each descriptor; 0 peeks without counting, a negative number refunds hits [default:
-    /// 1]
+    /// Send this many hits in each descriptor; 0 peeks without counting, a negative number refunds
+    /// hits [default: 1]
     #[arg(long, allow_hyphen_values = true, value_parser = amount::signed)]
     hits: Option<i64>,
-    /// Timeout of each request in milliseconds; 1 to 3600000
+    /// Abort a request after this many milliseconds; 1 to 3600000
     #[arg(
         long,
         default_value_t = 1_000,
@@ -68,7 +68,7 @@ pub(super) struct Hit {
         value_parser = clap::value_parser!(u64).range(1..=3_600_000)
     )]
     timeout_ms: u64,
-    /// Output format; json prints one object per request
+    /// Print answers in this format; json prints one object per request
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     #[command(flatten)]

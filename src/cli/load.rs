@@ -54,23 +54,23 @@ const OWN_HEADERS: [&str; 8] = [
         'remote_address=10.0.{uniform:0..255}.{uniform:1..254}' --rate 20k --for 30s"
 )]
 pub(super) struct LoadCommand {
-    /// Address of the gRPC listener: HOST:PORT, or unix:PATH
+    /// Connect to the gRPC listener at this address: HOST:PORT, or unix:PATH
     #[arg(default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
     address: Address,
-    /// Domain of the requests
+    /// Send requests for this domain
     #[arg(long, short)]
     domain: String,
-    /// Descriptor of each request: entries separated by spaces or commas, with generated values; `
-    /// , ` begins the next descriptor. Repeatable, up to 64 descriptors
+    /// Send this descriptor in each request: entries separated by spaces or commas, with generated
+    /// values; ` , ` begins the next descriptor. Repeatable, at most 64 descriptors
     #[arg(long, required = true, value_name = "KEY=VALUE ...", value_parser = templates)]
     descriptor: Vec<Templates>,
-    /// Hits of each descriptor: a number, or {uniform:A..B} [default: 1]
+    /// Send this many hits in each descriptor: a number, or {uniform:A..B} [default: 1]
     #[arg(long, value_name = "HITS", value_parser = Hits::parse)]
     hits: Option<Hits>,
     /// Send this many requests per second; 1 to 1G [default: each when an earlier one is answered]
     #[arg(long, value_name = "AMOUNT", value_parser = amount::rate, allow_hyphen_values = true)]
     rate: Option<f64>,
-    /// Inter-arrival times with --rate: constant, or random as in a Poisson process
+    /// Use constant inter-arrival times with --rate, or random ones as in a Poisson process
     #[arg(
         long,
         value_name = "constant|poisson",
@@ -78,7 +78,7 @@ pub(super) struct LoadCommand {
         requires = "rate"
     )]
     arrivals: ArrivalKind,
-    /// Maximum number of requests in flight; 1 to 100000
+    /// Keep at most this many requests in flight; 1 to 100000
     #[arg(
         long,
         value_name = "COUNT",
@@ -86,7 +86,7 @@ pub(super) struct LoadCommand {
         value_parser = amount::between(1, 100_000)
     )]
     concurrency: u64,
-    /// Number of connections, used in turn; 1 to 1000
+    /// Open this many connections, used in turn; 1 to 1000
     #[arg(
         long,
         value_name = "COUNT",
@@ -100,10 +100,10 @@ pub(super) struct LoadCommand {
     /// Stop after this time, such as 30s or 5m [default: 10s, without --iterations]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     time: Option<Duration>,
-    /// Timeout of each request, sent as its deadline; 1ms to 1h
+    /// Abort a request after this time, which is also its deadline for the server; 1ms to 1h
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = timeout)]
     timeout: Duration,
-    /// Seed of random values and inter-arrival times; the same seed repeats the load
+    /// Seed random values and inter-arrival times; the same seed repeats the load
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -111,17 +111,17 @@ pub(super) struct LoadCommand {
     /// Add a header to each request, such as credentials; repeatable
     #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
     header: Vec<(HeaderName, HeaderValue)>,
-    /// Expect this many OK answers, or as many as requests are sent if these are fewer
+    /// Expect this many OK answers, or only OK answers if fewer requests are sent
     #[arg(long, value_name = "COUNT", value_parser = amount::whole)]
     expect_ok: Option<u64>,
     /// Expect that each distinct descriptor is granted this many hits per clock-aligned second,
     /// minute, hour or day, if it sends more
     #[arg(long, value_name = "HITS/UNIT", value_parser = Threshold::parse)]
     threshold: Option<Threshold>,
-    /// Name and process id of a process on this machine whose CPU is measured; may be repeated
+    /// Measure the CPU time of this process on this machine, shown as NAME; repeatable
     #[arg(long, value_name = "NAME=PID", value_parser = MeasuredProcess::parse)]
     pid: Vec<MeasuredProcess>,
-    /// Format of the result: text for people, json for programs
+    /// Print the result in this format
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
 }

@@ -50,28 +50,28 @@ pub(super) fn help(example: &str) -> String {
 /// The descriptors of an override.
 #[derive(Args, Debug)]
 pub(super) struct OverrideTarget {
-    /// Entries of the descriptors, in order
+    /// Match descriptors with exactly these entries, in order
     #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]")]
     entries: Vec<String>,
-    /// Domain of the descriptors
+    /// Match descriptors of this domain
     #[arg(long, short, required_unless_present = "subject")]
     domain: Option<String>,
-    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
+    /// Select the subject by its name, `subject` in JSON output, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
-    /// Expiry, such as 2h, tomorrow, friday or 2030-01-31 [default: never]
+    /// Expire at this time, such as 2h, tomorrow, friday or 2030-01-31 [default: never]
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     #[arg(long = "for", id = "for_", value_name = "DURATION", hide = true, value_parser = no_for)]
     _for: Option<String>,
-    /// Apply to all descriptors with these keys, whatever their values
+    /// Match all descriptors with these keys, whatever their values
     #[arg(long)]
     all: bool,
     /// Apply even if no current limit has this domain or these keys, or if a value looks like two
     /// entries
     #[arg(long)]
     force: bool,
-    /// Reason, shown in lists and logs
+    /// Record this reason, shown in lists and logs
     #[arg(
         long,
         default_value = "",
@@ -97,8 +97,8 @@ fn no_for(text: &str) -> Result<String, String> {
     Example: weir raise --domain demo remote_address=10.0.0.1 --to 500/minute --until 3d \
     --reason \"ticket 4711\""))]
 pub(super) struct Raise {
-    /// New amount: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30 seconds"; HITS
-    /// alone for requests in flight
+    /// Raise to this amount: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30
+    /// seconds"; HITS alone for requests in flight
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(super) to: RateRecord,
     #[command(flatten)]
@@ -112,13 +112,13 @@ pub(super) struct Raise {
         0a1b2c3d4e5f"
 )]
 pub(super) struct RemoveOverride {
-    /// Entries of the override, as it was created; without --domain, ids of overrides
+    /// Remove the override with these entries; without --domain, the overrides with these ids
     #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]|ID")]
     entries: Vec<String>,
-    /// Domain of the override
+    /// Remove an override of this domain
     #[arg(long, short)]
     domain: Option<String>,
-    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
+    /// Select the subject by its name, `subject` in JSON output, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
     #[command(flatten)]
@@ -139,7 +139,7 @@ pub(super) struct OverridesArgs {
 
 #[derive(Args, Debug)]
 struct List {
-    /// Only this domain
+    /// List only this domain
     #[arg(long, short)]
     domain: Option<String>,
     /// List overrides that ended within the last week, instead of those in force
@@ -157,7 +157,7 @@ enum OverridesCommand {
 
 #[derive(Args, Debug)]
 struct Remove {
-    /// Ids of the overrides, from `weir overrides`
+    /// Remove the overrides with these ids, from `weir overrides`
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
@@ -171,16 +171,16 @@ struct Remove {
     Example: weir reset --domain demo remote_address=10.0.0.1"
 )]
 pub(super) struct ResetArgs {
-    /// All entries of the descriptor, in order
+    /// Reset the descriptor with exactly these entries, in order
     #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
     entries: Vec<String>,
-    /// Domain of the descriptor
+    /// Reset a descriptor of this domain
     #[arg(long, short, required_unless_present = "subject")]
     domain: Option<String>,
-    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
+    /// Select the subject by its name, `subject` in JSON output, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
-    /// Full key of the limit, if several limits count the subject
+    /// Select the limit by its full key, if several limits count the subject
     #[arg(long, requires = "subject")]
     limit: Option<String>,
     #[command(flatten)]

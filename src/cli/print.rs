@@ -19,9 +19,9 @@ const MAX_PROBLEMS: usize = 50;
 /// The readers that the output is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 

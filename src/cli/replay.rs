@@ -60,39 +60,39 @@ const MAX_NAMED: usize = 10;
     [{\"key\": \"user\", \"value\": \"ann\"}]}]}"
 )]
 pub(super) struct Replay {
-    /// File of requests: JSON lines, CSV, or an access log of Envoy, optionally in gzip; `-` is
-    /// stdin
+    /// Read requests from this file: JSON lines, CSV, or an access log of Envoy, optionally
+    /// gzipped; `-` is stdin
     trace: PathBuf,
-    /// Folder of limit files, or one file; given twice, the second is compared with the first
+    /// Apply the limits in this folder or file; given twice, compare the second with the first
     #[arg(long, required = true, value_name = "PATH")]
     config: Vec<PathBuf>,
     /// Apply the overrides in this file (the format of OVERRIDES_FILE), which expire in the time of
     /// the trace
     #[arg(long, value_name = "FILE")]
     overrides: Option<PathBuf>,
-    /// Descriptor of each record of CSV or an access log, such as 'path={path},user={user}', where
-    /// {name} is a column or a field; records without one of the fields do not send it. `TEMPLATE
-    /// if {name}=PATTERN` applies to records that match, with * for any text. Repeatable
+    /// Make a descriptor of each record of CSV or an access log, such as 'path={path},user={user}',
+    /// with {name} for a column or field; records without one of these fields do not have it.
+    /// `TEMPLATE if {name}=PATTERN` applies to records that match, with * for any text. Repeatable
     #[arg(long, value_name = "TEMPLATE", value_parser = templates)]
     descriptor: Vec<Templates>,
-    /// Domain of records without a field `domain`
+    /// Use this domain for records without a field `domain`
     #[arg(long, short, requires = "descriptor")]
     domain: Option<String>,
-    /// Hits of records without a field `hits`, such as {uniform:1..500}
+    /// Use this many hits for records without a field `hits`, such as {uniform:1..500}
     #[arg(long, value_name = "HITS", value_parser = Hits::parse, requires = "descriptor")]
     hits: Option<Hits>,
-    /// Number of trusted proxies in front of Envoy (its xff_num_trusted_hops): this many addresses
-    /// are skipped from the end of a list such as {x_forwarded_for} [default: 0]
+    /// Skip this many addresses at the end of a list such as {x_forwarded_for}: the trusted proxies
+    /// in front of Envoy (its xff_num_trusted_hops) [default: 0]
     #[arg(long, value_name = "COUNT", requires = "descriptor")]
     xff_num_trusted_hops: Option<usize>,
     /// Sort all rows by time in memory (at most 4 GiB); without it, rows may be up to a minute out
     /// of order
     #[arg(long)]
     sort: bool,
-    /// Duration of requests without one, such as 250ms, for limits of requests in flight
+    /// Use this duration for requests without one, such as 250ms, in limits of requests in flight
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     duration: Option<Span>,
-    /// Timeout of Envoy's rate-limit filter: no shaper delays a request longer [default: none]
+    /// Delay no request longer than this timeout of Envoy's rate-limit filter [default: none]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Span>,
     /// Exit with code 3 if the second configuration newly refuses more than this share of the rows,
@@ -106,7 +106,7 @@ pub(super) struct Replay {
     /// Also write the report with charts to this HTML file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Output format
+    /// Print the output in this format
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     #[command(flatten)]

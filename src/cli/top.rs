@@ -34,7 +34,7 @@ pub(super) struct TopCommand {
     /// Count the last 60 to 70 seconds, or the last 60 to 70 minutes
     #[arg(long, default_value = "1m", value_name = "1m|1h")]
     since: TopWindow,
-    /// Number of subjects; 1 to 1000
+    /// List this many subjects; 1 to 1000
     #[arg(
         long = "top",
         default_value = "20",
@@ -42,10 +42,10 @@ pub(super) struct TopCommand {
         value_parser = amount::between(1, MAX_COUNT as u64)
     )]
     count: u64,
-    /// Only subjects of this domain
+    /// List only subjects of this domain
     #[arg(long, short, value_name = "TEXT")]
     domain: Option<String>,
-    /// Only subjects of the limit with this path
+    /// List only subjects of the limit with this path
     #[arg(long, value_name = "TEXT")]
     limit: Option<String>,
     /// Print once and exit, also on a terminal

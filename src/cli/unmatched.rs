@@ -19,7 +19,7 @@ use crate::limits::rules::compile::OneLine;
     Shows samples: some descriptors of each second, by domain and keys. `weir explain` shows why \
     a descriptor matches no limit.")]
 pub(super) struct UnmatchedArgs {
-    /// Only this domain
+    /// List only this domain
     #[arg(long, short, value_name = "TEXT")]
     domain: Option<String>,
     #[command(flatten)]

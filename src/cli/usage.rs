@@ -29,13 +29,13 @@ const MOST_PER_CALL: usize = 1_000;
 /// The subject of a command, by its domain and entries or by its name.
 #[derive(Args, Debug)]
 pub(super) struct SubjectArgs {
-    /// Entries of the subject, in order
+    /// Select the subject by these entries, in order
     #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
-    /// Domain of the limit
+    /// Query a limit of this domain
     #[arg(long, short, required_unless_present = "subject")]
     domain: Option<String>,
-    /// Name of the subject, as answers have it in `subject`, instead of domain and entries
+    /// Select the subject by its name, `subject` in JSON output, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
 }
@@ -71,8 +71,8 @@ pub(super) struct UsageCommand {
     )]
     #[arg(value_parser = ["hits", "refused", "last-seen", "first-seen"])]
     by: String,
-    /// Full key of the limit; with --top also its key in the domain, or its name [default: the only
-    /// limit with track_usage]
+    /// Select the limit by its full key; with --top also by its key in the domain or its name
+    /// [default: the only limit with track_usage]
     #[arg(long, conflicts_with = "entries")]
     limit: Option<String>,
     /// Show the usage of the limit's trial
@@ -244,7 +244,7 @@ fn table(top: &Top) -> String {
 pub(super) struct CountCommand {
     #[command(flatten)]
     of: SubjectArgs,
-    /// Full key of the limit, if several limits count the subject
+    /// Select the limit by its full key, if several limits count the subject
     #[arg(long, requires = "subject")]
     limit: Option<String>,
     /// Count this long back from now, such as 90s or 1h30m

@@ -151,10 +151,10 @@ impl Asking<'_> {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Istio")]
 pub(super) struct Mesh {
-    /// Istio: namespace of the EnvoyFilter
+    /// Create the EnvoyFilter in this namespace
     #[arg(long, default_value = "istio-system")]
     namespace: String,
-    /// Istio: label of the workloads
+    /// Select workloads with this label
     #[arg(
         long,
         default_value = "istio=ingressgateway",
@@ -162,14 +162,14 @@ pub(super) struct Mesh {
         value_parser = label
     )]
     selector: (String, String),
-    /// Istio: kind of the proxies
+    /// Change proxies of this kind
     #[arg(long, default_value = "gateway", value_name = "gateway|sidecar")]
     context: Proxies,
-    /// Istio: name of the virtual host or the route, with --attach virtual-host or route [default:
-    /// all]
+    /// Change only the virtual host or route of this name, with --attach virtual-host or route
+    /// [default: all]
     #[arg(long, value_name = "NAME")]
     target_name: Option<String>,
-    /// Istio: port of the listener [default: all]
+    /// Change only the listener on this port; 1 to 65535 [default: all]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     listener_port: Option<u16>,
 }
@@ -188,7 +188,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 enum Proxies {
     /// Gateways
     Gateway,
-    /// Sidecars, for requests that come in
+    /// Sidecars, for inbound requests
     Sidecar,
 }
 

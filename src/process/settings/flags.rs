@@ -251,8 +251,8 @@ pub(super) struct FileFlags {
     ///
     /// envoyproxy/ratelimit does the same: it reads all files in RUNTIME_ROOT/RUNTIME_SUBDIRECTORY
     /// whose path, joined by dots, begins with RUNTIME_APPDIRECTORY and a dot. Without
-    /// RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY, the setting has no effect. Weir
-    /// notices changes of files with both values.
+    /// RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY, the setting has no effect. With
+    /// both values Weir notices changes of files.
     #[arg(long, env, default_value = "true", value_name = "BOOL")]
     pub(super) runtime_watch_root: bool,
     /// Start even if the limit files cannot be used, or before the control plane has sent limits
@@ -363,7 +363,7 @@ pub(super) struct AnswerFlags {
     /// them.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) metrics_omit_unused_limits: bool,
-    /// Ask a gRPC connection to close at this age; 0 means never
+    /// Ask the client to close a gRPC connection at this age; 0 means never
     ///
     /// Weir varies the age by a tenth to spread the closes. With a Kubernetes Service, a client
     /// keeps its replica for as long as its connection; within this time the load spreads over new

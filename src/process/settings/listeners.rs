@@ -26,29 +26,29 @@ const LOOPBACK: &str = "127.0.0.1";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Listeners")]
 pub struct ListenerFlags {
-    /// Address of the gRPC listener: an IP address or a name of this machine [default: all of IPv6
-    /// and IPv4]
+    /// Listen for gRPC at this address: an IP address or a name of this machine [default: all of
+    /// IPv6 and IPv4]
     ///
     /// `0.0.0.0` is all IPv4 addresses, and `::` all IPv6 and IPv4 addresses.
     #[arg(long, env, value_name = "ADDRESS")]
     grpc_host: Option<String>,
-    /// Port of the gRPC listener; 0 takes a free port
+    /// Listen for gRPC on this port; 0 takes a free port
     #[arg(long, env, default_value_t = 8081, value_parser = parse::port, value_name = "PORT")]
     grpc_port: u16,
-    /// Unix socket of the gRPC listener, instead of GRPC_HOST and GRPC_PORT
+    /// Listen for gRPC on this unix socket, instead of GRPC_HOST and GRPC_PORT
     ///
     /// Weir replaces a socket on which no process listens, and removes its own when it exits.
     #[arg(long, env, value_name = "PATH")]
     grpc_uds: Option<String>,
-    /// Permissions of GRPC_UDS in octal; a process that connects needs the right to write
+    /// Give GRPC_UDS these permissions, in octal; a process that connects needs the right to write
     #[arg(long, env, default_value = "0660", value_name = "MODE", value_parser = parse::mode)]
     grpc_uds_mode: u32,
-    /// Address of the HTTP listener for health, metrics and JSON [default: all of IPv6 and IPv4]
+    /// Listen for HTTP (health, metrics, JSON) at this address [default: all of IPv6 and IPv4]
     ///
     /// The values are as for GRPC_HOST.
     #[arg(long, env, value_name = "ADDRESS")]
     host: Option<String>,
-    /// Port of the HTTP listener; 0 takes a free port
+    /// Listen for HTTP on this port; 0 takes a free port
     #[arg(long, env, default_value_t = 8080, value_parser = parse::port, value_name = "PORT")]
     port: u16,
     #[command(flatten)]
@@ -64,10 +64,10 @@ struct TlsFlags {
     /// Weir reads changed certificate files within two seconds, and uses them for new connections.
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     grpc_server_use_tls: bool,
-    /// PEM file of the certificate of the gRPC port, followed by the intermediate certificates
+    /// Present the certificate in this PEM file, then its intermediate certificates
     #[arg(long, env, value_name = "PATH")]
     grpc_server_tls_cert: Option<String>,
-    /// PEM file of the private key of GRPC_SERVER_TLS_CERT, as PKCS#8, PKCS#1 or SEC1
+    /// Use the private key in this PEM file for GRPC_SERVER_TLS_CERT: PKCS#8, PKCS#1 or SEC1
     #[arg(long, env, value_name = "PATH")]
     grpc_server_tls_key: Option<String>,
     /// Ignored, except for a line in the log; set GRPC_CLIENT_TLS_CACERT to verify clients

@@ -17,10 +17,12 @@ use crate::limits::rules::limit::OnStoreFailure;
 const INTRODUCTION: &str = "\
 # Settings
 
-All settings of `weir serve`. A setting is given as a flag, as in `weir serve --grpc-port 9081`, or as an environment variable, as in
-`GRPC_PORT=9081 weir serve`; a flag overrides its variable, and a variable overrides the default. Weir reads settings once, at its start.
-An empty variable counts as not set, with one exception, as in envoyproxy/ratelimit: with `RUNTIME_APPDIRECTORY=`, limits are in
-RUNTIME_ROOT/RUNTIME_SUBDIRECTORY itself. `weir check` reads the same variables, and rejects the same values.
+All settings of `weir serve`. Give a setting as a flag, as in `weir serve --grpc-port 9081`, or as
+an environment variable, as in `GRPC_PORT=9081 weir serve`. A flag overrides its variable, and a
+variable overrides the default. Weir reads settings once, at its start. An empty variable counts as
+not set, with one exception, as in envoyproxy/ratelimit: with `RUNTIME_APPDIRECTORY=`, limits are in
+RUNTIME_ROOT/RUNTIME_SUBDIRECTORY itself. `weir check` reads the same variables, and rejects the
+same values.
 
 This page is generated from the flags; `weir serve --help` shows the same. After a change of a flag,
 `WEIR_WRITE=1 cargo test --lib settings::page_tests` writes it anew.

@@ -79,7 +79,7 @@ pub(super) struct XdsFlags {
     /// its changes.
     #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_overlay_file: Option<PathBuf>,
-    /// Apply these options to a control plane's limits without own options, such as `algorithm:
+    /// Apply these options to limits of the control plane without their own, such as `algorithm:
     /// token_bucket`
     ///
     /// They are written as in `defaults` of a limit file, on one line: `algorithm: token_bucket,
