@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Args, Debug)]
 #[command(
     after_help = "Example: weir top --by refused --since 1h --admin weir-headless:6070\n\n\
-    The numbers are estimates: never too low, and too high by at most the number after ±. On a \
+    The numbers are estimates: never too high, and too low by at most the number after ±. On a \
         terminal the table refreshes every 2 s; q quits."
 )]
 pub(super) struct TopCommand {
