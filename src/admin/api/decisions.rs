@@ -27,7 +27,7 @@ pub struct Decisions {
     pub now: Timestamp,
     /// Decisions of all limits.
     pub totals: Outcomes,
-    /// Descriptors that no limit applied to.
+    /// Descriptors to which no limit applied.
     pub free: u64,
     /// The limits with the most decisions.
     pub limits: Vec<OfLimit>,
@@ -36,10 +36,10 @@ pub struct Decisions {
 /// The decisions of one limit.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct OfLimit {
-    /// Its full key: the domain and its levels, joined by dots.
+    /// Full key of the limit: domain and levels, joined by dots.
     pub limit: String,
     pub domain: String,
-    /// Its decisions.
+    /// Decisions of the limit by outcome.
     pub outcomes: Outcomes,
 }
 

@@ -36,7 +36,7 @@ use crate::store::redis::error;
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Report {
     pub domain: String,
-    /// In the order of the request.
+    /// Explanations in the order of the request.
     pub descriptors: Vec<Descriptor>,
 }
 
@@ -44,7 +44,7 @@ pub struct Report {
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "Explained")]
 pub struct Descriptor {
-    /// Each as `key=value`, in the syntax of commands.
+    /// Entries as `key=value`, in the syntax of commands.
     pub entries: Vec<String>,
     /// The exact name of the subject: of the counter or, if nothing counts, of the descriptor.
     /// Calls accept it instead of domain and entries.
@@ -54,12 +54,12 @@ pub struct Descriptor {
         "checked", "unlimited", "exempt", "blocked", "replaced", "no_limit", "unknown_domain",
     ]))]
     pub outcome: String,
-    /// Why, in one line.
+    /// Reason for the outcome, in one line.
     pub reason: String,
-    /// In a running process: whether it would refuse the next hit.
+    /// Whether a running process would refuse the next hit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused_now: bool,
-    /// The override that decides it now.
+    /// Override that decides the descriptor now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     pub overridden: Option<Record>,
     /// The steps of the lookup.
@@ -82,11 +82,11 @@ pub struct Descriptor {
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "ExplainedTrial")]
 pub struct Tried {
-    /// Its rate, and other differences from the limit.
+    /// Rate of the trial, and its other differences from the limit.
     pub amount: String,
-    /// The key of its counter.
+    /// Key of the trial's counter.
     pub counter: String,
-    /// The current state of its counter, in a running process.
+    /// Current state of that counter, in a running process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live: Option<State>,
 }
@@ -113,14 +113,14 @@ pub struct Level {
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "ExplainedLimit")]
 pub struct Shown {
-    /// Its full key.
+    /// Full key of the limit.
     pub path: String,
-    /// Its file and line.
+    /// File and line of the limit.
     pub from: String,
-    /// Its amount; missing if it is unlimited.
+    /// Amount of the limit; missing if it is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateRecord>,
-    /// All its fields, named as in limit files. Numbers and booleans have their JSON types.
+    /// All fields, named as in limit files. Numbers and booleans have their JSON types.
     #[schemars(extend("additionalProperties" = { "type": ["string", "integer", "boolean"] }))]
     pub fields: IndexMap<String, Value>,
 }
@@ -136,17 +136,17 @@ pub struct State {
     /// Seconds until the limit has fully recovered; null also for a limit of requests in flight
     /// and for a limit of 0.
     pub resets_in_seconds: Option<f64>,
-    /// The numbers are of this replica only: the counters are in its memory, its share of the limit
-    /// decides, or its denial cache.
+    /// Whether the numbers are of this replica only: it counts in memory, or its share of the limit
+    /// or its denial cache decides.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub this_replica_only: bool,
-    /// Hits that count as used, and that this replica has drawn ahead for future requests
-    /// (`lease`), in whole units of the limit.
+    /// Hits that this replica has drawn in advance (`lease`), in whole units of the limit; they
+    /// count as used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub held: Option<u64>,
-    /// Why the store did not answer. Until it does, the failure policy decides; `used` is the count
-    /// of this replica with `local`.
+    /// Why the store did not answer. Until it answers, the failure policy decides; with `local`,
+    /// `used` is the count of this replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The failure policy, as in limit files: `on_store_failure: deny`.

@@ -34,7 +34,7 @@ const MAX_NAMED: usize = 5;
 /// Overrides in force, or ended overrides.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Overrides {
-    /// In the order in which they apply; ended overrides latest first.
+    /// Overrides in the order in which they apply; ended ones latest first.
     pub overrides: Vec<Record>,
     /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
@@ -49,7 +49,7 @@ pub struct Order {
     pub kind: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub domain: String,
-    /// In the order of the descriptor.
+    /// Entries in the order of the descriptor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<EntryRecord>,
     /// The exact name of a subject, instead of domain and entries.
@@ -58,13 +58,13 @@ pub struct Order {
     /// The amount of a raise.
     #[serde(default)]
     pub to: Option<RateRecord>,
-    /// RFC 3339; null: until removed.
+    /// Expiry as in RFC 3339; null: until removed.
     #[serde(default)]
     pub until: Option<String>,
     /// A human-readable reason.
     #[serde(default)]
     pub reason: String,
-    /// Set it even if no limit in force has its domain or its keys.
+    /// Set the override even if no limit in force has this domain or these keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -72,13 +72,13 @@ pub struct Order {
 /// An override that was set.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Ordered {
-    /// As it is in force.
+    /// The override as it is in force.
     pub r#override: Record,
     /// Paths of at most 100 limits whose descriptors it may match.
     pub limits: Vec<String>,
     /// Whether these limits keep their counters.
     pub keeps_count: bool,
-    /// The override that it replaced.
+    /// The override that the new one replaced.
     pub replaced: Option<Record>,
     /// Side effects that the operator may not expect, one sentence each.
     pub warnings: Vec<String>,
@@ -87,7 +87,7 @@ pub struct Ordered {
 /// An override that was removed.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Removed {
-    /// As it was in force.
+    /// The override as it was in force.
     pub removed: Record,
 }
 
@@ -97,13 +97,13 @@ pub struct Removed {
 pub struct ResetOrder {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub domain: String,
-    /// In the order of the descriptor.
+    /// Entries in the order of the descriptor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<EntryRecord>,
     /// The exact name of the subject, instead of domain and entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// The path of its limit; needed if several limits may count the subject.
+    /// Path of the limit; needed if several limits may count the subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }
@@ -120,13 +120,13 @@ pub struct Reset {
 /// A counter that was reset.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ResetCounter {
-    /// The path of its limit.
+    /// Path of the limit.
     pub limit: String,
-    /// Its key, without the number of a window.
+    /// Key of the counter, without the number of a window.
     pub counter: String,
-    /// The exact name of its subject.
+    /// Exact name of the subject.
     pub subject: String,
-    /// Whether it had counted anything.
+    /// Whether the counter had counted anything.
     pub existed: bool,
 }
 

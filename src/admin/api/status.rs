@@ -22,7 +22,7 @@ pub struct Status {
     pub commit: String,
     /// When the process started.
     pub started_at: Timestamp,
-    /// Current time of its machine.
+    /// Current time of the machine.
     pub now: Timestamp,
     /// `memory` or `redis`.
     #[schemars(extend("enum" = ["memory", "redis"]))]
@@ -57,7 +57,7 @@ pub struct Status {
 pub struct Rejected {
     /// When Weir rejected it.
     pub at: Timestamp,
-    /// Its first errors: file, line, error and remedy.
+    /// First errors: file, line, error and remedy.
     pub problems: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ pub struct RedisServer {
     /// State of its circuit breaker.
     #[schemars(extend("enum" = ["closed", "open", "ramp"]))]
     pub circuit: String,
-    /// Whether it answered the latest inspection.
+    /// Whether the server answered the latest inspection.
     pub up: bool,
 }
 

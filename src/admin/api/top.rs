@@ -31,39 +31,39 @@ pub struct Top {
     pub by: String,
     /// Counted time: a minute or an hour, up to a sixth longer, or the time since start.
     pub seconds: u64,
-    /// Hits (or refused hits, see `by`) of all subjects, also of subjects that a filter leaves out.
+    /// Hits (or refused hits, see `by`) of all subjects, including those that a filter leaves out.
     pub total: u64,
-    /// Maximum of a subject that is not counted.
+    /// Maximum hits, or refused hits (see `by`), of a subject that is not counted.
     pub error_at_most: u64,
     /// Maximum hits of a subject that is not in the list.
     pub hits_at_most: u64,
     /// Maximum refused hits of a subject that is not in the list.
     pub refused_at_most: u64,
-    /// Heaviest first.
+    /// Subjects, heaviest first.
     pub subjects: Vec<Subject>,
 }
 
-/// A subject: one counter of a limit. Its numbers are never too high, and too low by at most their
+/// A subject: one counter of a limit. The numbers are never too high, and too low by at most their
 /// errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Subject {
-    /// The path of its limit; truncated if it is long.
+    /// Path of the limit; truncated if it is long.
     pub limit: String,
     pub domain: String,
     /// Keys and values; the pattern if values share a counter.
     pub entries: Vec<EntryText>,
-    /// Its exact name, which calls accept instead of domain and entries; null if it is too long to
-    /// be kept.
+    /// Exact name of the subject, which calls accept instead of domain and entries; null if it is
+    /// too long.
     pub subject: Option<String>,
-    /// Lower bound of its hits, with refused ones.
+    /// Lower bound of the hits, refused ones included.
     pub hits: u64,
     /// Maximum of further hits beyond `hits`.
     pub hits_error: u64,
-    /// Lower bound of its refused hits; at most `hits`.
+    /// Lower bound of the refused hits; at most `hits`.
     pub refused: u64,
     /// Maximum of further refused hits beyond `refused`.
     pub refused_error: u64,
-    /// The kind of the override that decides it now.
+    /// Kind of the override that decides the subject now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
     pub overridden: Option<String>,

@@ -11,7 +11,7 @@ pub use crate::observe::subjects::{UnmatchedDescriptor, UnmatchedDomain};
 /// Response of `/api/v1/unmatched`.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Unmatched {
-    /// The most recently seen domain first.
+    /// Domains, the most recently seen first.
     pub domains: Vec<UnmatchedDomain>,
 }
 

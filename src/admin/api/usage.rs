@@ -40,13 +40,13 @@ const USUAL_COUNT: usize = 20;
 pub struct CountedBy {
     /// The limit's full key.
     pub limit: String,
-    /// Whether the limit's `trial` counted it.
+    /// Whether the limit's `trial` counted the hits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trial: bool,
     pub domain: String,
     /// Keys and values of the subject.
     pub entries: Vec<EntryText>,
-    /// Its exact name, which calls accept instead of domain and entries.
+    /// Exact name of the subject, which calls accept instead of domain and entries.
     pub subject: String,
 }
 
@@ -60,9 +60,9 @@ pub struct Usage {
     pub used: Option<u64>,
     /// Hits that still fit now, as in an explanation.
     pub left: Option<u64>,
-    /// Requested hits, with refused ones, since `first_seen`.
+    /// Requested hits, refused ones included, since `first_seen`.
     pub hits: u64,
-    /// Hits of these over the limit.
+    /// Requested hits that were over the limit.
     pub refused: u64,
     /// Whether hits over the limit count. Such a hit was refused, or was a charge after the
     /// response.
@@ -73,28 +73,28 @@ pub struct Usage {
     pub first_seen: Option<Timestamp>,
     /// Last request.
     pub last_seen: Option<Timestamp>,
-    /// The kind of the override that decides it now.
+    /// Kind of the override that decides the subject now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
     pub overridden: Option<String>,
-    /// Its hits over time.
+    /// Hits of the subject over time.
     pub series: Series,
-    /// Its hits by the limit's own periods; empty if one bucket covers several periods.
+    /// Hits of the subject by the limit's own periods; empty if one bucket covers several periods.
     pub periods: Vec<PeriodOfUse>,
 }
 
 /// The hits of one period of a limit, such as a month.
 #[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct PeriodOfUse {
-    /// When it begins.
+    /// Begin of the period.
     pub begin: Timestamp,
-    /// When it ends.
+    /// End of the period.
     pub end: Timestamp,
-    /// Whether the buckets cover all of it, up to now.
+    /// Whether the buckets cover the whole period, up to now.
     pub whole: bool,
-    /// Requested hits, with refused ones.
+    /// Requested hits, refused ones included.
     pub hits: u64,
-    /// Hits of these over the limit.
+    /// Requested hits that were over the limit.
     pub refused: u64,
     /// Refunded hits.
     pub given_back: u64,
@@ -115,21 +115,21 @@ pub struct Series {
     pub begin: Timestamp,
     /// Length of a bucket.
     pub interval_seconds: f64,
-    /// Requested hits, with refused ones.
+    /// Requested hits, refused ones included.
     pub hits: Vec<u64>,
-    /// Hits of these over the limit.
+    /// Requested hits that were over the limit.
     pub refused: Vec<u64>,
     /// Refunded hits.
     pub given_back: Vec<u64>,
 }
 
-/// The subjects of a limit, in an order.
+/// Subjects of a limit, sorted.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "UsageTop")]
 pub struct Top {
     /// The limit's full key.
     pub limit: String,
-    /// Whether the limit's `trial` counted it.
+    /// Whether the limit's `trial` counted the hits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trial: bool,
     pub domain: String,
@@ -137,7 +137,7 @@ pub struct Top {
     pub by: String,
     /// Number of subjects in the index, at most `usage_subjects` of the limit.
     pub total: usize,
-    /// In the order `by`.
+    /// Subjects in the order `by`.
     pub subjects: Vec<Subject>,
     /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
@@ -149,17 +149,17 @@ pub struct Top {
 pub struct Subject {
     /// Keys and values.
     pub entries: Vec<EntryText>,
-    /// Its exact name, which calls accept instead of domain and entries.
+    /// Exact name of the subject, which calls accept instead of domain and entries.
     pub subject: String,
-    /// Requested hits, with refused ones.
+    /// Requested hits, refused ones included.
     pub hits: u64,
-    /// Hits of these over the limit.
+    /// Requested hits that were over the limit.
     pub refused: u64,
     /// First request.
     pub first_seen: Timestamp,
     /// Last request.
     pub last_seen: Timestamp,
-    /// The kind of the override that decides it now.
+    /// Kind of the override that decides the subject now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
     pub overridden: Option<String>,
@@ -176,7 +176,7 @@ pub struct Count {
     pub source: String,
     /// The hits from `from` to `to`.
     pub hits: u64,
-    /// Hits of these over the limit; null if the source is `buckets`.
+    /// Requested hits that were over the limit; null if the source is `buckets`.
     pub refused: Option<u64>,
     /// Start of the oldest bucket that overlaps the interval.
     pub from: Timestamp,

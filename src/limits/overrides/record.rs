@@ -41,20 +41,20 @@ const ID_BYTES: usize = 16;
 #[schemars(rename = "Override")]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Its id in changes; the same for the same kind, domain and entries. Optional in a file that
-    /// is written by hand.
+    /// Id for changes; the same for the same kind, domain and entries. Optional in a file that is
+    /// written by hand.
     #[serde(default)]
     pub id: String,
     /// block, exempt or raise.
     #[schemars(extend("enum" = ["block", "exempt", "raise"]))]
     pub kind: String,
     pub domain: String,
-    /// In the order of the descriptor.
+    /// Entries in the order of the descriptor.
     pub entries: Vec<EntryRecord>,
     /// The amount of a raise; null for other kinds.
     #[serde(default)]
     pub to: Option<RateRecord>,
-    /// RFC 3339; null: until removed.
+    /// Expiry as in RFC 3339; null: until removed.
     #[serde(default)]
     pub until: Option<String>,
     /// A human-readable reason in one line.
@@ -63,10 +63,10 @@ pub struct Record {
     /// The name of the token that set it.
     #[serde(default)]
     pub by: String,
-    /// RFC 3339.
+    /// Time of creation as in RFC 3339.
     #[serde(default)]
     pub created_at: Option<String>,
-    /// Its end, if it is no longer in force.
+    /// End of the override, if it is no longer in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
 }
@@ -75,9 +75,9 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ended {
-    /// RFC 3339.
+    /// Time of the end as in RFC 3339.
     pub at: String,
-    /// The name of the token that removed it; `expired` if its time was over.
+    /// Name of the token that removed the override; `expired` if it ended by itself.
     pub by: String,
 }
 

@@ -111,12 +111,12 @@ struct Sample {
 /// A domain with descriptors that no limit matched.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct UnmatchedDomain {
-    /// Its name, truncated if it is long.
+    /// Name of the domain; truncated if it is long.
     pub domain: String,
-    /// Whether the rules had it when it was last seen.
+    /// Whether the limits in force had the domain when it was last seen.
     #[serde(rename = "known")]
     pub is_known: bool,
-    /// Newest first.
+    /// Descriptors, newest first.
     pub descriptors: Vec<UnmatchedDescriptor>,
 }
 
@@ -125,10 +125,10 @@ pub struct UnmatchedDomain {
 pub struct UnmatchedDescriptor {
     /// Keys and values. Long ones are truncated and end with `…`.
     pub entries: Vec<EntryText>,
-    /// The exact name of its subject, which calls accept instead of domain and entries; null if a
-    /// text was truncated.
+    /// Exact name of the subject, which calls accept instead of domain and entries; null if a text
+    /// was truncated.
     pub subject: Option<String>,
-    /// When it was last seen, to about a second.
+    /// Time of the latest such request, to about a second.
     pub seen_at: Timestamp,
 }
 
