@@ -1,8 +1,8 @@
 -- commit: all_or_none: counts all checks of a request, or none if the request is refused. A check
 -- over its limit refuses the request; a quota does so only if all quotas are over; a check in
 -- shadow mode never does. Hits that a check refuses count only when the request is known to pass,
--- after all others. In a refused request only the ids of acquires are marked, because their
--- releases will come. The twin is src/limits/plan/all_or_none.rs.
+-- after all others. A refused request counts nothing. It only marks the ids of its acquires,
+-- because their releases will come. The twin is src/limits/plan/all_or_none.rs.
 --
 -- all_or_none(first, last, quotas, check) steps the checks from `first` to `last` of a request with
 -- `quotas` quotas that pass without a check. check(index, hits, line, is_free) steps or fails one
@@ -39,7 +39,8 @@ if steps[65] then -- 'A'
       for position = 1, #charges do
         local index = charges[position]
         local state = firsts and states[firsts[index]]
-        -- The row of a check is the state that it finds: later checks may have changed it.
+        -- The row is the state that this step finds: later checks may have changed it since the
+        -- first step.
         if type(state) == 'string' then
           rows[index] = state
         end
@@ -49,7 +50,7 @@ if steps[65] then -- 'A'
     end
     for index = #undo - 2, 1, -3 do
       local slot = undo[index]
-      -- A state that was read during this request is the one found.
+      -- A state that this request was the first to read is again the state found.
       states[slot], lives[slot] = undo[index + 1] or found[slot], undo[index + 2]
     end
     for index = first, last do
@@ -63,6 +64,7 @@ if steps[65] then -- 'A'
         looks[#looks + 1] = index
       end
     end
+    -- Marks the ids of its acquires.
     for index = first, steps[72] and not err and last or 0 do -- 'H'
       check(index, 0.5)
     end

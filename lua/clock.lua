@@ -1,4 +1,4 @@
--- The time, by which all limits are decided, and the values that the next part needs.
+-- The time by which all checks are decided, and the values that the next parts need.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[1] ~= '' then

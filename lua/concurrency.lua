@@ -1,21 +1,22 @@
 -- concurrency. The twin is src/core/algorithm/concurrency.rs, which also describes the algorithm.
 --
 -- State: a sorted set. A holder is a member of 16 bytes, its id; the score is the time of its
--- acquire. If it has more than one place, the member 'w' with the id has minus their number as its
--- score, and the member 'x' has minus the sum of all places beyond the first of each holder. The
--- mark of an id without places is its member too; the score is -MARKS minus the time of the mark.
--- Times are stamps: rounded down to a multiple of 16, less a small number, which is how many
--- acquires have joined the holder, or which mark it is. All scores are whole.
+-- acquire. If it has more than one place, the score of a member 'w' followed by the id is minus
+-- their number. The score of the member 'x' is minus the sum of all places beyond the first of each
+-- holder. A mark is the member of an id without places; its score is -MARKS minus the time of the
+-- mark. A time is a stamp: rounded down to a multiple of 16, minus a small number, which is the
+-- number of later acquires of the holder, or the kind of the mark. All scores are whole.
 --
 -- ARGV[9] has the ids of these checks, in order. Check parameter: how many checks of other
 -- algorithms are before them. Parameters: count_denied, limit, max_duration, the life and the
 -- number of marks, the retry. The second number of a row is the change: the time since the holder's
--- acquire times 16384, and the places that were taken or released. Hits of -2 take an acquire back.
--- Hits of 0.5 mark the id of an acquire whose request is refused as a whole, and have no row.
+-- acquire times 16384, and the places that were taken or released. Hits of -2 undo an acquire whose
+-- answer was not delivered. Hits of 0.5 mark the id of an acquire whose request is refused as a
+-- whole, and have no row.
 --
 -- In a call a key has one table `set`: the data read, and the changes so far. A state is a table
--- that never changes: how many changes belong to it, and its sums. A step on a state undoes all
--- later changes, which belong to a request that was refused as a whole.
+-- that never changes: how many changes belong to it, and its sums. A step on a state first undoes
+-- all later changes: they belong to a request that was refused as a whole.
 if steps[72] then -- 'H'
   local pcall, pack, max, min, format, sub =
     redis.pcall, struct.pack, math.max, math.min, string.format, string.sub
@@ -28,8 +29,8 @@ if steps[72] then -- 'H'
 
   -- The state of a key without changes. Returns a table with `err` if the key holds something else.
   holders_read = function(key)
-    -- Not ZCARD: a user without a right to the other commands may have a right to it, and then its
-    -- calls would fail as a whole.
+    -- Not ZCARD: a Redis user may have a right to ZCARD and not to the other commands. A later
+    -- command would then fail the whole call.
     local count = pcall('ZCOUNT', key, '-inf', '+inf')
     if type(count) == 'table' then
       return count
@@ -91,8 +92,8 @@ if steps[72] then -- 'H'
     return found
   end
 
-  -- The first and the last stamp of an acquire or a mark less than `life` ago, or less than `life`
-  -- ahead if the clock has gone back.
+  -- The first and the last stamp of live acquires or marks: less than `life` before now, or less
+  -- than `life` after it, because the clock may have gone back.
   local function live(now, life)
     return now - life - (now - life) % 16 + 1, now + life - (now + life) % 16
   end
@@ -127,7 +128,7 @@ if steps[72] then -- 'H'
     return used
   end
 
-  -- The places of a state.
+  -- The taken places of a state: the places in Redis, with the changes of this call.
   local function places(state, floor, top, now, life)
     if state.used and state.floor == floor and state.top == top then
       return state.used
@@ -181,7 +182,7 @@ if steps[72] then -- 'H'
           local first, latest = live(now, life)
           mark = own[1] >= first and own[1] <= latest and -own[1] % 16 or nil
         end
-        -- The time and the places that the id has then; nil if nothing changes.
+        -- The new time and places of the id; nil if nothing changes.
         local time, count
         local present, is_released = now - now % 16, mark ~= nil and mark < OVER
         if hits == NOTE then
@@ -223,7 +224,8 @@ if steps[72] then -- 'H'
           end
           change(set, id, { max(time, 0), count })
           local keep = 2 * max(used > 0 and duration or 0, life)
-          -- A refusal is valid also while Redis accepts no writes.
+          -- A refusal is valid even if its mark cannot be written, as while Redis accepts no
+          -- writes.
           local is_needed = state.is_needed or allowed
           states[slot] = { set = set, length = #set.changes, used = used, marks = marks,
             floor = floor, top = top, now = now, life = life, is_needed = is_needed }
@@ -251,9 +253,9 @@ if steps[72] then -- 'H'
     end
   end
 
-  -- Writes a changed state, then drops expired members. Not before: while its slot is being
-  -- migrated, a node of a cluster no longer has a set that is empty for a moment, and Redis would
-  -- refuse to add to it.
+  -- Writes a changed state, then drops expired members. If it dropped them first, the set could be
+  -- empty for a moment: while its slot is being migrated, the node would no longer have the key,
+  -- and would refuse to add to it.
   holders_write = function(key, state, life)
     local set, added, removed = undo(state), {}, {}
     stored_places(set, state.floor, state.top, state.now, state.life)

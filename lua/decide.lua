@@ -1,8 +1,8 @@
--- Last part of the script: steps all runs, or, if a request is late or commits all or none, all
--- requests; then writes the changed states and returns the reply. KEYS, ARGV and the reply are
--- described in frame.lua. The twin is src/store/redis/wire/call.rs.
+-- Last part of the script. It steps run by run; if a request is late or commits all or none, it
+-- steps request by request. Then it writes the changed states and returns the reply. KEYS, ARGV and
+-- the reply are described in frame.lua. The twin is src/store/redis/wire/call.rs.
 
--- The packings of a limit and of a run.
+-- The packing and the size of a row of ARGV[3] (a limit) and of ARGV[4] (a run).
 local LIMIT, LIMIT_SIZE, RUN, RUN_SIZE = '<Bddddddd', 57, '<HHdd', 20
 if not all_or_none and now <= unpack('<d', ARGV[5]) then
   local from, at, runs = 1, 1, ARGV[4]
@@ -22,9 +22,9 @@ else
       run_at[#run_at + 1] = at
     end
   end
-  -- Steps one check, with `other` hits instead of its own if given, and refused hits that do not
-  -- count if `is_free`; fails it with the error `line` if given. Hits of 0.5 are only for acquires
-  -- of requests in flight. Returns also its role, and its count_denied.
+  -- Steps one check. `other`, if given, replaces its hits. If `is_free`, refused hits do not count.
+  -- With `line`, the check fails with this error. Hits of 0.5 apply only to acquires of requests in
+  -- flight. Also returns the role of the check, and its count_denied.
   local function check(index, other, line, is_free)
     local limit, _, hits, parameter = unpack(RUN, ARGV[4], run_at[index])
     local role = limit % 4
@@ -61,7 +61,7 @@ for index = 1, #keys do
     if not life then
       call('SETRANGE', keys[index], '0', state)
     else
-      -- With a given time nothing expires. No life is longer than Redis can count.
+      -- With a given time (in tests) no key expires. No life is longer than Redis can count.
       life =
         string.format('%.0f', kept and LONGEST or math.min(math.ceil(life) - now_ms, LONGEST))
       if type(state) == 'table' then

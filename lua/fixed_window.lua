@@ -1,8 +1,8 @@
 -- fixed_window. The twin is src/core/algorithm/fixed_window.rs.
 --
--- State: the count of one window as decimal digits, which INCRBY counts too. The caller puts the
--- window's number into the key and computes the times of the answer. Check parameter: the ticks for
--- which to keep the key. Parameters: count_denied, limit.
+-- State: the count of one window in decimal digits, because plain INCRBY commands count it too. The
+-- caller puts the window's number into the key and computes the times of the answer. Check
+-- parameter: the ticks for which to keep the key. Parameters: count_denied, limit.
 if steps[70] then -- 'F'
   steps[70] = function(from, to, hits, keep, _, tick_ms, count_denied, limit) -- 'F'
     local allowed
@@ -14,7 +14,8 @@ if steps[70] then -- 'F'
       end
       allowed = nil
       if readable then
-        -- INCRBY counts beyond 2^53, which is above any limit: the difference does not matter.
+        -- INCRBY may have counted beyond 2^53. This is above any limit: the lost digits do not
+        -- matter.
         local count = math.min(tonumber(state or 0), 9007199254740992)
         local after = math.max(0, math.min(count + hits, 9007199254740992))
         allowed = hits < 0 or after <= limit

@@ -1,9 +1,10 @@
 -- First part of the script that decides all checks of a batch in one call: its arguments, its
 -- reply, and what all parts share. After it come all_or_none.lua, log.lua, one file per algorithm,
 -- usage.lua, clock.lua, read_at_once.lua, and decide.lua (see src/store/redis/wire/script.rs).
--- There are two texts, which never change: Redis keeps every different script. The other one, for
--- a cluster, begins with undeclared_keys.lua, and has read_each.lua instead of read_at_once.lua.
--- The twin in Rust is src/store/redis/wire/call.rs, which packs the arguments and reads the reply.
+-- There are two texts, and a process never sends others, because Redis keeps every different
+-- script. The second one, for a cluster, begins with undeclared_keys.lua, and has read_each.lua
+-- instead of read_at_once.lua. The twin in Rust is src/store/redis/wire/call.rs, which packs the
+-- arguments and reads the reply.
 --
 -- KEYS: the keys of all checks, in order, then the keys of usage records. A check is named by its
 -- index in KEYS, from 1 on.
@@ -16,17 +17,18 @@
 --      or none, and 'U' if usage is recorded. A step is defined only if its code is here: defining
 --      all of them would be much of the cost of a short call.
 --   3  one row per limit: the code of its algorithm; the microseconds of its tick; count_denied,
---      which is twice the full limits that a key may be in debt, plus 1 if refused hits count; its
+--      which is 1 if refused hits count, plus twice the largest debt of a key in full limits; its
 --      five other parameters, as the algorithm defines them.
---   4  one row per run. A run is consecutive checks that differ only in their keys: four times the
---      number of its limit, from 0 on, plus in requests that commit all or none 1 for a quota and 2
---      for shadow mode; how many checks it has; the hits of each; the check parameter.
+--   4  one row per run. A run is consecutive checks that differ only in their keys. The row has:
+--      four times the number of its limit (from 0 on), plus 1 for a quota and 2 for shadow mode in
+--      a request that commits all or none; the number of checks; the hits of each; the check
+--      parameter.
 --   5  the earliest deadline of all requests, in microseconds of this server's clock; then one row
 --      per request: 1 if it commits all or none; how many checks it has; how many quotas pass
 --      without a check; its deadline. The rows are read only if a request is late or commits all or
 --      none.
---   6  if a key occurs twice: for each check the first index with its key, its slot. Otherwise
---      missing or empty: each check has a slot of its own.
+--   6  if a key occurs twice: for each check its slot, which is the first index with the same key.
+--      Otherwise missing or empty: the slot of each check is its own index.
 --   7, 8  if usage is recorded: see usage.lua.
 --   9  if a limit is for requests in flight: see concurrency.lua. Then 6 to 8 may be empty.
 --
@@ -47,8 +49,8 @@
 -- no functions but those that pack numbers.
 local call, list, floor = redis.call, unpack, math.floor
 
--- Each call creates the functions of the algorithms that occur, at a cost per local variable of
--- this file that they use. So they name library functions and constants themselves.
+-- Each call creates the functions of the algorithms that occur. Each local variable of this file
+-- that they use adds to the cost. So they look up library functions and write constants themselves.
 
 -- By code: true if the algorithm occurs, then its step(from, to, hits, parameter, present, tick_ms,
 -- ...), which steps the checks of a run. `present` is the time in ticks of `tick_ms` milliseconds;
@@ -83,9 +85,9 @@ local function fail(index, code, line)
   rows[index] = struct.pack('<d', -#errors) .. string.rep('\0', code == 67 and 24 or 16) -- 'C'
 end
 
--- Reads the state of a check for which MGET returned no text, or that shares its key with an
--- earlier check: nil from MGET may also mean a key of another type. Returns the slot, the current
--- state or false, and whether the key could be read; if not, the check has failed.
+-- Reads the state of a check that shares its key with an earlier check, or for which MGET returned
+-- no text: nil from MGET may also mean a key of another type. Returns the slot, the current state
+-- or false, and whether the key could be read; if not, the check has failed.
 local function read(index, code)
   local slot = firsts and firsts[index] or index
   local state = states[slot]
@@ -109,15 +111,15 @@ local function read(index, code)
   return slot, state, true
 end
 
--- The longest life of a key in milliseconds: Redis can count it, and an expiry has space for a
--- fraction.
+-- The longest life of a key in milliseconds. Redis accepts it, and an expiry of this size leaves
+-- bits of its number for the fraction.
 local LONGEST = 10000000000000
 
 -- Setting an expiry costs Redis more than the write that it belongs to. So states that contain
--- their expiry get it in advance: until `needed`, in milliseconds, and for the same time again. The
--- addition is at least 10 s for a new key, because a key that is used once should go soon, and at
--- least 60 s for others, because a busy key should seldom need a new expiry. Returns the expiry, a
--- whole number.
+-- their expiry set it ahead: to `needed`, in milliseconds, plus the same time again. The addition
+-- is at least 10 s for a new key, because a key that is used once should go soon, and at least 60 s
+-- for others, because a busy key should seldom need a new expiry. Returns the expiry, a whole
+-- number.
 local function renew(slot, needed, before)
   lives[slot] = math.min(
     math.ceil(needed + math.max(needed - now_ms, before < 2 and 10000 or 60000)),
@@ -126,8 +128,8 @@ local function renew(slot, needed, before)
   return lives[slot]
 end
 
--- floor(one * other / divisor) where the product is above 2^53: `other` is at most `divisor`, which
--- is at most 2^35.
+-- floor(one * other / divisor) for a product above 2^53. `other` is at most `divisor`, and
+-- `divisor` is at most 2^35.
 local function product(one, other, divisor)
   local floor, part = math.floor, one % divisor
   local high = floor(part / 131072) * other
@@ -136,8 +138,8 @@ local function product(one, other, divisor)
     + floor((high % divisor * 131072 + part % 131072 * other) / divisor)
 end
 
--- The units that come back from one tick to another, `rate` per window and by the clock, for a
--- limit whose products are split.
+-- The units that return from one tick to another, at `rate` per window of the clock. For limits
+-- whose products may be above 2^53.
 local function come_back(rate, window, from, to)
   local floor = math.floor
   return (floor(to / window) - floor(from / window)) * rate
@@ -145,9 +147,9 @@ local function come_back(rate, window, from, to)
     + product(rate, to % window, window)
 end
 
--- A state names its units (see src/core/algorithm/ticks.rs) in the fraction of its expiry: `mark`
--- is a sixteenth of their code. So a limit whose amount changes, and with it its units, reads the
--- counts of the other amount. Converts the tick of the last change, rounded up, and an amount of
+-- The fraction of a state's expiry is the code of its units (see src/core/algorithm/ticks.rs)
+-- divided by 16, the `mark`. So a limit can read a state that it stored before a change of its
+-- amount changed its units. Converts the tick of the last change, rounded up, and an amount of
 -- other units, which `round` rounds. The window is in microseconds.
 local function convert(mark, other, window, last, amount, round)
   local split = 1

@@ -2,9 +2,9 @@
 --
 -- State: the key's expiry in milliseconds, whose fraction names the units (see frame.lua); the tick
 -- of the last change; the backlog in units. A hit adds `unit` of them, and `rate` hits drain per
--- window. No state means an empty queue. Check parameter: the units that drain while the caller can
--- be held, at most `room`. Parameters: count_denied, rate, window, room, the code of the units,
--- unit.
+-- window. No state means an empty queue. Check parameter: the units that drain in the longest time
+-- for which the caller can be delayed, at most `room`. Parameters: count_denied, rate, window,
+-- room, the code of the units, unit.
 if steps[81] then -- 'Q'
   steps[81] = function( -- 'Q'
     from, to, hits, max_hold, present, tick_ms, count_denied, rate, window, room, code, unit

@@ -102,7 +102,7 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return (total - log.base) % packings[log.code][3]
   end
 
-  -- Takes hits back from the newest entries until `left` above the base remain.
+  -- Refunds hits: removes them from the newest entries until `left` above the base remain.
   local function log_pop(log, key, newest, left)
     local total = (log.base + left) % packings[log.code][3]
     if left == 0 then
@@ -140,9 +140,9 @@ if steps[76] or steps[66] then -- 'L', 'B'
       log.pushed)
   end
 
-  -- Steps a log at `tick`. Entries up to `over` count no more, entries up to `gone` are forgotten.
-  -- Returns allowed, the hits that count, the tick of the newest entry that counts if any, the tick
-  -- of the entry whose leaving makes room for a refused check, and the log if it changed.
+  -- Steps a log at `tick`. Entries up to the tick `over` count no more; entries up to `gone` are
+  -- dropped. Returns allowed, the hits that count, the tick of the newest entry that counts if any,
+  -- the tick of the entry whose expiry makes room for a refused check, and the log if it changed.
   log_step = function(log, key, tick, over, gone, hits, limit, count_denied)
     log = log_drop(log, key, gone)
     local index = over == gone and log.first or log_search(log, key, log.first, over, 0)

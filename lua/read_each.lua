@@ -1,5 +1,5 @@
--- Instead of read_at_once.lua for keys of several hash slots, for which Redis rejects an MGET:
--- reads each by itself. The first command on each key is protected. A key that the node does not
+-- Replaces read_at_once.lua for keys of several hash slots: Redis rejects an MGET of them, so each
+-- key is read by itself. The first command on each key is a pcall. A key that the node does not
 -- have, because its slot has moved or is being migrated, fails only its own checks: nothing is
 -- written for them, and the caller sends them again.
 found, states = {}, {}

@@ -2,8 +2,8 @@
 --
 -- State: a log (see log.lua) with an entry per bucket that had hits, whose tick is the bucket's
 -- number: empty buckets need no space, and a bucket is never mistaken for one of an earlier lap.
--- The oldest bucket that overlaps the window counts whole. Parameters: count_denied, limit, window,
--- interval, buckets, life.
+-- The oldest bucket that overlaps the window counts as a whole. Parameters: count_denied, limit,
+-- window, interval, buckets, life.
 if steps[66] then -- 'B'
   steps[66] = function( -- 'B'
     from, to, hits, _, present, tick_ms, count_denied, limit, window, interval, buckets, life

@@ -10,9 +10,8 @@
 --      milliseconds for which an idle record is kept.
 --
 -- The reply has for each row of ARGV[7] four numbers: the hits and the refused hits in total, and
--- when the subject was first and last seen. The first is -1 if nothing was recorded: for a check
--- that peeked, failed or was late, and in a refused request with all_or_none for one within its
--- limit.
+-- when the subject was first and last seen. The first is -1 if nothing was recorded: the check
+-- peeked, failed or was late, or it was within its limit in a request that all_or_none refused.
 --
 -- usage(time) reads and steps all records, and returns a function that writes them and returns this
 -- part of the reply.
@@ -58,7 +57,7 @@ if steps[85] then -- 'U'
     end
     if #text == HEADER_SIZE then
       local record = { unpack(HEADER, text) }
-      -- unpack also returns where it ended.
+      -- unpack also returns the position after the text, at the index CLOSED.
       record[CLOSED] = false
       local base, current = record[BASE], record[CURRENT]
       if record[1] == VERSION
@@ -151,9 +150,9 @@ if steps[85] then -- 'U'
       for number, record in pairs(records) do
         if record then
           local key = KEYS[#checked + number]
-          -- Kept for as long as the subject has been known, at least for the ring and an hour, at
-          -- most for the time of the limit. The expiry is set in advance, because setting it costs
-          -- more than the write that it belongs to.
+          -- The record is kept for as long as the subject has been known, at least for the time of
+          -- the ring and for an hour, at most for the longest life that the limit sets. The expiry
+          -- is set in advance, because setting it costs more than the write that it belongs to.
           local ring, known =
             record[INTERVAL] * record[BUCKETS] / 1000, (record[LAST] - record[FIRST]) / 1000
           local needed = now_ms + min(record[LONGEST_LIFE], max(3600000, ring, known))
