@@ -1,11 +1,9 @@
-//! The admin API: operators' queries to a running process, and their changes. Its requests come
-//! over the debug listener.
+//! The admin API: operators' queries to a running process, and their changes. It is on the debug
+//! listener, and needs no other port.
 //!
 //! The same calls serve the commands of `weir` and the admin page. `access` decides who may call:
 //! reading is free on loopback, and every change needs a token. Answers are JSON of bounded size,
 //! and hold no secret. Each topic is a file with its types, which the commands parse too.
-//!
-//! It is on the debug listener, and needs no other port.
 
 pub mod access;
 pub mod decisions;
@@ -50,8 +48,8 @@ use crate::observe::subjects::Subjects;
 use crate::store::Usage;
 use crate::store::redis::Deployment;
 
-/// Requests that are answered at a time; further ones wait. An answer may have megabytes while it
-/// is made.
+/// Maximum number of requests that are answered at the same time; further ones wait. An answer may
+/// take megabytes of memory while it is built.
 pub(crate) const MAX_AT_A_TIME: usize = 4;
 
 /// The largest body of a request in bytes: many descriptors to explain, or an override with all its
@@ -73,7 +71,7 @@ pub struct Parts {
     pub health: Health,
     /// The limiter of the runtime that serves the API.
     pub limiter: Limiter,
-    /// As the request path plans.
+    /// The options of plans, as in the request path.
     pub plan: plan::Options,
     /// The Redis deployments by name; none for the memory store.
     pub deployments: Vec<(&'static str, Arc<Deployment>)>,
@@ -187,7 +185,7 @@ impl Call {
     /// The body, read as JSON.
     ///
     /// # Errors
-    /// 400: it is something else.
+    /// 400: the body is not JSON of this type.
     pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body)
             .map_err(|error| Failure::bad_request(&format!("invalid body: {error}")))

@@ -5,8 +5,9 @@
 //! token, whose name is logged. The token is a header and never a cookie: no other page can make a
 //! browser send it. On other addresses every call needs one.
 //!
-//! A NetworkPolicy alone would let every tenant of a cluster with a hole in it block customers. The
-//! file of tokens is read for each token that is presented: removing a line needs no restart.
+//! A NetworkPolicy alone is not enough: if it has a hole, every tenant of the cluster could block
+//! customers. The file of tokens is read for each token that is presented: removing a line needs no
+//! restart.
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -41,7 +42,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     Read,
-    /// It changes something.
     Change,
 }
 
@@ -60,7 +60,7 @@ impl Tokens {
     /// The tokens in this file.
     ///
     /// # Errors
-    /// Why the file cannot be used, without a token.
+    /// The reason why the file cannot be used. It contains no token.
     pub fn try_new(path: PathBuf) -> Result<Self, String> {
         let tokens = Self(path);
         tokens.read().map(|_| tokens)
@@ -115,8 +115,8 @@ fn parse(text: &str) -> Result<Vec<StoredToken>, String> {
     Ok(tokens)
 }
 
-/// The name of a token. Takes the same time whichever line it is in, and whichever characters of it
-/// are wrong.
+/// The name of a token. The time depends neither on its line nor on its wrong characters: a caller
+/// cannot guess a token by the time of answers.
 fn name_of(tokens: &[StoredToken], presented: &[u8]) -> Option<Box<str>> {
     let digest = sha256(presented);
     let mut name = None;
@@ -128,7 +128,7 @@ fn name_of(tokens: &[StoredToken], presented: &[u8]) -> Option<Box<str>> {
     name
 }
 
-/// The rules of one listener.
+/// The access rules of one listener.
 #[derive(Debug)]
 pub struct Access {
     guard: Guard,
@@ -146,7 +146,7 @@ impl Access {
         }
     }
 
-    /// Which requests of browsers the listener answers.
+    /// The guard, which rejects requests of pages of other sites.
     pub const fn guard(&self) -> Guard {
         self.guard
     }
@@ -159,7 +159,7 @@ impl Access {
     /// The caller, if the call may be answered.
     ///
     /// # Errors
-    /// 401 or 403, with what to do.
+    /// 401, 403, or 503 if the file of tokens cannot be read; with the remedy.
     pub async fn caller(&self, headers: &HeaderMap, need: Need) -> Result<Caller, Failure> {
         let Some(presented) = headers.get(AUTHORIZATION) else {
             return match (&self.tokens, need) {

@@ -1,10 +1,10 @@
-//! `/api/v1/explain` and `weir explain`: which limits a request finds, why no others, and what they
-//! have left. It counts nothing.
+//! `/api/v1/explain` and `weir explain`: the limits that a request finds, the reasons why it finds
+//! no others, and the hits that they have left. It counts nothing.
 //!
-//! The request path itself peeks at the counters: `weir explain` cannot differ from the decisions
-//! of requests. An explanation is made on another thread and lists 20 branches of a level and 4,000
-//! of a request: on the control thread one of a large level stopped health checks and new
-//! connections.
+//! It peeks at the counters through the request path itself, and therefore cannot differ from the
+//! decisions of requests. An explanation lists at most 20 branches of a level and 4,000 of a
+//! request, and another thread makes it: on the control thread, the explanation of a large level
+//! stopped health checks and new connections.
 
 mod reason;
 
@@ -222,7 +222,7 @@ impl ExplainTarget {
         }
     }
 
-    /// Checks that values which share a counter still do.
+    /// Fails if the subject is a counter that values share, and no limit in force has this counter.
     fn check(&self, report: &Report) -> Result<(), Failure> {
         let Self::Subject(subject) = self else {
             return Ok(());
@@ -256,9 +256,10 @@ struct Now<'n> {
 }
 
 impl Report {
-    /// Explains `plan`, which was made of `ask`.
+    /// Explains `plan`, which is the plan of `request`.
     pub fn new(plan: &Plan, request: &DecodedRequest<'_>) -> Self {
-        // Once: a request may have thousands of descriptors, and there may be many domains.
+        // Computed once: a request may have thousands of descriptors, and there may be many
+        // domains.
         let is_unknown = plan.unknown_domain;
         let unknown = is_unknown.then(|| unknown_domain(&plan.rules, request.domain));
         let all = request.descriptors().zip(plan.explain(request)).enumerate();
@@ -436,7 +437,7 @@ impl Shown {
     }
 }
 
-/// A number or a boolean, if the text is how one is written: the name `007` stays a text.
+/// A number or a boolean, if it prints as this text. The name `007` stays a text.
 fn typed(text: String) -> Value {
     match (text.parse::<u64>(), text.parse::<bool>()) {
         (Ok(number), _) if number.to_string() == text => number.into(),

@@ -1,7 +1,7 @@
-//! Operators' view of the limits in force: plans that are not decided, peeks at counters, and
-//! resets; and the subject that a call is about, by its domain and entries or by its exact name,
-//! which answers have as `subject`. The request path does not use it. Peeks count nothing, also not
-//! in metrics.
+//! Operators' view of the limits in force: plans without decisions, peeks at counters, and resets.
+//! This file also finds the subject of a call, by its domain and entries or by its exact name
+//! (`subject` in answers). The request path does not use it. Peeks count nothing, not even in
+//! metrics.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::limits::rules::limit::{Amount, Limit, LimitInForce};
 use crate::live::Snapshot;
 use crate::observe::traces::TraceSpan;
 
-/// Limits that an answer names.
+/// Maximum number of limits that an error names.
 const MAX_NAMED: usize = 10;
 
 /// A counter that was reset: its key, and whether the store had it.
@@ -32,7 +32,7 @@ impl Parts {
         self.live.load().ok_or_else(no_limits)
     }
 
-    /// The plan of a request whose descriptors peek, and what its limits and its trials have left.
+    /// The plan of a request whose descriptors peek, and the decisions of its limits and trials.
     pub(super) async fn peek(
         &self,
         request: &DecodedRequest<'_>,
@@ -89,7 +89,7 @@ impl Parts {
     }
 
     /// Resets the counter of a subject, and the counter of its trial. Returns its plan without
-    /// overrides, and the counters; none where nothing is counted.
+    /// overrides, and the counters; there are none if nothing is counted.
     pub(super) async fn reset(
         &self,
         subject: &Subject,
@@ -139,9 +139,9 @@ const MAX_ENTRIES: usize = 64;
 pub(super) struct CountedSubject {
     plan: Plan,
     pub(super) check: CheckIndex,
-    /// As they are shown.
+    /// The entries as answers show them.
     pub(super) entries: Vec<EntryText>,
-    /// The call is about the trial of the limit.
+    /// Whether the call is about the trial of the limit.
     pub(super) is_trial: bool,
 }
 
@@ -162,7 +162,7 @@ impl CountedSubject {
         decisions.get(self.check.0).copied()
     }
 
-    /// The amount of that limit, or of its trial, without an override.
+    /// The amount of the limit, or of its trial, without an override.
     pub(super) fn amount(&self) -> Option<&Amount> {
         let slot = &self.plan.slots[0];
         let in_force = self.plan.limit(slot);
@@ -179,13 +179,13 @@ impl CountedSubject {
         &self.plan.checks
     }
 
-    /// Its exact name.
+    /// The exact name of the subject.
     pub(super) fn name(&self) -> String {
         Subject::of_key(self.checks().key(&self.checks()[self.check])).to_string()
     }
 }
 
-/// The parameters `entry`.
+/// Reads the parameters `entry`, each `key=value`.
 fn written<'t>(texts: &[&'t str]) -> Result<Vec<Entry<'t>>, Failure> {
     if texts.is_empty() || texts.len() > MAX_ENTRIES {
         return Err(Failure::bad_request(&format!(
@@ -236,7 +236,7 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
         }
         Disposition::Checked(checked) => checked.check,
         Disposition::Unlimited => return Err(unlimited()),
-        // The plan has no blocks and no exemptions.
+        // The plan applies no blocks and no exemptions.
         Disposition::Free | Disposition::Exempt | Disposition::Blocked(_) => {
             let shown = entries.iter().map(|entry| (&*entry.key, &*entry.value));
             known::entries(&plan.rules, &subject.domain.to_string(), shown)?;
@@ -284,8 +284,8 @@ pub(super) fn overrides_of(parts: &Parts) -> impl Fn(&str) -> Option<(String, Ap
     }
 }
 
-/// The domain of a subject, and the entries of an override of it: a counter that values share has
-/// the entries of its pattern.
+/// The domain of a subject, and the entries for an override of it. For a counter that values share,
+/// they are the entries of its pattern.
 pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Failure> {
     let known = |part: &Part, what: &str| {
         let text = match part {

@@ -24,7 +24,7 @@ use crate::limits::rules::limit::{Amount, Limit};
 use crate::limits::rules::{Commit, Rules};
 use crate::store::redis::error as redis_error;
 
-/// The time for the store.
+/// Timeout of the store.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The rights that the Redis user needs. The diagnostic `rights` in the log names the missing ones.
@@ -305,8 +305,9 @@ fn periods(
     periods
 }
 
-/// Whether the checks of this limit, or of its trial, are on the Redis for seconds. Of a table
-/// whose rows have several units, the main Redis has the subjects of the longer ones.
+/// Whether the checks of this limit, or of its trial, are on the per-second Redis. If the rows of a
+/// table have several units, the list is of the main Redis, which has the subjects with units
+/// longer than a second.
 fn is_per_second(limit: &Limit, commit: Commit, is_trial: bool) -> bool {
     let is_of_second = |amount: &Amount| amount.rate.unit == Unit::Second;
     let mut amounts = limit.amounts().peekable();
@@ -329,14 +330,14 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     let page = query.page(USUAL_COUNT)?;
     let snapshot = parts.snapshot()?;
     let is_trial = query.is("trial")?;
-    // There may be many limits to search.
+    // On another thread, because there may be many limits to search.
     let (rules, asked) = (Arc::clone(&snapshot.rules), query.clone());
     let found = blocking(move || Ok(tracked_limit(&rules, &asked, is_trial)?.id));
     let limit = snapshot.rules.limit(found.await?);
     let Some(tracking) = usage_of(limit, is_trial) else {
         return Err(untracked(limit));
     };
-    // A trial counts for itself, whatever the domain commits.
+    // A trial counts by itself, also if its domain commits all or none.
     let commit = snapshot.rules.commit(limit.domain.as_bytes());
     let commit = commit.filter(|_| !is_trial).unwrap_or_default();
     let is_per_second = is_per_second(limit, commit, is_trial);
@@ -399,7 +400,8 @@ pub(super) async fn count(parts: Arc<Parts>, call: Call) -> Result<Count, Failur
     })
 }
 
-/// By the usage record of the subject; `None`: its limit records no usage, or for less time.
+/// Counts by the usage record of the subject. `None` if its limit records no usage, or records it
+/// for less time than `over`.
 async fn by_record(
     parts: &Parts,
     found: &CountedSubject,
@@ -419,7 +421,7 @@ async fn by_record(
     Ok(record.map_or(Some(none), |record| record.count(now, over)))
 }
 
-/// By the buckets that the limit itself counts in.
+/// Counts by the buckets in which the limit itself counts.
 async fn by_buckets(
     parts: &Parts,
     found: &CountedSubject,
@@ -428,7 +430,7 @@ async fn by_buckets(
 ) -> Result<usage::Count, Failure> {
     let limit = found.limit()?;
     let span = buckets.interval.saturating_mul(buckets.buckets.into());
-    // The oldest bucket counts whole: the interval may begin anywhere in it.
+    // The oldest bucket counts as a whole, and the interval may begin anywhere in it.
     let longest = Span::from_micros(span.saturating_sub(buckets.interval));
     if over > longest {
         return Err(Failure::bad_request(&format!(
@@ -442,9 +444,9 @@ async fn by_buckets(
         .ring(found.checks(), found.check, deadline())
         .await?;
     let hits = buckets.count_over(state.as_ref(), now, over);
-    // The part of the oldest bucket that is within the interval.
     let from = now.0.saturating_sub(over.micros()) + 1;
     let begin = from / buckets.interval * buckets.interval;
+    // The interval without its oldest bucket, which may begin before it.
     let inside = Span::from_micros((now.0 + 1).saturating_sub(begin + buckets.interval));
     let at_least = if begin < from {
         buckets.count_over(state.as_ref(), now, inside).min(hits)
