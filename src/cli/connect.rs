@@ -1,5 +1,5 @@
 //! Connections of commands to a running service: to its gRPC port, over TCP or a unix socket, with
-//! TLS or without, and to its ports of HTTP.
+//! TLS or without, and to its HTTP ports.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use crate::net::dial::{Address, Connector, Dial, TcpOptions};
 use crate::net::http::HttpClient;
 use crate::net::tls::{self, ClientOptions, NameCheck, Peer, SubjectName};
 
-/// The longest time for a connection of a command that has no time of its own.
+/// Connect timeout of a command without a timeout of its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3_600);
 
-/// How messages name a server of TLS.
+/// The words of error messages about the TLS server.
 pub(super) const SERVICE: Peer = Peer {
     name: "the service",
     address: "the address",
@@ -74,7 +74,7 @@ fn server_name(text: &str) -> Result<SubjectName, String> {
 /// Reads `HOST:PORT`, with an IPv6 address in brackets, or `unix:PATH`.
 ///
 /// # Errors
-/// What to write.
+/// The form of a valid address.
 pub(super) fn address(text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Address::Unix(path.into()));
@@ -91,8 +91,7 @@ pub(super) fn address(text: &str) -> Result<Address, String> {
     }
 }
 
-/// Connects to a gRPC port. With `timeout` the attempt takes that long at most, and so does each
-/// call.
+/// Connects to a gRPC port. With `timeout`, the attempt and each call take at most that long.
 ///
 /// # Errors
 /// The files of TLS cannot be used, or the service cannot be reached.
@@ -117,14 +116,14 @@ pub(super) async fn connect(
     connected.map_err(|error| no_service(address, &error.into()))
 }
 
-/// The error of a service that cannot be reached, and what to check. Each layer of the transport
-/// repeats the cause.
+/// The error for a service that cannot be reached, with the remedy. It has only the root cause,
+/// because each layer of the transport repeats it.
 pub(super) fn no_service(address: &impl Display, error: &anyhow::Error) -> anyhow::Error {
     let cause = error.root_cause();
     anyhow::anyhow!("no service at {address}: {cause}; is `weir serve` running?")
 }
 
-/// A client of the HTTP port of a URI; answers have at most so many bytes.
+/// A client of the HTTP port of a URI. Longer answers than `max_body_bytes` are errors.
 ///
 /// # Errors
 /// The URI has no host.
@@ -137,7 +136,7 @@ pub(super) fn http_client(
     Ok(HttpClient::new(connector(address, timeout), max_body_bytes))
 }
 
-/// How to connect to a gRPC port.
+/// The dialer of a gRPC port.
 ///
 /// # Errors
 /// The files of TLS cannot be used.

@@ -91,7 +91,8 @@ async fn send(hit: Hit) -> anyhow::Result<ExitCode> {
             .map_err(|status| request_error(&hit.address, &status))?
             .into_inner();
         over = response.overall_code() == Code::OverLimit;
-        // An outage that begins or ends changes the answers, and others are not asked about again.
+        // Explanations are fetched again only if the kinds of answers change, as when an outage
+        // begins or ends.
         let statuses = response.statuses.iter();
         let kinds: Vec<_> = statuses
             .map(|status| (status.code, is_without_limit(status)))
@@ -108,8 +109,8 @@ async fn send(hit: Hit) -> anyhow::Result<ExitCode> {
 }
 
 impl Hit {
-    /// What the debug listener says of the descriptors: that of an `--admin`, or of a service whose
-    /// addresses are the usual ones. Empty if it cannot be asked.
+    /// Explanations of the descriptors by the debug listener of `--admin`, or by the usual one if
+    /// the service has its usual address. Empty if there is no answer.
     async fn explained(&self, request: &RateLimitRequest) -> Vec<Explained> {
         let is_usual = self.address.to_string() == USUAL_ADDRESS;
         if !is_usual && self.admin.is_unset() {
@@ -148,7 +149,7 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
     })
 }
 
-/// The reasons of a descriptor without a limit, where the debug listener is not asked.
+/// Possible reasons for a descriptor without a limit, if the debug listener does not answer.
 const UNKNOWN_REASON: &str = "no limit: no file has the domain, no limit matches, or \
     on_store_failure: allow let it pass; with --admin the debug listener says which";
 
@@ -165,13 +166,13 @@ struct DescriptorAnswer<'a> {
     code: &'static str,
     /// A limit matches, and it is `unlimited: true`.
     unlimited: bool,
-    /// Without a limit there is nothing left to count.
+    /// `None` if no limit applies; then `left` is missing too.
     limit: Option<AnsweredLimit<'a>>,
-    /// Why there is none.
+    /// The reason why there is no limit.
     reason: Option<&'a str>,
     /// The failure policy that answered instead of the store.
     policy: Option<&'a str>,
-    /// The zone of its calendar.
+    /// The time zone of the limit's calendar.
     #[serde(skip)]
     zone: Option<Zone>,
     left: Option<u32>,
@@ -182,7 +183,7 @@ struct DescriptorAnswer<'a> {
 struct AnsweredLimit<'a> {
     name: &'a str,
     requests_per_unit: u32,
-    /// None of a limit of requests in flight.
+    /// `None` for a limit of requests in flight.
     unit: Option<&'static str>,
     unit_multiplier: u32,
 }
@@ -203,8 +204,8 @@ impl<'a> HitAnswer<'a> {
         }
     }
 
-    /// One line per descriptor. The overall code stands before a single descriptor, and on a line
-    /// of its own before several.
+    /// One line per descriptor. The overall code begins the line of a single descriptor, and has a
+    /// line of its own before several.
     fn text(&self) -> String {
         let overall = self.code;
         if let [only] = &self.descriptors[..] {
@@ -251,7 +252,8 @@ impl<'a> DescriptorAnswer<'a> {
         let Some(limit) = &self.limit else {
             let why = match self.code {
                 _ if self.unlimited => "unlimited",
-                // A limit that refuses is shown, also where a failure policy refuses.
+                // Only an override refuses without a limit: the answer has the limit that refuses,
+                // also if its failure policy does.
                 "OVER_LIMIT" => {
                     "blocked by an override, without an end (weir explain says by which)"
                 }

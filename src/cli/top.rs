@@ -1,5 +1,5 @@
-//! `weir top`: the heaviest subjects of one or several replicas, merged; on a terminal again and
-//! again.
+//! `weir top`: the heaviest subjects of one or several replicas, merged. On a terminal the table
+//! refreshes until the user quits.
 
 mod merge;
 mod screen;
@@ -82,8 +82,8 @@ pub(super) fn run(top: &TopCommand) -> anyhow::Result<ExitCode> {
 
 /// Shows the table until a key or a signal ends it.
 async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
-    // An address that cannot be used, and a service that is not there, are errors before the screen
-    // changes.
+    // The first query comes before the screen changes: the error of a wrong address or of a missing
+    // service stays on the terminal.
     let mut answers = top.query().await?;
     answers.check_any()?;
     let mut screen = screen::Screen::open()?;
@@ -112,8 +112,8 @@ async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
 
 impl TopCommand {
     async fn query(&self) -> anyhow::Result<Merged<Vec<api::Top>>> {
-        // A subject that is light in one replica may be heavy in all: more are asked for than are
-        // shown.
+        // A subject that is light in one replica may be heavy in all: the query is for as many as
+        // possible.
         let count = MAX_COUNT.to_string();
         let query = [
             ("window", Some(WINDOWS[self.since as usize].0)),
@@ -134,7 +134,7 @@ impl TopCommand {
     }
 }
 
-/// The table.
+/// The report as a table.
 fn text(merged: &Merged<api::Top>) -> String {
     let (replicas, top) = (&merged.replicas, &merged.answer);
     let answered = replicas.len() - merged.failures().count();

@@ -1,10 +1,10 @@
-//! Sources: where Envoy takes the value of a key from, as an operator writes it, and the action of
-//! Envoy that sends it.
+//! Sources of values. An operator writes from which part of a request Envoy takes the value of a
+//! key; each source has the action of Envoy that sends this value.
 //!
 //! Reference of the actions: Envoy's API, `config.route.v3.RateLimit.Action` of Envoy 1.40.
 //!
-//! The path comes from the expression `request.url_path`. The header `:path` has the query, with
-//! which each client makes limits of its own.
+//! The source `path` uses the expression `request.url_path`. The header `:path` also contains the
+//! query: a client that changes the query would get another counter.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -58,13 +58,13 @@ pub(super) const PATH: &str = ":path";
 /// The key of the address of the client.
 const REMOTE_ADDRESS: &str = "remote_address";
 
-/// Between a source and the value that is sent where the source has none.
+/// Separates a source from its default, the value that is sent if the request has none.
 const DEFAULT: &str = " or ";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeySource {
     pub(super) kind: SourceKind,
-    /// Sent where a request has no value.
+    /// Sent if a request has no value.
     pub(super) default: Option<String>,
     /// As the operator writes it.
     pub(super) text: String,
@@ -82,7 +82,7 @@ pub(super) enum SourceKind {
         v4: u8,
         v6: u8,
     },
-    /// Without values: those that the file writes.
+    /// Without values in the argument, the values of the file.
     GenericKey(Vec<String>),
     Metadata {
         of: &'static str,
@@ -228,7 +228,8 @@ fn metadata(of: &'static str, text: &str) -> Result<SourceKind, String> {
 }
 
 impl SourceKind {
-    /// Whether Envoy sends what the request has. Otherwise it sends a text of its configuration.
+    /// Whether Envoy sends a value of the request. Otherwise it sends a text of its own
+    /// configuration.
     pub(super) const fn sends_value_of_request(&self) -> bool {
         !matches!(
             self,
@@ -236,7 +237,7 @@ impl SourceKind {
         )
     }
 
-    /// The key that Envoy sends in HTTP, where it leaves no choice.
+    /// The key that Envoy sends in HTTP, if its configuration cannot choose another one.
     pub(super) const fn only_key(&self) -> Option<&'static str> {
         match self {
             Self::Own(key) => Some(*key),
@@ -254,7 +255,7 @@ impl SourceKind {
         }
     }
 
-    /// Whether it is the address of the client, or made of it.
+    /// Whether it is the address of the client, or derived from it.
     pub(super) fn is_address(&self) -> bool {
         match self {
             Self::Own(key) => *key == REMOTE_ADDRESS,
@@ -262,7 +263,7 @@ impl SourceKind {
         }
     }
 
-    /// Whether it is a path.
+    /// Whether it is the path, with or without its query.
     pub(super) fn is_path(&self) -> bool {
         match self {
             Self::Header(name) | Self::HeaderMatch(name) => name == PATH,
@@ -270,7 +271,7 @@ impl SourceKind {
         }
     }
 
-    /// The action of a source that sends what the request has.
+    /// The action of a source that sends a value of the request.
     pub(super) fn action(&self, key: &str, default: Option<&str>) -> String {
         let key = scalar(key);
         match self {
@@ -318,7 +319,7 @@ impl SourceKind {
         }
     }
 
-    /// Why Envoy never sends this value, which a file writes; `None` if it may.
+    /// The reason why Envoy never sends this value of a limit file; `None` if it may.
     pub(super) fn never_sends(&self, value: &str) -> Option<String> {
         let why = match self {
             Self::Path | Self::HeaderMatch(_) if self.is_path() && value.contains(['?', '#']) => {
@@ -354,7 +355,7 @@ impl SourceKind {
     }
 }
 
-/// An address and the length of its network.
+/// Reads a network, such as `10.0.0.0/8`.
 pub(super) fn network(text: &str) -> Option<IpNet> {
     text.parse().ok()
 }

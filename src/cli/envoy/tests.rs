@@ -1,5 +1,5 @@
-//! What is sent for which limits, without an Envoy: a small interpreter of its actions, and limits
-//! and requests at random.
+//! Tests without an Envoy that the generated actions send the descriptors of the limits: a small
+//! interpreter of the actions, with random limits and requests.
 
 use hashbrown::HashMap;
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ fn header_matches(matcher: &Yaml, headers: &HashMap<String, String>) -> bool {
     if field(matcher, "present_match").is_some() {
         return value.is_some() != inverted;
     }
-    // Without the header nothing but its absence can match, inverted or not.
+    // Without the header, only a matcher of its absence can match, inverted or not.
     let (Some(value), Some(string)) = (value, field(matcher, "string_match")) else {
         return false;
     };
@@ -95,8 +95,8 @@ fn entry(action: &str, headers: &HashMap<String, String>) -> Option<(String, Str
     key.zip(value)
 }
 
-/// The limits that the descriptors of a request find, by their paths; one that is found twice
-/// stands there twice.
+/// Paths of the limits that the descriptors of a request find. A limit that is found twice is
+/// listed twice.
 fn found(rules: &Rules, sent: &[Vec<(String, String)>]) -> Vec<String> {
     let limit = |entries: &Vec<(String, String)>| {
         let entries = entries.iter().map(|(key, value)| Entry {
@@ -112,8 +112,8 @@ fn found(rules: &Rules, sent: &[Vec<(String, String)>]) -> Vec<String> {
     paths
 }
 
-/// Every list of keys that leads to a limit, with the values that a request has: what the file
-/// speaks about.
+/// The descriptors that the file means: every list of keys that leads to a limit, with the values
+/// of the request.
 fn meant(
     level: &[DescriptorTree],
     request: &HashMap<String, String>,
@@ -144,8 +144,7 @@ fn value() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["/a", "/ab", "/b", "/abc", "/", "/a*"])
 }
 
-/// A descriptor: key, value or pattern, whether values share a counter, whether it has a limit, and
-/// what is below it.
+/// A descriptor: its key, its value or pattern, whether it has a limit, and its children.
 #[derive(Clone, Debug)]
 struct Node(&'static str, Option<&'static str>, bool, Vec<Node>);
 
@@ -189,8 +188,8 @@ fn yaml(nodes: &[Node], indent: usize, text: &mut String) {
     }
 }
 
-/// What Envoy sends of a request finds what the file has for it, which has a value for `a` and may
-/// have one for `b`, or a default.
+/// Checks that the descriptors which Envoy sends find the limits of the file for a request. The
+/// request has a value for `a`, and may have a value or a default for `b`.
 fn check(
     rules: &Rules,
     outline: &[DescriptorTree],
@@ -215,8 +214,8 @@ fn check(
     Ok(())
 }
 
-/// Whatever the files say, and whether values are sent or matched: a request finds the limits that
-/// the file has for what the request is, each once.
+/// For any file, and for sent and matched values, a request finds each limit that the file has for
+/// it, once.
 #[test]
 fn a_request_finds_what_the_file_limits() {
     let [checked, refused] = [0, 0].map(std::cell::Cell::new);

@@ -1,5 +1,5 @@
-//! Whether a limit is exact: what each distinct descriptor was granted in each clock-aligned
-//! window, counted by the client.
+//! Checks whether a limit is exact: the client counts the hits that each distinct descriptor was
+//! granted in each clock-aligned window.
 //!
 //! A request that was under way at the edge of a window may count before or after it, and one
 //! without an answer may count or not. Such hits excuse a shortfall, and never an excess.
@@ -18,15 +18,15 @@ use crate::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use crate::core::request::written::entry;
 use crate::core::time::{Micros, Span, Unit};
 
-/// The most memory of the counters at a time, and that of one beside its entries: a place in a
-/// table that may be half empty.
+/// Maximum memory of all counters in bytes, and the memory of one counter without its entries: a
+/// slot in a table that may be half empty.
 const MAX_BYTES: usize = 256 << 20;
 const COUNTER_BYTES: usize = 160;
 
-/// How late the client may see that the time of a request is over.
+/// Longest delay until the client notices that the timeout of a request has passed.
 const STALL: Duration = Duration::from_secs(1);
 
-/// So many hits per unit.
+/// A number of hits per unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Threshold {
     pub(super) hits: u64,
@@ -37,7 +37,7 @@ impl Threshold {
     /// Reads `100/minute`.
     ///
     /// # Errors
-    /// What to write.
+    /// The form of a valid threshold.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let parsed = text.split_once('/').and_then(|(hits, unit)| {
             let unit = Unit::named(unit).filter(|unit| unit.secs() <= Unit::Day.secs())?;
@@ -76,16 +76,16 @@ pub(super) struct Exactness {
     report: ExactnessReport,
 }
 
-/// Findings.
+/// Result of the check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ExactnessReport {
     /// The unit of the windows.
     pub(super) unit: &'static str,
     /// Descriptors in windows that were compared with the threshold.
     pub(super) checked: u64,
-    /// Those with more or fewer hits.
+    /// Checked descriptors with more or fewer hits.
     pub(super) wrong: u64,
-    /// The one with the largest difference.
+    /// The descriptor with the largest difference.
     pub(super) worst: Option<Offender>,
     /// Descriptors of requests that were under way at the edge of a window.
     pub(super) at_edges: u64,
@@ -107,9 +107,9 @@ pub(super) struct Offender {
     pub(super) began_before: bool,
 }
 
-/// The answer to a descriptor; `None` if its hits may count or not: it has room in a request that
-/// is refused for another descriptor, so that they are not granted, and count where `commit` is
-/// `each`.
+/// The answer to a descriptor; `None` if its hits may count or not: the descriptor is within its
+/// limit, but another one refuses the request. Then its hits are not granted, and they count only
+/// with `commit: each`.
 fn code_of(response: &RateLimitResponse, index: usize) -> Option<Code> {
     let overall = response.overall_code();
     let code = response.statuses.get(index).map(DescriptorStatus::code);
