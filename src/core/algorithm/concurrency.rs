@@ -1,6 +1,6 @@
 //! `concurrency`: how many requests may be in flight at a time.
 //!
-//! A request takes a place when it begins and gives it back when it ends. A key holds a set of
+//! A request takes a place when it begins and releases it when it ends. A key holds a set of
 //! holders: the request (the digest of its id), the time of its acquire, and how many places it
 //! holds (the hits). A holder whose request never ends loses its place after `max_duration`.
 //!
@@ -11,35 +11,35 @@
 //!   frees nothing. If it has no mark either, the release has overtaken its acquire. The acquire
 //!   then takes nothing when it comes, because its request has ended.
 //! - Peek (0 hits): allowed if a place is free, or if the id needs none.
-//! - [`TAKE_BACK`]: an acquire whose caller has not got the answer. It becomes a refused one,
-//!   unless another acquire has joined the holder since: that is the retry of the caller, which has
-//!   the place now.
+//! - [`TAKE_BACK`]: undoes an acquire whose answer did not reach the caller. The acquire becomes a
+//!   refused one, unless the caller has retried it since: then the retry has the place.
 //!
 //! The twin is `lua/concurrency.lua`.
 //!
 //! A holder has the time of its acquire and not of its end. So `max_duration` is not part of the
-//! key: a changed one keeps the requests in flight, and holds for them.
+//! key: after a change the requests in flight still count, and the new value applies to them.
 //!
 //! A refused id gets a mark, and so does one that was released or taken back. Otherwise its
-//! release, or a second one, would be taken for one that is early, and the id would pass without a
-//! place when its client sends it again. An acquire that was overtaken is not refused: the request
-//! is over, and any answer will do. When there are too many marks, the oldest is dropped: in a
-//! flood of requests, the marks of the last tenths of a second remain.
+//! release, or a second one, would look like a release that overtook its acquire. If the client
+//! then sent the id again, it would pass without a place. An acquire that was overtaken is not
+//! refused: the request is over, and any answer will do. When there are too many marks, the oldest
+//! is dropped: in a flood of requests, the marks of the last tenths of a second remain.
 //!
 //! In Redis the holders are a sorted set. A check costs the same few commands with one holder and
-//! with thousands, and expired holders are dropped by range: with 1 holder and with 1,000, one at a
-//! time, it took Redis 1.0 and 1.05 times as long as a check of a log. A packed text per key would
-//! be read, searched and replicated whole.
+//! with thousands, and expired holders are dropped by range. Measured one check at a time, Redis
+//! needs 1.0 times (1 holder) and 1.05 times (1,000 holders) the time of a check of a log. A packed
+//! text per key would have to be read, searched and replicated as a whole.
 //!
-//! Places of a limit that are taken, of the places that this process has seen taken and released.
+//! [`Gauge`] counts the taken places of a limit, from the places that this process has seen taken
+//! and released.
 //!
-//! A holder may be acquired through one replica and released through another, and a holder that is
-//! lost is released by none. So a gauge counts by the time of the acquire: taken places less
+//! A holder may be acquired through one replica and released through another, and no replica
+//! releases a lost holder. So a gauge counts by the time of the acquire: taken places minus
 //! released ones, in a ring over `max_duration`, which drops expired holders. The sum over all
 //! replicas is the number of holders; the count of one replica may be below zero.
 //!
-//! Acquired less released less expired would stay wrong for good where a key with lost holders is
-//! never checked again.
+//! A plain sum (acquired minus released minus expired) would stay wrong for ever if a key with lost
+//! holders is never checked again.
 
 mod holders;
 
@@ -58,18 +58,18 @@ use crate::core::verdict::{Verdict, Wait};
 /// memory, and all of them may have to be dropped in one step.
 pub const LARGEST_LIMIT: u64 = 10_000;
 
-/// The longest `max_duration`: a day. A place of a request that was lost is taken for as long.
+/// The longest `max_duration`: a day. A lost request keeps its place for this time.
 pub const LONGEST_DURATION: Span = Span::from_secs(86_400);
 
-/// How long a mark, an id without places, is kept: longer than any caller waits for its acquire.
+/// Lifetime of a mark (an id without places): longer than any caller waits for its acquire.
 pub const MARK_LIFE: Span = Span::from_secs(2);
 
 /// Maximum number of marks of a key; then a new one replaces the oldest. Each request leaves one,
 /// about a hundred bytes.
 pub const MOST_MARKS: usize = 1_024;
 
-/// The hits that take an acquire back whose answer was not delivered. No request can have them: the
-/// decoder clamps to one more.
+/// The hits that undo an acquire whose answer was not delivered. No request can have them, because
+/// the decoder clamps negative hits to one more.
 pub const TAKE_BACK: i64 = i64::MIN;
 
 /// `retry_after`: the end of the requests in flight is unknown.
@@ -78,9 +78,9 @@ const RETRY: Span = Span::from_secs(1);
 /// A limit of requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Concurrency {
-    /// Places.
+    /// Maximum number of taken places.
     pub limit: u64,
-    /// After so many ticks a holder has lost its place; never zero.
+    /// Number of ticks after which a holder has lost its place; never zero.
     pub max_duration: u64,
 }
 
@@ -100,8 +100,8 @@ impl HolderId {
     }
 }
 
-/// Number of places that a step took or released, and for how long their holder has had the first
-/// of them. For the gauge of holders.
+/// Number of places that a step took or released, and the time since their holder acquired the
+/// first one. For [`Gauge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The time since the holder acquired its place; zero for a new one.
@@ -127,7 +127,8 @@ impl Concurrency {
     pub fn new(limit: u64, max_duration: Span) -> Self {
         Self {
             limit,
-            // In the unit of times: a holder that begins now has not expired.
+            // At least the precision of stored times: a holder that begins now must not have
+            // expired.
             max_duration: max_duration.micros().max(NUMBERS),
         }
     }
@@ -148,8 +149,8 @@ impl Concurrency {
         }
     }
 
-    /// How long a changed state is kept. After a clock went back, a holder may be ahead of it by
-    /// `max_duration`.
+    /// The time for which a changed state is kept. It is twice `max_duration`, because after a
+    /// clock went back, a holder may be ahead of it by `max_duration`.
     fn keep_for(&self, used: u64) -> Span {
         let held = if used > 0 { self.max_duration } else { 0 };
         Span::from_micros(2 * held.max(MARK_LIFE.micros()))
@@ -176,6 +177,7 @@ impl Concurrency {
         let asked = hits.max(0).unsigned_abs();
         let added = asked.saturating_sub(places);
         let is_released = matches!(mark, Some((Mark::Early | Mark::Overtaken, _)));
+        // The request has ended, and needs no free place.
         let others = if is_released { 0 } else { used };
         let allowed = match hits {
             0 => places > 0 || others < self.limit,
@@ -223,7 +225,7 @@ impl Concurrency {
     }
 
     /// The state after an acquire of a request that is refused as a whole: its id gets a mark, like
-    /// the id of any refused request. `None` if it had one.
+    /// the id of any refused request. `None` if the id has a mark or a place already.
     pub fn note_refused(
         &self,
         id: HolderId,
@@ -276,7 +278,7 @@ impl Definition for Concurrency {
         Ok(Self::new(terms.limit, max_duration))
     }
 
-    /// By a request without an id.
+    /// Steps a request without an id.
     fn step(&self, state: Option<State>, at: Arrival, hits: i64) -> Step {
         self.step_by(HolderId::default(), state, at.now, hits).0
     }
@@ -293,7 +295,7 @@ impl Definition for Concurrency {
         self.limit
     }
 
-    /// A holder may have more places than the limit has now, and then requests as many again.
+    /// A holder may have more places than the limit has now, and may then request as many again.
     fn largest_charge(&self) -> u64 {
         LARGEST_LIMIT + 1
     }
@@ -319,20 +321,20 @@ impl Definition for Concurrency {
     }
 }
 
-/// Parts of `max_duration` that are counted apart: a lost holder is counted for at most a
-/// thirty-second longer.
+/// Number of parts of `max_duration` that are counted separately: a lost holder is counted for at
+/// most 1/32 of `max_duration` longer.
 const PARTS: u64 = 32;
 
-/// Buckets with a part that is not older than `max_duration`, and the current one.
+/// Buckets that overlap the last `max_duration`, and the current one.
 const BUCKETS: usize = PARTS as usize + 2;
 
-/// The gauge of one limit.
+/// Gauge of the taken places of one limit.
 #[derive(Debug)]
 pub struct Gauge {
     /// The length of a bucket in microseconds.
     width: u64,
-    /// Held for a few instructions. One per limit, whichever the worker: requests of one limit
-    /// change the same buckets.
+    /// Held for a few instructions. All workers share it, because requests of one limit change the
+    /// same buckets.
     buckets: Mutex<[Bucket; BUCKETS]>,
 }
 

@@ -1,5 +1,5 @@
-//! For people: spans, instants and large numbers as commands print them. `admin/page/dom.js` writes
-//! both alike.
+//! Human-readable spans, instants and large numbers, as commands print them. `admin/page/dom.js`
+//! formats them in the same way.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use super::{Micros, Zone};
 
 const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
 
-/// From this span on, people want to read the instant: an hour, in seconds.
+/// From this span on (an hour, in seconds), [`ahead`] also has the instant.
 const LONG: f64 = 3_600.0;
 
 /// A span of so many seconds by its two largest units: `21d 9h`, `1m 20s`, `42s`; below a second in
@@ -32,7 +32,7 @@ pub fn span(seconds: f64) -> String {
     parts.join(" ")
 }
 
-/// An instant: `2026-12-14 23:00 UTC`, with its seconds where it has some.
+/// An instant: `2026-12-14 23:00 UTC`, with the seconds if they are not 0.
 pub fn instant(at: Timestamp) -> String {
     at.strftime(if at.as_second() % 60 == 0 {
         "%F %H:%M UTC"
@@ -42,7 +42,7 @@ pub fn instant(at: Timestamp) -> String {
     .to_string()
 }
 
-/// An instant of a store; one beyond the year 9999 is the last of that year.
+/// An instant of a store. A later one than the year 9999 becomes the last instant of that year.
 pub fn timestamp(at: Micros) -> Timestamp {
     i64::try_from(at.0)
         .ok()
@@ -50,9 +50,9 @@ pub fn timestamp(at: Micros) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// The instant so many seconds ahead, for people: its span and, if that is long, the minute in
-/// which it is, first in the zone of its calendar: `21d 9h (2026-12-14 23:00 UTC)`, `21d 9h
-/// (2026-12-15 00:00 Europe/Berlin, 2026-12-14 23:00 UTC)`.
+/// The instant that is `seconds` ahead: the span and, if it is an hour or more, the instant to the
+/// minute, first in `zone`: `21d 9h (2026-12-14 23:00 UTC)`, `21d 9h (2026-12-15 00:00
+/// Europe/Berlin, 2026-12-14 23:00 UTC)`.
 pub fn ahead(seconds: f64, now: Timestamp, zone: Option<Zone>) -> String {
     let minute = ((now.as_second() as f64 + seconds) / 60.0).round() as i64;
     let at = Timestamp::from_second(minute.saturating_mul(60))
@@ -82,7 +82,7 @@ pub fn grouped(value: u64) -> String {
     text
 }
 
-/// So many of something: `1 row`, `1,200 rows`.
+/// A number with its noun: `1 row`, `1,200 rows`.
 pub fn counted(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {what}{plural}", grouped(count))

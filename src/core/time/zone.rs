@@ -1,9 +1,7 @@
-//! Time zones by their names in the IANA time zone database, whose data is in the binary.
+//! Time zones by their names in the IANA time zone database.
 //!
-//! Nothing here reads the zone files of the machine: all replicas of one version of Weir have the
-//! same rules.
-//!
-//! The rules of the zones are in the binary, because machines have different ones.
+//! The rules of the zones are in the binary, because the zone files of machines differ: all
+//! replicas of one version of Weir have the same rules.
 
 use std::fmt;
 use std::sync::{LazyLock, OnceLock};
@@ -51,7 +49,7 @@ impl Zone {
             .binary_search_by(|known| order(&known.name, name))
             .ok()?;
         let zone = Self(u16::try_from(index).ok()?);
-        // Here and not with the first request.
+        // Reads the rules now, because a request should not wait for it.
         zone.rules();
         Some(zone)
     }
@@ -72,7 +70,7 @@ impl Zone {
         self.0.into()
     }
 
-    /// The times that its clocks show, and when they change.
+    /// The offsets from UTC, and the instants at which they change.
     pub(super) fn rules(self) -> &'static TimeZone {
         static UTC: TimeZone = TimeZone::UTC;
         ZONES.get(usize::from(self.0)).map_or(&UTC, |known| {

@@ -242,8 +242,8 @@ fn what_is_no_record_is_not_read() {
 proptest! {
     #![proptest_config(crate::testing::property(256))]
 
-    /// Whatever the order and the times: totals are sums, and a bucket has exactly the hits of its
-    /// interval as long as the clock goes on.
+    /// For any order and times, totals are sums. While the clock does not go back, a bucket has
+    /// exactly the hits of its interval.
     #[test]
     fn buckets_have_the_hits_of_their_intervals(
         steps in prop::collection::vec((0u64..400, 0u64..5, any::<bool>()), 1..60),

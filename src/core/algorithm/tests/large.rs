@@ -95,7 +95,7 @@ proptest! {
     ) {
         let tick = algorithm.tick().micros();
         prop_assert!(tick <= 1_000_000 && window % tick == 0);
-        // The number of the window, its hits, and those before.
+        // The number of the window, its hits, and the hits of the previous one.
         let (mut number, mut current, mut previous, mut result) =
             (START / window, 0_u128, 0_u128, Ok(()));
         run(&algorithm, &acts, |_, now, hits, step| {
@@ -152,7 +152,7 @@ proptest! {
         let Algorithm::LeakyBucket(queue) = algorithm else {
             unreachable!()
         };
-        // Its window may be far longer than what waits.
+        // Its window may be far longer than the queue.
         let queue = LeakyBucket::new(
             queue.flow.limit / 4,
             Span::from_micros(window / parts * more),
