@@ -1,11 +1,11 @@
-//! Failure policies: decide the checks that the store did not, by each limit's `on_store_failure`,
-//! and combine them to one outcome of the request.
+//! Failure policies decide the checks that the store did not decide, by each limit's
+//! `on_store_failure`, and combine all decisions into one outcome of the request.
 //!
-//! A request that is over any limit for certain, by a count or by `deny`, is refused: a failure of
+//! A request that is certainly over a limit, by a count or by `deny`, is refused: a failure of
 //! another check must not let it pass. Otherwise one `error` fails the request. Otherwise `local`
-//! limits are decided by the memory store here, and `allow` allows. The local store is the same
-//! code as the memory store, and therefore not a rare path. Nothing here waits or sends anything to
-//! the store again.
+//! limits are decided by the memory store here, and `allow` allows. The local store has the code of
+//! the memory store, which is in daily use and not only in outages. Nothing here waits, or sends
+//! anything to the store again.
 //!
 //! The local store has the keys of Redis, and starts empty.
 
@@ -25,10 +25,9 @@ pub struct Options {
     /// The number of replicas that share each limit. This one allows 1/`replicas` of it, rounded
     /// up.
     pub replicas: Source,
-    /// The most keys that are counted. Beyond that, a new key evicts one of those that recover
-    /// soonest.
+    /// Maximum number of counted keys. Then a new key evicts one of the keys that recover soonest.
     pub max_keys: usize,
-    /// The most bytes of these keys.
+    /// Maximum memory of these keys in bytes.
     pub max_bytes: usize,
 }
 
@@ -51,8 +50,8 @@ pub struct FailurePolicies {
 }
 
 impl FailurePolicies {
-    /// Policies without any counters. The replicas of a DNS name count as one until it is resolved,
-    /// which is not done here.
+    /// Policies without any counters. A DNS name counts as one replica until `replicas::follow` has
+    /// resolved it.
     pub fn new(options: &Options) -> Self {
         let replicas = match options.replicas {
             Source::Fixed(replicas) => replicas,
@@ -79,8 +78,8 @@ impl FailurePolicies {
         &self.replicas
     }
 
-    /// Decides the checks that the store did not ([`Decision::Fails`]). Policies do not apply to
-    /// trials. `at` is called only if `local` decides any.
+    /// Decides the checks that the store did not decide ([`Decision::Fails`]). Policies do not
+    /// apply to trials. `at` is called only if `local` decides a check.
     pub fn apply(&self, checks: &Checks, decisions: &mut [Decision], at: impl FnOnce() -> Arrival) {
         let (decisions, trials) = decisions.split_at_mut(checks.len());
         for trial in trials {
@@ -128,8 +127,8 @@ impl FailurePolicies {
         }
     }
 
-    /// Releases places in the counters of `local` too, where `is_open`: they may have been acquired
-    /// while the store failed. `at` is called only if there are such releases.
+    /// Releases places in the counters of `local` too, for the checks that are `is_open`: they may
+    /// have been acquired while the store failed. `at` is called only if there are such releases.
     pub fn release(
         &self,
         checks: &Checks,

@@ -7,14 +7,14 @@
 //! It uses DNS instead of the API of Kubernetes, because DNS is the same on every platform and
 //! needs no access rights.
 //!
-//! The number in force, from the answers of DNS: up at once, down only when all answers of some
-//! time were lower, and as it was when there is no answer.
+//! The number in force follows the answers of DNS. It rises at once, falls only after all answers
+//! of some time were lower, and stays if there is no answer.
 //!
 //! A number that is too low admits more than a limit, and one that is too high admits less. A
 //! Service loses a replica's address during each rollout and each failed probe. Therefore the
-//! number in force is the largest of the last `hold`. The time is an argument.
+//! number in force is the largest of the last [`Options::hold`].
 //!
-//! An answer without addresses is no answer: this process is a replica itself. With
+//! An answer without addresses counts as no answer: this process is a replica itself. With
 //! `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION` an outage of Redis takes all pods out of the headless
 //! Service, exactly when `local` needs their number.
 
@@ -153,7 +153,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 enum ReplicasEvent {
     /// The first answer.
     First,
-    /// Another number than before is in force. Perhaps a failure that was reported ended with it.
+    /// Another number is in force. `recovered`: a failure that was reported ended with it.
     Changed { before: NonZeroU32, recovered: bool },
     /// Lookups fail, with the reason.
     Failing(String),
@@ -161,7 +161,7 @@ enum ReplicasEvent {
     Recovered,
 }
 
-/// The answers of the last time.
+/// The answers of the last [`Options::hold`].
 #[derive(Debug)]
 struct RecentAnswers {
     /// As in [`Options::hold`].
@@ -191,7 +191,7 @@ impl RecentAnswers {
             .map_or(NonZeroU32::MIN, |&(_, count)| count)
     }
 
-    /// Takes an answer, or the error of a lookup.
+    /// Records an answer or the error of a lookup. Returns the event to log, if there is one.
     fn observe(
         &mut self,
         now: Instant,
@@ -317,7 +317,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         })
 }
 
-/// A name of a host.
+/// Reads a host name.
 fn checked(text: &str) -> Result<UncertainName<Vec<u8>>, String> {
     if let Some((name, port)) = text.rsplit_once(':')
         && port.parse::<u16>().is_ok()
@@ -339,8 +339,8 @@ fn checked(text: &str) -> Result<UncertainName<Vec<u8>>, String> {
     })
 }
 
-/// Host names, and `_`, which names in clusters of other systems have. Source: RFC 1123, section
-/// 2.1.
+/// Letters of host names, and `_`, which some cluster systems use in names. Source: RFC 1123,
+/// section 2.1.
 fn is_letter(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
@@ -357,7 +357,8 @@ mod tests {
         NonZeroU32::new(count).expect("not 0")
     }
 
-    /// Takes answers at seconds (0 stands for none), and gives the number in force after each.
+    /// Observes pairs of a second and an answer (0 for none), and returns the number in force after
+    /// each.
     fn in_force(answers: &[(u64, u32)]) -> Vec<u32> {
         let (mut recent, begin) = (RecentAnswers::new(HOLD), Instant::now());
         let observe = |&(secs, answer): &(u64, u32)| {
@@ -466,8 +467,8 @@ mod tests {
             }
         }
 
-        /// However many lower numbers follow each other, few are remembered, and the number is one
-        /// that was answered.
+        /// For any number of falling answers, few are remembered, and the number in force is the
+        /// first one.
         #[test]
         fn memory_is_bounded(mut answers in prop::collection::vec(1_u32..100_000, 1..500)) {
             answers.sort_unstable_by(|one, other| other.cmp(one));

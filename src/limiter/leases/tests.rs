@@ -1,4 +1,5 @@
-//! The table, with a store that takes the real steps. Time advances only where a test advances it.
+//! Tests of the table of leases, with a store that takes the real steps. Time advances only where a
+//! test advances it.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -114,7 +115,7 @@ impl Bench {
         answers.into_iter().enumerate().map(decided).collect()
     }
 
-    /// So many requests. Returns how many were allowed.
+    /// Sends `count` requests. Returns how many were allowed.
     fn requests(&mut self, checks: &Checks, count: usize) -> usize {
         let allowed = |by: &By| matches!(by, By::Lease | By::Store(true));
         (0..count)
@@ -150,7 +151,7 @@ impl Bench {
         }
     }
 
-    /// Draws by what became of them: granted, partial, refused, failed.
+    /// Draws by result: granted, partial, refused, failed.
     fn draws(&self) -> [u64; 4] {
         [
             Event::Granted,
@@ -172,7 +173,7 @@ impl Bench {
         .map(|event| self.leases.counted(event))
     }
 
-    /// Where the set of a check is.
+    /// Address of the lease set of a check.
     fn set(&self, checks: &Checks) -> *const LeaseSet {
         let set = self.leases.table().set(fingerprint(&checks[CheckIndex(0)]));
         std::ptr::from_ref(&*set)
@@ -271,7 +272,7 @@ async fn a_new_key_replaces_the_one_that_was_not_used_for_the_longest_time() {
         let known: Vec<_> = others.iter().map(|key| bench.knows(key)).collect();
         let is_recent = |of: usize| of <= index && index - of < WAYS;
         let recent: Vec<_> = (0..others.len()).map(is_recent).collect();
-        // The first one goes when the set is full.
+        // `first` is evicted when the set is full.
         assert!(known == recent || index < WAYS - 1, "{index}: {known:?}");
     }
     assert!(held > 0);
@@ -312,7 +313,7 @@ async fn an_answered_request_ends_its_draw_once() {
         .begin(&key, Instant::now(), &bench.replicas)
         .expect("a draw");
     assert_eq!(bench.finish(&key, &mut draws), [By::Store(true)]);
-    // Another draw, which the end of the first one leaves alone.
+    // Another draw begins; the end of the first one does not end it.
     assert_eq!(bench.requests(&key, 6), 6);
     let next = bench.begin(&key);
     assert!(next.ahead(CheckIndex(0)) >= 8);
@@ -349,7 +350,7 @@ async fn a_refused_draw_is_asked_again_with_its_own_hits() {
     };
     let (mut bench, key) = (Bench::new().await, checks_of(limit, &[("a", 1)]));
     bench.requests(&key, 8);
-    // Others leave five hits.
+    // Other replicas leave five hits.
     let others = checks_of(limit, &[("a", 987)]);
     assert_eq!(
         bench.decide(&others, CheckIndex(0)).map(|it| it.allowed),
@@ -394,7 +395,7 @@ async fn a_refusal_of_the_denial_cache_is_answered_from_the_lease_first() {
     let mut draws = bench.begin(&key);
     assert!(!draws.take(&key, CheckIndex(0)));
     assert!(draws.answer(CheckIndex(0)).is_none());
-    // Though it still lives, its draw has ended, and has not failed: it was never sent.
+    // `draws` still exists, but its draw has ended. It has not failed, because it was never sent.
     assert!(bench.begin(&key).ahead(CheckIndex(0)) > 0);
     drop(draws);
     assert_eq!(bench.draws(), [1, 0, 0, 1]);
@@ -477,7 +478,7 @@ async fn a_reset_drops_what_is_held_and_counts_it() {
     assert_eq!(bench.hits()[1..], [0, held, 0]);
     bench.leases.forget(&key);
     assert_eq!(bench.hits()[1..], [0, held, 0], "nothing more");
-    // One with a draw under way may be dropped too.
+    // A key with a draw under way can be forgotten too.
     bench.leases.forget(&one("b"));
     drop(draw);
     assert_eq!(bench.len(), 0);

@@ -24,10 +24,11 @@ use super::DnsName;
 /// The longest wait for one answer. `/etc/resolv.conf` may set less.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// A lost datagram is repeated once; a network that drops datagrams may let TCP through.
+/// The transports of the attempts of a query: a lost datagram is repeated once; a network that
+/// drops datagrams may let TCP through.
 pub(crate) const ATTEMPTS: [Transport; 3] = [Transport::UdpTcp, Transport::UdpTcp, Transport::Tcp];
 
-/// The error where it takes too long.
+/// The error of a lookup that takes too long.
 pub(super) const NO_ANSWER: &str = "no answer in time";
 
 /// The error of a name that does not exist or has no addresses. It is an error and not a count of
@@ -52,13 +53,13 @@ impl Resolver {
         Self { name, found: None }
     }
 
-    /// The number of different addresses: of IPv4 or of IPv6, whichever are more, because a replica
-    /// may have one of each.
+    /// The number of different IPv4 addresses or of different IPv6 addresses, the larger of the
+    /// two, because a replica may have one of each.
     pub(super) async fn addresses(&mut self) -> Result<NonZeroU32, String> {
         // Read for each lookup, because the files may change.
         let configuration = self.configuration()?;
-        // Kept only if it is found again. Otherwise, and if this future is dropped, the next lookup
-        // starts with the whole search list.
+        // The found name is kept only if it is found again. Otherwise, and if this future is
+        // dropped, the next lookup starts with the whole search list.
         let names = match self.found.take() {
             Some(found) => vec![found],
             None => self.names(&configuration),
@@ -111,7 +112,7 @@ impl Resolver {
     }
 }
 
-/// The number of addresses of the first of these names that has any, and that name.
+/// The first of these names that has addresses, and their number.
 async fn count(
     configuration: &ResolvConf,
     names: Vec<FullName>,
@@ -172,7 +173,7 @@ async fn query(
         let mut configuration = configuration.clone();
         configuration.options.use_vc |= transport == Transport::Tcp;
         configuration.options.timeout = configuration.options.timeout.min(MAX_WAIT);
-        // A new one each time: it keeps no answer and no connection.
+        // A new resolver each time keeps no answer and no connection.
         match StubResolver::from_conf(configuration)
             .query((name, record_type))
             .await
