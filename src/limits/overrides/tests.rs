@@ -87,7 +87,7 @@ fn find(overrides: &Overrides, now: u64, path: &[(&str, &str)]) -> Option<&'stat
 #[test]
 fn the_order_is_what_a_support_desk_expects() {
     let user = |value| [("user", value)];
-    // Each is a kind, and the value that it is for.
+    // Each override is a kind and the value to which it applies.
     for (orders, value, expected) in [
         // A block takes precedence over a raise, even a more specific one.
         ("raise=42 block", "42", "block"),
@@ -101,7 +101,7 @@ fn the_order_is_what_a_support_desk_expects() {
         // A key alone is the key with the value *.
         ("exempt=* block", "1", "block"),
         ("exempt block=*", "1", "block"),
-        // The same descriptors: the block.
+        // For the same descriptors, the block applies.
         ("exempt=42 raise=42 block=42", "42", "block"),
         ("exempt=4* block=*2", "42", "block"),
         ("exempt=42 raise=42", "42", "exempt"),
@@ -299,8 +299,8 @@ fn a_raised_limit_goes_on_with_its_counter() {
         let next = amount.algorithm.step(full.state.clone(), at, 1);
         assert!(full.verdict.allowed && !next.verdict.allowed, "{name}");
         let peek = raised.step(full.state.clone(), at, 0).verdict;
-        // A bucket goes on with the tokens that it has, and is refilled faster; all others go on
-        // with the hits that they counted.
+        // A bucket keeps its tokens and is refilled faster; all others keep the hits that they
+        // counted.
         let left = if kind == AlgorithmKind::TokenBucket {
             0
         } else {
@@ -317,7 +317,7 @@ fn a_raised_limit_goes_on_with_its_counter() {
             identities[0], identities[1],
             "{name}: what a key is made of"
         );
-        // And back: the hits of the larger amount are there, as debt.
+        // After the raise, the hits of the larger amount remain, as debt.
         if kind != AlgorithmKind::TokenBucket {
             let many = raised.step(full.state, at, 500);
             let next = amount.algorithm.step(many.state, at, 1);
@@ -445,7 +445,7 @@ fn a_record_is_read_back_as_it_was() {
         serde_json::from_str::<Record>(&text.replace("reason", "raeson")).is_err(),
         "a misspelled field is not ignored"
     );
-    // The longest one that is accepted is read, whatever has to be escaped.
+    // The longest record that is accepted can be read, also if all its characters are escaped.
     let widest = Record {
         entries: vec![EntryRecord {
             key: "k".to_owned(),
@@ -479,7 +479,7 @@ fn a_star_may_be_literal() {
         made("block", &[("a", Some("*"))]).id,
         made("block", &[("a", Some(r"\*"))]).id
     );
-    // Stars that are literal are no wildcards, of which there are few.
+    // Literal stars are no wildcards, whose number is bounded.
     let many = Record::from(&made("block", &[("a", Some(&r"\*".repeat(100)))]));
     assert_eq!(
         many.read().expect("one").entries[0].to_string(),
@@ -589,7 +589,7 @@ fn ids_differ_where_anything_but_the_order_differs() {
     assert_eq!(again.id, ids[2]);
     let overrides = Overrides::new(vec![made("block", &[("a", None)]), again.clone()]);
     assert_eq!(overrides.list, [again.clone().into()], "the newest");
-    // Any other value with the same id, anywhere in a store that others write to.
+    // Another value with the same id, in a store that other programs write to.
     let other = Override {
         id: again.id.clone(),
         created_at: Micros(8),
@@ -644,7 +644,7 @@ fn there_are_bounds() {
         until: Some(Micros(5)),
         ..exact(number)
     };
-    // Those that have ended take no room.
+    // Overrides that have ended do not count towards the maximum.
     let ended = Overrides::new((0..10_000).map(ended).collect());
     assert!(ended.admit(&exact(20_000), Micros(5)).is_ok());
 }
@@ -706,7 +706,7 @@ fn all_texts() -> Vec<String> {
 proptest! {
     #![proptest_config(crate::testing::property(256))]
 
-    /// The tree decides as a list that is searched from its begin.
+    /// The tree decides like a list that is searched from its start.
     #[test]
     fn a_tree_decides_as_a_list(
         list in overrides(),
@@ -802,9 +802,9 @@ proptest! {
             matches(one.as_bytes(), text.as_bytes()) && matches(other.as_bytes(), text.as_bytes())
         });
         let found = reach::intersect(&reach::symbols(&one), &reach::symbols(&other));
-        // A common text longer than four has one that is not, because no pattern has more than four
-        // letters.
         prop_assert!(!common || found, "{one} {other}");
+        // `all_texts` has all texts of up to four letters. The shortest common text has at most as
+        // many letters as both patterns together.
         prop_assert!(
             common || !found || one.len() + other.len() > 4,
             "{one} {other}"

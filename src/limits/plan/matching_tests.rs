@@ -40,7 +40,7 @@ fn key_of(plan: &Plan) -> Vec<u8> {
         .expect("a check")
 }
 
-/// The text that the limit of a value counts it as.
+/// The text by which the limit of a value counts it.
 fn counted(rules: &Rules, value: &str) -> (String, String) {
     let Some(limit) = rules.find(
         b"d",
@@ -175,7 +175,8 @@ fn keys_name_the_network_and_one_spelling() {
     );
 }
 
-/// A metric has one series for what counts together: a client with a network has 2^64 addresses.
+/// A metric has one series for values that count together: a client with a network has 2^64
+/// addresses.
 #[test]
 fn metrics_show_addresses_as_they_are_counted() {
     let text = FILE

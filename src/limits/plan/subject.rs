@@ -1,8 +1,9 @@
 //! The plan of a subject that an operator names. The request path does not use it.
 //!
-//! If all texts of a subject are available it is the plan of that descriptor. For other subjects (a
-//! long value of which only the digest is stored, a counter that values share) it is the plan of
-//! the limit that may count it: the digest does not contain which pattern the value matches.
+//! If all texts of a subject are available, the plan is the plan of that descriptor. For other
+//! subjects (a long value of which only the digest is stored, a counter that values share) it is
+//! the plan of the limit that may count the subject: a digest does not reveal which pattern the
+//! value matches.
 
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ impl Plan {
         }
     }
 
-    /// Of a limit that is `unlimited`, only the trial counts.
+    /// The plan of a subject by one limit. If the limit is `unlimited`, only its trial counts.
     fn of_counter(
         rules: &Arc<Rules>,
         subject: &Subject,
@@ -139,7 +140,7 @@ fn of_row<'r>(limit: &'r Limit, subject: &Subject) -> Option<LimitInForce<'r>> {
     let rows = &table.rows;
     let row = match &subject.entries.get(table.level)?.value {
         Part::Text(value) => rows.find(value),
-        // Slow, as a list of millions is; only long values have digests.
+        // A linear search, slow in a table of millions of rows. Only long values have digests.
         digest @ Part::Digest(_) => {
             let is_it = |value: &[u8]| {
                 value.len() > key::MAX_PART_BYTES
@@ -187,7 +188,7 @@ fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
             Matching::Text | Matching::Address => {
                 written.is_none_or(|written| written.contains('*') || value.is(written))
             }
-            // No address is so long.
+            // No address is long enough for a digest.
             Matching::Cidr { .. } => false,
             Matching::Set { .. } | Matching::Regex => true,
         },
@@ -196,7 +197,7 @@ fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
 }
 
 /// Whether a value may be one that the level matches. Exact for texts. The elements of networks,
-/// sets and expressions are not compared: the answer is yes if they may match some such value.
+/// sets and expressions are not compared: true if they may match any value of this kind.
 fn may_be(level: &Level, value: &[u8]) -> bool {
     let Some(written) = level.value.as_deref() else {
         return true;
@@ -227,7 +228,7 @@ descriptors:
 - { key: tenant, table: t.csv, rate_limit: { unit: day, requests_per_unit: 7 } }
 ";
 
-    /// A row of a value that a key has as its digest.
+    /// A table with a row for a value that is so long that keys have its digest.
     fn table() -> String {
         format!(
             "value,requests_per_unit,unit\n{},8,hour\nshort,9,hour\n",

@@ -20,7 +20,7 @@ pub(super) enum Section {
     Trial,
     /// A plan below `plans`.
     Plan,
-    /// A row of a table: the names of its columns.
+    /// A row of a table, whose keys are the names of the columns.
     Row,
     /// The maps of an overlay: the root, a domain, a descriptor and a `rate_limit`.
     Overlay,
@@ -39,14 +39,14 @@ pub(super) enum Format {
 }
 
 /// The service that reads a key. A misplaced key of Weir is always an error, because the Go service
-/// refuses such files too: no working file has one.
+/// rejects files with keys that it does not know: no file in use has one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
     Go,
     Weir,
 }
 
-/// A key, who reads it, and the sections that it belongs to.
+/// A key, the service that reads it, and the sections that it belongs to.
 pub(super) type Key = (&'static str, Author, &'static [Section]);
 
 impl Section {
@@ -174,7 +174,7 @@ const OF_POLICY: [Section; 5] = [RateLimit, Defaults, Plan, Row, OverlayLimit];
 const OF_SHADOW_MODE: [Section; 4] = [Descriptor, Plan, Row, OverlayDescriptor];
 const OF_SHARES: [Section; 4] = [RateLimit, Defaults, Plan, OverlayLimit];
 
-/// The sections with options of recording, which are the same for all plans of a limit.
+/// The sections with options of usage records, which are the same for all plans of a limit.
 const OF_USAGE: [Section; 3] = [RateLimit, Defaults, OverlayLimit];
 
 /// The sections of an algorithm and its options.

@@ -3,7 +3,7 @@
 //!
 //! YAML 1.2 has fewer words for bools and writes octal numbers in another way. Files that work
 //! there must mean the same here, so these rules are written out rather than taken from a YAML 1.2
-//! library. No code here depends on the use of a scalar.
+//! library. The meaning of a scalar does not depend on its use.
 
 use super::ValueType;
 
@@ -34,8 +34,8 @@ fn number(text: &str) -> ValueType {
     if text.starts_with('.') {
         return float(text);
     }
-    // Underscores group digits, at any position; a scalar that is not a number without them stays
-    // text.
+    // Underscores may group digits at any position. A scalar that is no number even without them
+    // stays a text.
     let plain: String = text.chars().filter(|&letter| letter != '_').collect();
     let (negative, digits) = match plain.as_bytes() {
         [b'-', ..] => (true, &plain[1..]),
@@ -49,7 +49,7 @@ fn number(text: &str) -> ValueType {
         [b'0', _, ..] => (&digits[1..], 8),
         _ => (digits, 10),
     };
-    // from_str_radix would take a second sign.
+    // from_str_radix would accept a second sign.
     let magnitude = digits
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric())
