@@ -34,20 +34,20 @@ use scan::{Fingerprint, LimitFile, Scan, scan};
 const READS: usize = 5;
 const BETWEEN_READS: Duration = Duration::from_millis(50);
 
-/// Polls that have to find a change once more before it is loaded; and one that a program may still
-/// be writing: it has not changed for a second.
+/// Number of polls that have to find the same change again before it is loaded. `POLLS_IN_PLACE` is
+/// for a file that a program may still be writing: it has not changed for a second.
 const POLLS: u32 = 1;
 const POLLS_IN_PLACE: u32 = 4;
 
-/// The pause between two polls is at least so many times as long as the last poll took: a slow disk
-/// is polled less often.
+/// Minimum pause between two polls, as a multiple of the time of the last poll: a slow disk is
+/// polled less often.
 const BUSY_SHARE: u32 = 10;
 
 /// The most problems of one rejected configuration that are logged.
 pub(crate) const MAX_LOGGED: usize = 50;
 
-/// Limits in a line about those that a reload added, removed or changed; `weir check --diff` shows
-/// them all.
+/// Maximum number of limits in a log line about the limits that a reload added, removed or changed;
+/// `weir check --diff` shows them all.
 const MAX_LOGGED_LIMITS: usize = 10;
 
 /// The path of the files, and how they are read.
@@ -55,14 +55,14 @@ const MAX_LOGGED_LIMITS: usize = 10;
 pub struct Options {
     /// A folder, which is read with all its subfolders, or one file.
     pub path: PathBuf,
-    /// Also read what is next to the folder and has a name that begins with the folder's and a dot:
-    /// `config.yaml` next to `config`. Names of files then begin above the folder.
+    /// Also read files and folders next to the folder whose names begin with the folder's name and
+    /// a dot: `config.yaml` next to `config`. Names of files then include the folder.
     pub beside: bool,
     /// Ignore files and folders whose name begins with a dot. Names that begin with two dots are
     /// always ignored.
     pub ignore_dot_files: bool,
-    /// The time between two polls. A change is loaded when two polls found the same files, and one
-    /// in place when five did: at 250 ms, within half a second and a second and a quarter.
+    /// The time between two polls. A change is loaded when two polls found the same files; a change
+    /// of a file in place, when five did. At 250 ms this is within 0.5 s and 1.25 s.
     pub poll: Duration,
     /// How the files are compiled.
     pub compile: compile::Options,
@@ -132,8 +132,8 @@ impl WatchedFolder {
         &self.options.path
     }
 
-    /// Polls the files, and reads them if they have changed, or if they are to be read `now`. Files
-    /// for which there is no descriptor are as they were.
+    /// Polls the files, and reads them if they have changed, or if they are to be read `now`. If
+    /// there is no file descriptor for them, they count as unchanged.
     pub(super) fn poll(&mut self, now: bool) -> Option<Result<Read, Vec<Problem>>> {
         let scan = self.options.scan();
         if scan.is_short {
@@ -178,7 +178,8 @@ pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
 }
 
 /// As [`read`], with the files that were read or rejected; `None` if another attempt with the same
-/// files may succeed. If it `is_short` of descriptors, it is no evidence about the files.
+/// files may succeed. If `is_short` is set, file descriptors were missing, and the result is no
+/// evidence about the files.
 #[expect(
     clippy::disallowed_methods,
     reason = "runs on a thread of its own, or before the process serves"
@@ -244,7 +245,7 @@ fn read_all(files: &[LimitFile], is_short: &mut bool) -> Result<Vec<SourceText>,
     }
 }
 
-/// Bounded, because the file may have grown since the scan.
+/// Reads a bounded number of bytes, because the file may have grown since the scan.
 fn read_one(file: &LimitFile) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     File::open(&file.real)?
@@ -303,7 +304,7 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
     }
-    // The first limits are all new.
+    // There is no difference for the first limits, which are all new.
     let difference = live
         .load()
         .map(|old| Difference::new(&old.rules, &compiled.rules));
@@ -327,9 +328,9 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
     Ok(())
 }
 
-/// Logs that limits are in force, and their differences from the previous ones: the limits of so
-/// many files, or of a version of the control plane, with the number of loads if the line is about
-/// several.
+/// Logs that limits are in force, and their differences from the previous ones. `files` is the
+/// number of files, or `version` is the version of the control plane. `loads` is the number of
+/// loads if the line is about several.
 pub(super) fn log_loaded(
     rules: &Rules,
     generation: u64,

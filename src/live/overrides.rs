@@ -2,10 +2,9 @@
 //! this process only.
 //!
 //! The control thread reads them from their store twice a second, and puts them in force if they
-//! changed. While they cannot be read, the previous ones stay in force, and end at their instants
-//! all the same. A change is made in the store first; then this process reads it back, and the
-//! other replicas within [`POLL`] and a round trip. Requests use only the compiled tree of a
-//! snapshot.
+//! changed. While they cannot be read, the previous ones stay in force, and still end at their
+//! instants. A change is made in the store first; then this process reads it back, and the other
+//! replicas within [`POLL`] and a round trip. Requests use only the compiled tree of a snapshot.
 
 pub(crate) mod file;
 mod redis;
@@ -33,18 +32,18 @@ use crate::observe::telemetry::AUDIT;
 /// force everywhere within a second.
 pub const POLL: Duration = Duration::from_millis(500);
 
-/// How long the start waits for the first reading. Redis in the same data centre answers within a
-/// tenth of it.
+/// Maximum time for which the start waits for the first reading. Redis in the same data centre
+/// answers within a tenth of it.
 const START_WAIT: Duration = Duration::from_millis(250);
 
-/// How long an override that has expired stays in its store: then the clocks of all replicas agree
-/// that it has.
+/// Time for which an expired override stays in its store. After it, the clocks of all replicas
+/// agree that the override has expired.
 const KEPT_AFTER_END: Span = Span::from_secs(60);
 
 /// Maximum number of expired overrides that one sweep removes. The next sweep removes the rest.
 const MAX_SWEPT: usize = 100;
 
-/// On average one of so many readings sweeps, to keep replicas from sweeping at once.
+/// One reading in this many sweeps, on average: replicas seldom sweep at the same time.
 const SWEEP_ODDS: u32 = 20;
 
 /// Writes an audit line about a change by an operator or an expiry. It is written at every log
@@ -74,7 +73,7 @@ pub enum ChangeError {
     /// No override has this id.
     #[error("no override has the id {0}; `weir overrides` lists them")]
     Unknown(String),
-    /// Nothing can be changed where they are kept.
+    /// The store of the overrides cannot be changed.
     #[error("nothing was changed: {0}")]
     Unavailable(String),
 }
@@ -83,7 +82,7 @@ pub enum ChangeError {
 pub struct Registry {
     live: Arc<Live>,
     store: OverrideStore,
-    /// Held from the reading to the end of its consequences, because an earlier reading must not
+    /// Held from a reading until its result is in force, because an earlier reading must not
     /// replace a later one.
     gate: tokio::sync::Mutex<()>,
     known: Mutex<LoadedOverrides>,
@@ -127,7 +126,7 @@ impl Registry {
         }
     }
 
-    /// Reads the overrides for the first time, to have them in force with the first request. Where
+    /// Reads the overrides for the first time, to have them in force with the first request. If
     /// that takes too long, the process serves without them until [`Registry::follow`] has read
     /// them.
     pub async fn start(&self) {
@@ -161,7 +160,7 @@ impl Registry {
         in_force.cloned().collect()
     }
 
-    /// The records of those that ended within the last week, the last one first.
+    /// The records of overrides that ended within the last week, the latest first.
     pub fn list_ended(&self) -> Vec<Record> {
         let (now, known) = (clock::now(), self.known());
         let mut all = known.loaded.ended.clone();
@@ -232,7 +231,7 @@ impl Registry {
             return;
         }
         let _gate = self.gate.lock().await;
-        // In a box of its own: it would make every call of the admin API larger.
+        // Boxed, because the future would make every call of the admin API larger.
         if let Err(error) = Box::pin(self.change(None, None, true)).await {
             tracing::warn!(%error, "overrides: cannot announce the reset of a counter; other \
                 replicas may still use hits that they have drawn from it");
@@ -259,7 +258,7 @@ impl Registry {
         };
         let applied = self.store.apply(change).await;
         applied.map_err(ChangeError::Unavailable)?;
-        // It was made. If it cannot be read back now, the next reading puts it in force.
+        // The change was made. If it cannot be read back now, the next reading puts it in force.
         let _ = self.read().await;
         Ok(())
     }
@@ -276,7 +275,7 @@ impl Registry {
     }
 
     async fn read(&self) -> Result<(), String> {
-        // Before a new reading takes them out.
+        // Before the new reading removes them.
         self.log_expired();
         let loaded = self.load().await;
         let mut known = self.known();
@@ -334,7 +333,7 @@ impl Registry {
     }
 
     /// Writes the overrides of this process to a Redis that has lost them, as after a restart
-    /// without persistence: no operator removed them. False: it has none.
+    /// without persistence: no operator removed them. Returns false if it has none.
     async fn restore(&self) -> Result<bool, String> {
         let now = clock::now();
         let mut restored = self.known().loaded.all.clone();
@@ -369,9 +368,9 @@ impl Registry {
         self.live.replace_overrides(overrides);
     }
 
-    /// Logs those that have expired since the last call, and takes them out of the tree, which
-    /// passes them over already. Those that had expired before this process started were never in
-    /// it.
+    /// Logs the overrides that have expired since the last call, and removes them from the tree,
+    /// which ignores them already. Overrides that had expired before this process started were
+    /// never in it.
     fn log_expired(&self) {
         let (now, all) = (clock::now(), self.live.overrides().unwrap_or_default());
         let mut expired = all.list.iter().filter(|one| one.has_ended(now)).peekable();
@@ -384,8 +383,8 @@ impl Registry {
         }
     }
 
-    /// The records of those that expired so long ago that all replicas know, and their texts. Also
-    /// of the one with this id, which is about to be replaced.
+    /// The records and the texts of overrides that expired so long ago that all replicas know it.
+    /// Also of an expired override with the id `replaced`, which is about to be replaced.
     fn expired_before(&self, replaced: &str) -> Vec<(Record, Box<str>)> {
         let now = clock::now();
         let is_old = |StoredOverride { one, .. }: &&StoredOverride| {
@@ -401,7 +400,7 @@ impl Registry {
             .collect()
     }
 
-    /// The metrics.
+    /// Samples of the metrics of overrides.
     pub fn samples(&self) -> Vec<Sample> {
         let mut counts = [0; Kind::NAMES.len()];
         let (now, all) = (clock::now(), self.live.overrides().unwrap_or_default());

@@ -1,8 +1,8 @@
 //! The configuration of the control plane: its wanted resources, the ones in force, and how a
 //! response changes both.
 //!
-//! A resource that cannot be used refuses itself alone: the limits that were in force under its
-//! name stay. This file uses neither a clock nor a connection.
+//! If a resource cannot be used, Weir refuses only this resource: the limits that were in force
+//! under its name stay. This file uses neither a clock nor a connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -28,9 +28,9 @@ const MOST_SHOWN: usize = 100;
 pub(super) struct Configuration {
     domains: Domains,
     options: XdsOptions,
-    /// The most bytes of the messages of all resources together.
+    /// Maximum size of the messages of all resources together, in bytes.
     max_bytes: usize,
-    /// The most bytes of memory that they take, as [`weigh`] estimates them.
+    /// Maximum memory of all resources in bytes, as [`weigh`] estimates it.
     max_memory: u64,
     wanted: BTreeMap<String, Wanted>,
     /// The problems of resources without a readable name.
@@ -49,15 +49,15 @@ pub(super) struct Configuration {
 /// The result of a change.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    /// New rules, unless those in force stay.
+    /// New rules; `None` if the rules in force stay.
     pub(super) rules: Option<Rules>,
-    /// For the control plane.
+    /// The result for the control plane.
     pub(super) outcome: Outcome,
-    /// Whether the configuration is the one of the last change. Then nothing was compiled.
+    /// Whether the configuration is the same as after the last change. Then nothing was compiled.
     pub(super) is_known: bool,
     /// The reasons of refusals.
     pub(super) problems: Vec<Problem>,
-    /// Oddities of resources that were not refused.
+    /// Warnings about resources that were not refused.
     pub(super) warnings: Vec<Problem>,
     /// Refused resources or domains of which an earlier version is in force.
     pub(super) kept: usize,
@@ -66,7 +66,7 @@ pub(super) struct Applied {
 }
 
 impl Configuration {
-    /// Without resources.
+    /// A configuration without resources.
     pub(super) fn new(options: XdsOptions, max_bytes: usize, max_memory: u64) -> Self {
         Self {
             options,
@@ -122,7 +122,7 @@ impl Configuration {
                     continue;
                 }
                 Ok((name, Some(resource))) => insert(&mut wanted, name, resource),
-                // A response may have a million of them.
+                // Only some are kept: a response may have a million of them.
                 Err(what) if self.unnamed.len() < MOST_SHOWN => self.unnamed.push(what),
                 Err(_) => {}
             }
@@ -136,7 +136,7 @@ impl Configuration {
         // order.
         self.unnamed.sort_unstable();
         if !self.unnamed.is_empty() {
-            // A resource that is missing may be one of those whose name cannot be read.
+            // A resource that seems to be missing may be one whose name cannot be read.
             for (name, resource) in &self.in_force {
                 wanted
                     .entry(name.clone())
@@ -187,7 +187,7 @@ impl Configuration {
     }
 
     /// Decodes the wanted resources one at a time, except those already in force. A resource that
-    /// cannot be decoded keeps its version in force. Returns the names of these too.
+    /// cannot be decoded keeps its version in force. Also returns the names of such resources.
     fn decode(&self, applied: &mut Applied) -> (Vec<Arc<RateLimitConfig>>, HashSet<String>) {
         let (mut resources, mut broken) = (Vec::new(), HashSet::new());
         let in_force: HashMap<&str, &Arc<RateLimitConfig>> = self
@@ -218,7 +218,7 @@ impl Configuration {
                 if let Some((_, same)) = old.filter(|(old, _)| *old == wanted) {
                     return Ok(Arc::clone(same));
                 }
-                // While it is compiled there are both.
+                // While the new version is compiled, both are in memory.
                 let charged = weight_in_force(name);
                 let weight = weigh(wanted, left.saturating_add(charged))
                     .map_err(|why| why.explain(max_memory))?;
@@ -286,8 +286,8 @@ fn content(wanted: &Wanted) -> &[u8] {
     }
 }
 
-/// Two different resources of one name: neither the order nor the chance may decide which one
-/// holds.
+/// Adds a resource. Two different resources with one name are an error: neither their order nor
+/// chance may decide which one applies.
 fn insert(wanted: &mut BTreeMap<String, Wanted>, name: String, resource: Wanted) {
     match wanted.get_mut(&name) {
         None => {

@@ -25,12 +25,12 @@ use crate::core::proto::xds::{
 use crate::net::dial::causes;
 use crate::net::throttle::Throttle;
 
-/// Requests that the connection has not taken yet. Beyond it the server does not read, although it
-/// sends.
+/// Maximum number of requests that the connection has not taken yet. More of them mean that the
+/// server sends responses but does not read.
 const MAX_OUTGOING: usize = 256;
 
-/// Silence of a new stream that is worth a line. It is no error: a server sends nothing while it
-/// has no configuration for the node.
+/// Time without a response on a new stream after which Weir logs a warning. It is no error: a
+/// server sends nothing while it has no configuration for the node.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Different failures that are logged in the time of a [`Throttle`].
@@ -51,7 +51,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, follows the stream to its end, waits, and connects again. Endless.
+    /// Connects, follows the stream to its end, waits, and connects again. Never ends.
     pub(super) async fn run(mut self) {
         let mut backoff = Backoff::new(self.options.backoff.clone());
         let (mut failures, mut is_reported) = (Failures::default(), false);
@@ -137,7 +137,8 @@ impl Connection {
         }
     }
 
-    /// Passes a response on. Returns whether it has the requested resources.
+    /// Passes a response to the thread that compiles. Returns whether it has the requested
+    /// resources.
     fn take(&self, response: DiscoveryResponse, stream: u64) -> bool {
         if response.type_url != TYPE_URL.as_bytes() {
             self.status.count(Count::OtherType);
@@ -233,13 +234,13 @@ impl Backoff {
     }
 }
 
-/// Failures that were logged lately, each with its lines.
+/// Failures that were logged lately, each with the throttle of its lines.
 #[derive(Debug, Default)]
 struct Failures(Vec<(String, Throttle)>);
 
 impl Failures {
-    /// Whether a failure deserves a line: the same one does once a minute, and so do only a few
-    /// different ones.
+    /// Whether to log a failure: the same one once a minute, and at most [`MAX_FAILURES`] different
+    /// ones in that time.
     fn is_new(&mut self, reason: &str, now: Instant) -> bool {
         self.0.retain(|(_, lines)| !lines.is_due(now));
         let is_new = self.0.len() < MAX_FAILURES && self.0.iter().all(|(known, _)| known != reason);
@@ -252,8 +253,8 @@ impl Failures {
     }
 }
 
-/// Opens a stream. A Go server sends no headers before its first response: a call without an answer
-/// has not failed.
+/// Opens a stream. The future that waits for the headers is part of the stream, because a Go server
+/// sends no headers before its first response.
 fn open(
     channel: Channel,
     requests: mpsc::Receiver<DiscoveryRequest>,
@@ -278,7 +279,7 @@ fn open(
 
 /// The reason for the end of a stream, with a remedy where there is one.
 fn explain(error: &GrpcStatus, options: &Options) -> String {
-    // The display of a status has the debug output of its source.
+    // Not by the `Display` of a status, which has the debug output of its source.
     let source = std::error::Error::source(error)
         .map(|source| format!(": {}", causes(source)))
         .unwrap_or_default();
