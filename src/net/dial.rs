@@ -78,8 +78,8 @@ impl Address {
 /// and then wait for the answer.
 #[derive(Clone, Debug, Default)]
 pub struct TcpOptions {
-    /// The time for one of several addresses before the next one is tried; without it an equal
-    /// share of the remaining time. The last address gets all of that.
+    /// The time for one of several addresses before the next one is tried; without it, an equal
+    /// share of the remaining time. The last address gets all of the remaining time.
     pub next_address_after: Option<Duration>,
     /// Probes of a connection without traffic (RFC 9293, section 3.8.4), which find a peer that
     /// vanished without closing.
@@ -89,10 +89,10 @@ pub struct TcpOptions {
     pub user_timeout: Option<Duration>,
 }
 
-/// How to connect to one server.
+/// Options of connections to one server.
 #[derive(Clone, Debug)]
 pub struct Dial {
-    /// Where it is.
+    /// The address of the server.
     pub address: Address,
     /// TLS; plain text without it.
     pub tls: Option<Arc<ClientConfig>>,
@@ -260,8 +260,8 @@ impl TcpOptions {
         Err(last)
     }
 
-    /// Errors are ignored: without these options a connection works, but is slower, or is found
-    /// broken later.
+    /// Sets the options. Errors are ignored: without them a connection works, but it is slower, or
+    /// Weir finds later that it is broken.
     fn apply(&self, stream: &TcpStream) {
         let _ = stream.set_nodelay(true);
         let socket = SockRef::from(stream);
@@ -278,9 +278,9 @@ impl TcpOptions {
 /// Opens the connections of tonic's and hyper's clients. All go to one server; the URI is ignored.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    /// How to connect.
+    /// The server, and the options of connections to it.
     pub dial: Dial,
-    /// The longest time for it.
+    /// Timeout of each connection attempt.
     pub timeout: Duration,
     /// Names of the server and of its settings in error messages.
     pub peer: &'static Peer,

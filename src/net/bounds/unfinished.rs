@@ -29,7 +29,7 @@ pub struct MemoryReservation {
 /// Reason for which work was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Its time is over.
+    /// Its time limit has passed.
     Late,
     /// It was the oldest when the budget was used up.
     Oldest,
@@ -59,7 +59,7 @@ impl MemoryBudget {
         })))
     }
 
-    /// Charges the memory of something new.
+    /// Charges the memory of a new operation.
     #[must_use]
     pub fn charge(&self, bytes: usize) -> MemoryReservation {
         let ended = Arc::new(Notify::new());
@@ -141,7 +141,8 @@ impl MemoryReservation {
         }
     }
 
-    /// As [`MemoryReservation::within`], for work that may take any time. `None`: the budget needs the memory.
+    /// As [`MemoryReservation::within`], for work that may take any time. `None` if the budget
+    /// needs the memory.
     pub async fn unless_oldest<W: Future>(&self, work: W) -> Option<W::Output> {
         tokio::select! {
             biased;

@@ -6,10 +6,10 @@
 //! for the browser the two are one site, and `Host` has that name. An attacker owns names with a
 //! dot, but no address, no `localhost`, and no short name of a Service.
 //!
-//! On loopback only these names are accepted. On other addresses, programs use names of any form
-//! and are no danger. There only browsers are refused, which send `Accept-Language` with every
-//! request. Over HTTPS a browser sends `Sec-Fetch-Site`, and no rebound page has a certificate for
-//! this listener.
+//! On loopback the guard accepts only addresses and `localhost`. On other addresses, programs use
+//! names of any form and are no danger. There it refuses a name with a dot only to browsers, which
+//! send `Accept-Language` with every request. A browser that sends `Sec-Fetch-Site` passes: it uses
+//! HTTPS, and no rebound page has a certificate for this listener.
 //!
 //! The metrics have no guard: they contain nothing about clients, and are scraped under any name.
 
@@ -18,8 +18,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use hyper::header::{ACCEPT_LANGUAGE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::{Method, Request};
 
-/// Whether a browser sends a request on behalf of another site, and what for. Source: W3C, "Fetch
-/// Metadata Request Headers".
+/// Whether a browser sends a request on behalf of another site, and for which kind of resource.
+/// Source: W3C, "Fetch Metadata Request Headers".
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
@@ -31,10 +31,10 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Of a listener that answers programs by any name.
+    /// The guard of a listener that answers programs by any name.
     pub const ANY_NAME: Self = Self { is_loopback: false };
 
-    /// Of a listener at this address.
+    /// The guard of a listener at this address.
     pub const fn new(listener: IpAddr) -> Self {
         Self {
             is_loopback: listener.is_loopback(),
@@ -47,7 +47,7 @@ impl Guard {
     /// The reason of the refusal, and the fix.
     pub fn check<B>(self, request: &Request<B>) -> Result<(), &'static str> {
         let headers = request.headers();
-        // A browser always sends it.
+        // A browser always sends `Host`.
         let host = headers
             .get(HOST)
             .map(|host| host.to_str().unwrap_or_default());
@@ -73,7 +73,7 @@ impl Guard {
             .get_all(SEC_FETCH_SITE)
             .iter()
             .any(|site| site != "same-origin" && site != "none");
-        // A link to a page: the site with the link cannot read what it opens.
+        // A link to a page: the site with the link cannot read the page that it opens.
         let is_link = request.method() == Method::GET
             && headers
                 .get(SEC_FETCH_DEST)
@@ -98,8 +98,8 @@ impl Guard {
     }
 }
 
-/// The address or the name in `Host`, without brackets and port. `None` if it has another form than
-/// browsers send, which then is no name that can be trusted. Sources: RFC 9110, section 7.2; RFC
+/// The address or the name in `Host`, without brackets and port. `None` if it does not have the
+/// form that browsers send: such a name cannot be trusted. Sources: RFC 9110, section 7.2; RFC
 /// 3986, section 3.2.
 fn name_of(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {

@@ -9,7 +9,7 @@ use super::verify::UntrustedAuthority;
 /// Names of a server and of its client's settings in messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// The server: `Redis`.
+    /// Name of the server, such as `Redis`.
     pub name: &'static str,
     /// Name of the setting with the server's address.
     pub address: &'static str,
