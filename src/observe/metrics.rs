@@ -41,12 +41,12 @@ const MAX_DYNAMIC_SERIES: usize = 2_000;
 /// Returns the samples of another module at each scrape.
 pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
 
-/// Options of limits' series.
+/// Options of the series of limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Hits above this share (0 to 1) of a limit count as near it.
     pub near_limit_ratio: f32,
-    /// A limit without any check has no series.
+    /// Whether a limit without any check has no series.
     pub omits_unused_limits: bool,
 }
 
@@ -100,7 +100,8 @@ impl Metrics {
         )
     }
 
-    /// All zero. `cores` is the number of threads that count, including the control thread.
+    /// Metrics that are all zero. `cores` is the number of threads that count, including the
+    /// control thread.
     pub fn with_options(cores: usize, options: Options) -> Arc<Self> {
         Arc::new(Self {
             options,
@@ -176,8 +177,8 @@ impl Metrics {
         exposition.text()
     }
 
-    /// The samples of everything but limits: of the process, its domains, and all sources. Samples
-    /// with equal labels are to be added up.
+    /// The samples of everything but limits: of the process, its domains, and all sources. The
+    /// caller has to add up samples with equal labels.
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = Vec::new();
         self.process.gather(&mut samples);
@@ -188,7 +189,7 @@ impl Metrics {
         for (domain, &count) in &*lock(&self.unknown_domains) {
             samples.push(families::DOMAIN_NOT_FOUND.count(&[domain], count));
         }
-        // The family has to exist before the first such request.
+        // The family has to be in the output before the first such request.
         samples.push(families::DOMAIN_NOT_FOUND.count(&[dynamic::OTHER], 0));
         for source in &*lock(&self.sources) {
             samples.extend(source());

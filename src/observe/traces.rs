@@ -1,8 +1,8 @@
 //! Traces: spans of calls, in OpenTelemetry's terms, and their export to a collector.
 //!
 //! Nothing here is used while tracing is off: a [`TraceSpan`] is then empty, and its functions do
-//! nothing. A call that its caller does not record only costs reading its headers. Spans do not go
-//! through `tracing`, whose events are logs: a layer there would process every log event.
+//! nothing. If the caller does not record its call, the only cost is to read the headers. Spans do
+//! not go through `tracing`, whose events are logs: a layer there would process every log event.
 //!
 //! Spans are passed as arguments instead: an empty one is a null pointer.
 
@@ -48,13 +48,13 @@ pub struct Options {
     /// The part of the traces without a parent that is recorded, 0 to 1. A trace with a parent is
     /// recorded if its parent is.
     pub sampling_rate: f64,
-    /// How spans reach the collector.
+    /// Protocol of the export.
     pub protocol: Protocol,
     /// The collector: for HTTP with the path, for gRPC without.
     pub endpoint: Uri,
     /// Headers of each export. They are marked as secrets.
     pub headers: HeaderMap,
-    /// The longest time of an export.
+    /// Timeout of an export.
     pub timeout: Duration,
     /// TLS options for an endpoint with `https`.
     pub tls: ClientOptions,
@@ -71,14 +71,14 @@ pub enum Error {
     System(#[from] io::Error),
 }
 
-/// The longest time for the last spans when the process ends.
+/// Maximum time to export the last spans when the process ends.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
 /// The export of the process, a thread of its own: a stalled collector stalls no request. Dropping
 /// this value exports the queued spans, within at most [`FLUSH_WITHIN`].
 #[derive(Debug)]
 pub struct Traces {
-    /// The start of spans, for the workers.
+    /// Starts the spans of the workers.
     pub tracer: Tracer,
     counts: Arc<Counts>,
     stop: Option<oneshot::Sender<()>>,
@@ -163,8 +163,8 @@ impl Traces {
 impl Drop for Traces {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // Ends when the thread does. A collector that does not answer keeps the process no longer
-        // than this.
+        // Returns when the thread ends. If the collector does not answer, the process waits no
+        // longer than this.
         let _ = self.ended.recv_timeout(FLUSH_WITHIN);
     }
 }
@@ -174,7 +174,7 @@ impl Drop for Traces {
 pub struct Tracer {
     sdk: SdkTracer,
     ratio: Sampler,
-    /// Traces without a parent are not recorded.
+    /// Whether traces without a parent are not recorded.
     records_none: bool,
 }
 

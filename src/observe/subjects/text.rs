@@ -8,7 +8,7 @@ use crate::core::digest::{push_hex, sha256};
 use crate::limits::plan::{Block, DecidedBy, Outcome, key};
 use crate::limits::rules::limit::Limit;
 
-/// The path of limits that requests bring along.
+/// The path of limits that requests contain.
 pub const REQUEST_LIMIT: &str = "(request)";
 
 /// The path of blocked subjects that have no limit.
@@ -20,7 +20,7 @@ const MAX_PATH_BYTES: usize = 128;
 /// The longest key in bytes that is kept whole.
 const MAX_KEY_BYTES: usize = 254;
 
-/// Bytes of a longer key that are kept, less at most two bytes of an escape sequence.
+/// Bytes of a longer key that are kept, minus up to two bytes of an incomplete escape sequence.
 const CUT_KEY_BYTES: usize = 208;
 
 /// The bytes of a digest that are kept: no two keys share 128 bits of SHA-256.
@@ -35,14 +35,14 @@ const CUT: u8 = b'~';
 
 const MARK: &str = "…";
 
-/// Who is limited, by which limit.
+/// A limited subject, and its limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
     /// The path of the limit.
     pub limit: String,
     pub domain: String,
-    /// Keys and values of the descriptor that the counter belongs to. Where values share a counter,
-    /// the pattern; where a value is long, its digest.
+    /// Keys and values of the descriptor that the counter belongs to. If values share a counter,
+    /// the pattern; if a value is long, its digest.
     pub entries: Vec<key::EntryText>,
     /// The exact name; `None` if the key was cut.
     pub name: Option<String>,
@@ -53,14 +53,14 @@ pub struct Subject {
 pub(super) enum Path<'r> {
     /// A configured limit.
     Limit(&'r Limit),
-    /// A limit of the request's own.
+    /// A limit in the request itself.
     Request,
-    /// An override only.
+    /// No limit: an override blocks the subject.
     NoLimit,
 }
 
 impl<'r> Path<'r> {
-    /// Of a descriptor with a counter.
+    /// The limit of a descriptor with a counter.
     #[cold]
     pub(super) const fn of(outcome: &Outcome<'r>) -> Self {
         match (outcome.limit, outcome.by) {
@@ -120,7 +120,8 @@ pub(super) fn path(limit: &str) -> Vec<u8> {
     path
 }
 
-/// Adds to the path that begins at `start`. One byte too many shows that something was left out.
+/// Adds to the path that begins at `start`. If the path is too long, one byte too many is kept, as
+/// a sign for [`cut`].
 fn add(texts: &mut Vec<u8>, start: usize, part: &str) {
     let room = (MAX_PATH_BYTES + 1).saturating_sub(texts.len() - start);
     texts.extend_from_slice(&part.as_bytes()[..part.len().min(room)]);

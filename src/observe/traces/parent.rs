@@ -1,9 +1,9 @@
 //! The parent of a call's span, from the headers in which tracing systems carry it: `b3`, `x-b3-*`
 //! and `traceparent`.
 //!
-//! An unsampled call ends here without an allocation. Headers that are no parent are ignored, as if
-//! they were not there. B3 comes first, as in envoyproxy/ratelimit. Sources:
-//! openzipkin/b3-propagation; W3C Trace Context, level 1, sections 3.2 and 3.3.
+//! An unsampled call causes no allocation. Headers without a valid parent are ignored. B3 comes
+//! first, as in envoyproxy/ratelimit. Sources: openzipkin/b3-propagation; W3C Trace Context, level
+//! 1, sections 3.2 and 3.3.
 //!
 //! The reader is our own, because OpenTelemetry's crate for B3 is deprecated and takes `d` (debug)
 //! for unsampled. A property test compares `traceparent` with OpenTelemetry's reader.
@@ -122,8 +122,8 @@ fn w3c(headers: &HeaderMap) -> Option<Parent> {
     })
 }
 
-/// The `tracestate`, whose headers are one list. One that is too long or malformed is dropped; the
-/// trace is not.
+/// The `tracestate`; several headers are one list. If it is too long or malformed, it is dropped,
+/// and the trace is kept.
 fn tracestate(headers: &HeaderMap) -> TraceState {
     let values = || {
         headers
@@ -151,7 +151,7 @@ fn context(trace: u128, span: u128, state: TraceState) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// A hexadecimal number, if it has as many digits as one of `lengths`, each at most 32.
+/// Reads a hexadecimal number whose number of digits is one of `lengths`, none above 32.
 fn hex(digits: &[u8], lengths: &[usize]) -> Option<u128> {
     if !lengths.contains(&digits.len()) {
         return None;
@@ -332,8 +332,7 @@ mod tests {
             }
         }
 
-        /// Whatever a client sends is read without a panic, and no more of it is kept than the
-        /// bound.
+        /// Any headers of a client are read without a panic, and at most the bound is kept of them.
         #[test]
         fn any_headers_are_read(
             values in proptest::collection::vec(
