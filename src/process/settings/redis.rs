@@ -1,4 +1,4 @@
-//! The settings of Redis: their flags, and the rules that several of them follow together.
+//! The settings of Redis: their flags, and the rules about combinations of them.
 //!
 //! The Redis of limits per second has the same settings as the main one, under `REDIS_PERSECOND_`.
 //! Both use the same certificates. This file decides which settings are needed or have no effect;
@@ -312,8 +312,8 @@ impl PerSecondFlags {
         }
     }
 
-    /// Warns without REDIS_PERSECOND. Sizes and types are left out, because they often stay in a
-    /// manifest.
+    /// Warns of settings that have no effect without REDIS_PERSECOND. It ignores sizes and types,
+    /// because they often stay in a manifest.
     fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
         let url = text(self.redis_persecond_url.as_deref());
         // The second value is the default of envoyproxy/ratelimit.

@@ -1,18 +1,18 @@
-//! Settings of envoyproxy/ratelimit that Weir does not act on, and what they do.
+//! Settings of envoyproxy/ratelimit that have no effect in Weir, with the reasons.
 //!
-//! Users of envoyproxy/ratelimit can keep their settings. Those here change no decision; each is a
-//! warning in the log. A setting with its default value is ignored.
+//! Users of envoyproxy/ratelimit can keep their settings. These settings change no decision, and
+//! Weir logs a warning for each, unless it has its default value.
 
 use super::setting::without_effect;
 
-/// A name, and the values that are ignored in addition to the empty one, in lower case.
+/// A name, and the values in lower case that cause no warning. An empty value never causes one.
 pub(super) type Setting = (&'static str, &'static [&'static str]);
 
 const OFF: &[&str] = &["0", "f", "false"];
 const EMPTY: &[&str] = &[];
 const NO_TIME: &[&str] = &["0", "0s", "0ms", "0us"];
 
-/// The settings that have no effect, after the reason.
+/// The reasons, each with the settings that have no effect because of it.
 pub(super) const NOT_ACTED_ON: &[(&str, &[Setting])] = &[
     (
         "TRACING_EXPORTER_PROTOCOL chooses the protocol, and the scheme of the endpoint whether \

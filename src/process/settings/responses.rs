@@ -59,7 +59,7 @@ pub(super) struct ResponseFlags {
     response_dynamic_metadata: bool,
 }
 
-/// `RATELIMIT_HEADERS`.
+/// Form of the headers (`RATELIMIT_HEADERS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Empty, as if it were not set.
@@ -82,7 +82,7 @@ impl ResponseFlags {
     /// The options of responses; adds a warning for a setting without effect.
     ///
     /// # Errors
-    /// A name that no header can have. Envoy drops a response with one.
+    /// A name that no header can have: Envoy drops a response with such a header.
     pub(super) fn options(
         self,
         shadow_mode: bool,

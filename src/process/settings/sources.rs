@@ -1,8 +1,8 @@
 //! The origin of settings: flags or variables. A message names a setting as its user wrote it.
 //!
-//! Messages are written with the names of variables. [`SettingSources::name`] replaces the variables of
-//! settings that flags gave; clap's own messages name flags, and [`name_variables`] replaces the
-//! flags of settings that variables gave.
+//! Weir's messages name variables: [`SettingSources::name`] replaces those that the user set by a
+//! flag. clap's own messages name flags: [`name_variables`] replaces those that the user set by a
+//! variable.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use clap::{Arg, ArgMatches, Args, Command};
 use super::exporters::MOGRIFIERS;
 use super::{Flags, reference};
 
-/// The settings that flags gave: the variable and the flag of each.
+/// The settings that the user set by flags: the variable and the flag of each.
 #[derive(Clone, Debug, Default)]
 pub struct SettingSources(Vec<(String, String)>);
 
@@ -38,7 +38,8 @@ impl SettingSources {
         Self(written.filter_map(names).collect())
     }
 
-    /// A message in which the settings that flags gave have the names of their flags.
+    /// The message, with the flag instead of the variable of each setting that the user set by a
+    /// flag.
     pub fn name(&self, message: &str) -> String {
         let is_of_name =
             |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
@@ -54,8 +55,8 @@ impl SettingSources {
     }
 }
 
-/// The message of an error of the arguments, in which a setting that a variable gave has the name
-/// of that variable.
+/// The message of an error of the arguments. If the user set the setting by a variable, the message
+/// names this variable instead of the flag.
 pub fn name_variables(
     message: &str,
     error: &clap::Error,
@@ -107,8 +108,8 @@ fn is_written(argument: &Arg, arguments: &[OsString]) -> bool {
 /// `RUNTIME_APPDIRECTORY=`, limits are in RUNTIME_SUBDIRECTORY itself.
 const EMPTY_IS_A_VALUE: [&str; 1] = ["RUNTIME_APPDIRECTORY"];
 
-/// The command without the variables that are set to nothing: manifests may have such variables,
-/// and their settings have their defaults.
+/// The command without the variables that are set to an empty text: manifests may have such
+/// variables, and their settings then have their defaults.
 pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |name: &str| {
         !EMPTY_IS_A_VALUE.contains(&name) && env::var_os(name).is_some_and(|value| value.is_empty())
@@ -120,8 +121,8 @@ pub fn without_empty_variables(command: Command) -> Command {
     command.mut_subcommands(|subcommand| subcommand.mut_args(reset))
 }
 
-/// A warning for each variable whose name is nearly a setting's. Names that have nothing to do with
-/// Weir are not among them: one letter in eight may differ, and none of a short name.
+/// A warning for each variable whose name is nearly the name of a setting. One letter in eight may
+/// differ, and none of a short name, because variables of other programs must not cause warnings.
 pub(super) fn misspelled(environment: &[(String, String)]) -> Vec<String> {
     let command = Flags::augment_args(Command::new(""));
     let names = command.get_arguments().filter_map(variable);

@@ -18,7 +18,7 @@ fn parse_flags(arguments: &[&str]) -> (Result<Backend, SettingError>, Vec<String
     (flags.backend("", &mut warnings), warnings)
 }
 
-/// The options of the main deployment and of the one of limits per second.
+/// The options of the main deployment and of the deployment for limits per second.
 fn options(arguments: &[&str]) -> (Options, Option<Options>) {
     match parse_flags(arguments) {
         (Ok(Backend::Redis { main, per_second }), warnings) if warnings.is_empty() => {
