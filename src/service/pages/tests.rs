@@ -113,7 +113,7 @@ async fn pages_are_found_by_their_paths() {
         head.contains("content-type: text/plain; version=0.0.4"),
         "{head}"
     );
-    // No text is made for HEAD: it shows no length, and counts no scrape.
+    // HEAD encodes no text: the answer has no length, and no scrape is counted.
     let (status, head, body) = ask(address, "HEAD", "/metrics", "").await;
     assert_eq!(
         (status, body.as_str(), head.contains("content-length")),
@@ -228,7 +228,7 @@ async fn a_body_that_is_too_large_is_refused_without_reading_all_of_it() {
     let (mut reading, mut writing) = stream.split();
     let mut answer = vec![0; 12];
     let write = async {
-        // It fails once the other side has had enough.
+        // The write fails when the other side closes the connection.
         while writing.write_all(&chunk).await.is_ok() {}
         std::future::pending::<()>().await;
     };
@@ -286,7 +286,7 @@ async fn stopping_answers_what_is_in_flight_and_closes_what_is_idle() {
     assert!(TcpStream::connect(address).await.is_err());
 }
 
-/// The clock is paused: it moves on when nothing is left to do.
+/// The clock is paused: tokio advances it when all tasks wait.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_take_an_answer_is_disconnected() {
     let Listening {

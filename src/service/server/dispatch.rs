@@ -1,5 +1,5 @@
-//! The services of a worker, and the way of a message to them: rate limits, and by tonic health and
-//! reflection.
+//! The gRPC services of a worker, and the dispatch of calls to them: rate limits, and tonic's
+//! health and reflection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -43,7 +43,8 @@ pub struct Services<T> {
 }
 
 impl<T: RateLimitService> Services<T> {
-    /// Rate limits by `limits`, health and reflection. All workers of a process share one `budget`.
+    /// The services: rate limits by `limits`, health and reflection. All workers of a process share
+    /// one `budget`.
     pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {
         let health = HealthServer::new(HealthService::from_health_reporter(health));
         let describe = || {
@@ -90,7 +91,7 @@ impl<T: RateLimitService> Services<T> {
     /// Reads the rest of a message, and decompresses it.
     ///
     /// # Errors
-    /// As of [`body::read`] and [`body::decompress`].
+    /// The errors of [`body::read`] and [`body::decompress`].
     pub(super) async fn read(
         &self,
         stream: &mut RecvStream,

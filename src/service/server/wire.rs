@@ -11,11 +11,9 @@
 //! A header list may have 256 KiB: with tracing, Envoy copies the `tracestate` of its client into
 //! the call, and a call that is refused for its headers lets that client pass.
 //!
-//! In the other direction, resets are counted. The adapter reports resets that arrive and answers
-//! that leave to `unread`, because h2 reports neither.
-//!
-//! It also counts the calls that HTTP/2 resets by itself, and the connections that end for an
-//! error.
+//! In the other direction, the adapter counts the calls that HTTP/2 resets by itself, and the
+//! connections that end with an error. It reports resets that arrive and answers that leave to
+//! `unread`, because h2 reports neither.
 //!
 //! h2 resets a call that it cannot accept (malformed headers, more calls at a time than allowed, a
 //! client that exceeds its window) without reporting it. To Envoy that is an error of the service,
@@ -26,10 +24,10 @@
 //!
 //! Source: RFC 9113, sections 6.4 (RST_STREAM) and 7 (error codes); h2 0.4.
 //!
-//! Following the frames costs some twenty instructions each.
+//! This costs about twenty instructions for each frame.
 //!
-//! One walk over the frames that arrive decides how far they may be passed to HTTP/2, and what is
-//! rewritten in them before.
+//! One pass over the arriving frames decides how many bytes may go to HTTP/2, and rewrites
+//! authorities in them first.
 //!
 //! A header block that is continued in CONTINUATION frames is unfinished until its last frame has
 //! arrived. Blocks of one frame pass as they arrive; but as long as the authorities of a connection
@@ -62,8 +60,8 @@ use crate::net::bounds::{MemoryBudget, MemoryReservation};
 use crate::observe::metrics::{ConnectionError, Metrics};
 use authority::Authorities;
 
-/// The first memory of a block. It doubles when the block needs more: buffers of many connections
-/// that grow in small steps would fragment the memory.
+/// Initial size of the buffer of a block. It doubles when the block needs more: buffers of many
+/// connections that grow in small steps would fragment the memory.
 const FIRST_BYTES: usize = 4 << 10;
 
 /// A connection's bytes between its socket and HTTP/2.
@@ -88,8 +86,8 @@ struct Held(
 );
 
 impl<S> Wire<S> {
-    /// The first frame is the next that `socket` reads. `unread` gets the answers that were written
-    /// and the calls that were reset.
+    /// The next bytes of `socket` have to be the first frame. `unread` gets the answers that were
+    /// written and the calls that were reset.
     pub(crate) fn new(
         socket: S,
         first: &'static [u8],
@@ -229,8 +227,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     }
 }
 
-/// Writes are not vectored, because HTTP/2 then puts answers of up to 1 KiB together that it would
-/// otherwise write one by one from 256 bytes on: ten statuses.
+/// Writes are not vectored. HTTP/2 then joins answers of up to 1 KiB into one write. With vectored
+/// writes it would write each answer from 256 bytes on (ten statuses) by itself.
 impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
@@ -251,7 +249,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 }
 
-/// The frames of a connection as they are written.
+/// The walk over the frames that are written to a connection.
 #[derive(Debug)]
 struct Resets {
     frames: FrameWalker,
@@ -290,7 +288,7 @@ impl Resets {
     }
 }
 
-/// Counts the end of a connection, unless its client ended it or broke it off.
+/// Counts the end of a connection, unless its client closed or aborted it.
 pub(super) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
     let error = match (error.reason(), error.get_io().map(io::Error::kind)) {
         (Some(code), _) if error.is_library() => ConnectionError::Code(code.into()),
@@ -317,9 +315,9 @@ struct HeaderBlocks {
     unfinished: Option<OpenBlock>,
     /// Checks the authorities of this connection. `None`: nothing is to be rewritten.
     authorities: Option<Box<Authorities>>,
-    /// h2 closes the connection: nothing is held any more.
+    /// Whether h2 will close the connection: then no bytes are held any more.
     is_violated: bool,
-    /// The calls that the client has reset, until they are taken.
+    /// The calls that the client has reset and that are not reported yet.
     resets: Vec<u32>,
 }
 
@@ -328,7 +326,7 @@ struct HeaderBlocks {
 struct OpenBlock {
     /// Its CONTINUATION frames, but the last one.
     continuations: u32,
-    /// The frame that is arriving ends it.
+    /// Whether the arriving frame ends the block.
     ends: bool,
 }
 
@@ -340,9 +338,9 @@ impl HeaderBlocks {
         }
     }
 
-    /// Follows `bytes[from..]`, which have arrived now, and rewrites the blocks that end there. A
-    /// block that was unfinished before begins with `bytes`. Returns how many of them precede the
-    /// block that is unfinished at their end.
+    /// Follows `bytes[from..]`, which have just arrived, and rewrites the blocks that end there. If
+    /// a block is unfinished at the call, it begins at `bytes[0]`. Returns the number of bytes
+    /// before the block that is unfinished at the end.
     #[inline]
     fn follow(&mut self, bytes: &mut [u8], from: usize) -> usize {
         let (mut start, mut at) = (0, from);
@@ -360,7 +358,7 @@ impl HeaderBlocks {
             if piece.ends && self.unfinished.is_some() {
                 self.end_frame(&mut bytes[start..at]);
             } else if piece.ends && self.frames.kind() == RST_STREAM {
-                // Not before: h2 may answer the call while a part of the frame is missing.
+                // Only when the frame is complete: until then h2 may answer the call.
                 self.resets.push(self.frames.stream());
             }
         }
@@ -396,7 +394,7 @@ impl HeaderBlocks {
         };
     }
 
-    /// A frame of a block has arrived, the last one of `block`.
+    /// Handles the end of a frame of a block. `block` ends with this frame.
     fn end_frame(&mut self, block: &mut [u8]) {
         if let Some(authorities) = &mut self.authorities
             && !authorities.follow(&self.frames, block)
@@ -442,7 +440,7 @@ struct Piece {
 
 impl FrameWalker {
     /// Follows `bytes` from `at` on to the end of a frame or of the bytes, and moves `at` there.
-    /// `None`: they end within a header.
+    /// `None` if they end within a header.
     #[inline]
     fn next(&mut self, bytes: &[u8], at: &mut usize) -> Option<Piece> {
         let begins = self.payload_left == 0;

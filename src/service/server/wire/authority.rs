@@ -1,5 +1,5 @@
-//! Makes calls whose `:authority` holds a `|` acceptable to HTTP/2, by rewriting it to `+` before
-//! HTTP/2 sees it.
+//! Rewrites each `|` in the `:authority` of calls to `+` before HTTP/2 sees it, because HTTP/2
+//! rejects the `|`.
 //!
 //! Istio names clusters `outbound|8081||ratelimit.default.svc.cluster.local`, and Envoy sends the
 //! name of the cluster as `:authority` unless its configuration sets another. RFC 3986 does not
@@ -9,22 +9,22 @@
 //!
 //! The header blocks of a connection are checked until the first `ShouldRateLimit`. If no
 //! `:authority` held a `|` by then, all that follows passes untouched, at no cost. Otherwise all
-//! blocks of the connection are rewritten to its end: the authority is sent again whenever it was
-//! evicted from the dynamic table, with tracing each forty calls or so.
+//! blocks of the connection are rewritten to its end: the client sends the authority again whenever
+//! it was evicted from the dynamic table, with tracing about every forty calls.
 //!
 //! A block that is checked must be whole: `wire` holds it meanwhile, within its bounds, whether it
 //! is split by the end of a read or by CONTINUATION frames. Padding and priorities of its frames
-//! are no part of it, and a block in several frames is put together, rewritten, and put back.
+//! are not part of it. A block in several frames is copied into one buffer, rewritten, and copied
+//! back.
 //!
 //! Sources: RFC 9113, sections 6.2 (HEADERS) and 6.10 (CONTINUATION), RFC 7541, and RFC 3986,
 //! section 3.2.2 (what an authority may hold).
 //!
-//! Follows the header blocks of one connection, and rewrites the `|` of their `:authority` to a
-//! `+`.
+//! `Names` follows the header blocks of one connection.
 //!
-//! The length of everything stays: a raw `|` is one byte, as is `+`, and Huffman's codes for both
-//! have 11 bits. So the block has no other length, an entry of the dynamic table has no other size,
-//! nothing else is evicted, and later references to the entry yield the rewritten text.
+//! All lengths stay the same: a raw `|` is one byte, as is `+`, and Huffman's codes for both have
+//! 11 bits. So the length of the block and the sizes of entries in the dynamic table do not change.
+//! The same entries are evicted, and later references to an entry yield the rewritten text.
 //!
 //! The names in the dynamic table are followed, to identify the values of `:authority`. Rewriting
 //! the `|` of every value on such a connection would need no table, but would also change trace
@@ -36,7 +36,7 @@
 //! and no index reaches it either. So the names of the newest entries suffice, as many as the table
 //! can hold.
 //!
-//! | of a header field | handled |
+//! | part of a header field | handling |
 //! |---|---|
 //! | an index into the static or the dynamic table | nothing to rewrite: what was inserted has been rewritten |
 //! | a literal with incremental indexing, without indexing, never indexed | the value is rewritten if the name is `:authority` |
@@ -44,13 +44,14 @@
 //! | its value raw, or in Huffman's code | `|` becomes `+`, byte for byte or bit for bit |
 //! | an update of the table's size | skipped |
 //!
-//! HTTP/2 closes the connection where a block is malformed, or an index has no entry. Therefore
-//! following stops (see [`Malformed`]), or its result does not matter.
+//! HTTP/2 closes the connection if a block is malformed or an index has no entry. Then the walk
+//! stops (see [`Malformed`]), or its result does not matter.
 //!
 //! Source: RFC 7541, sections 2.3 (indices), 4 (eviction), 5 (integers and strings) and 6
 //! (representations), and appendix A (the static table).
 //!
-//! Strings in Huffman's code: their codes one after the other, and the rewriting of `|` in place.
+//! `Codes` reads a string in Huffman's code, one code after the other; [`rewrite`] changes each `|`
+//! in place.
 //!
 //! The code is canonical: codes of one length follow each other, after the shorter codes. So the
 //! length of a code follows from the first bits of the text, and no table of letters is needed.
@@ -94,7 +95,7 @@ impl Authorities {
     /// Handles the end of a frame, the last frame of `block`. Rewrites the block if it is whole.
     /// Returns false if nothing is to be rewritten on this connection any more.
     pub(super) fn follow(&mut self, frame: &FrameWalker, block: &mut [u8]) -> bool {
-        // HTTP/2 closes the connection where a block is malformed.
+        // HTTP/2 closes the connection if a block is malformed.
         self.follow_frame(frame, block).unwrap_or(false)
     }
 
@@ -148,9 +149,9 @@ fn fragment(frame: &FrameWalker, bytes: &[u8]) -> Result<Range<usize>, Malformed
     (start <= end).then_some(start..end).ok_or(Malformed)
 }
 
-/// The most entries of a dynamic table: the smallest have 32 bytes, and all together the 4,096 of
-/// SETTINGS_HEADER_TABLE_SIZE, of which HTTP/2 announces no other value than the default. Source:
-/// section 4.1.
+/// Maximum number of entries of a dynamic table. An entry has at least 32 bytes, and all together
+/// have at most SETTINGS_HEADER_TABLE_SIZE: 4,096, because HTTP/2 announces only the default.
+/// Source: section 4.1.
 const MAX_ENTRIES: usize = 4_096 / 32;
 
 /// The entries of the static table.
@@ -289,7 +290,7 @@ impl HpackString {
         block[self.bytes.clone()] == *if self.is_huffman { in_huffman } else { raw }
     }
 
-    /// Rewrites each `|` to `+`. True: there was one.
+    /// Rewrites each `|` to `+`. Returns whether there was one.
     fn rewrite(&self, block: &mut [u8]) -> Result<bool, Malformed> {
         let bytes = &mut block[self.bytes.clone()];
         if self.is_huffman {
@@ -303,7 +304,7 @@ impl HpackString {
     }
 }
 
-/// The decoder of HTTP/2 refuses the block, and closes the connection.
+/// A block that the decoder of HTTP/2 refuses; HTTP/2 then closes the connection.
 #[derive(Debug, PartialEq, Eq)]
 struct Malformed;
 
@@ -390,7 +391,7 @@ impl Iterator for Codes<'_> {
     }
 }
 
-/// Rewrites each `|` to `+`. True: there was one.
+/// Rewrites each `|` to `+`. Returns whether there was one.
 ///
 /// # Errors
 /// The text is not one in Huffman's code.

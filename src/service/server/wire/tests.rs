@@ -53,7 +53,7 @@ fn wire(chunks: Vec<Vec<u8>>, budget: &MemoryBudget) -> Wire<Chunks> {
     .with_any_authority()
 }
 
-/// All that can be read now, `at_a_time` bytes at most in one read.
+/// All that can be read now, at most `at_a_time` bytes in one read.
 fn read(wire: &mut Wire<Chunks>, at_a_time: usize) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -73,7 +73,7 @@ fn read(wire: &mut Wire<Chunks>, at_a_time: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A block in these frames.
+/// A header block in frames of these lengths.
 fn block(stream: u32, lengths: &[usize]) -> Vec<u8> {
     let frames = lengths.iter().enumerate().map(|(index, &length)| {
         let kind = if index == 0 { HEADERS } else { CONTINUATION };
@@ -87,7 +87,7 @@ fn block(stream: u32, lengths: &[usize]) -> Vec<u8> {
     frames.collect::<Vec<_>>().concat()
 }
 
-/// Cuts `bytes` after these lengths, again and again.
+/// Cuts `bytes` into chunks of these lengths, which repeat.
 fn cut(mut bytes: &[u8], lengths: &[usize]) -> Vec<Vec<u8>> {
     let mut chunks = Vec::new();
     for &length in lengths.iter().cycle() {
