@@ -1,8 +1,8 @@
 //! A connection to one Redis server: address and login (`options`), socket, handshake, and the
 //! exchange of packed commands for exactly one reply to each.
 //!
-//! A connection holds no state of its server beyond the keys that have a TTL. Its purpose and the
-//! state of the server belong to `topology`.
+//! Of the state of its server, a connection keeps only which keys have a TTL. The rest, and the
+//! purpose of the connection, belong to `topology`.
 //!
 //! RESP matches replies to commands by their order alone (redis.io, "Redis serialization protocol
 //! specification", "Pipelining"). A caller that stops waiting before the last reply leaves replies
@@ -30,8 +30,8 @@ use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
 
-/// The longest lifetime of a connection. Without it, Weir would keep an address that its host name
-/// no longer has, or a server that lost its role.
+/// The longest lifetime of a connection. Without it, Weir would keep using an address that its host
+/// name no longer has, or a server that lost its role.
 const MAX_LIFETIME: Duration = Duration::from_secs(60);
 
 /// A connection that has passed its handshake, with the buffers of its current exchange.
@@ -249,7 +249,7 @@ impl Connection {
         !self.is_broken && !self.is_given_up
     }
 
-    /// Whether another exchange may use the connection, which the server has not closed.
+    /// Whether another exchange may use the connection, and the server has not closed it.
     pub(crate) fn is_usable(&mut self) -> bool {
         self.is_reusable() && self.is_quiet()
     }

@@ -44,20 +44,20 @@ pub struct Deployment {
     pub(crate) map_invalidated: Notify,
     /// Wakes the supervisor when a circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
-    /// Of requests, since the start.
+    /// Number of requests since the start for which it is unknown whether Redis executed commands.
     pub(crate) unknown_outcomes: AtomicU64,
-    /// Of requests, since the start.
+    /// Number of retries of requests since the start.
     pub(crate) retries: AtomicU64,
     /// The error of the latest attempt to find the servers.
     failed_discovery: Mutex<Option<RedisFailure>>,
     /// Whether requests had limits with `algorithm: concurrency`.
     pub(crate) has_holders: AtomicBool,
-    /// Records that a writer of usage has to write.
+    /// Usage records that are not written yet.
     pub(crate) usage: UsageQueue,
 }
 
-/// The uses of a deployment that need commands of their own. The deployment does not see the rules:
-/// a use begins with the first request that has it.
+/// The features in use that need commands of their own. The deployment does not know the rules: a
+/// feature is in use from the first request that needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Uses {
     /// Limits with `algorithm: concurrency`.
@@ -69,8 +69,8 @@ pub(crate) struct Uses {
 /// A server that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingServer {
-    /// `host:port` or the path of a socket; the Redis of the settings while no server of it has
-    /// been found.
+    /// `host:port` or the path of a socket; the addresses in the settings while no server has been
+    /// found.
     pub server: String,
     /// Error of the latest failure.
     pub failure: RedisFailure,
@@ -174,7 +174,7 @@ impl Deployment {
             Some(FailingServer { server, failure })
         };
         let mut all: Vec<FailingServer> = map.nodes.iter().filter_map(failing).collect();
-        // At the start the servers are sought, which is no failure yet.
+        // Before the first discovery has failed, a missing server is no failure.
         let sought = lock(&self.failed_discovery).clone();
         if let Some(failure) = sought.filter(|_| !map.has_location()) {
             let server = self.options.topology.to_string();
@@ -311,7 +311,7 @@ impl Deployment {
     /// ASK changes no owner, and a server that is new owns no slot.
     ///
     /// # Errors
-    /// `cluster_size`: the server is new, and the map has the most servers.
+    /// `cluster_size`: the server is new, and the map already has [`MAX_NODES`] servers.
     pub(crate) fn redirected(&self, redirect: &Redirect) -> Result<Arc<Node>, &'static str> {
         let (address, slot) = (&redirect.address(), redirect.slot);
         let map = self.map.load();
@@ -353,8 +353,8 @@ impl Deployment {
     }
 }
 
-/// The most nodes: each has connections of every worker and of the monitor. Redis Cluster is
-/// designed for up to 1,000 nodes (Redis Cluster specification, "Redis Cluster goals").
+/// Maximum number of nodes: each has connections of every worker and of the monitor. Redis Cluster
+/// is designed for up to 1,000 nodes (Redis Cluster specification, "Redis Cluster goals").
 pub(crate) const MAX_NODES: usize = 1_000;
 
 /// The index of a node in a [`SlotMap`].
@@ -363,9 +363,9 @@ pub(crate) type NodeIndex = u16;
 /// Placeholder for the owner of a slot that no node owns.
 const NO_OWNER: NodeIndex = NodeIndex::MAX;
 
-/// Owner of each hash slot, and with it of every key of the slot. It is plain data: a changed
-/// copy can replace it at once for all threads. Without a cluster, the first node owns all
-/// keys. Source: Redis Cluster specification, "Key distribution model".
+/// The owner of each hash slot, and therefore of each key of the slot. It is plain data: a changed
+/// copy can replace it at once for all threads. Without a cluster, the first node owns all keys.
+/// Source: Redis Cluster specification, "Key distribution model".
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotMap {
     pub(crate) nodes: Vec<Arc<Node>>,
@@ -437,8 +437,8 @@ impl SlotMap {
         (self.nodes.len() - 1) as NodeIndex
     }
 
-    /// The first of the keys that `key` makes of 0, 1, 2 and so on whose owner matches; `None` if
-    /// no key does. For probes.
+    /// The first of `key(0)`, `key(1)` and so on whose owner matches; `None` if no owner does. For
+    /// probes.
     pub(crate) fn key_where(
         &self,
         is_owner: impl Fn(&Node) -> bool,

@@ -1,7 +1,7 @@
 //! The byte stream to Redis: TCP, TLS over TCP, or a unix socket.
 //!
-//! It opens the stream with `net::dial`, and maps errors to the names that the store counts by. It
-//! contains no commands and no replies.
+//! It opens the stream with `net::dial`, and maps errors to the names by which the store counts
+//! them. It contains no commands and no replies.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,8 +18,8 @@ use crate::net::dial::{self, Dial, DialError, TcpOptions};
 use crate::net::tls;
 use crate::store::redis::error::{self, RedisFailure};
 
-/// Far above the default `STORE_TIMEOUT`: requests fail by their own deadlines before the kernel
-/// closes the connection.
+/// Options of TCP. The times are far above the default `STORE_TIMEOUT`: requests fail by their own
+/// deadlines before the kernel closes the connection.
 const TCP: TcpOptions = TcpOptions {
     next_address_after: Some(Duration::from_millis(50)),
     keepalive: Some(
@@ -58,7 +58,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `address`, and performs the TLS handshake if there is a `tls`, by `deadline`. It
+    /// Connects to `address`, and performs the TLS handshake if `tls` is given, by `deadline`. It
     /// takes [`PLAINTEXT_TEST`] longer only to find out why a TLS handshake got no answer.
     ///
     /// # Errors

@@ -11,8 +11,9 @@
 //!
 //! `lua/frame.lua` describes the reply.
 //!
-//! So Lua, the slowest place, never computes what remains or when to try again. This depends on
-//! both steps being equal, which the differential test checks state by state.
+//! For these small states Lua, which is slow, computes neither the remaining hits nor the time of a
+//! retry. This depends on equal steps in Lua and Rust, which the differential test checks state by
+//! state.
 
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
@@ -149,8 +150,8 @@ impl Call<'_> {
         Ok(parts.now)
     }
 
-    /// The answer to a check that would have been allowed in a request that was refused: its row
-    /// has the rest without any hits.
+    /// The answer to a check that would have been allowed in a request that was refused. Its row is
+    /// the result of a peek.
     fn look(&self, row: CheckRow, check: &Check, arrival: Arrival) -> Answer {
         let row = match row {
             CheckRow::Decided { used, reset, .. } => CheckRow::Decided {
@@ -268,8 +269,8 @@ fn row_size(algorithm: &Algorithm) -> usize {
     algorithm.spec().reply_numbers * NUMBER_BYTES
 }
 
-/// Reads the refused checks of a request again if it was refused as a whole and counts nothing:
-/// nothing of them became debt.
+/// Computes the answers of the refused checks again, without debt, if the request was refused as a
+/// whole: none of its hits became debt.
 fn read_without_debt(
     request: &Request,
     checks: &[CheckPosition],
@@ -302,7 +303,7 @@ fn take_row(rows: &mut &[u8], algorithm: &Algorithm) -> Option<CheckRow> {
     if first < 0.0 {
         return Some(CheckRow::Failed(usize::try_from(integer(-first)?).ok()?));
     }
-    // The script takes any whole numbers for a state and clamps them, and so do the steps.
+    // The script accepts any whole numbers as a state and clamps them, and so do the steps.
     let Some(state) = algorithm.state_of_row([first, second, third, number().unwrap_or_default()])
     else {
         let count = |number| u64::try_from(integer(number)?).ok();
