@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::{UsageError, print};
 use crate::core::proto::RateLimitDescriptor;
 use crate::core::proto::rate_limit_descriptor::Entry;
-pub(super) use crate::core::request::written::read_exact;
+pub(super) use crate::core::request::notation::read_exact;
 use crate::limits::plan::key::EntryText;
 
 /// An entry, as lists show it.

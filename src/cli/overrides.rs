@@ -19,7 +19,7 @@ use super::{UsageError, print};
 use crate::admin::api::overrides as api;
 use crate::admin::api::status::now;
 use crate::admin::api::subject::order_of;
-use crate::core::request::written::shell_word;
+use crate::core::request::notation::shell_word;
 use crate::limits::overrides::{EntryRecord, Pattern, RateRecord, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::rules::compile::OneLine;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::core::request::Entry;
-use crate::core::request::written::shell_word;
+use crate::core::request::notation::shell_word;
 use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::rules::compile::Problem;
 use crate::observe::telemetry;

@@ -22,17 +22,17 @@ pub struct Fingerprint(u64, u64);
 impl Fingerprint {
     /// The fingerprint of a key.
     pub fn of(key: &[u8]) -> Self {
-        Self::written(|hasher| hasher.write(key))
+        Self::hash_with(|hasher| hasher.write(key))
     }
 
     /// The fingerprint of several texts, one after the other.
     pub fn of_all<'t>(texts: impl IntoIterator<Item = &'t [u8]>) -> Self {
-        Self::written(|hasher| texts.into_iter().for_each(|text| text.hash(hasher)))
+        Self::hash_with(|hasher| texts.into_iter().for_each(|text| text.hash(hasher)))
     }
 
     /// The fingerprint of something else than a key.
     pub fn of_value(value: &impl Hash) -> Self {
-        Self::written(|hasher| value.hash(hasher))
+        Self::hash_with(|hasher| value.hash(hasher))
     }
 
     /// The fingerprint of a key together with something else.
@@ -42,7 +42,7 @@ impl Fingerprint {
     }
 
     #[inline]
-    fn written(write: impl FnOnce(&mut SipHasher13)) -> Self {
+    fn hash_with(write: impl FnOnce(&mut SipHasher13)) -> Self {
         let (one, other) = *SECRET;
         let mut hasher = SipHasher13::new_with_keys(one, other);
         write(&mut hasher);

@@ -3,7 +3,7 @@
 //! Descriptors and entries are in two inline vectors: a usual request needs no allocation. Keys and
 //! values are bytes, because Envoy forwards header values that need not be UTF-8.
 
-pub mod written;
+pub mod notation;
 
 use std::fmt;
 
@@ -32,9 +32,9 @@ pub struct Entry<'a> {
 }
 
 impl fmt::Display for Entry<'_> {
-    /// As operators write it: see [`written`].
+    /// As operators write it: see [`notation`].
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&written::entry(self.key, self.value))
+        out.write_str(&notation::entry(self.key, self.value))
     }
 }
 

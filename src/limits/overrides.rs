@@ -48,7 +48,7 @@ use smallvec::SmallVec;
 use crate::core::algorithm::Algorithm;
 use crate::core::digest;
 use crate::core::request::Entry;
-use crate::core::request::written::{Role, Text};
+use crate::core::request::notation::{Role, Text};
 use crate::core::time::{Micros, Rate, Span};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::Amount;

@@ -387,7 +387,7 @@ mod lines_tests {
         }
     }
 
-    fn written<E>(format: E, log: impl FnOnce()) -> String
+    fn formatted<E>(format: E, log: impl FnOnce()) -> String
     where
         E: for<'a> FormatEvent<
                 tracing_subscriber::Registry,
@@ -414,7 +414,7 @@ mod lines_tests {
 
     #[test]
     fn a_line_of_text_is_one_line() {
-        let line = written(
+        let line = formatted(
             Lines {
                 format: Format::Text,
                 colours: false,
@@ -503,14 +503,14 @@ mod lines_tests {
         fn no_text_forges_a_field_or_a_line(message in texts(), reason in texts(), by in texts()) {
             let log = || tracing::info!(target: AUDIT, reason, by = %by, "{message}");
             let (text, json) = (
-                written(
+                formatted(
                     Lines {
                         format: Format::Text,
                         colours: false,
                     },
                     log,
                 ),
-                written(
+                formatted(
                     Lines {
                         format: Format::Json,
                         colours: false,
@@ -577,7 +577,7 @@ mod lines_tests {
 
     #[test]
     fn colours_are_for_terminals() {
-        let line = written(
+        let line = formatted(
             Lines {
                 format: Format::Text,
                 colours: true,
@@ -589,7 +589,7 @@ mod lines_tests {
 
     #[test]
     fn a_line_of_json_is_one_flat_object() {
-        let line = written(
+        let line = formatted(
             Lines {
                 format: Format::Json,
                 colours: false,

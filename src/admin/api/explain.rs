@@ -331,9 +331,9 @@ impl Descriptor {
         unknown: Option<&str>,
     ) -> Self {
         let slot = &plan.slots[index];
-        let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
+        let texts: Vec<_> = entries.iter().map(ToString::to_string).collect();
         let traced = explanation.trace.iter();
-        let levels = traced.flat_map(|trace| trace.levels.iter().zip(&written));
+        let levels = traced.flat_map(|trace| trace.levels.iter().zip(&texts));
         let counter = match &slot.disposition {
             Disposition::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
             _ => None,
@@ -342,7 +342,7 @@ impl Descriptor {
             || Subject::new(domain, entries.iter().copied()),
             Subject::of_key,
         );
-        let (outcome, reason) = reason(plan, slot, explanation, &written, unknown);
+        let (outcome, reason) = reason(plan, slot, explanation, &texts, unknown);
         Self {
             subject: subject.to_string(),
             outcome: outcome.to_owned(),
@@ -350,7 +350,7 @@ impl Descriptor {
             refused_now: false,
             overridden: None,
             levels: levels.map(Level::new).collect(),
-            entries: written,
+            entries: texts,
             limit: plan.limit(slot).map(|limit| Shown::new(&plan.rules, limit)),
             counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
             live: None,
@@ -398,13 +398,13 @@ impl Level {
             first
                 .iter()
                 .filter(|(_, why)| is(why))
-                .map(|(written, _)| one_line(written))
+                .map(|(branch, _)| one_line(branch))
                 .collect()
         };
         let matched = level.matched.as_ref();
         Self {
             entry: entry.clone(),
-            matched: matched.map(|(written, _)| one_line(written)),
+            matched: matched.map(|(branch, _)| one_line(branch)),
             how: matched.map(|(_, how)| how_text(*how).to_owned()),
             later: those(|why| matches!(why, WhyNot::Later(_))),
             other_values: those(|why| *why == WhyNot::OtherValue),

@@ -11,7 +11,7 @@ use super::query::{Query, next};
 use super::reply::{Failure, blocking, with_status};
 use super::{Call, Parts, known, subject};
 use crate::core::request::Entry;
-use crate::core::request::written::shell_word;
+use crate::core::request::notation::shell_word;
 use crate::core::time::Unit;
 use crate::limits::overrides::{
     EntryRecord, Invalid, Kind, Override, Pattern, RateRecord, Reach, Record, Unfit, above, raised,

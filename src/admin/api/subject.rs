@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, known};
-use crate::core::request::written::Text;
+use crate::core::request::notation::Text;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::record::read_digits;
@@ -186,7 +186,7 @@ impl CountedSubject {
 }
 
 /// Reads the parameters `entry`, each `key=value`.
-fn written<'t>(texts: &[&'t str]) -> Result<Vec<Entry<'t>>, Failure> {
+fn parse_entries<'t>(texts: &[&'t str]) -> Result<Vec<Entry<'t>>, Failure> {
     if texts.is_empty() || texts.len() > MAX_ENTRIES {
         return Err(Failure::bad_request(&format!(
             "entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to {MAX_ENTRIES}"
@@ -220,7 +220,7 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
                 "domain: write the domain of the limit, or a subject from a response as subject",
             ));
         }
-        (None, Some(domain)) => Subject::new(domain.as_bytes(), written(&texts)?),
+        (None, Some(domain)) => Subject::new(domain.as_bytes(), parse_entries(&texts)?),
     };
     let plan = parts.plan_of(&subject, query.get("limit"))?;
     let entries = subject.texts();

@@ -150,15 +150,15 @@ struct Node(&'static str, Option<&'static str>, bool, Vec<Node>);
 
 fn node() -> impl Strategy<Value = Node> {
     let key = || prop_oneof![Just("a"), Just("b")];
-    let written = || {
+    let value_or_pattern = || {
         let pattern = prop_oneof![Just("/a*"), Just("/*"), Just("*"), Just("/ab*"), Just("*b")];
         prop_oneof![3 => value().prop_map(Some), 3 => pattern.prop_map(Some), 1 => Just(None)]
     };
     let node = |(key, value, limited, below)| Node(key, value, limited, below);
-    let leaf = (key(), written(), any::<bool>(), Just(Vec::new())).prop_map(node);
+    let leaf = (key(), value_or_pattern(), any::<bool>(), Just(Vec::new())).prop_map(node);
     leaf.prop_recursive(2, 8, 4, move |inner| {
         let below = prop::collection::vec(inner, 0..4);
-        (key(), written(), any::<bool>(), below).prop_map(node)
+        (key(), value_or_pattern(), any::<bool>(), below).prop_map(node)
     })
 }
 

@@ -15,7 +15,7 @@ use super::super::print;
 use super::client::Answered;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{RateLimitDescriptor, RateLimitResponse};
-use crate::core::request::written::entry;
+use crate::core::request::notation::entry;
 use crate::core::time::{Micros, Span, Unit};
 
 /// Maximum memory of all counters in bytes, and the memory of one counter without its entries: a

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Kind, Override, Pattern, Value};
 use crate::core::digest;
-use crate::core::request::written::Text;
+use crate::core::request::notation::Text;
 use crate::core::time::{Micros, Rate, Unit};
 
 /// Maximum number of entries of an override, the same as of a descriptor.

@@ -763,7 +763,7 @@ proptest! {
                 .expect("one"),
             ])
         };
-        let line = crate::core::request::written::entry(b"user", value.as_bytes());
+        let line = crate::core::request::notation::entry(b"user", value.as_bytes());
         let (key, written) = line.split_once('=').expect("an entry");
         let others = [
             other,

@@ -31,7 +31,7 @@ use super::address;
 use super::limit::LimitId;
 use crate::core::digest::sha256;
 use crate::core::request::Entry;
-use crate::core::request::written::Text;
+use crate::core::request::notation::Text;
 
 /// One level: siblings, by key and value. `T` is the content at the end of a path.
 #[derive(Debug, Default)]
@@ -157,13 +157,13 @@ impl<T> Tree<T> {
     pub(super) fn add_matched(
         &mut self,
         key: &str,
-        written: &str,
+        source: &str,
         matched: &Matched,
         branch: Branch<T>,
     ) -> Vec<Option<usize>> {
         let index = self.push(branch);
         let of_key = self.matchers_mut(key);
-        of_key.written.push((index, written.into()));
+        of_key.sources.push((index, source.into()));
         let known: Vec<Option<BranchIndex>> = match matched {
             Matched::Set(values) => values
                 .iter()

@@ -269,7 +269,7 @@ impl Sender {
                 if was_sent {
                     self.growth.sent();
                 }
-                self.growth.written(grown);
+                self.growth.add_unsent(grown);
             }
             Err(error) => self.error = Some(error),
         }
@@ -378,7 +378,7 @@ impl Growth {
     }
 
     /// Records that their lines are in the buffer.
-    fn written(&mut self, grown: &[Grown]) {
+    fn add_unsent(&mut self, grown: &[Grown]) {
         self.unsent.extend_from_slice(grown);
     }
 
@@ -540,7 +540,7 @@ mod growth_tests {
 
     fn by(growth: &mut Growth, name: &str, value: u64) -> Option<u64> {
         growth.of(name, value).map(|grown| {
-            growth.written(&[grown]);
+            growth.add_unsent(&[grown]);
             grown.by
         })
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::listeners::address;
-use super::setting::{list, written};
+use super::setting::{list, non_empty};
 use super::{SettingError, parse};
 use crate::observe::exporters::statsd::Protocol;
 use crate::observe::exporters::statsd::mogrifiers::Mogrifiers;
@@ -167,7 +167,7 @@ impl ExporterFlags {
             (self.statsd_protocol, statsd::Flavour::Statsd)
         };
         Ok(Some(statsd::Options {
-            host: written(self.statsd_host.as_ref())
+            host: non_empty(self.statsd_host.as_ref())
                 .unwrap_or("localhost")
                 .to_owned(),
             port: self.statsd_port.unwrap_or(8125),

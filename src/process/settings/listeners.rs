@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::setting::{no_effect, written};
+use super::setting::{no_effect, non_empty};
 use super::{Backend, SettingError, parse};
 use crate::admin::api::Tokens;
 use crate::net::dial;
@@ -103,14 +103,14 @@ impl ListenerFlags {
     /// # Errors
     /// A setting that cannot be used.
     pub(super) fn grpc(&self) -> Result<server::Address, SettingError> {
-        match written(self.grpc_uds.as_ref()) {
+        match non_empty(self.grpc_uds.as_ref()) {
             Some(path) => Ok(server::Address::Unix {
                 path: path.into(),
                 mode: self.grpc_uds_mode,
             }),
             None => address(
                 "GRPC_HOST",
-                written(self.grpc_host.as_ref()),
+                non_empty(self.grpc_host.as_ref()),
                 "all",
                 self.grpc_port,
             )
@@ -123,7 +123,7 @@ impl ListenerFlags {
     /// # Errors
     /// A setting that cannot be used.
     pub(super) fn http(&self) -> Result<TcpAddress, SettingError> {
-        address("HOST", written(self.host.as_ref()), "all", self.port)
+        address("HOST", non_empty(self.host.as_ref()), "all", self.port)
     }
 
     /// The certificates of the gRPC port; `None` without TLS. Adds settings without effect to
@@ -137,9 +137,9 @@ impl ListenerFlags {
     ) -> Result<Option<server::TlsOptions>, SettingError> {
         let flags = &self.tls;
         let [cert, key] = [&flags.grpc_server_tls_cert, &flags.grpc_server_tls_key]
-            .map(|path| written(path.as_ref()));
+            .map(|path| non_empty(path.as_ref()));
         let [authorities, name] = [&flags.grpc_client_tls_cacert, &flags.grpc_client_tls_san]
-            .map(|value| written(value.as_ref()));
+            .map(|value| non_empty(value.as_ref()));
         if !flags.grpc_server_use_tls {
             if let Some(setting) = authorities
                 .map(|_| CLIENT_CACERT)
@@ -178,7 +178,10 @@ impl ListenerFlags {
                 ))
             })?),
         };
-        if let (None, Some(path)) = (authorities, written(flags.grpc_server_tls_ca_cert.as_ref())) {
+        if let (None, Some(path)) = (
+            authorities,
+            non_empty(flags.grpc_server_tls_ca_cert.as_ref()),
+        ) {
             warnings.push(format!(
                 "clients of the gRPC port are not verified; set {CLIENT_CACERT}={path} to accept \
                  only those with a certificate of the authorities in GRPC_SERVER_TLS_CA_CERT"
@@ -258,7 +261,7 @@ pub(super) struct DebugFlags {
 impl DebugFlags {
     /// The tokens of the admin API, if there are any.
     pub(super) fn tokens(&self) -> Result<Option<Tokens>, SettingError> {
-        let path = written(self.admin_token_file.as_ref());
+        let path = non_empty(self.admin_token_file.as_ref());
         let tokens = path.map(|path| {
             Tokens::try_new(path.into())
                 .map_err(|error| SettingError(format!("ADMIN_TOKEN_FILE: {path} {error}")))
@@ -284,7 +287,7 @@ impl DebugFlags {
 
     /// The address of the debug listener, if it is on.
     pub(super) fn address(&self) -> Result<Option<TcpAddress>, SettingError> {
-        let host = written(Some(&self.debug_host)).unwrap_or(LOOPBACK);
+        let host = non_empty(Some(&self.debug_host)).unwrap_or(LOOPBACK);
         self.debug_enabled
             .then(|| address("DEBUG_HOST", Some(host), LOOPBACK, self.debug_port))
             .transpose()

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::setting::{no_effect, set, setting, written};
+use super::setting::{no_effect, non_empty, set, setting};
 use super::{Backend, SettingError, parse};
 use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 
@@ -245,7 +245,7 @@ impl RedisFlags {
     }
 
     fn files(&self) -> TlsFiles {
-        let set = |path: &Option<String>| written(path.as_ref()).map(PathBuf::from);
+        let set = |path: &Option<String>| non_empty(path.as_ref()).map(PathBuf::from);
         TlsFiles {
             ca_cert: set(&self.redis_tls_cacert),
             client_cert: set(&self.redis_tls_client_cert),

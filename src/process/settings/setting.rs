@@ -87,7 +87,7 @@ pub(super) fn without_effect(names: &[&str], reason: &str) -> Option<String> {
 }
 
 /// The text of a setting, unless it is empty.
-pub(super) fn written(text: Option<&String>) -> Option<&str> {
+pub(super) fn non_empty(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }
 

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-use super::setting::{list, no_effect, setting, written};
+use super::setting::{list, no_effect, non_empty, setting};
 use super::{SettingError, in_range, parse};
 use crate::net::tls::{ClientOptions, NameCheck};
 use crate::observe::traces::{Options, Protocol};
@@ -62,7 +62,7 @@ impl LogFlags {
     /// # Errors
     /// The secret cannot be used.
     pub(super) fn values(&self, warnings: &mut Vec<String>) -> Result<LoggedValues, SettingError> {
-        let file = written(self.log_subjects_secret_file.as_ref());
+        let file = non_empty(self.log_subjects_secret_file.as_ref());
         if self.log_subjects != ValuesFlag::Hashed {
             no_effect(
                 &[(SUBJECTS_SECRET, &file.is_some())],
@@ -284,7 +284,7 @@ impl TracingFlags {
             setting!(self.otel_exporter_otlp_traces_client_key),
             setting!(self.otel_exporter_otlp_client_key),
         );
-        let path = |path| written(Some(path)).map(Path::new);
+        let path = |path| non_empty(Some(path)).map(Path::new);
         let files = [authorities, certificate, key].map(|(name, file)| (name, path(file)));
         Ok(ClientOptions::try_new(files, NameCheck::Strict)?)
     }

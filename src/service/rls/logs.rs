@@ -294,7 +294,7 @@ pub struct RefusalLog {
 struct LoggedLimits {
     generation: u64,
     /// `None` is all limits that requests bring along.
-    written: HashMap<Option<LimitId>, LoggedLimit>,
+    logged: HashMap<Option<LimitId>, LoggedLimit>,
 }
 
 /// The lines about one limit that were written and omitted.
@@ -383,11 +383,11 @@ impl RefusalLog {
         if limits.generation != generation {
             *limits = LoggedLimits {
                 generation,
-                written: HashMap::new(),
+                logged: HashMap::new(),
             };
         }
         limits
-            .written
+            .logged
             .entry(limit)
             .or_default()
             .take(second, self.lines)

@@ -110,7 +110,7 @@ impl Socket {
         }
     }
 
-    fn written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn observe_write(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Err(_)) = &polled {
             self.unread.broken();
         }
@@ -171,7 +171,7 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.written(polled)
+        self.observe_write(polled)
     }
 
     /// For TLS, whose answers may have several records.
@@ -181,7 +181,7 @@ impl AsyncWrite for Socket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.written(polled)
+        self.observe_write(polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

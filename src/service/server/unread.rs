@@ -137,7 +137,7 @@ impl OfConnection {
     }
 
     /// The last frame of an answer was written to the socket.
-    pub(super) fn written(&self, stream: u32) {
+    pub(super) fn mark_written(&self, stream: u32) {
         if self.is_used.load(Ordering::Relaxed)
             && let Some(answer) = lock(&self.all.0)
                 .answers

@@ -282,7 +282,7 @@ impl Resets {
                 && self.frames.has_flag(END_STREAM)
                 && let Some(unread) = &self.unread
             {
-                unread.written(self.frames.stream());
+                unread.mark_written(self.frames.stream());
             }
         }
     }

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DIGEST, PATTERN, VALUE, is_reserved, write_part};
-use crate::core::request::written::is_visible;
+use crate::core::request::notation::is_visible;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 
 /// Maximum number of entries of a descriptor, as in a request.

@@ -126,17 +126,17 @@ impl<'a> Builder<'a, '_> {
     fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
         let PendingLimit {
             mut limit,
-            written,
+            partial,
             table,
             mut added,
         } = pending;
         added.extend(self.defaults.cloned());
-        let mut own = vec![&written];
-        if let Some(name) = &written.plan {
-            own.push(self.plan(name, written.place("plan")?)?.layer.as_ref()?);
+        let mut own = vec![&partial];
+        if let Some(name) = &partial.plan {
+            own.push(self.plan(name, partial.place("plan")?)?.layer.as_ref()?);
         }
-        let at = &written.places.at;
-        if written.is_concurrency() && (written.plan.is_some() || table.is_some()) {
+        let at = &partial.places.at;
+        if partial.is_concurrency() && (partial.plan.is_some() || table.is_some()) {
             let what = "a concurrency limit has no table and no plan";
             let remedy = "write the number in 'rate_limit', or another 'algorithm'";
             return self.problems.fail(at, what, remedy);
@@ -181,7 +181,7 @@ impl<'a> Builder<'a, '_> {
         let shadow_mode = limit.shadow_mode;
         resolved.fill(&mut limit, &layers);
         // Stores never check it. With a table or a plan, rows may have amounts.
-        if table.is_none() && written.plan.is_none() && limit.is_unlimited() {
+        if table.is_none() && partial.plan.is_none() && limit.is_unlimited() {
             limit.on_store_failure = None;
         }
         match table {

@@ -93,7 +93,7 @@ impl DescriptorReader<'_, '_> {
         let problems = self.compiler.problems;
         let node = fields.get("rate_limit");
         let has_table = fields.get("table").is_some();
-        let written = match node {
+        let partial = match node {
             Some(node) => read_rate_limit(problems, node, self.domain),
             None => has_table.then(|| PartialLimit::without_keys(fields.node)),
         };
@@ -117,14 +117,14 @@ impl DescriptorReader<'_, '_> {
         let metadata = fields
             .get("metadata")
             .and_then(|node| read_metadata(problems, node));
-        let (written, table) = (written?, table.ok()?);
-        if written.name.is_none() {
+        let (partial, table) = (partial?, table.ok()?);
+        if partial.name.is_none() {
             // A limit may replace another by a name of the overlay.
             let name = added.layers.iter().find_map(|layer| layer.name.clone());
             self.domain.names.extend(name);
         }
-        if switches.has("shadow_mode") && written.plan.is_none() {
-            warn_of_shadow(problems, &written);
+        if switches.has("shadow_mode") && partial.plan.is_none() {
+            warn_of_shadow(problems, &partial);
         }
         self.count_path(fields)?;
         let domain = &mut *self.domain;
@@ -137,15 +137,15 @@ impl DescriptorReader<'_, '_> {
             shadow_mode: switches.has("shadow_mode"),
             quota_mode: switches.has("quota_mode"),
             detailed_metric: switches.has("detailed_metric"),
-            plan: written.plan.clone(),
-            replaces: written.replaces.clone(),
+            plan: partial.plan.clone(),
+            replaces: partial.replaces.clone(),
             metadata,
             origin: fields.node.at.clone().without_path(),
             ..Limit::default()
         };
         domain.pending.push(PendingLimit {
             limit,
-            written,
+            partial,
             table,
             added: added.layers.into_iter().cloned().collect(),
         });
@@ -354,8 +354,8 @@ fn complete(
 /// Whether a limit of requests in flight names no window: it counts the requests at an instant, not
 /// in a period.
 fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
-    let written = ["unit", "unit_multiplier"].map(|key| Some((key, fields.get(key)?)));
-    for (key, node) in written.iter().flatten() {
+    let present = ["unit", "unit_multiplier"].map(|key| Some((key, fields.get(key)?)));
+    for (key, node) in present.iter().flatten() {
         let what = format!(
             "a concurrency limit has no '{key}': 'requests_per_unit' is how many requests may be \
              in flight at a time"
@@ -363,7 +363,7 @@ fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
         let remedy = format!("remove '{key}', or write another 'algorithm'");
         problems.error(&node.at, what, remedy);
     }
-    written.iter().all(Option::is_none)
+    present.iter().all(Option::is_none)
 }
 
 fn replaces(

@@ -60,7 +60,7 @@ pub(super) struct PendingLimit {
     /// The limit without the fields of its layers.
     pub(super) limit: Limit,
     /// Its `rate_limit`.
-    pub(super) written: PartialLimit,
+    pub(super) partial: PartialLimit,
     pub(super) table: Option<PendingTable>,
     /// Layers from the overlay and the defaults of the process, the strongest first.
     pub(super) added: Vec<Arc<PartialLimit>>,

@@ -38,12 +38,12 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     /// The value of a key; `None` if it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
-        self.written(key)
+        self.get_nullable(key)
             .filter(|node| node.value_type() != ValueType::Nothing)
     }
 
     /// The value of a key, also if it is null; `None` if it is missing.
-    pub(super) fn written(&self, key: &str) -> Option<&'n Node> {
+    pub(super) fn get_nullable(&self, key: &str) -> Option<&'n Node> {
         self.found
             .iter()
             .find(|(found, _)| *found == key)
@@ -118,7 +118,7 @@ impl<'n> Fields<'n> {
 
     /// The place for a report that a key has no value: the key's null, or the map.
     pub(super) fn lack(&self, key: &str) -> &'n Place {
-        &self.written(key).unwrap_or(self.node).at
+        &self.get_nullable(key).unwrap_or(self.node).at
     }
 }
 

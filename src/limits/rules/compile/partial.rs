@@ -91,7 +91,7 @@ impl PartialLimit {
             unlimited: fields.value("unlimited", fields::bool),
             ..Self::default()
         };
-        let trial = fields.written("trial");
+        let trial = fields.get_nullable("trial");
         if read.unlimited == Some(true) {
             refuse_beside_unlimited(problems, fields);
         } else {
@@ -291,7 +291,7 @@ fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
             problems.warning(&node.at, format!("{what}; it is ignored"), "remove 'unit'");
         }
     }
-    let has_trial = fields.written("trial").is_some();
+    let has_trial = fields.get_nullable("trial").is_some();
     for key in options_of_limits().filter(|key| !(has_trial && is_of_usage(key))) {
         let Some(node) = fields.get(key) else {
             continue;

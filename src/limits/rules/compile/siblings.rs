@@ -25,8 +25,8 @@ pub(super) struct Siblings {
     pub(super) tree: Tree,
     /// Key and value as a pair: (`a_b`, `c`) is not (`a`, `b_c`).
     seen: HashMap<(Box<str>, Option<Box<str>>), Place>,
-    /// Where each branch of the tree is written, in the order of the branches.
-    written: Vec<Place>,
+    /// The place of each branch of the tree in the file, in the order of the branches.
+    places: Vec<Place>,
     /// The patterns so far.
     patterns: usize,
     /// Keys with networks: all values that are addresses count by their canonical text there.
@@ -92,8 +92,8 @@ impl Siblings {
         matched: Option<&Match>,
         branch: Branch,
     ) {
-        let own = self.written.len();
-        self.written.push(at.clone());
+        let own = self.places.len();
+        self.places.push(at.clone());
         let text = level.value.as_deref();
         let Some(matched) = matched else {
             return self.tree.add(&level.key, text, branch);
@@ -104,7 +104,7 @@ impl Siblings {
             .add_matched(&level.key, text, &matched.what, branch);
         let of_other = |branch: &Option<usize>| {
             let other = branch.filter(|branch| *branch != own)?;
-            self.written.get(other).map(Place::to_string)
+            self.places.get(other).map(Place::to_string)
         };
         let others: Vec<Option<String>> = known.iter().map(of_other).collect();
         if let Some(Some(first)) = others.first()
@@ -139,7 +139,7 @@ impl Siblings {
                 let what = format!(
                     "the tables of all regular expressions need more than {MOST_REGEX_BYTES} bytes"
                 );
-                (what, self.written.len().saturating_sub(1))
+                (what, self.places.len().saturating_sub(1))
             }
             Err(last) => (
                 format!(
@@ -149,7 +149,7 @@ impl Siblings {
                 last,
             ),
         };
-        if let Some(at) = self.written.get(branch) {
+        if let Some(at) = self.places.get(branch) {
             let remedy =
                 "write fewer that begin with .*, join them with |, or write a set of values";
             compiler.problems.error(at, what, remedy);
@@ -207,7 +207,7 @@ impl Siblings {
         if let Some(first) = self
             .tree
             .pattern_before(key, value)
-            .and_then(|branch| self.written.get(branch))
+            .and_then(|branch| self.places.get(branch))
         {
             let what = format!(
                 "this descriptor is never reached: the pattern in {first} matches everything that \

@@ -38,7 +38,7 @@ pub(super) struct OfKey {
     networks: JointPrefixMap<IpNet, Owners>,
     pub(super) regexes: Regexes,
     /// The text of each branch, as written.
-    pub(super) written: Vec<(BranchIndex, Box<str>)>,
+    pub(super) sources: Vec<(BranchIndex, Box<str>)>,
 }
 
 /// The branches that name a value or a network: the first of the files counts.

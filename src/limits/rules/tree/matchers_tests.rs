@@ -235,7 +235,7 @@ proptest! {
         let found = number(&tree, &value);
         let matched = trace.levels[0].matched.as_ref();
         prop_assert_eq!(
-            matched.map(|(written, _)| written.value.as_deref().map(str::to_owned)),
+            matched.map(|(branch, _)| branch.value.as_deref().map(str::to_owned)),
             found.map(text),
             "{:?}",
             trace
@@ -245,22 +245,22 @@ proptest! {
             trace.levels[0].passed.first.len() + usize::from(found.is_some()),
             kinds.len()
         );
-        for (written, why) in &trace.levels[0].passed.first {
+        for (branch, why) in &trace.levels[0].passed.first {
             let own = kinds
                 .iter()
-                .find(|kind| kind.text().as_deref() == written.value.as_deref())
+                .find(|kind| kind.text().as_deref() == branch.value.as_deref())
                 .expect(
                     "it is \
                 written",
                 );
             let matches = number(&self::tree(std::slice::from_ref(own)), &value).is_some();
             match why {
-                WhyNot::OtherValue => prop_assert!(!matches, "{written} {trace:?}"),
+                WhyNot::OtherValue => prop_assert!(!matches, "{branch} {trace:?}"),
                 WhyNot::Later(how) => {
-                    prop_assert!(matches, "{written} {trace:?}");
+                    prop_assert!(matches, "{branch} {trace:?}");
                     prop_assert!(
                         matched.is_some_and(|(_, best)| best <= how),
-                        "{written} \
+                        "{branch} \
                         {trace:?}"
                     );
                 }

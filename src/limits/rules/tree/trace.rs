@@ -35,7 +35,7 @@ pub enum End<'t> {
     /// No branch matches the entry of the last level; the branches have these keys.
     NoBranch(Named<String>),
     /// The branch of the last entry has no limit; these branches are below it.
-    NoLimit(Named<Written<'t>>),
+    NoLimit(Named<BranchText<'t>>),
     /// The limit on the branch of the last entry.
     Limit(LimitId),
 }
@@ -44,9 +44,9 @@ pub enum End<'t> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedLevel<'t> {
     /// The branch that matches, and how.
-    pub matched: Option<(Written<'t>, How)>,
+    pub matched: Option<(BranchText<'t>, How)>,
     /// Other branches that have the entry's key, in the order of the files.
-    pub passed: Named<(Written<'t>, WhyNot)>,
+    pub passed: Named<(BranchText<'t>, WhyNot)>,
 }
 
 /// Some of a list, and how many more it has.
@@ -60,7 +60,7 @@ pub struct Named<T> {
 
 /// A branch as it is written. Of several `*` in a row, one is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written<'t> {
+pub struct BranchText<'t> {
     pub key: Cow<'t, str>,
     /// The value or pattern; `None` = any value.
     pub value: Option<Cow<'t, str>>,
@@ -94,7 +94,7 @@ pub enum WhyNot {
     Later(How),
 }
 
-impl fmt::Display for Written<'_> {
+impl fmt::Display for BranchText<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
             Some(value) => write!(out, "{}={value}", self.key),
@@ -128,7 +128,7 @@ pub struct Tracer<'t> {
 #[derive(Debug, Default)]
 struct Branches<'t> {
     /// In the order of the files; `None` for one that repeats another, which no look-up finds.
-    all: Vec<Option<Written<'t>>>,
+    all: Vec<Option<BranchText<'t>>>,
     count: usize,
     by_key: HashMap<Cow<'t, str>, Vec<BranchIndex>>,
     /// Branches with a `*` in the key.
@@ -202,20 +202,20 @@ impl<'t> Tracer<'t> {
             .collect();
         few.sort_unstable();
         let seen = |index: BranchIndex| {
-            let written = siblings.all.get(index.0)?.clone()?;
+            let branch = siblings.all.get(index.0)?.clone()?;
             let how = match tree.matchers(entry.key) {
-                Some(matchers) if written.is_matcher => matchers.how(index, entry.value),
-                _ => written.how(entry),
+                Some(matchers) if branch.is_matcher => matchers.how(index, entry.value),
+                _ => branch.how(entry),
             };
-            Some((written, how))
+            Some((branch, how))
         };
         // An address may be found by its canonical text.
         let matched = found.and_then(seen);
-        let matched = matched.map(|(written, how)| (written, how.unwrap_or(How::Exact)));
+        let matched = matched.map(|(branch, how)| (branch, how.unwrap_or(How::Exact)));
         let others = few.into_iter().filter(|&index| found != Some(index));
         let others = others
             .filter_map(seen)
-            .map(|(written, how)| (written, how.map_or(WhyNot::OtherValue, WhyNot::Later)));
+            .map(|(branch, how)| (branch, how.map_or(WhyNot::OtherValue, WhyNot::Later)));
         let count =
             (of_key.len() + of_patterns.len()).saturating_sub(usize::from(matched.is_some()));
         let passed = Named::new(others, count, most);
@@ -223,7 +223,7 @@ impl<'t> Tracer<'t> {
         TracedLevel { matched, passed }
     }
 
-    fn below(&mut self, tree: &'t Tree) -> Named<Written<'t>> {
+    fn below(&mut self, tree: &'t Tree) -> Named<BranchText<'t>> {
         let (siblings, most) = self.siblings(tree);
         let below = Named::new(siblings.all.iter().flatten().cloned(), siblings.count, most);
         self.left -= below.first.len();
@@ -240,9 +240,9 @@ impl<'t> Tracer<'t> {
 
 impl<'t> Branches<'t> {
     fn new(tree: &'t Tree) -> Self {
-        let mut all: Vec<Option<Written<'t>>> = tree.branches.iter().map(|_| None).collect();
+        let mut all: Vec<Option<BranchText<'t>>> = tree.branches.iter().map(|_| None).collect();
         let mut put = |branch: BranchIndex, key, value, is_matcher| {
-            all[branch.0] = Some(Written {
+            all[branch.0] = Some(BranchText {
                 key,
                 value,
                 is_matcher,
@@ -257,8 +257,8 @@ impl<'t> Branches<'t> {
             put(*branch, String::from_utf8_lossy(key), None, false);
         }
         for (key, of_key) in tree.matchers.iter().flat_map(|all| &**all) {
-            for (branch, written) in &of_key.written {
-                let value = Some(Cow::Borrowed(&**written));
+            for (branch, source) in &of_key.sources {
+                let value = Some(Cow::Borrowed(&**source));
                 put(*branch, String::from_utf8_lossy(key), value, true);
             }
         }
@@ -270,8 +270,8 @@ impl<'t> Branches<'t> {
             count: all.iter().flatten().count(),
             ..Self::default()
         };
-        for (index, written) in all.iter().enumerate() {
-            let Some(Written { key, .. }) = written else {
+        for (index, branch) in all.iter().enumerate() {
+            let Some(BranchText { key, .. }) = branch else {
                 continue;
             };
             if key.contains('*') {
@@ -296,7 +296,7 @@ impl<'t> Branches<'t> {
     }
 }
 
-impl Written<'_> {
+impl BranchText<'_> {
     /// How the branch matches an entry, independent of other branches.
     fn how(&self, entry: &Entry<'_>) -> Option<How> {
         let is_key = self.key.as_bytes() == entry.key && !self.key.contains('*');
@@ -368,8 +368,8 @@ mod tests {
         }
     }
 
-    fn written<'t>(key: &'t str, value: Option<&'t str>) -> Written<'t> {
-        Written {
+    fn branch_text<'t>(key: &'t str, value: Option<&'t str>) -> BranchText<'t> {
+        BranchText {
             key: key.into(),
             value: value.map(Cow::Borrowed),
             is_matcher: false,
@@ -389,12 +389,15 @@ mod tests {
         assert_eq!(trace.end, End::Limit(LimitId::new(1, 1)));
         assert_eq!(
             trace.levels[0].matched,
-            Some((written("user", Some("alice")), How::Exact))
+            Some((branch_text("user", Some("alice")), How::Exact))
         );
         let passed = [
-            (written("user", Some("al*")), WhyNot::Later(How::Pattern)),
-            (written("user", None), WhyNot::Later(How::AnyValue)),
-            (written("user", Some("bob")), WhyNot::OtherValue),
+            (
+                branch_text("user", Some("al*")),
+                WhyNot::Later(How::Pattern),
+            ),
+            (branch_text("user", None), WhyNot::Later(How::AnyValue)),
+            (branch_text("user", Some("bob")), WhyNot::OtherValue),
         ];
         assert_eq!(
             trace.levels[0].passed,
@@ -405,14 +408,14 @@ mod tests {
         );
         assert_eq!(
             trace.levels[1].matched,
-            Some((written("below", None), How::AnyValue))
+            Some((branch_text("below", None), How::AnyValue))
         );
 
         let trace = Tracer::new(&tree).trace(&[entry("user", "alice")]);
         assert_eq!(
             trace.end,
             End::NoLimit(Named {
-                first: vec![written("below", None)],
+                first: vec![branch_text("below", None)],
                 more: 0
             }),
             "its limits are below it"
@@ -479,16 +482,16 @@ mod tests {
                 }
                 (End::NoLimit(_) | End::NoBranch(_), None) => {}
             }
-            for (written, why) in &trace.levels[0].passed.first {
-                let alone = self::tree(&[(&written.key, written.value.as_deref())]);
+            for (branch, why) in &trace.levels[0].passed.first {
+                let alone = self::tree(&[(&branch.key, branch.value.as_deref())]);
                 let matches = alone.branch(&asked[0]).is_some();
                 match why {
-                    WhyNot::OtherValue => prop_assert!(!matches, "{written} {trace:?}"),
+                    WhyNot::OtherValue => prop_assert!(!matches, "{branch} {trace:?}"),
                     WhyNot::Later(how) => {
-                        prop_assert!(matches, "{written} {trace:?}");
+                        prop_assert!(matches, "{branch} {trace:?}");
                         prop_assert!(
                             matched.is_some_and(|(_, best)| best <= how),
-                            "{written} \
+                            "{branch} \
                             {trace:?}"
                         );
                     }

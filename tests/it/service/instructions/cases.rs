@@ -180,7 +180,7 @@ fn calendar() {
 }
 
 fn matching(limits: usize) {
-    let written = |value: &dyn Fn(usize) -> String| {
+    let sets_of_rules = |value: &dyn Fn(usize) -> String| {
         let limit = |index| {
             format!(
                 "- {{key: path, value: '{}', rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n",
@@ -207,12 +207,12 @@ fn matching(limits: usize) {
     };
     find(
         "values",
-        written(&|index| format!("/{index:04}")),
+        sets_of_rules(&|index| format!("/{index:04}")),
         &|index| format!("/{index:04}"),
     );
     find(
         "prefixes",
-        written(&|index| format!("/{index:04}/*")),
+        sets_of_rules(&|index| format!("/{index:04}/*")),
         &|index| format!("/{index:04}/x"),
     );
 }

@@ -18,9 +18,9 @@ pub struct Text(Box<[Box<str>]>);
 
 impl Text {
     /// Reads the operator's form.
-    pub fn read(written: &str) -> Self {
+    pub fn read(source: &str) -> Self {
         let mut pieces = vec![Vec::new()];
-        scan(written.as_bytes(), |part| match part {
+        scan(source.as_bytes(), |part| match part {
             TextPart::Any => pieces.push(Vec::new()),
             TextPart::Bytes(bytes) => {
                 if let Some(last) = pieces.last_mut() {
@@ -139,9 +139,9 @@ pub fn entry(key: &[u8], value: &[u8]) -> String {
 }
 
 /// An exact key or value that was written: a `*` is a star.
-pub fn read_exact(written: &[u8]) -> Vec<u8> {
-    let mut exact = Vec::with_capacity(written.len());
-    scan(written, |part| {
+pub fn read_exact(source: &[u8]) -> Vec<u8> {
+    let mut exact = Vec::with_capacity(source.len());
+    scan(source, |part| {
         exact.extend_from_slice(if let TextPart::Bytes(bytes) = part {
             bytes
         } else {
@@ -152,12 +152,12 @@ pub fn read_exact(written: &[u8]) -> Vec<u8> {
 }
 
 /// A written text as one word of a shell.
-pub fn shell_word(written: &str) -> Cow<'_, str> {
+pub fn shell_word(source: &str) -> Cow<'_, str> {
     let is_plain = |letter: char| letter.is_alphanumeric() || "%+,-./:=@_".contains(letter);
-    if !written.is_empty() && written.chars().all(is_plain) {
-        return written.into();
+    if !source.is_empty() && source.chars().all(is_plain) {
+        return source.into();
     }
-    format!("'{}'", written.replace('\'', r"'\''")).into()
+    format!("'{}'", source.replace('\'', r"'\''")).into()
 }
 
 /// A part of a written text.
@@ -168,8 +168,8 @@ enum TextPart<'t> {
     Bytes(&'t [u8]),
 }
 
-fn scan(written: &[u8], mut take: impl FnMut(TextPart<'_>)) {
-    let mut rest = written;
+fn scan(source: &[u8], mut take: impl FnMut(TextPart<'_>)) {
+    let mut rest = source;
     while let Some(at) = rest.iter().position(|byte| matches!(byte, b'*' | b'\\')) {
         take(TextPart::Bytes(&rest[..at]));
         let (special, behind) = rest[at..].split_at(1);
@@ -213,13 +213,13 @@ mod tests {
 
     use super::*;
 
-    fn pieces(written: &str) -> Vec<String> {
-        Text::read(written).pieces().map(str::to_owned).collect()
+    fn pieces(source: &str) -> Vec<String> {
+        Text::read(source).pieces().map(str::to_owned).collect()
     }
 
     #[test]
     fn stars_backslashes_and_numbers_can_be_written() {
-        for (written, expected) in [
+        for (source, expected) in [
             ("", &[""][..]),
             ("*", &["", ""]),
             (r"\*", &["*"]),
@@ -234,7 +234,7 @@ mod tests {
                 &[r"\u{}\u{d800}\u{110000}\u{+1}\u{1234567}\u{1"],
             ),
         ] {
-            assert_eq!(pieces(written), expected, "{written}");
+            assert_eq!(pieces(source), expected, "{source}");
         }
         assert_eq!(Text::read(r"a*\*\b").to_string(), r"a*\*\\b");
         assert_eq!(Text::read("a*b").symbols(), [Some(b'a'), None, Some(b'b')]);
