@@ -219,7 +219,7 @@ fn text(report: &Report) -> String {
                     || (name, value) == ("commit", "each")
                     || (name == "trial" && own.trial.is_some())
             };
-            let shown = |value: &Value| {
+            let plain = |value: &Value| {
                 value
                     .as_str()
                     .map_or_else(|| value.to_string(), str::to_owned)
@@ -227,7 +227,7 @@ fn text(report: &Report) -> String {
             let fields = limit
                 .fields
                 .iter()
-                .map(|(name, value)| (name, shown(value)));
+                .map(|(name, value)| (name, plain(value)));
             let unusual: Vec<_> = fields
                 .filter(|(name, value)| !is_usual(name, value))
                 .map(|(name, value)| format!("{name} {}", OneLine(&value)))

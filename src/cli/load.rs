@@ -186,7 +186,7 @@ struct Traffic {
     bar: ProgressBar,
     until: Until,
     /// The time and the requests of the last progress line.
-    shown: (Duration, u64),
+    last_progress: (Duration, u64),
 }
 
 impl Load for Traffic {
@@ -202,13 +202,13 @@ impl Load for Traffic {
 
     fn progress(&mut self, tally: &Tally) {
         let done = tally.answered() + tally.failed();
-        let (time, count) = self.shown;
+        let (time, count) = self.last_progress;
         let seconds = tally.elapsed.saturating_sub(time).as_secs_f64();
         if seconds > 0.0 && !self.bar.is_hidden() {
             let per_second = (done - count) as f64 / seconds;
             let line = report::progress(tally, per_second, self.until);
             self.bar.set_message(line);
-            self.shown = (tally.elapsed, done);
+            self.last_progress = (tally.elapsed, done);
         }
     }
 }
@@ -246,7 +246,7 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
             .threshold
             .map(|threshold| Exactness::new(threshold, command.timeout)),
         bar,
-        shown: (Duration::ZERO, 0),
+        last_progress: (Duration::ZERO, 0),
     };
     let pace = command.rate.map_or(Pace::Closed, |per_second| Pace::Rate {
         per_second,

@@ -203,7 +203,7 @@ mod tests {
                 who.map(str::as_bytes)
             });
             assert_eq!((&*request.domain, request.hits_addend), ("demo", 0));
-            let shown = |descriptor: &RateLimitDescriptor| {
+            let display = |descriptor: &RateLimitDescriptor| {
                 assert_eq!(descriptor.hits_addend, addend);
                 let text = |entry: &Entry| {
                     let [key, value] = [&entry.key, &entry.value].map(|text| str::from_utf8(text));
@@ -212,7 +212,7 @@ mod tests {
                 let entries: Vec<_> = descriptor.entries.iter().map(text).collect();
                 entries.join(" ")
             };
-            let all: Vec<_> = request.descriptors.iter().map(shown).collect();
+            let all: Vec<_> = request.descriptors.iter().map(display).collect();
             assert_eq!(all, expected);
         }
     }

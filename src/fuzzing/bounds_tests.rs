@@ -201,7 +201,7 @@ fn messages() -> Vec<Row> {
             "descriptors of a request; each has at most one check, and one of a trial",
             "INVALID_ARGUMENT"]
         [count MAX_ENTRIES in service::rls::decode, "entries of a descriptor", "INVALID_ARGUMENT"]
-        [count MAX_SHOWN_BYTES in limits::rules::shown_name,
+        [count MAX_DISPLAY_NAME_BYTES in limits::rules::display_name,
             "name of a limit in answers, which is printable ASCII without quotes", "it is cut"]
         [bytes MAX_METADATA_BYTES in limits::rules::limit,
             "metadata of a limit, as answers carry it", "the file or the domain is refused"]

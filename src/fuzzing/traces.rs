@@ -57,11 +57,11 @@ fn read(trace: &[u8], templates: &[&str], sorts_all: bool) -> Result<Read, Strin
     let template = |text: &&str| Templates::parse(text, Fields::Allowed).expect("a template");
     let templates: Vec<_> = templates.iter().map(template).collect();
     let requests = Requests::new(Some("d".to_owned()), &templates, None, 0);
-    let shown = |error: anyhow::Error| format!("{error:#}");
+    let text = |error: anyhow::Error| format!("{error:#}");
     let stream = Cursor::new(trace.to_vec());
-    let mut trace = Trace::new(stream, requests, sorts_all, None).map_err(shown)?;
+    let mut trace = Trace::new(stream, requests, sorts_all, None).map_err(text)?;
     let mut rows = Vec::new();
-    while let Some(row) = trace.next().map_err(shown)? {
+    while let Some(row) = trace.next().map_err(text)? {
         rows.push(row);
     }
     let named: Vec<_> = trace.bad.named().concat();

@@ -481,7 +481,7 @@ mod tests {
         }
     }
 
-    fn shown(text: &str) -> Result<String, String> {
+    fn parsed(text: &str) -> Result<String, String> {
         Source::try_new(text).map(|source| match source {
             Source::Fixed(number) => number.to_string(),
             Source::Dns(name) => name.to_string(),
@@ -506,7 +506,7 @@ mod tests {
             ("dns://[fd00::a]/a", "dns://[fd00::a]:53/a"),
             ("dns://fd00::a/a", "dns://[fd00::a]:53/a"),
         ] {
-            assert_eq!(shown(text).as_deref(), Ok(expected), "{text}");
+            assert_eq!(parsed(text).as_deref(), Ok(expected), "{text}");
         }
     }
 

@@ -175,10 +175,10 @@ impl fmt::Display for Pattern {
     /// As operators write it, on one line: `key=value`, or the key alone for any value. A digest is
     /// `key#` and its digits, which commands do not read.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.key.shown(Role::Key))?;
+        out.write_str(&self.key.escaped(Role::Key))?;
         match &self.value {
             Value::Any => Ok(()),
-            Value::Text(text) => write!(out, "={}", text.shown(Role::Value)),
+            Value::Text(text) => write!(out, "={}", text.escaped(Role::Value)),
             Value::Network(network) => write!(out, "={network}"),
             Value::Digest(digest) => write!(out, "#{}", digest::hex(digest)),
         }
@@ -443,7 +443,7 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
     Ok(Amount {
         rate: own,
         whole: to.requests_per_unit,
-        shown: Amount::new(own, scale, algorithm).shown,
+        display_rate: Amount::new(own, scale, algorithm).display_rate,
         algorithm,
         ..*amount
     })

@@ -83,7 +83,7 @@ pub enum Disposition {
 #[derive(Debug)]
 pub struct Block {
     /// The amount that would be shown; `None` without a limit.
-    pub shown: Option<Rate>,
+    pub rate: Option<Rate>,
     /// The time to the end of the block; `None`: it has none.
     pub ends_in: Option<Span>,
     /// The requested hits.
@@ -99,7 +99,7 @@ pub struct Checked {
     /// The check, in [`Plan::checks`].
     pub check: CheckIndex,
     /// The amount, as the response shows it.
-    pub shown: Rate,
+    pub rate: Rate,
     /// The hits of a unit of that amount.
     pub scale: Scale,
     /// The names of the metric's levels, if they depend on the request.
@@ -349,7 +349,7 @@ impl Matcher<'_, '_> {
                 .1
             {
                 Applied::Block { ends_in } => Disposition::Blocked(Block {
-                    shown: amount.map(|amount| amount.shown),
+                    rate: amount.map(|amount| amount.display_rate),
                     ends_in,
                     hits,
                     key: self.add_blocked_key(planned, amount),
@@ -491,7 +491,7 @@ impl Checked {
     fn new(check: CheckIndex, amount: &Amount) -> Self {
         Self {
             check,
-            shown: amount.shown,
+            rate: amount.display_rate,
             scale: amount.scale,
             metric: None,
             is_default_cost: false,

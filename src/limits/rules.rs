@@ -12,11 +12,11 @@
 pub(crate) mod address;
 pub mod compile;
 pub mod diff;
+pub mod display_name;
 pub mod domains;
 pub mod limit;
 pub mod place;
 pub mod region;
-pub mod shown_name;
 pub(crate) mod source;
 pub mod table;
 pub(crate) mod tree;

@@ -428,7 +428,7 @@ impl Shown {
         Self {
             path: limit.limit.path(),
             from: one_line(&limit.limit.origin),
-            rate: limit.amount().map(|amount| RateRecord::new(&amount.shown)),
+            rate: limit.amount().map(|own| RateRecord::new(&own.display_rate)),
             fields: diff::fields(rules, limit)
                 .into_iter()
                 .map(|(name, text)| (name.to_owned(), typed(text)))

@@ -30,12 +30,12 @@ fn generate(text: &str, from: &[&str], protocol: Protocol) -> Result<Descriptors
         read.unwrap_or_else(|error| panic!("{from}: {error}"))
     };
     let given: Vec<_> = from.iter().map(source).collect();
-    let shown = |problems: Vec<Problem>| {
+    let join_lines = |problems: Vec<Problem>| {
         let lines = problems.iter().map(ToString::to_string);
         lines.collect::<Vec<_>>().join("\n")
     };
-    let sources = Sources::try_new(&given, &[]).map_err(shown)?;
-    descriptors(&outline(&files, "d"), &sources, protocol).map_err(shown)
+    let sources = Sources::try_new(&given, &[]).map_err(join_lines)?;
+    descriptors(&outline(&files, "d"), &sources, protocol).map_err(join_lines)
 }
 
 fn field<'y>(yaml: &'y Yaml, name: &str) -> Option<&'y Yaml> {

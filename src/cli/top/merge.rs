@@ -170,10 +170,10 @@ mod tests {
 
     /// The exact counts of a replica, of which it shows a few.
     fn replica(exact: &[(u64, u64)], by: Ranking, count: usize) -> Top {
-        let shown = |(user, &(passed, refused)): (usize, &(u64, u64))| {
+        let exact_subject = |(user, &(passed, refused)): (usize, &(u64, u64))| {
             subject(&user.to_string(), [passed + refused, 0], [refused, 0])
         };
-        let mut subjects: Vec<_> = exact.iter().enumerate().map(shown).collect();
+        let mut subjects: Vec<_> = exact.iter().enumerate().map(exact_subject).collect();
         subjects.sort_by_key(|subject| std::cmp::Reverse(subject.weight(by)));
         let cut = subjects.split_off(count.min(subjects.len()));
         let most = |value: fn(&Subject) -> u64| cut.iter().map(value).max().unwrap_or(0);

@@ -75,8 +75,8 @@ impl Text {
     }
 
     /// On one line, for people: [`Text::read`] reads it.
-    pub fn shown(&self, role: Role) -> String {
-        let pieces = self.pieces().map(|piece| shown(piece, role));
+    pub fn escaped(&self, role: Role) -> String {
+        let pieces = self.pieces().map(|piece| escaped(piece, role));
         pieces.collect::<Vec<_>>().join("*")
     }
 }
@@ -109,7 +109,7 @@ pub enum Role {
 }
 
 /// A literal text as it is written, on one line, with nothing invisible in it.
-fn shown(text: &str, role: Role) -> String {
+fn escaped(text: &str, role: Role) -> String {
     let mut line = String::with_capacity(text.len());
     for (at, letter) in text.char_indices() {
         // The first `=` ends a key, and no argument of a command begins with `-`.
@@ -133,8 +133,8 @@ pub fn is_visible(letter: char) -> bool {
 pub fn entry(key: &[u8], value: &[u8]) -> String {
     format!(
         "{}={}",
-        shown(&String::from_utf8_lossy(key), Role::Key),
-        shown(&String::from_utf8_lossy(value), Role::Value)
+        escaped(&String::from_utf8_lossy(key), Role::Key),
+        escaped(&String::from_utf8_lossy(value), Role::Value)
     )
 }
 
@@ -176,8 +176,8 @@ fn scan(source: &[u8], mut take: impl FnMut(TextPart<'_>)) {
         rest = behind;
         match (special, behind) {
             (b"*", _) => take(TextPart::Any),
-            (_, [escaped @ (b'*' | b'\\'), behind @ ..]) => {
-                take(TextPart::Bytes(&[*escaped]));
+            (_, [literal @ (b'*' | b'\\'), behind @ ..]) => {
+                take(TextPart::Bytes(&[*literal]));
                 rest = behind;
             }
             _ => match number(behind) {
@@ -261,8 +261,8 @@ mod tests {
         ) {
             let text = Text(pieces.iter().map(|piece| (&**piece).into()).collect());
             prop_assert_eq!(&Text::read(&text.to_string()), &text);
-            prop_assert_eq!(&Text::read(&text.shown(Role::Value)), &text);
-            prop_assert_eq!(&Text::read(&text.shown(Role::Key)), &text);
+            prop_assert_eq!(&Text::read(&text.escaped(Role::Value)), &text);
+            prop_assert_eq!(&Text::read(&text.escaped(Role::Key)), &text);
         }
 
         /// Whatever a client sends, its entry is written as that entry and no other.

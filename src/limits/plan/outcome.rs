@@ -39,7 +39,7 @@ pub struct Outcome<'p> {
     /// Its status is OVER_LIMIT.
     pub refuses: bool,
     /// The amount, if its status shows it.
-    pub shown: Option<Rate>,
+    pub rate: Option<Rate>,
     /// The name of the limit in its status; empty without one.
     pub name: &'p str,
     /// The remaining hits, in the units of the limit.
@@ -94,7 +94,7 @@ impl Plan {
                     refuses: true,
                     // For a limit without a reset time, Envoy would tell the client to come back at
                     // once.
-                    shown: block.shown.filter(|_| block.ends_in.is_some()),
+                    rate: block.rate.filter(|_| block.ends_in.is_some()),
                     reset_secs: block.ends_in.map(Span::secs_rounded_up),
                     ..Outcome::of(limit, DecidedBy::Block(block), 0)
                 },
@@ -119,8 +119,8 @@ impl<'p> Outcome<'p> {
             by,
             counter: None,
             refuses: false,
-            shown: None,
-            name: limit.map_or("", |limit| limit.name().map_or("", |_| limit.shown())),
+            rate: None,
+            name: limit.map_or("", |own| own.name().map_or("", |_| own.display_name())),
             remaining: remaining.into(),
             reset_secs: None,
         }
@@ -138,12 +138,12 @@ impl<'p> Outcome<'p> {
             check,
             decision,
         };
-        let shown = match *decision {
+        let rate = match *decision {
             // The remaining hits are not available. With a limit, Envoy would tell the client that
             // none remain, and a polite client would stop.
             Decision::PolicyAllows(_) => None,
             Decision::Local(.., replicas) => Some(share_of(planned, check.algorithm, replicas)),
-            _ => Some(planned.shown),
+            _ => Some(planned.rate),
         };
         // A limit of requests in flight has no reset time except, when it refuses, the time until a
         // retry. Envoy turns a status without a time into 0, and a client whose request can never
@@ -159,7 +159,7 @@ impl<'p> Outcome<'p> {
         };
         Self {
             refuses: !decision.allows() && !check.modes.shadow,
-            shown,
+            rate,
             remaining: decision
                 .verdict()
                 .map_or(0, |verdict| planned.scale.units(verdict.remaining)),
@@ -222,16 +222,16 @@ impl Outcomes<'_> {
 /// The displayed rate of a limit that one of several replicas decides by itself: its share, to
 /// which the remaining hits of the verdict refer.
 fn share_of(planned: &Checked, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
-    let &Checked { shown, scale, .. } = planned;
+    let &Checked { rate, scale, .. } = planned;
     let capacity = |algorithm: Algorithm| scale.units_rounded_up(algorithm.capacity());
-    let is_capacity = shown.requests_per_unit == capacity(algorithm);
+    let is_capacity = rate.requests_per_unit == capacity(algorithm);
     let share = if is_capacity {
         capacity(algorithm.share(replicas))
     } else {
-        shown.requests_per_unit.div_ceil(replicas.get().into())
+        rate.requests_per_unit.div_ceil(replicas.get().into())
     };
     Rate {
         requests_per_unit: share,
-        ..shown
+        ..rate
     }
 }

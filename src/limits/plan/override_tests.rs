@@ -174,7 +174,7 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
         &plan.slots[0],
         Slot {
             limit: None,
-            disposition: Disposition::Blocked(Block { shown: None, ends_in: Some(left), .. }),
+            disposition: Disposition::Blocked(Block { rate: None, ends_in: Some(left), .. }),
             ..
         } if *left == Span::from_secs(2)
     ));
@@ -248,7 +248,7 @@ fn an_exempt_descriptor_passes_and_is_not_counted() {
             limit: None,
             disposition: Disposition::Checked(Checked {
                 is_raised: true,
-                shown: Rate {
+                rate: Rate {
                     requests_per_unit: 5,
                     ..
                 },
@@ -299,7 +299,7 @@ fn a_raised_limit_counts_where_it_counted() {
         limit: Some(id),
         disposition:
             Disposition::Checked(Checked {
-                shown,
+                rate,
                 is_raised: true,
                 check,
                 ..
@@ -310,10 +310,7 @@ fn a_raised_limit_counts_where_it_counted() {
         panic!("{:?}", plan.slots)
     };
     assert_eq!(
-        (
-            plan.rules.limit(id).path().as_str(),
-            shown.requests_per_unit
-        ),
+        (plan.rules.limit(id).path().as_str(), rate.requests_per_unit),
         ("d.a", 5)
     );
     // The share of one of five replicas, while Redis is away.

@@ -238,7 +238,7 @@ proptest! {
             })
             .collect();
         prop_assert!(!without.contains("trial"));
-        let shown = |plan: &Plan| {
+        let describe = |plan: &Plan| {
             let checks = plan
                 .checks
                 .iter()
@@ -250,6 +250,6 @@ proptest! {
                 plan.checks.passing_quotas()
             )
         };
-        prop_assert_eq!(shown(&plan(FILE, &keys)), shown(&plan(&without, &keys)));
+        prop_assert_eq!(describe(&plan(FILE, &keys)), describe(&plan(&without, &keys)));
     }
 }

@@ -118,7 +118,7 @@ impl NamedLimit {
             Some(other) => amount += &format!(", {}", other.kind().spec().name),
         }
         if let Some(table) = limit.own_table() {
-            let file = shown(&table.rows.file.document.name);
+            let file = one_line(&table.rows.file.document.name);
             amount += &format!(", {} rows of {file}", table.rows.len());
         }
         Self {
@@ -178,8 +178,8 @@ fn plan_of_rows(limit: &Limit) -> Option<&str> {
 
 /// The path of a limit, with the plan that distinguishes it from others of that path.
 fn name_of(limit: &Limit) -> String {
-    let plan = plan_of_rows(limit).map(|plan| format!(", plan {}", shown(plan)));
-    shown(&limit.path()) + &plan.unwrap_or_default()
+    let plan = plan_of_rows(limit).map(|plan| format!(", plan {}", one_line(plan)));
+    one_line(&limit.path()) + &plan.unwrap_or_default()
 }
 
 fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedField> {
@@ -191,9 +191,9 @@ fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedFi
         values.entry(field).or_default()[0] = Some(value);
     }
     values.retain(|_, [old, new]| old != new);
-    let shown = |value: Option<String>| shown(value.as_deref().unwrap_or("none"));
+    let one_line = |value: Option<String>| one_line(value.as_deref().unwrap_or("none"));
     let field = |(field, values): (_, [_; 2])| {
-        let [old, new] = values.map(shown);
+        let [old, new] = values.map(one_line);
         ChangedField { field, old, new }
     };
     values.into_iter().map(field).collect()
@@ -385,7 +385,7 @@ fn calendar(period: Period) -> Vec<(&'static str, String)> {
 }
 
 /// A text of a file on one line and of bounded length.
-fn shown(text: &str) -> String {
+fn one_line(text: &str) -> String {
     OneLine(&cut(text, LONGEST_TEXT)).to_string()
 }
 
@@ -431,7 +431,7 @@ impl ChangedRows {
         let (before, after) = (old.1.own_table()?, new.1.own_table()?);
         let mut all = Self {
             limit: name_of(new.1),
-            table: shown(&after.rows.file.document.name),
+            table: one_line(&after.rows.file.document.name),
             ..Self::default()
         };
         for row in after.rows.rows() {
@@ -460,7 +460,7 @@ impl ChangedRows {
 
     fn name(&mut self, value: &[u8], what: impl FnOnce() -> String) {
         if self.first.len() < MOST_NAMED {
-            let value = shown(&String::from_utf8_lossy(value));
+            let value = one_line(&String::from_utf8_lossy(value));
             self.first.push(format!("{value}: {}", what()));
         }
     }
@@ -479,10 +479,10 @@ fn text((rules, limit): (&Rules, &Limit), table: &LimitTable, row: RowNumber) ->
         .amount()
         .map_or_else(|| "unlimited".to_owned(), rate_of);
     if let Some(plan) = &of_row.plan {
-        text += &format!(", plan {}", shown(plan));
+        text += &format!(", plan {}", one_line(plan));
     }
     if let Some(name) = table.rows.name(row) {
-        text += &format!(", name {}", shown(name));
+        text += &format!(", name {}", one_line(name));
     }
     text.extend(in_force.shadow_mode().then_some(", shadow_mode"));
     let meaning = table.rows.meaning(row);
@@ -541,16 +541,16 @@ descriptors:
             .replace("burst: 9", "burst: 8, on_store_failure: local")
             .replace("gone", "new");
         let difference = Difference::new(&rules_of(OLD), &rules_of(&new));
-        let shown = |texts: Vec<String>| texts.join("\n");
+        let lines = |texts: Vec<String>| texts.join("\n");
         assert_eq!(
-            shown(difference.added.iter().map(ToString::to_string).collect()),
+            lines(difference.added.iter().map(ToString::to_string).collect()),
             "d.new (2 per hour, leaky_bucket)"
         );
         assert_eq!(
-            shown(difference.removed.iter().map(ToString::to_string).collect()),
+            lines(difference.removed.iter().map(ToString::to_string).collect()),
             "d.gone (2 per hour, leaky_bucket)"
         );
-        let changed = shown(difference.changed.iter().map(ToString::to_string).collect());
+        let changed = lines(difference.changed.iter().map(ToString::to_string).collect());
         let expected = "d.user_alice: rate 10 per minute -> unlimited, algorithm fixed_window -> \
             none, count_denied true -> none\n\
                         d.user.path: burst 9 -> 8, on_store_failure none -> local";

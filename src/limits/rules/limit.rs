@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::display_name::display_name;
 use super::place::Place;
 use super::region::RegionShare;
-use super::shown_name::shown;
 use super::table::{RowNumber, Table};
 use crate::core::algorithm::Algorithm;
 use crate::core::time::{Period, Rate};
@@ -78,8 +78,8 @@ pub struct Limit {
     pub levels: Box<[Level]>,
     /// Other limits replace this one by it.
     pub name: Option<Box<str>>,
-    /// The text that answers show: the name, or else the path in the domain; see [`shown`].
-    pub shown: Box<str>,
+    /// The text that answers show: the name, or else the path in the domain; see [`display_name`].
+    pub display_name: Box<str>,
     /// The rate and its algorithm; `None`: unlimited, or only rows have amounts.
     pub amount: Option<Amount>,
     /// An amount that is counted in addition and never refuses a hit.
@@ -232,9 +232,9 @@ impl<'r> LimitInForce<'r> {
 
     /// The name that answers show, or the path in the domain without one.
     #[inline]
-    pub fn shown(self) -> &'r str {
-        let of_row = self.row().and_then(|(rows, row)| rows.shown_name(row));
-        of_row.unwrap_or(&self.limit.shown)
+    pub fn display_name(self) -> &'r str {
+        let of_row = self.row().and_then(|(rows, row)| rows.display_name(row));
+        of_row.unwrap_or(&self.limit.display_name)
     }
 
     /// Whether the status is OK also over the limit.
@@ -345,7 +345,7 @@ pub struct Amount {
     /// The rate that the response shows: where a key can take more hits at once than a window has
     /// (`burst`, `max_delay`), the rate for that many hits. The remaining hits are then never more
     /// than the limit in the same response.
-    pub shown: Rate,
+    pub display_rate: Rate,
     /// The algorithm of this rate and the limit's options. It counts hits.
     pub algorithm: Algorithm,
 }
@@ -361,7 +361,7 @@ impl Amount {
             scale,
             default_cost: None,
             lease: false,
-            shown: rate.widened(scale.units_rounded_up(algorithm.capacity())),
+            display_rate: rate.widened(scale.units_rounded_up(algorithm.capacity())),
             algorithm,
         }
     }
@@ -502,11 +502,11 @@ impl Limit {
         joined(&self.levels)
     }
 
-    /// [`Limit::shown`] of a limit with this name and these levels.
-    pub fn shown(name: Option<&str>, levels: &[Level]) -> Box<str> {
+    /// [`Limit::display_name`] of a limit with this name and these levels.
+    pub fn display_name_of(name: Option<&str>, levels: &[Level]) -> Box<str> {
         name.map_or_else(
-            || shown(joined(levels).as_bytes()).into(),
-            |name| shown(name.as_bytes()).into(),
+            || display_name(joined(levels).as_bytes()).into(),
+            |name| display_name(name.as_bytes()).into(),
         )
     }
 }

@@ -23,14 +23,14 @@ pub(super) use events::read;
 const LONGEST_QUOTE: usize = 60;
 
 /// A text of the file, on one line and of bounded length.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn excerpt(text: &str) -> String {
     let cut = cut(text, LONGEST_QUOTE);
     cut.chars().flat_map(char::escape_debug).collect()
 }
 
 /// Puts a text in quotes.
 pub(super) fn quoted(text: &str) -> String {
-    format!("'{}'", shown(text))
+    format!("'{}'", excerpt(text))
 }
 
 /// The line and column after a text that begins the file.
@@ -241,7 +241,7 @@ impl Node {
                 ValueType::Int(int) => int.into(),
                 ValueType::Huge(huge) => huge.into(),
                 ValueType::Float(float) if !float.is_finite() => {
-                    let text = shown(text);
+                    let text = excerpt(text);
                     let what =
                         format!("{text} cannot be returned as metadata: JSON has no such number");
                     let remedy = format!("write \"{text}\" for the text, or a finite number");

@@ -14,8 +14,8 @@ use std::num::NonZeroU32;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
+use super::display_name::display_name;
 use super::place::Place;
-use super::shown_name::shown;
 
 /// The number of a row in its table, from 1 on, in the order of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Table<T> {
     /// The begin of each name in the texts, and its bytes.
     names: Vec<(u32, u32)>,
     /// Names as answers show them, by their numbers, where these differ from the names.
-    shown: HashMap<u32, Box<str>>,
+    displayed: HashMap<u32, Box<str>>,
     meanings: Vec<T>,
 }
 
@@ -75,7 +75,7 @@ impl<T> Table<T> {
             hasher: DefaultHashBuilder::default(),
             texts: Vec::new(),
             names: Vec::new(),
-            shown: HashMap::new(),
+            displayed: HashMap::new(),
             meanings: Vec::new(),
         }
     }
@@ -95,8 +95,8 @@ impl<T> Table<T> {
         self.texts.extend_from_slice(name.as_bytes());
         self.names.push((begin, length));
         let number = index(self.names.len() - 1);
-        if let Cow::Owned(shown) = shown(name.as_bytes()) {
-            self.shown.insert(number, shown.into());
+        if let Cow::Owned(escaped) = display_name(name.as_bytes()) {
+            self.displayed.insert(number, escaped.into());
         }
         Some(number)
     }
@@ -198,11 +198,11 @@ impl<T> Table<T> {
     }
 
     /// The name of a row as answers show it.
-    pub fn shown_name(&self, row: RowNumber) -> Option<&str> {
+    pub fn display_name(&self, row: RowNumber) -> Option<&str> {
         let number = self.row(row)?.name.checked_sub(1)?;
-        self.shown
+        self.displayed
             .get(&number)
-            .map(|shown| &**shown)
+            .map(|name| &**name)
             .or_else(|| self.name_of(number))
     }
 
@@ -260,9 +260,13 @@ mod tests {
     impl<T> Table<T> {
         /// The bytes of the table, including the meanings of its rows.
         fn bytes(&self) -> usize {
-            let shown = self.shown.allocation_size()
-                + self.shown.values().map(|shown| shown.len()).sum::<usize>();
-            let names = self.names.capacity() * size_of::<(u32, u32)>() + shown;
+            let escaped = self.displayed.allocation_size()
+                + self
+                    .displayed
+                    .values()
+                    .map(|name| name.len())
+                    .sum::<usize>();
+            let names = self.names.capacity() * size_of::<(u32, u32)>() + escaped;
             let rows =
                 self.rows.capacity() * size_of::<StoredRow>() + self.by_value.allocation_size();
             size_of::<Self>()

@@ -94,13 +94,13 @@ fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
     let own = limit.labels;
     let levels = [&own.key1, own.second_level()].map(sanitized);
     let of_reference = Labels::new(sanitized(&own.domain), &levels);
-    for (family, count) in limit.shown() {
-        let shown = if family.is_of_the_reference() {
+    for (family, count) in limit.exported() {
+        let labels = if family.is_of_the_reference() {
             &of_reference
         } else {
             own
         };
-        let labels = exposition.labels(family, shown.pairs());
+        let labels = exposition.labels(family, labels.pairs());
         exposition.count(family, &labels, None, count);
     }
 }

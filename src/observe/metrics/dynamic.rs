@@ -196,7 +196,7 @@ impl<'a> LimitReading<'a> {
     }
 
     /// The families that are shown, with their values.
-    pub fn shown(&self) -> impl Iterator<Item = (&'static Family, u64)> {
+    pub fn exported(&self) -> impl Iterator<Item = (&'static Family, u64)> {
         HITS.into_iter()
             .zip(self.hits.iter().copied())
             .filter(|&(_, count)| self.is_expected || count > 0)
@@ -206,7 +206,7 @@ impl<'a> LimitReading<'a> {
 /// Adds the hits of a limit to Weir's own page, on which `key2` has all levels from the second on.
 pub(super) fn gather(exposition: &mut Exposition, reading: &LimitReading<'_>) {
     let shared = labels(reading.labels.pairs());
-    for (family, count) in reading.shown() {
+    for (family, count) in reading.exported() {
         exposition.count(family, &shared, None, count);
     }
 }

@@ -94,10 +94,10 @@ impl Http2 {
     }
 
     pub(super) fn gather(&self, samples: &mut Vec<Sample>) {
-        for (reason, count) in shown(self.streams(), USUAL_OF_STREAMS) {
+        for (reason, count) in exported(self.streams(), USUAL_OF_STREAMS) {
             samples.push(families::HTTP2_STREAM_RESETS.count(&[reason], count));
         }
-        for (reason, count) in shown(self.connections(), USUAL_OF_CONNECTIONS) {
+        for (reason, count) in exported(self.connections(), USUAL_OF_CONNECTIONS) {
             samples.push(families::HTTP2_CONNECTION_ERRORS.count(&[reason], count));
         }
         samples.push(
@@ -118,6 +118,6 @@ fn ended(counts: &[AtomicU64]) -> impl Iterator<Item = Ended> {
         .map(move |(reason, cell)| (*reason, count(cell)))
 }
 
-fn shown(all: impl Iterator<Item = Ended>, usual: [&str; 2]) -> impl Iterator<Item = Ended> {
+fn exported(all: impl Iterator<Item = Ended>, usual: [&str; 2]) -> impl Iterator<Item = Ended> {
     all.filter(move |(reason, count)| *count > 0 || usual.contains(reason))
 }

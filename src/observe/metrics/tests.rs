@@ -43,7 +43,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
             .map(|&(key, value)| level(key, value))
             .collect(),
         name: None,
-        shown: "".into(),
+        display_name: "".into(),
         amount: rate.map(|rate| Amount::new(rate, Scale::ONE, FIXED)),
         trial: None,
         is_by_rows: false,
@@ -128,7 +128,7 @@ fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
     let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
     let checked = Checked {
         check: CheckIndex(0),
-        shown: TEN,
+        rate: TEN,
         scale: Scale::ONE,
         metric,
         is_default_cost: false,

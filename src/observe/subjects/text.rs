@@ -65,7 +65,7 @@ impl<'r> Path<'r> {
     pub(super) const fn of(outcome: &Outcome<'r>) -> Self {
         match (outcome.limit, outcome.by) {
             (Some(found), _) => Self::Limit(found.limit),
-            (None, DecidedBy::Block(Block { shown: None, .. })) => Self::NoLimit,
+            (None, DecidedBy::Block(Block { rate: None, .. })) => Self::NoLimit,
             (None, _) => Self::Request,
         }
     }

@@ -180,15 +180,15 @@ impl Unmatched {
     pub(super) fn by_domain(&self, only: Option<&str>) -> Vec<UnmatchedDomain> {
         let kept = lock(&self.kept);
         let only = only.map(|only| cut(only.as_bytes(), LONGEST_TEXT));
-        let mut shown: Vec<_> = kept
+        let mut domains: Vec<_> = kept
             .domains
             .iter()
             .filter(|(domain, _)| only.is_none_or(|only| only == &***domain))
             .collect();
-        shown.sort_by(|(one, a), (other, b)| b.seen.cmp(&a.seen).then_with(|| one.cmp(other)));
-        shown
+        domains.sort_by(|(one, a), (other, b)| b.seen.cmp(&a.seen).then_with(|| one.cmp(other)));
+        domains
             .into_iter()
-            .map(|(domain, samples)| samples.shown(domain))
+            .map(|(domain, samples)| samples.report(domain))
             .collect()
     }
 }
@@ -253,7 +253,7 @@ impl Samples {
             .max_by_key(|&index| count(self.descriptors[index].kind))
     }
 
-    fn shown(&self, domain: &[u8]) -> UnmatchedDomain {
+    fn report(&self, domain: &[u8]) -> UnmatchedDomain {
         let descriptor = |sample: &Sample| UnmatchedDescriptor {
             entries: entries(&sample.texts)
                 .map(|entry| EntryText {

@@ -57,12 +57,12 @@ const ERROR_END_CHARS: usize = 60;
 fn shortened(error: &str) -> String {
     let count = error.chars().count();
     let end = count.saturating_sub(ERROR_END_CHARS);
-    let shown = |(index, char): (usize, char)| match index {
+    let shorten = |(index, char): (usize, char)| match index {
         ERROR_START_CHARS if index < end => Some('…'),
         _ if (ERROR_START_CHARS..end).contains(&index) => None,
         _ => Some(if char.is_control() { ' ' } else { char }),
     };
-    error.chars().enumerate().filter_map(shown).collect()
+    error.chars().enumerate().filter_map(shorten).collect()
 }
 
 /// Maximum number of JSON objects in a request. Each becomes a message with a map of fields, which

@@ -67,7 +67,7 @@ impl LoggedValues {
     }
 
     /// A value as it is shown; `None`: not at all.
-    fn shown(&self, value: &[u8]) -> Option<Cow<'static, str>> {
+    fn display(&self, value: &[u8]) -> Option<Cow<'static, str>> {
         match self {
             Self::Plain => Some(format!("{:?}", cut(value)).into()),
             Self::Hashed(secret) => {
@@ -103,12 +103,12 @@ pub(super) fn retry_after(decision: &Decision) -> Option<String> {
 
 /// The entries, values and unusual keys in Rust's notation of strings, so no entry can look like
 /// another one.
-pub(super) fn shown(entries: &[Entry<'_>], values: &LoggedValues) -> String {
+pub(super) fn display_entries(entries: &[Entry<'_>], values: &LoggedValues) -> String {
     let mut text = String::new();
     for (index, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
         let comma = if index == 0 { "" } else { ", " };
         let (equals, value) = values
-            .shown(entry.value)
+            .display(entry.value)
             .map_or(("", Cow::default()), |value| ("=", value));
         let key = cut(entry.key);
         let is_plain = !key.is_empty()
@@ -238,7 +238,7 @@ impl DecisionFilter {
             let error = decided.and_then(Decision::store_error);
             tracing::debug!(
                 domain = cut(request.domain),
-                descriptor = shown(entries, values),
+                descriptor = display_entries(entries, values),
                 hits,
                 limit,
                 code = code(outcome),
@@ -363,7 +363,7 @@ impl RefusalLog {
             {
                 tracing::info!(
                     domain = cut(request.domain),
-                    descriptor = shown(entries, &self.values),
+                    descriptor = display_entries(entries, &self.values),
                     hits = outcome.hits(),
                     limit = limit.map_or_else(|| REQUEST_LIMIT.to_owned(), Limit::path),
                     from = limit.map(|limit| limit.origin.to_string()),
@@ -407,27 +407,27 @@ mod tests {
 
     #[test]
     fn keys_and_values_are_escaped_and_cut() {
-        let shown = |entries: &[Entry<'_>]| shown(entries, &LoggedValues::Plain);
+        let plain = |entries: &[Entry<'_>]| display_entries(entries, &LoggedValues::Plain);
         let long = "é".repeat(10_000);
-        let text = shown(&[entry("k", "a\", forged=\"b\n"), entry("long", &long)]);
+        let text = plain(&[entry("k", "a\", forged=\"b\n"), entry("long", &long)]);
         let expected = format!(
             "k=\"a\\\", forged=\\\"b\\n\", long=\"{}...\"",
             "é".repeat(LONGEST_TEXT)
         );
         assert_eq!(text, expected);
         assert_eq!(
-            shown(&[Entry {
+            plain(&[Entry {
                 key: b"k",
                 value: b"\xff"
             }]),
             "k=\"\u{fffd}\""
         );
         assert_eq!(
-            shown(&[entry("a, b=\"c\"", "v"), entry("", "")]),
+            plain(&[entry("a, b=\"c\"", "v"), entry("", "")]),
             "\"a, b=\\\"c\\\"\"=\"v\", \"\"=\"\""
         );
         let many = vec![entry("k", "v"); 64];
-        assert!(shown(&many).ends_with("k=\"v\" and 56 more"));
+        assert!(plain(&many).ends_with("k=\"v\" and 56 more"));
         assert_eq!(
             cut("x".repeat(LONGEST_TEXT).as_bytes()),
             "x".repeat(LONGEST_TEXT)
@@ -442,16 +442,22 @@ mod tests {
             entry("path", ""),
         ];
         assert_eq!(
-            shown(&entries, &LoggedValues::hashed_with(b"Jefe")),
+            display_entries(&entries, &LoggedValues::hashed_with(b"Jefe")),
             "user=5bdcc146bf60754e, path=923598ca6d64af2a"
         );
-        assert_eq!(shown(&entries, &LoggedValues::Off), "user, path");
+        assert_eq!(display_entries(&entries, &LoggedValues::Off), "user, path");
         let (one, other) = (
             LoggedValues::hashed().expect("random numbers"),
             LoggedValues::hashed().expect("random numbers"),
         );
-        assert_eq!(shown(&entries, &one), shown(&entries, &one.clone()));
-        assert_ne!(shown(&entries, &one), shown(&entries, &other));
+        assert_eq!(
+            display_entries(&entries, &one),
+            display_entries(&entries, &one.clone())
+        );
+        assert_ne!(
+            display_entries(&entries, &one),
+            display_entries(&entries, &other)
+        );
         assert_eq!(format!("{one:?}"), "Hashed(Key { algorithm: SHA256 })");
     }
 }

@@ -340,7 +340,7 @@ fn put_status(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
         Code::Ok
     };
     out.extend_from_slice(&[tag(1, VARINT), code as u8]);
-    if let Some(rate) = &outcome.shown {
+    if let Some(rate) = &outcome.rate {
         let name = outcome.name;
         out.push(tag(2, BYTES));
         put_varint(out, limit_bytes(rate, name) as u64);
@@ -363,7 +363,7 @@ fn put_status(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
 
 fn status_bytes(outcome: &Outcome<'_>) -> usize {
     2 + outcome
-        .shown
+        .rate
         .as_ref()
         .map_or(0, |rate| field_bytes(limit_bytes(rate, outcome.name)))
         + number_bytes(on_wire(outcome.remaining))

@@ -236,7 +236,7 @@ impl<'t> Run<'t> {
                 .context("no answer")?;
             let answer = answer.map(tonic::Response::into_inner);
             (self.sent, self.took) = (self.sent + 1, began.elapsed().as_secs_f64());
-            let actual = line::shown(&answer);
+            let actual = line::formatted(&answer);
             if !line::is_answer(expected, &actual)? {
                 bail!(
                     "answer {}\nexpected: {expected}\n  actual: {actual}",

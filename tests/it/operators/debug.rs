@@ -61,17 +61,17 @@ async fn the_limits_in_force_are_shown_with_where_they_are_written() {
         "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: minute, \
          requests_per_unit: 6 }\n",
     );
-    let shown = |text: &str| eventually(|| get(address, "/rlconfig").contains(text).then_some(()));
+    let shows = |text: &str| eventually(|| get(address, "/rlconfig").contains(text).then_some(()));
     assert!(
-        shown("shop.user: unit=MINUTE requests_per_unit=6,").is_some()
-            && shown("# generation 2:").is_some()
+        shows("shop.user: unit=MINUTE requests_per_unit=6,").is_some()
+            && shows("# generation 2:").is_some()
     );
     write(
         "shop.yaml",
         "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: fortnight, \
          requests_per_unit: 6 }\n",
     );
-    assert!(shown("# a later configuration was refused").is_some());
+    assert!(shows("# a later configuration was refused").is_some());
     let page = get(address, "/rlconfig");
     assert!(
         page.contains("# shop.yaml:4:")

@@ -261,7 +261,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
         }
         let reply = replies.next().expect("one per command");
         let call = call([(&batch.checks, batch.when)]);
-        let shown = || {
+        let details = || {
             format!(
                 "seed {seed}, at {:?}, {:?}: {:#?}\nreply {reply:?}",
                 batch.when, batch.checks.commit, batch.checks
@@ -272,19 +272,19 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
             call.read(reply, &mut answers),
             Ok(batch.when.now),
             "{}",
-            shown()
+            details()
         );
         for (index, (answer, expected)) in answers.iter().zip(&batch.verdicts).enumerate() {
             assert_eq!(
                 answer.map(comparable),
                 Ok(comparable(*expected)),
                 "check {index}; {}",
-                shown()
+                details()
             );
         }
-        assert_eq!(call.changes(reply), batch.changes, "{}", shown());
+        assert_eq!(call.changes(reply), batch.changes, "{}", details());
         if let Some(kept) = &batch.kept {
-            assert_eq!(&call.keep_for(reply), kept, "{}", shown());
+            assert_eq!(&call.keep_for(reply), kept, "{}", details());
         }
         for (key, expected) in &batch.stored {
             let expected = expected.as_ref().and_then(stored_state::of_state);
@@ -295,7 +295,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
                 expected,
                 "{}; {}",
                 String::from_utf8_lossy(key),
-                shown()
+                details()
             );
         }
     }

@@ -21,7 +21,7 @@ pub struct Terminal {
     pub controller: File,
     /// Our end of what the program sees.
     pub device: File,
-    shown: Arc<Mutex<String>>,
+    screen: Arc<Mutex<String>>,
     pub child: Child,
 }
 
@@ -65,10 +65,10 @@ impl Terminal {
             .spawn()
             .expect("the binary runs");
         let controller = File::from(controller);
-        let shown = Arc::<Mutex<String>>::default();
+        let screen = Arc::<Mutex<String>>::default();
         let (mut from, to) = (
             controller.try_clone().expect("a descriptor"),
-            Arc::clone(&shown),
+            Arc::clone(&screen),
         );
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
@@ -81,21 +81,21 @@ impl Terminal {
         Self {
             controller,
             device,
-            shown,
+            screen,
             child,
         }
     }
 
-    pub fn shown(&self) -> String {
-        self.shown.lock().expect("no panic").clone()
+    pub fn screen(&self) -> String {
+        self.screen.lock().expect("no panic").clone()
     }
 
     /// Waits until the program has shown a text so many times.
     pub fn wait_for(&self, text: &str, times: usize) {
         let seen = eventually_within(Duration::from_secs(30), || {
-            (self.shown().matches(text).count() >= times).then_some(())
+            (self.screen().matches(text).count() >= times).then_some(())
         });
-        assert!(seen.is_some(), "{text}: {:?}", self.shown());
+        assert!(seen.is_some(), "{text}: {:?}", self.screen());
     }
 
     pub fn echoes(&self) -> bool {
@@ -110,9 +110,9 @@ impl Terminal {
         let status = eventually(|| self.child.try_wait().expect("a child"));
         self.device.write_all(MARK.as_bytes()).expect("a mark");
         self.wait_for(MARK, 1);
-        let mut shown = self.shown.lock().expect("no panic");
-        *shown = shown.replace(MARK, "");
-        drop(shown);
+        let mut screen = self.screen.lock().expect("no panic");
+        *screen = screen.replace(MARK, "");
+        drop(screen);
         status.and_then(|status| status.code())
     }
 }

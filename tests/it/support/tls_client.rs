@@ -115,7 +115,7 @@ impl TlsClient {
     }
 
     /// The first certificate that the server shows to a new connection.
-    pub async fn shown(&self) -> Vec<u8> {
+    pub async fn certificate(&self) -> Vec<u8> {
         let stream = self.connect().await.expect("a handshake");
         stream
             .get_ref()

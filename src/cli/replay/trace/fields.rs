@@ -427,7 +427,7 @@ mod tests {
     }
 
     /// The time in seconds, and the request as it is explained.
-    fn shown(row: Option<TraceRow>) -> Option<(f64, String)> {
+    fn describe(row: Option<TraceRow>) -> Option<(f64, String)> {
         let row = row?;
         let ask = crate::service::rls::decode::decode(&row.message).expect("a request");
         let descriptor = |(descriptor, entries): (_, &[crate::core::request::Entry<'_>])| {
@@ -448,7 +448,7 @@ mod tests {
         )
         .expect("columns");
         assert!(has_head);
-        let mut row = |line: &str| records.row(line.as_bytes(), 2).map(shown);
+        let mut row = |line: &str| records.row(line.as_bytes(), 2).map(describe);
         assert_eq!(
             row("/a,5,ann,3,shop"),
             Ok(Some((5.0, "shop 3 who=ann | 3 path=/a,who=ann".to_owned())))
@@ -508,7 +508,7 @@ mod tests {
         assert_eq!(row.at, Micros(1_795_428_000_500_000));
         let text = r#"d 1 remote_address=10.0.0.9,path=/a b | 1 ua=curl/8 "x y"#;
         assert_eq!(
-            shown(Some(row)).map(|(_, text)| text).as_deref(),
+            describe(Some(row)).map(|(_, text)| text).as_deref(),
             Some(text)
         );
         for line in [
@@ -542,7 +542,7 @@ mod tests {
             .expect("descriptors");
         assert_eq!(row.duration, Some(Span::from_micros(7_000)));
         let text = "d 1 remote_address=2001:db8::1,path=/a | 1 code=200 | 1 in=in".to_owned();
-        assert_eq!(shown(Some(row)), Some((5.0, text)));
+        assert_eq!(describe(Some(row)), Some((5.0, text)));
         assert!(
             records
                 .row(b"{\"time\": 5}", 1)

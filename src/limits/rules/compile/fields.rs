@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::problem::{Grade, Problems, quoted, shown};
+use super::problem::{Grade, Problems, excerpt, quoted};
 pub(super) use super::sections::Section;
 use super::sections::{Author, Format, Key};
 use crate::core::time::MAX_SAFE_INTEGER;
@@ -454,7 +454,7 @@ fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) ->
             format!("write a number from 0 to {most} without fraction or exponent"),
         ),
         ValueType::Text if is_number(text.trim(), most) => {
-            let number = shown(text.trim());
+            let number = excerpt(text.trim());
             (IN_QUOTES, format!("write '{key}: {number}' without quotes"))
         }
         _ => (

@@ -70,7 +70,7 @@ impl Resolved {
         limit.amount = self.amount;
         limit.is_by_rows = self.is_by_rows;
         limit.name = layers.find(|layer| layer.name.clone());
-        limit.shown = Limit::shown(limit.name.as_deref(), &limit.levels);
+        limit.display_name = Limit::display_name_of(limit.name.as_deref(), &limit.levels);
         let shadow_mode = layers.find(|layer| layer.shadow_mode);
         limit.shadow_mode = shadow_mode.unwrap_or(limit.shadow_mode);
         limit.on_store_failure = layers.find(|layer| layer.on_store_failure);

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use super::sections::Section;
 use crate::limits::rules::place::{Document, Place};
 use crate::limits::rules::source::{self, ParsedDocument};
-pub(super) use crate::limits::rules::source::{quoted, shown};
+pub(super) use crate::limits::rules::source::{excerpt, quoted};
 
 /// Maximum number of problems shown per file: messages of a broken file of 16 MiB could take
 /// gigabytes.

@@ -18,7 +18,7 @@ use super::{Compiler, Domain, ProcessDefaults, Siblings, build, check_replaced, 
 use crate::core::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use crate::core::time::Unit;
 use crate::limits::rules::place::{Document, LONGEST_PATH, Place, cut};
-use crate::limits::rules::source::{Node, shown};
+use crate::limits::rules::source::{Node, excerpt};
 
 /// Maximum levels of descriptors, and of values in metadata. Weir accepts at most 64 entries in a
 /// descriptor of Envoy.
@@ -228,10 +228,10 @@ impl Converter<'_> {
         RateLimitDescriptor { key, value, .. }: &RateLimitDescriptor,
         parent: &Place,
     ) -> Place {
-        let key = shown(key);
+        let key = excerpt(key);
         let level = match &**value {
             "" => key,
-            value => format!("{key}={}", shown(value)),
+            value => format!("{key}={}", excerpt(value)),
         };
         let resource = &self.resources[resource];
         let path = match parent.document.resource {

@@ -667,7 +667,7 @@ domains:
 - domain: dd
   commit: each
 ";
-    let shown = |settings: &XdsOptions| {
+    let apply = |settings: &XdsOptions| {
         let applied = Domains::default().apply(vec![overlaid()], settings);
         assert!(applied.refused.is_empty(), "{applied:?}");
         let rules = applied.rules.expect("rules");
@@ -682,7 +682,7 @@ domains:
             texts(&applied.warnings),
         )
     };
-    let (limits, commit, policy, warnings) = shown(&XdsOptions {
+    let (limits, commit, policy, warnings) = apply(&XdsOptions {
         defaults: defaults.clone(),
         ..with_overlay(file)
     });
@@ -703,7 +703,7 @@ domains:
         (Some(Commit::AllOrNone), Some(OnStoreFailure::Local))
     );
     assert_eq!(warnings, "");
-    let (limits, commit, policy, _) = shown(&XdsOptions {
+    let (limits, commit, policy, _) = apply(&XdsOptions {
         defaults,
         ..XdsOptions::default()
     });

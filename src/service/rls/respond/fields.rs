@@ -13,7 +13,7 @@ use crate::core::proto::HeaderValue;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::time::{Rate, Unit};
 use crate::limits::plan::{Outcome, Outcomes};
-use crate::limits::rules::shown_name::shown;
+use crate::limits::rules::display_name::display_name;
 
 const QUOTA: &KeyRef = key_ref("q");
 const WINDOW: &KeyRef = key_ref("w");
@@ -52,7 +52,7 @@ pub(super) fn legacy(outcomes: &Outcomes<'_>, names: &HeaderNames) -> Vec<Header
     let Some(outcome) = last_refusal.or_else(|| least(outcomes)) else {
         return Vec::new();
     };
-    let limit = outcome.shown.map_or(0, |rate| rate.requests_per_unit);
+    let limit = outcome.rate.map_or(0, |rate| rate.requests_per_unit);
     three(names, limit.to_string(), outcome)
 }
 
@@ -74,7 +74,7 @@ pub(super) fn draft_03(
     outcomes: &Outcomes<'_>,
     names: &HeaderNames,
 ) -> Vec<HeaderValue> {
-    let Some((least, least_rate)) = least(outcomes).and_then(|least| Some((least, least.shown?)))
+    let Some((least, least_rate)) = least(outcomes).and_then(|least| Some((least, least.rate?)))
     else {
         return Vec::new();
     };
@@ -128,7 +128,7 @@ pub(super) fn refused_by(key: &str, names: &[Cow<'_, str>]) -> Option<HeaderValu
 fn least<'o, 'p>(outcomes: &'o Outcomes<'p>) -> Option<&'o Outcome<'p>> {
     let is_known = |outcome: &&Outcome<'_>| {
         outcome
-            .shown
+            .rate
             .is_some_and(|rate| outcome.reset_secs.is_some() || rate.unit == Unit::None)
     };
     let known = outcomes.each.iter().filter(is_known);
@@ -165,8 +165,8 @@ pub(super) struct Policy<'p> {
 fn name<'p>(outcome: &Outcome<'p>, entries: &[Entry<'_>]) -> Cow<'p, str> {
     let keys = || entries.iter().map(|entry| entry.key).collect::<Vec<_>>();
     outcome.limit.map_or_else(
-        || shown(&keys().join(&b'.')).into_owned().into(),
-        |limit| limit.shown().into(),
+        || display_name(&keys().join(&b'.')).into_owned().into(),
+        |limit| limit.display_name().into(),
     )
 }
 
@@ -189,7 +189,7 @@ pub(super) fn shown_statuses<'o, 'p, 'a>(
     let all = outcomes.each.iter().zip(request.descriptors()).enumerate();
     let mut shown: Vec<_> = all
         .filter_map(|(index, (outcome, (_, entries)))| {
-            Some((index, (outcome, outcome.shown?, entries)))
+            Some((index, (outcome, outcome.rate?, entries)))
         })
         .collect();
     if shown.len() > MAX_POLICIES {
@@ -253,7 +253,7 @@ mod tests {
     use sfv::{BareItem, Item, KeyRef, List, ListEntry, ListSerializer, Parser};
 
     use super::*;
-    use crate::limits::rules::shown_name::shown;
+    use crate::limits::rules::display_name::display_name;
 
     proptest! {
         #![proptest_config(crate::testing::property(256))]
@@ -267,7 +267,7 @@ mod tests {
             let (quota, window) = (KeyRef::constant("q"), KeyRef::constant("w"));
             let mut list = ListSerializer::new();
             for (name, q, w) in &members {
-                let _ = list.bare_item(string(&shown(name))).parameter(quota, integer(*q)).parameter(window, integer(*w));
+                let _ = list.bare_item(string(&display_name(name))).parameter(quota, integer(*q)).parameter(window, integer(*w));
             }
             let header = list.finish().expect("at least one member");
             prop_assert!(header.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{header:?}");
@@ -275,7 +275,7 @@ mod tests {
             prop_assert_eq!(parsed.len(), members.len());
             for (entry, (name, q, w)) in parsed.iter().zip(&members) {
                 let ListEntry::Item(Item { bare_item: BareItem::String(read), params }) = entry else { panic!("a string: {entry:?}") };
-                prop_assert_eq!(read.as_str(), shown(name));
+                prop_assert_eq!(read.as_str(), display_name(name));
                 let number = |key: &KeyRef| match params.get(key) { Some(BareItem::Integer(number)) => i64::from(*number), other => panic!("{other:?}") };
                 let capped = |number: u64| number.min(999_999_999_999_999) as i64;
                 prop_assert_eq!([number(quota), number(window)], [capped(*q), capped(*w)]);

@@ -82,7 +82,7 @@ pub(super) fn dynamic_metadata(
 /// The numbers of a status that do not fit in the 32 bits of the message's fields. They are below
 /// 2^53: the metadata has them exactly.
 fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
-    let (limit, remaining) = (outcome.shown?.requests_per_unit, outcome.remaining);
+    let (limit, remaining) = (outcome.rate?.requests_per_unit, outcome.remaining);
     (limit.max(remaining) > u32::MAX.into()).then(
         || json!({"descriptor": index, "requestsPerUnit": limit, "limitRemaining": remaining}),
     )
@@ -105,7 +105,7 @@ fn refusal(request: &DecodedRequest<'_>, index: usize, outcome: &Outcome<'_>) ->
             refusal["plan"] = text(plan.as_bytes());
         }
         if in_force.name().is_some() {
-            refusal["name"] = text(in_force.shown().as_bytes());
+            refusal["name"] = text(in_force.display_name().as_bytes());
         }
     }
     refusal

@@ -33,9 +33,9 @@ fn status(plan: &Plan, decisions: &Decisions, slot: &Slot, path: &str) -> Descri
             limit_remaining: u32::MAX,
             ..ok
         },
-        Disposition::Blocked(Block { shown, ends_in, .. }) => DescriptorStatus {
+        Disposition::Blocked(Block { rate, ends_in, .. }) => DescriptorStatus {
             code: Code::OverLimit.into(),
-            current_limit: shown.filter(|_| ends_in.is_some()).map(|rate| RateLimit {
+            current_limit: rate.filter(|_| ends_in.is_some()).map(|rate| RateLimit {
                 name: limit
                     .and_then(|id| plan.rules.limit(id).name.as_deref())
                     .unwrap_or(path)
@@ -50,9 +50,7 @@ fn status(plan: &Plan, decisions: &Decisions, slot: &Slot, path: &str) -> Descri
             }),
             ..ok
         },
-        Disposition::Checked(Checked {
-            check, shown: rate, ..
-        }) => {
+        Disposition::Checked(Checked { check, rate, .. }) => {
             let decision = &decisions[check.0];
             let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
             let refused = !decision.allows() && !plan.checks[*check].modes.shadow;

@@ -356,7 +356,7 @@ impl RequestOutcome {
                 .executed
                 .get(&check.hits)
                 .and_then(|executed| executed.first());
-            let shown = || format!("{check:?}: {answer:?}, {executed:?}, {self:?}");
+            let details = || format!("{check:?}: {answer:?}, {executed:?}, {self:?}");
             match answer {
                 Ok(verdict) if check.hits == 0 => {
                     let observable =
@@ -364,30 +364,30 @@ impl RequestOutcome {
                     assert!(
                         clock_moves || observable.contains(&(verdict.used as i64)),
                         "the counter never had this value: {observable:?} {}",
-                        shown()
+                        details()
                     );
                 }
                 Ok(verdict) => {
                     let executed = executed
-                        .unwrap_or_else(|| panic!("answered, and not counted: {}", shown()));
+                        .unwrap_or_else(|| panic!("answered, and not counted: {}", details()));
                     assert_eq!(
                         Ok(executed.used),
                         i64::try_from(verdict.used),
                         "another count: {}",
-                        shown()
+                        details()
                     );
-                    assert_eq!(verdict.allowed, check.is_allowed(executed), "{}", shown());
+                    assert_eq!(verdict.allowed, check.is_allowed(executed), "{}", details());
                     assert!(
                         executed.at >= self.began && executed.at <= self.ended,
                         "counted at another time: {}",
-                        shown()
+                        details()
                     );
                 }
                 Err(StoreError::NotExecuted(_) | StoreError::Data(_)) => {
                     assert!(
                         executed.is_none(),
                         "counted, and answered as not executed: {}",
-                        shown()
+                        details()
                     );
                 }
                 Err(StoreError::Unknown(_)) => {
@@ -402,7 +402,7 @@ impl RequestOutcome {
                 assert!(
                     has_wrong_type(check) || is_shared,
                     "the value of this key is a counter: {}",
-                    shown()
+                    details()
                 );
             }
             counts.add(answer);

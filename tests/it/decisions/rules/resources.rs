@@ -104,25 +104,21 @@ fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<
     }
     let plan = Plan::new(rules, &ask, &plan::Options::default());
     assert!(!plan.unknown_domain);
-    let shown = |slot: &Slot| match &slot.disposition {
+    let describe = |slot: &Slot| match &slot.disposition {
         Disposition::Free => "free".to_owned(),
         Disposition::Unlimited => "unlimited".to_owned(),
         Disposition::Exempt | Disposition::Blocked(_) => panic!("there are no overrides"),
-        Disposition::Checked(Checked { check, shown, .. }) => {
+        Disposition::Checked(Checked { check, rate, .. }) => {
             let modes = plan.checks[*check].modes;
             let words = [
                 if modes.shadow { " shadow" } else { "" },
                 if modes.quota { " quota" } else { "" },
             ]
             .concat();
-            format!(
-                "{} per {}{words}",
-                shown.requests_per_unit,
-                shown.unit.name()
-            )
+            format!("{} per {}{words}", rate.requests_per_unit, rate.unit.name())
         }
     };
-    plan.slots.iter().map(shown).collect()
+    plan.slots.iter().map(describe).collect()
 }
 
 #[test]
@@ -558,13 +554,13 @@ proptest! {
             let rules = applied.rules.expect("rules");
             let difference = Difference::new(&from_file, &rules);
             prop_assert_eq!(difference, Difference::default());
-            let shown = |rules: &Rules| {
+            let limits = |rules: &Rules| {
                 rules
                     .limits()
                     .map(show)
                     .collect::<std::collections::BTreeSet<_>>()
             };
-            prop_assert_eq!(shown(&from_file), shown(&rules));
+            prop_assert_eq!(limits(&from_file), limits(&rules));
             for entries in &requests {
                 prop_assert_eq!(
                     find(&from_file, b"d", entries),

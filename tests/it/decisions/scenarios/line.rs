@@ -101,7 +101,7 @@ pub fn bytes(text: &str) -> Option<Vec<u8>> {
 }
 
 /// An answer as a line writes it, with all fields.
-pub fn shown(answer: &Result<RateLimitResponse, Status>) -> String {
+pub fn formatted(answer: &Result<RateLimitResponse, Status>) -> String {
     let word = |code| match code {
         Code::Ok => "ok",
         Code::OverLimit => "over",

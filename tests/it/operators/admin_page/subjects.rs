@@ -399,9 +399,12 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
     desk.hit("shop", &[("user", "42")], 5).await;
     desk.hit("shop", &[("user", HOSTILE[1])], 2).await;
     desk.open("usage");
-    let shown = |subject: &str| [1, 2].map(|column| cell(&desk, subject, column));
-    assert_eq!(shown("user=42"), ["5", "2"]);
-    assert_eq!(shown(&format!("user={}", HOSTILE[1])), ["2", "0"]);
+    let hits_and_refused = |subject: &str| [1, 2].map(|column| cell(&desk, subject, column));
+    assert_eq!(hits_and_refused("user=42"), ["5", "2"]);
+    assert_eq!(
+        hits_and_refused(&format!("user={}", HOSTILE[1])),
+        ["2", "0"]
+    );
     press_in_row(&desk, "user=42", "Usage");
     let facts = "[...document.querySelectorAll('.facts div')].map((one) => \
         one.children[0].textContent + ' ' + one.children[1].textContent)";

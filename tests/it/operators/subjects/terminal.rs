@@ -20,14 +20,14 @@ async fn the_table_is_refreshed_until_q() {
     let mut terminal = Terminal::start(&["top", "--admin", &weir.listener("debug").to_string()]);
     terminal.wait_for("user=ann", 1);
     assert!(
-        terminal.shown().starts_with(ENTER) && !terminal.echoes(),
+        terminal.screen().starts_with(ENTER) && !terminal.echoes(),
         "{:?}",
-        terminal.shown()
+        terminal.screen()
     );
     hit(client, "shop", &[("user", "bob\u{1b}[2J")], 3).await;
     terminal.wait_for("user=bob\\u{1b}[2J", 1);
     // A smaller terminal shows fewer lines, at once.
-    let frames = terminal.shown().matches("\x1b[H").count();
+    let frames = terminal.screen().matches("\x1b[H").count();
     tcsetwinsize(
         &terminal.device,
         Winsize {
@@ -45,7 +45,7 @@ async fn the_table_is_refreshed_until_q() {
     .expect("a signal");
     terminal.wait_for("\x1b[H", frames + 1);
     let last = terminal
-        .shown()
+        .screen()
         .rsplit("\x1b[H")
         .next()
         .expect("a frame")
@@ -57,9 +57,9 @@ async fn the_table_is_refreshed_until_q() {
     terminal.controller.write_all(b"xq").expect("keys");
     assert_eq!(terminal.end(), Some(0));
     assert!(
-        terminal.shown().ends_with(LEAVE) && terminal.echoes(),
+        terminal.screen().ends_with(LEAVE) && terminal.echoes(),
         "{:?}",
-        terminal.shown()
+        terminal.screen()
     );
 }
 
@@ -78,16 +78,17 @@ async fn a_signal_and_a_lost_service_leave_the_terminal_as_it_was() {
     .expect("a signal");
     assert_eq!(terminal.end(), Some(0));
     assert!(
-        terminal.shown().ends_with(LEAVE) && terminal.echoes(),
+        terminal.screen().ends_with(LEAVE) && terminal.echoes(),
         "{:?}",
-        terminal.shown()
+        terminal.screen()
     );
     // No service from the start: an error, and no other screen.
     let mut terminal = Terminal::start(&["top", "--admin", "127.0.0.1:1"]);
     assert_eq!(terminal.end(), Some(1));
     assert!(
-        terminal.shown().contains("no service at 127.0.0.1:1") && !terminal.shown().contains(ENTER),
+        terminal.screen().contains("no service at 127.0.0.1:1")
+            && !terminal.screen().contains(ENTER),
         "{:?}",
-        terminal.shown()
+        terminal.screen()
     );
 }

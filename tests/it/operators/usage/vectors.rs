@@ -46,11 +46,11 @@ impl Line {
     }
 
     fn compare(&self, store: &str, record: Option<&Record>) {
-        let found = record.map(|record| self.shown(record));
+        let found = record.map(|record| self.describe(record));
         assert_eq!(found, self.expected, "{} ({store})", self.name);
     }
 
-    fn shown(&self, record: &Record) -> [String; 2] {
+    fn describe(&self, record: &Record) -> [String; 2] {
         let last = self.asks.last().expect("a request");
         let seconds = |at: Micros| {
             let text = format!("{}", (at.0 as f64 - START as f64) / 1e6);

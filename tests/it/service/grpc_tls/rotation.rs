@@ -7,7 +7,7 @@ use crate::support::wait::eventually_async;
 /// Waits for a new connection to be shown a certificate other than this one.
 async fn another_is_shown(tls: &TlsClient, before: &[u8]) {
     let began = tokio::time::Instant::now();
-    while tls.shown().await == before {
+    while tls.certificate().await == before {
         assert!(
             began.elapsed() < Duration::from_secs(20),
             "the certificate is not replaced"
@@ -20,7 +20,10 @@ async fn another_is_shown(tls: &TlsClient, before: &[u8]) {
 async fn a_certificate_is_replaced_under_running_calls() {
     let secured = Secured::start(&[]);
     let tls = secured.tls();
-    let (first, mut client) = (tls.shown().await, tls.client().await.expect("a connection"));
+    let (first, mut client) = (
+        tls.certificate().await,
+        tls.client().await.expect("a connection"),
+    );
     let expiry = |secured: &Secured| {
         secured
             .weir
@@ -69,7 +72,7 @@ async fn a_certificate_is_replaced_under_running_calls() {
 async fn files_that_cannot_be_used_change_nothing() {
     let secured = Secured::start(&[]);
     let tls = secured.tls();
-    let first = tls.shown().await;
+    let first = tls.certificate().await;
     let reloads = |result: &str| {
         secured
             .weir
@@ -99,7 +102,7 @@ async fn files_that_cannot_be_used_change_nothing() {
         ),
         (1.0, Some(0.0))
     );
-    assert_eq!(tls.shown().await, first);
+    assert_eq!(tls.certificate().await, first);
     std::fs::remove_file(secured.files.path("tls.key")).expect("there");
     assert!(
         eventually_async(|| (reloads("refused") == 2.0).then_some(()))
@@ -107,7 +110,7 @@ async fn files_that_cannot_be_used_change_nothing() {
             .is_some(),
         "a missing file too"
     );
-    assert_eq!(tls.shown().await, first);
+    assert_eq!(tls.certificate().await, first);
     // The rest of the pair arrives.
     secured.files.write("tls.key", &other.key);
     another_is_shown(&tls, &first).await;

@@ -116,10 +116,10 @@ fn servers_of_a_list_share_a_login() {
 
 #[test]
 fn topologies_are_shown_without_secrets() {
-    let shown = |kind, url| read(kind, url, "", "", "").topology.to_string();
-    assert_eq!(shown("", "redis://u:s3cret@[::1]:1"), "[::1]:1");
-    assert_eq!(shown("sentinel", "m,a:1,b:2"), "m, known to a:1, b:2");
-    assert_eq!(shown("cluster", "redis://u:s3cret@a:1,b:2"), "a:1, b:2");
+    let display = |kind, url| read(kind, url, "", "", "").topology.to_string();
+    assert_eq!(display("", "redis://u:s3cret@[::1]:1"), "[::1]:1");
+    assert_eq!(display("sentinel", "m,a:1,b:2"), "m, known to a:1, b:2");
+    assert_eq!(display("cluster", "redis://u:s3cret@a:1,b:2"), "a:1, b:2");
 }
 
 #[test]

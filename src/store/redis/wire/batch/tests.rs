@@ -875,8 +875,8 @@ fn answered(
     batch.write(&mut out);
     let replies = replies_of(&batch, &executed(&out, counters));
     let answers = replies.iter().flat_map(|reply| &reply.answers);
-    let shown = |verdict: Verdict| (verdict.allowed, verdict.remaining);
-    answers.map(|answer| answer.map(shown)).collect()
+    let summary = |verdict: Verdict| (verdict.allowed, verdict.remaining);
+    answers.map(|answer| answer.map(summary)).collect()
 }
 
 proptest! {

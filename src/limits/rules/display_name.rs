@@ -9,13 +9,13 @@ use std::borrow::Cow;
 use percent_encoding::percent_encode_byte;
 
 /// Maximum bytes of a name in an answer.
-pub const MAX_SHOWN_BYTES: usize = 128;
+pub const MAX_DISPLAY_NAME_BYTES: usize = 128;
 
 /// A name in an answer: printable ASCII without quotes and backslashes. Other bytes become `%` and
 /// two hexadecimal digits, as in a URL. Text that is too long is cut.
-pub fn shown(name: &[u8]) -> Cow<'_, str> {
+pub fn display_name(name: &[u8]) -> Cow<'_, str> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-    if name.len() <= MAX_SHOWN_BYTES
+    if name.len() <= MAX_DISPLAY_NAME_BYTES
         && name.iter().all(is_plain)
         && let Ok(name) = str::from_utf8(name)
     {
@@ -28,7 +28,7 @@ pub fn shown(name: &[u8]) -> Cow<'_, str> {
             true => char::from(*byte).encode_utf8(&mut plain),
             false => percent_encode_byte(*byte),
         };
-        if out.len() + written.len() > MAX_SHOWN_BYTES {
+        if out.len() + written.len() > MAX_DISPLAY_NAME_BYTES {
             break;
         }
         out.push_str(written);
@@ -51,10 +51,14 @@ mod tests {
             (b"\xff\x00\x7f", "%FF%00%7F"),
             (br#"a "quoted" \ one"#, "a %22quoted%22 %5C one"),
         ] {
-            assert_eq!(shown(text), name);
+            assert_eq!(display_name(text), name);
         }
-        assert_eq!(shown(&[b'a'; 129]).len(), MAX_SHOWN_BYTES);
-        assert_eq!(shown(&[b'\n'; 129]).len(), 126, "an escape is not cut");
+        assert_eq!(display_name(&[b'a'; 129]).len(), MAX_DISPLAY_NAME_BYTES);
+        assert_eq!(
+            display_name(&[b'\n'; 129]).len(),
+            126,
+            "an escape is not cut"
+        );
     }
 
     proptest! {
@@ -64,10 +68,10 @@ mod tests {
         fn any_name_is_short_and_leaves_no_header_and_no_quotes(
             name in prop::collection::vec(any::<u8>(), 0..300),
         ) {
-            let shown = shown(&name);
+            let display = display_name(&name);
             prop_assert!(
-                shown.len() <= MAX_SHOWN_BYTES
-                    && shown
+                display.len() <= MAX_DISPLAY_NAME_BYTES
+                    && display
                         .bytes()
                         .all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\')
             );
