@@ -8,8 +8,8 @@
 pub mod access;
 pub mod decisions;
 pub mod explain;
-pub(crate) mod known;
 pub mod limits;
+pub(crate) mod names;
 mod openapi;
 pub mod overrides;
 pub mod page;

@@ -85,7 +85,7 @@ pub struct Registry {
     /// Held from a reading until its result is in force, because an earlier reading must not
     /// replace a later one.
     gate: tokio::sync::Mutex<()>,
-    known: Mutex<LoadedOverrides>,
+    state: Mutex<LoadedOverrides>,
     changes: ChangeLog,
     on_reset: Box<dyn Fn() + Send + Sync>,
 }
@@ -120,7 +120,7 @@ impl Registry {
             live,
             store,
             gate: tokio::sync::Mutex::new(()),
-            known: Mutex::default(),
+            state: Mutex::default(),
             changes: ChangeLog::default(),
             on_reset,
         }
@@ -162,9 +162,9 @@ impl Registry {
 
     /// The records of overrides that ended within the last week, the latest first.
     pub fn list_ended(&self) -> Vec<Record> {
-        let (now, known) = (clock::now(), self.known());
-        let mut all = known.loaded.ended.clone();
-        let stored = known.loaded.all.iter();
+        let (now, state) = (clock::now(), self.state());
+        let mut all = state.loaded.ended.clone();
+        let stored = state.loaded.all.iter();
         let expired = stored.filter(|stored| stored.one.has_ended(now));
         keep_ended(&mut all, expired.map(StoredOverride::expired));
         all.reverse();
@@ -206,7 +206,7 @@ impl Registry {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
         let find = |stored: &&StoredOverride| *stored.one.id == *id;
-        let one = self.known().loaded.all.iter().find(find).cloned();
+        let one = self.state().loaded.all.iter().find(find).cloned();
         let unknown = || ChangeError::Unknown(id.escape_debug().to_string());
         let one = one.ok_or_else(unknown)?.one;
         let removed = Record::ended(&one, clock::now(), by);
@@ -278,17 +278,17 @@ impl Registry {
         // Before the new reading removes them.
         self.log_expired();
         let loaded = self.load().await;
-        let mut known = self.known();
+        let mut state = self.state();
         match loaded {
             Ok(loaded) => {
-                known.loaded_at = Some(Instant::now());
+                state.loaded_at = Some(Instant::now());
                 if let Some(mut loaded) = loaded {
                     if loaded.version.is_reset() {
                         (self.on_reset)();
                     }
                     let errors = std::mem::take(&mut loaded.errors);
-                    known.loaded = loaded;
-                    self.put_in_force(&mut known);
+                    state.loaded = loaded;
+                    self.put_in_force(&mut state);
                     for (id, error) in &errors {
                         tracing::warn!(
                             id = %id.escape_debug(),
@@ -297,18 +297,18 @@ impl Registry {
                         );
                     }
                 }
-                if known.error.take().is_some() {
+                if state.error.take().is_some() {
                     tracing::info!("overrides: read again");
                 }
                 Ok(())
             }
             Err(error) => {
-                if known.error.as_ref() != Some(&error) {
+                if state.error.as_ref() != Some(&error) {
                     tracing::warn!(
                         error,
                         "overrides: cannot be read; the last known overrides stay in force"
                     );
-                    known.error = Some(error.clone());
+                    state.error = Some(error.clone());
                 }
                 Err(error)
             }
@@ -317,7 +317,7 @@ impl Registry {
 
     /// Loads the overrides if they changed, and restores them if Redis has lost them.
     async fn load(&self) -> Result<Option<Versioned>, String> {
-        let seen = self.known().loaded.version.clone();
+        let seen = self.state().loaded.version.clone();
         let loaded = self.store.load(&seen).await?;
         let mut version = loaded.iter().map(|loaded| &loaded.version);
         if !version.any(Version::is_lost) {
@@ -336,7 +336,7 @@ impl Registry {
     /// without persistence: no operator removed them. Returns false if it has none.
     async fn restore(&self) -> Result<bool, String> {
         let now = clock::now();
-        let mut restored = self.known().loaded.all.clone();
+        let mut restored = self.state().loaded.all.clone();
         restored.retain(|stored| !stored.one.has_ended(now));
         if restored.is_empty() {
             return Ok(false);
@@ -354,16 +354,16 @@ impl Registry {
         Ok(true)
     }
 
-    fn put_in_force(&self, known: &mut LoadedOverrides) {
+    fn put_in_force(&self, state: &mut LoadedOverrides) {
         let now = clock::now();
-        let stored = known.loaded.all.iter();
+        let stored = state.loaded.all.iter();
         let in_force = stored.filter(|stored| !stored.one.has_ended(now));
         let overrides = Overrides::new(in_force.map(|stored| Arc::clone(&stored.one)).collect());
-        let left_out = known.loaded.left_out + overrides.left_out;
-        if left_out > 0 && left_out != known.logged_left_out {
+        let left_out = state.loaded.left_out + overrides.left_out;
+        if left_out > 0 && left_out != state.logged_left_out {
             tracing::error!(left_out, "overrides: too many; the oldest are not in force");
         }
-        known.logged_left_out = left_out;
+        state.logged_left_out = left_out;
         tracing::debug!(in_force = overrides.list.len(), "overrides: in force");
         self.live.replace_overrides(overrides);
     }
@@ -375,7 +375,7 @@ impl Registry {
         let (now, all) = (clock::now(), self.live.overrides().unwrap_or_default());
         let mut expired = all.list.iter().filter(|one| one.has_ended(now)).peekable();
         if expired.peek().is_some() {
-            self.put_in_force(&mut self.known());
+            self.put_in_force(&mut self.state());
         }
         for one in expired {
             self.changes.ended.fetch_add(1, Ordering::Relaxed);
@@ -394,8 +394,8 @@ impl Registry {
             };
             one.until.is_some_and(|until| until + kept_for <= now)
         };
-        let known = self.known();
-        let old = known.loaded.all.iter().filter(is_old).take(MAX_SWEPT);
+        let state = self.state();
+        let old = state.loaded.all.iter().filter(is_old).take(MAX_SWEPT);
         old.map(|stored| (stored.expired(), stored.text.clone()))
             .collect()
     }
@@ -407,12 +407,12 @@ impl Registry {
         for one in all.list.iter().filter(|one| !one.has_ended(now)) {
             counts[one.kind.index()] += 1;
         }
-        let (known, mut samples) = (self.known(), Vec::new());
+        let (state, mut samples) = (self.state(), Vec::new());
         for (kind, count) in Kind::NAMES.iter().zip(counts) {
             samples.push(families::OVERRIDES.count(&[*kind], count));
         }
-        samples.push(families::OVERRIDES_UNREADABLE.count(&[], known.loaded.unreadable as u64));
-        if let Some(at) = known.loaded_at {
+        samples.push(families::OVERRIDES_UNREADABLE.count(&[], state.loaded.unreadable as u64));
+        if let Some(at) = state.loaded_at {
             samples.push(families::OVERRIDES_AGE.sample(&[], at.elapsed().as_secs_f64()));
         }
         let changes = &self.changes;
@@ -428,7 +428,7 @@ impl Registry {
         samples
     }
 
-    fn known(&self) -> MutexGuard<'_, LoadedOverrides> {
-        lock(&self.known)
+    fn state(&self) -> MutexGuard<'_, LoadedOverrides> {
+        lock(&self.state)
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::query::{Query, next};
 use super::reply::Failure;
-use super::{Parts, known};
+use super::{Parts, names};
 use crate::core::time::Unit;
 use crate::limits::rules::limit::{Level, Limit};
 use crate::limits::rules::{Rules, diff};
@@ -28,10 +28,10 @@ pub struct Limits {
 
 pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
     let page = query.page(USUAL_COUNT)?;
-    let rules = &known::rules(parts);
+    let rules = &names::rules(parts);
     let search = query.get("search").unwrap_or_default().to_lowercase();
     let has = |text: &str| text.to_lowercase().contains(&search);
-    known::domain(rules, query.get("domain"))?;
+    names::domain(rules, query.get("domain"))?;
     let is_sought = |limit: &&Limit| {
         search.is_empty()
             || has(&limit.path())

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::query::{Query, next};
 use super::reply::{Failure, blocking, with_status};
-use super::{Call, Parts, known, subject};
+use super::{Call, Parts, names, subject};
 use crate::core::request::Entry;
 use crate::core::request::notation::shell_word;
 use crate::core::time::Unit;
@@ -159,7 +159,7 @@ pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
     };
     all.retain(|one| domain.is_none_or(|domain| one.domain == domain));
     if all.is_empty() {
-        known::domain(&known::rules(parts), domain)?;
+        names::domain(&names::rules(parts), domain)?;
     }
     Ok(Overrides {
         next: next(page, all.len()),
@@ -191,7 +191,7 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
         ..record.read()?
     };
     // There may be many limits.
-    let (rules, ordered) = (known::rules(&parts), one.clone());
+    let (rules, ordered) = (names::rules(&parts), one.clone());
     let ordered = blocking(move || {
         if !order.force {
             is_known(&rules, &ordered)?;
@@ -238,7 +238,7 @@ fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
         let value = entry.exact().map_or("", |(_, value)| value);
         Some((entry.key.as_literal()?, value))
     });
-    known::entries(rules, &one.domain, entries).map_err(|Failure { status, error }| Failure {
+    names::entries(rules, &one.domain, entries).map_err(|Failure { status, error }| Failure {
         status,
         error: format!("{error}; to set it anyway, write force: true (the command's --force)"),
     })
@@ -377,7 +377,7 @@ pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failur
         Some(found) if !counters.is_empty() => found.limit,
         found => {
             let texts = entries.iter().map(|entry| (&*entry.key, &*entry.value));
-            known::entries(&plan.rules, &domain, texts)?;
+            names::entries(&plan.rules, &domain, texts)?;
             return Err(counts_nothing(&plan, found, &domain, &words));
         }
     };

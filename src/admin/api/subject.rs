@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::query::Query;
 use super::reply::Failure;
-use super::{Parts, known};
+use super::{Parts, names};
 use crate::core::request::notation::Text;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::{Decision, Decisions};
@@ -239,7 +239,7 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
         // The plan applies no blocks and no exemptions.
         Disposition::Free | Disposition::Exempt | Disposition::Blocked(_) => {
             let shown = entries.iter().map(|entry| (&*entry.key, &*entry.value));
-            known::entries(&plan.rules, &subject.domain.to_string(), shown)?;
+            names::entries(&plan.rules, &subject.domain.to_string(), shown)?;
             return Err(no_limit());
         }
     };
@@ -287,7 +287,7 @@ pub(super) fn overrides_of(parts: &Parts) -> impl Fn(&str) -> Option<(String, Ap
 /// The domain of a subject, and the entries for an override of it. For a counter that values share,
 /// they are the entries of its pattern.
 pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Failure> {
-    let known = |part: &Part, what: &str| {
+    let text_of = |part: &Part, what: &str| {
         let text = match part {
             Part::Text(text) => String::from_utf8(text.clone()).ok(),
             Part::Digest(_) => None,
@@ -299,9 +299,9 @@ pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Fail
         text.ok_or_else(|| Failure::bad_request(&why))
     };
     let entry = |entry: &SubjectEntry| -> Result<Pattern, Failure> {
-        let key = known(&entry.key, "key")?;
+        let key = text_of(&entry.key, "key")?;
         Ok(match (&entry.value, entry.is_shared) {
-            (shared, true) => Pattern::of_file(&key, &known(shared, "pattern")?),
+            (shared, true) => Pattern::of_file(&key, &text_of(shared, "pattern")?),
             (Part::Text(text), false) => Pattern::literal(&key, text),
             (Part::Digest(digits), false) => Pattern {
                 key: Text::literal(&key),
@@ -311,5 +311,5 @@ pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Fail
     };
     let entries = subject.entries.iter().map(entry);
     let entries = entries.collect::<Result<_, Failure>>()?;
-    Ok((known(&subject.domain, "domain")?, entries))
+    Ok((text_of(&subject.domain, "domain")?, entries))
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::query::Query;
 use super::reply::Failure;
-use super::{Parts, known, subject};
+use super::{Parts, names, subject};
 use crate::limits::plan::key::EntryText;
 use crate::limits::rules::limit::Limit;
 use crate::observe::subjects::{self, NO_LIMIT, REQUEST_LIMIT, Ranked, Ranking, Recent};
@@ -93,14 +93,14 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let mut found = parts.subjects.heaviest(&asked);
     // A counted name exists, also after its limit has been removed.
     if found.subjects.is_empty() {
-        let rules = known::rules(parts);
-        known::domain(&rules, domain)?;
+        let rules = names::rules(parts);
+        names::domain(&rules, domain)?;
         if let Some(limit) = limit.filter(|limit| ![NO_LIMIT, REQUEST_LIMIT].contains(limit)) {
             let is_it = |one: &&Limit| {
-                known::is_named(one, limit) && domain.is_none_or(|domain| *one.domain == *domain)
+                names::is_named(one, limit) && domain.is_none_or(|domain| *one.domain == *domain)
             };
             let path = rules.limits().find(is_it).map(Limit::path);
-            asked.limit = Some(path.ok_or_else(|| known::no_limit_named(&rules, domain, limit))?);
+            asked.limit = Some(path.ok_or_else(|| names::no_limit_named(&rules, domain, limit))?);
             found = parts.subjects.heaviest(&asked);
         }
     }

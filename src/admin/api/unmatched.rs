@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::query::Query;
 use super::reply::Failure;
-use super::{Parts, known};
+use super::{Parts, names};
 pub use crate::observe::subjects::{UnmatchedDescriptor, UnmatchedDomain};
 
 /// Response of `/api/v1/unmatched`.
@@ -18,7 +18,7 @@ pub struct Unmatched {
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Unmatched, Failure> {
     let domains = parts.subjects.unmatched(query.get("domain"));
     if domains.is_empty() {
-        known::domain(&known::rules(parts), query.get("domain"))?;
+        names::domain(&names::rules(parts), query.get("domain"))?;
     }
     Ok(Unmatched { domains })
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::query::{Query, next};
 use super::reply::{Failure, blocking};
 use super::subject::{self, CountedSubject, some_of};
-use super::{Call, Parts, known};
+use super::{Call, Parts, names};
 use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
 use crate::core::time::{Micros, Span, Unit, parse_duration};
@@ -201,7 +201,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let since = since.unwrap_or_else(|| Ok(tracking.settings.span()))?;
     let (now, record) = found.record(&parts).await?;
     // A subject that was never seen has an empty series.
-    let known = record.is_some();
+    let is_recorded = record.is_some();
     let record =
         record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
     let series = record.series(now, since);
@@ -230,8 +230,8 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
         refused: record.total.refused,
         refused_count,
         given_back: record.total.given_back,
-        first_seen: known.then(|| timestamp(record.first_seen)),
-        last_seen: known.then(|| timestamp(record.last_seen)),
+        first_seen: is_recorded.then(|| timestamp(record.first_seen)),
+        last_seen: is_recorded.then(|| timestamp(record.last_seen)),
         overridden,
         series: Series {
             begin: timestamp(series.begin),
@@ -489,7 +489,7 @@ fn tracked_limit<'r>(
     is_trial: bool,
 ) -> Result<&'r Limit, Failure> {
     let (domain, name) = (query.get("domain"), query.get("limit"));
-    known::domain(rules, domain)?;
+    names::domain(rules, domain)?;
     // The limits of a table's plans record the same as the descriptor's limit.
     let is_of_plan = |limit: &Limit| limit.table.is_some() && limit.own_table().is_none();
     let of_domain = || {
@@ -498,10 +498,10 @@ fn tracked_limit<'r>(
         })
     };
     if let Some(name) = name {
-        let mut named = of_domain().filter(|limit| known::is_named(limit, name));
+        let mut named = of_domain().filter(|limit| names::is_named(limit, name));
         return match (named.next(), named.next()) {
             (Some(limit), None) => Ok(limit),
-            (None, _) => Err(known::no_limit_named(rules, domain, name)),
+            (None, _) => Err(names::no_limit_named(rules, domain, name)),
             (Some(_), Some(_)) => Err(Failure::bad_request(&format!(
                 "limit: several limits have the name {name}; write the full key, and its domain"
             ))),

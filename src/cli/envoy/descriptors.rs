@@ -85,7 +85,7 @@ pub(super) fn descriptors(
         protocol,
         values: HashMap::new(),
         found: Descriptors::default(),
-        known: HashMap::new(),
+        indices: HashMap::new(),
         problems: Vec::new(),
         reported: HashSet::new(),
     };
@@ -114,7 +114,7 @@ struct DescriptorWalk<'s> {
     values: HashMap<String, KeyValues>,
     found: Descriptors,
     /// The index of each list of actions.
-    known: HashMap<Vec<String>, usize>,
+    indices: HashMap<Vec<String>, usize>,
     problems: Vec<Problem>,
     /// Keys with a problem of their own, which is reported once.
     reported: HashSet<String>,
@@ -215,7 +215,7 @@ impl DescriptorWalk<'_> {
     }
 
     fn add(&mut self, list: &[String], path: &[String], own: &DescriptorTree) {
-        let index = *self.known.entry_ref(list).or_insert_with(|| {
+        let index = *self.indices.entry_ref(list).or_insert_with(|| {
             self.found.all.push(ActionList {
                 actions: list.to_vec(),
                 limits: Vec::new(),

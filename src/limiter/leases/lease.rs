@@ -107,8 +107,8 @@ pub(super) struct Lease {
     /// The limit has recovered by then.
     reset: u64,
     /// The store's count by its latest answer, and the time of that answer.
-    known: u64,
-    known_at: u64,
+    store_used: u64,
+    answered_at: u64,
     /// When the measured time began: the last use, or a measured time before it.
     pub(super) slot: u64,
     requests: RecentDemand,
@@ -182,7 +182,7 @@ impl Lease {
             let before = position.unwrap_or(verdict.used);
             if now >= self.until {
                 drawn.ended = std::mem::take(&mut self.rest);
-            } else if began >= self.known_at {
+            } else if began >= self.answered_at {
                 drawn.void = self.rest.saturating_sub(before);
                 self.rest -= drawn.void;
             }
@@ -191,7 +191,7 @@ impl Lease {
             });
             self.rest += drawn.granted;
             self.block = self.rest;
-            (self.known, self.known_at) = (verdict.used, now);
+            (self.store_used, self.answered_at) = (verdict.used, now);
             (self.until, self.fresh_until) = (until, began.saturating_add(FRESH));
             self.reset = now.saturating_add(verdict.reset_after.micros());
             used = self.used();
@@ -230,7 +230,7 @@ impl Lease {
     /// Hits that count as used: all hits of other replicas, and the hits of this one that are not
     /// held.
     fn used(&self) -> u64 {
-        self.known.saturating_sub(self.rest)
+        self.store_used.saturating_sub(self.rest)
     }
 
     /// Begins a measured time, if the last one is over.
@@ -273,7 +273,7 @@ impl Lease {
         if self.requests.most() < BUSY || now >= self.until {
             return 0;
         }
-        let part = terms.limit().saturating_sub(self.known) / (2 * terms.replicas);
+        let part = terms.limit().saturating_sub(self.store_used) / (2 * terms.replicas);
         let block = self.hits.most().min(part).min(terms.limit() - hits);
         Some(block.saturating_sub(self.rest))
             .filter(|&block| block >= BUSY)

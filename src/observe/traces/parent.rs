@@ -185,7 +185,7 @@ mod tests {
         parent(&map)
     }
 
-    fn known(state: &str) -> SpanContext {
+    fn span_context(state: &str) -> SpanContext {
         let ids = (
             TraceId::from_hex(TRACE).expect("an id"),
             SpanId::from_hex(SPAN).expect("an id"),
@@ -203,11 +203,14 @@ mod tests {
     fn traceparent_is_read() {
         let traceparent = |version: &str, flags: &str| format!("{version}-{TRACE}-{SPAN}-{flags}");
         for (value, parent) in [
-            (traceparent("00", "01"), Parent::Sampled(known(""))),
-            (traceparent("00", "ff"), Parent::Sampled(known(""))),
+            (traceparent("00", "01"), Parent::Sampled(span_context(""))),
+            (traceparent("00", "ff"), Parent::Sampled(span_context(""))),
             (traceparent("00", "00"), Parent::Unsampled),
             (traceparent("00", "fe"), Parent::Unsampled),
-            (traceparent("cc", "01-and-more"), Parent::Sampled(known(""))),
+            (
+                traceparent("cc", "01-and-more"),
+                Parent::Sampled(span_context("")),
+            ),
             (traceparent("cc", "01.and-more"), Parent::None),
             (traceparent("00", "01-more"), Parent::None),
             (traceparent("ff", "01"), Parent::None),
@@ -241,28 +244,36 @@ mod tests {
                 .chain(states)
                 .collect::<Vec<_>>())
         };
-        assert_eq!(of(&["a=1,b=2"]), Parent::Sampled(known("a=1,b=2")));
+        assert_eq!(of(&["a=1,b=2"]), Parent::Sampled(span_context("a=1,b=2")));
         assert_eq!(
             of(&["a=1", "b=2"]),
-            Parent::Sampled(known("a=1,b=2")),
+            Parent::Sampled(span_context("a=1,b=2")),
             "several headers are one list"
         );
         let long = |bytes: usize| format!("a={}", "x".repeat(bytes - 2));
-        assert_eq!(of(&[&long(256)]), Parent::Sampled(known(&long(256))));
-        assert_eq!(of(&[&long(513)]), Parent::Sampled(known("")), "too long");
-        assert_eq!(of(&["no list"]), Parent::Sampled(known("")), "malformed");
+        assert_eq!(of(&[&long(256)]), Parent::Sampled(span_context(&long(256))));
+        assert_eq!(
+            of(&[&long(513)]),
+            Parent::Sampled(span_context("")),
+            "too long"
+        );
+        assert_eq!(
+            of(&["no list"]),
+            Parent::Sampled(span_context("")),
+            "malformed"
+        );
     }
 
     #[test]
     fn b3_is_read_in_both_forms() {
         let single = |rest: &str| of(&[("b3", &format!("{TRACE}-{SPAN}{rest}"))]);
-        let sampled = Parent::Sampled(known(""));
+        let sampled = Parent::Sampled(span_context(""));
         for (rest, parent) in [
             ("-1", sampled.clone()),
             ("-d", sampled.clone()),
             ("-1-05e3ac9a4f6e3b90", sampled.clone()),
             ("-0", Parent::Unsampled),
-            ("", Parent::Undecided(known(""))),
+            ("", Parent::Undecided(span_context(""))),
             ("-2", Parent::None),
             ("-1-05e3", Parent::None),
             ("-1-05e3ac9a4f6e3b90-1", Parent::None),
@@ -285,7 +296,7 @@ mod tests {
             sampled,
             "debug means sampled"
         );
-        assert_eq!(multiple(&[]), Parent::Undecided(known("")));
+        assert_eq!(multiple(&[]), Parent::Undecided(span_context("")));
         assert_eq!(of(&ids[..1]), Parent::None);
         assert_eq!(of(&[("x-b3-sampled", "0")]), Parent::Unsampled);
         let traceparent = format!("00-{SPAN}{SPAN}-{SPAN}-01");

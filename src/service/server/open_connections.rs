@@ -40,7 +40,7 @@ pub(super) struct OpenConnections {
 struct Activity {
     last_call: AtomicU64,
     /// Its key in the map. Changes only under the map's lock.
-    known: AtomicU64,
+    recorded: AtomicU64,
     must_end: Arc<Notify>,
 }
 
@@ -86,7 +86,7 @@ impl OpenConnections {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let activity = Arc::new(Activity {
             last_call: now.into(),
-            known: now.into(),
+            recorded: now.into(),
             must_end: Arc::default(),
         });
         by_last_call.insert((now, id), Arc::clone(&activity));
@@ -99,17 +99,17 @@ impl OpenConnections {
     /// whose record is up to date was idle for longest.
     fn end_idle(by_last_call: &mut BTreeMap<(u64, u64), Arc<Activity>>, now: u64) -> bool {
         for _ in 0..MAX_LOOKS {
-            let Some(((known, id), activity)) = by_last_call.pop_first() else {
+            let Some(((recorded, id), activity)) = by_last_call.pop_first() else {
                 return false;
             };
             let last_call = activity.last_call.load(Ordering::Relaxed);
-            if last_call == known && known < now {
+            if last_call == recorded && recorded < now {
                 activity.must_end.notify_one();
                 return true;
             }
-            activity.known.store(last_call, Ordering::Relaxed);
+            activity.recorded.store(last_call, Ordering::Relaxed);
             by_last_call.insert((last_call, id), activity);
-            if known >= now {
+            if recorded >= now {
                 return false;
             }
         }
@@ -135,7 +135,7 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut by_last_call = lock(&self.all.by_last_call);
-        by_last_call.remove(&(self.activity.known.load(Ordering::Relaxed), self.id));
+        by_last_call.remove(&(self.activity.recorded.load(Ordering::Relaxed), self.id));
         self.all.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

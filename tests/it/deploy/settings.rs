@@ -33,7 +33,7 @@ const NOT_IN_THE_CHART: &[&str] = &[
 ];
 
 /// The variables of `weir serve`.
-fn known() -> BTreeSet<String> {
+fn variables_of_weir() -> BTreeSet<String> {
     let mut help = Command::new(env!("CARGO_BIN_EXE_weir"));
     let output = help.args(["serve", "--help"]).env_clear().output();
     let help = String::from_utf8(output.expect("the binary runs").stdout).expect("text");
@@ -78,7 +78,7 @@ fn the_chart_sets_every_variable_in_one_place() {
     for name in settings.cloned().chain(others) {
         assert!(set.insert(name.clone()), "{name} is set in two places");
     }
-    let known = known();
+    let known = variables_of_weir();
     assert!(known.len() > 100, "{known:?}");
     let wrong: Vec<_> = set.symmetric_difference(&known).collect();
     assert!(
@@ -95,7 +95,7 @@ fn manifests_set_variables_that_weir_knows() {
         tools::repository(),
         &format!("grep -rohE 'name: [A-Z_]+' {manifests}"),
     );
-    let known = known();
+    let known = variables_of_weir();
     // The scripts of Redis read these.
     let others = ["POD_NAME", "POD_IP"];
     for name in names.lines().filter_map(|line| line.strip_prefix("name: ")) {

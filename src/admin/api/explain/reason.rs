@@ -1,6 +1,6 @@
 //! Reasons of an explanation: one line that explains why a descriptor is limited as it is, or not.
 
-use crate::admin::api::known;
+use crate::admin::api::names;
 use crate::core::time::people;
 use crate::limits::overrides::{Applied, Override};
 use crate::limits::plan::{Disposition, Explanation, Plan, Slot};
@@ -80,7 +80,7 @@ pub(super) fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
         "no file defines the domain {}; there are: {}{}",
         OneLine(&domain),
         list(&domains, more),
-        known::near_domain(rules, &domain)
+        names::near_domain(rules, &domain)
     )
 }
 
@@ -100,7 +100,7 @@ fn no_limit(rules: &Rules, trace: &Trace<'_>, entries: &[String]) -> String {
             format!(
                 "no branch matches the entry {failed}; its level has the keys {}{}",
                 list(&names, keys.more),
-                known::did_you_mean(key, near.map(String::as_str))
+                names::did_you_mean(key, near.map(String::as_str))
             )
         }
         End::NoLimit(below) => {

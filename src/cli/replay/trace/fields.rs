@@ -14,7 +14,7 @@ use regex::bytes::Regex;
 use serde_json::Value;
 
 use super::{TraceRow, duration_of, time_of};
-use crate::admin::api::known::did_you_mean;
+use crate::admin::api::names::did_you_mean;
 use crate::cli::workload::Requests;
 
 /// Names of the time of a record: our own, Envoy's, and names in other logs.

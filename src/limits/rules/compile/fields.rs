@@ -149,7 +149,7 @@ pub(super) fn read<'n>(
         let Some(name) = key_text(problems, key) else {
             continue;
         };
-        match section.known(name) {
+        match section.find_key(name) {
             Some((known, _, sections)) if sections.contains(&section) => {
                 fields.found.push((known, value));
             }
@@ -296,7 +296,7 @@ fn check_ignored(problems: &Problems, node: &Node) {
                 let Some(name) = key_text(problems, key) else {
                     continue;
                 };
-                if Section::Root.known(name).is_none() {
+                if Section::Root.find_key(name).is_none() {
                     unknown_key(problems, key, name, None);
                 } else if name != "metadata" {
                     check_ignored(problems, value);

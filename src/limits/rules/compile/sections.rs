@@ -114,7 +114,7 @@ impl Section {
     }
 
     /// The key of that name, if a section of the same format has one.
-    pub(super) fn known(self, name: &str) -> Option<Key> {
+    pub(super) fn find_key(self, name: &str) -> Option<Key> {
         let key = keys().find(|(known, ..)| *known == name);
         key.filter(|key| self.is_near(key))
     }

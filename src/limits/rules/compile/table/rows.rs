@@ -49,7 +49,7 @@ struct TableReading<'r, 'a, 'f> {
     table: Table<RowMeaning>,
     /// Numbers of meanings, by the texts of all cells except value and name. `None`: the row is
     /// wrong.
-    known: HashMap<Box<[u8]>, Option<u32>>,
+    meanings: HashMap<Box<[u8]>, Option<u32>>,
     /// The numbers of names, by the name.
     names: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -81,7 +81,7 @@ pub(super) fn read<'a, 'f>(
         columns,
         used: Vec::new(),
         table: Table::new(file.at.clone()),
-        known: HashMap::new(),
+        meanings: HashMap::new(),
         names: HashTable::new(),
         hasher: DefaultHashBuilder::default(),
     };
@@ -224,17 +224,17 @@ impl TableReading<'_, '_, '_> {
             }
         }
         // Wrong rows are read again: each is reported with its place.
-        if let Some(Some(known)) = self.known.get(&**key) {
-            return Some(*known);
+        if let Some(Some(meaning)) = self.meanings.get(&**key) {
+            return Some(*meaning);
         }
         let meaning = self.layer(row).and_then(|layer| {
             let meaning = self.resolve(row, &layer)?;
             Some(self.table.add_meaning(meaning))
         });
-        if self.known.len() >= MOST_KNOWN {
-            self.known.clear();
+        if self.meanings.len() >= MOST_KNOWN {
+            self.meanings.clear();
         }
-        self.known.insert(key.as_slice().into(), meaning);
+        self.meanings.insert(key.as_slice().into(), meaning);
         meaning
     }
 
