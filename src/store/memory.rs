@@ -183,7 +183,7 @@ impl Memory {
             self.record_usage(checks, &answers, at.now);
         }
         for (index, change) in changes {
-            checks.note_holders(index, change, at.now);
+            checks.record_holders(index, change, at.now);
         }
         Answers {
             now: at.now,
@@ -269,7 +269,7 @@ impl Memory {
                 self.add(&mut shard, key, change(state, keep_for));
             }
         }
-        let has_grown = self.note(before, shard.unpacked_bytes()) || slot.is_none();
+        let has_grown = self.record_growth(before, shard.unpacked_bytes()) || slot.is_none();
         drop(shard);
         if has_grown {
             self.make_room();
@@ -297,9 +297,9 @@ impl Memory {
         }
     }
 
-    /// Notes that the unpacked states of shards, which are still locked, took `before` bytes and
+    /// Records that the unpacked states of shards, which are still locked, took `before` bytes and
     /// take `after`. Returns whether they have grown.
-    fn note(&self, before: usize, after: usize) -> bool {
+    fn record_growth(&self, before: usize, after: usize) -> bool {
         if before != after {
             let grown = after.wrapping_sub(before);
             self.0.unpacked.fetch_add(grown, Ordering::Relaxed);
@@ -323,7 +323,7 @@ impl Memory {
                 self.evict(&mut shard, |packed| {
                     !only_unpacked || packed.unpacked_index().is_some()
                 });
-                self.note(before, shard.unpacked_bytes());
+                self.record_growth(before, shard.unpacked_bytes());
             }
         }
     }
@@ -375,7 +375,7 @@ impl Memory {
                 None => self.add(shard, key, change),
             }
         }
-        self.note(before, bytes(&shards));
+        self.record_growth(before, bytes(&shards));
         drop(shards);
         self.make_room();
         *changes = outcome.changes;
@@ -390,7 +390,7 @@ impl Memory {
         let removed = shard.remove(key);
         let count = usize::from(removed);
         self.0.keys.fetch_sub(count, Ordering::Relaxed);
-        self.note(before, shard.unpacked_bytes());
+        self.record_growth(before, shard.unpacked_bytes());
         removed
     }
 
@@ -403,7 +403,7 @@ impl Memory {
         let mut shard = self.lock(index);
         let before = shard.unpacked_bytes();
         let removed = shard.sweep(now, &mut freed);
-        self.note(before, shard.unpacked_bytes());
+        self.record_growth(before, shard.unpacked_bytes());
         self.0.keys.fetch_sub(removed, Ordering::Relaxed);
         drop(shard);
         self.make_room();

@@ -354,7 +354,7 @@ impl Gauge {
     }
 
     /// Adds places that were taken, or subtracts released ones.
-    pub fn note(&self, change: Change, is_taken: bool, now: Micros) {
+    pub fn record(&self, change: Change, is_taken: bool, now: Micros) {
         if change.places == 0 {
             return;
         }
@@ -426,21 +426,21 @@ mod gauge_tests {
             age: Span::from_secs(secs),
             places,
         };
-        one.note(change(0, 3), true, at(0));
-        one.note(change(0, 1), true, at(10));
+        one.record(change(0, 3), true, at(0));
+        one.record(change(0, 1), true, at(10));
         assert_eq!(one.places(at(10)), 4);
-        other.note(change(5, 1), false, at(15));
+        other.record(change(5, 1), false, at(15));
         assert_eq!((one.places(at(15)), other.places(at(15))), (4, -1));
-        other.note(change(0, 2), true, at(16));
-        one.note(change(4, 2), false, at(20));
+        other.record(change(0, 2), true, at(16));
+        one.record(change(4, 2), false, at(20));
         assert_eq!(one.places(at(20)) + other.places(at(20)), 3);
         // The three of the beginning are lost.
         assert_eq!(one.places(at(32)) + other.places(at(32)), 3);
         assert_eq!(one.places(at(33)) + other.places(at(33)), 0);
         // The ring comes around, and a release that is too late changes nothing.
-        one.note(change(0, 5), true, at(68));
-        one.note(change(60, 1), false, at(70));
-        one.note(Change::default(), false, at(70));
+        one.record(change(0, 5), true, at(68));
+        one.record(change(60, 1), false, at(70));
+        one.record(Change::default(), false, at(70));
         assert_eq!(one.places(at(70)), 5);
         assert_eq!(one.places(at(1_000)), 0);
         // A reload: what was counted goes on, also with another max_duration.

@@ -233,9 +233,9 @@ impl Checks {
 
     /// Records the holders that a check acquired or released, as the store reports them with each
     /// change.
-    pub fn note_holders(&self, index: CheckIndex, change: Change, now: Micros) {
+    pub fn record_holders(&self, index: CheckIndex, change: Change, now: Micros) {
         if let Some(gauge) = self.holding(index).and_then(|held| held.gauge.as_ref()) {
-            gauge.note(change, self[index].hits > 0, now);
+            gauge.record(change, self[index].hits > 0, now);
         }
     }
 

@@ -72,8 +72,8 @@ impl Socket {
         client(&self.stream)
     }
 
-    /// Notes how many bytes have arrived by now.
-    fn note(&mut self) {
+    /// Records how many bytes have arrived by now.
+    fn record_arrived(&mut self) {
         if !self.lateness.is_measured()
             || self
                 .arrived
@@ -130,7 +130,7 @@ impl Socket {
         self.lateness
             .read(bytes, self.arrived.front().map(|arrived| arrived.by));
         if may_be_more {
-            self.note();
+            self.record_arrived();
         } else {
             self.lateness.caught_up();
         }
@@ -144,7 +144,7 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if !self.lateness.may_read(context) {
-            self.note();
+            self.record_arrived();
             return Poll::Pending;
         }
         let before = buffer.filled().len();

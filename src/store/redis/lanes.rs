@@ -393,7 +393,7 @@ impl Lanes {
             for (index, summary) in summaries {
                 if let Some(tracking) = checks.tracking(index) {
                     let record = queue::record(checks.key(&checks[index]));
-                    self.deployment.usage.note(record, tracking, summary);
+                    self.deployment.usage.enqueue(record, tracking, summary);
                 }
             }
         }

@@ -160,7 +160,7 @@ impl UsageClient {
                 for (refused, summary) in refused.iter().zip(summaries) {
                     match summary {
                         Some(summary) => {
-                            queue.note(refused.record.clone(), &refused.tracking, summary);
+                            queue.enqueue(refused.record.clone(), &refused.tracking, summary);
                         }
                         // The key is of another type.
                         None => lose(refused.hits),

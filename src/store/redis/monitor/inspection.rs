@@ -318,7 +318,7 @@ impl Inspector {
         let round_trip = began.elapsed();
         let mut missing = MissingAccess::default();
         for (name, reply) in COMMANDS.into_iter().zip(replies) {
-            match missing.note(name, NO_ANSWER, reply) {
+            match missing.record(name, NO_ANSWER, reply) {
                 None => {}
                 // After a refused command, the following ones fail too, with other errors.
                 Some(_) if !missing.is_empty() => {}
@@ -400,7 +400,7 @@ impl Inspector {
         }
         for ((query, effect), reply) in required.iter().zip(replies) {
             // Other errors prove nothing about the access.
-            let _ = self.facts.missing.note(query[0], effect, reply);
+            let _ = self.facts.missing.record(query[0], effect, reply);
         }
         Ok(())
     }

@@ -157,7 +157,7 @@ impl MissingAccess {
         self.denied.is_empty() && self.unknown.is_empty() && !self.keys
     }
 
-    /// Notes that the user has no right to a command, which has this effect.
+    /// Records that the user has no right to a command, which has this effect.
     pub(crate) fn deny(&mut self, name: &'static str, effect: &'static str) {
         for (list, text) in [(&mut self.denied, name), (&mut self.effects, effect)] {
             if !list.contains(&text) {
@@ -166,9 +166,9 @@ impl MissingAccess {
         }
     }
 
-    /// Notes the reply to the command `name`, which shows whether the user may use it and whether
+    /// Records the reply to the command `name`, which shows whether the user may use it and whether
     /// the server has it. Returns the name of any other error.
-    pub(crate) fn note(
+    pub(crate) fn record(
         &mut self,
         name: &'static str,
         effect: &'static str,

@@ -68,8 +68,8 @@ pub(crate) fn record(counter: &[u8]) -> Vec<u8> {
 }
 
 impl UsageQueue {
-    /// Notes the totals of the subject of this record.
-    pub(crate) fn note(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
+    /// Queues the totals of the subject of this record.
+    pub(crate) fn enqueue(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
         self.is_used.store(true, Ordering::Relaxed);
         let mut waiting = lock(&self.waiting);
         if let Some(known) = waiting.summaries.peek_mut(&record) {
@@ -83,7 +83,7 @@ impl UsageQueue {
         }
     }
 
-    /// Notes hits of the subject of this record that the denial cache refused.
+    /// Queues hits of the subject of this record that the denial cache refused.
     pub(crate) fn refuse(&self, record: Vec<u8>, tracking: &Arc<Tracking>, hits: u64) {
         self.is_used.store(true, Ordering::Relaxed);
         let mut waiting = lock(&self.waiting);
@@ -158,10 +158,10 @@ mod tests {
         };
         for number in 0..MAX_WAITING as u64 + 5 {
             let counter = format!("w1{{d|user={number}}}tb60");
-            queue.note(record(counter.as_bytes()), &tracking, summary(number));
+            queue.enqueue(record(counter.as_bytes()), &tracking, summary(number));
             queue.refuse(record(counter.as_bytes()), &tracking, 3);
         }
-        queue.note(record(b"w1{d|user=7}fw60:99"), &tracking, summary(99));
+        queue.enqueue(record(b"w1{d|user=7}fw60:99"), &tracking, summary(99));
         queue.refuse(record(b"w1{d|user=7}fw60:99"), &tracking, u64::MAX);
         assert_eq!(
             queue.counts(),
@@ -198,14 +198,14 @@ mod tests {
             is_in_slot_of_domain: false,
         });
         let queue = UsageQueue::default();
-        let note = |number: u64, asked| {
+        let enqueue = |number: u64, asked| {
             let summary = Summary {
                 asked,
                 refused: 0,
                 first_seen: Micros(1),
                 last_seen: Micros(2),
             };
-            queue.note(
+            queue.enqueue(
                 record(format!("w1{{d|user={number}}}tb60").as_bytes()),
                 &tracking,
                 summary,
@@ -218,13 +218,13 @@ mod tests {
                 .map(|(.., summary)| summary.asked)
                 .collect::<Vec<_>>()
         };
-        (0..1_000).for_each(|number| note(number, number));
-        note(0, 5_000);
-        note(700, 5_700);
+        (0..1_000).for_each(|number| enqueue(number, number));
+        enqueue(0, 5_000);
+        enqueue(700, 5_700);
         assert_eq!(take(0), [0; 0]);
         let first: Vec<u64> = std::iter::once(5_000).chain(1..350).collect();
         assert_eq!(take(350), first);
-        note(0, 6_000);
+        enqueue(0, 6_000);
         let rest: Vec<u64> = (350..700)
             .chain([5_700])
             .chain(701..1_000)

@@ -335,7 +335,7 @@ async fn a_record_lives_as_long_as_its_ring() {
 async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
     let server = RedisServer::start();
     let (redis, tracking) = (connect(server.options()), tracking(60, 60));
-    let note = |from: usize| {
+    let count_200 = |from: usize| {
         let check = Check::new(
             algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year),
             1,
@@ -363,7 +363,7 @@ async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
     let writer = UsageClient::new(Arc::clone(redis.deployment()), String::new());
     let listed = || server.run::<usize>(&["ZCARD", "w1{d}ut"]);
     for from in (0..6_000).step_by(200) {
-        note(from).await;
+        count_200(from).await;
     }
     let began = Instant::now();
     let all = eventually_async(|| (listed() == 6_000).then_some(()));
@@ -378,7 +378,7 @@ async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
     );
     server.run::<i64>(&["DEL", "w1{d}ut"]);
     for from in (0..6_000).step_by(200) {
-        note(from).await;
+        count_200(from).await;
     }
     writer.flush().await;
     assert_eq!(listed(), 6_000, "at the end all of them");

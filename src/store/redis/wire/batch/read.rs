@@ -160,7 +160,7 @@ impl Batch<'_> {
             let at = group.checks[position];
             let checks = &self.requests[at.request].checks;
             // By the clock that scrapes read, which may differ from Redis's clock.
-            checks.note_holders(self.index(at), change, clock::now());
+            checks.record_holders(self.index(at), change, clock::now());
         }
         Ok(now)
     }
