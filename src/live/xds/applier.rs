@@ -204,7 +204,7 @@ impl Applier {
                     "limits restored from CONFIG_GRPC_XDS_CACHE_FILE until the control plane \
                      answers"
                 );
-                self.settle(applied, &[], Instant::now());
+                self.put_in_force(applied, &[], Instant::now());
             }
             Err(error) => tracing::warn!(path, "ignoring CONFIG_GRPC_XDS_CACHE_FILE: {error}"),
         }
@@ -234,7 +234,7 @@ impl Applier {
         let overlay = self.overlay.as_mut().and_then(|file| file.poll(asked));
         if let Some(overlay) = overlay {
             let applied = self.guarded(|configuration| configuration.apply_overlay(overlay));
-            self.settle(applied, &[], now);
+            self.put_in_force(applied, &[], now);
             self.save();
         }
         self.report.idle(now);
@@ -244,7 +244,7 @@ impl Applier {
         let resources = std::mem::take(&mut update.resources);
         let applied = self.guarded(|configuration| configuration.apply(&resources));
         let outcome = applied.outcome.clone();
-        self.settle(applied, &update.version, Instant::now());
+        self.put_in_force(applied, &update.version, Instant::now());
         self.status.answered(&outcome, &update.version);
         Answer { update, outcome }
     }
@@ -270,7 +270,7 @@ impl Applier {
         }
     }
 
-    fn settle(&mut self, applied: Applied, version: &[u8], now: Instant) {
+    fn put_in_force(&mut self, applied: Applied, version: &[u8], now: Instant) {
         if applied.is_known {
             return;
         }
