@@ -56,7 +56,7 @@ async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLi
 }
 
 /// The limit and its name, and the hits that remain, without counting; (0, "", 0) without a limit.
-async fn look(client: &mut Client, entries: &[(&str, &str)]) -> (u32, String, u32) {
+async fn peek(client: &mut Client, entries: &[(&str, &str)]) -> (u32, String, u32) {
     let response = ask(client, entries, 0).await;
     let status = &response.statuses[0];
     let limit = status.current_limit.clone().unwrap_or_default();
@@ -329,7 +329,7 @@ fn run(weir: &Weir, token: &std::path::Path, arguments: &[&str]) -> String {
 async fn order_by_their_values(weir: &Weir, token: &Path, client: &mut Client) {
     let run = |arguments: &[&str]| run(weir, token, arguments);
     run(&["raise", "-d", "shop", "--to", "20/year", "tenant=big"]);
-    assert_eq!(look(client, &[("tenant", "big")]).await.0, 20);
+    assert_eq!(peek(client, &[("tenant", "big")]).await.0, 20);
     let text = run(&["explain", "-d", "shop", "tenant=big"]);
     assert!(
         text.starts_with(
@@ -341,7 +341,7 @@ async fn order_by_their_values(weir: &Weir, token: &Path, client: &mut Client) {
     assert!(text.contains("shop.tenant"), "{text}");
     let mut limits = Vec::new();
     for value in ["acme", "small", "new"] {
-        limits.push(look(client, &[("tenant", value)]).await.0);
+        limits.push(peek(client, &[("tenant", value)]).await.0);
     }
     assert_eq!(limits, [6, 6, 6], "a row that has less is raised");
     run(&["block", "-d", "shop", "tenant=acme"]);
@@ -351,7 +351,7 @@ async fn order_by_their_values(weir: &Weir, token: &Path, client: &mut Client) {
     );
     let text = run(&["reset", "-d", "shop", "tenant=new"]);
     assert!(text.contains("shop.tenant"), "{text}");
-    assert_eq!(look(client, &[("tenant", "new")]).await.2, 6);
+    assert_eq!(peek(client, &[("tenant", "new")]).await.2, 6);
 }
 
 #[tokio::test]

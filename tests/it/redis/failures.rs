@@ -133,8 +133,8 @@ async fn a_hang_is_an_unknown_outcome_by_the_deadline_and_recovers() {
         "recovered after {took:?}"
     );
     // One hit before the hang, one after it, and possibly the one whose answer was lost.
-    let look = look_once_recovered(&redis, "hang").await;
-    assert!((2..=3).contains(&look.used), "{look:?}");
+    let peek = look_once_recovered(&redis, "hang").await;
+    assert!((2..=3).contains(&peek.used), "{peek:?}");
     server.assert_every_key_expires();
 }
 

@@ -323,9 +323,9 @@ async fn answers_from_a_lease_are_those_of_the_store() {
     }
     assert!(own > 50);
     // Looks count what is held as used, and nothing more.
-    let look = remaining(&ask(client, "small", 0).await);
+    let peek = remaining(&ask(client, "small", 0).await);
     let now_held = held(&weir, "small").unwrap_or(0);
-    assert_eq!(u64::from(look), u64::from(before) - now_held);
+    assert_eq!(u64::from(peek), u64::from(before) - now_held);
     // More than the limit at once is refused, and in this case counted.
     let never = ask(client, "uncounted", 3_001).await;
     assert_eq!(never.overall_code(), Code::OverLimit);
@@ -336,9 +336,9 @@ async fn answers_from_a_lease_are_those_of_the_store() {
         (Code::OverLimit, 0)
     );
     assert_eq!(held(&weir, "small"), None);
-    let look = ask(client, "small", 0).await;
+    let peek = ask(client, "small", 0).await;
     assert_eq!(
-        look.overall_code(),
+        peek.overall_code(),
         Code::OverLimit,
         "the refused hits count"
     );
@@ -521,8 +521,8 @@ async fn refused_hits_size_no_draw() {
             let last = ask(client, key, 1).await;
             assert_eq!(remaining(&last), 2_998 - 2 * count as u32, "{key}");
         }
-        let look = ask(&mut clients[2].clone(), key, 0).await;
-        assert_eq!(remaining(&look), 2_996, "{key}: replicas hold hits");
+        let peek = ask(&mut clients[2].clone(), key, 0).await;
+        assert_eq!(remaining(&peek), 2_996, "{key}: replicas hold hits");
         // A busy key draws no more than it has used, whatever is refused beside it.
         let client = &mut clients[2].clone();
         for _ in 0..10 {

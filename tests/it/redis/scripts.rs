@@ -127,8 +127,8 @@ async fn assert_fails_alone(redis: &Redis, unreadable: &Unreadable<'_>) {
     );
     // `all_or_none` wrote nothing.
     let (key, check) = &checks[(position + 1) % 3];
-    let look = decide(redis, checks_of(&[(key, check_of(check.algorithm, 0))])).await;
-    assert_eq!(used(&look), [Ok((true, 1))], "{name}");
+    let peek = decide(redis, checks_of(&[(key, check_of(check.algorithm, 0))])).await;
+    assert_eq!(used(&peek), [Ok((true, 1))], "{name}");
 }
 
 #[tokio::test]
@@ -524,17 +524,17 @@ fn in_time(late: u64) -> When {
 
 /// The hits of a key and of the key `other`.
 fn assert_used(server: &RedisServer, name: &str, algorithm: Algorithm, used: [u64; 2]) {
-    let look = checks_of(&[
+    let peek = checks_of(&[
         (name, check_of(algorithm, 0)),
         ("other", check_of(algorithm, 0)),
     ]);
-    let look = call([(&look, in_time(0))]);
+    let peek = call([(&peek, in_time(0))]);
     let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
-    let reply = look
+    let reply = peek
         .command(ScriptRef::ByText)
         .query(&mut server.connection())
         .expect("Redis is well");
-    look.read(&reply, &mut answers).expect("a good reply");
+    peek.read(&reply, &mut answers).expect("a good reply");
     assert_eq!(
         answers.map(|answer| answer.map(|verdict| verdict.used)),
         used.map(Ok),

@@ -284,10 +284,10 @@ async fn the_local_caches_hits_and_misses_are_shown() {
         Some(hits)
     );
     // A look at the state of a limit is no business of the cache.
-    let look = descriptor_with_hits(&entries, 0);
+    let peek = descriptor_with_hits(&entries, 0);
     weir.client()
         .await
-        .should_rate_limit(request(DOMAIN, vec![look]))
+        .should_rate_limit(request(DOMAIN, vec![peek]))
         .await
         .expect("an answer");
     assert_eq!(count("lookupCount"), 16.0);

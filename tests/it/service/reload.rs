@@ -23,9 +23,9 @@ fn limits(requests_per_unit: u32) -> String {
 /// The amount that `user` is limited to now; 0 without a limit. It is read by a look, which counts
 /// nothing.
 async fn limit_in_force(client: &mut Client) -> u32 {
-    let look = descriptor_with_hits(&[("user", "looker")], 0);
+    let peek = descriptor_with_hits(&[("user", "looker")], 0);
     let response = client
-        .should_rate_limit(request("d", vec![look]))
+        .should_rate_limit(request("d", vec![peek]))
         .await
         .expect("an answer")
         .into_inner();

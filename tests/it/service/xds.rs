@@ -107,9 +107,9 @@ pub(crate) fn start_with(environment: &[(&str, &str)]) -> Weir {
 /// The limit of a user of the domain that is in force, read by a look, which counts nothing; 0
 /// without a limit, and `None` without limits at all.
 pub(crate) async fn amount(client: &mut Client, domain: &str) -> Option<u32> {
-    let look = crate::support::descriptor_with_hits(&[("user", "looker")], 0);
+    let peek = crate::support::descriptor_with_hits(&[("user", "looker")], 0);
     let answer = client
-        .should_rate_limit(request(domain, vec![look]))
+        .should_rate_limit(request(domain, vec![peek]))
         .await
         .ok()?
         .into_inner();

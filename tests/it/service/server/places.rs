@@ -79,8 +79,8 @@ fn acquire(domain: &str, id: &str) -> Bytes {
 async fn taken(client: &mut Client, domain: &str) -> [u32; 2] {
     let mut taken = [0; 2];
     for (key, taken) in ["user", "team"].into_iter().zip(&mut taken) {
-        let look = descriptor_with_hits(&[(key, "ann"), ("request", "unknown")], 0);
-        let answer = client.should_rate_limit(request(domain, vec![look])).await;
+        let peek = descriptor_with_hits(&[(key, "ann"), ("request", "unknown")], 0);
+        let answer = client.should_rate_limit(request(domain, vec![peek])).await;
         let answer = answer.expect("an answer").into_inner();
         *taken = PLACES - answer.statuses[0].limit_remaining;
     }
@@ -355,8 +355,8 @@ async fn a_reset_that_arrives_in_two_pieces_frees_its_place() {
 async fn connects_to_redis(connection: &mut SendRequest<Bytes>) {
     let began = Instant::now();
     loop {
-        let look = descriptor_with_hits(&[("user", "ann"), ("request", "unknown")], 0);
-        let message = framed(&request("shop", vec![look]).encode_to_vec());
+        let peek = descriptor_with_hits(&[("user", "ann"), ("request", "unknown")], 0);
+        let message = framed(&request("shop", vec![peek]).encode_to_vec());
         let (answer, mut stream) = begin(connection, head(METHOD, &[]), false).await;
         stream.send_data(message, true).expect("an open stream");
         if read(answer).await.2 == tonic::Code::Ok {

@@ -49,7 +49,7 @@ struct ReplyParts<'r> {
     usage: &'r [u8],
     /// Packed positions, counted from 1, of the checks that were allowed in a request that was
     /// refused: the script changed nothing for them.
-    looks: &'r [u8],
+    peeks: &'r [u8],
     /// The number of error lines that follow.
     error_lines: usize,
 }
@@ -66,9 +66,9 @@ enum CheckRow {
 }
 
 impl ReplyParts<'_> {
-    fn looks(&self) -> impl Iterator<Item = usize> {
-        let looks = self.looks.as_chunks::<POSITION_BYTES>().0.iter();
-        looks.map(|&position| u16::from_le_bytes(position).into())
+    fn peeks(&self) -> impl Iterator<Item = usize> {
+        let peeks = self.peeks.as_chunks::<POSITION_BYTES>().0.iter();
+        peeks.map(|&position| u16::from_le_bytes(position).into())
     }
 }
 
@@ -105,7 +105,7 @@ impl Call<'_> {
             };
             lines.push(line);
         }
-        let (mut rows, mut looks, mut begin) = (parts.rows, parts.looks().peekable(), 0);
+        let (mut rows, mut peeks, mut begin) = (parts.rows, parts.peeks().peekable(), 0);
         for (request, checks) in self.parts() {
             let (own_rows, end) = (rows, begin + checks.len());
             let own = answers.get_mut(begin..end).ok_or(PROTOCOL_ERROR)?;
@@ -123,12 +123,12 @@ impl Call<'_> {
                 {
                     notes.changes.push((position, Change::of_row(reset)));
                 }
-                let is_look = looks.next_if_eq(&(position + 1)).is_some();
+                let is_peek = peeks.next_if_eq(&(position + 1)).is_some();
                 *answer = match row {
                     Some(CheckRow::Failed(line)) => Err(lines
                         .get(line.wrapping_sub(1))
                         .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
-                    Some(row) if is_look => self.look(row, check, arrival),
+                    Some(row) if is_peek => self.peek(row, check, arrival),
                     Some(row) => self.verdict(row, check, check.hits, arrival),
                     None => Err(PROTOCOL_ERROR),
                 };
@@ -138,7 +138,7 @@ impl Call<'_> {
             }
             begin = end;
         }
-        if looks.next().is_some() {
+        if peeks.next().is_some() {
             return Err(PROTOCOL_ERROR);
         }
         let mut summaries = summaries(parts.usage);
@@ -152,7 +152,7 @@ impl Call<'_> {
 
     /// The answer to a check that would have been allowed in a request that was refused. Its row is
     /// the result of a peek.
-    fn look(&self, row: CheckRow, check: &Check, arrival: Arrival) -> Answer {
+    fn peek(&self, row: CheckRow, check: &Check, arrival: Arrival) -> Answer {
         let row = match row {
             CheckRow::Decided { used, reset, .. } => CheckRow::Decided {
                 used,
@@ -197,18 +197,18 @@ impl Call<'_> {
             .split_at_checked(kept_numbers * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
         let usage_rows = self.tracked().count() + self.refused.len();
-        let (usage, looks) = rest
+        let (usage, peeks) = rest
             .split_at_checked(usage_rows * SUMMARY_NUMBERS * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
         // Only a request that commits all or none has peeks.
-        if looks.len() % POSITION_BYTES > 0 || !(looks.is_empty() || self.has_groups()) {
+        if peeks.len() % POSITION_BYTES > 0 || !(peeks.is_empty() || self.has_groups()) {
             return Err(PROTOCOL_ERROR);
         }
         Ok(ReplyParts {
             now,
             rows,
             usage,
-            looks,
+            peeks,
             error_lines: values - HEADER_VALUES,
         })
     }
