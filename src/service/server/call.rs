@@ -78,7 +78,7 @@ type CallResult = Result<Framed, Status>;
 pub(super) struct Calls<T, B, F> {
     pub(super) services: Arc<Services<T>>,
     pub(super) wait_permits: WaitPermits,
-    pub(super) lateness: Arc<QueueDelay>,
+    pub(super) queue_delay: Arc<QueueDelay>,
     pub(super) unread: Arc<OfConnection>,
     pub(super) begin: B,
     /// The allocation in which futures are polled for the first time; empty before the first. If
@@ -148,11 +148,11 @@ where
         accepted: impl Iterator<Item = Call>,
         context: &mut Context<'_>,
     ) {
-        let mut turn = self.lateness.turn();
+        let mut turn = self.queue_delay.turn();
         for call in accepted {
             self.serve_one(call, &mut turn, context);
         }
-        self.lateness.end(&turn);
+        self.queue_delay.end(&turn);
     }
 
     /// Answers a request, or starts the task that will.

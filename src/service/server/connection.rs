@@ -203,12 +203,12 @@ pub(super) async fn serve<T: RateLimitService>(
 ) {
     let options = worker.options;
     let NewConnection { stream, tls, open } = connection;
-    let lateness = QueueDelay::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
+    let queue_delay = QueueDelay::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
     let unread = OfConnection::new(&worker.unread);
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
     // shutdown does not wait for it.
     let begun = tokio::select! {
-        begun = begin_http2(stream, tls, &lateness, &unread, &worker) => begun,
+        begun = begin_http2(stream, tls, &queue_delay, &unread, &worker) => begun,
         _ = draining(&mut phase) => return,
         () = open.must_end() => return,
     };
@@ -225,7 +225,7 @@ pub(super) async fn serve<T: RateLimitService>(
     let mut calls = Calls {
         services: Arc::clone(&worker.services),
         wait_permits: worker.wait_permits.clone(),
-        lateness: Arc::clone(&lateness),
+        queue_delay: Arc::clone(&queue_delay),
         unread: Arc::clone(&unread),
         begin,
         begun: Box::pin(None),
@@ -252,7 +252,7 @@ pub(super) async fn serve<T: RateLimitService>(
                 }
             }
         }
-        lateness.begin();
+        queue_delay.begin();
         http2_waker.while_answering(|| calls.answer_waiting(context));
         let http2_context = &mut Context::from_waker(&waker);
         if accept(&mut http2, &mut accepted, metrics, http2_context).is_ready() {
@@ -273,12 +273,12 @@ pub(super) async fn serve<T: RateLimitService>(
 async fn begin_http2<T>(
     stream: Detached,
     tls: Option<Session>,
-    lateness: &Arc<QueueDelay>,
+    queue_delay: &Arc<QueueDelay>,
     unread: &Arc<OfConnection>,
     worker: &WorkerState<T>,
 ) -> Option<Http2Connection> {
     let stream = attach(stream).ok()?;
-    let socket = Socket::new(stream, Arc::clone(lateness), Arc::clone(unread));
+    let socket = Socket::new(stream, Arc::clone(queue_delay), Arc::clone(unread));
     let mut transport = match tls {
         None => Either::Left(socket),
         Some(session) => Either::Right(Box::new(Box::pin(session.resume(socket)).await.ok()?)),

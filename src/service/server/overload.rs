@@ -309,11 +309,11 @@ mod tests {
 
     /// A connection that has read all it may of bytes that arrived so many milliseconds ago.
     async fn connection(worker: &Arc<Overload>, age: u64) -> Arc<QueueDelay> {
-        let lateness = QueueDelay::new(Some(Arc::clone(worker)));
-        lateness.begin();
-        lateness.read(TURN_BYTES, Some(Instant::now()));
+        let queue_delay = QueueDelay::new(Some(Arc::clone(worker)));
+        queue_delay.begin();
+        queue_delay.read(TURN_BYTES, Some(Instant::now()));
         advance(Duration::from_millis(age)).await;
-        lateness
+        queue_delay
     }
 
     /// Serves calls with these timeouts in one turn; returns the time that each has left.

@@ -45,7 +45,7 @@ struct Arrived {
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
-    lateness: Arc<QueueDelay>,
+    queue_delay: Arc<QueueDelay>,
     unread: Arc<OfConnection>,
     /// The bytes that were read so far.
     read: u64,
@@ -56,12 +56,12 @@ pub(super) struct Socket {
 impl Socket {
     pub(super) fn new(
         stream: Stream,
-        lateness: Arc<QueueDelay>,
+        queue_delay: Arc<QueueDelay>,
         unread: Arc<OfConnection>,
     ) -> Self {
         Self {
             stream,
-            lateness,
+            queue_delay,
             unread,
             read: 0,
             arrived: VecDeque::new(),
@@ -74,7 +74,7 @@ impl Socket {
 
     /// Records how many bytes have arrived by now.
     fn record_arrived(&mut self) {
-        if !self.lateness.is_measured()
+        if !self.queue_delay.is_measured()
             || self
                 .arrived
                 .back()
@@ -127,12 +127,12 @@ impl Socket {
         {
             self.arrived.pop_front();
         }
-        self.lateness
+        self.queue_delay
             .read(bytes, self.arrived.front().map(|arrived| arrived.by));
         if may_be_more {
             self.record_arrived();
         } else {
-            self.lateness.caught_up();
+            self.queue_delay.caught_up();
         }
     }
 }
@@ -143,7 +143,7 @@ impl AsyncRead for Socket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.lateness.may_read(context) {
+        if !self.queue_delay.may_read(context) {
             self.record_arrived();
             return Poll::Pending;
         }
@@ -158,7 +158,7 @@ impl AsyncRead for Socket {
                 self.has_read(bytes, buffer.remaining() == 0);
             }
             Poll::Ready(Err(_)) => self.unread.broken(),
-            Poll::Pending => self.lateness.caught_up(),
+            Poll::Pending => self.queue_delay.caught_up(),
         }
         polled
     }
@@ -268,11 +268,11 @@ mod tests {
             let (mut client, server) = UnixStream::pair().expect("two sockets");
             client.write_all(&[7; 100]).expect("a buffer");
             server.set_nonblocking(true).expect("a socket");
-            let lateness = QueueDelay::new(worker);
-            lateness.begin();
+            let queue_delay = QueueDelay::new(worker);
+            queue_delay.begin();
             let stream = attach(Either::Right(server)).expect("a runtime");
             let unread = OfConnection::new(&Arc::default());
-            let mut socket = Socket::new(stream, lateness, unread);
+            let mut socket = Socket::new(stream, queue_delay, unread);
             socket
                 .read_exact(&mut [0; 10])
                 .await
