@@ -143,15 +143,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_kind_is_logged_once_a_minute() {
-        let complaints = ClientErrorLog::default();
-        assert_eq!(complaints.count(TLS_TO_PLAINTEXT), Some(0));
+        let error_log = ClientErrorLog::default();
+        assert_eq!(error_log.count(TLS_TO_PLAINTEXT), Some(0));
         for _ in 0..1_000 {
-            assert_eq!(complaints.count(TLS_TO_PLAINTEXT), None);
+            assert_eq!(error_log.count(TLS_TO_PLAINTEXT), None);
         }
-        assert_eq!(complaints.count(OLD_TLS), Some(0), "another kind");
+        assert_eq!(error_log.count(OLD_TLS), Some(0), "another kind");
         advance(Duration::from_secs(60)).await;
-        assert_eq!(complaints.count(TLS_TO_PLAINTEXT), Some(1_000));
-        assert_eq!(complaints.count(TLS_TO_PLAINTEXT), None);
+        assert_eq!(error_log.count(TLS_TO_PLAINTEXT), Some(1_000));
+        assert_eq!(error_log.count(TLS_TO_PLAINTEXT), None);
     }
 }
 

@@ -121,7 +121,7 @@ pub(super) struct WorkerState<T> {
     wait_permits: WaitPermits,
     pub(super) overload: Arc<Overload>,
     unread: Arc<UnreadAnswers>,
-    complaints: Arc<ClientErrorLog>,
+    error_log: Arc<ClientErrorLog>,
     options: Options,
 }
 
@@ -130,7 +130,7 @@ impl<T> WorkerState<T> {
     pub(super) fn new(
         index: usize,
         services: Services<T>,
-        complaints: Arc<ClientErrorLog>,
+        error_log: Arc<ClientErrorLog>,
         options: Options,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
@@ -153,7 +153,7 @@ impl<T> WorkerState<T> {
             wait_permits,
             overload,
             unread: Arc::default(),
-            complaints,
+            error_log,
             options,
         }
     }
@@ -283,7 +283,7 @@ async fn begin_http2<T>(
         None => Either::Left(socket),
         Some(session) => Either::Right(Box::new(Box::pin(session.resume(socket)).await.ok()?)),
     };
-    let preface = read_preface(&mut transport, &worker.complaints);
+    let preface = read_preface(&mut transport, &worker.error_log);
     let within = worker.options.preface_timeout;
     if !matches!(timeout(within, preface).await, Ok(Ok(true))) {
         return None;
@@ -347,7 +347,7 @@ fn http2(options: Options) -> server::Builder {
 ///
 /// # Errors
 /// The socket's.
-async fn read_preface(stream: &mut MaybeTls, complaints: &ClientErrorLog) -> io::Result<bool> {
+async fn read_preface(stream: &mut MaybeTls, error_log: &ClientErrorLog) -> io::Result<bool> {
     let mut start = [0; PREFACE.len()];
     stream.read_exact(&mut start).await?;
     if start == *PREFACE {
@@ -356,7 +356,7 @@ async fn read_preface(stream: &mut MaybeTls, complaints: &ClientErrorLog) -> io:
     if let Either::Left(socket) = stream
         && start.starts_with(&TLS_HANDSHAKE)
     {
-        complaints.report(client_errors::TLS_TO_PLAINTEXT, socket.client(), "");
+        error_log.report(client_errors::TLS_TO_PLAINTEXT, socket.client(), "");
     }
     refuse_protocol(stream, "gRPC (HTTP/2)").await?;
     Ok(false)

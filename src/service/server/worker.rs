@@ -44,14 +44,14 @@ impl Workers {
         let (draining, _) = watch::channel(None);
         let mut queues = Vec::with_capacity(count);
         let mut threads = Vec::with_capacity(count);
-        let complaints = Arc::<ClientErrorLog>::default();
+        let error_log = Arc::<ClientErrorLog>::default();
         for index in 0..count {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
             let (services, draining) = (services.clone(), draining.subscribe());
-            let complaints = Arc::clone(&complaints);
+            let error_log = Arc::clone(&error_log);
             let run = move || {
-                let state = |services| WorkerState::new(index, services, complaints, options);
+                let state = |services| WorkerState::new(index, services, error_log, options);
                 runtime.block_on(async { work(incoming, state(services(index)), draining).await });
                 // Does not wait for a DNS lookup, which may exceed the termination grace period of
                 // a Kubernetes pod.

@@ -68,7 +68,7 @@ struct SharedHandshakes {
     workers: Arc<Workers>,
     unfinished: MemoryBudget,
     outcomes: HandshakeOutcomes,
-    complaints: ClientErrorLog,
+    error_log: ClientErrorLog,
     metrics: Arc<Metrics>,
 }
 
@@ -96,7 +96,7 @@ impl Handshakes {
             workers,
             unfinished,
             outcomes: HandshakeOutcomes::default(),
-            complaints: ClientErrorLog::default(),
+            error_log: ClientErrorLog::default(),
             metrics: Arc::clone(metrics),
         });
         let shown = Arc::downgrade(&shared);
@@ -165,7 +165,7 @@ async fn shake_hands(connection: NewConnection, shared: Arc<SharedHandshakes>) {
     let handshake = async {
         if is_plaintext(&stream).await? {
             shared
-                .complaints
+                .error_log
                 .report(client_errors::PLAINTEXT_TO_TLS, client, "");
             refuse_protocol(&mut stream, "gRPC inside TLS").await?;
             return Err(io::ErrorKind::InvalidData.into());
@@ -249,8 +249,7 @@ impl SharedHandshakes {
             ) => client_errors::OLD_TLS,
             _ => client_errors::OTHER_HANDSHAKE,
         };
-        self.complaints
-            .report(complaint, client, &error.to_string());
+        self.error_log.report(complaint, client, &error.to_string());
     }
 }
 
