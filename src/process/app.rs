@@ -146,10 +146,10 @@ async fn run(
     let (stop, stopping) = watch::channel(false);
     let rls = shared.rls(Core(settings.workers), shared.parts.limiter.clone(), &rls);
     let pages = shared.pages(budget.unfinished.clone(), Arc::new(rls));
-    let entrance = entrance(&settings, &workers, &budget, metrics)?;
+    let acceptor = acceptor(&settings, &workers, &budget, metrics)?;
     shared.start_overrides().await;
     let (counted, stopped) = (Arc::clone(metrics), stopping.clone());
-    let accepting = server::accept(listeners.grpc, entrance, options, counted, stopped);
+    let accepting = server::accept(listeners.grpc, acceptor, options, counted, stopped);
     let accepting = tokio::spawn(accepting);
     let start_statsd = |options| exporters::start_statsd(options, Arc::clone(metrics));
     let statsd = settings.statsd.clone().map(start_statsd).transpose()?;
@@ -359,7 +359,7 @@ impl Shared {
 }
 
 /// Handles accepted connections: passes them to the workers at once, or through their handshakes.
-fn entrance(
+fn acceptor(
     settings: &Settings,
     workers: &Arc<Workers>,
     budget: &Budget,

@@ -133,7 +133,7 @@ pub enum Acceptor {
 /// TLS after its handshake.
 pub async fn accept(
     listener: Listener,
-    entrance: Acceptor,
+    acceptor: Acceptor,
     options: Options,
     metrics: Arc<Metrics>,
     mut stop: watch::Receiver<bool>,
@@ -148,7 +148,7 @@ pub async fn accept(
     let mut warnings = Throttle::new(WARNING_INTERVAL);
     loop {
         let accepted = tokio::select! {
-            accepted = accept_one(&listener, &entrance) => accepted,
+            accepted = accept_one(&listener, &acceptor) => accepted,
             _ = seconds.tick() => {
                 connections.tick();
                 continue;
@@ -160,7 +160,7 @@ pub async fn accept(
                 let is_one_closed = connections.open().is_none_or(|(open, has_ended_another)| {
                     let tls = None;
                     let connection = NewConnection { stream, tls, open };
-                    let is_admitted = match &entrance {
+                    let is_admitted = match &acceptor {
                         Acceptor::Plaintext(workers) => workers.assign(connection),
                         Acceptor::Tls(handshakes) => handshakes.begin(connection),
                     };
@@ -182,8 +182,8 @@ pub async fn accept(
 }
 
 /// Accepts a connection, once there is space for its handshake.
-async fn accept_one(listener: &Listener, entrance: &Acceptor) -> io::Result<Detached> {
-    if let Acceptor::Tls(handshakes) = entrance {
+async fn accept_one(listener: &Listener, acceptor: &Acceptor) -> io::Result<Detached> {
+    if let Acceptor::Tls(handshakes) = acceptor {
         handshakes.ready().await;
     }
     listener.accept().await

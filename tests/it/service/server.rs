@@ -133,7 +133,7 @@ impl Server {
         };
         let workers = Arc::new(Workers::start(1, options, services).expect("a worker"));
         let (stop, stopping) = watch::channel(false);
-        let entrance = match &tls {
+        let acceptor = match &tls {
             None => Acceptor::Plaintext(Arc::clone(&workers)),
             Some((authority, files)) => {
                 files.write_issued("tls", &authority.issue(&["localhost"]));
@@ -155,7 +155,7 @@ impl Server {
         };
         tokio::spawn(server::accept(
             Listener::Tcp(listener),
-            entrance,
+            acceptor,
             options,
             Arc::clone(&metrics),
             stopping,

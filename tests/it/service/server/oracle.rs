@@ -290,11 +290,11 @@ fn listener() -> (SocketAddr, watch::Sender<bool>) {
         )
     };
     let workers = Workers::start(1, Options::default(), services).expect("a worker");
-    let entrance = Acceptor::Plaintext(Arc::new(workers));
+    let acceptor = Acceptor::Plaintext(Arc::new(workers));
     let (stop, stopping) = watch::channel(false);
     tokio::spawn(server::accept(
         Listener::Tcp(listener),
-        entrance,
+        acceptor,
         Options::default(),
         metrics,
         stopping,
