@@ -162,9 +162,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
         };
     // The command as it is declared knows also the variables that are empty.
-    let given = SettingSources::new(&Cli::command(), &matches);
+    let sources = SettingSources::new(&Cli::command(), &matches);
     let result = match cli.command {
-        Command::Serve(flags) => serve::run(*flags, &given, &ignored),
+        Command::Serve(flags) => serve::run(*flags, &sources, &ignored),
         Command::Check(check) => {
             of_environment(&mut command).and_then(|settings| check::run(&check, &settings))
         }
@@ -188,7 +188,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Health(health) => health::run(&health),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
     };
-    exit_code(result, &given, format)
+    exit_code(result, &sources, format)
 }
 
 /// The settings with which `weir serve` would start in this environment.
@@ -258,14 +258,14 @@ impl UnusableFiles {
 /// in the format of compilers. A setting that cannot be used is an invalid argument too.
 fn exit_code(
     result: anyhow::Result<ExitCode>,
-    given: &SettingSources,
+    sources: &SettingSources,
     format: telemetry::Format,
 ) -> ExitCode {
     result.unwrap_or_else(|error| {
         let problems = error
             .downcast_ref::<UnusableFiles>()
             .map_or(&[][..], |unusable| &unusable.problems);
-        print::failure(format, &given.name(&format!("{error:#}")), problems);
+        print::failure(format, &sources.name(&format!("{error:#}")), problems);
         if error.is::<UsageError>() || error.is::<SettingError>() {
             ExitCode::from(USAGE_ERROR)
         } else {

@@ -10,10 +10,10 @@ use crate::process::settings::{Flags, SettingSources, Settings};
 /// was started as `ratelimit`.
 pub(super) fn run(
     flags: Flags,
-    given: &SettingSources,
+    sources: &SettingSources,
     ignored: &[String],
 ) -> anyhow::Result<ExitCode> {
-    let mut settings = Settings::try_new(flags, given.clone())?;
+    let mut settings = Settings::try_new(flags, sources.clone())?;
     if !ignored.is_empty() {
         let line = "started as `ratelimit`, Weir ignores arguments that it does not know";
         settings

@@ -412,7 +412,7 @@ fn connections(options: server::Options) -> server::Options {
 /// Logs the memory of the process and its shares.
 fn log_memory(settings: &Settings) {
     let (shares, source) = settings.memory;
-    let from = settings.given.name(source);
+    let from = settings.sources.name(source);
     let mib = |bytes: u64| bytes >> 20;
     tracing::info!(
         limit_mib = mib(shares.limit),
@@ -438,7 +438,7 @@ fn log_warnings(settings: &Settings) {
              Prometheus relabel them"
         );
     }
-    let warn = |warning| tracing::warn!("{}", settings.given.name(warning));
+    let warn = |warning| tracing::warn!("{}", settings.sources.name(warning));
     if settings.rls.logged.is_some() && !DecisionFilter::is_logged() {
         warn("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug");
     }

@@ -127,7 +127,7 @@ pub struct Settings {
     /// Warnings about settings without effect.
     pub warnings: Vec<String>,
     /// How the settings were given, for further messages about them.
-    pub given: SettingSources,
+    pub sources: SettingSources,
 }
 
 /// A setting that cannot be used: its name, the problem, and the remedy.
@@ -147,7 +147,7 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that cannot be used.
-    pub fn try_new(flags: Flags, given: SettingSources) -> Result<Self, SettingError> {
+    pub fn try_new(flags: Flags, sources: SettingSources) -> Result<Self, SettingError> {
         let environment = std::env::vars_os();
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let mut settings = Self::from_flags(
@@ -157,16 +157,19 @@ impl Settings {
                 .collect::<Vec<_>>(),
         )?;
         for warning in &mut settings.warnings {
-            *warning = given.name(warning);
+            *warning = sources.name(warning);
         }
-        Ok(Self { given, ..settings })
+        Ok(Self {
+            sources,
+            ..settings
+        })
     }
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment);
         warnings.extend(sources::misspelled(environment));
-        let given = flags.memory_limit.map(|limit| (limit, "MEMORY_LIMIT"));
-        let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
+        let configured = flags.memory_limit.map(|limit| (limit, "MEMORY_LIMIT"));
+        let (limit, limit_source) = configured.unwrap_or_else(memory_limit::limit_of_this_process);
         let shares = Shares::of(limit);
         let memory = memory_options(&flags, shares.store as usize);
         let backend = backend(&flags, memory, &mut warnings)?;
@@ -229,7 +232,7 @@ impl Settings {
             log_level: flags.log_level,
             drain_delay: flags.drain_delay,
             warnings,
-            given: SettingSources::default(),
+            sources: SettingSources::default(),
         })
     }
 }
@@ -254,9 +257,9 @@ fn checked_log_format(text: &str, warnings: &mut Vec<String>) -> Format {
 }
 
 /// The number of threads that answer requests, in range.
-fn workers(given: Option<usize>) -> Result<usize, SettingError> {
+fn workers(configured: Option<usize>) -> Result<usize, SettingError> {
     let workers =
-        given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        configured.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     in_range("WORKERS", workers, 1..=1_024, "1 to 1024")
 }
 

@@ -276,7 +276,7 @@ mod tests {
                 };
             let matches =
                 command().try_get_matches_from(["weir", "serve", &format!("--{flag}={value}")]);
-            let given = SettingSources::new(
+            let sources = SettingSources::new(
                 &command(),
                 &matches.unwrap_or_else(|error| panic!("{flag}: {error}")),
             );
@@ -286,7 +286,7 @@ mod tests {
             let named = format!(
                 "--{flag}: wrong, \u{e4}; {variable}_X X{variable} write --{flag}=1 or NO_OTHER"
             );
-            assert_eq!(given.name(&message), named);
+            assert_eq!(sources.name(&message), named);
         }
         let none = command()
             .try_get_matches_from(["weir", "serve"])
