@@ -48,7 +48,7 @@ use smallvec::SmallVec;
 use crate::core::algorithm::Algorithm;
 use crate::core::digest;
 use crate::core::request::Entry;
-use crate::core::request::notation::{Role, Text};
+use crate::core::request::notation::{Role, WildcardText};
 use crate::core::time::{Micros, Rate, Span};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::Amount;
@@ -118,7 +118,7 @@ pub struct Override {
 /// An entry of an override: each `*` matches any text, as in files of limits, and `\*` is a star.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
-    pub key: Text,
+    pub key: WildcardText,
     pub value: Value,
 }
 
@@ -127,7 +127,7 @@ pub struct Pattern {
 pub enum Value {
     Any,
     /// This text, with wildcards.
-    Text(Text),
+    Text(WildcardText),
     /// The addresses and the networks in this one.
     Network(IpNet),
     /// The value with this SHA-256: a value of which Weir has only the digest, or that is not
@@ -158,7 +158,7 @@ impl FromStr for Pattern {
     /// Reads `KEY=VALUE`, or `KEY` for any value.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let (key, value) = match text.split_once('=') {
-            Some((key, value)) => (key, Value::Text(Text::read(value))),
+            Some((key, value)) => (key, Value::Text(WildcardText::read(value))),
             None => (text, Value::Any),
         };
         if key.is_empty() {
@@ -166,7 +166,7 @@ impl FromStr for Pattern {
                 "`{text}` has no key; write KEY=VALUE, or KEY for any value"
             )));
         }
-        let key = Text::read(key);
+        let key = WildcardText::read(key);
         Ok(Self { key, value })
     }
 }
@@ -189,16 +189,16 @@ impl Pattern {
     /// The entry that matches only this key and this value, for any bytes.
     pub fn literal(key: &str, value: &[u8]) -> Self {
         let value = match str::from_utf8(value) {
-            Ok(value) => Value::Text(Text::literal(value)),
+            Ok(value) => Value::Text(WildcardText::literal(value)),
             Err(_) => Value::Digest(digest::sha256(value)),
         };
-        let key = Text::literal(key);
+        let key = WildcardText::literal(key);
         Self { key, value }
     }
 
     /// The entry of a pattern of a file, in which each `*` is a wildcard.
     pub fn of_file(key: &str, pattern: &str) -> Self {
-        let text = |text: &str| Text::read(&text.replace('\\', r"\\"));
+        let text = |text: &str| WildcardText::read(&text.replace('\\', r"\\"));
         let (key, value) = (text(key), Value::Text(text(pattern)));
         Self { key, value }
     }
@@ -236,7 +236,7 @@ impl Pattern {
         let value = match address::read_network(text.as_bytes()) {
             None => return self,
             Some(network) if network.prefix_len() == network.max_prefix_len() => {
-                Value::Text(Text::literal(&network.addr().to_string()))
+                Value::Text(WildcardText::literal(&network.addr().to_string()))
             }
             Some(network) => Value::Network(network),
         };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, names};
-use crate::core::request::notation::Text;
+use crate::core::request::notation::WildcardText;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::record::read_digits;
@@ -304,7 +304,7 @@ pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Fail
             (shared, true) => Pattern::of_file(&key, &text_of(shared, "pattern")?),
             (Part::Text(text), false) => Pattern::literal(&key, text),
             (Part::Digest(digits), false) => Pattern {
-                key: Text::literal(&key),
+                key: WildcardText::literal(&key),
                 value: Value::Digest(read_digits(digits)?),
             },
         })

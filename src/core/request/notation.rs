@@ -14,9 +14,9 @@ use std::fmt::{self, Write};
 
 /// A key or a value with wildcards: literal texts, and any text between each two of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Box<[Box<str>]>);
+pub struct WildcardText(Box<[Box<str>]>);
 
-impl Text {
+impl WildcardText {
     /// Reads the operator's form.
     pub fn read(source: &str) -> Self {
         let mut pieces = vec![Vec::new()];
@@ -74,14 +74,14 @@ impl Text {
         symbols
     }
 
-    /// On one line, for people: [`Text::read`] reads it.
+    /// On one line, for people: [`WildcardText::read`] reads it.
     pub fn escaped(&self, role: Role) -> String {
         let pieces = self.pieces().map(|piece| escaped(piece, role));
         pieces.collect::<Vec<_>>().join("*")
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for WildcardText {
     /// The shortest way to write it, for programs.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, piece) in self.pieces().enumerate() {
@@ -214,7 +214,10 @@ mod tests {
     use super::*;
 
     fn pieces(source: &str) -> Vec<String> {
-        Text::read(source).pieces().map(str::to_owned).collect()
+        WildcardText::read(source)
+            .pieces()
+            .map(str::to_owned)
+            .collect()
     }
 
     #[test]
@@ -236,8 +239,11 @@ mod tests {
         ] {
             assert_eq!(pieces(source), expected, "{source}");
         }
-        assert_eq!(Text::read(r"a*\*\b").to_string(), r"a*\*\\b");
-        assert_eq!(Text::read("a*b").symbols(), [Some(b'a'), None, Some(b'b')]);
+        assert_eq!(WildcardText::read(r"a*\*\b").to_string(), r"a*\*\\b");
+        assert_eq!(
+            WildcardText::read("a*b").symbols(),
+            [Some(b'a'), None, Some(b'b')]
+        );
         assert_eq!(read_exact(b"*\\*\\\\\xff\\x"), b"**\\\xff\\x");
     }
 
@@ -259,10 +265,10 @@ mod tests {
         fn what_is_written_is_read_as_it_was(
             pieces in prop::collection::vec(r"[a*\\u{}01\n=-]{0,8}|\PC{0,4}", 1..4),
         ) {
-            let text = Text(pieces.iter().map(|piece| (&**piece).into()).collect());
-            prop_assert_eq!(&Text::read(&text.to_string()), &text);
-            prop_assert_eq!(&Text::read(&text.escaped(Role::Value)), &text);
-            prop_assert_eq!(&Text::read(&text.escaped(Role::Key)), &text);
+            let text = WildcardText(pieces.iter().map(|piece| (&**piece).into()).collect());
+            prop_assert_eq!(&WildcardText::read(&text.to_string()), &text);
+            prop_assert_eq!(&WildcardText::read(&text.escaped(Role::Value)), &text);
+            prop_assert_eq!(&WildcardText::read(&text.escaped(Role::Key)), &text);
         }
 
         /// Whatever a client sends, its entry is written as that entry and no other.
@@ -270,8 +276,8 @@ mod tests {
         fn an_entry_is_read_as_it_was(key in r"[a*\\=-]{1,5}|\PC{1,4}", value in any::<String>()) {
             let line = entry(key.as_bytes(), value.as_bytes());
             let (written_key, written_value) = line.split_once('=').expect("an entry");
-            prop_assert_eq!(Text::read(written_key), Text::literal(&key));
-            prop_assert_eq!(Text::read(written_value), Text::literal(&value));
+            prop_assert_eq!(WildcardText::read(written_key), WildcardText::literal(&key));
+            prop_assert_eq!(WildcardText::read(written_value), WildcardText::literal(&value));
             prop_assert_eq!(read_exact(written_value.as_bytes()), value.as_bytes());
             prop_assert!(!line.chars().any(char::is_control) && !line.starts_with('-'));
         }

@@ -149,7 +149,7 @@ pub fn above<'o>(
 
 /// Whether the first pattern matches all that the second one does.
 fn covers(one: &Pattern, other: &Pattern) -> bool {
-    let network = |text: &super::Text| address::read_network(text.as_literal()?.as_bytes());
+    let network = |text: &super::WildcardText| address::read_network(text.as_literal()?.as_bytes());
     let has_value = match (&one.value, &other.value) {
         (Value::Any, _) => true,
         (Value::Text(one), Value::Text(other)) => contains(&one.symbols(), &other.symbols()),

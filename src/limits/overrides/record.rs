@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Kind, Override, Pattern, Value};
 use crate::core::digest;
-use crate::core::request::notation::Text;
+use crate::core::request::notation::WildcardText;
 use crate::core::time::{Micros, Rate, Unit};
 
 /// Maximum number of entries of an override, the same as of a descriptor.
@@ -264,10 +264,10 @@ impl EntryRecord {
     /// # Errors
     /// The digest is invalid, or is combined with a value or a wildcard.
     pub fn pattern(&self) -> Result<Pattern, Invalid> {
-        let key = Text::read(&self.key);
+        let key = WildcardText::read(&self.key);
         let value = match (&self.value, &self.value_sha256) {
             (None, None) => Value::Any,
-            (Some(value), None) => Value::Text(Text::read(value)),
+            (Some(value), None) => Value::Text(WildcardText::read(value)),
             (None, Some(digits)) if key.as_literal().is_some() => {
                 Value::Digest(read_digits(digits)?)
             }

@@ -23,7 +23,7 @@ use crate::core::request::Entry;
 use crate::core::time::Period;
 use crate::core::usage::{Order, Tracking};
 use crate::limits::rules::Commit;
-use crate::limits::rules::address::{self, Text};
+use crate::limits::rules::address::{self, AddressText};
 use crate::limits::rules::limit::{Level, Matching};
 
 /// The version of this format. A new version resets all counters.
@@ -215,9 +215,9 @@ fn write_address(out: &mut Vec<u8>, entry: &Entry<'_>, level: &Level) {
 pub(super) enum Counted<'v> {
     Value(&'v [u8]),
     /// An address, in its one canonical text.
-    Address(Text),
+    Address(AddressText),
     /// The network that groups an address.
-    Network(Text),
+    Network(AddressText),
 }
 
 impl<'v> Counted<'v> {

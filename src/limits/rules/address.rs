@@ -30,7 +30,7 @@ pub(crate) fn read(value: &[u8]) -> Option<IpAddr> {
 }
 
 /// The canonical text of the address that a value is.
-pub(crate) fn canonical(value: &[u8]) -> Option<Text> {
+pub(crate) fn canonical(value: &[u8]) -> Option<AddressText> {
     read(value).map(text)
 }
 
@@ -74,16 +74,16 @@ pub(crate) fn group(address: IpAddr, prefix: u8) -> Option<Ipv6Net> {
 }
 
 /// The text of an address or of a network, which needs no allocation.
-pub(crate) type Text = SmallVec<[u8; LONGEST_NETWORK]>;
+pub(crate) type AddressText = SmallVec<[u8; LONGEST_NETWORK]>;
 
 /// The canonical text of an address or of a network.
-pub(crate) fn text(shown: impl fmt::Display) -> Text {
+pub(crate) fn text(shown: impl fmt::Display) -> AddressText {
     let mut bytes = [0; LONGEST_NETWORK];
     let mut rest = &mut bytes[..];
     // All texts of addresses and networks fit.
     let _ = write!(rest, "{shown}");
     let length = LONGEST_NETWORK - rest.len();
-    Text::from_buf_and_len(bytes, length)
+    AddressText::from_buf_and_len(bytes, length)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use super::address;
 use super::limit::LimitId;
 use crate::core::digest::sha256;
 use crate::core::request::Entry;
-use crate::core::request::notation::Text;
+use crate::core::request::notation::WildcardText;
 
 /// One level: siblings, by key and value. `T` is the content at the end of a path.
 #[derive(Debug, Default)]
@@ -105,13 +105,18 @@ impl<T> Tree<T> {
 
     /// Adds a branch for texts whose stars may be literal, as in overrides. In files each `*` is a
     /// wildcard.
-    pub(crate) fn add_texts(&mut self, key: &Text, value: Option<&Text>, branch: Branch<T>) {
+    pub(crate) fn add_texts(
+        &mut self,
+        key: &WildcardText,
+        value: Option<&WildcardText>,
+        branch: Branch<T>,
+    ) {
         let index = self.push(branch);
-        match (key.as_literal(), value.map(Text::as_literal)) {
+        match (key.as_literal(), value.map(WildcardText::as_literal)) {
             (Some(key), Some(Some(value))) => self.add_exact(key, value, index),
             (Some(key), None) => self.add_any_value(key, index),
             _ => {
-                let glob = |text: &Text| Glob::of(text.pieces());
+                let glob = |text: &WildcardText| Glob::of(text.pieces());
                 self.add_pattern(glob(key), value.map(glob), index);
             }
         }
