@@ -9,7 +9,7 @@
 //! algorithm) does, but delays hits to their slots. The twin is `lua/leaky_bucket.lua`.
 
 use super::definition::Definition;
-use super::ticks::{Clock, Flow, Outcome, Units};
+use super::ticks::{Clock, Flow, TickOutcome, Units};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{LONGEST_WINDOW, Period, Span, Tick};
 use crate::core::verdict::Verdict;
@@ -139,7 +139,7 @@ impl Definition for LeakyBucket {
     fn step(&self, state: Option<State>, Arrival { now, max_hold }: Arrival, hits: i64) -> Step {
         let now = self.tick.at(now);
         if self.flow.limit == 0 {
-            let nothing = Outcome {
+            let nothing = TickOutcome {
                 allowed: hits <= 0,
                 capacity: 0,
                 used: 0,
@@ -165,7 +165,7 @@ impl Definition for LeakyBucket {
             // A refund cannot drain more than the queue has.
             backlog.saturating_sub(hits.unsigned_abs().min(backlog.div_ceil(unit)) * unit)
         };
-        let found = Outcome {
+        let found = TickOutcome {
             allowed,
             capacity,
             used: self.used(after, room, capacity),

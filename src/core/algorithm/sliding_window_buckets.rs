@@ -10,7 +10,7 @@
 //! takes fewer bytes.
 
 use super::definition::Definition;
-use super::ticks::{self, Clock, Outcome};
+use super::ticks::{self, Clock, TickOutcome};
 use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{Micros, Period, Span, Tick};
 
@@ -126,7 +126,7 @@ impl SlidingWindowBuckets {
         (now + 1).saturating_sub(span) / self.interval
     }
 
-    fn found(&self, ring: Option<&Ring>, clock: Clock, allowed: bool, hits: i64) -> Outcome {
+    fn found(&self, ring: Option<&Ring>, clock: Clock, allowed: bool, hits: i64) -> TickOutcome {
         let (first, last) = (
             self.first(clock.now, self.window),
             clock.now / self.interval,
@@ -147,7 +147,7 @@ impl SlidingWindowBuckets {
                 }
             }
         }
-        Outcome {
+        TickOutcome {
             allowed,
             capacity: self.limit,
             used,

@@ -7,7 +7,7 @@
 //! twin is `lua/sliding_window_counter.lua`.
 
 use super::definition::Definition;
-use super::ticks::{self, Clock, Outcome};
+use super::ticks::{self, Clock, TickOutcome};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{MAX_SAFE_INTEGER, Period, Span, Tick};
 
@@ -158,7 +158,7 @@ impl Definition for SlidingWindowCounter {
                 true
             }
         };
-        let verdict = Outcome {
+        let verdict = TickOutcome {
             allowed,
             capacity: self.limit,
             used: self.count(&after),

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::definition::Definition;
-use super::ticks::{self, Clock, Outcome};
+use super::ticks::{self, Clock, TickOutcome};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{Period, Span, Tick};
 
@@ -113,10 +113,10 @@ impl SlidingWindowLog {
         clock: Clock,
         allowed: bool,
         hits: i64,
-    ) -> Outcome {
+    ) -> TickOutcome {
         let most = self.limit.checked_sub(hits.max(0).unsigned_abs());
         let Some(log) = log else {
-            return Outcome {
+            return TickOutcome {
                 allowed,
                 capacity: self.limit,
                 used: 0,
@@ -140,7 +140,7 @@ impl SlidingWindowLog {
             }
             _ => 0,
         });
-        Outcome {
+        TickOutcome {
             allowed,
             capacity: self.limit,
             used,

@@ -353,7 +353,7 @@ impl Clock {
 
 /// The outcome of a step, in ticks of the algorithm.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
+pub(super) struct TickOutcome {
     pub(super) allowed: bool,
     pub(super) capacity: u64,
     pub(super) used: u64,
@@ -362,7 +362,7 @@ pub(super) struct Outcome {
     pub(super) retry: Option<u64>,
 }
 
-impl Outcome {
+impl TickOutcome {
     pub(super) fn verdict(self, tick: Tick, clock: Clock) -> Verdict {
         Verdict {
             allowed: self.allowed,

@@ -11,7 +11,7 @@
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
-use super::ticks::{Clock, Flow, Outcome, Units};
+use super::ticks::{Clock, Flow, TickOutcome, Units};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{Period, Span, Tick};
 
@@ -131,7 +131,7 @@ impl Definition for TokenBucket {
                 .cast_signed();
             (hits < 0 || level >= 0, (level + given * parts).min(full))
         };
-        let outcome = Outcome {
+        let outcome = TickOutcome {
             allowed,
             capacity: self.burst,
             used: (full - after).unsigned_abs().div_ceil(per_hit),

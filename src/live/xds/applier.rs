@@ -16,7 +16,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::cache::Cache;
 use super::configuration::{Applied, Configuration};
-use super::protocol::Outcome;
+use super::protocol::ApplyOutcome;
 use super::report::Report;
 use super::resources::Digest;
 use super::status::{Count, Status};
@@ -49,7 +49,7 @@ pub(super) struct Update {
 pub(super) struct Answer {
     /// Without its resources.
     pub(super) update: Update,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: ApplyOutcome,
 }
 
 /// The hand-over from the thread of the connection to the thread that compiles: only the newest
@@ -261,7 +261,7 @@ impl Applier {
             "panic while loading limits; the limits in force stay; this is a bug in Weir"
         );
         Applied {
-            outcome: Outcome::Refused {
+            outcome: ApplyOutcome::Refused {
                 content: Digest::of([]),
                 message: "Weir panicked while applying this".to_owned(),
             },

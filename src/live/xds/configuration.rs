@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::protocol::Outcome;
+use super::protocol::ApplyOutcome;
 use super::resources::{self, Digest, Wanted};
 use super::weight::weigh;
 use crate::core::proto::xds::RateLimitConfig;
@@ -43,7 +43,7 @@ pub(super) struct Configuration {
     /// Whether `in_force` has changed since [`Configuration::take_changed`].
     has_changed: bool,
     /// The last result, while neither the resources nor the options change.
-    last: Option<(Digest, Outcome)>,
+    last: Option<(Digest, ApplyOutcome)>,
 }
 
 /// The result of a change.
@@ -52,7 +52,7 @@ pub(super) struct Applied {
     /// New rules; `None` if the rules in force stay.
     pub(super) rules: Option<Rules>,
     /// The result for the control plane.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: ApplyOutcome,
     /// Whether the configuration is the same as after the last change. Then nothing was compiled.
     pub(super) is_known: bool,
     /// The reasons of refusals.
@@ -180,7 +180,7 @@ impl Configuration {
             let shown = applied.problems.iter().take(MOST_SHOWN);
             let shown: Vec<_> = shown.map(ToString::to_string).collect();
             let message = shown.join("\n");
-            applied.outcome = Outcome::Refused { content, message };
+            applied.outcome = ApplyOutcome::Refused { content, message };
         }
         self.last = Some((content, applied.outcome.clone()));
         applied

@@ -30,7 +30,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The result of applying a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ApplyOutcome {
     /// All of it is in force.
     #[default]
     Accepted,
@@ -75,19 +75,19 @@ impl Stream {
         &mut self,
         version: Bytes,
         nonce: Bytes,
-        outcome: Outcome,
+        outcome: ApplyOutcome,
         pace: &mut RefusalPace,
         now: Instant,
     ) -> Option<DiscoveryRequest> {
         // The server ignores an answer to an earlier response.
         self.held = None;
         match outcome {
-            Outcome::Accepted => {
+            ApplyOutcome::Accepted => {
                 pace.accepted();
                 self.accepted = version;
                 Some(self.request(nonce, None))
             }
-            Outcome::Refused { content, message } => {
+            ApplyOutcome::Refused { content, message } => {
                 let error = Status {
                     code: INVALID_ARGUMENT,
                     message: cut(message),

@@ -16,7 +16,7 @@ use tonic::{Request as Call, Status as GrpcStatus};
 use super::Options;
 use super::applier::{Answer, Inbox, Update};
 use super::connect::connect;
-use super::protocol::{Outcome, RefusalPace, Stream};
+use super::protocol::{ApplyOutcome, RefusalPace, Stream};
 use super::resources::TYPE_URL;
 use super::status::{Count, State, Status};
 use crate::core::proto::xds::{
@@ -112,7 +112,7 @@ impl Connection {
                     if update.stream != number {
                         continue;
                     }
-                    self.status.set(if outcome == Outcome::Accepted {
+                    self.status.set(if outcome == ApplyOutcome::Accepted {
                         State::Synced
                     } else {
                         State::Nacked

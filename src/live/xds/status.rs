@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::protocol::Outcome;
+use super::protocol::ApplyOutcome;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::net::clock;
@@ -86,17 +86,17 @@ impl Status {
     }
 
     /// Notes whether a response of this version was accepted as a whole.
-    pub(super) fn answered(&self, outcome: &Outcome, version: &[u8]) {
+    pub(super) fn answered(&self, outcome: &ApplyOutcome, version: &[u8]) {
         let mut figures = lock(&self.0);
         let now = clock::now();
         match outcome {
-            Outcome::Accepted => {
+            ApplyOutcome::Accepted => {
                 figures.counts[Count::Accepted as usize] += 1;
                 let shown = &version[..version.len().min(MAX_SHOWN_BYTES)];
                 figures.version = String::from_utf8_lossy(shown).into_owned();
                 figures.accepted_at = now;
             }
-            Outcome::Refused { .. } => {
+            ApplyOutcome::Refused { .. } => {
                 figures.counts[Count::Refused as usize] += 1;
                 figures.refused_at = now;
             }
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn counts_have_their_own_series() {
         let status = Status::default();
-        status.answered(&Outcome::Accepted, b"v1");
+        status.answered(&ApplyOutcome::Accepted, b"v1");
         status.count(Count::SaveFailed);
         status.set_refused(2, 1);
         let samples = status.samples();

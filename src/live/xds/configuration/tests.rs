@@ -94,7 +94,7 @@ impl Tested {
 }
 
 fn is_refused(applied: &Applied) -> bool {
-    matches!(applied.outcome, Outcome::Refused { .. })
+    matches!(applied.outcome, ApplyOutcome::Refused { .. })
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     let (max_bytes, max_memory) = bounds(1 << 20);
     let mut restarted = Configuration::new(XdsOptions::default(), max_bytes, max_memory);
     let applied = restarted.restore(saved);
-    assert_eq!(applied.outcome, Outcome::Accepted);
+    assert_eq!(applied.outcome, ApplyOutcome::Accepted);
     assert_eq!(applied.rules.expect("rules").domains().count(), 2);
     assert!(!restarted.take_changed(), "it is what the file has");
     assert!(
@@ -180,7 +180,7 @@ fn longer_times_to_live_change_nothing() {
     let applied = tested.apply(std::slice::from_ref(&prolonged));
     assert_eq!(
         (applied.outcome, tested.amount("b")),
-        (Outcome::Accepted, 2),
+        (ApplyOutcome::Accepted, 2),
         "it need not name all resources"
     );
     tested.apply(&[prolonged, any(&users("c", 3))]);
@@ -253,7 +253,7 @@ fn an_element_without_a_name_may_be_any_and_removes_none() {
 fn elements_without_a_name_leave_few_texts() {
     let broken = Bytes::from_static(b"\xff");
     let applied = Tested::new().apply(&vec![broken; 5_000]);
-    let Outcome::Refused { message, .. } = applied.outcome else {
+    let ApplyOutcome::Refused { message, .. } = applied.outcome else {
         panic!("a refusal")
     };
     assert_eq!(

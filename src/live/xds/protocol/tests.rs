@@ -13,8 +13,8 @@ fn stream() -> Stream {
     Stream::new(node())
 }
 
-fn refused(content: u8) -> Outcome {
-    Outcome::Refused {
+fn refused(content: u8) -> ApplyOutcome {
+    ApplyOutcome::Refused {
         content: Digest::of([&[content][..]]),
         message: "wrong".to_owned(),
     }
@@ -50,7 +50,7 @@ fn answer(
     stream: &mut Stream,
     pace: &mut RefusalPace,
     response: (&str, &str),
-    outcome: Outcome,
+    outcome: ApplyOutcome,
     now: Instant,
 ) -> Option<DiscoveryRequest> {
     stream.answer(bytes(response.0), bytes(response.1), outcome, pace, now)
@@ -71,7 +71,13 @@ fn a_stream_begins_without_a_version_and_a_refusal_has_the_last_accepted_one() {
         "none is accepted yet"
     );
     assert_eq!(
-        one(answer(&mut first, pace, ("8", "b"), Outcome::Accepted, now)),
+        one(answer(
+            &mut first,
+            pace,
+            ("8", "b"),
+            ApplyOutcome::Accepted,
+            now
+        )),
         ("8".to_owned(), "b".to_owned(), None)
     );
     assert_eq!(
@@ -162,7 +168,7 @@ fn what_is_accepted_ends_the_waits_and_replaces_a_refusal_that_waits() {
             &mut stream,
             pace,
             ("1", "a"),
-            Outcome::Accepted,
+            ApplyOutcome::Accepted,
             now
         )),
         ("1".to_owned(), "a".to_owned(), None)
@@ -177,7 +183,7 @@ fn what_is_accepted_ends_the_waits_and_replaces_a_refusal_that_waits() {
 #[test]
 fn a_long_refusal_is_cut_between_characters() {
     let (now, pace) = (begin(), &mut RefusalPace::default());
-    let outcome = Outcome::Refused {
+    let outcome = ApplyOutcome::Refused {
         content: Digest::of([&b""[..]]),
         message: "ü".repeat(MAX_REFUSAL_BYTES),
     };
