@@ -167,7 +167,7 @@ fn text(merged: &Merged<api::Top>) -> String {
         0 => grouped(number),
         _ => format!("{} ±{}", grouped(number), grouped(error)),
     };
-    let row = |subject: &api::Subject| {
+    let row = |subject: &api::TopSubject| {
         vec![
             with_error(subject.hits, subject.hits_error),
             with_error(subject.refused, subject.refused_error),

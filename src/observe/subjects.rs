@@ -33,7 +33,7 @@ use crate::net::clock;
 use crate::observe::metrics::Core;
 pub use ranking::{Heaviest, Query, Ranked};
 use text::Path;
-pub use text::{NO_LIMIT, REQUEST_LIMIT, Subject};
+pub use text::{LimitedSubject, NO_LIMIT, REQUEST_LIMIT};
 use unmatched::{Quota, Unmatched};
 pub use unmatched::{UnmatchedDescriptor, UnmatchedDomain};
 use windows::{Pane, Windows};

@@ -40,13 +40,14 @@ pub struct Top {
     /// Maximum refused hits of a subject that is not in the list.
     pub refused_at_most: u64,
     /// Subjects, heaviest first.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<TopSubject>,
 }
 
 /// A subject: one counter of a limit. The numbers are never too high, and too low by at most their
 /// errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-pub struct Subject {
+#[schemars(rename = "Subject")]
+pub struct TopSubject {
     /// Path of the limit; truncated if it is long.
     pub limit: String,
     pub domain: String,
@@ -69,7 +70,7 @@ pub struct Subject {
     pub overridden: Option<String>,
 }
 
-impl Subject {
+impl TopSubject {
     /// The number by which it is ranked.
     pub const fn weight(&self, by: Ranking) -> u64 {
         match by {
@@ -108,7 +109,7 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let subject = |ranked: Ranked| {
         let of = ranked.subject;
         let overridden = of.name.as_deref().and_then(&overrides);
-        Subject {
+        TopSubject {
             limit: of.limit,
             domain: of.domain,
             entries: of.entries,

@@ -138,15 +138,14 @@ pub struct Top {
     /// Number of subjects in the index, at most `usage_subjects` of the limit.
     pub total: usize,
     /// Subjects in the order `by`.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<UsageSubject>,
     /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
 }
 
 /// The totals of one subject.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
-#[schemars(rename = "UsageSubject")]
-pub struct Subject {
+pub struct UsageSubject {
     /// Keys and values.
     pub entries: Vec<EntryText>,
     /// Exact name of the subject, which calls accept instead of domain and entries.
@@ -348,7 +347,7 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     let subject = |(subject, record): &(Vec<u8>, Record)| {
         let subject = key::Subject::of_key(subject);
         let name = subject.to_string();
-        Subject {
+        UsageSubject {
             entries: subject.texts(),
             overridden: overrides(&name).map(|(kind, _)| kind),
             subject: name,

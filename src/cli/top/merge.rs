@@ -4,14 +4,14 @@
 
 use std::collections::HashMap;
 
-use crate::admin::api::top::{Subject, Top};
+use crate::admin::api::top::{Top, TopSubject};
 use crate::limits::plan::key::EntryText;
 use crate::observe::subjects::Ranking;
 
 /// Limit, domain, entries and exact name of a subject.
 type MergeKey<'t> = (&'t str, &'t str, &'t [EntryText], Option<&'t str>);
 
-fn name(subject: &Subject) -> MergeKey<'_> {
+fn name(subject: &TopSubject) -> MergeKey<'_> {
     (
         &subject.limit,
         &subject.domain,
@@ -21,7 +21,7 @@ fn name(subject: &Subject) -> MergeKey<'_> {
 }
 
 /// Adds the counts of a replica to a subject that it was missing from so far.
-fn add(known: &mut Subject, subject: &Subject, top: &Top) {
+fn add(known: &mut TopSubject, subject: &TopSubject, top: &Top) {
     known.hits = known.hits.saturating_add(subject.hits);
     known.refused = known.refused.saturating_add(subject.refused);
     known.hits_error = known
@@ -43,12 +43,12 @@ pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
     };
     let (mut hits_at_most, mut refused_at_most) =
         (sum(|top| top.hits_at_most), sum(|top| top.refused_at_most));
-    let mut merged: HashMap<MergeKey<'_>, Subject> = HashMap::new();
+    let mut merged: HashMap<MergeKey<'_>, TopSubject> = HashMap::new();
     for top in tops {
         for subject in &top.subjects {
             // So far it is absent everywhere.
             let (hits_error, refused_error) = (hits_at_most, refused_at_most);
-            let absent = || Subject {
+            let absent = || TopSubject {
                 hits: 0,
                 hits_error,
                 refused: 0,
@@ -96,7 +96,7 @@ mod tests {
         user: &str,
         [hits, hits_error]: [u64; 2],
         [refused, refused_error]: [u64; 2],
-    ) -> Subject {
+    ) -> TopSubject {
         let entries = vec![EntryText {
             key: "user".to_owned(),
             value: user.to_owned(),
@@ -106,7 +106,7 @@ mod tests {
             "d".to_owned(),
             Some(format!("d|user={user}")),
         );
-        Subject {
+        TopSubject {
             limit,
             domain,
             entries,
@@ -115,11 +115,11 @@ mod tests {
             hits_error,
             refused,
             refused_error,
-            ..Subject::default()
+            ..TopSubject::default()
         }
     }
 
-    fn top([hits_at_most, refused_at_most]: [u64; 2], subjects: Vec<Subject>) -> Top {
+    fn top([hits_at_most, refused_at_most]: [u64; 2], subjects: Vec<TopSubject>) -> Top {
         let total = subjects.iter().map(|subject| subject.hits).sum();
         let (window, by) = ("minute".to_owned(), "hits".to_owned());
         Top {
@@ -176,7 +176,7 @@ mod tests {
         let mut subjects: Vec<_> = exact.iter().enumerate().map(exact_subject).collect();
         subjects.sort_by_key(|subject| std::cmp::Reverse(subject.weight(by)));
         let cut = subjects.split_off(count.min(subjects.len()));
-        let most = |value: fn(&Subject) -> u64| cut.iter().map(value).max().unwrap_or(0);
+        let most = |value: fn(&TopSubject) -> u64| cut.iter().map(value).max().unwrap_or(0);
         top(
             [
                 most(|subject| subject.hits),

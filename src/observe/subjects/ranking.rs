@@ -10,7 +10,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::sketch::{Counter, Sketch};
 use super::windows::View;
-use super::{Ranking, Recent, Subject, text};
+use super::{LimitedSubject, Ranking, Recent, text};
 
 /// Query of a ranking.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Heaviest {
 /// high.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranked {
-    pub subject: Subject,
+    pub subject: LimitedSubject,
     /// Hits, also refused ones.
     pub hits: u64,
     /// Maximum number of further hits.
@@ -104,7 +104,7 @@ impl Bounds {
         }
     }
 
-    fn of(&self, subject: Subject) -> Ranked {
+    fn of(&self, subject: LimitedSubject) -> Ranked {
         Ranked {
             subject,
             hits: self.hits,

@@ -37,7 +37,7 @@ const MARK: &str = "…";
 
 /// A limited subject, and its limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Subject {
+pub struct LimitedSubject {
     /// The path of the limit.
     pub limit: String,
     pub domain: String,
@@ -143,7 +143,7 @@ fn cut(texts: &mut Vec<u8>, start: usize) {
 }
 
 /// Reads the output of [`write`].
-pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
+pub(super) fn read(path: &[u8], key: &[u8]) -> LimitedSubject {
     let (mark, key) = key.split_first().unwrap_or((&WHOLE, &[]));
     let is_cut = *mark == CUT;
     let (key, digest) = if is_cut {
@@ -158,7 +158,7 @@ pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
         value.push_str("sha256:");
         value.push_str(&String::from_utf8_lossy(digest));
     }
-    Subject {
+    LimitedSubject {
         limit: String::from_utf8_lossy(path).into_owned(),
         domain: subject.domain.to_string(),
         entries,
