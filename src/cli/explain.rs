@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::admin::{AdminFlags, with_query};
 use super::entries::{self, read_exact};
 use super::{UnusableFiles, UsageError, print, success_if};
-use crate::admin::api::explain::{Descriptor, Level, Report, State, list};
+use crate::admin::api::explain::{ExplainedDescriptor, Level, Report, State, list};
 use crate::admin::api::status::now;
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
@@ -177,7 +177,7 @@ pub(super) async fn explained(
         .send(&Method::POST, "explain", &body.into())
         .await
         .ok()?;
-    let explained = |one: Descriptor| Explained {
+    let explained = |one: ExplainedDescriptor| Explained {
         zone: zone(&one),
         policy: one.live.and_then(|live| live.policy),
         reason: match &*one.outcome {
@@ -262,7 +262,7 @@ fn text(report: &Report) -> String {
 }
 
 /// The zone of the calendar that the limit follows.
-fn zone(of: &Descriptor) -> Option<Zone> {
+fn zone(of: &ExplainedDescriptor) -> Option<Zone> {
     Zone::named(of.limit.as_ref()?.fields.get("timezone")?.as_str()?)
 }
 

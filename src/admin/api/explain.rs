@@ -37,13 +37,13 @@ use crate::store::redis::error;
 pub struct Report {
     pub domain: String,
     /// Explanations in the order of the request.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<ExplainedDescriptor>,
 }
 
 /// Explanation of one descriptor.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "Explained")]
-pub struct Descriptor {
+pub struct ExplainedDescriptor {
     /// Entries as `key=value`, in the syntax of commands.
     pub entries: Vec<String>,
     /// The exact name of the subject: of the counter or, if nothing counts, of the descriptor.
@@ -227,7 +227,7 @@ impl ExplainTarget {
         let Self::Subject(subject) = self else {
             return Ok(());
         };
-        let is_it = |descriptor: &Descriptor| {
+        let is_it = |descriptor: &ExplainedDescriptor| {
             (descriptor.subject.parse()).is_ok_and(|found: Subject| found.tag() == subject.tag())
         };
         if subject.is_shared() && !report.descriptors.iter().all(is_it) {
@@ -265,7 +265,7 @@ impl Report {
         let all = request.descriptors().zip(plan.explain(request)).enumerate();
         let descriptors = all.map(|(index, ((_, entries), explanation))| {
             let unknown = unknown.as_deref();
-            Descriptor::new(plan, index, request.domain, entries, &explanation, unknown)
+            ExplainedDescriptor::new(plan, index, request.domain, entries, &explanation, unknown)
         });
         Self {
             domain: String::from_utf8_lossy(request.domain).into_owned(),
@@ -278,7 +278,7 @@ impl Now<'_> {
     /// Adds the state of the counter of a descriptor, and the override that decides it.
     fn add_to(
         &self,
-        descriptor: &mut Descriptor,
+        descriptor: &mut ExplainedDescriptor,
         index: usize,
         hits: u64,
         domain: &[u8],
@@ -321,7 +321,7 @@ impl Now<'_> {
     }
 }
 
-impl Descriptor {
+impl ExplainedDescriptor {
     fn new(
         plan: &Plan,
         index: usize,
