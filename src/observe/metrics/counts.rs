@@ -96,20 +96,20 @@ pub struct Core(pub usize);
 /// `N` counters, a row of them for each core.
 #[derive(Debug)]
 pub(super) struct Cells<const N: usize> {
-    rows: Box<[Row<N>]>,
+    rows: Box<[CoreCounters<N>]>,
 }
 
 /// Many processors fetch two cache lines of 64 bytes together.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Row<const N: usize>([AtomicU64; N]);
+struct CoreCounters<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Cells<N> {
     /// All zero, for at least one core.
     pub(super) fn new(cores: usize) -> Self {
         Self {
             rows: (0..cores.max(1))
-                .map(|_| Row(std::array::from_fn(|_| AtomicU64::new(0))))
+                .map(|_| CoreCounters(std::array::from_fn(|_| AtomicU64::new(0))))
                 .collect(),
         }
     }
@@ -136,7 +136,7 @@ impl<const N: usize> Cells<N> {
 
 /// The parts of one check's hits. They need not add up to the hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct HitPartition {
     /// Hits of a check that is within the limit as a whole.
     pub within: u64,
     /// Hits between the threshold and the limit.
@@ -157,7 +157,7 @@ pub(super) fn partition(
     near_limit_ratio: f32,
     hits: u64,
     verdict: &Verdict,
-) -> Parts {
+) -> HitPartition {
     let capacity = algorithm.capacity();
     let near_threshold = near_threshold(capacity, near_limit_ratio);
     if verdict.allowed {
@@ -167,7 +167,7 @@ pub(super) fn partition(
         } else {
             verdict.used.saturating_sub(near_threshold)
         };
-        return Parts {
+        return HitPartition {
             within: hits,
             near,
             over: 0,
@@ -181,12 +181,12 @@ pub(super) fn partition(
         && verdict.used > capacity
         && before < capacity;
     if !crosses {
-        return Parts {
+        return HitPartition {
             over: hits,
-            ..Parts::default()
+            ..HitPartition::default()
         };
     }
-    Parts {
+    HitPartition {
         within: 0,
         near: capacity.saturating_sub(near_threshold.max(before)),
         over: before.saturating_add(hits) - capacity,
@@ -271,7 +271,7 @@ mod partition_tests {
             let parts = partition(&fixed(limit), 0.8, hits, &verdict(limit, before + hits));
             assert_eq!(
                 parts,
-                Parts { within, near, over },
+                HitPartition { within, near, over },
                 "limit {limit}, {before} before, {hits} hits"
             );
         }
@@ -281,7 +281,7 @@ mod partition_tests {
     fn hits_that_the_store_clamped_count_as_asked() {
         assert_eq!(
             partition(&fixed(10), 0.8, 100, &verdict(10, 100)),
-            Parts {
+            HitPartition {
                 within: 0,
                 near: 2,
                 over: 90
@@ -290,7 +290,7 @@ mod partition_tests {
         let twenty_and_all = verdict(10, MAX_SAFE_INTEGER + 20);
         assert_eq!(
             partition(&fixed(10), 0.8, u64::MAX, &twenty_and_all),
-            Parts {
+            HitPartition {
                 within: 0,
                 near: 0,
                 over: u64::MAX
@@ -311,7 +311,7 @@ mod partition_tests {
         };
         assert_eq!(
             partition(&fixed(10), 0.8, 3, &refused),
-            Parts {
+            HitPartition {
                 within: 0,
                 near: 0,
                 over: 3
@@ -356,7 +356,7 @@ mod partition_tests {
             };
             assert_eq!(
                 partition(&algorithm, 0.8, hits, &allowed),
-                Parts {
+                HitPartition {
                     within,
                     near,
                     over: 0
@@ -380,7 +380,7 @@ mod partition_tests {
             let parts = partition(&algorithm, 0.8, hits, &refused);
             assert_eq!(
                 parts,
-                Parts {
+                HitPartition {
                     within: 0,
                     near: 0,
                     over: hits

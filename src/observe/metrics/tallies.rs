@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::counts::{
-    COUNTERS, Cells, Core, Counts, DECISIONS, HITS, Label, NEAR_LIMIT, NEGATIVE_HITS, OUTCOMES,
-    OVER_LIMIT, OVER_LIMIT_WITH_LOCAL_CACHE, Parts, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
+    COUNTERS, Cells, Core, Counts, DECISIONS, HITS, HitPartition, Label, NEAR_LIMIT, NEGATIVE_HITS,
+    OUTCOMES, OVER_LIMIT, OVER_LIMIT_WITH_LOCAL_CACHE, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
     partition,
 };
 use super::dynamic::{Labels, LimitReading, Part};
@@ -484,7 +484,7 @@ fn counts(
     };
     let asked = u64::try_from(hits).unwrap_or(0);
     let parts = match asked {
-        0 => Parts::default(),
+        0 => HitPartition::default(),
         _ => parts(check, decision, asked, near_limit_ratio),
     };
     let is_cached = matches!(decision, Decision::DenialCache(_));
@@ -506,22 +506,22 @@ fn counts(
 
 /// Hits within the limit, near it and over it; all 0 if neither a store nor the cache has counted
 /// them.
-fn parts(check: &Check, decision: &Decision, asked: u64, near_limit_ratio: f32) -> Parts {
+fn parts(check: &Check, decision: &Decision, asked: u64, near_limit_ratio: f32) -> HitPartition {
     match decision {
         Decision::Store(verdict) | Decision::Lease(verdict) => {
             partition(&check.algorithm, near_limit_ratio, asked, verdict)
         }
         // The use of one replica's share does not show how near the limit is.
-        Decision::Local(verdict, ..) if verdict.allowed => Parts {
+        Decision::Local(verdict, ..) if verdict.allowed => HitPartition {
             within: asked,
-            ..Parts::default()
+            ..HitPartition::default()
         },
-        Decision::DenialCache(_) | Decision::Local(..) => Parts {
+        Decision::DenialCache(_) | Decision::Local(..) => HitPartition {
             over: asked,
-            ..Parts::default()
+            ..HitPartition::default()
         },
         Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => {
-            Parts::default()
+            HitPartition::default()
         }
     }
 }
