@@ -77,7 +77,7 @@ const TURN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Subjects {
     parts: Box<[ThreadPart]>,
-    kept: Mutex<Kept>,
+    collected: Mutex<Collected>,
     unmatched: Unmatched,
     started: Instant,
 }
@@ -95,7 +95,7 @@ struct ThreadPart {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Collected {
     windows: Windows,
     /// Empty; exchanged for the pane of a part.
     spare: Pane,
@@ -116,7 +116,7 @@ impl Subjects {
         };
         Arc::new(Self {
             parts: (0..cores).map(|_| part()).collect(),
-            kept: Mutex::new(Kept {
+            collected: Mutex::new(Collected {
                 windows: Windows::new(WINDOW_BYTES),
                 spare: Pane::new(pane_bytes),
             }),
@@ -152,11 +152,11 @@ impl Subjects {
     /// The heaviest subjects. Takes milliseconds of the thread, and blocks it while another ranking
     /// is computed.
     pub fn heaviest(&self, query: &Query) -> Heaviest {
-        let mut kept = lock(&self.kept);
+        let mut collected = lock(&self.collected);
         let now = self.started.elapsed();
-        self.collect(&mut kept);
-        kept.windows.advance(now);
-        ranking::heaviest(&kept.windows.view(query.window, now), query)
+        self.collect(&mut collected);
+        collected.windows.advance(now);
+        ranking::heaviest(&collected.windows.view(query.window, now), query)
     }
 
     /// The last descriptors that no limit matched, by domain; of one domain only, if it is given.
@@ -182,7 +182,7 @@ impl Subjects {
     /// Whether a pane is over. A ranking that is computed now closes it too.
     fn is_due(&self) -> bool {
         let now = self.started.elapsed();
-        try_lock(&self.kept).is_some_and(|kept| kept.windows.is_due(now))
+        try_lock(&self.collected).is_some_and(|collected| collected.windows.is_due(now))
     }
 
     /// Begins the next second of the samples.
@@ -194,14 +194,14 @@ impl Subjects {
     }
 
     fn rotate(&self) {
-        let mut kept = lock(&self.kept);
-        self.collect(&mut kept);
-        kept.windows.advance(self.started.elapsed());
+        let mut collected = lock(&self.collected);
+        self.collect(&mut collected);
+        collected.windows.advance(self.started.elapsed());
     }
 
     /// Moves the counts of all threads to the open pane.
-    fn collect(&self, kept: &mut Kept) {
-        let Kept { windows, spare } = kept;
+    fn collect(&self, collected: &mut Collected) {
+        let Collected { windows, spare } = collected;
         for part in &self.parts {
             // For the length of an exchange of pointers.
             std::mem::swap(&mut *lock(&part.pane), spare);

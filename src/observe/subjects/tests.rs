@@ -348,9 +348,10 @@ fn endless_new_values_take_no_memory_and_a_ranking_of_them_is_bounded() {
             }
             // Ten minutes pass, to fill all panes of the hour.
             if number % 8_000 == 7_999 {
-                let mut kept = lock(&process.subjects.kept);
-                process.subjects.collect(&mut kept);
-                kept.windows
+                let mut collected = lock(&process.subjects.collected);
+                process.subjects.collect(&mut collected);
+                collected
+                    .windows
                     .advance(Duration::from_secs(600) * (number / 8_000 + 1));
             }
         }
