@@ -255,8 +255,8 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
         }
     }));
     let leaked: &'static [u8] = message.clone().leak();
-    let ask = decode(leaked).expect("a request");
-    let plan = Plan::new(&rules, &ask, &plan::Options::default());
+    let request = decode(leaked).expect("a request");
+    let plan = Plan::new(&rules, &request, &plan::Options::default());
     let memory = Memory::new(memory::Options::default());
     let answers = memory.decide_at(
         &plan.checks,
@@ -274,7 +274,7 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
     rows.push(Row::new(of("respond and encode"), move || {
         drop(black_box(
             respond(
-                &ask,
+                &request,
                 &plan.outcomes(&decisions),
                 &respond::Options::default(),
             )

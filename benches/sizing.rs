@@ -336,7 +336,7 @@ async fn measure_memory() -> String {
         )
     });
     for server in [&small, &large] {
-        ask(&mut client(server).await, 1_000).await;
+        call(&mut client(server).await, 1_000).await;
     }
     let [at_start, with_limits] = [&small, &large].map(Server::resident_bytes);
     let mut clients = Vec::new();
@@ -344,7 +344,7 @@ async fn measure_memory() -> String {
         clients.push(client(&small).await);
     }
     for client in &mut clients {
-        ask(client, 20).await;
+        call(client, 20).await;
     }
     let with_connections = small.resident_bytes();
     let of_a_connection = (with_connections - at_start) / CONNECTIONS as f64;
@@ -385,7 +385,7 @@ async fn client(server: &Server) -> Client {
 }
 
 /// Makes calls one after the other.
-async fn ask(client: &mut Client, calls: usize) {
+async fn call(client: &mut Client, calls: usize) {
     for call in 0..calls {
         let entry = Entry {
             key: b"route".to_vec(),

@@ -536,7 +536,7 @@ mod tests {
             FailurePolicies::new(&failure_policies::Options::default()),
             Options::default(),
         );
-        let ask = |key: &'static str, hits, modes| {
+        let decide = |key: &'static str, hits, modes| {
             let checks = Arc::new(Checks::of([(
                 key.as_bytes(),
                 Check::new(algorithm, hits, modes),
@@ -555,22 +555,26 @@ mod tests {
             shadow: true,
             ..enforced
         };
-        assert_eq!(ask("key", 0, enforced), Some(true), "a peek");
+        assert_eq!(decide("key", 0, enforced), Some(true), "a peek");
         assert_eq!(
-            ask("key", 1, enforced),
+            decide("key", 1, enforced),
             Some(true),
             "a request whose slot is free"
         );
         assert_eq!(
-            ask("key", 1, enforced),
+            decide("key", 1, enforced),
             None,
             "the next slot is free in half an hour"
         );
-        assert_eq!(ask("key", 9, enforced), Some(false), "a refusal");
-        assert_eq!(ask("key", 0, enforced), Some(true), "a peek after a queue");
-        assert_eq!(ask("shadow", 1, shadow), Some(true));
+        assert_eq!(decide("key", 9, enforced), Some(false), "a refusal");
         assert_eq!(
-            ask("shadow", 1, shadow),
+            decide("key", 0, enforced),
+            Some(true),
+            "a peek after a queue"
+        );
+        assert_eq!(decide("shadow", 1, shadow), Some(true));
+        assert_eq!(
+            decide("shadow", 1, shadow),
             Some(true),
             "shadow mode does not hold"
         );

@@ -227,7 +227,7 @@ fn assert_last_limit_counts(server: &Server, point: Point) {
         1,
     );
     let answers = runtime
-        .block_on(correctness::ask(server.address, vec![request; 2]))
+        .block_on(correctness::call(server.address, vec![request; 2]))
         .unwrap_or_else(|status| panic!("{status}"));
     let left: Vec<u32> = answers
         .iter()

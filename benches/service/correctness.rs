@@ -21,13 +21,13 @@ pub fn answers(server: &Server, kind: &ServerKind) {
         .enable_all()
         .build()
         .expect("a runtime");
-    let ask = |request| {
+    let call = |request| {
         runtime
-            .block_on(ask(server.address, request))
+            .block_on(call(server.address, request))
             .unwrap_or_else(|status| panic!("{status}\n{}", server.log()))
     };
     for descriptors in [1, 3] {
-        let answer = ask(vec![workload::request(workload::KEYS, descriptors)]).remove(0);
+        let answer = call(vec![workload::request(workload::KEYS, descriptors)]).remove(0);
         assert_eq!(answer.overall_code(), Code::Ok, "{kind:?}: {answer:?}");
         match kind {
             ServerKind::Memory { algorithm } | ServerKind::Redis { algorithm } => {
@@ -44,7 +44,7 @@ pub fn answers(server: &Server, kind: &ServerKind) {
     let narrow = workload::exact_request("narrow", "anyone");
     match kind {
         ServerKind::Memory { .. } | ServerKind::Redis { .. } => {
-            let answers = ask(vec![narrow; workload::NARROW as usize + 1]);
+            let answers = call(vec![narrow; workload::NARROW as usize + 1]);
             let (over, within) = answers.split_last().expect("answers");
             assert!(
                 within
@@ -59,7 +59,7 @@ pub fn answers(server: &Server, kind: &ServerKind) {
         }
         ServerKind::Empty(_) => {}
         ServerKind::Peer(peer) => {
-            let answers = ask(vec![narrow; SURELY_REFUSED]);
+            let answers = call(vec![narrow; SURELY_REFUSED]);
             assert!(
                 answers
                     .iter()
@@ -86,7 +86,7 @@ fn assert_is_complete(status: &DescriptorStatus, algorithm: &str) {
 }
 
 /// Sends requests one after the other with a new client.
-pub async fn ask(
+pub async fn call(
     address: SocketAddr,
     requests: Vec<RateLimitRequest>,
 ) -> Result<Vec<RateLimitResponse>, tonic::Status> {

@@ -110,11 +110,11 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
             request.encode_to_vec().into()
         }
     };
-    let ask = match &subject {
+    let request = match &subject {
         Some(subject) => subject.one_of().map_err(|why| format!("subject: {why}")),
         None => decode(&message).map_err(|error| error.to_string()),
     };
-    let ask = ask.map_err(UsageError)?;
+    let request = request.map_err(UsageError)?;
     let options = explain.read.options(config.to_owned(), false);
     let compiled =
         files::read(&options).and_then(|read| compile::compile(&read.texts, &options.compile));
@@ -124,7 +124,10 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
         calendar_months: options.compile.process.calendar_months,
         ..plan::Options::default()
     };
-    Ok(Report::new(&Plan::new(&rules, &ask, &options), &ask))
+    Ok(Report::new(
+        &Plan::new(&rules, &request, &options),
+        &request,
+    ))
 }
 
 /// The request as JSON. The service validates it.

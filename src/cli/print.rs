@@ -67,7 +67,7 @@ pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
         Some((name, Ok(subject)))
             if !subject
                 .exact()
-                .is_ok_and(|ask| ask.first().iter().all(is_text)) =>
+                .is_ok_and(|request| request.first().iter().all(is_text)) =>
         {
             shell_word(&format!("--subject={name}")).into_owned()
         }

@@ -318,8 +318,8 @@ impl Pass {
 
     /// Decides a row, which is not before the last one.
     fn row(&mut self, row: &TraceRow) {
-        let mut ask = DecodedRequest::default();
-        if let Err(error) = decode_into(&mut ask, &row.message) {
+        let mut request = DecodedRequest::default();
+        if let Err(error) = decode_into(&mut request, &row.message) {
             self.bad.add(row.line, &error);
             return;
         }
@@ -331,13 +331,13 @@ impl Pass {
         let first = self.times.map_or(row.at, |(first, _)| first);
         self.times = Some((first, row.at));
         let duration = row.duration.or(self.duration);
-        let decide = |run: &mut Run| run.engine.decide(row.at, duration, &ask);
+        let decide = |run: &mut Run| run.engine.decide(row.at, duration, &request);
         let decided: Vec<_> = self.runs.iter_mut().map(decide).collect();
         let outcomes: Vec<_> = decided.iter().map(Decided::outcomes).collect();
         for ((run, decided), outcomes) in self.runs.iter_mut().zip(&decided).zip(&outcomes) {
             let is_refused = outcomes.is_over_limit;
             run.engine.end_later(row.at, duration, decided, is_refused);
-            run.tally.observe(row.at, &ask, decided, outcomes);
+            run.tally.observe(row.at, &request, decided, outcomes);
         }
         if let (Some(compare), [before, after]) = (&mut self.compare, &outcomes[..]) {
             compare.observe(row.at, before, after);
@@ -392,9 +392,9 @@ impl Pass {
         if let Some(limit) = run.engine.only() {
             bail!("no row asks the limit {}", OneLine(&limit.path()));
         }
-        let ask = decode(first)?;
-        let plan = Plan::new(run.engine.rules(), &ask, &plan::Options::default());
-        let explained = explain::Report::new(&plan, &ask).descriptors;
+        let request = decode(first)?;
+        let plan = Plan::new(run.engine.rules(), &request, &plan::Options::default());
+        let explained = explain::Report::new(&plan, &request).descriptors;
         let reasons = explained.iter().map(|one| {
             let entries = print::words(one.entries.iter().cloned());
             format!("\n  {entries}: {}", one.reason)

@@ -29,7 +29,7 @@ pub(super) fn check(message: &[u8]) {
             }),
             _,
         ) => {}
-        (Ok(ask), Some(request)) => check_content(ask, request),
+        (Ok(decoded), Some(request)) => check_content(decoded, request),
         (Err(error), Some(request)) => check_error(*error, request),
         // These are found before the rest of the message is read.
         (
@@ -46,21 +46,21 @@ pub(super) fn check(message: &[u8]) {
     }
 }
 
-fn check_content(ask: &DecodedRequest<'_>, request: &RateLimitRequest) {
-    assert_eq!(text(ask.domain), request.domain);
-    assert!(!ask.domain.is_empty() && !ask.is_empty());
+fn check_content(decoded: &DecodedRequest<'_>, request: &RateLimitRequest) {
+    assert_eq!(text(decoded.domain), request.domain);
+    assert!(!decoded.domain.is_empty() && !decoded.is_empty());
     assert_eq!(
-        (ask.hits_addend, ask.len()),
+        (decoded.hits_addend, decoded.len()),
         (request.hits_addend, request.descriptors.len())
     );
-    for ((descriptor, entries), theirs) in ask.descriptors().zip(&request.descriptors) {
+    for ((descriptor, entries), theirs) in decoded.descriptors().zip(&request.descriptors) {
         let entries = entries.iter().map(|entry| (entry.key, entry.value));
         assert!(
             entries.eq(theirs
                 .entries
                 .iter()
                 .map(|entry| (&entry.key[..], &entry.value[..]))),
-            "{ask:?} {request:?}"
+            "{decoded:?} {request:?}"
         );
         assert_eq!(
             (descriptor.hits_addend, descriptor.is_negative_hits),

@@ -142,22 +142,22 @@ fn check_lines(trace: &[u8], has_fields: bool, read: &Read) {
                 let request = RateLimitRequest::decode(&row.message[..]);
                 (Some(row.at), request.expect("a message"))
             });
-            let said = said(line);
+            let expected = read_as_json(line);
             let shown = line.escape_ascii();
-            match &said {
+            match &expected {
                 // A text has more forms than are worth a second reader.
                 Some((None, request)) => assert!(
                     asked.is_none_or(|(_, own)| own == *request),
                     "{shown}: {request:?}"
                 ),
-                _ => assert_eq!(asked, said, "{shown}"),
+                _ => assert_eq!(asked, expected, "{shown}"),
             }
         }
     }
 }
 
 /// What a line of JSON says by the reader of `/json`: the time, if it is a number, and the request.
-fn said(line: &[u8]) -> Option<(Option<Micros>, RateLimitRequest)> {
+fn read_as_json(line: &[u8]) -> Option<(Option<Micros>, RateLimitRequest)> {
     let mut object: serde_json::Map<String, Value> = serde_json::from_slice(line).ok()?;
     let time = object.remove("time")?;
     let at = match &time {

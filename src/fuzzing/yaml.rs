@@ -199,7 +199,7 @@ fn check_served(rules: Rules) {
                     .amount()
                     .is_none_or(|amount| amount.algorithm.capacity() > 0)
         });
-        let answer = ask(&service, &limit.domain, &entries);
+        let answer = decide(&service, &limit.domain, &entries);
         assert_eq!(
             answer,
             if expected { Code::Ok } else { Code::OverLimit },
@@ -209,7 +209,7 @@ fn check_served(rules: Rules) {
 }
 
 /// Asks for one hit.
-fn ask(service: &Rls, domain: &str, entries: &[Entry<'_>]) -> Code {
+fn decide(service: &Rls, domain: &str, entries: &[Entry<'_>]) -> Code {
     let entries = entries
         .iter()
         .map(|entry| WireEntry {

@@ -186,7 +186,7 @@ impl Engine {
         &mut self,
         at: Micros,
         duration: Option<Span>,
-        ask: &DecodedRequest<'_>,
+        request: &DecodedRequest<'_>,
     ) -> Decided {
         self.end_before(at);
         self.rows += 1;
@@ -196,7 +196,7 @@ impl Engine {
         }
         let setup = &self.setup;
         let overrides = setup.overrides.as_ref().map(|all| all.at(at));
-        let mut plan = Plan::with_overrides(&setup.rules, overrides, ask, &setup.plan);
+        let mut plan = Plan::with_overrides(&setup.rules, overrides, request, &setup.plan);
         if let Some(variant) = &setup.variant {
             plan.slots.retain(|slot| slot.limit == Some(variant.limit));
             pick(&mut plan, |_| true, |own| variant.of(own), false);

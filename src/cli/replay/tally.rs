@@ -92,7 +92,7 @@ impl ReplayTally {
     pub(super) fn observe(
         &mut self,
         at: Micros,
-        ask: &DecodedRequest<'_>,
+        request: &DecodedRequest<'_>,
         decided: &Decided,
         outcomes: &Outcomes<'_>,
     ) {
@@ -106,7 +106,7 @@ impl ReplayTally {
                     self.blocks(outcome);
                 }
                 DecidedBy::Exempt => self.exempt += 1,
-                DecidedBy::NoLimit if is_unmatched => self.unmatched.add(ask, slot),
+                DecidedBy::NoLimit if is_unmatched => self.unmatched.add(request, slot),
                 DecidedBy::NoLimit | DecidedBy::Unlimited => {}
             }
         }
@@ -281,16 +281,16 @@ pub(super) struct UnmatchedDescriptors {
 
 impl UnmatchedDescriptors {
     #[cold]
-    fn add(&mut self, ask: &DecodedRequest<'_>, slot: usize) {
+    fn add(&mut self, request: &DecodedRequest<'_>, slot: usize) {
         self.count += 1;
-        let Some((_, entries)) = ask.descriptors().nth(slot) else {
+        let Some((_, entries)) = request.descriptors().nth(slot) else {
             return;
         };
         let keys: Vec<_> = entries.iter().map(|entry| entry.key).collect();
-        if let Some((_, (count, example))) = self.kinds.of((ask.domain, keys)) {
+        if let Some((_, (count, example))) = self.kinds.of((request.domain, keys)) {
             *count += 1;
             if *count == 1 {
-                *example = Subject::new(ask.domain, entries.iter().copied()).to_string();
+                *example = Subject::new(request.domain, entries.iter().copied()).to_string();
             }
         }
     }

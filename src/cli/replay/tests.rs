@@ -171,10 +171,10 @@ fn trace(random: &mut fastrand::Rng, lines: &[Line]) -> Vec<u8> {
 }
 
 /// The whole answer, or what else becomes of the request; and what its trials would answer.
-fn answer(ask: &DecodedRequest<'_>, plan: &Plan, decisions: &Decisions) -> String {
+fn answer(decoded: &DecodedRequest<'_>, plan: &Plan, decisions: &Decisions) -> String {
     let tried = &decisions[plan.checks.len()..];
     let outcomes = plan.outcomes(decisions);
-    let reply = respond(ask, &outcomes, &respond::Options::default()).expect("an answer");
+    let reply = respond(decoded, &outcomes, &respond::Options::default()).expect("an answer");
     format!("{:?} {:?} {tried:?}", reply.code, reply.answer)
 }
 
@@ -188,10 +188,10 @@ fn rows_are_decided_as_by_the_service() {
         let (store, mut expected) = (Memory::new(memory::Options::default()), Vec::new());
         for (micros, request) in &lines {
             let message = json::request(request.as_bytes()).expect("a request");
-            let ask = decode(&message).expect("a request");
+            let decoded = decode(&message).expect("a request");
             let now = Micros(*micros);
             let options = plan::Options::default();
-            let plan = Plan::with_overrides(&rules, Some(overrides.at(now)), &ask, &options);
+            let plan = Plan::with_overrides(&rules, Some(overrides.at(now)), &decoded, &options);
             let at = Arrival {
                 now,
                 max_hold: Span::MAX,
@@ -201,7 +201,7 @@ fn rows_are_decided_as_by_the_service() {
                 .into_iter()
                 .map(|answer| Decision::Store(answer.expect("memory answers")))
                 .collect();
-            expected.push((now, answer(&ask, &plan, &decisions)));
+            expected.push((now, answer(&decoded, &plan, &decisions)));
         }
 
         let trace = trace(&mut random, &lines);
@@ -215,13 +215,13 @@ fn rows_are_decided_as_by_the_service() {
         let mut engine = Engine::new(setup(&rules, &overrides));
         let (mut found, mut refused) = (Vec::new(), 0);
         while let Some(row) = trace.next().expect("in order") {
-            let ask = decode(&row.message).expect("a request");
-            let decided = engine.decide(row.at, None, &ask);
+            let decoded = decode(&row.message).expect("a request");
+            let decided = engine.decide(row.at, None, &decoded);
             let Decided {
                 plan, decisions, ..
             } = &decided;
             refused += usize::from(decided.outcomes().is_over_limit);
-            found.push((row.at, answer(&ask, plan, decisions)));
+            found.push((row.at, answer(&decoded, plan, decisions)));
         }
         assert_eq!(trace.bad.count, 0, "{:?}", trace.bad);
         assert_eq!(found.len(), expected.len());
@@ -241,9 +241,9 @@ fn is_admitted(
     engine: &mut Engine,
     at: Micros,
     duration: Option<Span>,
-    ask: &DecodedRequest<'_>,
+    decoded: &DecodedRequest<'_>,
 ) -> bool {
-    let decided = engine.decide(at, duration, ask);
+    let decided = engine.decide(at, duration, decoded);
     let is_refused = decided.outcomes().is_over_limit;
     engine.end_later(at, duration, &decided, is_refused);
     !is_refused
@@ -255,9 +255,9 @@ fn in_flight(engine: &mut Engine, secs: u64, duration: Option<u64>, id: &str) ->
         r#"{{"domain": "r", "descriptors": [{{"entries": [{{"key": "user", "value": "a"}}, {{"key": "request", "value": "{id}"}}]}}]}}"#
     );
     let message = json::request(request.as_bytes()).expect("a request");
-    let ask = decode(&message).expect("a request");
+    let decoded = decode(&message).expect("a request");
     let duration = duration.map(Span::from_secs);
-    is_admitted(engine, Micros(secs * 1_000_000), duration, &ask)
+    is_admitted(engine, Micros(secs * 1_000_000), duration, &decoded)
 }
 
 #[test]
@@ -267,12 +267,12 @@ fn requests_in_flight_end_after_their_durations() {
         max_duration: 1h }\n";
     let (_folder, rules, overrides) = site(&[("r.yaml", limits)]);
     let mut engine = Engine::new(setup(&rules, &overrides));
-    let mut ask = |secs, duration, id| in_flight(&mut engine, secs, Some(duration), id);
-    assert!(ask(0, 10, "1") && ask(1, 100, "2"));
-    assert!(!ask(2, 500, "3"), "two are in flight");
-    assert!(!ask(9, 500, "4"));
-    assert!(ask(10, 5, "5"), "the first has ended");
-    assert!(!ask(14, 5, "6") && ask(15, 5, "7"));
+    let mut admitted = |secs, duration, id| in_flight(&mut engine, secs, Some(duration), id);
+    assert!(admitted(0, 10, "1") && admitted(1, 100, "2"));
+    assert!(!admitted(2, 500, "3"), "two are in flight");
+    assert!(!admitted(9, 500, "4"));
+    assert!(admitted(10, 5, "5"), "the first has ended");
+    assert!(!admitted(14, 5, "6") && admitted(15, 5, "7"));
     assert_eq!(engine.left_out, 0);
     for id in ["8", "9", "10"] {
         assert!(
@@ -299,7 +299,7 @@ fn a_refused_request_releases_at_once_what_it_holds() {
     );
     let (_folder, rules, overrides) = site(&[("r.yaml", &limits)]);
     let mut engine = Engine::new(setup(&rules, &overrides));
-    let mut ask = |secs: u64, keys: &[&str]| {
+    let mut admitted = |secs: u64, keys: &[&str]| {
         let id = secs.to_string();
         let descriptor = |key: &&str| {
             serde_json::json!({
@@ -309,14 +309,17 @@ fn a_refused_request_releases_at_once_what_it_holds() {
         let descriptors: Vec<_> = keys.iter().map(descriptor).collect();
         let request = serde_json::json!({ "domain": "r", "descriptors": descriptors });
         let message = json::request(request.to_string().as_bytes()).expect("a request");
-        let ask = decode(&message).expect("a request");
+        let decoded = decode(&message).expect("a request");
         let (at, duration) = (Micros(secs * 1_000_000), Some(Span::from_secs(100)));
-        is_admitted(&mut engine, at, duration, &ask)
+        is_admitted(&mut engine, at, duration, &decoded)
     };
-    assert!(ask(0, &["user", "route"]));
-    assert!(!ask(1, &["user", "route"]), "the route has one already");
-    assert!(ask(2, &["user"]), "the user has one, not two");
-    assert!(!ask(3, &["user"]));
+    assert!(admitted(0, &["user", "route"]));
+    assert!(
+        !admitted(1, &["user", "route"]),
+        "the route has one already"
+    );
+    assert!(admitted(2, &["user"]), "the user has one, not two");
+    assert!(!admitted(3, &["user"]));
 }
 
 #[test]
@@ -336,10 +339,10 @@ fn the_subjects_that_are_refused_most_are_exact() {
             r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "k", "value": "{value}"}}]}}]}}"#
         );
         let message = json::request(request.as_bytes()).expect("a request");
-        let ask = decode(&message).expect("a request");
+        let decoded = decode(&message).expect("a request");
         let at = Micros(1_795_428_000_000_000 + row);
-        let decided = engine.decide(at, None, &ask);
-        tally.observe(at, &ask, &decided, &decided.outcomes());
+        let decided = engine.decide(at, None, &decoded);
+        tally.observe(at, &decoded, &decided, &decided.outcomes());
     }
     let mut refused: Vec<_> = counts
         .values()

@@ -16,7 +16,7 @@ fn settings(interval_secs: u64, buckets: u32) -> Settings {
     }
 }
 
-fn asked(hits: u64) -> Hits {
+fn requested(hits: u64) -> Hits {
     Hits {
         asked: hits,
         ..Hits::default()
@@ -30,7 +30,7 @@ fn record(settings: &Settings, seconds: &[u64]) -> Record {
             record,
             settings,
             Micros(second * SECOND),
-            asked(1),
+            requested(1),
         ))
     };
     seconds.iter().fold(None, step).expect("at least one hit")
@@ -63,13 +63,13 @@ fn a_series_has_the_buckets_of_the_ring_and_no_older_lap() {
     // A gap shorter than the ring, over cells of an earlier lap.
     let known = record(&settings, &[100, 110, 120, 130, 131, 155]);
     assert_eq!(series(&known, 155, 1_000), (120, vec![1, 2, 0, 1]));
-    assert_eq!(known.total, asked(6));
+    assert_eq!(known.total, requested(6));
     // A gap longer than the ring.
     let known = record(&settings, &[100, 110, 120, 130, 131, 1_000]);
     assert_eq!(series(&known, 1_000, 1_000), (970, vec![0, 0, 0, 1]));
     assert_eq!(
         (known.total, known.first_seen.0, known.last_seen.0),
-        (asked(6), 100 * SECOND, 1_000 * SECOND)
+        (requested(6), 100 * SECOND, 1_000 * SECOND)
     );
 }
 
@@ -85,8 +85,16 @@ fn a_clock_that_goes_back_adds_to_the_newest_bucket() {
 fn a_changed_ring_keeps_the_totals() {
     let known = record(&settings(10, 4), &[100, 110, 120]);
     for other in [settings(5, 4), settings(10, 5)] {
-        let known = Record::step(Some(known.clone()), &other, Micros(121 * SECOND), asked(2));
-        assert_eq!((known.total, known.first_seen.0), (asked(5), 100 * SECOND));
+        let known = Record::step(
+            Some(known.clone()),
+            &other,
+            Micros(121 * SECOND),
+            requested(2),
+        );
+        assert_eq!(
+            (known.total, known.first_seen.0),
+            (requested(5), 100 * SECOND)
+        );
         assert_eq!(
             known
                 .series(Micros(121 * SECOND), Span::from_secs(1_000))

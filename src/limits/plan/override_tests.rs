@@ -53,19 +53,19 @@ fn order(kind: &str, key: &str) -> Override {
     order_to(5, kind, key)
 }
 
-fn ask<'a>(domain: &'a str, keys: &[&'a str], hits: u64) -> DecodedRequest<'a> {
-    let mut ask = DecodedRequest::default();
-    ask.domain = domain.as_bytes();
+fn request<'a>(domain: &'a str, keys: &[&'a str], hits: u64) -> DecodedRequest<'a> {
+    let mut request = DecodedRequest::default();
+    request.domain = domain.as_bytes();
     for key in keys {
-        ask.push(Entry {
+        request.push(Entry {
             key: key.as_bytes(),
             value: b"1",
         });
         let mut descriptor = Descriptor::default();
         descriptor.hits_addend = Some(hits);
-        ask.close(descriptor);
+        request.close(descriptor);
     }
-    ask
+    request
 }
 
 /// The states of counters by their keys.
@@ -90,18 +90,18 @@ impl Process {
         }
     }
 
-    fn plan(&self, ask: &DecodedRequest<'_>) -> Plan {
+    fn plan(&self, request: &DecodedRequest<'_>) -> Plan {
         Plan::with_overrides(
             &self.rules,
             Some(self.overrides.at(Micros(1_000_000))),
-            ask,
+            request,
             &self.options,
         )
     }
 
     /// Whether each check is allowed, and whether the request is.
     fn decide(&self, keys: &[&str], hits: u64) -> (Vec<bool>, bool) {
-        let plan = self.plan(&ask("d", keys, hits));
+        let plan = self.plan(&request("d", keys, hits));
         let at = Arrival {
             now: Micros(1_800_000_000_000_000),
             max_hold: Span::MAX,
@@ -148,7 +148,7 @@ impl Process {
 fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
     for key in ["a", "b", "q", "u", "unknown"] {
         let process = Process::new(FILE, &[order("block", key)]);
-        let plan = process.plan(&ask("d", &[key], 1));
+        let plan = process.plan(&request("d", &[key], 1));
         assert!(
             plan.checks.is_empty()
                 && matches!(&plan.slots[0].disposition, Disposition::Blocked(block) if block.ends_in.is_none()),
@@ -168,7 +168,7 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
         ..order("block", "a")
     };
     let process = Process::new(FILE, &[other]);
-    let plan = process.plan(&ask("e", &["a"], 1));
+    let plan = process.plan(&request("e", &["a"], 1));
     assert!(plan.unknown_domain && plan.checks.is_over_limit(std::iter::empty()));
     assert!(matches!(
         &plan.slots[0],
@@ -179,7 +179,7 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
         } if *left == Span::from_secs(2)
     ));
     assert!(matches!(
-        process.plan(&ask("e", &["b"], 1)).slots[0].disposition,
+        process.plan(&request("e", &["b"], 1)).slots[0].disposition,
         Disposition::Free
     ));
 }
@@ -294,7 +294,7 @@ fn a_raised_limit_counts_where_it_counted() {
     // Three were counted: fixed windows count what they refuse.
     assert_eq!(raised.decide(&["a"], 2), (vec![true], true));
     assert_eq!(raised.decide(&["a"], 1), (vec![false], false));
-    let plan = raised.plan(&ask("d", &["a"], 1));
+    let plan = raised.plan(&request("d", &["a"], 1));
     let Slot {
         limit: Some(id),
         disposition:
@@ -329,9 +329,10 @@ fn without_a_match_the_plan_is_the_same() {
     let (rules, options) = (Arc::new(rules_of(FILE)), Options::default());
     let overrides = Overrides::new(vec![order("block", "x")]);
     for keys in [&["a"][..], &["a", "b", "c"], &["u", "unknown"]] {
-        let ask = ask("d", keys, 1);
-        let plain = Plan::new(&rules, &ask, &options);
-        let beside = Plan::with_overrides(&rules, Some(overrides.at(Micros(0))), &ask, &options);
+        let request = request("d", keys, 1);
+        let plain = Plan::new(&rules, &request, &options);
+        let beside =
+            Plan::with_overrides(&rules, Some(overrides.at(Micros(0))), &request, &options);
         assert_eq!(
             format!("{:?}{:?}", plain.slots, plain.checks),
             format!("{:?}{:?}", beside.slots, beside.checks)

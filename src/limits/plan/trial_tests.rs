@@ -26,19 +26,19 @@ descriptors:
 ";
 
 /// Descriptors of one entry with these keys, each with its hits.
-fn ask<'a>(descriptors: &[(&'a str, Option<u64>)]) -> DecodedRequest<'a> {
-    let mut ask = DecodedRequest::default();
-    ask.domain = b"d";
+fn request<'a>(descriptors: &[(&'a str, Option<u64>)]) -> DecodedRequest<'a> {
+    let mut request = DecodedRequest::default();
+    request.domain = b"d";
     for (key, hits) in descriptors {
-        ask.push(Entry {
+        request.push(Entry {
             key: key.as_bytes(),
             value: b"/ab",
         });
         let mut descriptor = Descriptor::default();
         descriptor.hits_addend = *hits;
-        ask.close(descriptor);
+        request.close(descriptor);
     }
-    ask
+    request
 }
 
 /// The trials of a plan: the key, the hits, and the number of the descriptor.
@@ -54,7 +54,7 @@ fn trials(plan: &Plan) -> Vec<(String, i64, usize)> {
 fn plan(file: &str, descriptors: &[(&str, Option<u64>)]) -> Plan {
     Plan::new(
         &Arc::new(rules_of(file)),
-        &ask(descriptors),
+        &request(descriptors),
         &Options {
             key_prefix: "x:".to_owned(),
             ..Options::default()
@@ -124,7 +124,7 @@ fn a_descriptor_without_its_limit_has_no_trial() {
         trials(&plan(FILE, &[("a", None), ("c", None)])).is_empty(),
         "it is replaced"
     );
-    let mut own = ask(&[]);
+    let mut own = request(&[]);
     own.push(Entry {
         key: b"a",
         value: b"1",
@@ -144,11 +144,11 @@ fn a_descriptor_without_its_limit_has_no_trial() {
 fn what_operators_decide_does_not_reach_a_trial_and_a_raise_does_not_change_it() {
     let with = |file: &str, kind: &str, key: &str| {
         let overrides = Overrides::new(vec![order_to(50, kind, key)]);
-        let ask = ask(&[("a", None), ("u", None)]);
+        let request = request(&[("a", None), ("u", None)]);
         Plan::with_overrides(
             &Arc::new(rules_of(file)),
             Some(overrides.at(Micros(1_000_000))),
-            &ask,
+            &request,
             &Options::default(),
         )
     };

@@ -39,14 +39,14 @@ fn verdict(allowed: bool) -> Verdict {
 
 /// A request of one descriptor with one entry.
 fn one<'a>(domain: &'a str, key: &'a str, value: &'a [u8], hits: u64) -> DecodedRequest<'a> {
-    let mut ask = DecodedRequest::default();
-    ask.domain = domain.as_bytes();
+    let mut request = DecodedRequest::default();
+    request.domain = domain.as_bytes();
     let key = key.as_bytes();
-    ask.push(Entry { key, value });
+    request.push(Entry { key, value });
     let mut descriptor = Descriptor::default();
     descriptor.hits_addend = Some(hits);
-    ask.close(descriptor);
-    ask
+    request.close(descriptor);
+    request
 }
 
 fn query(window: Recent, by: Ranking, count: usize) -> Query {
@@ -82,9 +82,15 @@ impl Process {
     }
 
     fn decide(&self, key: &str, value: &[u8], hits: u64, decision: Decision) {
-        let ask = one("shop", key, value, hits);
-        let plan = Plan::new(&self.rules, &ask, &Options::default());
-        observe(&self.subjects, Core(0), &ask, &plan, &smallvec![decision]);
+        let request = one("shop", key, value, hits);
+        let plan = Plan::new(&self.rules, &request, &Options::default());
+        observe(
+            &self.subjects,
+            Core(0),
+            &request,
+            &plan,
+            &smallvec![decision],
+        );
     }
 
     fn top(&self, by: Ranking) -> Heaviest {
@@ -95,11 +101,11 @@ impl Process {
 fn observe(
     subjects: &Subjects,
     core: Core,
-    ask: &DecodedRequest<'_>,
+    request: &DecodedRequest<'_>,
     plan: &Plan,
     decisions: &Decisions,
 ) {
-    subjects.observe(core, ask, plan, &plan.outcomes(decisions));
+    subjects.observe(core, request, plan, &plan.outcomes(decisions));
 }
 
 /// A subject as one line: limit, entries, hits, refused hits, and the error of hits.
@@ -143,17 +149,23 @@ fn what_an_override_blocks_is_refused() {
         ("other", "user"),
     ];
     let overrides = Overrides::new(blocked.map(block).to_vec());
-    let ask = |domain: &'static str, key: &'static str, value: &'static [u8], hits: u64| {
-        let (ask, overrides) = (one(domain, key, value, hits), overrides.at(Micros(1)));
-        let plan = Plan::with_overrides(&process.rules, Some(overrides), &ask, &Options::default());
-        observe(&process.subjects, Core(0), &ask, &plan, &smallvec![]);
-    };
-    ask("shop", "user", b"ann", 3);
-    ask("shop", "path", b"/ac", 4);
-    ask("shop", "none", b"x", 5);
-    ask("other", "user", b"ann", 1);
+    let observe_blocked =
+        |domain: &'static str, key: &'static str, value: &'static [u8], hits: u64| {
+            let (request, overrides) = (one(domain, key, value, hits), overrides.at(Micros(1)));
+            let plan = Plan::with_overrides(
+                &process.rules,
+                Some(overrides),
+                &request,
+                &Options::default(),
+            );
+            observe(&process.subjects, Core(0), &request, &plan, &smallvec![]);
+        };
+    observe_blocked("shop", "user", b"ann", 3);
+    observe_blocked("shop", "path", b"/ac", 4);
+    observe_blocked("shop", "none", b"x", 5);
+    observe_blocked("other", "user", b"ann", 1);
     // A peek counts nothing.
-    ask("shop", "user", b"bob", 0);
+    observe_blocked("shop", "user", b"bob", 0);
     let by_hits = process.top(Ranking::Hits);
     assert_eq!(
         lines(&by_hits),
@@ -335,16 +347,16 @@ fn all_panes_take_at_most_their_bytes() {
 #[test]
 fn endless_new_values_take_no_memory_and_a_ranking_of_them_is_bounded() {
     let process = Process::new();
-    let ask = |number: u32| {
+    let refuse = |number: u32| {
         let value = format!("{number:0>120}");
         process.decide("user", value.as_bytes(), 1, refused());
     };
     // Memory that a request takes until it is answered is freed, and does not count.
     let info = allocation_counter::measure(|| {
         for number in 0..60_000 {
-            ask(number);
+            refuse(number);
             if number % 10 == 0 {
-                ask(u32::MAX);
+                refuse(u32::MAX);
             }
             // Ten minutes pass, to fill all panes of the hour.
             if number % 8_000 == 7_999 {
@@ -424,11 +436,11 @@ fn ask_at_random(subjects: &Subjects, rules: &Arc<Rules>, thread: u64, is_zipf: 
         };
         let user = (user as u64).to_string();
         let (hits, is_refused) = (1 + (next() * 3.0) as u64, next() < 0.3);
-        let ask = one("shop", "user", user.as_bytes(), hits);
-        let plan = Plan::new(rules, &ask, &Options::default());
+        let request = one("shop", "user", user.as_bytes(), hits);
+        let plan = Plan::new(rules, &request, &Options::default());
         let decisions = smallvec![if is_refused { refused() } else { allowed() }];
-        observe(subjects, Core(thread as usize), &ask, &plan, &decisions);
-        drop(ask);
+        observe(subjects, Core(thread as usize), &request, &plan, &decisions);
+        drop(request);
         let [all, of_refused] = exact.entry(user).or_default();
         *all += hits;
         *of_refused += if is_refused { hits } else { 0 };

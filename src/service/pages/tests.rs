@@ -75,7 +75,7 @@ async fn raw(address: SocketAddr, request: &[u8]) -> String {
 }
 
 /// Status, head and body of one request.
-async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String, String) {
+async fn call(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String, String) {
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: \
@@ -97,10 +97,10 @@ async fn pages_are_found_by_their_paths() {
         ..
     } = listening().await;
     for method in ["GET", "POST", "PUT"] {
-        let (status, _, body) = ask(address, method, "/healthcheck", "").await;
+        let (status, _, body) = call(address, method, "/healthcheck", "").await;
         assert_eq!((status, body.as_str()), (200, "OK"));
     }
-    let (status, head, body) = ask(address, "GET", "/metrics?x=y", "").await;
+    let (status, head, body) = call(address, "GET", "/metrics?x=y", "").await;
     // Times and sizes of the process differ from one moment to the next.
     let steady = |text: &str| {
         text.lines()
@@ -114,7 +114,7 @@ async fn pages_are_found_by_their_paths() {
         "{head}"
     );
     // HEAD encodes no text: the answer has no length, and no scrape is counted.
-    let (status, head, body) = ask(address, "HEAD", "/metrics", "").await;
+    let (status, head, body) = call(address, "HEAD", "/metrics", "").await;
     assert_eq!(
         (status, body.as_str(), head.contains("content-length")),
         (200, "", false),
@@ -125,9 +125,9 @@ async fn pages_are_found_by_their_paths() {
             && head.contains("vary: accept-encoding"),
         "{head}"
     );
-    let (status, head, _) = ask(address, "POST", "/metrics", "").await;
+    let (status, head, _) = call(address, "POST", "/metrics", "").await;
     assert!(status == 405 && head.contains("allow: get, head"), "{head}");
-    let (status, _, body) = ask(address, "GET", "/", "").await;
+    let (status, _, body) = call(address, "GET", "/", "").await;
     assert!(
         status == 200
             && body.contains("/healthcheck")
@@ -135,9 +135,9 @@ async fn pages_are_found_by_their_paths() {
             && body.contains("/json"),
         "{body}"
     );
-    assert_eq!(ask(address, "GET", "/healthcheck/", "").await.0, 404);
+    assert_eq!(call(address, "GET", "/healthcheck/", "").await.0, 404);
     health.report(HealthStatus::Draining);
-    let (status, _, body) = ask(address, "GET", "/healthcheck", "").await;
+    let (status, _, body) = call(address, "GET", "/healthcheck", "").await;
     assert_eq!(
         (status, body.as_str()),
         (500, "the process is shutting down\n")
@@ -162,7 +162,7 @@ async fn json_is_decided_and_errors_have_their_status() {
         ("13", 500, "refused in two lines\n"),
         ("2", 500, "refused in two lines\n"),
     ] {
-        let (status, head, body) = ask(
+        let (status, head, body) = call(
             address,
             "POST",
             "/json",
@@ -182,7 +182,7 @@ async fn json_is_decided_and_errors_have_their_status() {
     }
     for domain in ["panic", "broken"] {
         assert_eq!(
-            ask(
+            call(
                 address,
                 "POST",
                 "/json",
@@ -195,14 +195,14 @@ async fn json_is_decided_and_errors_have_their_status() {
     }
     assert!(metrics.encode().contains("weir_panics_total 1\n"));
     for method in ["GET", "PUT", "DELETE"] {
-        let (status, head, _) = ask(address, method, "/json", "{\"domain\": \"d\"}").await;
+        let (status, head, _) = call(address, method, "/json", "{\"domain\": \"d\"}").await;
         assert!(
             status == 405 && head.contains("\r\nallow: post"),
             "{method}: {head}"
         );
     }
     for body in ["", "{", "{\"domain\": \"d\", \"x\": 1}"] {
-        let (status, _, message) = ask(address, "POST", "/json", body).await;
+        let (status, _, message) = call(address, "POST", "/json", body).await;
         assert!(
             status == 400
                 && message.starts_with("the body is not a RateLimitRequest")
@@ -273,7 +273,9 @@ async fn stopping_answers_what_is_in_flight_and_closes_what_is_idle() {
     let mut first = [0; 12];
     idle.read_exact(&mut first).await.unwrap();
     let in_flight =
-        tokio::spawn(async move { ask(address, "POST", "/json", "{\"domain\": \"later\"}").await });
+        tokio::spawn(
+            async move { call(address, "POST", "/json", "{\"domain\": \"later\"}").await },
+        );
     sleep(Duration::from_millis(50)).await;
     stop.send_replace(true);
     assert_eq!(in_flight.await.unwrap().0, 200);

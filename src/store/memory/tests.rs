@@ -25,7 +25,7 @@ fn check(limit: u64, secs: u64) -> Check {
 }
 
 impl Memory {
-    fn ask(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
+    fn decide_one(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
         let step = |state| check.algorithm.step(state, at, check.hits);
         let mut of_key = check.clone();
         of_key.fingerprint = Fingerprint::of(key);
@@ -47,7 +47,11 @@ fn a_full_store_forgets_and_never_refuses() {
         ..Default::default()
     });
     for key in 0..5_000_u32 {
-        assert!(memory.ask(&key.to_be_bytes(), &check(1, 60), START).allowed);
+        assert!(
+            memory
+                .decide_one(&key.to_be_bytes(), &check(1, 60), START)
+                .allowed
+        );
     }
     let size = memory.size();
     assert_eq!((size.keys, size.evicted), (1_000, 4_000));
@@ -139,7 +143,7 @@ fn what_grows_displaces_its_own_kind() {
         });
         let small = |key: u32| {
             memory
-                .ask(
+                .decide_one(
                     &[&b"small"[..], &key.to_be_bytes()].concat(),
                     &check(1, 86_400),
                     START,
@@ -171,14 +175,14 @@ fn what_recovers_soonest_goes_first() {
         ..Default::default()
     });
     for key in 0..SAMPLE as u32 - 1 {
-        memory.ask(&key.to_be_bytes(), &check(1, 3_600), START);
+        memory.decide_one(&key.to_be_bytes(), &check(1, 3_600), START);
     }
-    memory.ask(b"soon", &check(1, 1), START);
-    memory.ask(b"one more", &check(1, 3_600), START);
+    memory.decide_one(b"soon", &check(1, 1), START);
+    memory.decide_one(b"one more", &check(1, 3_600), START);
     for key in 0..SAMPLE as u32 - 1 {
         assert!(
             !memory
-                .ask(&key.to_be_bytes(), &check(1, 3_600), START)
+                .decide_one(&key.to_be_bytes(), &check(1, 3_600), START)
                 .allowed,
             "key {key} was forgotten"
         );
@@ -189,7 +193,7 @@ fn what_recovers_soonest_goes_first() {
 fn sweeping_removes_what_recovered_and_nothing_else() {
     let memory = Memory::new(Options::default());
     for key in 0..10_000_u32 {
-        memory.ask(
+        memory.decide_one(
             &key.to_be_bytes(),
             &check(1, if key % 2 == 0 { 60 } else { 3_600 }),
             START,
@@ -201,7 +205,7 @@ fn sweeping_removes_what_recovered_and_nothing_else() {
     assert_eq!(memory.size().keys, 5_000);
     assert!(
         !memory
-            .ask(&1_u32.to_be_bytes(), &check(1, 3_600), START)
+            .decide_one(&1_u32.to_be_bytes(), &check(1, 3_600), START)
             .allowed
     );
 }
@@ -214,7 +218,7 @@ fn many_threads_on_one_key_get_exactly_the_limit() {
             .map(|_| {
                 scope.spawn(|| {
                     (0..1_000)
-                        .filter(|_| memory.ask(b"one", &check(1_000, 60), START).allowed)
+                        .filter(|_| memory.decide_one(b"one", &check(1_000, 60), START).allowed)
                         .count()
                 })
             })
@@ -235,7 +239,7 @@ fn a_sweep_takes_a_small_part_at_a_time() {
         ..Default::default()
     });
     for key in 0..100_000_u32 {
-        memory.ask(&key.to_be_bytes(), &check(1, 60), START);
+        memory.decide_one(&key.to_be_bytes(), &check(1, 60), START);
     }
     let later = START.now + Span::from_secs(60);
     let most = (0..memory.shards()).map(|_| memory.sweep(later)).max();
@@ -251,7 +255,11 @@ fn swept_blocks_are_freed_and_none_is_kept_without_need() {
     });
     let fill = || {
         (0..100_000_u32).for_each(|key| {
-            assert!(memory.ask(&key.to_be_bytes(), &check(1, 60), START).allowed);
+            assert!(
+                memory
+                    .decide_one(&key.to_be_bytes(), &check(1, 60), START)
+                    .allowed
+            );
         });
     };
     let sweep = || {
@@ -278,7 +286,11 @@ fn what_was_swept_is_used_again() {
     });
     let fill = || {
         (0..100_000_u32).for_each(|key| {
-            assert!(memory.ask(&key.to_be_bytes(), &check(1, 60), START).allowed);
+            assert!(
+                memory
+                    .decide_one(&key.to_be_bytes(), &check(1, 60), START)
+                    .allowed
+            );
         });
     };
     let first = measure(fill).count_total;
@@ -298,7 +310,7 @@ fn bytes_per_key(check: &Check, keys: u32) -> f64 {
     let memory = Memory::new(Options::default());
     let info = measure(|| {
         for key in 0..keys {
-            memory.ask(&key.to_be_bytes(), check, START);
+            memory.decide_one(&key.to_be_bytes(), check, START);
         }
     });
     info.bytes_current as f64 / f64::from(keys)
@@ -388,7 +400,7 @@ proptest! {
             let (name, algorithm) = algorithms[kind];
             at.now = at.now + Span::from_micros(if later % 3 == 0 { later } else { later % 1_000 });
             let step = algorithm.step(states.remove(&(key, kind)), at, hits);
-            let verdict = memory.ask(
+            let verdict = memory.decide_one(
                 format!("{key}{name}").as_bytes(),
                 &Check::new(algorithm, hits, Modes::default()),
                 at,
@@ -457,7 +469,7 @@ fn what_is_too_large_to_be_packed_is_as_exact() {
     ] {
         let step = algorithm.step(state.take(), START, hits);
         assert_eq!(
-            memory.ask(
+            memory.decide_one(
                 b"many",
                 &Check::new(algorithm, hits, Modes::default()),
                 START

@@ -196,7 +196,7 @@ fn plan_with(key: &str) -> Option<&'static str> {
 /// plans. What the `rate_limit` and the domain say does.
 #[test]
 fn what_a_row_inherits_is_not_of_another_plan() {
-    let said = |free: &str, value: &str| {
+    let fields_of_row = |free: &str, value: &str| {
         let yaml = format!(
             "domain: d\nplans: {{ free: {{ {free} }}, paid: {{ unit: minute, requests_per_unit: \
              100 }}, part: {{ unit: day }} }}\n\
@@ -236,19 +236,19 @@ fn what_a_row_inherits_is_not_of_another_plan() {
         // The rate_limit has a default_cost of its own.
         let is_hidden = key == "default_cost";
         assert_eq!(
-            said(free, "default") == said(plain, "default"),
+            fields_of_row(free, "default") == fields_of_row(plain, "default"),
             is_hidden,
             "{key} has an effect where it is written"
         );
         for value in ["silent", "number", "part"] {
             assert_eq!(
-                said(free, value),
-                said(plain, value),
+                fields_of_row(free, value),
+                fields_of_row(plain, value),
                 "{key} of the plan 'free' for the row {value}"
             );
         }
     }
-    let inherited = said(plain, "silent");
+    let inherited = fields_of_row(plain, "silent");
     for field in [
         ("default_cost", "3"),
         ("on_store_failure", "local"),

@@ -163,7 +163,7 @@ async fn limits_are_those_of_the_control_plane_and_follow_its_changes() {
     }
 
     let ack = control.wait_for_ack("1").await;
-    let first = &control.asked()[0];
+    let first = &control.requests()[0];
     assert_eq!(
         (first.version.as_str(), first.nonce.as_str(), first.stream),
         ("", "", 0),
@@ -206,7 +206,7 @@ async fn limits_are_those_of_the_control_plane_and_follow_its_changes() {
         Some(2.0)
     );
     assert_eq!(weir.metric("weir_config_domains"), Some(1.0));
-    assert_eq!(control.ignored(), 0, "{:#?}", control.asked());
+    assert_eq!(control.ignored(), 0, "{:#?}", control.requests());
     assert!(
         weir.logs().iter().all(|line| !line.contains("secret")),
         "headers are secrets"

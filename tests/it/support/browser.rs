@@ -362,16 +362,16 @@ fn browser(driver: &Path) -> PathBuf {
 
 /// The first number in what a program says of its version, such as `Chromium 156.0.8078.79`.
 fn major_version(program: &Path) -> String {
-    let said = Command::new(program)
+    let version = Command::new(program)
         .arg("--version")
         .stderr(Stdio::null())
         .output()
         .expect("it runs");
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let number = said
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let number = version
         .split(|c: char| !c.is_ascii_digit())
         .find(|digits| !digits.is_empty());
     number
-        .unwrap_or_else(|| panic!("{} names no version: {said}", program.display()))
+        .unwrap_or_else(|| panic!("{} names no version: {version}", program.display()))
         .to_owned()
 }

@@ -217,7 +217,7 @@ impl ControlPlane {
     }
 
     /// All requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn requests(&self) -> Vec<Asked> {
         self.state.record().asked.clone()
     }
 
@@ -239,10 +239,10 @@ impl ControlPlane {
     /// Waits for a request that `is_it` accepts.
     pub async fn wait_for(&self, is_it: impl Fn(&Asked) -> bool) -> Asked {
         let found = super::wait::eventually_async(|| {
-            self.asked().into_iter().rev().find(|asked| is_it(asked))
+            self.requests().into_iter().rev().find(|asked| is_it(asked))
         })
         .await;
-        found.unwrap_or_else(|| panic!("no such request: {:#?}", self.asked()))
+        found.unwrap_or_else(|| panic!("no such request: {:#?}", self.requests()))
     }
 
     /// Waits until a version was accepted.

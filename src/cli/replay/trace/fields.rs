@@ -429,13 +429,13 @@ mod tests {
     /// The time in seconds, and the request as it is explained.
     fn describe(row: Option<TraceRow>) -> Option<(f64, String)> {
         let row = row?;
-        let ask = crate::service::rls::decode::decode(&row.message).expect("a request");
+        let request = crate::service::rls::decode::decode(&row.message).expect("a request");
         let descriptor = |(descriptor, entries): (_, &[crate::core::request::Entry<'_>])| {
             let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
-            format!("{} {}", ask.hits(descriptor), entries.join(","))
+            format!("{} {}", request.hits(descriptor), entries.join(","))
         };
-        let all: Vec<_> = ask.descriptors().map(descriptor).collect();
-        let domain = String::from_utf8_lossy(ask.domain);
+        let all: Vec<_> = request.descriptors().map(descriptor).collect();
+        let domain = String::from_utf8_lossy(request.domain);
         let text = format!("{domain} {}", all.join(" | "));
         Some((row.at.0 as f64 / 1e6, text))
     }

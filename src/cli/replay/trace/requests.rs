@@ -179,8 +179,8 @@ mod tests {
         let line = r#"{"time": 1, "duration": "250ms", "domain": "d", "hits_addend": "3", "descriptors":
             [{"entries": [{"key": "k"}], "limit": {"requestsPerUnit": 5, "unit": "MINUTE"}, "hitsAddend": null}]}"#;
         let row = row(line.as_bytes(), 1).expect("a row");
-        let ask = crate::service::rls::decode::decode(&row.message).expect("a request");
-        assert_eq!((ask.hits_addend, ask.len()), (3, 1));
+        let request = crate::service::rls::decode::decode(&row.message).expect("a request");
+        assert_eq!((request.hits_addend, request.len()), (3, 1));
         assert_eq!(row.duration, Some(Span::from_micros(250_000)));
         for (line, what) in [
             ("[1]", "it is no JSON object"),

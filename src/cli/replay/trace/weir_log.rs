@@ -152,9 +152,9 @@ mod tests {
             .row(&line("decision", &descriptor), 1)
             .expect("a row")
             .expect("one");
-        let ask = crate::service::rls::decode::decode(&row.message).expect("a request");
-        let (asked, entries) = ask.descriptors().next().expect("a descriptor");
-        assert_eq!(ask.hits(asked), -2);
+        let request = crate::service::rls::decode::decode(&row.message).expect("a request");
+        let (descriptor, entries) = request.descriptors().next().expect("a descriptor");
+        assert_eq!(request.hits(descriptor), -2);
         let texts = [("user", strange), ("a b", &long)]
             .map(|(key, value)| (key.as_bytes(), value.as_bytes()));
         assert_eq!(

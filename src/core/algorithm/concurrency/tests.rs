@@ -23,7 +23,13 @@ fn limit(places: u64, max_duration: Span) -> Algorithm {
 }
 
 /// A step of a request with this id.
-fn ask(limit: &Algorithm, id: &[u8], state: Option<State>, now: u64, hits: i64) -> (Step, Change) {
+fn decide(
+    limit: &Algorithm,
+    id: &[u8],
+    state: Option<State>,
+    now: u64,
+    hits: i64,
+) -> (Step, Change) {
     let Algorithm::Concurrency(limit) = limit else {
         panic!("{limit:?}")
     };
@@ -39,7 +45,7 @@ struct Naive {
 }
 
 impl Naive {
-    fn ask(&mut self, id: u8, hits: i64, now: u64, (limit, life): (u64, u64)) -> (bool, u64) {
+    fn decide(&mut self, id: u8, hits: i64, now: u64, (limit, life): (u64, u64)) -> (bool, u64) {
         let is_held =
             |&(_, since, ..): &(u8, u64, u64, u8)| since + life > now && since <= now + life;
         let is_known =
@@ -131,9 +137,9 @@ proptest! {
             (limit(places, life), Naive::default(), None, START);
         for (id, hits, pause) in asks {
             now = now.saturating_add_signed(pause);
-            let expected = naive.ask(id, hits, now, (places, life.micros()));
+            let expected = naive.decide(id, hits, now, (places, life.micros()));
             let before = state.clone();
-            let (step, _) = ask(&algorithm, &[id], state, now, hits);
+            let (step, _) = decide(&algorithm, &[id], state, now, hits);
             prop_assert_eq!(
                 (step.verdict.allowed, step.verdict.used),
                 expected,
@@ -150,7 +156,7 @@ proptest! {
             // When it need not be kept any longer, it means nothing.
             if let Some(keep_for) = step.keep_for {
                 let then = now + keep_for.micros();
-                let verdict = |state| ask(&algorithm, &[id], state, then, hits).0.verdict;
+                let verdict = |state| decide(&algorithm, &[id], state, then, hits).0.verdict;
                 prop_assert_eq!(verdict(step.state.clone()), verdict(None));
             }
             state = step.state;
@@ -166,7 +172,7 @@ proptest! {
         then in any::<u64>(),
     ) {
         let algorithm = limit(places, Span::from_micros(life));
-        let state = ask(&algorithm, b"a", None, now, hits).0.state;
+        let state = decide(&algorithm, b"a", None, now, hits).0.state;
         for (id, hits) in [
             (b"a", 1),
             (b"a", -1),
@@ -175,7 +181,7 @@ proptest! {
             (b"a", 0),
             (b"b", hits),
         ] {
-            let (step, _) = ask(&algorithm, id, state.clone(), then, hits);
+            let (step, _) = decide(&algorithm, id, state.clone(), then, hits);
             prop_assert!(step.verdict.used <= places && step.verdict.remaining <= places);
         }
     }
@@ -186,7 +192,7 @@ fn marks_are_bounded_and_the_oldest_goes_first() {
     let algorithm = limit(1, Span::from_secs(60));
     let mut state = None;
     let release = |state, number: usize, now| {
-        let (step, _) = ask(&algorithm, &number.to_le_bytes(), state, now, -1);
+        let (step, _) = decide(&algorithm, &number.to_le_bytes(), state, now, -1);
         step.state
     };
     let at = |number: usize| START + NUMBERS * number as u64;
@@ -199,7 +205,7 @@ fn marks_are_bounded_and_the_oldest_goes_first() {
     assert_eq!(holders.iter().count(), MOST_MARKS);
     let used = |number: usize| {
         let now = at(MOST_MARKS);
-        let (step, _) = ask(&algorithm, &number.to_le_bytes(), state.clone(), now, 1);
+        let (step, _) = decide(&algorithm, &number.to_le_bytes(), state.clone(), now, 1);
         step.verdict.used
     };
     assert_eq!(
@@ -216,10 +222,10 @@ fn an_acquire_that_is_taken_back_leaves_its_place_to_a_retry() {
     let used = |asks: &[i64]| {
         let mut state = None;
         for (index, &hits) in asks.iter().enumerate() {
-            let (step, _) = ask(&algorithm, b"a", state, START + index as u64, hits);
+            let (step, _) = decide(&algorithm, b"a", state, START + index as u64, hits);
             state = step.state;
         }
-        let (step, _) = ask(&algorithm, b"b", state, START + 99, 0);
+        let (step, _) = decide(&algorithm, b"b", state, START + 99, 0);
         step.verdict.used
     };
     for (asks, expected) in [
@@ -246,7 +252,7 @@ fn a_step_says_what_changed() {
     let mut state = None;
     let mut change = |id: &[u8], hits, secs: u64| {
         let now = START + secs * 1_000_000;
-        let (step, Change { age, places }) = ask(&algorithm, id, state.take(), now, hits);
+        let (step, Change { age, places }) = decide(&algorithm, id, state.take(), now, hits);
         state = step.state;
         assert_eq!(step.verdict.reset_after, Span::ZERO, "no time until it");
         (age, places)

@@ -84,9 +84,9 @@ fn each_error_names_its_field() {
 fn text_need_not_be_utf8() {
     // domain ff, one descriptor with the entry (fe, fd).
     let message = b"\x0a\x01\xff\x12\x08\x0a\x06\x0a\x01\xfe\x12\x01\xfd";
-    let ask = decode(message).expect("a request");
-    assert_eq!(ask.domain, b"\xff");
-    let (_, entries) = ask.descriptors().next().expect("one descriptor");
+    let decoded = decode(message).expect("a request");
+    assert_eq!(decoded.domain, b"\xff");
+    let (_, entries) = decoded.descriptors().next().expect("one descriptor");
     assert_eq!(
         entries,
         [Entry {
@@ -100,8 +100,8 @@ fn text_need_not_be_utf8() {
 fn all_units_are_accepted() {
     for unit in 1..=7 {
         let bytes = request("d", vec![limited(unit, Some(2))]).encode_to_vec();
-        let ask = decode(&bytes).expect("a unit");
-        let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
+        let decoded = decode(&bytes).expect("a unit");
+        let (descriptor, _) = decoded.descriptors().next().expect("one descriptor");
         let rate = descriptor.limit.expect("a limit");
         assert_eq!((rate.unit.number(), rate.unit_multiplier), (unit, 2));
     }
@@ -130,10 +130,10 @@ fn hits_of_the_descriptor_take_precedence_over_those_of_the_request() {
             ..request("d", vec![descriptor])
         }
         .encode_to_vec();
-        let ask = decode(&bytes).expect("a request");
-        let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
+        let decoded = decode(&bytes).expect("a request");
+        let (descriptor, _) = decoded.descriptors().next().expect("one descriptor");
         assert_eq!(
-            ask.hits(descriptor),
+            decoded.hits(descriptor),
             expected,
             "{request_hits} {own:?} {negative}"
         );
@@ -279,8 +279,8 @@ fn known_fields_of_another_wire_type_within_a_descriptor_are_unknown() {
         ]
         .concat();
         let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor))].concat();
-        let ask = decode(&bytes).unwrap_or_else(|error| panic!("{other:?}: {error}"));
-        let (descriptor, entries) = ask.descriptors().next().expect("one descriptor");
+        let decoded = decode(&bytes).unwrap_or_else(|error| panic!("{other:?}: {error}"));
+        let (descriptor, entries) = decoded.descriptors().next().expect("one descriptor");
         assert_eq!(
             (entries, descriptor.hits_addend),
             (

@@ -76,15 +76,19 @@ fn answer(
         hits_addend: 0,
     }
     .encode_to_vec();
-    let ask = decode(&request).expect("a request");
-    let plan = Plan::new(&Arc::new(rules_of(LIMITS)), &ask, &plan::Options::default());
+    let decoded = decode(&request).expect("a request");
+    let plan = Plan::new(
+        &Arc::new(rules_of(LIMITS)),
+        &decoded,
+        &plan::Options::default(),
+    );
     assert_eq!(
         plan.checks.len(),
         decisions.len(),
         "a decision for each check"
     );
     let decisions = Decisions::from_slice(decisions);
-    let reply = respond(&ask, &plan.outcomes(&decisions), options).expect("nothing fails");
+    let reply = respond(&decoded, &plan.outcomes(&decisions), options).expect("nothing fails");
     RateLimitResponse::decode(reply.answer.message()).expect("a response")
 }
 
@@ -253,11 +257,11 @@ fn headers_name_sixteen_limits_at_most() {
 
 #[test]
 fn a_refusal_names_the_limits_that_refuse() {
-    let ask = |of_user, options: &Options| {
+    let decide = |of_user, options: &Options| {
         let all = [of("user"), of("path"), of("shadow"), of("unknown")];
         answer(all.to_vec(), &[of_user, left(5, 9), over(7)], options)
     };
-    let response = ask(over(7), &explained());
+    let response = decide(over(7), &explained());
     let expected = [
         ("x-refused-by", "\"per-user\""),
         ("content-type", "application/problem+json"),
@@ -288,7 +292,7 @@ fn a_refusal_names_the_limits_that_refuse() {
         (left(1, 7), &explained(), false),
         (over(7), &in_shadow, true),
     ] {
-        let passed = ask(of_user, options);
+        let passed = decide(of_user, options);
         assert!(headers(&passed).is_empty() && passed.raw_body.is_empty());
         assert_eq!(refused_by(passed).is_some(), is_refused);
     }

@@ -81,14 +81,14 @@ fn status(plan: &Plan, decisions: &Decisions, slot: &Slot, path: &str) -> Descri
 
 /// The response as a prost message.
 fn as_message(
-    ask: &DecodedRequest<'_>,
+    decoded: &DecodedRequest<'_>,
     plan: &Plan,
     decisions: &Decisions,
     options: &Options,
 ) -> RateLimitResponse {
     let outcomes = plan.outcomes(decisions);
     let paths = if options.paths_as_names {
-        fields::all_names(ask, &outcomes)
+        fields::all_names(decoded, &outcomes)
     } else {
         vec![Cow::Borrowed(""); plan.slots.len()]
     };
@@ -109,7 +109,7 @@ fn as_message(
             .zip(&paths)
             .map(|(slot, path)| status(plan, decisions, slot, path))
             .collect(),
-        ..extras(ask, &named, overall, options)
+        ..extras(decoded, &named, overall, options)
     }
 }
 
@@ -261,20 +261,20 @@ proptest! {
     ) {
         let keys: Vec<_> = keys.into_iter().map(|(index, own)| (KEYS[index], own)).collect();
         let request = request(domain, &keys);
-        let ask = decode(&request).expect("a request");
+        let decoded = decode(&request).expect("a request");
         let plan_options = plan::Options { quota_mode, ..plan::Options::default() };
         let overrides = Overrides::new(orders.iter().map(|&(key, kind, until)| order(KEYS[key], kind, until)).collect());
         let in_force = (!orders.is_empty()).then(|| overrides.at(Micros(999_999)));
-        let plan = Plan::with_overrides(&Arc::new(rules_of(LIMITS)), in_force, &ask, &plan_options);
+        let plan = Plan::with_overrides(&Arc::new(rules_of(LIMITS)), in_force, &decoded, &plan_options);
         let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
-        let reply = respond(&ask, &plan.outcomes(&decisions), &options).expect("nothing fails");
+        let reply = respond(&decoded, &plan.outcomes(&decisions), &options).expect("nothing fails");
 
         let Framed(bytes, _) = reply.answer;
         let mut framed = bytes.clone();
         prop_assert_eq!(framed.get_u8(), 0);
         prop_assert_eq!(framed.get_u32() as usize, framed.len());
         prop_assert_eq!(&framed, &Framed(bytes, None).message());
-        let expected = as_message(&ask, &plan, &decisions, &options);
+        let expected = as_message(&decoded, &plan, &decisions, &options);
         prop_assert_eq!(RateLimitResponse::decode(framed.clone()).expect("a message"), expected.clone());
         prop_assert_eq!(framed.len(), expected.encoded_len(), "not a byte more than prost would \
             write");

@@ -90,7 +90,7 @@ type Entries<'a> = [(&'a str, &'a str)];
 
 /// The hits per unit of the limit of each descriptor of a request, with a word for shadow and quota
 /// mode.
-fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<String> {
+fn limits_of(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<String> {
     let mut ask = DecodedRequest::default();
     ask.domain = domain.as_bytes();
     for entries in descriptors {
@@ -167,7 +167,7 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
         resource("shop/policy", shared.into()),
         resource(gateway, vec![merged.expect("a route")]),
     ]);
-    let ask = |descriptors: &[&Entries<'_>]| asked(&rules, gateway, descriptors);
+    let ask = |descriptors: &[&Entries<'_>]| limits_of(&rules, gateway, descriptors);
     assert_eq!(
         ask(&[&[route, own("rule-0-match-0"), own("rule-0-method")]]),
         ["3 per hour"]
@@ -215,7 +215,7 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
         ["free"]
     );
     assert_eq!(
-        asked(
+        limits_of(
             &rules,
             "shop/policy",
             &[&[own("shop/policy/rule/0"), own("rule-0-match--1")]]
@@ -280,7 +280,7 @@ fn the_tree_of_envoy_ai_gateway_answers_what_envoy_asks() {
         "{applied:?}"
     );
     let rules = Arc::new(applied.rules.expect("rules"));
-    let ask = |descriptors: &[&Entries<'_>]| asked(&rules, "ai-gateway-quota", descriptors);
+    let ask = |descriptors: &[&Entries<'_>]| limits_of(&rules, "ai-gateway-quota", descriptors);
     let model = ("model_name_override", "gpt");
     assert_eq!(
         ask(&[

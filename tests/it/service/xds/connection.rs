@@ -37,7 +37,7 @@ async fn silence_is_no_error_and_is_reported_after_ten_seconds() {
         "{line}"
     );
     assert_eq!(weir.get("/healthcheck").0, 500);
-    assert_eq!(control.asked().len(), 1, "silence ends no stream");
+    assert_eq!(control.requests().len(), 1, "silence ends no stream");
     control.set("1", [users("a", 2)]);
     wait_for_amount(client, "a", 2).await;
 }
@@ -89,7 +89,7 @@ async fn a_restarted_control_plane_may_use_the_same_version_for_other_limits() {
     wait_for_amount(client, "a", 9).await;
     assert_eq!(amount(client, "b").await, Some(0));
     control.wait_for_ack("1").await;
-    let first = &control.asked()[0];
+    let first = &control.requests()[0];
     assert_eq!(
         (first.version.as_str(), first.nonce.as_str(), &first.error),
         ("", "", &None)
@@ -115,9 +115,12 @@ async fn a_refused_configuration_stays_refused_when_the_control_plane_restarts()
     );
     control.wait_for_nack().await;
     assert!(
-        control.asked().iter().all(|asked| asked.version.is_empty()),
+        control
+            .requests()
+            .iter()
+            .all(|asked| asked.version.is_empty()),
         "nothing was accepted: {:#?}",
-        control.asked()
+        control.requests()
     );
 }
 
@@ -307,7 +310,10 @@ async fn tls_with_client_certificates_follows_rotated_files() {
     ));
     let weir = start(&other_name.url(), &environment);
     weir.wait_for_log("CONFIG_GRPC_XDS_SERVER_TLS_SAN").await;
-    assert_eq!((impostor.asked().len(), other_name.asked().len()), (0, 0));
+    assert_eq!(
+        (impostor.requests().len(), other_name.requests().len()),
+        (0, 0)
+    );
 }
 
 #[tokio::test]

@@ -141,7 +141,7 @@ async fn a_hundred_thousand_nodes_change_ten_times_a_second_while_requests_run()
     let times: Vec<_> = control
         .sent()
         .into_iter()
-        .zip(control.asked().into_iter().skip(1))
+        .zip(control.requests().into_iter().skip(1))
         .map(|(sent, asked)| asked.at - sent)
         .collect();
     println!("{pushes} changes, {loads} configurations; response to ACK: {times:.0?}");

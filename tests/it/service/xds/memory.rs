@@ -59,7 +59,7 @@ async fn resources_that_would_take_too_much_memory_are_refused_by_name() {
     for (number, message) in (2..).zip(refused) {
         let refusals = || {
             control
-                .asked()
+                .requests()
                 .into_iter()
                 .filter_map(|asked| asked.error)
                 .map(|(_, message)| message)

@@ -99,7 +99,7 @@ async fn a_refused_configuration_is_refused_once_per_wait() {
     control.set("2", [users("a", 2).into(), Sent::from(without_unit("b"))]);
     wait_for_amount(client, "a", 2).await;
     let nacks = eventually_async(|| {
-        let refused = control.asked().into_iter();
+        let refused = control.requests().into_iter();
         let refused = refused.filter(|asked| asked.error.is_some());
         let at: Vec<_> = refused.map(|asked| asked.at).collect();
         Some(at).filter(|at| at.len() >= 3)
@@ -136,7 +136,7 @@ async fn a_refused_configuration_is_refused_once_per_wait() {
         .filter(|line| line.contains("limits of the control plane rejected"))
         .count();
     assert_eq!(lines, 1, "and not logged again");
-    let streams = control.asked().iter().map(|asked| asked.stream).max();
+    let streams = control.requests().iter().map(|asked| asked.stream).max();
     assert_eq!(streams, Some(0), "a bad configuration ends no stream");
 
     // A change is refused or accepted at once when it arrives: with the next answer.
