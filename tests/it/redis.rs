@@ -187,7 +187,7 @@ impl ScriptCall {
     }
 }
 
-pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
+pub async fn decide_all(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
     decide_within(
         redis,
         checks_of(checks),
@@ -196,13 +196,13 @@ pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
     .await
 }
 
-pub async fn ask_one(
+pub async fn decide_one(
     redis: &Redis,
     key: &str,
     limit: u64,
     hits: i64,
 ) -> Result<Verdict, StoreError> {
-    let answers = ask(redis, &[(key, check(limit, hits))]).await;
+    let answers = decide_all(redis, &[(key, check(limit, hits))]).await;
     assert_eq!(answers.checks.len(), 1);
     answers.checks[0]
 }

@@ -16,7 +16,7 @@ use crate::support::{
 };
 
 /// One request of the domain `whole`.
-async fn ask(client: &mut Client, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
+async fn send(client: &mut Client, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
     client
         .should_rate_limit(request("whole", descriptors))
         .await
@@ -95,15 +95,15 @@ fn used(weir: &Weir, key: &str, value: &str) -> [u64; 2] {
 async fn counts_whole_requests(weir: &Weir, client: &mut Client, key: &str, value: &str) {
     let with = |hits| descriptor_with_hits(&[(key, value)], hits);
     let place = |id| descriptor_with_hits(&[("held", value), ("request", id)], 1);
-    let refused = ask(client, vec![with(5), descriptor(&[("none", value)])]).await;
+    let refused = send(client, vec![with(5), descriptor(&[("none", value)])]).await;
     assert_eq!(refused.overall_code(), Code::OverLimit);
-    let refused = ask(client, vec![descriptor(&[("none", value)]), with(5)]).await;
+    let refused = send(client, vec![descriptor(&[("none", value)]), with(5)]).await;
     assert_eq!(refused.overall_code(), Code::OverLimit);
     assert_eq!(used(weir, key, value)[0], 0, "{key}={value}");
-    let taken = ask(client, vec![with(5), place("a")]).await;
+    let taken = send(client, vec![with(5), place("a")]).await;
     assert_eq!(taken.overall_code(), Code::Ok, "{taken:?}");
     for id in ["b", "c"] {
-        let refused = ask(client, vec![with(5), place(id)]).await;
+        let refused = send(client, vec![with(5), place(id)]).await;
         assert_eq!(refused.overall_code(), Code::OverLimit, "{refused:?}");
     }
     // A trial counts what is asked, whatever becomes of the request; only a window counts refused
@@ -172,7 +172,7 @@ async fn a_domain_is_on_one_node() {
     let blocked = r#"{"kind": "block", "subject": "whole|token_bucket=v1", "reason": "test"}"#;
     api(&weir, "POST", "overrides", blocked);
     let both = ["token_bucket", "fixed_window"].map(|key| descriptor(&[(key, "v1")]));
-    let refused = ask(client, both.to_vec()).await;
+    let refused = send(client, both.to_vec()).await;
     assert_eq!(refused.overall_code(), Code::OverLimit);
     assert_eq!(used(&weir, "fixed_window", "v1")[0], 5);
     let (slots, keys) = homes(&cluster, "whole");

@@ -227,7 +227,7 @@ const ON_REDIS: [(&str, &str); 2] = [
     ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
 ];
 
-async fn ask(client: &mut Client, descriptor: RateLimitDescriptor) -> RateLimitResponse {
+async fn call(client: &mut Client, descriptor: RateLimitDescriptor) -> RateLimitResponse {
     client
         .should_rate_limit(request("cal", vec![descriptor]))
         .await
@@ -314,7 +314,7 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
         let client = &mut weir.client().await;
         for (key, limit, unit) in [("day", 2, Unit::Day), ("month", 1, Unit::Month)] {
             for remaining in (0..limit).rev() {
-                let response = ask(client, descriptor(&[(key, "x")])).await;
+                let response = call(client, descriptor(&[(key, "x")])).await;
                 let status = &response.statuses[0];
                 assert_eq!(
                     (status.code(), status.limit_remaining),
@@ -327,7 +327,7 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
                     Some(unit.number())
                 );
             }
-            let response = ask(client, descriptor(&[(key, "x")])).await;
+            let response = call(client, descriptor(&[(key, "x")])).await;
             assert_refused_until(&boundary, key, &response);
         }
         let json = http_client::post(
@@ -345,7 +345,7 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
     for weir in &services {
         let client = &mut weir.client().await;
         for (key, remaining, window) in [("day", 1, 86_400), ("month", 0, boundary.month_secs())] {
-            let response = ask(client, descriptor(&[(key, "x")])).await;
+            let response = call(client, descriptor(&[(key, "x")])).await;
             assert_eq!(
                 (
                     response.overall_code(),
@@ -411,7 +411,7 @@ async fn months_follow_the_calendar_in_both_stores() {
             // A year is 365 days, as in the reference.
             (of("year"), YEAR - now % YEAR..=YEAR - now % YEAR),
         ] {
-            let reset = reset_secs(&ask(client, asked.clone()).await);
+            let reset = reset_secs(&call(client, asked.clone()).await);
             // Some seconds pass between the two readings of the clock.
             assert!(
                 (expected.start().saturating_sub(20)..=*expected.end()).contains(&reset),
@@ -433,7 +433,7 @@ async fn months_follow_the_calendar_in_both_stores() {
     assert!(keys.contains(&quarter), "{keys:?}");
     // A replica without the setting counts apart, in windows of 30 days.
     let weir = Weir::start(MONTHS, &on_redis);
-    let other = ask(&mut weir.client().await, of("month")).await;
+    let other = call(&mut weir.client().await, of("month")).await;
     assert_eq!(other.statuses[0].limit_remaining, 4);
     let even = format!("w1{{cal|month=x}}fw2592000:{}", now / 2_592_000);
     assert!(redis.keys().contains(&even), "{:?}", redis.keys());

@@ -67,7 +67,7 @@ descriptors:
     ),
 ];
 
-async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
+async fn call(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
     client
         .should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)]))
         .await
@@ -77,7 +77,7 @@ async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLi
 
 /// Whether it is allowed, and what remains.
 async fn places(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> (bool, u32) {
-    let answer = ask(client, entries, hits).await;
+    let answer = call(client, entries, hits).await;
     (
         answer.overall_code() == Code::Ok,
         answer.statuses[0].limit_remaining,
@@ -250,20 +250,20 @@ async fn the_id_is_no_part_of_the_subject() {
     let weir = Weir::start(LIMITS, &[]);
     let client = &mut weir.client().await;
     for number in 0..4 {
-        ask(
+        call(
             client,
             &[("user", "ann"), ("request", &format!("secret-{number}"))],
             1,
         )
         .await;
-        ask(
+        call(
             client,
             &[("shown", "ann"), ("request", &format!("secret-{number}"))],
             1,
         )
         .await;
     }
-    ask(client, &[("user", "ann"), ("request", "secret-0")], -1).await;
+    call(client, &[("user", "ann"), ("request", "secret-0")], -1).await;
     let metrics = weir.get("/metrics").1;
     assert!(!metrics.contains("secret-"), "{metrics}");
     assert!(metrics.contains("key2=\"request\""), "{metrics}");
@@ -316,13 +316,13 @@ async fn releases_reach_both_stores() {
     assert_eq!(places(client, &id("during too"), 1).await, (true, 2));
     // Neither is an error, whatever the failure policy is.
     assert_eq!(
-        ask(client, &[("user", "x"), ("request", "before")], -1)
+        call(client, &[("user", "x"), ("request", "before")], -1)
             .await
             .overall_code(),
         Code::Ok
     );
     assert_eq!(
-        ask(client, &[("user", "x"), ("job", "before")], -1)
+        call(client, &[("user", "x"), ("job", "before")], -1)
             .await
             .overall_code(),
         Code::Ok,
@@ -347,11 +347,11 @@ async fn releases_reach_both_stores() {
     assert_eq!(weir.metric("weir_local_keys"), Some(1.0));
     // Redis decides again; the place in memory is free too.
     assert_eq!(
-        ask(client, &id("during too"), -1).await.overall_code(),
+        call(client, &id("during too"), -1).await.overall_code(),
         Code::Ok
     );
     assert_eq!(
-        ask(client, &id("before"), -1).await.overall_code(),
+        call(client, &id("before"), -1).await.overall_code(),
         Code::Ok
     );
     redis.pause();

@@ -86,7 +86,7 @@ async fn each_store(test: impl AsyncFn(&mut Client, &Weir)) {
     }
 }
 
-async fn ask(
+async fn call(
     client: &mut Client,
     domain: &str,
     all: Vec<RateLimitDescriptor>,
@@ -104,7 +104,7 @@ async fn passed(
 ) -> usize {
     let mut passed = 0;
     for _ in 0..requests {
-        let answer = ask(client, domain, vec![one.clone()]).await;
+        let answer = call(client, domain, vec![one.clone()]).await;
         passed += usize::from(answer.overall_code() == Code::Ok);
     }
     passed

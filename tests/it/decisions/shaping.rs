@@ -31,7 +31,7 @@ descriptors:
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Asks by a caller with a timeout of [`TIMEOUT`].
-async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
+async fn call(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
     let descriptor = descriptor_with_hits(&[(key, "a")], hits);
     let mut asked = Request::new(request("shaped", vec![descriptor]));
     asked.set_timeout(TIMEOUT);
@@ -46,23 +46,23 @@ async fn a_caller_without_time_takes_no_slot_and_one_that_leaves_keeps_its_own()
     for environment in [&[][..], &[("REDIS_URL", &url[..]), ("STORE_TIMEOUT", "5s")]] {
         let weir = Weir::start(LIMITS, environment);
         let client = &mut weir.client().await;
-        assert_eq!(ask(client, "hourly", 1).await.overall_code(), Code::Ok);
+        assert_eq!(call(client, "hourly", 1).await.overall_code(), Code::Ok);
         for _ in 0..2 {
-            let refused = ask(client, "hourly", 1).await;
+            let refused = call(client, "hourly", 1).await;
             assert_eq!(refused.overall_code(), Code::OverLimit, "{refused:?}");
         }
-        let left = ask(client, "hourly", 0).await.statuses[0].limit_remaining;
+        let left = call(client, "hourly", 0).await.statuses[0].limit_remaining;
         assert_eq!(left, 10, "slots after the first");
 
         let began = Instant::now();
-        assert_eq!(ask(client, "slow", 1).await.overall_code(), Code::Ok);
+        assert_eq!(call(client, "slow", 1).await.overall_code(), Code::Ok);
         // Its slot is half a second after the first one.
-        let left = tokio::time::timeout(Duration::from_millis(50), ask(client, "slow", 1)).await;
+        let left = tokio::time::timeout(Duration::from_millis(50), call(client, "slow", 1)).await;
         assert!(
             left.is_err() || began.elapsed() > Duration::from_millis(450),
             "it did not wait"
         );
-        let next = ask(client, "slow", 1).await.overall_code();
+        let next = call(client, "slow", 1).await.overall_code();
         assert!(
             next == Code::Ok && began.elapsed() >= Duration::from_millis(950),
             "the slot behind it: {:?}",

@@ -47,7 +47,7 @@ fn files(tenants: &str) -> [(&'static str, &str); 2] {
     [("limits.yaml", LIMITS), ("tenants.csv", tenants)]
 }
 
-async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
+async fn call(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
     client
         .should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)]))
         .await
@@ -57,7 +57,7 @@ async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLi
 
 /// The limit and its name, and the hits that remain, without counting; (0, "", 0) without a limit.
 async fn peek(client: &mut Client, entries: &[(&str, &str)]) -> (u32, String, u32) {
-    let response = ask(client, entries, 0).await;
+    let response = call(client, entries, 0).await;
     let status = &response.statuses[0];
     let limit = status.current_limit.clone().unwrap_or_default();
     (limit.requests_per_unit, limit.name, status.limit_remaining)
@@ -346,7 +346,7 @@ async fn order_by_their_values(weir: &Weir, token: &Path, client: &mut Client) {
     assert_eq!(limits, [6, 6, 6], "a row that has less is raised");
     run(&["block", "-d", "shop", "tenant=acme"]);
     assert_eq!(
-        ask(client, &[("tenant", "acme")], 1).await.overall_code(),
+        call(client, &[("tenant", "acme")], 1).await.overall_code(),
         Code::OverLimit
     );
     let text = run(&["reset", "-d", "shop", "tenant=new"]);
@@ -397,7 +397,9 @@ async fn operators_see_rows_and_order_beside_them() {
     // Usage is that of the subject, whatever its plan.
     for (value, hits) in [("big", 3), ("acme", 2), ("new", 1)] {
         assert_eq!(
-            ask(client, &[("tenant", value)], hits).await.overall_code(),
+            call(client, &[("tenant", value)], hits)
+                .await
+                .overall_code(),
             Code::Ok
         );
     }

@@ -79,7 +79,7 @@ async fn each_store(test: impl AsyncFn(&mut Client, &Weir)) {
     redis.assert_every_key_expires();
 }
 
-async fn ask(
+async fn call(
     client: &mut Client,
     domain: &str,
     descriptors: Vec<RateLimitDescriptor>,
@@ -95,7 +95,7 @@ async fn codes(client: &mut Client, key: &str, requests: usize) -> Vec<Result<Co
     let mut codes = Vec::new();
     for _ in 0..requests {
         codes.push(
-            ask(client, "d", vec![descriptor(&[(key, "a")])])
+            call(client, "d", vec![descriptor(&[(key, "a")])])
                 .await
                 .map(|response| response.overall_code()),
         );
@@ -218,8 +218,8 @@ async fn answers_are_those_of_the_same_limits_without_trials() {
                 })
                 .collect();
             let answers = [
-                ask(one, domain, descriptors.clone()).await,
-                ask(other, domain, descriptors.clone()).await,
+                call(one, domain, descriptors.clone()).await,
+                call(other, domain, descriptors.clone()).await,
             ]
             .map(seen);
             assert_eq!(answers[0], answers[1], "request {number}: {descriptors:?}");
@@ -270,7 +270,7 @@ async fn without_the_store_answers_are_those_of_the_policies_and_trials_count_no
     let counted = || trial(&weir, &of("tighter"))[0] > 0.0;
     let deadline = Instant::now() + Duration::from_secs(10);
     while !counted() && Instant::now() < deadline {
-        ask(client, "d", vec![descriptor(&[("tighter", "back")])])
+        call(client, "d", vec![descriptor(&[("tighter", "back")])])
             .await
             .ok();
     }
@@ -333,7 +333,7 @@ struct Described<'w> {
 }
 
 impl Described<'_> {
-    fn ask(&self, method: &str, call: &str, body: &str, status: u16) -> Value {
+    fn api(&self, method: &str, call: &str, body: &str, status: u16) -> Value {
         let response = api(self.weir, method, call, body);
         assert_eq!(response.status, status, "{call}: {}", response.body);
         self.answers.borrow_mut().add(
@@ -345,7 +345,7 @@ impl Described<'_> {
     }
 
     fn get(&self, call: &str) -> Value {
-        self.ask("GET", call, "", 200)
+        self.api("GET", call, "", 200)
     }
 }
 
@@ -408,7 +408,7 @@ fn assert_usage_of_both(asked: &Described<'_>) {
         asked.get("count?domain=d&entry=open%3Da&since=1m&trial=true")["refused"],
         3
     );
-    asked.ask("GET", "usage?domain=d&entry=other%3Da&trial=true", "", 404);
+    asked.api("GET", "usage?domain=d&entry=other%3Da&trial=true", "", 404);
     // The index of Redis is written behind the answers.
     let top = |call: &str| {
         eventually(|| Some(asked.get(call)).filter(|top| top["total"] == 1)).expect("it is listed")
@@ -437,7 +437,7 @@ async fn usage_explain_and_reset_have_the_trial_too() {
         assert_usage_of_both(&asked);
 
         let explained = || {
-            asked.ask("POST", "explain?subject=d%7Ctighter%3Da", "", 200)["descriptors"][0].clone()
+            asked.api("POST", "explain?subject=d%7Ctighter%3Da", "", 200)["descriptors"][0].clone()
         };
         let one = explained();
         assert_eq!(
@@ -458,7 +458,7 @@ async fn usage_explain_and_reset_have_the_trial_too() {
 
         assert_commands_show_the_trial(weir);
 
-        let reset = asked.ask("POST", "reset", "{\"subject\": \"d|tighter=a\"}", 200);
+        let reset = asked.api("POST", "reset", "{\"subject\": \"d|tighter=a\"}", 200);
         assert_eq!(reset["reset"].as_array().map(Vec::len), Some(2), "{reset}");
         assert!(
             reset["reset"]
@@ -469,7 +469,7 @@ async fn usage_explain_and_reset_have_the_trial_too() {
             "{reset}"
         );
         assert_eq!(explained()["trial"]["live"]["used"], 0);
-        let reset = asked.ask("POST", "reset", "{\"subject\": \"d|open=a\"}", 200);
+        let reset = asked.api("POST", "reset", "{\"subject\": \"d|open=a\"}", 200);
         assert_eq!(reset["reset"][0]["existed"], true, "{reset}");
         asked
             .answers

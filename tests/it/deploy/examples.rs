@@ -243,7 +243,7 @@ fn an_export_takes_ten_hits() {
     let front = envoy.listener("front");
     // The window has 30 seconds.
     wait::away_from_the_end_of_a_minute();
-    let ask = |path: &str, key: &str| {
+    let call = |path: &str, key: &str| {
         let response = request(front, path, &[("x-api-key", key.as_bytes())]);
         (
             response.status,
@@ -255,16 +255,16 @@ fn an_export_takes_ten_hits() {
     };
     let expected = |status: u16, left: &str| (status, left.to_owned());
     assert_eq!(
-        [ask("/", "a"), ask("/export", "a"), ask("/", "a")],
+        [call("/", "a"), call("/export", "a"), call("/", "a")],
         [
             expected(200, "99"),
             expected(200, "89"),
             expected(200, "88")
         ]
     );
-    let exports: [u16; 10] = std::array::from_fn(|_| ask("/export", "b").0);
+    let exports: [u16; 10] = std::array::from_fn(|_| call("/export", "b").0);
     assert_eq!(
-        (exports, ask("/export", "b").0, ask("/export", "c").0),
+        (exports, call("/export", "b").0, call("/export", "c").0),
         ([200; 10], 429, 200)
     );
 }
@@ -274,13 +274,13 @@ fn the_cost_of_a_response_is_charged_when_it_has_ended() {
     let weir = weir("algorithms", &[]);
     let envoy = start("stream-done", &weir);
     let front = envoy.listener("front");
-    let ask = |user: &str| request(front, "/", &[("x-user", user.as_bytes())]);
+    let call = |user: &str| request(front, "/", &[("x-user", user.as_bytes())]);
     let left = |response: &crate::support::http_client::Response| {
         response
             .header("x-ratelimit-remaining")
             .and_then(|left| left.parse::<u32>().ok())
     };
-    let first = ask("ann");
+    let first = call("ann");
     assert_eq!(
         (first.status, left(&first)),
         (200, Some(20_000)),
@@ -288,10 +288,10 @@ fn the_cost_of_a_response_is_charged_when_it_has_ended() {
     );
     // The charge is a call of its own, after the response.
     let second = wait::eventually(|| {
-        Some(ask("bob")).filter(|response| left(response).is_some_and(|left| left < 20_000))
+        Some(call("bob")).filter(|response| left(response).is_some_and(|left| left < 20_000))
     });
     assert!(second.is_some(), "bob's first response is charged");
-    let refused = wait::eventually(|| Some(ask("ann")).filter(|response| response.status == 429));
+    let refused = wait::eventually(|| Some(call("ann")).filter(|response| response.status == 429));
     assert!(refused.is_some(), "ann is in debt");
-    assert_eq!(ask("eve").status, 200, "another user");
+    assert_eq!(call("eve").status, 200, "another user");
 }

@@ -243,7 +243,7 @@ impl Drop for Pods {
 }
 
 /// Asks for one hit. Returns what remains; `None` without an answer of Redis.
-async fn ask(client: &mut Client, user: &str) -> Option<u32> {
+async fn call(client: &mut Client, user: &str) -> Option<u32> {
     let answer = client
         .should_rate_limit(request("shop", vec![descriptor(&[("user", user)])]))
         .await
@@ -257,7 +257,7 @@ async fn ask(client: &mut Client, user: &str) -> Option<u32> {
 async fn ask_until_answered(client: &mut Client, user: &str) -> u32 {
     let began = std::time::Instant::now();
     loop {
-        match ask(client, user).await {
+        match call(client, user).await {
             Some(remaining) => return remaining,
             None => assert!(
                 began.elapsed().as_secs() < 40,
@@ -310,7 +310,7 @@ async fn sentinels_replace_a_primary_and_it_comes_back_as_a_replica() {
     let weir = pods.weir();
     let client = &mut weir.client().await;
     assert_eq!(ask_until_answered(client, "a").await, 19);
-    assert_eq!(ask(client, "a").await, Some(18));
+    assert_eq!(call(client, "a").await, Some(18));
     until("replicated", || pods.counters(1) == 1).await;
 
     pods.kill(0);
@@ -337,7 +337,7 @@ async fn sentinels_replace_a_primary_and_it_comes_back_as_a_replica() {
     })
     .await;
     assert_eq!(wait_for_primary(&pods, 0, |_| true).await, second);
-    assert_eq!(ask(client, "a").await, Some(remaining - 1));
+    assert_eq!(call(client, "a").await, Some(remaining - 1));
 }
 
 #[tokio::test]

@@ -320,7 +320,7 @@ async fn a_store_that_does_not_answer_is_said() {
 #[tokio::test]
 async fn no_service_and_no_debug_listener_are_said() {
     let weir = Weir::start(LIMITS, &[]);
-    let ask = |admin: &str| {
+    let explain = |admin: &str| {
         command(
             &weir,
             &["explain", "-d", "shop", "user=a"],
@@ -328,7 +328,7 @@ async fn no_service_and_no_debug_listener_are_said() {
         )
     };
     let refused = |admin: &str, code: i32, what: &str| {
-        let output = ask(admin);
+        let output = explain(admin);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(code) && error.contains(what),

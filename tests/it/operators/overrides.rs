@@ -107,7 +107,7 @@ impl Desk {
     }
 }
 
-async fn ask(
+async fn call(
     client: &mut Client,
     domain: &str,
     key: &str,
@@ -125,7 +125,7 @@ async fn ask(
 }
 
 async fn code(client: &mut Client, key: &str, value: &str, hits: i64) -> Code {
-    ask(client, "shop", key, value, hits).await.overall_code()
+    call(client, "shop", key, value, hits).await.overall_code()
 }
 
 /// The id in the output of a command that sets an override.

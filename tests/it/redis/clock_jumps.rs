@@ -94,7 +94,7 @@ async fn scripts_run_once_within_the_deadline_after_a_jump_of_the_clock() {
         });
         let redis = connect(options);
         // Opens the connection and shows the clock; the second time with the script.
-        ask_one(&redis, "before", 10, 1)
+        decide_one(&redis, "before", 10, 1)
             .await
             .expect("Redis is well");
         back.store(0, Ordering::Relaxed);

@@ -73,7 +73,7 @@ async fn wait_for_calls_across_slots(redis: &Redis, cluster: &Cluster) {
     let checks: Vec<_> = keys.iter().map(|key| (&**key, bucket(1_000, 1))).collect();
     for _ in 0..100 {
         let before = calls(cluster, "evalsha");
-        let answers = ask(redis, &checks).await;
+        let answers = decide_all(redis, &checks).await;
         assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
         if calls(cluster, "evalsha") - before <= 3 {
             return;
@@ -112,7 +112,7 @@ async fn a_node_gets_one_call_for_all_slots() {
             }
         }
         let before = ["evalsha", "eval", "mget"].map(|command| calls(&cluster, command));
-        let answers = ask(&redis, &checks).await;
+        let answers = decide_all(&redis, &checks).await;
         let after = ["evalsha", "eval", "mget"].map(|command| calls(&cluster, command));
         let allowed = |answer: &Result<Verdict, _>| answer.map(|verdict| verdict.allowed);
         let expected = Ok(round == 0);
@@ -383,7 +383,7 @@ async fn three(redis: &Redis, keys: &[String], full: &str) -> [Result<bool, Stor
         (&*keys[1], bucket(5, 0)),
         (full, bucket(1, 1)),
     ];
-    let answers = ask(redis, &checks).await;
+    let answers = decide_all(redis, &checks).await;
     [0, 1, 2].map(|index| answers.checks[index].map(|verdict| verdict.allowed))
 }
 
@@ -436,8 +436,10 @@ async fn refusals_of_a_node_mean_what_they_mean_on_a_single_slot() {
     assert_eq!(answers, [Err(StoreError::NotExecuted("clusterdown")); 3]);
     let is_up = || is_down().is_none().then_some(());
     assert!(eventually_async(is_up).await.is_some(), "still down");
-    let used =
-        ask(&redis, &[(&*keys[0], bucket(5, 0))]).await.checks[0].map(|verdict| verdict.used);
+    let used = decide_all(&redis, &[(&*keys[0], bucket(5, 0))])
+        .await
+        .checks[0]
+        .map(|verdict| verdict.used);
     assert_eq!(used, Ok(1), "refused hits count nothing");
 }
 
@@ -491,7 +493,8 @@ async fn usage_is_recorded_across_slots_and_while_one_moves() {
     let began = Instant::now();
     for (index, key) in keys.iter().enumerate() {
         // A check that Redis answers with MOVED makes Weir read the slots again.
-        let used = ask(&redis, &[(&**key, bucket(100, 0))]).await.checks[0].map(|it| it.used);
+        let used =
+            decide_all(&redis, &[(&**key, bucket(100, 0))]).await.checks[0].map(|it| it.used);
         let read = async || {
             let deadline = Instant::now() + TIMEOUT;
             client.record(key.as_bytes(), deadline).await
@@ -605,7 +608,7 @@ async fn a_node_that_refuses_undeclared_keys_gets_a_call_for_each_slot() {
     let checks: Vec<_> = keys.iter().map(|key| (&**key, bucket(3, 1))).collect();
     for round in 1..=5 {
         let before = node.calls("evalsha");
-        let answers = ask(&redis, &checks).await;
+        let answers = decide_all(&redis, &checks).await;
         let allowed = |answer: &Result<Verdict, _>| answer.map(|verdict| verdict.allowed);
         let expected = Ok(round <= 3);
         assert!(
@@ -639,11 +642,11 @@ async fn slots_without_an_owner_are_decided_soon_after_they_have_one() {
         if has_moved {
             cluster.abandon(slots[0]);
             cluster.migrate(slots[1], to, Duration::ZERO);
-            let answers = ask(&redis, &[(&*moving[0], bucket(1_000, 1))]).await;
+            let answers = decide_all(&redis, &[(&*moving[0], bucket(1_000, 1))]).await;
             assert!(answers.checks[0].is_ok(), "{answers:?}");
         }
         for _ in 0..20 {
-            let answers = ask(&redis, &checks).await;
+            let answers = decide_all(&redis, &checks).await;
             assert_eq!(
                 answers.checks[0],
                 Err(StoreError::NotExecuted("clusterdown")),
@@ -656,7 +659,7 @@ async fn slots_without_an_owner_are_decided_soon_after_they_have_one() {
             .node(from)
             .run::<()>(&["CLUSTER", "ADDSLOTS", &slot]);
         let decided = async {
-            while ask(&redis, &checks).await.checks[0].is_err() {
+            while decide_all(&redis, &checks).await.checks[0].is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -720,7 +723,7 @@ async fn a_cluster_that_is_too_large_is_refused_by_name() {
         let named = eventually_async(named).await;
         assert!(named.is_some(), "{nodes}: {:?}", deployment.error_counts());
         assert!(deployment.servers().is_empty(), "{nodes}");
-        let answers = ask(&redis, &[("w1{a}x", bucket(1, 1))]).await;
+        let answers = decide_all(&redis, &[("w1{a}x", bucket(1, 1))]).await;
         assert!(answers.checks[0].is_err(), "{answers:?}");
     }
 }

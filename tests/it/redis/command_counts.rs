@@ -59,8 +59,9 @@ async fn ask_all(redis: &Redis, algorithm: Algorithm) {
     let keys: Vec<String> = (0..REQUESTS)
         .map(|customer| format!("w1{{shop|customer=c-{customer:08}|path=/checkout}}xx60"))
         .collect();
-    let hit =
-        |key| async move { ask(redis, &[(key, Check::new(algorithm, 1, Modes::default()))]).await };
+    let hit = |key| async move {
+        decide_all(redis, &[(key, Check::new(algorithm, 1, Modes::default()))]).await
+    };
     let answers = join_all(keys.iter().map(|key| hit(key.as_str()))).await;
     assert!(
         answers
@@ -165,7 +166,7 @@ async fn hits_on_one_key_are_few_commands() {
     for round in 0..4 {
         let before = server.calls("incrby");
         let hit = [("hot", check(1_000, 1))];
-        let answers = join_all((0..REQUESTS).map(|_| ask(&redis, &hit))).await;
+        let answers = join_all((0..REQUESTS).map(|_| decide_all(&redis, &hit))).await;
         let mut used: Vec<u64> = answers
             .iter()
             .map(|answers| answers.checks[0].expect("counted").used)

@@ -26,11 +26,11 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
                         .enable_all()
                         .build()
                         .expect("a runtime");
-                    let ask = async || {
+                    let decide_once = async || {
                         let mut allowed = 0;
                         for _ in 0..200 {
                             allowed += usize::from(
-                                ask_one(&redis, "all", 321, 1)
+                                decide_one(&redis, "all", 321, 1)
                                     .await
                                     .expect("Redis is well")
                                     .allowed,
@@ -38,7 +38,7 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
                         }
                         allowed
                     };
-                    runtime.block_on(ask())
+                    runtime.block_on(decide_once())
                 })
             })
             .into_iter()
@@ -58,7 +58,7 @@ async fn a_counter_that_was_lost_gets_an_expiry_again() {
     let server = RedisServer::start();
     let redis = connect(server.options());
     let hit = async |hits: i64| {
-        ask_one(&redis, "lost", 100, hits)
+        decide_one(&redis, "lost", 100, hits)
             .await
             .expect("Redis is well")
             .used
@@ -85,7 +85,7 @@ async fn a_counter_that_was_lost_gets_an_expiry_again() {
     let key = server.keys().pop().expect("one key");
     server.run::<()>(&["SET", &key, "seven"]);
     for _ in 0..4 {
-        let answers = ask(&redis, &[("lost", check(100, 1))]).await;
+        let answers = decide_all(&redis, &[("lost", check(100, 1))]).await;
         assert_eq!(answers.checks[0], Err(StoreError::Data("not_an_integer")));
     }
     server.assert_every_key_expires();
@@ -104,7 +104,7 @@ async fn requests_that_wait_for_a_connection_are_served_in_turn() {
             let redis = redis.clone();
             tokio::spawn(async move {
                 for _ in 0..50 {
-                    ask_one(&redis, "turns", 10, 1)
+                    decide_one(&redis, "turns", 10, 1)
                         .await
                         .expect("Redis is well");
                 }
@@ -143,7 +143,7 @@ async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
     let mut windows: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2_300) {
-        let answers = ask(&redis, &[("edge", second.clone())]).await;
+        let answers = decide_all(&redis, &[("edge", second.clone())]).await;
         let verdict = answers.checks[0].expect("Redis is well");
         assert!(verdict.reset_after <= Span::from_secs(1));
         // A call that an edge overtakes is counted in the window before.
@@ -179,7 +179,7 @@ async fn a_hundred_checks_go_in_one_batch() {
         .enumerate()
         .map(|(index, key)| (key.as_str(), check(1_000, index as i64 + 1)))
         .collect();
-    let answers = ask(&redis, &checks).await;
+    let answers = decide_all(&redis, &checks).await;
     for (index, answer) in answers.checks.iter().enumerate() {
         assert_eq!(answer.map(|verdict| verdict.used), Ok(index as u64 + 1));
     }
@@ -192,22 +192,26 @@ async fn looks_write_nothing_and_read_the_count() {
     let server = RedisServer::start();
     let redis = connect(server.options());
     assert_eq!(
-        ask_one(&redis, "look", 3, 0)
+        decide_one(&redis, "look", 3, 0)
             .await
             .map(|verdict| (verdict.used, verdict.allowed)),
         Ok((0, true))
     );
     assert_eq!(server.keys(), Vec::<String>::new());
-    ask_one(&redis, "look", 3, 3).await.expect("Redis is well");
+    decide_one(&redis, "look", 3, 3)
+        .await
+        .expect("Redis is well");
     assert_eq!(
-        ask_one(&redis, "look", 3, 0)
+        decide_one(&redis, "look", 3, 0)
             .await
             .map(|verdict| (verdict.used, verdict.allowed)),
         Ok((3, true))
     );
-    ask_one(&redis, "look", 3, 1).await.expect("Redis is well");
+    decide_one(&redis, "look", 3, 1)
+        .await
+        .expect("Redis is well");
     assert_eq!(
-        ask_one(&redis, "look", 3, 0)
+        decide_one(&redis, "look", 3, 0)
             .await
             .map(|verdict| (verdict.used, verdict.allowed)),
         Ok((4, false))
@@ -219,7 +223,7 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
     let server = RedisServer::start();
     let redis = connect(server.options());
     assert_eq!(
-        ask_one(&redis, "back", 5, -3)
+        decide_one(&redis, "back", 5, -3)
             .await
             .map(|verdict| (verdict.used, verdict.allowed)),
         Ok((0, true))
@@ -229,10 +233,12 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
         Vec::<String>::new(),
         "giving back to a missing key writes nothing"
     );
-    ask_one(&redis, "back", 5, 5).await.expect("Redis is well");
+    decide_one(&redis, "back", 5, 5)
+        .await
+        .expect("Redis is well");
     for round in 0..3 {
         server.run::<()>(&["SCRIPT", "FLUSH"]);
-        let answers = ask(
+        let answers = decide_all(
             &redis,
             &[
                 ("back", check(5, 1)),
@@ -252,7 +258,7 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
             "round {round}: in their order, although the script was lost"
         );
     }
-    let answers = ask(
+    let answers = decide_all(
         &redis,
         &[
             ("back", check(5, -2)),
@@ -280,14 +286,16 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
 async fn a_give_back_adds_a_missing_expiry_and_clamps_counts_beyond_2_to_the_53() {
     let server = RedisServer::start();
     let redis = connect(server.options());
-    let key = stored_key("big", &ask(&redis, &[("big", check(1, 0))]).await);
+    let key = stored_key("big", &decide_all(&redis, &[("big", check(1, 0))]).await);
     server.run::<()>(&["SET", &key, "9007199254740993"]);
-    ask_one(&redis, "big", 5, -2).await.expect("Redis is well");
+    decide_one(&redis, "big", 5, -2)
+        .await
+        .expect("Redis is well");
     assert_eq!(server.run::<String>(&["GET", &key]), "9007199254740990");
     server.assert_every_key_expires();
     server.run::<()>(&["SET", &key, "9223372036854775807"]);
     assert_eq!(
-        ask_one(&redis, "big", 5, i64::MIN)
+        decide_one(&redis, "big", 5, i64::MIN)
             .await
             .map(|verdict| verdict.used),
         Ok(0)
@@ -299,11 +307,11 @@ async fn a_give_back_adds_a_missing_expiry_and_clamps_counts_beyond_2_to_the_53(
 async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
     let server = RedisServer::start();
     let redis = connect(server.options());
-    let full = ask_one(&redis, "widest", u32::MAX.into(), i64::MAX)
+    let full = decide_one(&redis, "widest", u32::MAX.into(), i64::MAX)
         .await
         .expect("Redis is well");
     assert_eq!((full.used, full.allowed), (1 << 53, false));
-    let answers = ask(&redis, &[("full", check(10, 1))]).await;
+    let answers = decide_all(&redis, &[("full", check(10, 1))]).await;
     server.run::<()>(&[
         "SET",
         &stored_key("full", &answers),
@@ -311,12 +319,12 @@ async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
         "EX",
         "60",
     ]);
-    let verdict = ask_one(&redis, "full", 10, 1)
+    let verdict = decide_one(&redis, "full", 10, 1)
         .await
         .expect("an overflow is no error");
     assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
     assert!(
-        !ask_one(&redis, "full", 10, 0)
+        !decide_one(&redis, "full", 10, 0)
             .await
             .expect("Redis is well")
             .allowed
@@ -329,14 +337,14 @@ async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
 async fn a_value_that_is_no_counter_fails_only_its_own_check() {
     let server = RedisServer::start();
     let redis = connect(server.options());
-    let answers = ask(&redis, &[("probe", check(10, 0))]).await;
+    let answers = decide_all(&redis, &[("probe", check(10, 0))]).await;
     let stored = |key| stored_key(key, &answers);
     server.run::<()>(&["LPUSH", &stored("list"), "x"]);
     server.run::<()>(&["SET", &stored("text"), "abc"]);
     server.run::<()>(&["SET", &stored("below"), "-5"]);
     for hits in [1, 0, -1] {
         let checks = ["good", "list", "text", "below", "fine"].map(|key| (key, check(10, hits)));
-        let answers = ask(&redis, &checks).await;
+        let answers = decide_all(&redis, &checks).await;
         assert!(
             answers.checks[0].is_ok_and(|verdict| verdict.allowed),
             "{hits}: {answers:?}"
@@ -384,7 +392,7 @@ async fn keys_name_their_window_outside_the_hash_tag_and_outlive_it_by_a_grace()
     let names: Vec<String> = (0..50)
         .map(|index| format!("w1{{d|user={index}}}fw60"))
         .collect();
-    let answers = ask(
+    let answers = decide_all(
         &redis,
         &names
             .iter()
@@ -417,7 +425,7 @@ async fn redis_and_the_pure_step_agree() {
     let server = RedisServer::start();
     let redis = connect(server.options());
     // Loads the script, so that all checks of a request run in order.
-    ask_one(&redis, "x", 5, -1).await.expect("Redis is well");
+    decide_one(&redis, "x", 5, -1).await.expect("Redis is well");
     let mut random = fastrand::Rng::with_seed(7);
     let mut states: BTreeMap<&str, Option<State>> = BTreeMap::new();
     let mut seen = Vec::new();
@@ -436,7 +444,7 @@ async fn redis_and_the_pure_step_agree() {
                 )
             })
             .collect();
-        let answers = ask(&redis, &checks).await;
+        let answers = decide_all(&redis, &checks).await;
         for ((key, check), answer) in checks.iter().zip(&answers.checks) {
             let state = states.entry(key).or_default();
             let step = check.algorithm.step(

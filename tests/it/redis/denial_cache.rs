@@ -28,7 +28,7 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1, track_usage: true }
 ";
 
-async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
+async fn call(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
     client
         .should_rate_limit(request(
             "denied",
@@ -40,7 +40,7 @@ async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
 }
 
 async fn code(client: &mut Client, key: &str, hits: i64) -> Code {
-    ask(client, key, hits).await.overall_code()
+    call(client, key, hits).await.overall_code()
 }
 
 /// How many decisions Redis has run: hits, looks and scripts.
@@ -114,7 +114,10 @@ async fn a_cached_refusal_equals_one_of_the_store() {
     while code(client, "fixed", 1).await == Code::Ok {}
     entries_expired().await;
     let before = decisions(&redis);
-    let (real, cached) = (ask(client, "fixed", 1).await, ask(client, "fixed", 1).await);
+    let (real, cached) = (
+        call(client, "fixed", 1).await,
+        call(client, "fixed", 1).await,
+    );
     assert_eq!(decisions(&redis) - before, 1);
     assert_eq!(real.overall_code(), Code::OverLimit);
     let without_time = |mut answer: RateLimitResponse| {
@@ -162,19 +165,19 @@ async fn a_cached_refusal_repeats_no_old_numbers() {
     };
     for key in ["slow", "slow_log"] {
         // More than there is leaves something, of which another replica takes a part.
-        assert_eq!(ask(cached, key, 12).await.overall_code(), Code::OverLimit);
-        assert_eq!(ask(bare, key, 4).await.overall_code(), Code::Ok);
+        assert_eq!(call(cached, key, 12).await.overall_code(), Code::OverLimit);
+        assert_eq!(call(bare, key, 4).await.overall_code(), Code::Ok);
         assert_eq!(
-            ask(cached, key, 12).await.statuses[0].limit_remaining,
+            call(cached, key, 12).await.statuses[0].limit_remaining,
             6,
             "{key}"
         );
-        assert_eq!(ask(bare, key, 6).await.overall_code(), Code::Ok);
+        assert_eq!(call(bare, key, 6).await.overall_code(), Code::Ok);
         // Then nothing is left, and more hits wait for longer.
         for hits in [1, 1, 4, 4, 12, 1] {
             let (told, truth) = (
-                numbers(&ask(cached, key, hits).await),
-                numbers(&ask(bare, key, hits).await),
+                numbers(&call(cached, key, hits).await),
+                numbers(&call(bare, key, hits).await),
             );
             assert_eq!((told.0, told.1), (truth.0, truth.1), "{key}, {hits} hits");
             assert!(
@@ -267,7 +270,7 @@ async fn a_raised_limit_applies_at_once() {
     let mut of = 2;
     while of == 2 {
         assert!(began.elapsed() < Duration::from_secs(10), "no reload");
-        let answer = ask(client, "fixed", 1).await;
+        let answer = call(client, "fixed", 1).await;
         of = answer.statuses[0]
             .current_limit
             .as_ref()

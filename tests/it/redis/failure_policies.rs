@@ -25,7 +25,7 @@ descriptors:
 )];
 
 /// The overall code of a request with one descriptor for each of these keys.
-async fn ask(client: &mut Client, keys: &[&str]) -> Code {
+async fn call(client: &mut Client, keys: &[&str]) -> Code {
     let descriptors = keys.iter().map(|key| descriptor(&[(key, "x")])).collect();
     let answer = client
         .should_rate_limit(request("outage", descriptors))
@@ -39,7 +39,7 @@ async fn an_unreadable_key_is_an_outage_of_its_own_check_only() {
     let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url())]);
     let client = &mut weir.client().await;
     assert_eq!(
-        ask(client, &["deny", "allow", "local", "error"]).await,
+        call(client, &["deny", "allow", "local", "error"]).await,
         Code::Ok
     );
     for key in redis.keys() {
@@ -47,9 +47,9 @@ async fn an_unreadable_key_is_an_outage_of_its_own_check_only() {
             redis.run::<()>(&["SET", &key, "no number", "EX", "1000"]);
         }
     }
-    assert_eq!(ask(client, &["allow", "error"]).await, Code::Ok);
-    assert_eq!(ask(client, &["local", "error"]).await, Code::Ok);
-    assert_eq!(ask(client, &["deny", "error"]).await, Code::OverLimit);
+    assert_eq!(call(client, &["allow", "error"]).await, Code::Ok);
+    assert_eq!(call(client, &["local", "error"]).await, Code::Ok);
+    assert_eq!(call(client, &["deny", "error"]).await, Code::OverLimit);
     assert!(weir.metric("weir_store_errors_total{kind=\"data\"}") >= Some(3.0));
 }
 
@@ -58,14 +58,14 @@ async fn redis_decides_again_after_its_restart() {
     let mut redis = RedisServer::start();
     let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url())]);
     let client = &mut weir.client().await;
-    assert_eq!(ask(client, &["deny"]).await, Code::Ok);
+    assert_eq!(call(client, &["deny"]).await, Code::Ok);
     redis.kill();
     let began = Instant::now();
-    while ask(client, &["deny"]).await != Code::OverLimit {
+    while call(client, &["deny"]).await != Code::OverLimit {
         assert!(began.elapsed() < TIMEOUT, "the outage is not noticed");
     }
     redis.start_again();
-    while ask(client, &["deny"]).await != Code::Ok {
+    while call(client, &["deny"]).await != Code::Ok {
         assert!(began.elapsed() < 2 * TIMEOUT, "its end is not noticed");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }

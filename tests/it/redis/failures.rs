@@ -47,7 +47,7 @@ async fn recovery_time(redis: &Redis, key: &str) -> Duration {
 async fn look_once_recovered(redis: &Redis, key: &str) -> Verdict {
     let began = Instant::now();
     loop {
-        match ask_one(redis, key, 10, 0).await {
+        match decide_one(redis, key, 10, 0).await {
             Ok(verdict) => return verdict,
             Err(error) => assert!(began.elapsed() < Duration::from_secs(5), "still {error}"),
         }
@@ -155,25 +155,25 @@ async fn new_requests_do_not_wait_for_overdue_answers() {
     let server = RedisServer::start();
     let (redis, proxy) = through_a_proxy(&server);
     let within = || Budget::until(Instant::now() + 5 * HELD);
-    let ask = async |key| {
+    let call = async |key| {
         decide_within(&redis, checks_of(&[(key, check(1_000, 1))]), within())
             .await
             .checks[0]
     };
     // A far server gets two lanes, so that this opens two connections. Then the server is near
     // again.
-    ask("first").await.expect("Redis is well");
+    call("first").await.expect("Redis is well");
     proxy.to_client(Forwarding::Delay {
         by: HELD / 50,
         jitter: Duration::ZERO,
     });
     while redis.deployment().connections().opened < 2 {
-        let (first, second) = tokio::join!(ask("first"), ask("first"));
+        let (first, second) = tokio::join!(call("first"), call("first"));
         assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
     }
     proxy.to_client(Forwarding::Pass);
     for _ in 0..50 {
-        ask("first").await.expect("Redis is well");
+        call("first").await.expect("Redis is well");
     }
     proxy.to_client(Forwarding::Delay {
         by: HELD,
@@ -181,7 +181,7 @@ async fn new_requests_do_not_wait_for_overdue_answers() {
     });
     let held = async |after| {
         tokio::time::sleep(after).await;
-        (ask("held").await, Instant::now())
+        (call("held").await, Instant::now())
     };
     let others = async {
         // Until the proxy delays both answers.
@@ -189,7 +189,7 @@ async fn new_requests_do_not_wait_for_overdue_answers() {
         proxy.to_client(Forwarding::Pass);
         let mut answers = Vec::new();
         for _ in 0..20 {
-            answers.push(ask("other").await);
+            answers.push(call("other").await);
         }
         (answers, Instant::now())
     };
@@ -210,7 +210,7 @@ async fn a_hit_on_a_lost_counter_does_not_wait_for_its_expiry() {
     let server = RedisServer::start();
     let (redis, proxy) = through_a_proxy(&server);
     for _ in 0..3 {
-        ask_one(&redis, "gone", 1_000, 1)
+        decide_one(&redis, "gone", 1_000, 1)
             .await
             .expect("Redis is well");
     }
@@ -243,9 +243,11 @@ async fn a_hit_on_a_lost_counter_does_not_wait_for_its_expiry() {
 async fn a_give_back_that_comes_too_late_counts_nothing() {
     let server = RedisServer::start();
     let redis = connect(server.options());
-    ask_one(&redis, "late", 10, 6).await.expect("Redis is well");
+    decide_one(&redis, "late", 10, 6)
+        .await
+        .expect("Redis is well");
     // Loads the script.
-    ask_one(&redis, "late", 10, -1)
+    decide_one(&redis, "late", 10, -1)
         .await
         .expect("Redis is well");
     server.pause();
@@ -271,7 +273,7 @@ async fn after_a_restart_redis_is_used_again_within_a_second() {
         let tasks: Vec<_> = (0..20)
             .map(|_| {
                 let redis = redis.clone();
-                tokio::spawn(async move { ask_one(&redis, "kill", 10, 1).await })
+                tokio::spawn(async move { decide_one(&redis, "kill", 10, 1).await })
             })
             .collect();
         for task in tasks {
@@ -298,14 +300,14 @@ async fn after_a_restart_redis_is_used_again_within_a_second() {
 async fn a_restart_under_idle_connections_causes_no_error() {
     let mut server = RedisServer::start();
     let redis = connect(server.options());
-    ask_one(&redis, "restart", 10, 1)
+    decide_one(&redis, "restart", 10, 1)
         .await
         .expect("Redis is well");
     server.kill();
     server.start_again();
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(
-        ask_one(&redis, "restart", 10, 1)
+        decide_one(&redis, "restart", 10, 1)
             .await
             .map(|verdict| verdict.used),
         Ok(1),
@@ -320,20 +322,20 @@ async fn a_cancelled_request_leaves_no_reply_for_others() {
     let mut options = server.options();
     options.pool_size = 1.try_into().expect("not 0");
     let redis = connect(options);
-    ask_one(&redis, "first", 100, 1)
+    decide_one(&redis, "first", 100, 1)
         .await
         .expect("Redis is well");
     server.pause();
     let cancelled = tokio::spawn({
         let redis = redis.clone();
-        async move { ask_one(&redis, "gone", 100, 42).await }
+        async move { decide_one(&redis, "gone", 100, 42).await }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     cancelled.abort();
     assert!(cancelled.await.expect_err("it was aborted").is_cancelled());
     server.resume();
     for round in 1..20 {
-        let used = ask_one(&redis, &format!("own{round}"), 100, round)
+        let used = decide_one(&redis, &format!("own{round}"), 100, round)
             .await
             .map(|verdict| verdict.used);
         assert_eq!(
@@ -373,7 +375,7 @@ async fn a_wrong_password_is_named_and_no_password_is_shown() {
     }
     for auth in ["s3cret", "default:s3cret"] {
         let redis = connect(with(auth));
-        assert!(ask_one(&redis, "key", 10, 1).await.is_ok(), "{auth}");
+        assert!(decide_one(&redis, "key", 10, 1).await.is_ok(), "{auth}");
         assert!(!format!("{redis:?}").contains("s3cret"));
     }
     let missing_database = Options {
@@ -411,25 +413,25 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
     };
     let redis = connect(options);
     assert_eq!(
-        ask_one(&redis, "w1", 10, 3)
+        decide_one(&redis, "w1", 10, 3)
             .await
             .map(|verdict| verdict.used),
         Ok(3)
     );
     assert_eq!(
-        ask_one(&redis, "w1", 10, -1)
+        decide_one(&redis, "w1", 10, -1)
             .await
             .map(|verdict| verdict.used),
         Ok(2)
     );
     assert_eq!(
-        ask_one(&redis, "w1", 10, 0)
+        decide_one(&redis, "w1", 10, 0)
             .await
             .map(|verdict| verdict.used),
         Ok(2)
     );
     assert_eq!(
-        ask_one(&redis, "other", 10, 1).await,
+        decide_one(&redis, "other", 10, 1).await,
         Err(StoreError::NotExecuted("noperm"))
     );
     assert_eq!(server.keys(), Vec::<String>::new(), "database 0 is empty");
@@ -439,7 +441,7 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
 async fn error_replies_are_named_and_nothing_is_counted() {
     let server = RedisServer::start();
     let redis = connect(server.options());
-    ask_one(&redis, "refused", 10, 1)
+    decide_one(&redis, "refused", 10, 1)
         .await
         .expect("Redis is well");
     let table: [(&str, &[&str], &[&str]); 3] = [
@@ -462,10 +464,10 @@ async fn error_replies_are_named_and_nothing_is_counted() {
     for (name, begin, end) in table {
         server.run::<()>(begin);
         assert_eq!(
-            ask_one(&redis, "refused", 10, 1).await,
+            decide_one(&redis, "refused", 10, 1).await,
             Err(StoreError::NotExecuted(name))
         );
-        let back = ask_one(&redis, "refused", 10, -1).await;
+        let back = decide_one(&redis, "refused", 10, -1).await;
         assert_eq!(
             back,
             Err(StoreError::NotExecuted(name)),
@@ -473,14 +475,14 @@ async fn error_replies_are_named_and_nothing_is_counted() {
         );
         server.run::<()>(end);
         assert_eq!(
-            ask_one(&redis, "refused", 10, 0)
+            decide_one(&redis, "refused", 10, 0)
                 .await
                 .map(|verdict| verdict.used),
             Ok(1),
             "{name}"
         );
     }
-    assert!(ask_one(&redis, "refused", 10, 1).await.is_ok());
+    assert!(decide_one(&redis, "refused", 10, 1).await.is_ok());
     assert!(
         redis.deployment().connections().opened > 1,
         "the connection to a replica was closed"
@@ -491,7 +493,7 @@ async fn error_replies_are_named_and_nothing_is_counted() {
 async fn maxclients_is_named_and_open_connections_continue() {
     let server = RedisServer::start();
     let redis = connect(server.options());
-    ask_one(&redis, "room", 100_000, 1)
+    decide_one(&redis, "room", 100_000, 1)
         .await
         .expect("Redis is well");
     let clients: String = server.run(&["CLIENT", "LIST"]);
@@ -508,7 +510,7 @@ async fn maxclients_is_named_and_open_connections_continue() {
     let tasks: Vec<_> = (0..200)
         .map(|_| {
             let redis = redis.clone();
-            tokio::spawn(async move { ask_one(&redis, "room", 100_000, 1).await })
+            tokio::spawn(async move { decide_one(&redis, "room", 100_000, 1).await })
         })
         .collect();
     for task in tasks {

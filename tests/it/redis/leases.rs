@@ -53,7 +53,7 @@ fn hits_of(key: &str, hits: i64) -> RateLimitRequest {
     request("leases", vec![descriptor_with_hits(&[(key, "x")], hits)])
 }
 
-async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
+async fn call(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
     let answer = client.should_rate_limit(hits_of(key, hits)).await;
     answer.expect("an answer").into_inner()
 }
@@ -73,7 +73,7 @@ async fn admitted(
     let caller = || async {
         let (mut client, mut admitted) = (client.clone(), 0);
         while next.fetch_add(1, Ordering::Relaxed) < calls {
-            admitted += usize::from(ask(&mut client, key, hits).await.overall_code() == Code::Ok);
+            admitted += usize::from(call(&mut client, key, hits).await.overall_code() == Code::Ok);
         }
         admitted
     };
@@ -304,9 +304,9 @@ async fn answers_from_a_lease_are_those_of_the_store() {
     let weir = start(&redis, &[]);
     let client = &mut weir.client().await;
     hold(&weir, client, "small").await;
-    let (mut before, mut own) = (remaining(&ask(client, "small", 1).await), 0);
+    let (mut before, mut own) = (remaining(&call(client, "small", 1).await), 0);
     for _ in 0..100 {
-        let answer = ask(client, "small", 1).await;
+        let answer = call(client, "small", 1).await;
         assert_eq!(answer.overall_code(), Code::Ok);
         assert_eq!(remaining(&answer), before - 1, "it falls with each hit");
         let status = &answer.statuses[0];
@@ -323,20 +323,20 @@ async fn answers_from_a_lease_are_those_of_the_store() {
     }
     assert!(own > 50);
     // Looks count what is held as used, and nothing more.
-    let peek = remaining(&ask(client, "small", 0).await);
+    let peek = remaining(&call(client, "small", 0).await);
     let now_held = held(&weir, "small").unwrap_or(0);
     assert_eq!(u64::from(peek), u64::from(before) - now_held);
     // More than the limit at once is refused, and in this case counted.
-    let never = ask(client, "uncounted", 3_001).await;
+    let never = call(client, "uncounted", 3_001).await;
     assert_eq!(never.overall_code(), Code::OverLimit);
-    while ask(client, "small", 1).await.overall_code() == Code::Ok {}
-    let refused = ask(client, "small", 1).await;
+    while call(client, "small", 1).await.overall_code() == Code::Ok {}
+    let refused = call(client, "small", 1).await;
     assert_eq!(
         (refused.overall_code(), remaining(&refused)),
         (Code::OverLimit, 0)
     );
     assert_eq!(held(&weir, "small"), None);
-    let peek = ask(client, "small", 0).await;
+    let peek = call(client, "small", 0).await;
     assert_eq!(
         peek.overall_code(),
         Code::OverLimit,
@@ -368,13 +368,13 @@ async fn held_hits_pass_while_redis_is_away() {
     let held = held(&weir, "route").expect("held hits");
     redis.kill();
     let mut passed = 0;
-    while ask(client, "route", 1).await.overall_code() == Code::Ok {
+    while call(client, "route", 1).await.overall_code() == Code::Ok {
         passed += 1;
     }
     assert_eq!(passed, held);
     for _ in 0..3 {
         assert_eq!(
-            ask(client, "route", 1).await.overall_code(),
+            call(client, "route", 1).await.overall_code(),
             Code::OverLimit
         );
     }
@@ -435,7 +435,7 @@ async fn refunds_are_no_resets() {
                 net += 1;
                 ask_for(client, &[(key, 1), (key, -refund), ("cold", 1)]).await
             } else {
-                ask(client, key, -refund).await
+                call(client, key, -refund).await
             };
             assert_eq!(answer.overall_code(), Code::Ok, "{key} {round}");
             net -= refund;
@@ -460,7 +460,7 @@ async fn refunds_of_unused_hits_void_what_is_not_counted() {
     let mut all_held = 0;
     for key in YEARLY {
         hold(&weir, &client, key).await;
-        let answer = ask(&mut client.clone(), key, -3_000).await;
+        let answer = call(&mut client.clone(), key, -3_000).await;
         assert_eq!(
             (answer.overall_code(), remaining(&answer)),
             (Code::Ok, 3_000)
@@ -515,13 +515,13 @@ async fn refused_hits_size_no_draw() {
     for key in ["uncounted", "counter", "buckets"] {
         for (count, client) in clients[..2].iter().enumerate() {
             let client = &mut client.clone();
-            let first = ask(client, key, 1).await;
+            let first = call(client, key, 1).await;
             assert_eq!(remaining(&first), 2_999 - 2 * count as u32, "{key}");
             assert_eq!(admitted(client, key, 3_000, (20, 20)).await, 0);
-            let last = ask(client, key, 1).await;
+            let last = call(client, key, 1).await;
             assert_eq!(remaining(&last), 2_998 - 2 * count as u32, "{key}");
         }
-        let peek = ask(&mut clients[2].clone(), key, 0).await;
+        let peek = call(&mut clients[2].clone(), key, 0).await;
         assert_eq!(remaining(&peek), 2_996, "{key}: replicas hold hits");
         // A busy key draws no more than it has used, whatever is refused beside it.
         let client = &mut clients[2].clone();
@@ -547,10 +547,10 @@ async fn no_answer_is_older_than_a_second() {
     for calls_at_once in [6, 1] {
         let mut left = Vec::new();
         for key in YEARLY {
-            let before = remaining(&ask(&mut clients[0].clone(), key, 1).await);
+            let before = remaining(&call(&mut clients[0].clone(), key, 1).await);
             assert!(held(&weirs[0], key).is_some_and(|held| held >= 3), "{key}");
             for _ in 0..3 {
-                ask(&mut clients[1].clone(), key, 100).await;
+                call(&mut clients[1].clone(), key, 100).await;
             }
             left.push(before - 300);
         }
@@ -584,14 +584,14 @@ async fn held_hits_beside_a_cached_refusal_have_a_fresh_count() {
     a_second_passes().await;
     let held = held(&weirs[0], "small").expect("held hits");
     assert_eq!(
-        ask(one, "small", 3_001).await.overall_code(),
+        call(one, "small", 3_001).await.overall_code(),
         Code::OverLimit
     );
     for _ in 0..held {
-        let answer = ask(one, "small", 1).await;
+        let answer = call(one, "small", 1).await;
         assert_eq!((answer.overall_code(), remaining(&answer)), (Code::Ok, 0));
     }
-    assert_eq!(ask(one, "small", 1).await.overall_code(), Code::OverLimit);
+    assert_eq!(call(one, "small", 1).await.overall_code(), Code::OverLimit);
 }
 
 /// Operators: what they order holds at once, and a lease never stands in its way.
@@ -616,26 +616,26 @@ async fn orders_and_reloads_end_leases() {
     order(&["reset", "small=x"]);
     assert_eq!(held(&weir, "small"), None, "a reset drops what is held");
     assert!(weir.metric("weir_lease_unused_hits_total{reason=\"evicted\"}") >= Some(1.0));
-    let first = ask(client, "small", 1).await;
+    let first = call(client, "small", 1).await;
     assert_eq!(remaining(&first), 2_999);
 
     hold(&weir, client, "small").await;
     order(&["block", "small=x", "--until", "1h"]);
     assert_eq!(
-        ask(client, "small", 1).await.overall_code(),
+        call(client, "small", 1).await.overall_code(),
         Code::OverLimit
     );
     order(&["unblock", "small=x"]);
     // Hits under an exemption count nowhere.
     let before = held(&weir, "small");
     order(&["exempt", "small=x", "--until", "1h"]);
-    assert_eq!(ask(client, "small", 1).await.overall_code(), Code::Ok);
+    assert_eq!(call(client, "small", 1).await.overall_code(), Code::Ok);
     order(&["unexempt", "small=x"]);
     assert_eq!(held(&weir, "small"), before);
     order(&["raise", "small=x", "--to", "5000/year", "--until", "1h"]);
     // The counter is the same, and its limit has other numbers: what was held is held no more.
     assert_eq!((before.is_some(), held(&weir, "small")), (true, None));
-    let answer = ask(client, "small", 1).await;
+    let answer = call(client, "small", 1).await;
     assert_eq!(answer.overall_code(), Code::Ok);
     let limit = answer.statuses[0].current_limit.as_ref().expect("a limit");
     assert_eq!(limit.requests_per_unit, 5_000);
@@ -649,7 +649,7 @@ async fn orders_and_reloads_end_leases() {
     std::fs::write(weir.config_dir().join("limits.yaml"), lower).expect("written");
     weir.wait_for_log("limits changed").await;
     assert_eq!(
-        ask(client, "route", 1).await.overall_code(),
+        call(client, "route", 1).await.overall_code(),
         Code::OverLimit
     );
 }
@@ -699,7 +699,7 @@ async fn leases_beside_other_features() {
     for (key, code) in [("shadow", Code::Ok), ("quota", Code::OverLimit)] {
         hold(&weir, client, key).await;
         admitted(client, key, 1, (3_100, 8)).await;
-        let answer = ask(client, key, 1).await;
+        let answer = call(client, key, 1).await;
         assert_eq!(
             (answer.overall_code(), remaining(&answer)),
             (code, 0),
@@ -769,7 +769,7 @@ async fn a_failover_admits_the_limit() {
     for client in &clients {
         let mut client = client.clone();
         let answers = async {
-            while ask(&mut client, "small", 0).await.overall_code() != Code::Ok {
+            while call(&mut client, "small", 0).await.overall_code() != Code::Ok {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

@@ -264,13 +264,13 @@ async fn the_rights_of_the_page_suffice_for_every_algorithm() {
         for key in keys {
             for hits in [1, 1, 3, 0, -2, 1, 1, 1, 1, 0, -20, 1] {
                 let hits = descriptor_with_hits(&[(key, "x")], hits);
-                let ask = RateLimitRequest {
+                let request = RateLimitRequest {
                     domain: domain.to_owned(),
                     descriptors: vec![hits.clone(), hits],
                     hits_addend: 1,
                 };
                 client
-                    .should_rate_limit(ask)
+                    .should_rate_limit(request)
                     .await
                     .unwrap_or_else(|status| panic!("{domain} {key}: {status}"));
             }
@@ -395,29 +395,29 @@ async fn without_multi_only_the_keys_that_need_it_have_no_answer() {
     let environment = [("REDIS_URL", &*redis.url()), ("REDIS_AUTH", "weir:s3cret")];
     let weir = Weir::start(&[("limits.yaml", IN_FLIGHT)], &environment);
     let mut client = weir.client().await;
-    let mut ask = async |key| {
+    let mut call = async |key| {
         let hit = request("rights", vec![descriptor(&[(key, "x")])]);
         let answer = client.should_rate_limit(hit).await;
         answer.map(drop).map_err(|status| status.code())
     };
     for key in ["plain", "bucket"] {
-        assert_eq!(ask(key).await, Ok(()), "{key}");
+        assert_eq!(call(key).await, Ok(()), "{key}");
     }
     for right in ["multi", "exec"] {
         redis.run::<()>(&["ACL", "SETUSER", "weir", &format!("-{right}")]);
         redis.run::<()>(&["CLIENT", "KILL", "USER", "weir"]);
         let is_refused = async {
-            while ask("plain").await.is_ok() {}
-            while ask("bucket").await.is_err() {}
+            while call("plain").await.is_ok() {}
+            while call("bucket").await.is_err() {}
         };
         let is_refused = tokio::time::timeout(Duration::from_secs(20), is_refused).await;
         assert!(is_refused.is_ok(), "{right}");
         for _ in 0..50 {
-            assert_eq!(ask("plain").await, Err(Code::Unavailable), "{right}");
-            assert_eq!(ask("bucket").await, Ok(()), "{right}");
+            assert_eq!(call("plain").await, Err(Code::Unavailable), "{right}");
+            assert_eq!(call("bucket").await, Ok(()), "{right}");
         }
         redis.run::<()>(&["ACL", "SETUSER", "weir", &format!("+{right}")]);
-        assert_eq!(ask("plain").await, Ok(()), "{right}");
+        assert_eq!(call("plain").await, Ok(()), "{right}");
     }
 }
 

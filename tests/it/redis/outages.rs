@@ -85,7 +85,7 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     let weir = Weir::start(POLICIES, &[("REDIS_URL", &url)]);
     let mut client = weir.client().await;
     let keys = ["error", "allow", "deny", "local"];
-    let ask = async |client: &mut crate::support::Client, key| {
+    let call = async |client: &mut crate::support::Client, key| {
         let answer = client
             .should_rate_limit(request("policies", vec![descriptor(&[(key, "x")])]))
             .await;
@@ -93,7 +93,7 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     };
     for key in keys {
         assert_eq!(
-            ask(&mut client, key).await.expect("Redis is well"),
+            call(&mut client, key).await.expect("Redis is well"),
             1,
             "{key}"
         );
@@ -109,7 +109,7 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
             .zip([Err(Code::Unavailable), Ok(1), Ok(2), Ok(1)])
         {
             assert_eq!(
-                ask(&mut client, key).await.map_err(|status| status.code()),
+                call(&mut client, key).await.map_err(|status| status.code()),
                 expected,
                 "{key}"
             );

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use weir::store::redis::{NameCheck, Options, RawOptions, TlsFiles};
 use weir::store::{Redis, StoreError};
 
-use crate::redis::ask_one;
+use crate::redis::decide_one;
 use crate::support::certificates::{Authority, Files};
 use crate::support::redis::connect;
 use crate::support::{RedisServer, ports};
@@ -109,7 +109,7 @@ fn options(url: &str, files: &TlsFiles) -> Options {
 }
 
 async fn hit(redis: &Redis) -> Result<i64, StoreError> {
-    ask_one(redis, "key", 1_000_000, 1)
+    decide_one(redis, "key", 1_000_000, 1)
         .await
         .map(|verdict| i64::try_from(verdict.used).unwrap_or(i64::MAX))
 }

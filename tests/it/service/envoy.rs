@@ -123,8 +123,8 @@ pub fn example_configuration(weir: SocketAddr) -> String {
     crate::deploy::examples::configuration("envoy", weir)
 }
 
-fn statuses<const N: usize>(ask: impl Fn() -> http_client::Response) -> [u16; N] {
-    std::array::from_fn(|_| ask().status)
+fn statuses<const N: usize>(call: impl Fn() -> http_client::Response) -> [u16; N] {
+    std::array::from_fn(|_| call().status)
 }
 
 fn header(response: &http_client::Response, name: &str) -> String {
@@ -203,9 +203,9 @@ fn the_example_configuration_limits_clients() {
 #[test]
 fn a_header_is_limited_by_its_value_of_any_bytes() {
     let site = descriptors();
-    let ask = |user: &[u8]| request(site.front, "/header", &[("x-user", user)]);
-    assert_eq!(statuses(|| ask(b"ana")), [200, 200, 200, 429]);
-    assert_eq!(statuses(|| ask(b"bob")), [200], "another value");
+    let call = |user: &[u8]| request(site.front, "/header", &[("x-user", user)]);
+    assert_eq!(statuses(|| call(b"ana")), [200, 200, 200, 429]);
+    assert_eq!(statuses(|| call(b"bob")), [200], "another value");
     assert_eq!(
         statuses(|| get(site.front, "/header")),
         [200; 5],
@@ -213,7 +213,7 @@ fn a_header_is_limited_by_its_value_of_any_bytes() {
     );
     for bytes in [&b"\xff\xfe"[..], b"caf\xe9", b"\xc3\x28"] {
         assert_eq!(
-            statuses(|| ask(bytes)),
+            statuses(|| call(bytes)),
             [200, 200, 200, 429],
             "{bytes:?} is no UTF-8"
         );
@@ -443,24 +443,24 @@ fn without_weir_the_failure_mode_of_envoy_decides() {
         "failure_mode_deny: true",
     );
     let (open, closed) = (Envoy::start(&open), Envoy::start(&closed));
-    let ask = |envoy: &Envoy| get(envoy.listener("front"), "/");
-    assert_eq!([ask(&open).status, ask(&closed).status], [200, 200]);
-    assert!(ask(&open).header("x-ratelimit-limit").is_some());
+    let call = |envoy: &Envoy| get(envoy.listener("front"), "/");
+    assert_eq!([call(&open).status, call(&closed).status], [200, 200]);
+    assert!(call(&open).header("x-ratelimit-limit").is_some());
 
     assert!(
         weir.terminate().success(),
         "open connections of Envoy do not delay the end"
     );
     assert_eq!(
-        statuses(|| ask(&open)),
+        statuses(|| call(&open)),
         [200; 25],
         "by default everything passes"
     );
     assert!(
-        ask(&open).header("x-ratelimit-limit").is_none(),
+        call(&open).header("x-ratelimit-limit").is_none(),
         "without headers about limits"
     );
-    assert_eq!(statuses(|| ask(&closed)), [500; 3]);
+    assert_eq!(statuses(|| call(&closed)), [500; 3]);
     assert!(open.stat("cluster.application.ratelimit.error") >= 25);
     assert!(open.stat("cluster.application.ratelimit.failure_mode_allowed") >= 25);
 }
@@ -508,7 +508,7 @@ fn a_client_that_sends_a_long_tracestate_is_limited() {
     );
     let site = site(&template);
     let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let ask = |kilobytes: usize| {
+    let call = |kilobytes: usize| {
         let state = ["v=", &"~".repeat(kilobytes * 1_000)].concat();
         request(
             site.front,
@@ -520,17 +520,17 @@ fn a_client_that_sends_a_long_tracestate_is_limited() {
             ],
         )
     };
-    assert_eq!(statuses(|| ask(0)), [200, 200, 200, 429]);
+    assert_eq!(statuses(|| call(0)), [200, 200, 200, 429]);
     // The last ones are for operators who have raised Envoy's bound of 60 KiB.
     for kilobytes in [1, 5, 15, 17, 33, 50, 60, 66, 100, 200] {
         let sent = || site.envoy.stat("cluster.weir.upstream_cx_tx_bytes_total");
         let before = sent();
-        assert_eq!(ask(kilobytes).status, 429, "{kilobytes} KB");
+        assert_eq!(call(kilobytes).status, 429, "{kilobytes} KB");
         assert!(
             sent() - before > kilobytes as u64 * 1_000,
             "the tracestate was in the call"
         );
-        assert_eq!(ask(0).status, 429, "after {kilobytes} KB");
+        assert_eq!(call(0).status, 429, "after {kilobytes} KB");
     }
     let stats = [
         "upstream_cx_total",

@@ -69,7 +69,7 @@ fn series(page: &str, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
         .collect()
 }
 
-async fn ask(weir: &Weir, entries: &[(&str, &str)], times: usize) {
+async fn call(weir: &Weir, entries: &[(&str, &str)], times: usize) {
     let client = &mut weir.client().await;
     for _ in 0..times {
         client
@@ -89,7 +89,7 @@ async fn envoy_gateways_dashboard_fills() {
             ("PROMETHEUS_ADDR", "127.0.0.1:0"),
         ],
     );
-    ask(
+    call(
         &weir,
         &[(ROUTE, ROUTE), ("rule-0-match-0", "rule-0-match-0")],
         7,
@@ -188,7 +188,7 @@ async fn the_reference_names_have_its_labels() {
     let weir = Weir::start(GATEWAY, &environment);
     let address = SocketAddr::from(([127, 0, 0, 1], weir.listener("prometheus").port()));
     for last in ["10.0.0.0/8", "other"] {
-        ask(
+        call(
             &weir,
             &[
                 (ROUTE, ROUTE),
@@ -266,13 +266,13 @@ async fn the_local_caches_hits_and_misses_are_shown() {
         )[0]
     };
     // 5 of the limit and the refusal that is cached are misses.
-    ask(&weir, &entries, 6).await;
+    call(&weir, &entries, 6).await;
     assert_eq!(
         (count("missCount"), count("hitCount"), count("entryCount")),
         (6.0, 0.0, 1.0)
     );
     let began = std::time::Instant::now();
-    ask(&weir, &entries, 10).await;
+    call(&weir, &entries, 10).await;
     let (misses, hits) = (count("missCount"), count("hitCount"));
     assert_eq!((misses + hits, count("lookupCount")), (16.0, 16.0));
     assert!(
@@ -304,7 +304,7 @@ async fn the_page_has_the_path_the_labels_and_the_unit_that_are_asked_for() {
         ("NEAR_LIMIT_RATIO", "1.5"),
     ];
     let weir = Weir::start(GATEWAY, &environment);
-    ask(
+    call(
         &weir,
         &[(ROUTE, ROUTE), ("rule-0-match-0", "rule-0-match-0")],
         7,

@@ -244,7 +244,7 @@ async fn reflection_lists_the_services() {
     let weir = Weir::start(support::DEMO, &[]);
     let channel = weir.channel().await;
 
-    let ask = v1::ServerReflectionRequest {
+    let message = v1::ServerReflectionRequest {
         host: String::new(),
         message_request: Some(v1::server_reflection_request::MessageRequest::ListServices(
             String::new(),
@@ -252,14 +252,14 @@ async fn reflection_lists_the_services() {
     };
     let mut client = v1::server_reflection_client::ServerReflectionClient::new(channel.clone());
     let mut answers = client
-        .server_reflection_info(only(ask))
+        .server_reflection_info(only(message))
         .await
         .expect("reflection")
         .into_inner();
     let answer = answers.message().await.expect("an answer").expect("one");
     assert!(format!("{answer:?}").contains("envoy.service.ratelimit.v3.RateLimitService"));
 
-    let ask = v1alpha::ServerReflectionRequest {
+    let message = v1alpha::ServerReflectionRequest {
         host: String::new(),
         message_request: Some(
             v1alpha::server_reflection_request::MessageRequest::FileContainingSymbol(
@@ -269,7 +269,7 @@ async fn reflection_lists_the_services() {
     };
     let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);
     let mut answers = client
-        .server_reflection_info(only(ask))
+        .server_reflection_info(only(message))
         .await
         .expect("reflection")
         .into_inner();

@@ -409,7 +409,7 @@ descriptors:
 ";
     let weir = Weir::start(&[("limits.yaml", LIMITS)], &[("WORKERS", "1")]);
     let client = weir.client().await;
-    let ask = || {
+    let send = || {
         let mut client = client.clone();
         async move {
             client
@@ -420,7 +420,7 @@ descriptors:
     };
     let waiting = "weir_waiting_calls{worker=\"0\"}";
     assert_eq!(weir.metric(waiting), Some(0.0));
-    let asked: Vec<_> = (0..4).map(|_| tokio::spawn(ask())).collect();
+    let asked: Vec<_> = (0..4).map(|_| tokio::spawn(send())).collect();
     assert_eq!(
         eventually_async(|| weir
             .metric(waiting)

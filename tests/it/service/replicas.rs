@@ -24,7 +24,7 @@ descriptors:
 
 /// Asks for a hit of this user. Returns whether it is within the limit, the limit that is shown,
 /// and what remains of it.
-async fn ask(client: &mut Client, user: &str) -> (bool, u32, u32) {
+async fn call(client: &mut Client, user: &str) -> (bool, u32, u32) {
     let answer = client
         .should_rate_limit(request("shop", vec![descriptor(&[("user", user)])]))
         .await
@@ -63,7 +63,7 @@ async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
     let client = &mut weir.client().await;
     for remaining in [11, 10, 9] {
         assert_eq!(
-            ask(client, "a").await,
+            call(client, "a").await,
             (true, 12, remaining),
             "the only replica has the whole limit"
         );
@@ -85,8 +85,8 @@ async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
     assert_eq!(weir.metric("weir_replicas"), Some(4.0));
     // Three hits were counted before: with a share of 3, nothing is left. A lost count would admit
     // them.
-    assert_eq!(ask(client, "a").await, (false, 3, 0));
-    assert_eq!(ask(client, "b").await, (true, 3, 2));
+    assert_eq!(call(client, "a").await, (false, 3, 0));
+    assert_eq!(call(client, "b").await, (true, 3, 2));
     assert_eq!(weir.id(), started);
 
     dns.set(Zone {
@@ -101,7 +101,7 @@ async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
         "{line}"
     );
     assert_eq!(
-        ask(client, "b").await,
+        call(client, "b").await,
         (true, 3, 1),
         "the last number stays"
     );
@@ -123,7 +123,7 @@ async fn without_a_name_there_are_no_lookups() {
         weir.metric(r#"weir_replicas_lookups_total{result="answered"}"#),
         None
     );
-    assert_eq!(ask(&mut weir.client().await, "a").await, (true, 4, 3));
+    assert_eq!(call(&mut weir.client().await, "a").await, (true, 4, 3));
 }
 
 /// Follows a name of `dns` quickly, and holds a number for `hold`.

@@ -184,7 +184,7 @@ impl Server {
     }
 }
 
-fn ask(text: &str) -> weir::core::proto::RateLimitRequest {
+fn request_of(text: &str) -> weir::core::proto::RateLimitRequest {
     request("d", vec![descriptor(&[("do", text)])])
 }
 
@@ -193,17 +193,17 @@ async fn a_panic_costs_one_request() {
     let server = Server::start(Options::default());
     let mut client = server.client().await;
     let status = client
-        .should_rate_limit(ask("panic"))
+        .should_rate_limit(request_of("panic"))
         .await
         .expect_err("INTERNAL");
     assert_eq!(status.code(), Code::Internal);
     let status = client
-        .should_rate_limit(ask("panic late"))
+        .should_rate_limit(request_of("panic late"))
         .await
         .expect_err("INTERNAL");
     assert_eq!(status.code(), Code::Internal);
     client
-        .should_rate_limit(ask("go on"))
+        .should_rate_limit(request_of("go on"))
         .await
         .expect("the same connection goes on");
     assert_eq!(server.metric("weir_panics_total"), Some(2.0));
@@ -254,7 +254,7 @@ async fn a_new_connection_takes_the_part_of_one_that_was_idle() {
     let first = server.client().await;
     first
         .clone()
-        .should_rate_limit(ask("x"))
+        .should_rate_limit(request_of("x"))
         .await
         .expect("an answer");
     // Idle for a second at least.
@@ -262,7 +262,7 @@ async fn a_new_connection_takes_the_part_of_one_that_was_idle() {
     server
         .client()
         .await
-        .should_rate_limit(ask("x"))
+        .should_rate_limit(request_of("x"))
         .await
         .expect("an answer");
     assert!(
@@ -281,7 +281,8 @@ async fn bursts_of_resets_do_not_end_the_connection() {
     let client = server.client().await;
     for _ in 0..5 {
         let mut stalling = client.clone();
-        let stall = tokio::spawn(async move { stalling.should_rate_limit(ask("stall")).await });
+        let stall =
+            tokio::spawn(async move { stalling.should_rate_limit(request_of("stall")).await });
         tokio::time::sleep(Duration::from_millis(20)).await;
         let burst: Vec<_> = (0..200)
             .map(|_| {
@@ -289,7 +290,7 @@ async fn bursts_of_resets_do_not_end_the_connection() {
                 tokio::spawn(async move {
                     tokio::time::timeout(
                         Duration::from_millis(20),
-                        client.should_rate_limit(ask("wait")),
+                        client.should_rate_limit(request_of("wait")),
                     )
                     .await
                 })
@@ -308,7 +309,7 @@ async fn bursts_of_resets_do_not_end_the_connection() {
     }
     let mut client = client;
     client
-        .should_rate_limit(ask("x"))
+        .should_rate_limit(request_of("x"))
         .await
         .expect("the same connection goes on");
 }
@@ -321,11 +322,11 @@ async fn an_old_connection_ends_without_an_error() {
     });
     let mut client = server.client().await;
     for _ in 0..100 {
-        let answer = match client.should_rate_limit(ask("x")).await {
+        let answer = match client.should_rate_limit(request_of("x")).await {
             // The client had not sent it when the connection ended, says so, and may send it again:
             // real clients do.
             Err(status) if status.code() == Code::Cancelled => {
-                client.should_rate_limit(ask("x")).await
+                client.should_rate_limit(request_of("x")).await
             }
             answer => answer,
         };
@@ -339,7 +340,7 @@ async fn draining_waits_for_what_is_in_flight() {
     let server = Server::start(Options::default());
     let mut client = server.client().await;
     let mut busy = client.clone();
-    let call = tokio::spawn(async move { busy.should_rate_limit(ask("wait")).await });
+    let call = tokio::spawn(async move { busy.should_rate_limit(request_of("wait")).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     let workers = Arc::clone(&server.workers);
     tokio::task::spawn_blocking(move || workers.drain(Duration::from_secs(10)))
@@ -349,7 +350,7 @@ async fn draining_waits_for_what_is_in_flight() {
         .expect("no panic")
         .expect("answered before the end");
     assert!(
-        client.should_rate_limit(ask("x")).await.is_err(),
+        client.should_rate_limit(request_of("x")).await.is_err(),
         "the server is gone"
     );
 }
@@ -398,7 +399,7 @@ async fn a_message_that_does_not_arrive_in_time_is_refused() {
     server
         .client()
         .await
-        .should_rate_limit(ask("x"))
+        .should_rate_limit(request_of("x"))
         .await
         .expect("others are served");
 }
@@ -408,16 +409,16 @@ async fn large_messages_arrive_whole() {
     let server = Server::start(Options::default());
     let mut client = server.client().await;
     client
-        .should_rate_limit(ask(&"x".repeat(3 << 20)))
+        .should_rate_limit(request_of(&"x".repeat(3 << 20)))
         .await
         .expect("3 MiB");
     let status = client
-        .should_rate_limit(ask(&"x".repeat(5 << 20)))
+        .should_rate_limit(request_of(&"x".repeat(5 << 20)))
         .await
         .expect_err("more than 4 MiB");
     assert_eq!(status.code(), Code::OutOfRange);
     client
-        .should_rate_limit(ask("x"))
+        .should_rate_limit(request_of("x"))
         .await
         .expect("the connection goes on");
 }

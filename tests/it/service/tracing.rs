@@ -188,7 +188,7 @@ fn find<'a>(spans: &'a [Span], trace: &str, name: &str) -> &'a Span {
 }
 
 /// Asks for one hit of a user, with these headers.
-async fn ask(weir: &Weir, user: &str, headers: &[(&'static str, &str)]) -> Code {
+async fn send(weir: &Weir, user: &str, headers: &[(&'static str, &str)]) -> Code {
     let mut call = tonic::Request::new(request("test", vec![descriptor(&[("user", user)])]));
     for (name, value) in headers {
         call.metadata_mut()
@@ -290,19 +290,19 @@ async fn the_spans_of_a_call_belong_to_the_trace_of_its_headers() {
     let b3 = format!("{}-{SPAN}-1", trace(2));
     let ids = trace(3);
     let unusual = format!("00-{}-{SPAN}-01", trace(4));
-    ask(&weir, "secret-value", &[]).await;
-    ask(&weir, "secret-value", &[("traceparent", &w3c("00"))]).await;
-    ask(
+    send(&weir, "secret-value", &[]).await;
+    send(&weir, "secret-value", &[("traceparent", &w3c("00"))]).await;
+    send(
         &weir,
         "secret-value",
         &[("traceparent", &w3c("01")), ("tracestate", "vendor=1")],
     )
     .await;
     assert_eq!(
-        ask(&weir, "secret-value", &[("b3", &b3)]).await,
+        send(&weir, "secret-value", &[("b3", &b3)]).await,
         Code::OverLimit
     );
-    ask(
+    send(
         &weir,
         "other",
         &[
@@ -313,7 +313,7 @@ async fn the_spans_of_a_call_belong_to_the_trace_of_its_headers() {
     )
     .await;
     // The generated service answers this one.
-    ask(
+    send(
         &weir,
         "other",
         &[("traceparent", &unusual), ("grpc-encoding", "identity")],
@@ -346,7 +346,7 @@ async fn calls_without_a_trace_begin_one() {
     ];
     let mut weir = collector.weir(&environment);
     for _ in 0..3 {
-        ask(&weir, "ana", &[]).await;
+        send(&weir, "ana", &[]).await;
     }
     assert!(
         weir.client()

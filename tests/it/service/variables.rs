@@ -340,7 +340,7 @@ fn check_reads_the_files_that_serve_reads() {
     );
 }
 
-async fn ask(client: &mut Client, domain: &str, key: &str) -> RateLimitResponse {
+async fn call(client: &mut Client, domain: &str, key: &str) -> RateLimitResponse {
     client
         .should_rate_limit(request(domain, vec![descriptor(&[(key, "x")])]))
         .await
@@ -364,7 +364,7 @@ async fn assert_counted_apart(redis: &RedisServer, second: &RedisServer, client:
         .iter()
         .find(|key| key.contains("|b=x"))
         .expect("counted");
-    let (ttl, answer): (u64, _) = (redis.run(&["TTL", day]), ask(client, "merged", "b").await);
+    let (ttl, answer): (u64, _) = (redis.run(&["TTL", day]), call(client, "merged", "b").await);
     let left = answer.statuses[0]
         .duration_until_reset
         .expect("a reset")
@@ -446,7 +446,7 @@ fn assert_warned(log: &[String], set: &[Variable]) {
 /// Files of one domain are merged, headers have their names, and nothing is refused.
 async fn assert_limits_are_in_force(weir: &Weir, client: &mut Client) {
     for (count, key) in [(1, "a"), (2, "a"), (3, "a"), (1, "b")] {
-        let answer = ask(client, "merged", key).await;
+        let answer = call(client, "merged", key).await;
         assert_eq!(
             answer.statuses[0].limit_remaining,
             4 - count,
@@ -470,8 +470,8 @@ async fn assert_limits_are_in_force(weir: &Weir, client: &mut Client) {
         (Some(3.0), Some(1.0)),
         "above half of the limit"
     );
-    ask(client, "merged", "a").await;
-    let last = ask(client, "merged", "a").await;
+    call(client, "merged", "a").await;
+    let last = call(client, "merged", "a").await;
     assert_eq!(
         (last.overall_code(), last.statuses[0].code()),
         (Code::Ok, Code::OverLimit),
@@ -540,6 +540,6 @@ async fn all_at_once() {
 
     let client = &mut weir.client().await;
     assert_limits_are_in_force(&weir, client).await;
-    ask(client, "seconds", "c").await;
+    call(client, "seconds", "c").await;
     assert_counted_apart(&redis, &second, client).await;
 }

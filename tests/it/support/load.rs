@@ -279,7 +279,7 @@ impl BlockingClient {
     }
 
     /// Sends a request with a long timeout.
-    pub fn ask(&mut self, request: RateLimitRequest) -> Record {
+    pub fn call(&mut self, request: RateLimitRequest) -> Record {
         let due = Instant::now();
         let mut request = Request::new(request);
         request.set_timeout(TIMEOUT);
@@ -294,7 +294,7 @@ impl BlockingClient {
     /// Repeats a request until it is allowed. Returns how long that took.
     pub fn ask_until_ok(&mut self, request: &RateLimitRequest) -> Duration {
         let began = Instant::now();
-        while !self.ask(request.clone()).is_ok() {
+        while !self.call(request.clone()).is_ok() {
             assert!(began.elapsed() < TIMEOUT, "no good answer in {TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -74,7 +74,7 @@ impl Sentinel {
             child,
             _folder: folder,
         };
-        let ready = eventually(|| sentinel.ask::<String>(&PERIODS).ok());
+        let ready = eventually(|| sentinel.query::<String>(&PERIODS).ok());
         assert!(
             ready.is_some(),
             "the sentinel on port {port} does not answer"
@@ -87,7 +87,7 @@ impl Sentinel {
             .get_connection_with_timeout(Duration::from_secs(1))
     }
 
-    fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
+    fn query<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
         redis::cmd(command[0])
             .arg(&command[1..])
             .query(&mut self.connect()?)
@@ -95,8 +95,8 @@ impl Sentinel {
 
     /// Whether it knows the other Sentinels and all replicas.
     fn is_ready(&self, replicas: usize) -> bool {
-        let Ok(facts) =
-            self.ask::<std::collections::HashMap<String, String>>(&["SENTINEL", "MASTER", MASTER])
+        let Ok(facts) = self
+            .query::<std::collections::HashMap<String, String>>(&["SENTINEL", "MASTER", MASTER])
         else {
             return false;
         };
@@ -193,7 +193,7 @@ impl SentinelSet {
 
     fn primary_by(&self, sentinel: &Sentinel) -> Option<u16> {
         let (_, port) = sentinel
-            .ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER])
+            .query::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER])
             .ok()?;
         self.servers
             .iter()

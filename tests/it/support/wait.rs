@@ -9,18 +9,18 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `ask` until it returns a value, for at most [`TIMEOUT`]. `None` means that the time is
+/// Calls `poll` until it returns a value, for at most [`TIMEOUT`]. `None` means that the time is
 /// over.
-pub fn eventually<T>(ask: impl FnMut() -> Option<T>) -> Option<T> {
-    eventually_within(TIMEOUT, ask)
+pub fn eventually<T>(poll: impl FnMut() -> Option<T>) -> Option<T> {
+    eventually_within(TIMEOUT, poll)
 }
 
 /// As [`eventually`], for at most `timeout`.
 #[expect(clippy::disallowed_methods, reason = "for tests without a runtime")]
-pub fn eventually_within<T>(timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn eventually_within<T>(timeout: Duration, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
     loop {
-        let answer = ask();
+        let answer = poll();
         if answer.is_some() || begin.elapsed() > timeout {
             return answer;
         }
@@ -29,10 +29,10 @@ pub fn eventually_within<T>(timeout: Duration, mut ask: impl FnMut() -> Option<T
 }
 
 /// As [`eventually`], for tests whose own runtime must keep running.
-pub async fn eventually_async<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+pub async fn eventually_async<T>(mut poll: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
     loop {
-        let answer = ask();
+        let answer = poll();
         if answer.is_some() || begin.elapsed() > TIMEOUT {
             return answer;
         }

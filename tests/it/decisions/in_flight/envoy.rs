@@ -155,7 +155,7 @@ fn start(upstream: &Upstream, weir: &Weir) -> (Envoy, SocketAddr) {
     (envoy, front)
 }
 
-fn ask(front: SocketAddr, path: &str, user: &str) -> http_client::Response {
+fn call(front: SocketAddr, path: &str, user: &str) -> http_client::Response {
     // A client that sends one id with all of its requests, in the header of the configuration too,
     // has no more places than others.
     http_client::request(
@@ -204,7 +204,7 @@ fn assert_free(front: SocketAddr, user: &str, places: usize) {
 fn ask_until(front: SocketAddr, until: Instant) -> (u32, u32) {
     let mut statuses = (0, 0);
     while Instant::now() < until {
-        let response = ask(front, "/20", "ann");
+        let response = call(front, "/20", "ann");
         match response.status {
             200 => statuses.0 += 1,
             429 => {
@@ -257,9 +257,9 @@ fn envoys_hold_the_limit(weir: &Weir) {
             })
             .collect();
         for _ in 0..10 {
-            assert_eq!(ask(front, "/0", "bob").status, 429);
+            assert_eq!(call(front, "/0", "bob").status, 429);
         }
-        assert_eq!(ask(front, "/0", "eve").status, 200, "another user");
+        assert_eq!(call(front, "/0", "eve").status, 200, "another user");
         drop(held);
     }
     assert!(
@@ -276,9 +276,9 @@ fn envoys_hold_the_limit(weir: &Weir) {
     assert!(lost.iter().all(|(_, is_allowed)| *is_allowed));
     drop(envoy);
     let (_envoy, front) = start(&upstream, weir);
-    let early = ask(front, "/0", "eve").status;
+    let early = call(front, "/0", "eve").status;
     assert!(early == 429 || began.elapsed() >= MAX_DURATION, "{early}");
-    assert!(eventually(|| (ask(front, "/0", "eve").status == 200).then_some(())).is_some());
+    assert!(eventually(|| (call(front, "/0", "eve").status == 200).then_some(())).is_some());
     assert!(
         began.elapsed() + Duration::from_millis(50) >= MAX_DURATION,
         "{:?}",

@@ -91,18 +91,18 @@ type Entries<'a> = [(&'a str, &'a str)];
 /// The hits per unit of the limit of each descriptor of a request, with a word for shadow and quota
 /// mode.
 fn limits_of(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<String> {
-    let mut ask = DecodedRequest::default();
-    ask.domain = domain.as_bytes();
+    let mut request = DecodedRequest::default();
+    request.domain = domain.as_bytes();
     for entries in descriptors {
         entries.iter().for_each(|(key, value)| {
-            ask.push(Entry {
+            request.push(Entry {
                 key: key.as_bytes(),
                 value: value.as_bytes(),
             });
         });
-        ask.close(Descriptor::default());
+        request.close(Descriptor::default());
     }
-    let plan = Plan::new(rules, &ask, &plan::Options::default());
+    let plan = Plan::new(rules, &request, &plan::Options::default());
     assert!(!plan.unknown_domain);
     let describe = |slot: &Slot| match &slot.disposition {
         Disposition::Free => "free".to_owned(),
@@ -167,26 +167,26 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
         resource("shop/policy", shared.into()),
         resource(gateway, vec![merged.expect("a route")]),
     ]);
-    let ask = |descriptors: &[&Entries<'_>]| limits_of(&rules, gateway, descriptors);
+    let hits_of = |descriptors: &[&Entries<'_>]| limits_of(&rules, gateway, descriptors);
     assert_eq!(
-        ask(&[&[route, own("rule-0-match-0"), own("rule-0-method")]]),
+        hits_of(&[&[route, own("rule-0-match-0"), own("rule-0-method")]]),
         ["3 per hour"]
     );
     assert_eq!(
-        ask(&[&[route, own("rule-0-match-0")]]),
+        hits_of(&[&[route, own("rule-0-match-0")]]),
         ["free"],
         "the method did not match"
     );
     // Distinct: each value of the header is a descriptor of its own.
     assert_eq!(
-        ask(&[
+        hits_of(&[
             &[route, ("rule-1-match-0", "ann")],
             &[route, ("rule-1-match-0", "rule-1-match-0")]
         ]),
         ["4 per minute"; 2]
     );
     assert_eq!(
-        ask(&[
+        hits_of(&[
             &[
                 route,
                 ("masked_remote_address", "10.0.0.0/8"),
@@ -197,18 +197,18 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
         ["5 per second", "6 per day"]
     );
     assert_eq!(
-        ask(&[&[route, ("masked_remote_address", "10.0.0.0/8")]]),
+        hits_of(&[&[route, ("masked_remote_address", "10.0.0.0/8")]]),
         ["free"]
     );
     assert_eq!(
-        ask(&[
+        hits_of(&[
             &[route, own("rule-4-path"), own("rule-4-match-0")],
             &[route, own("rule-5-match--1")]
         ]),
         ["7 per week shadow", "0 per month"]
     );
     assert_eq!(
-        ask(&[&[
+        hits_of(&[&[
             ("httproute/shop/other", "httproute/shop/other"),
             own("rule-5-match--1")
         ]]),
@@ -224,16 +224,16 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
     );
     // Two descriptors of one request that differ in their values have counters of their own.
     let key = |value| {
-        let mut ask = DecodedRequest::default();
-        ask.domain = gateway.as_bytes();
+        let mut request = DecodedRequest::default();
+        request.domain = gateway.as_bytes();
         for (key, value) in [route, ("rule-1-match-0", value)] {
-            ask.push(Entry {
+            request.push(Entry {
                 key: key.as_bytes(),
                 value: value.as_bytes(),
             });
         }
-        ask.close(Descriptor::default());
-        let checks = Plan::new(&rules, &ask, &plan::Options::default()).checks;
+        request.close(Descriptor::default());
+        let checks = Plan::new(&rules, &request, &plan::Options::default()).checks;
         checks
             .iter()
             .map(|check| checks.key(check).to_vec())
@@ -280,10 +280,10 @@ fn the_tree_of_envoy_ai_gateway_answers_what_envoy_asks() {
         "{applied:?}"
     );
     let rules = Arc::new(applied.rules.expect("rules"));
-    let ask = |descriptors: &[&Entries<'_>]| limits_of(&rules, "ai-gateway-quota", descriptors);
+    let hits_of = |descriptors: &[&Entries<'_>]| limits_of(&rules, "ai-gateway-quota", descriptors);
     let model = ("model_name_override", "gpt");
     assert_eq!(
-        ask(&[
+        hits_of(&[
             &[backend, model, ("rule-0-x-tenant", "t1")],
             &[backend, model, own("rule-1-match--1")],
             &[backend, ("model_name_override", "other")]
@@ -295,11 +295,11 @@ fn the_tree_of_envoy_ai_gateway_answers_what_envoy_asks() {
         ]
     );
     assert_eq!(
-        ask(&[&[backend, model]]),
+        hits_of(&[&[backend, model]]),
         ["free"],
         "the node of the model itself has no limit"
     );
-    assert_eq!(ask(&[&[("backend_name", "ai/other"), model]]), ["free"]);
+    assert_eq!(hits_of(&[&[("backend_name", "ai/other"), model]]), ["free"]);
 }
 
 /// A node of a random tree, as far as files and messages can both say it.

@@ -5,7 +5,7 @@ use std::path::Path;
 use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
-use super::{Desk, LIMITS, ask, code, id_of, in_seconds};
+use super::{Desk, LIMITS, call, code, id_of, in_seconds};
 use crate::support::Weir;
 
 /// Both blocks are removed, metrics count the changes, and the log names what was replaced.
@@ -824,7 +824,7 @@ async fn answers_are_what_envoy_and_clients_can_use() {
     desk.ok(&weir, &["exempt", "-d", "shop", "vip=3"]);
     desk.ok(&weir, &["raise", "-d", "shop", "vip=4", "--to", "500/year"]);
 
-    let answer = ask(client, "shop", "vip", "1", 1).await;
+    let answer = call(client, "shop", "vip", "1", 1).await;
     let status = &answer.statuses[0];
     let limit = status.current_limit.as_ref().expect("a limit");
     let reset = status
@@ -854,7 +854,7 @@ async fn answers_are_what_envoy_and_clients_can_use() {
     // Without an end there is no time to come back at, and no limit beside which Envoy would show
     // one.
     for (key, value) in [("vip", "2"), ("none", "1")] {
-        let answer = ask(client, "shop", key, value, 1).await;
+        let answer = call(client, "shop", key, value, 1).await;
         let status = &answer.statuses[0];
         assert_eq!(
             (
@@ -867,13 +867,13 @@ async fn answers_are_what_envoy_and_clients_can_use() {
         assert_eq!(header(&answer, "retry-after"), None);
     }
     for _ in 0..5 {
-        let answer = ask(client, "shop", "vip", "3", 9).await;
+        let answer = call(client, "shop", "vip", "3", 9).await;
         assert_eq!(
             (answer.overall_code(), answer.statuses[0].limit_remaining),
             (Code::Ok, u32::MAX)
         );
     }
-    let answer = ask(client, "shop", "vip", "4", 9).await;
+    let answer = call(client, "shop", "vip", "4", 9).await;
     let limit = answer.statuses[0].current_limit.as_ref().expect("a limit");
     assert_eq!(
         (

@@ -31,7 +31,7 @@ const ROWS: &str = "value,plan,requests_per_unit\nblock,gold,\nexempt,gold,5\nra
 
 const KINDS: [&str; 3] = ["block", "exempt", "raise"];
 
-async fn ask(
+async fn call(
     client: &mut Client,
     domain: &str,
     descriptors: &[RateLimitDescriptor],
@@ -45,7 +45,7 @@ async fn ask(
 
 /// The code for one descriptor of the shop, and what remains.
 async fn one(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> (Code, u32) {
-    let answer = ask(client, "shop", &[descriptor_with_hits(entries, hits)]).await;
+    let answer = call(client, "shop", &[descriptor_with_hits(entries, hits)]).await;
     assert_eq!(
         answer.overall_code(),
         if hits < 0 {
@@ -321,7 +321,7 @@ async fn give_backs_are_allowed_wherever_they_are() {
         assert_eq!(one(client, &[("none", "1")], 1).await.0, Code::OverLimit);
         assert_eq!(one(client, &[("none", "1")], -1).await.0, Code::Ok);
         for (hits, code) in [(1, Code::OverLimit), (-1, Code::Ok)] {
-            let answer = ask(
+            let answer = call(
                 client,
                 "elsewhere",
                 &[descriptor_with_hits(&[("plain", "1")], hits)],
@@ -343,7 +343,7 @@ async fn give_backs_are_allowed_wherever_they_are() {
             ..descriptor_with_hits(&[("own", "1")], hits)
         };
         for (hits, code, left) in [(3, Code::OverLimit, 0), (-3, Code::Ok, 5)] {
-            let answer = ask(client, "shop", &[own(hits)]).await;
+            let answer = call(client, "shop", &[own(hits)]).await;
             assert_eq!(
                 (answer.overall_code(), answer.statuses[0].limit_remaining),
                 (code, left),
@@ -354,7 +354,7 @@ async fn give_backs_are_allowed_wherever_they_are() {
             || weir.metric("weir_negative_hits_total{domain=\"shop\",limit=\"plain\"}");
         assert_eq!(one(client, &[("plain", "1")], 3).await, (Code::Ok, 2));
         for (other, left) in [("none", 3), ("closed", 4)] {
-            let answer = ask(
+            let answer = call(
                 client,
                 "shop",
                 &[

@@ -2,7 +2,7 @@
 
 use weir::core::proto::rate_limit_response::Code;
 
-use super::{Desk, LIMITS, ask, code};
+use super::{Desk, LIMITS, call, code};
 use crate::support::wait::eventually;
 use crate::support::{RedisServer, Weir};
 
@@ -53,7 +53,7 @@ async fn resets(desk: &Desk, weir: &Weir) {
             )),
             "{text}"
         );
-        let answer = ask(client, "shop", key, "1", 1).await;
+        let answer = call(client, "shop", key, "1", 1).await;
         assert_eq!(
             answer.overall_code(),
             Code::Ok,
@@ -64,7 +64,7 @@ async fn resets(desk: &Desk, weir: &Weir) {
         // Only this descriptor.
         if key != "leaky_bucket" {
             assert_eq!(
-                ask(client, "shop", key, "2", 0).await.statuses[0].limit_remaining,
+                call(client, "shop", key, "2", 0).await.statuses[0].limit_remaining,
                 2,
                 "{key}"
             );
@@ -185,7 +185,7 @@ async fn raises(desk: &Desk, weir: &Weir) {
             &["raise", "-d", "shop", &format!("{key}=1"), "--to", unit],
         );
         assert!(text.contains("count   kept"), "{text}");
-        let answer = ask(client, "shop", key, "1", 0).await;
+        let answer = call(client, "shop", key, "1", 0).await;
         let status = &answer.statuses[0];
         // What was counted still counts. A bucket goes on with the tokens that it has; a queue
         // without a delay holds one hit.

@@ -25,7 +25,7 @@ descriptors:
 )];
 
 /// The answer of the store or of the denial cache; `None` when there is none.
-async fn ask(client: &mut Client, entry: (&str, &str), hits: i64) -> Option<Code> {
+async fn call(client: &mut Client, entry: (&str, &str), hits: i64) -> Option<Code> {
     let answer = client
         .should_rate_limit(request("shop", vec![descriptor_with_hits(&[entry], hits)]))
         .await;
@@ -84,7 +84,7 @@ async fn hit_until_answered(weirs: &[Weir], entry: (&str, &str)) -> u64 {
     for weir in weirs {
         let (client, began, mut own) = (&mut weir.client().await, Instant::now(), 0);
         while own < 20 {
-            own += u64::from(ask(client, entry, 1).await.is_some());
+            own += u64::from(call(client, entry, 1).await.is_some());
             assert!(began.elapsed() < TIMEOUT, "Redis is used again");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -124,16 +124,16 @@ async fn a_primary_hangs_and_comes_back(
     set.wait_until_replica(old);
     set.wait_until_in_sync(old);
     let client = &mut weirs[0].client().await;
-    assert_eq!(ask(client, ("few", "c"), 100).await, Some(Code::Ok));
+    assert_eq!(call(client, ("few", "c"), 100).await, Some(Code::Ok));
     replicate(set.server(new));
-    assert_eq!(ask(client, ("few", "c"), 1).await, Some(Code::OverLimit));
+    assert_eq!(call(client, ("few", "c"), 1).await, Some(Code::OverLimit));
     replicate(set.server(new));
     let refused_before = recorded(&weirs[0], "few%3Dc").expect("Redis answers")[1];
     assert_eq!(refused_before, 1);
     set.server(new).pause();
     let mut cached = 0;
     for _ in 0..30 {
-        cached += u64::from(ask(client, ("few", "c"), 1).await == Some(Code::OverLimit));
+        cached += u64::from(call(client, ("few", "c"), 1).await == Some(Code::OverLimit));
     }
     assert!(cached > 0, "the denial cache refused some");
     set.wait_for_switch_from(new);
@@ -229,7 +229,7 @@ async fn a_failover_of_sentinels_counts_nothing_twice() {
     let mut of_b = 0;
     let client = &mut weirs[0].client().await;
     while began.elapsed() < Duration::from_millis(500) {
-        of_b += u64::from(ask(client, ("many", "b"), 1).await.is_some());
+        of_b += u64::from(call(client, ("many", "b"), 1).await.is_some());
     }
     assert_eq!(of_b, 0, "no Redis, no answer");
     let (new, _) = set.wait_for_switch_from(old);
@@ -281,14 +281,14 @@ async fn refused_hits_wait_while_redis_is_down() {
         &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
     )];
     let client = &mut weirs[0].client().await;
-    assert_eq!(ask(client, ("few", "c"), 100).await, Some(Code::Ok));
-    assert_eq!(ask(client, ("few", "c"), 1).await, Some(Code::OverLimit));
+    assert_eq!(call(client, ("few", "c"), 100).await, Some(Code::Ok));
+    assert_eq!(call(client, ("few", "c"), 1).await, Some(Code::OverLimit));
     redis.kill();
     // The writer writes twice meanwhile. What it wrote to a connection that had just ended may be
     // lost; the rest finds no server.
     let (mut cached, killed) = (0, Instant::now());
     while killed.elapsed() < Duration::from_millis(800) {
-        cached += u64::from(ask(client, ("few", "c"), 1).await == Some(Code::OverLimit));
+        cached += u64::from(call(client, ("few", "c"), 1).await == Some(Code::OverLimit));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     tokio::time::sleep(Duration::from_millis(700)).await;
@@ -323,8 +323,8 @@ async fn refused_hits_that_may_have_arrived_are_not_sent_again() {
         &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
     )];
     let client = &mut weirs[0].client().await;
-    assert_eq!(ask(client, ("few", "c"), 100).await, Some(Code::Ok));
-    assert_eq!(ask(client, ("few", "c"), 1).await, Some(Code::OverLimit));
+    assert_eq!(call(client, ("few", "c"), 100).await, Some(Code::Ok));
+    assert_eq!(call(client, ("few", "c"), 1).await, Some(Code::OverLimit));
     // The writer has a connection by then, and the denial cache has forgotten the key.
     assert!(
         eventually_async(|| (listed(&weirs[0], "shop.few").len() == 1).then_some(()))
@@ -332,12 +332,12 @@ async fn refused_hits_that_may_have_arrived_are_not_sent_again() {
             .is_some()
     );
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    assert_eq!(ask(client, ("few", "c"), 1).await, Some(Code::OverLimit));
+    assert_eq!(call(client, ("few", "c"), 1).await, Some(Code::OverLimit));
     assert_eq!(recorded(&weirs[0], "few%3Dc"), Some([102, 2, 102, 2]));
     redis.pause();
     let mut cached = 0;
     for _ in 0..20 {
-        cached += u64::from(ask(client, ("few", "c"), 1).await == Some(Code::OverLimit));
+        cached += u64::from(call(client, ("few", "c"), 1).await == Some(Code::OverLimit));
     }
     assert_eq!(cached, 20, "the denial cache refused them");
     let is_lost = eventually_async(|| (lost(&weirs) > 0).then_some(())).await;

@@ -312,7 +312,7 @@ fn run(case: &Case) -> Result<Duration, String> {
     let (mut asked, mut good) = (0, 0);
     while begun.elapsed() < fault() {
         for request in &requests {
-            let outcome = client.ask(request.clone()).outcome;
+            let outcome = client.call(request.clone()).outcome;
             asked += 1;
             match outcome {
                 Outcome::Failed(tonic::Code::Unavailable) => {}

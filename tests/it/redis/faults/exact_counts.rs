@@ -115,7 +115,7 @@ descriptors:
 fn must_have_left_unchanged(goal: &mut Goal, weir: &Weir) {
     let mut client = BlockingClient::new(weir);
     client.ask_until_ok(&request("faults", vec![descriptor(&[("left", "warm")])]));
-    let left = client.ask(request("faults", vec![descriptor(&[("left", "n0")])]));
+    let left = client.call(request("faults", vec![descriptor(&[("left", "n0")])]));
     goal.must(
         left.remaining == 998,
         format!("{} left of 1000 after one hit and this one", left.remaining),

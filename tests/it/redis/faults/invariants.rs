@@ -35,11 +35,11 @@ fn each_algorithm(extra: &str) -> String {
 fn assert_stays_limited(
     goal: &mut Goal,
     key: &str,
-    mut ask: impl FnMut(&str, &str, u64) -> Record,
+    mut call: impl FnMut(&str, &str, u64) -> Record,
 ) {
-    let huge = ask(key, "after", u64::MAX);
+    let huge = call(key, "after", u64::MAX);
     let used_up = key == "fixed_window";
-    let next = ask(key, "after", 1);
+    let next = call(key, "after", 1);
     goal.must(
         huge.outcome == Outcome::Over,
         format!("{key}: {:?} for the largest number of hits", huge.outcome),
@@ -50,7 +50,7 @@ fn assert_stays_limited(
     );
     let mut allowed = usize::from(next.is_ok());
     for _ in 0..10 {
-        allowed += usize::from(ask(key, "after", 100).is_ok());
+        allowed += usize::from(call(key, "after", 100).is_ok());
     }
     goal.must(
         allowed <= 10,
@@ -89,10 +89,10 @@ fn g13_any_number_of_hits_is_limited() {
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut errors, mut wraps, mut huge_allowed) = (0, 0, 0);
-    let mut ask = |key: &str, value: &str, hits: u64| {
+    let mut call = |key: &str, value: &str, hits: u64| {
         let mut request = request("faults", vec![descriptor(&[(key, value)])]);
         request.descriptors[0].hits_addend = Some(hits);
-        client.ask(request)
+        client.call(request)
     };
     for number in 0..mixes {
         let (key, value) = (
@@ -104,7 +104,7 @@ fn g13_any_number_of_hits_is_limited() {
         } else {
             CORNERS[random.usize(..CORNERS.len())]
         };
-        let record = ask(key, &value, hits);
+        let record = call(key, &value, hits);
         errors += usize::from(record.is_failed());
         wraps += usize::from(record.remaining > 1_000);
         huge_allowed += usize::from(record.is_ok() && hits > 1_000);
@@ -119,7 +119,7 @@ fn g13_any_number_of_hits_is_limited() {
         format!("{huge_allowed} requests allowed for more hits than the limit (seed {seed})"),
     );
     for (key, _) in AlgorithmKind::OVER_TIME {
-        assert_stays_limited(&mut goal, key, &mut ask);
+        assert_stays_limited(&mut goal, key, &mut call);
     }
     goal.must_expire(&redis);
     goal.end(format!(
@@ -294,7 +294,10 @@ fn g16_every_key_expires() {
                 let mut request = request("faults", vec![descriptor(&[(key, value)])]);
                 request.descriptors[0].hits_addend = Some(hits);
                 request.descriptors[0].is_negative_hits = is_negative_hits;
-                goal.must(!client.ask(request).is_failed(), format!("{key}: an error"));
+                goal.must(
+                    !client.call(request).is_failed(),
+                    format!("{key}: an error"),
+                );
                 asked += 1;
             }
         }
@@ -305,7 +308,7 @@ fn g16_every_key_expires() {
     }
     let mut expiring = 0;
     for (name, _) in AlgorithmKind::OVER_TIME {
-        client.ask(request("faults", vec![descriptor(&[(name, "a")])]));
+        client.call(request("faults", vec![descriptor(&[(name, "a")])]));
         for key in redis
             .keys()
             .into_iter()

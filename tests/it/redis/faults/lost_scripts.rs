@@ -13,7 +13,7 @@ fn g6_lost_scripts_are_sent_again() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G6"), Pace::here());
     let mut redis = RedisServer::start();
     let services = two_services(&redis.url(), &[("STORE_TIMEOUT", "5s")]);
-    let ask = |value: &'static str| {
+    let load_of = |value: &'static str| {
         let options = Options::new(&services, move |number| {
             // One to three hits; the label is their number.
             let (label, hits) = [("one", 1), ("two", 2), ("three", 3)][number as usize % 3];
@@ -40,7 +40,7 @@ fn g6_lost_scripts_are_sent_again() {
                 BlockingClient::new(service).ask_until_ok(&load_request("error", "warm").request);
             }
         }
-        let load = ask(value);
+        let load = load_of(value);
         let flushes = Arc::new(AtomicBool::new(true));
         std::thread::scope(|scope| {
             if !restarts {

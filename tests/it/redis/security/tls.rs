@@ -1,7 +1,7 @@
 //! TLS: which certificates are trusted, and the names of the errors.
 
 use super::*;
-use crate::redis::{ask, check};
+use crate::redis::{check, decide_all};
 use crate::support::certificates::self_signed;
 use crate::support::{DEMO, Weir, descriptor, request};
 
@@ -46,7 +46,7 @@ async fn large_batches_arrive_whole() {
         .map(|number| format!("{number}{}", "x".repeat(200)))
         .collect();
     for round in 1..=3 {
-        let answers = ask(
+        let answers = decide_all(
             &redis,
             &keys
                 .iter()

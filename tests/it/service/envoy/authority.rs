@@ -35,7 +35,7 @@ fn as_istio(template: &str) -> String {
 
 /// Requests of one user, with and without trace headers of its own. Returns how many were limited.
 fn limited(front: SocketAddr, requests: usize, is_traced: bool) -> usize {
-    let ask = |number: usize| {
+    let call = |number: usize| {
         let (parent, state) = (
             format!("00-{:032x}-{:016x}-01", number + 1, number + 1),
             format!("v={number}|{}", "~".repeat(number % 300)),
@@ -58,7 +58,7 @@ fn limited(front: SocketAddr, requests: usize, is_traced: bool) -> usize {
                 scope.spawn(move || {
                     (thread..requests)
                         .step_by(THREADS)
-                        .map(ask)
+                        .map(call)
                         .collect::<Vec<_>>()
                 })
             })
@@ -123,7 +123,7 @@ fn ten_thousand_traced_requests_are_limited() {
 fn a_long_tracestate_is_rewritten_like_any_other() {
     let site = site(&traced(&as_istio(include_str!("descriptors.yaml"))));
     let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let ask = |kilobytes: usize, letter: &str| {
+    let call = |kilobytes: usize, letter: &str| {
         let state = ["v=", &letter.repeat(kilobytes * 1_000)].concat();
         request(
             site.front,
@@ -138,7 +138,7 @@ fn a_long_tracestate_is_rewritten_like_any_other() {
     };
     // The first call of the connection is a long one.
     assert_eq!(
-        [ask(60, "~"), ask(0, ""), ask(17, "|"), ask(0, "")],
+        [call(60, "~"), call(0, ""), call(17, "|"), call(0, "")],
         [200, 200, 200, 429]
     );
     for kilobytes in 1..=60 {
@@ -149,7 +149,7 @@ fn a_long_tracestate_is_rewritten_like_any_other() {
         let before = sent();
         // Huffman's code is shorter than some of these letters and longer than others.
         assert_eq!(
-            ask(kilobytes, ["~", "|", "a"][kilobytes % 3]),
+            call(kilobytes, ["~", "|", "a"][kilobytes % 3]),
             429,
             "{kilobytes} KB"
         );

@@ -33,9 +33,9 @@ fn draft_11_headers_and_a_problem_reach_the_client() {
     ];
     let site = site_with(include_str!("descriptors.yaml"), &environment);
     // A value that a client chose stays out of the headers, whatever it looks like.
-    let ask = || request(site.front, "/header", &[("x-user", b"ana\", \"b\";q=9")]);
+    let call = || request(site.front, "/header", &[("x-user", b"ana\", \"b\";q=9")]);
     for left in ["2", "1", "0"] {
-        let response = ask();
+        let response = call();
         assert_eq!(response.status, 200);
         assert_eq!(
             header(&response, "ratelimit-policy"),
@@ -59,7 +59,7 @@ fn draft_11_headers_and_a_problem_reach_the_client() {
             "that of the application"
         );
     }
-    let refused = ask();
+    let refused = call();
     assert_eq!(refused.status, 429);
     let state = header(&refused, "ratelimit");
     assert!(state.starts_with("\"per-user\";r=0;t="), "{state}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use weir::core::proto::RateLimitDescriptor;
 use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
 
-use super::{DOMAIN, GATEWAY, ROUTE, ask};
+use super::{DOMAIN, GATEWAY, ROUTE, call};
 use crate::support::wait::{TIMEOUT, eventually};
 use crate::support::{RedisServer, Weir, descriptor, http_client, request};
 
@@ -155,8 +155,8 @@ async fn a_statsd_server_receives_by_udp_what_was_counted() {
         ("DRAIN_DELAY", "0"),
     ];
     let mut weir = Weir::start(GATEWAY, &environment);
-    ask(&weir, &ENTRIES, 7).await;
-    ask(
+    call(&weir, &ENTRIES, 7).await;
+    call(
         &weir,
         &[
             (ROUTE, ROUTE),
@@ -171,7 +171,7 @@ async fn a_statsd_server_receives_by_udp_what_was_counted() {
         received.counter("ratelimit_server.ShouldRateLimit.total_requests") >= 10
     });
     // Further flushes send no counter that did not grow.
-    ask(&weir, &ENTRIES, 2).await;
+    call(&weir, &ENTRIES, 2).await;
     received.until(&server, |received| {
         received.counter("ratelimit_server.ShouldRateLimit.total_requests") >= 12
     });
@@ -207,7 +207,7 @@ async fn a_tcp_server_that_comes_late_receives_all_counts() {
     let mut weir = Weir::start(GATEWAY, &environment);
     weir.wait_for_log("cannot send metrics").await;
     let began = Instant::now();
-    ask(&weir, &ENTRIES, 100).await;
+    call(&weir, &ENTRIES, 100).await;
     assert!(
         began.elapsed() < Duration::from_secs(5),
         "no call waits for the server"
@@ -245,7 +245,7 @@ async fn a_tcp_server_that_comes_late_receives_all_counts() {
     drop(lines);
     let (second, _) = server.accept().expect("a second connection");
     second.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-    ask(&weir, &ENTRIES, 5).await;
+    call(&weir, &ENTRIES, 5).await;
     let mut lines = BufReader::new(second).lines();
     while received.counter(total) < 105 {
         received.line(
@@ -346,7 +346,7 @@ async fn a_dogstatsd_server_receives_tags() {
         ("DOG_STATSD_MOGRIFIER_HITS_TAGS", "domain:$1,descriptor:$2"),
     ];
     let weir = Weir::start(GATEWAY, &environment);
-    ask(&weir, &ENTRIES, 7).await;
+    call(&weir, &ENTRIES, 7).await;
     let mut received = Received::default();
     let tags = format!(
         "#env:test,descriptor:{ROUTE}_{ROUTE}.rule-0-match-0_rule-0-match-0,domain:{DOMAIN}"

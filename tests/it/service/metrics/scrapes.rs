@@ -44,7 +44,7 @@ fn unread(address: SocketAddr) -> TcpStream {
 async fn readers_that_do_not_read_share_the_text() {
     let weir = Weir::start(&[("limits.yaml", &many_limits(5_000))], &[]);
     let client = &mut weir.client().await;
-    let mut ask = async || {
+    let mut call = async || {
         client
             .should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])]))
             .await
@@ -74,14 +74,14 @@ async fn readers_that_do_not_read_share_the_text() {
     );
     // Without slow readers a scrape shows what happened before it.
     drop(readers);
-    ask().await;
+    call().await;
     let shown = eventually_async(|| (hits() == Some(1.0)).then_some(())).await;
     assert!(
         shown.is_some(),
         "the text of readers that have left is kept"
     );
     for count in 2..=20 {
-        ask().await;
+        call().await;
         if count > 10 {
             assert_eq!(hits(), Some(f64::from(count)));
         }

@@ -13,7 +13,7 @@ use http::{HeaderMap, Request};
 use tokio::time::timeout;
 use tonic::Code;
 
-use super::{Options, Server, ask};
+use super::{Options, Server, request_of};
 use crate::support::wait::eventually_async;
 
 pub(super) const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -356,7 +356,7 @@ async fn calls_of_a_client_that_disconnects_are_dropped() {
     server
         .client()
         .await
-        .should_rate_limit(ask("x"))
+        .should_rate_limit(request_of("x"))
         .await
         .expect("others are served");
 }

@@ -91,8 +91,11 @@ fn unfinished_header_blocks_take_what_they_have_on_the_wire() {
 async fn all_unfinished_header_blocks_share_a_budget() {
     let weir = Weir::start(LIMITS, &[("MEMORY_LIMIT", "512Mi")]);
     let mut client = weir.client().await;
-    let ask = || request("d", vec![descriptor(&[("k", "v")])]);
-    client.should_rate_limit(ask()).await.expect("an answer");
+    let request_of = || request("d", vec![descriptor(&[("k", "v")])]);
+    client
+        .should_rate_limit(request_of())
+        .await
+        .expect("an answer");
     let before = weir.resident_kib();
     let block = long_header(250_000);
     let connections: Vec<_> = (0..500)
@@ -118,7 +121,7 @@ async fn all_unfinished_header_blocks_share_a_budget() {
         "64 MiB are enough for 270 or so, and {closed} of 500 connections are closed"
     );
     client
-        .should_rate_limit(ask())
+        .should_rate_limit(request_of())
         .await
         .expect("others are served");
     drop(connections);

@@ -15,7 +15,7 @@ use tonic::Code;
 
 use super::frames::{METHOD, begin, connect, framed, head, read};
 use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame};
-use super::{Options, Server, ask};
+use super::{Options, Server, request_of};
 
 /// Calls that a receive buffer holds, and of which the server reads a few tens in one turn. Each
 /// takes a millisecond of the worker's time.
@@ -86,7 +86,7 @@ fn answered(server: &Server, timeouts: &[Option<&str>], traced: bool) -> Vec<boo
         }
     };
     let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
-    let message = ask(&format!("work{}", " ".repeat(100))).encode_to_vec();
+    let message = request_of(&format!("work{}", " ".repeat(100))).encode_to_vec();
     for (index, timeout) in timeouts.iter().enumerate() {
         sent.extend(call(2 * index + 1, METHOD, *timeout, traced, &message));
     }
@@ -238,7 +238,7 @@ async fn send(client: &mut SendRequest<Bytes>, timeout: Option<&'static str>, te
         .collect();
     let (answer, mut stream) = begin(client, head(METHOD, &headers), false).await;
     stream
-        .send_data(framed(&ask(text).encode_to_vec()), true)
+        .send_data(framed(&request_of(text).encode_to_vec()), true)
         .expect("an open stream");
     read(answer).await.2
 }

@@ -17,10 +17,10 @@ async fn code(client: &mut Client, domain: &str, descriptors: &[&[(&str, &str)]]
         .iter()
         .map(|entries| descriptor(entries))
         .collect();
-    ask(client, request(domain, descriptors)).await
+    call(client, request(domain, descriptors)).await
 }
 
-async fn ask(client: &mut Client, request: RateLimitRequest) -> Code {
+async fn call(client: &mut Client, request: RateLimitRequest) -> Code {
     client
         .should_rate_limit(request)
         .await
@@ -273,26 +273,26 @@ async fn the_quotas_of_envoy_ai_gateway_are_checked_and_charged() {
         request(DOMAIN, vec![descriptor_with_hits(chain, tokens)])
     };
     let openai = chain("default/openai", default);
-    assert_eq!(ask(client, check(&[openai])).await, Code::Ok);
-    ask(client, charge(&openai, 25)).await;
+    assert_eq!(call(client, check(&[openai])).await, Code::Ok);
+    call(client, charge(&openai, 25)).await;
     assert_eq!(
-        ask(client, check(&[openai])).await,
+        call(client, check(&[openai])).await,
         Code::OverLimit,
         "the charge exceeded the quota"
     );
     let gold = chain("default/openai", ("rule-0-x-tenant", "gold"));
     assert_eq!(
-        ask(client, check(&[gold])).await,
+        call(client, check(&[gold])).await,
         Code::Ok,
         "a bucket of its own"
     );
     // With quota mode the request is refused when no backend has quota left.
     let other = chain("default/spare", spare);
     assert_eq!(
-        ask(client, check(&[openai, other])).await,
+        call(client, check(&[openai, other])).await,
         Code::Ok,
         "the second backend has quota"
     );
-    ask(client, charge(&other, 60)).await;
-    assert_eq!(ask(client, check(&[openai, other])).await, Code::OverLimit);
+    call(client, charge(&other, 60)).await;
+    assert_eq!(call(client, check(&[openai, other])).await, Code::OverLimit);
 }

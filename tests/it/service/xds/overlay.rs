@@ -12,7 +12,7 @@ use crate::support::control_plane::ControlPlane;
 use crate::support::{Client, descriptor_with_hits, request};
 
 /// The code of a request for this many hits, and what is left.
-async fn ask(client: &mut Client, domain: &str, key: &str, hits: i64) -> (Code, u32) {
+async fn call(client: &mut Client, domain: &str, key: &str, hits: i64) -> (Code, u32) {
     let answer = client
         .should_rate_limit(request(
             domain,
@@ -51,15 +51,15 @@ async fn the_overlay_adds_options_and_is_read_again_when_it_changes() {
     let client = &mut weir.client().await;
     wait_for_amount(client, "b", 10).await;
     for domain in ["a", "b"] {
-        assert_eq!(ask(client, domain, "user", 20).await.0, Code::OverLimit);
+        assert_eq!(call(client, domain, "user", 20).await.0, Code::OverLimit);
     }
     assert_eq!(
-        ask(client, "a", "user", 10).await.0,
+        call(client, "a", "user", 10).await.0,
         Code::Ok,
         "the overlay lets refused hits count for nothing"
     );
     assert_eq!(
-        ask(client, "b", "user", 10).await.0,
+        call(client, "b", "user", 10).await.0,
         Code::OverLimit,
         "it does not match this domain"
     );
@@ -77,7 +77,7 @@ async fn the_overlay_adds_options_and_is_read_again_when_it_changes() {
     );
     weir.wait_for_log("overlay file loaded").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(ask(client, "a", "user", 0).await, (Code::Ok, 3));
+    assert_eq!(call(client, "a", "user", 0).await, (Code::Ok, 3));
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn defaults_of_the_process_hold_for_limits_that_say_nothing() {
     );
     let client = &mut weir.client().await;
     wait_for_amount(client, "a", 10).await;
-    assert_eq!(ask(client, "a", "user", 0).await, (Code::Ok, 4));
+    assert_eq!(call(client, "a", "user", 0).await, (Code::Ok, 4));
 }
 
 #[tokio::test]
@@ -111,8 +111,8 @@ async fn limits_of_a_control_plane_can_have_leases() {
     wait_for_amount(&mut client.clone(), "a", 100_000).await;
     let mut answered = Some(0.0);
     for _ in 0..50 {
-        let ask = || async { ask(&mut client.clone(), "a", "user", 1).await };
-        let answers = join_all((0..64).map(|_| ask())).await;
+        let call = || async { call(&mut client.clone(), "a", "user", 1).await };
+        let answers = join_all((0..64).map(|_| call())).await;
         assert!(answers.iter().all(|(code, _)| *code == Code::Ok));
         answered = weir.metric("weir_lease_answers_total");
         if answered > Some(0.0) {
