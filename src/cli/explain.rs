@@ -124,10 +124,8 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
         calendar_months: options.compile.process.calendar_months,
         ..plan::Options::default()
     };
-    Ok(Report::new(
-        &Plan::new(&rules, &request, &options),
-        &request,
-    ))
+    let plan = Plan::new(&rules, &request, &options);
+    Ok(Report::new(&plan, &request))
 }
 
 /// The request as JSON. The service validates it.

@@ -168,8 +168,8 @@ impl Settings {
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment);
         warnings.extend(sources::misspelled(environment));
-        let configured = flags.memory_limit.map(|limit| (limit, "MEMORY_LIMIT"));
-        let (limit, limit_source) = configured.unwrap_or_else(memory_limit::limit_of_this_process);
+        let set = flags.memory_limit.map(|limit| (limit, "MEMORY_LIMIT"));
+        let (limit, limit_source) = set.unwrap_or_else(memory_limit::limit_of_this_process);
         let shares = Shares::of(limit);
         let memory = memory_options(&flags, shares.store as usize);
         let backend = backend(&flags, memory, &mut warnings)?;
@@ -257,9 +257,9 @@ fn checked_log_format(text: &str, warnings: &mut Vec<String>) -> Format {
 }
 
 /// The number of threads that answer requests, in range.
-fn workers(configured: Option<usize>) -> Result<usize, SettingError> {
+fn workers(flag: Option<usize>) -> Result<usize, SettingError> {
     let workers =
-        configured.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        flag.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     in_range("WORKERS", workers, 1..=1_024, "1 to 1024")
 }
 

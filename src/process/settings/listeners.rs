@@ -178,10 +178,8 @@ impl ListenerFlags {
                 ))
             })?),
         };
-        if let (None, Some(path)) = (
-            authorities,
-            non_empty(flags.grpc_server_tls_ca_cert.as_ref()),
-        ) {
+        let ca_cert = non_empty(flags.grpc_server_tls_ca_cert.as_ref());
+        if let (None, Some(path)) = (authorities, ca_cert) {
             warnings.push(format!(
                 "clients of the gRPC port are not verified; set {CLIENT_CACERT}={path} to accept \
                  only those with a certificate of the authorities in GRPC_SERVER_TLS_CA_CERT"
