@@ -337,53 +337,19 @@ pub struct Terms<'o> {
     debt: Debt,
 }
 
+/// Options by the types of their fields, which have the same names.
+macro_rules! option_fields {
+    ($($kind:ident $option:ident),+) => {
+        [$((stringify!($option), OptionField::$kind(|options| &mut options.$option))),+]
+    };
+}
+
 /// All options with their names in a file.
-pub const OPTIONS: [(&str, OptionField); 15] = [
-    ("burst", OptionField::Amount(|options| &mut options.burst)),
-    ("scale", OptionField::Number(|options| &mut options.scale)),
-    (
-        "default_cost",
-        OptionField::Amount(|options| &mut options.default_cost),
-    ),
-    (
-        "bucket_interval",
-        OptionField::Duration(|options| &mut options.bucket_interval),
-    ),
-    (
-        "bucket_span",
-        OptionField::Duration(|options| &mut options.bucket_span),
-    ),
-    (
-        "subject_expiry",
-        OptionField::Duration(|options| &mut options.subject_expiry),
-    ),
-    (
-        "max_delay",
-        OptionField::Duration(|options| &mut options.max_delay),
-    ),
-    (
-        "max_duration",
-        OptionField::Duration(|options| &mut options.max_duration),
-    ),
-    (
-        "count_denied",
-        OptionField::Bool(|options| &mut options.count_denied),
-    ),
-    ("lease", OptionField::Bool(|options| &mut options.lease)),
-    (
-        "max_debt",
-        OptionField::Number(|options| &mut options.max_debt),
-    ),
-    ("period", OptionField::Period(|options| &mut options.period)),
-    (
-        "timezone",
-        OptionField::Zone(|options| &mut options.timezone),
-    ),
-    (
-        "week_starts",
-        OptionField::Weekday(|options| &mut options.week_starts),
-    ),
-    ("anchor", OptionField::Anchor(|options| &mut options.anchor)),
+pub const OPTIONS: [(&str, OptionField); 15] = option_fields![
+    Amount burst, Number scale, Amount default_cost, Duration bucket_interval,
+    Duration bucket_span, Duration subject_expiry, Duration max_delay, Duration max_duration,
+    Bool count_denied, Bool lease, Number max_debt, Period period, Zone timezone,
+    Weekday week_starts, Anchor anchor
 ];
 
 #[cfg(test)]
