@@ -217,6 +217,20 @@ macro_rules! dispatch {
 }
 use dispatch;
 
+/// The treatment of refused hits in a [`Definition`] that has it in its field `debt`.
+macro_rules! debt_in_field {
+    () => {
+        fn debt(&self) -> Debt {
+            self.debt
+        }
+
+        fn set_debt(&mut self, debt: Debt) {
+            self.debt = debt;
+        }
+    };
+}
+use debt_in_field;
+
 impl Algorithm {
     /// Which algorithm it is.
     pub const fn kind(&self) -> AlgorithmKind {

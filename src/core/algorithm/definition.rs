@@ -132,6 +132,26 @@ pub trait Definition {
         self.debt().limits() * self.capacity()
     }
 
+    /// Whether a window with `count` hits allows these, how many of them it takes, and how many it
+    /// refunds.
+    #[inline]
+    fn charge(&self, count: u64, hits: i64) -> (bool, u64, u64)
+    where
+        Self: Sized,
+    {
+        let limit = self.capacity();
+        match u64::try_from(hits) {
+            Ok(0) => (count <= limit, 0, 0),
+            Ok(asked) if count.saturating_add(asked) <= limit => (true, asked, 0),
+            Ok(asked) if self.debt().counts() => {
+                let room = (limit + self.most_debt()).saturating_sub(count);
+                (false, asked.min(room), 0)
+            }
+            Ok(_) => (false, 0, 0),
+            Err(_) => (true, 0, hits.unsigned_abs().min(count)),
+        }
+    }
+
     /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the
     /// length that counts. Of a limit of requests in flight it is the longest time that one counts.
     fn window(&self) -> Period;

@@ -9,8 +9,8 @@
 //! algorithm) does, but delays hits to their slots. The twin is `lua/leaky_bucket.lua`.
 
 use super::definition::Definition;
-use super::ticks::{Clock, Flow, TickOutcome, Units};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
+use super::ticks::{Clock, Flow, Outcome, Units};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{LONGEST_WINDOW, Period, Span, Tick};
 use crate::core::verdict::Verdict;
 
@@ -232,13 +232,7 @@ impl Definition for LeakyBucket {
         self.max_delay > 0
     }
 
-    fn debt(&self) -> Debt {
-        self.debt
-    }
-
-    fn set_debt(&mut self, debt: Debt) {
-        self.debt = debt;
-    }
+    debt_in_field!();
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [

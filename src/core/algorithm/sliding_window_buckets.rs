@@ -11,7 +11,9 @@
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, TickOutcome};
-use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step, Terms};
+use super::{
+    Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+};
 use crate::core::time::{Micros, Period, Span, Tick};
 
 /// The most buckets of a ring.
@@ -220,23 +222,10 @@ impl Definition for SlidingWindowBuckets {
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, ring) = self.read(state.as_ref(), Tick::FINEST.at(now));
-        let (limit, first, last) = (
-            self.limit,
-            self.first(clock.now, self.window),
-            clock.now / self.interval,
-        );
+        let first = self.first(clock.now, self.window);
+        let last = clock.now / self.interval;
         let sum = ring.map_or(0, |ring| ring.sum(first, last));
-        let (allowed, taken, given) = match u64::try_from(hits) {
-            Ok(0) => (sum <= limit, 0, 0),
-            Ok(asked) if sum.saturating_add(asked) <= limit => (true, asked, 0),
-            Ok(asked) if self.debt.counts() => (
-                false,
-                asked.min((limit + self.most_debt()).saturating_sub(sum)),
-                0,
-            ),
-            Ok(_) => (false, 0, 0),
-            Err(_) => (true, 0, hits.unsigned_abs().min(sum)),
-        };
+        let (allowed, taken, given) = self.charge(sum, hits);
         if taken == 0 && given == 0 {
             let found = self.found(ring, clock, allowed, hits);
             return Step::unchanged(found.verdict(Tick::FINEST, clock), state);
@@ -289,13 +278,7 @@ impl Definition for SlidingWindowBuckets {
         }
     }
 
-    fn debt(&self) -> Debt {
-        self.debt
-    }
-
-    fn set_debt(&mut self, debt: Debt) {
-        self.debt = debt;
-    }
+    debt_in_field!();
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [

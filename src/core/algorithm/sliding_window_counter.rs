@@ -8,7 +8,7 @@
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, TickOutcome};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{MAX_SAFE_INTEGER, Period, Span, Tick};
 
 /// A limit per sliding window.
@@ -208,13 +208,7 @@ impl Definition for SlidingWindowCounter {
         self.tick
     }
 
-    fn debt(&self) -> Debt {
-        self.debt
-    }
-
-    fn set_debt(&mut self, debt: Debt) {
-        self.debt = debt;
-    }
+    debt_in_field!();
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [self.limit, self.window, 0, 0, 0]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, TickOutcome};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{Period, Span, Tick};
 
 /// The largest limit: a key may hold an entry for each hit.
@@ -173,20 +173,9 @@ impl Definition for SlidingWindowLog {
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, log) = self.read(state.as_ref(), Tick::FINEST.at(now));
-        let limit = self.limit;
         let left = log.map_or(0, |log| self.left(log, clock.now));
         let count = log.map_or(0, |log| log.total().saturating_sub(log.total_before(left)));
-        let (allowed, taken, given) = match u64::try_from(hits) {
-            Ok(0) => (count <= limit, 0, 0),
-            Ok(asked) if count.saturating_add(asked) <= limit => (true, asked, 0),
-            Ok(asked) if self.debt.counts() => (
-                false,
-                asked.min((limit + self.most_debt()).saturating_sub(count)),
-                0,
-            ),
-            Ok(_) => (false, 0, 0),
-            Err(_) => (true, 0, hits.unsigned_abs().min(count)),
-        };
+        let (allowed, taken, given) = self.charge(count, hits);
         if taken == 0 && given == 0 {
             let found = self.found(log, left, clock, allowed, hits);
             return Step::unchanged(found.verdict(Tick::FINEST, clock), state);
@@ -224,13 +213,7 @@ impl Definition for SlidingWindowLog {
         Period::Even(Span::from_micros(self.window))
     }
 
-    fn debt(&self) -> Debt {
-        self.debt
-    }
-
-    fn set_debt(&mut self, debt: Debt) {
-        self.debt = debt;
-    }
+    debt_in_field!();
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [self.limit, self.window, 0, 0, 0]

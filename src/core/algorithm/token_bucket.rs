@@ -11,8 +11,8 @@
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
-use super::ticks::{Clock, Flow, TickOutcome, Units};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
+use super::ticks::{Clock, Flow, Outcome, Units};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{Period, Span, Tick};
 
 /// A rate of refill and a capacity.
@@ -189,13 +189,7 @@ impl Definition for TokenBucket {
         self.tick
     }
 
-    fn debt(&self) -> Debt {
-        self.debt
-    }
-
-    fn set_debt(&mut self, debt: Debt) {
-        self.debt = debt;
-    }
+    debt_in_field!();
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [
