@@ -53,8 +53,6 @@ pub struct Spec {
     pub script: &'static str,
     /// The options that have a meaning for it, by their names in [`OPTIONS`].
     pub options: &'static [&'static str],
-    /// The default of `count_denied`.
-    pub counts_denied: bool,
 }
 
 /// The table of all algorithms, in the order of [`AlgorithmKind`].
@@ -77,7 +75,6 @@ pub const TABLE: [Spec; 7] = [
             "week_starts",
             "anchor",
         ],
-        counts_denied: true,
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowLog,
@@ -88,7 +85,6 @@ pub const TABLE: [Spec; 7] = [
         reply_numbers: 3,
         script: include_str!("../../lua/sliding_window_log.lua"),
         options: &["scale", "default_cost", "count_denied", "max_debt"],
-        counts_denied: false,
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowCounter,
@@ -99,7 +95,6 @@ pub const TABLE: [Spec; 7] = [
         reply_numbers: 4,
         script: include_str!("../../lua/sliding_window_counter.lua"),
         options: &["scale", "default_cost", "count_denied", "lease", "max_debt"],
-        counts_denied: false,
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowBuckets,
@@ -119,7 +114,6 @@ pub const TABLE: [Spec; 7] = [
             "lease",
             "max_debt",
         ],
-        counts_denied: false,
     },
     Spec {
         kind: AlgorithmKind::TokenBucket,
@@ -130,7 +124,6 @@ pub const TABLE: [Spec; 7] = [
         reply_numbers: 3,
         script: include_str!("../../lua/token_bucket.lua"),
         options: &["burst", "scale", "default_cost", "count_denied", "max_debt"],
-        counts_denied: false,
     },
     Spec {
         kind: AlgorithmKind::LeakyBucket,
@@ -147,7 +140,6 @@ pub const TABLE: [Spec; 7] = [
             "count_denied",
             "max_debt",
         ],
-        counts_denied: false,
     },
     Spec {
         kind: AlgorithmKind::Concurrency,
@@ -158,7 +150,6 @@ pub const TABLE: [Spec; 7] = [
         reply_numbers: 3,
         script: include_str!("../../lua/concurrency.lua"),
         options: &["max_duration", "default_cost"],
-        counts_denied: false,
     },
 ];
 

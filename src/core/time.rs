@@ -117,11 +117,6 @@ impl Tick {
         (0..=Self::COARSEST.0).map(Self)
     }
 
-    /// The decimal exponent.
-    pub const fn exponent(self) -> u8 {
-        self.0
-    }
-
     /// Number of microseconds in one tick.
     pub const fn micros(self) -> u64 {
         10_u64.pow(self.0 as u32)

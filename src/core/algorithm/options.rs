@@ -88,7 +88,8 @@ impl Options {
 
     /// Whether refused hits count.
     fn counts_denied(&self) -> bool {
-        self.count_denied.unwrap_or(self.kind.spec().counts_denied)
+        self.count_denied
+            .unwrap_or(self.kind == AlgorithmKind::FixedWindow)
     }
 
     /// The window of a limit with this rate; `None` if it is zero or too long.
