@@ -229,8 +229,8 @@ const fn colour(level: Level) -> Option<u8> {
     }
 }
 
-/// Control characters, and those that end lines or change the direction of text, which can make a
-/// line look like another one.
+/// Control characters, those that end lines or change the direction of text, which can make a line
+/// look like another one, and U+FEFF, which YAML does not allow within a text.
 fn hidden(char: char) -> bool {
     char.is_control()
         || matches!(
@@ -240,6 +240,7 @@ fn hidden(char: char) -> bool {
                 | '\u{200f}'
                 | '\u{2028}'..='\u{202e}'
                 | '\u{2066}'..='\u{2069}'
+                | '\u{feff}'
         )
 }
 
@@ -254,7 +255,7 @@ fn text(text: String, is_quoted: bool) -> String {
 
 /// A value as JSON without [`hidden`] characters, of which serde_json escapes some. They are in
 /// texts only, where an escape means the same.
-fn json_text(value: &Value) -> String {
+pub(crate) fn json_text(value: &Value) -> String {
     let mut text = value.to_string();
     if text.contains(hidden) {
         let escaped = |char: char| format!("\\u{:04x}", u32::from(char));

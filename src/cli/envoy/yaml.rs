@@ -1,7 +1,7 @@
 //! YAML as people write it: blocks of lines, which stand in the code as they do in the output. Text
 //! that could be read as something else is in quotes, as in JSON.
 
-use std::fmt::Write;
+use crate::observe::telemetry::json_text;
 
 /// A block for a place with this indent: all lines but the first have it.
 pub(super) fn indented(block: &str, indent: usize) -> String {
@@ -50,29 +50,8 @@ pub(super) fn scalar(text: &str) -> String {
     {
         return text.to_owned();
     }
-    // A text of JSON is one of YAML, except that YAML has fewer letters that may stand in it as
-    // they are.
-    let mut quoted = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            letter
-                if letter.is_control()
-                    || matches!(
-                        letter,
-                        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
-                    ) =>
-            {
-                let mut units = [0; 2];
-                for unit in letter.encode_utf16(&mut units) {
-                    let _ = write!(quoted, "\\u{unit:04x}");
-                }
-            }
-            letter => quoted.push(letter),
-        }
-    }
-    quoted + "\""
+    // A text of JSON is one of YAML.
+    json_text(&text.into())
 }
 
 #[cfg(test)]
