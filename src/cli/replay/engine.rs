@@ -4,8 +4,7 @@
 //! It is the memory store of one process that is fast enough: no deadline passes but the caller's,
 //! no failure policy answers, and no denial cache is in front.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -85,8 +84,9 @@ impl Variant {
 pub(super) struct Engine {
     setup: Setup,
     store: Memory,
-    /// Requests in flight, in the order of their ends.
-    ends: BinaryHeap<Reverse<RequestEnd>>,
+    /// Places of requests in flight, by their ends and rows: requests of one instant end in their
+    /// order.
+    ends: BTreeMap<(Micros, u64), Box<Checks>>,
     /// Their bytes.
     in_flight_bytes: usize,
     rows: u64,
@@ -96,39 +96,10 @@ pub(super) struct Engine {
     pub(super) not_released: u64,
 }
 
-/// The end of a request in flight.
-struct RequestEnd {
-    at: Micros,
-    /// Its row, because requests of one instant end in their order.
-    row: u64,
-    release: Box<Checks>,
+/// The bytes of one of [`Engine::ends`].
+fn end_bytes(release: &Checks) -> usize {
+    size_of::<((Micros, u64), Box<Checks>)>() + release.bytes()
 }
-
-impl RequestEnd {
-    fn bytes(&self) -> usize {
-        size_of::<Self>() + self.release.bytes()
-    }
-}
-
-impl Ord for RequestEnd {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.row).cmp(&(other.at, other.row))
-    }
-}
-
-impl PartialOrd for RequestEnd {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for RequestEnd {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for RequestEnd {}
 
 /// Decisions on a row.
 pub(super) struct Decided {
@@ -156,7 +127,7 @@ impl Engine {
                 ..memory::Options::default()
             }),
             setup,
-            ends: BinaryHeap::new(),
+            ends: BTreeMap::new(),
             in_flight_bytes: 0,
             rows: 0,
             left_out: 0,
@@ -230,18 +201,15 @@ impl Engine {
             return;
         }
         let lasts = duration.filter(|_| !is_refused).unwrap_or(Span::ZERO);
-        let end = RequestEnd {
-            at: at + decided.delay + lasts,
-            row: self.rows,
-            release: Box::new(checks.taken_back(&acquires)),
-        };
-        let bytes = self.in_flight_bytes + end.bytes();
+        let release = Box::new(checks.taken_back(&acquires));
+        let bytes = self.in_flight_bytes + end_bytes(&release);
         if bytes > MAX_IN_FLIGHT_BYTES {
             self.not_released += 1;
             return;
         }
         self.in_flight_bytes = bytes;
-        self.ends.push(Reverse(end));
+        let end = at + decided.delay + lasts;
+        self.ends.insert((end, self.rows), release);
     }
 
     fn decide_checks(&self, now: Micros, checks: &Checks) -> Decisions {
@@ -259,12 +227,12 @@ impl Engine {
 
     /// Releases what requests hold that end until this instant.
     fn end_before(&mut self, now: Micros) {
-        while let Some(Reverse(end)) = self.ends.peek()
-            && end.at <= now
-            && let Some(Reverse(end)) = self.ends.pop()
+        while let Some(end) = self.ends.first_entry()
+            && end.key().0 <= now
         {
-            self.in_flight_bytes -= end.bytes();
-            let _ = self.decide_checks(end.at, &end.release);
+            let ((at, _), release) = end.remove_entry();
+            self.in_flight_bytes -= end_bytes(&release);
+            let _ = self.decide_checks(at, &release);
         }
     }
 }
