@@ -7,7 +7,7 @@ use super::domain::{Domain, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
 use super::options::{self, NO_UNIT};
-use super::overlay::Switches;
+use super::overlay;
 use super::partial::PartialLimit;
 use super::problem::{Grade, Problems, quoted};
 use super::siblings::Siblings;
@@ -108,12 +108,12 @@ impl DescriptorReader<'_, '_> {
         let mut level = level.unwrap_or_default();
         let (key, value) = (&level.key, level.value.as_deref());
         let added = self.compiler.overlay.enter(key, value, node.is_some());
-        level.share_threshold |= added.switches.has("share_threshold");
-        level.value_to_metric |= added.switches.has("value_to_metric");
+        level.share_threshold |= added.switches.contains(&"share_threshold");
+        level.value_to_metric |= added.switches.contains(&"value_to_metric");
         self.path.push(level);
         let table = table::read(self.compiler, fields, &self.path);
-        let mut switches = Switches::read(fields);
-        switches.add(added.switches);
+        let mut switches = overlay::switches(fields);
+        switches.extend(added.switches);
         let metadata = fields
             .get("metadata")
             .and_then(|node| read_metadata(problems, node));
@@ -123,7 +123,7 @@ impl DescriptorReader<'_, '_> {
             let name = added.layers.iter().find_map(|layer| layer.name.clone());
             self.domain.names.extend(name);
         }
-        if switches.has("shadow_mode") && partial.plan.is_none() {
+        if switches.contains(&"shadow_mode") && partial.plan.is_none() {
             warn_of_shadow(problems, &partial);
         }
         self.count_path(fields)?;
@@ -134,9 +134,9 @@ impl DescriptorReader<'_, '_> {
             id,
             domain: domain.name.clone(),
             levels: self.path.as_slice().into(),
-            shadow_mode: switches.has("shadow_mode"),
-            quota_mode: switches.has("quota_mode"),
-            detailed_metric: switches.has("detailed_metric"),
+            shadow_mode: switches.contains(&"shadow_mode"),
+            quota_mode: switches.contains(&"quota_mode"),
+            detailed_metric: switches.contains(&"detailed_metric"),
             plan: partial.plan.clone(),
             replaces: partial.replaces.clone(),
             metadata,

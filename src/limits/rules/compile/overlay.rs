@@ -63,18 +63,15 @@ struct OverlayEntry {
     /// `None`: any value, also none. A descriptor without a value has an empty one.
     value: Option<Glob>,
     commit: Option<Commit>,
-    switches: Switches,
+    switches: Vec<&'static str>,
     limit: Option<Arc<PartialLimit>>,
     /// For the limits here and below.
     defaults: Option<Arc<PartialLimit>>,
     below: Vec<OverlayEntry>,
 }
 
-/// Options that a descriptor switches on: a bit for each of [`Switches::NAMES`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Switches(u8);
-
-impl Switches {
+/// Names of the options that a descriptor switches on.
+pub(super) fn switches(fields: &Fields<'_>) -> Vec<&'static str> {
     const NAMES: [&str; 5] = [
         "shadow_mode",
         "quota_mode",
@@ -82,29 +79,8 @@ impl Switches {
         "value_to_metric",
         "share_threshold",
     ];
-
-    fn bit(name: &str) -> u8 {
-        let index = Self::NAMES.iter().position(|own| *own == name);
-        index.map_or(0, |index| 1 << index)
-    }
-
-    pub(super) fn read(fields: &Fields<'_>) -> Self {
-        let on = Self::NAMES.iter().filter(|name| fields.switch(name));
-        Self(on.fold(0, |bits, name| bits | Self::bit(name)))
-    }
-
-    pub(super) fn has(self, name: &str) -> bool {
-        self.0 & Self::bit(name) != 0
-    }
-
-    fn without(self, name: &str) -> Self {
-        Self(self.0 & !Self::bit(name))
-    }
-
-    /// Adds the options of another set.
-    pub(super) fn add(&mut self, others: Self) {
-        self.0 |= others.0;
-    }
+    let names = NAMES.into_iter();
+    names.filter(|name| fields.switch(name)).collect()
 }
 
 impl Overlay {
@@ -154,7 +130,7 @@ pub(super) struct Cursor<'o> {
 /// Layers that an overlay and the defaults of the process add to a descriptor.
 #[derive(Default)]
 pub(super) struct OverlayMatch<'o> {
-    pub(super) switches: Switches,
+    pub(super) switches: Vec<&'static str>,
     /// The strongest first.
     pub(super) layers: OverlayLayers<'o>,
 }
@@ -209,14 +185,13 @@ impl<'o> Cursor<'o> {
                     continue;
                 }
                 // Entries whose options apply to no descriptor are reported as unused.
-                let has_threshold = entry.switches.has("share_threshold");
+                let has_threshold = entry.switches.contains(&"share_threshold");
                 if (has_limit || entry.limit.is_none()) && (is_pattern || !has_threshold) {
                     self.used.insert(entry.number);
                 }
-                added.switches.add(match is_pattern {
-                    true => entry.switches,
-                    false => entry.switches.without("share_threshold"),
-                });
+                let switches = entry.switches.iter();
+                let apply = |name: &&&str| is_pattern || **name != "share_threshold";
+                added.switches.extend(switches.filter(apply));
                 added.layers.extend(&entry.limit);
                 defaults.extend(&entry.defaults);
                 below.push(&entry.below[..]);
@@ -317,7 +292,7 @@ impl OverlayReader<'_> {
         };
         let value = fields.text("value");
         let commit = fields.value("commit", options::named(&COMMITS));
-        let switches = Switches::read(&fields);
+        let switches = switches(&fields);
         let limit = fields.get("rate_limit").and_then(|node| self.limit(node));
         let defaults = self.defaults(&fields);
         let below = self.list(&fields, Section::OverlayDescriptor);
