@@ -104,6 +104,33 @@ fn or_authority(
     }
 }
 
+/// The verification of signatures in a handshake, by the field `algorithms`.
+macro_rules! handshake_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            verify_tls12_signature(message, certificate, signature, &self.algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.algorithms.supported_schemes()
+        }
+    };
+}
+
 /// Verifies the certificates of servers.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
@@ -138,27 +165,7 @@ impl ServerCertVerifier for ServerVerifier {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    handshake_signatures!();
 }
 
 /// Verifies the certificates of clients, each of which has to present one.
@@ -167,6 +174,7 @@ pub struct ClientVerifier {
     roots: Arc<RootCertStore>,
     signed: Arc<dyn ClientCertVerifier>,
     name: Option<SubjectName>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ClientVerifier {
@@ -181,12 +189,14 @@ impl ClientVerifier {
         provider: Arc<CryptoProvider>,
     ) -> Result<Self, VerifierBuilderError> {
         let roots = Arc::new(roots);
+        let algorithms = provider.signature_verification_algorithms;
         let signed =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider).build()?;
         Ok(Self {
             roots,
             signed,
             name,
+            algorithms,
         })
     }
 }
@@ -213,29 +223,7 @@ impl ClientCertVerifier for ClientVerifier {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed
-            .verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed
-            .verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signed.supported_verify_schemes()
-    }
+    handshake_signatures!();
 }
 
 /// Expiry of a chain's first certificate, in seconds since 1970. `None`: it cannot be parsed.
