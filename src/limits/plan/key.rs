@@ -144,22 +144,6 @@ pub(crate) fn write(
     algorithm: Option<&Algorithm>,
     commit: Commit,
 ) {
-    write_path(out, prefix, domain, entries, levels, commit);
-    if let Some(algorithm) = algorithm {
-        write_tag(out, algorithm);
-    }
-}
-
-/// Appends a key up to the end of its subject.
-#[inline]
-fn write_path(
-    out: &mut Vec<u8>,
-    prefix: &str,
-    domain: &[u8],
-    entries: &[Entry<'_>],
-    levels: &[Level],
-    commit: Commit,
-) {
     out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(VERSION);
     out.push(b'{');
@@ -192,6 +176,9 @@ fn write_path(
         }
     }
     out.push(b'}');
+    if let Some(algorithm) = algorithm {
+        write_tag(out, algorithm);
+    }
 }
 
 /// Appends an entry whose value may be an address: all spellings of one have the same counter, and
