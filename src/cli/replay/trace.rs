@@ -24,8 +24,8 @@ use lines::LineReader;
 use order::RowOrder;
 use weir_log::WeirLog;
 
-/// One request of a trace.
-#[derive(Debug, PartialEq, Eq)]
+/// One request of a trace. Rows are ordered by their times and lines.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TraceRow {
     /// When it was sent.
     pub(crate) at: Micros,
@@ -35,18 +35,6 @@ pub(crate) struct TraceRow {
     pub(crate) duration: Option<Span>,
     /// The `RateLimitRequest`, encoded. It need not be valid.
     pub(crate) message: Vec<u8>,
-}
-
-impl Ord for TraceRow {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.line).cmp(&(other.at, other.line))
-    }
-}
-
-impl PartialOrd for TraceRow {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 /// Bad rows that are named, and the characters of their errors, which may quote the row.
