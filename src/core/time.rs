@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 use std::ops::Add;
 use std::time::Duration;
 
-pub use anchor::{Anchor, ParseAnchorError};
+pub use anchor::Anchor;
 pub use calendar::Calendar;
 pub use duration::{ParseDurationError, parse_duration};
 pub use jiff::civil::Weekday;

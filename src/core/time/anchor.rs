@@ -14,37 +14,22 @@ pub struct Anchor {
     time_secs: Option<u32>,
 }
 
-/// The problem with a text that is no anchor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParseAnchorError {
-    /// It has an offset from UTC.
-    Offset,
-    /// The form is right, but the calendar has no such day, or the day no such time.
-    NoSuchTime,
-    /// Any other problem.
-    Other,
-}
+/// The problem with a text that is no anchor, as the end of a sentence about the text, and how to
+/// correct it.
+type AnchorError = (&'static str, &'static str);
 
-impl ParseAnchorError {
-    /// The problem, as the end of a sentence about the text, and how to correct it.
-    pub fn report(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Offset => (
-                "which has an offset",
-                "remove the offset: the time of day is that of 'timezone'",
-            ),
-            Self::NoSuchTime => (
-                "which does not exist",
-                "write a day of the calendar such as 2026-03-31, and a time from 00:00 to 23:59:59",
-            ),
-            Self::Other => (
-                "which is not a date",
-                "write a date such as 2026-03-31, or one with a time of day such as \
-                 2026-03-31T06:00",
-            ),
-        }
-    }
-}
+const HAS_OFFSET: AnchorError = (
+    "which has an offset",
+    "remove the offset: the time of day is that of 'timezone'",
+);
+const NO_SUCH_TIME: AnchorError = (
+    "which does not exist",
+    "write a day of the calendar such as 2026-03-31, and a time from 00:00 to 23:59:59",
+);
+const NO_DATE: AnchorError = (
+    "which is not a date",
+    "write a date such as 2026-03-31, or one with a time of day such as 2026-03-31T06:00",
+);
 
 impl Anchor {
     pub(super) fn date(self) -> Date {
@@ -66,9 +51,9 @@ impl Anchor {
 const FORM: &[u8] = b"0000-00-00T00:00:00";
 
 impl FromStr for Anchor {
-    type Err = ParseAnchorError;
+    type Err = AnchorError;
 
-    fn from_str(text: &str) -> Result<Self, ParseAnchorError> {
+    fn from_str(text: &str) -> Result<Self, AnchorError> {
         let is_formed = |text: &str| {
             text.bytes().zip(FORM).all(|(byte, form)| match form {
                 b'0' => byte.is_ascii_digit(),
@@ -84,13 +69,9 @@ impl FromStr for Anchor {
             let mut lengths = [19, 16, 10].iter();
             let has_offset =
                 lengths.any(|&length| text.split_at_checked(length).is_some_and(is_offset));
-            return Err(if has_offset {
-                ParseAnchorError::Offset
-            } else {
-                ParseAnchorError::Other
-            });
+            return Err(if has_offset { HAS_OFFSET } else { NO_DATE });
         }
-        let at: DateTime = text.parse().map_err(|_| ParseAnchorError::NoSuchTime)?;
+        let at: DateTime = text.parse().map_err(|_| NO_SUCH_TIME)?;
         let time = at.time();
         let secs = |number: i8| u32::from(number.unsigned_abs());
         let time_secs = (text.len() > 10)
@@ -155,24 +136,24 @@ mod tests {
     #[test]
     fn what_is_no_anchor_is_refused_with_its_reason() {
         for (text, error) in [
-            ("", ParseAnchorError::Other),
-            ("31", ParseAnchorError::Other),
-            ("31.03.2026", ParseAnchorError::Other),
-            ("2026-3-31", ParseAnchorError::Other),
-            ("2026-03-31T", ParseAnchorError::Other),
-            ("2026-03-31T06", ParseAnchorError::Other),
-            ("2026-03-31T06:00:00.5", ParseAnchorError::Other),
-            ("2026-03-31T0600+02", ParseAnchorError::Other),
-            ("２０２６-03-31", ParseAnchorError::Other),
-            ("2026-02-30", ParseAnchorError::NoSuchTime),
-            ("2025-02-29", ParseAnchorError::NoSuchTime),
-            ("2026-13-01", ParseAnchorError::NoSuchTime),
-            ("2026-03-31T24:00", ParseAnchorError::NoSuchTime),
-            ("2026-03-31T06:60", ParseAnchorError::NoSuchTime),
-            ("2026-03-31T06:00Z", ParseAnchorError::Offset),
-            ("2026-03-31T06:00-04", ParseAnchorError::Offset),
-            ("2026-03-31T06:00:00+02:00", ParseAnchorError::Offset),
-            ("2026-03-31T06:00[Europe/Berlin]", ParseAnchorError::Offset),
+            ("", NO_DATE),
+            ("31", NO_DATE),
+            ("31.03.2026", NO_DATE),
+            ("2026-3-31", NO_DATE),
+            ("2026-03-31T", NO_DATE),
+            ("2026-03-31T06", NO_DATE),
+            ("2026-03-31T06:00:00.5", NO_DATE),
+            ("2026-03-31T0600+02", NO_DATE),
+            ("２０２６-03-31", NO_DATE),
+            ("2026-02-30", NO_SUCH_TIME),
+            ("2025-02-29", NO_SUCH_TIME),
+            ("2026-13-01", NO_SUCH_TIME),
+            ("2026-03-31T24:00", NO_SUCH_TIME),
+            ("2026-03-31T06:60", NO_SUCH_TIME),
+            ("2026-03-31T06:00Z", HAS_OFFSET),
+            ("2026-03-31T06:00-04", HAS_OFFSET),
+            ("2026-03-31T06:00:00+02:00", HAS_OFFSET),
+            ("2026-03-31T06:00[Europe/Berlin]", HAS_OFFSET),
         ] {
             assert_eq!(text.parse::<Anchor>(), Err(error), "{text}");
         }

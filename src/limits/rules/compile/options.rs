@@ -81,8 +81,7 @@ pub(super) fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> 
 /// A date with or without a time of day; `None`, with an error, if it is invalid.
 pub(super) fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
     let text = fields::text(problems, node, key)?;
-    let read = text.parse::<Anchor>().map_err(|error| {
-        let (what, remedy) = error.report();
+    let read = text.parse::<Anchor>().map_err(|(what, remedy)| {
         problems.error(
             &node.at,
             format!("'{key}' is {}, {what}", quoted(text)),
