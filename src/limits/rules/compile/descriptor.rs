@@ -432,17 +432,7 @@ fn warn_of_suspicious(problems: &Problems, node: &Node, key: &str, value: &str) 
 
 /// `10.0.0.0/8`
 fn is_block(value: &str) -> bool {
-    let Some((address, bits)) = value.split_once('/') else {
-        return false;
-    };
-    let is_v4 = address.split('.').count() == 4
-        && address.split('.').all(|byte| byte.parse::<u8>().is_ok());
-    let is_v6 = address.matches(':').count() >= 2
-        && address
-            .bytes()
-            .all(|byte| byte == b':' || byte == b'.' || byte.is_ascii_hexdigit());
-    bits.parse::<u8>()
-        .is_ok_and(|bits| (is_v4 && bits <= 32) || (is_v6 && bits <= 128))
+    value.contains('/') && address::parse_network(value.as_bytes()).is_some()
 }
 
 /// Whether a text that can be read as an address is meant as one: `Face::Add` is a name.
