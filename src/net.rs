@@ -1,8 +1,10 @@
 //! Common parts of all sockets, independent of the protocol: TLS, bounds on unfinished requests and
-//! messages of peers, the dialer of all clients, and HTTP/1: the server of the listeners for
-//! operators and the client. It has no dependency on metrics: it reports events through a trait.
+//! messages of peers, bounded reads of files, the dialer of all clients, and HTTP/1: the server of
+//! the listeners for operators and the client. It has no dependency on metrics: it reports events
+//! through a trait.
 
 pub mod background;
+pub mod bounded;
 pub mod bounds;
 pub mod clock;
 pub mod dial;

@@ -12,8 +12,6 @@ mod debounce;
 pub(crate) mod scan;
 
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,8 +21,8 @@ use super::Live;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, Problem, SourceText, compile};
 use crate::limits::rules::diff::Difference;
-use crate::net::background;
 use crate::net::throttle::Throttle;
+use crate::net::{background, bounded};
 use crate::observe::metrics::Metrics;
 pub use debounce::Debounce;
 use scan::{Fingerprint, LimitFile, Scan, scan};
@@ -226,9 +224,10 @@ fn try_read(
 fn read_all(files: &[LimitFile], is_short: &mut bool) -> Result<Vec<SourceText>, Vec<Problem>> {
     let (mut texts, mut problems) = (Vec::with_capacity(files.len()), Vec::new());
     for file in files {
-        match read_one(file) {
-            Ok(text) if text.len() as u64 > file.max_bytes() => problems.push(file.too_long()),
-            Ok(text) => texts.push(SourceText {
+        // The file may have grown since the scan.
+        match bounded::read(&file.real, file.max_bytes()) {
+            Ok(None) => problems.push(file.too_long()),
+            Ok(Some(text)) => texts.push(SourceText {
                 name: file.name.to_string_lossy().into_owned(),
                 text,
             }),
@@ -243,15 +242,6 @@ fn read_all(files: &[LimitFile], is_short: &mut bool) -> Result<Vec<SourceText>,
     } else {
         Err(problems)
     }
-}
-
-/// Reads a bounded number of bytes, because the file may have grown since the scan.
-fn read_one(file: &LimitFile) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(&file.real)?
-        .take(file.max_bytes() + 1)
-        .read_to_end(&mut text)?;
-    Ok(text)
 }
 
 /// Loads the first rules. Returns the argument of [`watch`], also for files that cannot be used.

@@ -9,7 +9,6 @@
 //! customers. The file of tokens is read for each token that is presented: removing a line needs no
 //! restart.
 
-use std::io::Read;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -22,6 +21,7 @@ use tokio::time::Instant;
 use super::reply::{Failure, blocking};
 use crate::core::digest::sha256;
 use crate::core::lock;
+use crate::net::bounded;
 use crate::net::http::guard::Guard;
 use crate::net::throttle::Throttle;
 
@@ -67,13 +67,9 @@ impl Tokens {
     }
 
     fn read(&self) -> Result<Vec<StoredToken>, String> {
-        let mut text = String::new();
-        std::fs::File::open(&self.0)
-            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
-            .map_err(|error| format!("cannot be read: {error}"))?;
-        if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(format!("is larger than {} KiB", MAX_FILE_BYTES >> 10));
-        }
+        let text = bounded::read_text(&self.0, MAX_FILE_BYTES)
+            .map_err(|error| format!("cannot be read: {error}"))?
+            .ok_or_else(|| format!("is larger than {} KiB", MAX_FILE_BYTES >> 10))?;
         parse(&text)
     }
 }

@@ -5,8 +5,7 @@
 //! is replaced as a whole. A file that is not whole, or of another node, is ignored.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -14,6 +13,7 @@ use prost::Message;
 
 use crate::core::digest::{hex, sha256};
 use crate::live::replaced::replace;
+use crate::net::bounded;
 
 /// The beginning of the file, with the version of its format. A process that does not know the
 /// version ignores the file.
@@ -60,17 +60,11 @@ impl Cache {
     /// # Errors
     /// Why the file cannot be used.
     pub(super) fn load(&self) -> Result<Option<BTreeMap<String, Bytes>>, String> {
-        let max = self.max_bytes as u64 + EXTRA_BYTES;
-        let mut text = Vec::new();
-        let file = File::open(&self.path);
-        match file.and_then(|file| file.take(max + 1).read_to_end(&mut text)) {
+        let text = match bounded::read(&self.path, self.max_bytes as u64 + EXTRA_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("it cannot be read: {error}")),
-            Ok(_) if text.len() as u64 > max => {
-                return Err("it is larger than XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows".to_owned());
-            }
-            Ok(_) => {}
-        }
+            Ok(text) => text.ok_or("it is larger than XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows")?,
+        };
         let after_magic = text
             .strip_prefix(MAGIC.as_bytes())
             .and_then(|rest| rest.split_first_chunk::<DIGEST_BYTES>());
@@ -190,7 +184,7 @@ mod tests {
             other.load().expect_err("of another node"),
             "it belongs to the node \"node\", not to CONFIG_GRPC_XDS_NODE_ID"
         );
-        File::options()
+        fs::File::options()
             .write(true)
             .open(&own.path)
             .and_then(|file| file.set_len(EXTRA_BYTES + 1_001))

@@ -4,8 +4,7 @@
 //! A private key may be in PKCS#8, PKCS#1 (RSA) or SEC1 (elliptic curves). An encrypted key is
 //! refused: Weir has no way to get its password.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -14,6 +13,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{Error, InconsistentKeys};
 
 use super::provider;
+use crate::net::bounded;
 
 /// The largest file that is read, in bytes. All authorities of a system together are about 250 KB.
 pub(crate) const MAX_BYTES: u64 = 4 << 20;
@@ -79,7 +79,10 @@ impl PemFile {
     /// # Errors
     /// The file cannot be read, or is too long.
     pub fn bytes(&self) -> Result<Vec<u8>, TlsError> {
-        read(&self.path).map_err(|error| {
+        let read = bounded::read(&self.path, MAX_BYTES).and_then(|bytes| {
+            bytes.ok_or_else(|| io::Error::other(format!("it has more than {MAX_BYTES} bytes")))
+        });
+        read.map_err(|error| {
             self.error(
                 &format!("cannot be read ({error})"),
                 "write the path of a PEM file that Weir may read",
@@ -95,20 +98,6 @@ impl PemFile {
     /// The error of a file whose content TLS cannot use.
     pub(crate) fn unusable(&self, error: &Error, remedy: &str) -> TlsError {
         self.error(&format!("cannot be used ({error})"), remedy)
-    }
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(MAX_BYTES + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        Err(io::Error::other(format!(
-            "it has more than {MAX_BYTES} bytes"
-        )))
-    } else {
-        Ok(bytes)
     }
 }
 

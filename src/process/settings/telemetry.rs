@@ -4,7 +4,6 @@
 //! A variable with `TRACES` in its name comes before the one without, and an empty one is not set.
 //! Source: OpenTelemetry, "OpenTelemetry Protocol Exporter".
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use percent_encoding::percent_decode_str;
 
 use super::setting::{list, no_effect, non_empty, setting};
 use super::{SettingError, in_range, parse};
+use crate::net::bounded;
 use crate::net::tls::{ClientOptions, NameCheck};
 use crate::observe::traces::{Options, Protocol};
 use crate::service::rls::{LoggedValues, MIN_SECRET_BYTES, RefusalLog};
@@ -95,13 +95,9 @@ impl LogFlags {
 fn secret(path: &Path) -> Result<Vec<u8>, SettingError> {
     let unusable =
         |reason: String| SettingError(format!("{SUBJECTS_SECRET}: {} {reason}", path.display()));
-    let mut secret = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut secret))
-        .map_err(|error| unusable(format!("cannot be read: {error}")))?;
-    if secret.len() as u64 > MAX_SECRET_BYTES {
-        return Err(unusable(format!("is longer than {MAX_SECRET_BYTES} bytes")));
-    }
+    let mut secret = bounded::read(path, MAX_SECRET_BYTES)
+        .map_err(|error| unusable(format!("cannot be read: {error}")))?
+        .ok_or_else(|| unusable(format!("is longer than {MAX_SECRET_BYTES} bytes")))?;
     while let Some(b'\n' | b'\r') = secret.last() {
         secret.pop();
     }

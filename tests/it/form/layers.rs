@@ -28,7 +28,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "net",
         &[
-            &["background", "clock", "throttle"],
+            &["background", "bounded", "clock", "throttle"],
             &["bounds", "tls"],
             &["dial"],
             &["http"],

@@ -5,11 +5,11 @@
 //! "ACL".
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The largest password file. A wrong path, such as a log or a device, must not fill the memory.
+use crate::net::bounded;
+
+/// The largest password file.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// A text that `Debug` shows as `***`.
@@ -83,16 +83,10 @@ impl Login {
 /// # Errors
 /// The reason for which the file cannot be used, with its path.
 pub(super) fn read_file(path: &Path) -> Result<Secret, String> {
-    let (mut text, file) = (
-        String::new(),
-        format!("the password file {}", path.display()),
-    );
-    let read =
-        File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
-    let count = read.map_err(|error| format!("{file} cannot be read ({error})"))?;
-    if count as u64 > MAX_FILE_BYTES {
-        return Err(format!("{file} is too large for a password"));
-    }
+    let file = format!("the password file {}", path.display());
+    let text = bounded::read_text(path, MAX_FILE_BYTES)
+        .map_err(|error| format!("{file} cannot be read ({error})"))?
+        .ok_or_else(|| format!("{file} is too large for a password"))?;
     let password = text
         .strip_suffix('\n')
         .map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
@@ -152,7 +146,7 @@ mod tests {
         std::fs::write(&path, b"\xff").expect("written");
         let error = read_file(&path).expect_err("no UTF-8");
         assert!(
-            error.contains("/password cannot be read (stream did not contain"),
+            error.contains("/password cannot be read (it is not valid UTF-8)"),
             "{error}"
         );
         assert_eq!(
