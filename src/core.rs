@@ -9,6 +9,7 @@ pub mod fingerprint;
 mod lock;
 pub mod proto;
 pub mod request;
+pub mod text;
 pub mod time;
 pub mod usage;
 pub mod verdict;

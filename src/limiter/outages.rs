@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep};
 
+use crate::core::text::list;
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::PolicyAnswers;
 use crate::store::redis::{Deployment, FailingServer, RedisFailure};
@@ -183,8 +184,10 @@ impl OutageLog {
             && self.ends.admit(now).is_some()
         {
             let ((began, before), answers) = (self.calm, observed.answers);
+            let servers = std::mem::take(&mut self.servers);
+            let (named, others) = servers.split_at(servers.len().min(MAX_SERVERS));
             lines.push(Line::Ended {
-                servers: listed(&std::mem::take(&mut self.servers)),
+                servers: list(named, others.len()),
                 lasted: since.duration_since(began),
                 answers: answers.since(before),
             });
@@ -224,15 +227,6 @@ impl OutageLog {
                 lines.push(Line::Errors(failure, times));
             }
         }
-    }
-}
-
-/// The first servers, and the number of the others.
-fn listed(servers: &[String]) -> String {
-    let (named, others) = servers.split_at(servers.len().min(MAX_SERVERS));
-    match others.len() {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
     }
 }
 

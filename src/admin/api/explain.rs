@@ -16,7 +16,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::reason::list;
 use self::reason::{by_override, field, one_line, reason, unknown_domain};
 use super::reply::{Failure, blocking};
 use super::{Call, Parts, subject};

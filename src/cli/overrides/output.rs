@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::OverrideList;
 use crate::admin::api::overrides::{Ordered, Removed, Reset};
 use crate::cli::print;
+use crate::core::text::list;
 use crate::core::time::people;
 use crate::limits::overrides::{EntryRecord, Record};
 use crate::limits::rules::compile::OneLine;
@@ -30,11 +31,8 @@ pub(super) fn ordered(
     if !limits.is_empty() {
         let named = limits.iter().take(MAX_LIMITS);
         let named: Vec<_> = named.map(|limit| OneLine(limit).to_string()).collect();
-        let more = match limits.len().saturating_sub(MAX_LIMITS) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        text += &format!("  limits  {}{more}\n", named.join(", "));
+        let named = list(&named, limits.len().saturating_sub(MAX_LIMITS));
+        text += &format!("  limits  {named}\n");
     }
     if one.kind == "raise" && !limits.is_empty() {
         text += if answer.keeps_count {

@@ -9,7 +9,7 @@
 //! algorithm) does, but delays hits to their slots. The twin is `lua/leaky_bucket.lua`.
 
 use super::definition::Definition;
-use super::ticks::{Clock, Flow, Outcome, Units};
+use super::ticks::{Clock, Flow, TickOutcome, Units};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{LONGEST_WINDOW, Period, Span, Tick};
 use crate::core::verdict::Verdict;

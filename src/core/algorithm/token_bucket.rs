@@ -11,7 +11,7 @@
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
-use super::ticks::{Clock, Flow, Outcome, Units};
+use super::ticks::{Clock, Flow, TickOutcome, Units};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{Period, Span, Tick};
 

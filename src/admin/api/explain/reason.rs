@@ -1,6 +1,7 @@
 //! Reasons of an explanation: one line that explains why a descriptor is limited as it is, or not.
 
 use crate::admin::api::names;
+use crate::core::text::list;
 use crate::core::time::people;
 use crate::limits::overrides::{Applied, Override};
 use crate::limits::plan::{Disposition, Explanation, Plan, Slot};
@@ -146,15 +147,6 @@ pub(super) fn by_override(before: &str, one: &Override, applied: &Applied) -> St
 pub(super) fn field<'f>(fields: &'f [(&str, String)], sought: &str) -> Option<&'f str> {
     let mut named = fields.iter().filter(|(name, _)| *name == sought);
     named.next().map(|(_, value)| &**value)
-}
-
-/// Names, and how many more there are.
-pub fn list(names: &[String], more: usize) -> String {
-    let more = match more {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{}{more}", names.join(", "))
 }
 
 pub(super) fn one_line(text: &(impl ToString + ?Sized)) -> String {
