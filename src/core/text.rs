@@ -8,3 +8,20 @@ pub fn list(names: &[String], more: usize) -> String {
     };
     format!("{}{more}", names.join(", "))
 }
+
+/// Mark at the end of a text that was cut.
+pub const MARK: &str = "…";
+
+/// The first `longest` bytes of a text, or fewer, that end with a whole character.
+pub fn cut(text: &[u8], longest: usize) -> &[u8] {
+    if text.len() <= longest {
+        return text;
+    }
+    // A character has at most four bytes; bytes that are no characters are cut anywhere.
+    let is_inside = |at: usize| text[at] & 0xc0 == 0x80;
+    let end = (longest.saturating_sub(3)..=longest)
+        .rev()
+        .find(|&at| !is_inside(at))
+        .unwrap_or(longest);
+    &text[..end]
+}

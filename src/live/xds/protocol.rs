@@ -17,6 +17,7 @@ use bytes::Bytes;
 
 use super::resources::{Digest, TYPE_URL};
 use crate::core::proto::xds::{DiscoveryRequest, Node, Status};
+use crate::core::text;
 
 /// INVALID_ARGUMENT. Source: gRPC, "Status codes and their use in gRPC".
 const INVALID_ARGUMENT: i32 = 3;
@@ -155,11 +156,7 @@ impl RefusalPace {
 
 fn cut(mut text: String) -> String {
     if text.len() > MAX_REFUSAL_BYTES {
-        let end = (0..=MAX_REFUSAL_BYTES)
-            .rev()
-            .find(|&end| text.is_char_boundary(end))
-            .unwrap_or(0);
-        text.truncate(end);
+        text.truncate(text::cut(text.as_bytes(), MAX_REFUSAL_BYTES).len());
         text.push_str(" ...");
     }
     text

@@ -14,6 +14,7 @@ use super::exposition::{Exposition, labels};
 use super::families::Family;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
+use crate::core::text::{self, MARK};
 
 /// The number of locks; with several locks, cores seldom wait for each other.
 const SHARDS: usize = 16;
@@ -67,16 +68,10 @@ impl Labels {
 
 /// Cuts a text of a request to the longest label value.
 pub(super) fn cut(mut text: String) -> String {
-    const MARK: char = '…';
     if text.len() > LONGEST_LABEL_BYTES {
-        let longest = LONGEST_LABEL_BYTES - MARK.len_utf8();
-        // In UTF-8 a character begins at one of any four consecutive bytes; 0 is always a boundary.
-        let end = (0..=longest)
-            .rev()
-            .find(|&end| text.is_char_boundary(end))
-            .unwrap_or(0);
-        text.truncate(end);
-        text.push(MARK);
+        let longest = LONGEST_LABEL_BYTES - MARK.len();
+        text.truncate(text::cut(text.as_bytes(), longest).len());
+        text.push_str(MARK);
     }
     text
 }

@@ -5,6 +5,7 @@
 //! its digest: two subjects stay distinct, and replicas agree.
 
 use crate::core::digest::{push_hex, sha256};
+use crate::core::text::{self, MARK};
 use crate::limits::plan::{Block, DecidedBy, Outcome, key};
 use crate::limits::rules::limit::Limit;
 
@@ -32,8 +33,6 @@ pub(crate) const MAX_BYTES: usize = MAX_PATH_BYTES + 1 + MAX_KEY_BYTES;
 /// First byte of a key that is whole. A cut key begins with [`CUT`].
 const WHOLE: u8 = b'=';
 const CUT: u8 = b'~';
-
-const MARK: &str = "…";
 
 /// A limited subject, and its limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,15 +128,10 @@ fn add(texts: &mut Vec<u8>, start: usize, part: &str) {
 
 /// Cuts the path that begins at `start`, between two characters.
 fn cut(texts: &mut Vec<u8>, start: usize) {
-    if texts.len() - start > MAX_PATH_BYTES {
-        texts.truncate(start + MAX_PATH_BYTES - MARK.len());
-        while texts.last().is_some_and(|byte| byte & 0xc0 == 0x80) {
-            texts.pop();
-        }
-        // The begin of a character whose rest was left out.
-        if texts.last().is_some_and(|byte| *byte >= 0xc0) {
-            texts.pop();
-        }
+    let path = &texts[start..];
+    if path.len() > MAX_PATH_BYTES {
+        let kept = text::cut(path, MAX_PATH_BYTES - MARK.len()).len();
+        texts.truncate(start + kept);
         texts.extend_from_slice(MARK.as_bytes());
     }
 }

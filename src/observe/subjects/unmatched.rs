@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::fingerprint::Fingerprint;
 use crate::core::request::{DecodedRequest, Entry};
+use crate::core::text::{MARK, cut};
 use crate::core::time::Micros;
 use crate::core::{lock, try_lock};
 use crate::limits::plan::key::{self, EntryText};
@@ -273,22 +274,6 @@ impl Samples {
             descriptors,
         }
     }
-}
-
-const MARK: &str = "…";
-
-/// The first bytes of a text that end with a whole character.
-fn cut(text: &[u8], longest: usize) -> &[u8] {
-    if text.len() <= longest {
-        return text;
-    }
-    // A character has at most four bytes; bytes that are no characters are cut anywhere.
-    let is_inside = |at: usize| text[at] & 0xc0 == 0x80;
-    let end = (longest.saturating_sub(3)..=longest)
-        .rev()
-        .find(|&at| !is_inside(at))
-        .unwrap_or(longest);
-    &text[..end]
 }
 
 /// The texts of entries, and whether nothing was cut.
