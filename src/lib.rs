@@ -16,7 +16,7 @@
 //! | limit | one compiled `rate_limit` of the configuration, with its algorithm ([`limits::rules::limit`]) |
 //! | rules | the compiled configuration, immutable: all domains and all limits ([`limits::rules`]) |
 //! | tick | the unit of time in which an algorithm counts: 1 µs, or a power of ten of it; each limit has its own ([`core::algorithm`]) |
-//! | override | what an operator orders for some descriptors in place of their limit: block, exempt or raise ([`limits::overrides`]) |
+//! | override | what an operator orders for some descriptors instead of their limit: block, exempt or raise ([`limits::overrides`]) |
 //! | debt | hits that a limit counted beyond its amount, at most `max_debt` full amounts; only limits with `count_denied` have it |
 //! | shaper | a limit that delays requests to a constant rate instead of refusing them: `leaky_bucket` |
 //! | check | one thing to decide: a counter key, an algorithm with its numbers, and hits ([`limits::plan`]) |

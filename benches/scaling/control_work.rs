@@ -112,8 +112,8 @@ fn table(limits: u32, readings: &[Vec<Reading>; 3]) -> String {
     let [none, reloads, scrapes] = [0, 1, 2].map(longest);
     let _ = writeln!(
         text,
-        "\nThe longest call of all rounds took {none:.1} ms beside nothing, {reloads:.1} ms beside \
-         reloads, {scrapes:.1} ms beside scrapes.\n"
+        "\nThe longest call of all rounds took {none:.1} ms with no other work, {reloads:.1} ms \
+         during reloads, {scrapes:.1} ms during scrapes.\n"
     );
     text
 }

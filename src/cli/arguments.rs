@@ -80,7 +80,7 @@ fn is_tolerant(arguments: &[OsString]) -> bool {
         .is_some_and(|name| name == REFERENCE_NAME)
 }
 
-/// The index of the argument that an error does not know, behind the name of the program and the
+/// The index of the argument that an error does not know, after the name of the program and the
 /// command.
 fn unknown(error: &clap::Error, arguments: &[OsString]) -> Option<usize> {
     let (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) =

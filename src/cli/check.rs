@@ -61,8 +61,8 @@ struct CheckedFiles {
     entries: Option<usize>,
 }
 
-/// Checks the files, beside `settings`: those of `weir serve` in this environment, which were
-/// checked when they were read.
+/// Checks the files. `settings`, of `weir serve` in this environment, were checked when they were
+/// read.
 pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
     let overlay_in_force = settings
         .xds

@@ -27,7 +27,7 @@ use crate::net::dial::Address;
 /// The address of a service with default settings on this machine.
 const USUAL_ADDRESS: &str = "127.0.0.1:8081";
 
-/// Exit code of OVER_LIMIT, which differs from that of a failure.
+/// Exit code of OVER_LIMIT, which is not the exit code of a failure.
 const OVER_LIMIT: u8 = 3;
 
 #[derive(Args, Debug)]

@@ -57,8 +57,8 @@ pub(super) fn has_colours() -> bool {
     io::stdout().is_terminal() && set("NO_COLOR").is_none() && !is_dumb
 }
 
-/// A row of a list on one line, as words that a command takes: its entries or, where these do not
-/// say all of it, the name of its subject.
+/// A row of a list on one line, as words that a command takes: its entries or, where these are not
+/// all of it, the name of its subject.
 pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
     let is_text = |entry: &Entry<'_>| {
         str::from_utf8(entry.key).is_ok() && str::from_utf8(entry.value).is_ok()
@@ -102,7 +102,7 @@ pub(super) fn table(rows: &[Vec<String>], numbers: usize) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Writes `text` to stdout as it is. False: the reader of the pipe has ended, so that further
+/// Writes `text` to stdout as it is. False: the reader of the pipe has ended, and further
 /// output is useless.
 ///
 /// # Errors
@@ -142,7 +142,7 @@ pub(super) fn error(line: impl Display) {
 /// Runs what a command waits for, on this thread.
 ///
 /// # Errors
-/// Those of the command, or the operating system gives no event queue.
+/// The command's, or the operating system gives no event queue.
 pub(super) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

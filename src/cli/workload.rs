@@ -60,7 +60,7 @@ impl Arrivals {
         Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::MAX)
     }
 
-    /// How many requests are due before this time, which is behind the last one that was drawn:
+    /// Number of requests due before this time, which is after the last one that was drawn:
     /// random ones that were not drawn count as their mean.
     pub(in crate::cli) fn due_before(&self, end: Duration) -> u64 {
         let end = end.as_secs_f64();

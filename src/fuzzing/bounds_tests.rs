@@ -98,7 +98,7 @@ fn connections() -> Vec<Row> {
              none is idle, the new one is closed"]
         [bytes CONNECTION_BYTES in service::server,
             "what each connection counts for in the memory of connections", ""]
-        [bytes TLS_BYTES in service::server, "and with TLS besides", ""]
+        [bytes TLS_BYTES in service::server, "and with TLS, in addition", ""]
         [time IDLE_GRACE in service::server::connection,
             "time for what is in flight on a connection that has to end for a new one",
             "the connection is closed"]
@@ -177,9 +177,9 @@ fn messages() -> Vec<Row> {
             "the oldest ends: RESOURCE_EXHAUSTED, HTTP status 503, or its stream or connection is \
              closed"]
         [bytes STREAM_BYTES in service::server::body,
-            "what each stream counts for in it, beside its bytes", ""]
+            "what each stream counts for in it, in addition to its bytes", ""]
         [bytes CODEC_BYTES in service::server::body,
-            "what each direction of a stream of health or reflection counts for besides", ""]
+            "what each direction of a stream of health or reflection counts for in addition", ""]
         [bytes SMALL_BYTES in service::server::body,
             "size above which a message takes memory of its own",
             "it takes it when its length is announced"]

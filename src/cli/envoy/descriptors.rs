@@ -1,4 +1,4 @@
-//! The descriptors that Envoy has to send, so that every limit of a domain is found: one list of
+//! The descriptors that Envoy has to send for every limit of a domain to be found: one list of
 //! actions for each list of keys that leads to a limit. What a list sends beyond that finds no
 //! limit, because Weir looks every value up in the same tree.
 //!
@@ -26,7 +26,7 @@ const MOST_LISTS: usize = 4_096;
 /// Limits that are named above a list of actions.
 const MOST_NAMED: usize = 5;
 
-/// What a descriptor describes: a request or a connection.
+/// The subject of a descriptor: a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http,
@@ -315,7 +315,7 @@ impl DescriptorWalk<'_> {
                 elements.extend(default.and_then(|default| default_action(key, kind, default)));
                 elements
             }
-            // What Envoy sends for a request is one text in the whole domain: an exact value of
+            // The value of a request is one text in the whole domain: an exact value of
             // another level may lead to this pattern.
             _ => {
                 let Some(values) = self.values.get(key) else {

@@ -282,12 +282,12 @@ pub(super) fn gateway_listener(text: &str) -> Result<[String; 3], &'static str> 
 
 impl Asking<'_> {
     /// The EnvoyPatchPolicy of this name: the Envoys of Envoy Gateway ask a Weir with the limits of
-    /// files. A BackendTrafficPolicy cannot say most of a limit (algorithms, windows, patterns),
-    /// and its limits come by xDS in place of files.
+    /// files. A BackendTrafficPolicy has no fields for most of it (algorithms, windows, patterns),
+    /// and its limits come by xDS instead of files.
     pub(super) fn envoy_patch_policy(&self, name: &str, listener: &[String; 3]) -> String {
         let [namespace, gateway, _] = listener;
         // Envoy Gateway gives listeners of Envoy this name, unless Gateways are merged. The filter
-        // stands behind filters that verify clients, as the router is the last one.
+        // is after filters that verify clients, as the router is the last one.
         fill(
             include_str!("templates/envoy_patch_policy.yaml"),
             &[

@@ -1,4 +1,4 @@
-//! YAML as people write it: blocks of lines, which stand in the code as they do in the output. Text
+//! YAML as people write it: blocks of lines, which are in the code as in the output. Text
 //! that could be read as something else is in quotes, as in JSON.
 
 use crate::observe::telemetry::json_text;
@@ -8,7 +8,7 @@ pub(super) fn indented(block: &str, indent: usize) -> String {
     block.replace('\n', &format!("\n{:indent$}", ""))
 }
 
-/// A template with a block in place of each `{name}`, at most one in a line: all its lines have the
+/// A template with a block instead of each `{name}`, at most one in a line: all its lines have the
 /// indent of its place. Without a block, a line that has nothing else is left out.
 pub(super) fn fill(template: &str, blocks: &[(&str, &str)]) -> String {
     let mut lines = Vec::new();

@@ -3,7 +3,7 @@
 //!
 //! One task does all of it, and nothing is shared. A thread keeps the time of a constant rate,
 //! because timers of the runtime have whole milliseconds. Latency counts from the instant at which
-//! a call was due: a stall delays all calls that were due meanwhile, and they say so.
+//! a call was due: a stall delays all calls that were due meanwhile, and their latencies show it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::thread::{self, JoinHandle};
@@ -228,7 +228,7 @@ impl Client {
     }
 
     /// Makes calls until the end, or until `stop`, and waits for their answers: after `stop` for
-    /// one second at most.
+    /// at most one second.
     pub async fn run(
         &self,
         load: &mut impl Load,

@@ -2,7 +2,7 @@
 //! takes more of a core for each call.
 //!
 //! A connection that ends is opened again. A call that the server provably did not begin, such as
-//! one behind a GOAWAY, is made again on the new connection; what else fails is an error of the
+//! one after a GOAWAY, is made again on the new connection; what else fails is an error of the
 //! call.
 
 use std::cell::Cell;

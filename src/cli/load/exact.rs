@@ -230,7 +230,7 @@ impl Exactness {
         let threshold = self.threshold.hits;
         self.report.checked += 1;
         // There was room for whatever was refused. Where refused hits count, the first refused
-        // request had no room, and smaller ones behind it are refused though they had.
+        // request had no room, and smaller ones after it are refused though they had.
         let taken = granted.saturating_add(possible);
         let is_less = refused.is_some_and(|most| taken.saturating_add(most) <= threshold);
         if granted <= threshold && !is_less {

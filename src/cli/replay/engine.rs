@@ -118,7 +118,7 @@ impl Decided {
 }
 
 impl Engine {
-    /// An empty store as that of a service with default settings, but without usage records, which
+    /// An empty store, as a service with default settings has it, but without usage records, which
     /// decide nothing.
     pub(super) fn new(setup: Setup) -> Self {
         Self {

@@ -34,8 +34,8 @@ fn add(known: &mut TopSubject, subject: &TopSubject, top: &Top) {
         .saturating_add(subject.refused_error);
 }
 
-/// The ranking of all replicas, with at most `count` subjects. One that a replica does not name had
-/// something there all the same: at most what that replica says of subjects that it does not name.
+/// The ranking of all replicas, with at most `count` subjects. A subject that a replica does not
+/// name has at most the number there that the replica reports for subjects out of its list.
 pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
     let sum = |value: fn(&Top) -> u64| {
         tops.iter()

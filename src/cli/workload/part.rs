@@ -46,7 +46,7 @@ pub(super) enum Number {
 }
 
 impl ValuePart {
-    /// Reads what stands between braces. `field` gives the index of a field, or `None` where there
+    /// Reads the text between braces. `field` gives the index of a field, or `None` where there
     /// are no fields.
     ///
     /// # Errors

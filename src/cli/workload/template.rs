@@ -2,7 +2,7 @@
 //! and with ` , ` between descriptors; of records also with conditions, as
 //! in `key={field} if {other}=pattern`.
 //!
-//! A backslash takes the next character as it is, so that values can have commas and braces.
+//! A backslash takes the next character as it is: values can have commas and braces.
 
 use std::fmt;
 

@@ -315,7 +315,7 @@ pub(super) fn largest(fits: impl Fn(u64) -> bool) -> u64 {
 pub(super) struct Clock {
     /// The tick that the step happens at.
     pub(super) now: u64,
-    /// The ticks by which the store's clock is behind `now`.
+    /// The ticks by which `now` is ahead of the store's clock.
     pub(super) behind: u64,
 }
 

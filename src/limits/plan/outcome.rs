@@ -92,7 +92,7 @@ impl Plan {
                 Disposition::Blocked(block) => Outcome {
                     counter: Some(checks.blocked_key(&block.key)),
                     refuses: true,
-                    // For a limit without a reset time, Envoy would tell the client to come back at
+                    // For a limit without a reset time, Envoy would ask the client to come back at
                     // once.
                     rate: block.rate.filter(|_| block.ends_in.is_some()),
                     reset_secs: block.ends_in.map(Span::secs_rounded_up),
@@ -139,7 +139,7 @@ impl<'p> Outcome<'p> {
             decision,
         };
         let rate = match *decision {
-            // The remaining hits are not available. With a limit, Envoy would tell the client that
+            // The remaining hits are not available. With a limit, Envoy informs the client that
             // none remain, and a polite client would stop.
             Decision::PolicyAllows(_) => None,
             Decision::Local(.., replicas) => Some(share_of(planned, check.algorithm, replicas)),

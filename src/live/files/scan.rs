@@ -2,7 +2,7 @@
 //!
 //! Kubernetes mounts a ConfigMap as symbolic links: `limits.yaml` points to `..data/limits.yaml`,
 //! and `..data` to a folder named for a time, which is swapped as a whole. So links are followed,
-//! names that begin with two dots are ignored, and versions are those of the link targets. A link
+//! names that begin with two dots are ignored, and versions are the link targets' versions. A link
 //! must not point out of the folder, because a person who may only write limits could read other
 //! files through error messages.
 //!

@@ -154,7 +154,7 @@ impl Dynamic {
 /// Which of several series with equal labels it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part<'a> {
-    /// That of a limit, with the labels `name` and `plan` of Weir's own metrics.
+    /// The series of a limit, with the labels `name` and `plan` of Weir's own metrics.
     Limit(Option<&'a str>, Option<&'a str>),
     /// Hits whose labels depend on requests.
     Requests,

@@ -1,7 +1,7 @@
 //! Records of named fields, and the requests that Envoy would have sent of them: CSV, Envoy's
 //! access log, and JSON objects.
 //!
-//! `--descriptor` says what a route of Envoy would send. As there, a descriptor of which a field is
+//! `--descriptor` has the actions of a route of Envoy. As there, a descriptor of which a field is
 //! missing is left out, and a request without descriptors is not sent.
 
 use std::borrow::Cow;

@@ -47,8 +47,8 @@ impl LineReader {
         })
     }
 
-    /// The next line, without its end; `None` after the last one. The inner error is that of a line
-    /// which is too long, behind which the next one follows.
+    /// The next line, without its end; `None` after the last one. The inner error is
+    /// about a line that is too long; the next one follows.
     ///
     /// # Errors
     /// The stream cannot be read.

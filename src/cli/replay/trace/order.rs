@@ -1,5 +1,5 @@
 //! Puts rows in the order of their times. Several Envoys write one log, and each writes a line when
-//! a request ends, so that rows are seldom more than seconds out of order.
+//! a request ends: rows are seldom more than seconds out of order.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -137,7 +137,7 @@ impl Certificates {
         }
     }
 
-    /// What the files hold, as a digest; the content of a file that cannot be read counts as its error.
+    /// Digest of the files; the content of a file that cannot be read is its error.
     fn fingerprint(&self) -> u64 {
         let identity = &self.options.identity;
         let files = [&identity.certificate, &identity.key].into_iter();

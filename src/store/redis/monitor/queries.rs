@@ -179,7 +179,7 @@ impl MissingAccess {
         };
         let text = error.details().unwrap_or_default();
         match error::name(error::classify(error)) {
-            // An error about a command says "to run the 'get' command". Any other NOPERM is about
+            // An error about a command has "to run the 'get' command". Any other NOPERM is about
             // keys.
             error::NO_PERMISSION if text.contains("to run the") => self.deny(name, effect),
             error::NO_PERMISSION => self.keys = true,
