@@ -1,6 +1,6 @@
 -- The time by which all checks are decided, and the values that the next parts need.
 local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
+now = time[1] * 1000000 + time[2]
 if ARGV[1] ~= '' then
   now, kept = tonumber(ARGV[1]), {}
   time[1], time[2] =

@@ -85,6 +85,9 @@ end
 if write_usage then
   text = text .. write_usage()
 end
+if effects then
+  text = text .. effects()
+end
 if looks and looks[1] then
   text = text .. struct.pack('<' .. string.rep('H', #looks), list(looks))
 end

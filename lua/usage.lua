@@ -16,8 +16,6 @@
 -- usage(time) reads and steps all records, and returns a function that writes them and returns this
 -- part of the reply.
 local usage
--- The keys of the checks alone.
-local checked
 if steps[85] then -- 'U'
   local pack, unpack, max, min, pcall = struct.pack, struct.unpack, math.max, math.min, redis.pcall
   local ENTRY, ENTRY_SIZE, LIMIT, LIMIT_SIZE, TOTAL = '<HHHdd', 22, '<ddd', 24, '<dddd'
@@ -35,7 +33,7 @@ if steps[85] then -- 'U'
     local _, number = unpack(ENTRY, entries, at)
     count = max(count, number)
   end
-  checked = { list(KEYS, 1, #KEYS - count) }
+  checked = { list(KEYS, 1, (checked and #checked or #KEYS) - count) }
 
   -- By index: whether the check was allowed when it was stepped last, nil if it failed. A request
   -- with all_or_none steps some checks again.
@@ -118,6 +116,7 @@ if steps[85] then -- 'U'
     local now_ms, totals = floor(now / 1000), {}
     for at = 1, #entries, ENTRY_SIZE do
       local index, number, limit, hits, refused = unpack(ENTRY, entries, at)
+      hits = counted and counted[index] or hits
       local is_recorded = index == 0
         or (hits ~= 0 and allowed[index] ~= nil and not has_failed(index))
       local record = records[number]

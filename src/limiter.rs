@@ -35,6 +35,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::core::algorithm::Arrival;
+use crate::core::algorithm::reservations::Held;
 use crate::core::time::Span;
 use crate::core::verdict::{Decision, Decisions, StoreError, Verdict};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
@@ -236,7 +237,7 @@ impl Limiter {
             let left = budget.max_hold.micros().saturating_sub(passed);
             arriving(Span::from_micros(left))
         });
-        if checks.has_holders() {
+        if checks.has_holders() || checks.has_reservations() {
             // The local counters release them too, whether the store or a policy decided the
             // releases.
             let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
@@ -292,6 +293,24 @@ impl Limiter {
             leases.forget(raised);
         }
         existed
+    }
+
+    /// The hits of a check that are reserved and not settled.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn reserved(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+    ) -> Result<Option<Held>, StoreError> {
+        match &self.store {
+            Store::Memory(memory) => Ok(memory.held(checks.key(&checks[index]), clock::now())),
+            Store::Redis(redis) => {
+                let deadline = Instant::now() + RESET_TIMEOUT;
+                redis.held(checks, index, deadline).await
+            }
+        }
     }
 
     /// The hits that this process has drawn ahead for a check and still holds.

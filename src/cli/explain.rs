@@ -250,6 +250,15 @@ fn text(report: &Report) -> String {
                 );
             }
         }
+        if let Some(reserved) = own.live.as_ref().and_then(|live| live.reserved.as_ref()) {
+            let _ = writeln!(
+                text,
+                "  held     {}, {}, the oldest for {}",
+                counted(reserved.reservations, "reservation"),
+                counted(reserved.hits, "hit"),
+                people::span(reserved.oldest_seconds)
+            );
+        }
         if let Some(trial) = &own.trial {
             let now = trial
                 .live

@@ -14,6 +14,7 @@ mod definition;
 pub mod fixed_window;
 pub mod leaky_bucket;
 pub mod options;
+pub mod reservations;
 pub mod sliding_window_buckets;
 pub mod sliding_window_counter;
 pub mod sliding_window_log;
@@ -25,6 +26,7 @@ pub use definition::{Arrival, Definition, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
 pub use options::{Debt, OptionError, OptionField};
+pub use reservations::Reservations;
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
@@ -69,6 +71,7 @@ pub const TABLE: [Spec; 7] = [
             "scale",
             "default_cost",
             "count_denied",
+            "reservations",
             "lease",
             "period",
             "timezone",
@@ -84,7 +87,13 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'L',
         reply_numbers: 3,
         script: include_str!("../../lua/sliding_window_log.lua"),
-        options: &["scale", "default_cost", "count_denied", "max_debt"],
+        options: &[
+            "scale",
+            "default_cost",
+            "count_denied",
+            "max_debt",
+            "reservations",
+        ],
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowCounter,
@@ -94,7 +103,14 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'C',
         reply_numbers: 4,
         script: include_str!("../../lua/sliding_window_counter.lua"),
-        options: &["scale", "default_cost", "count_denied", "lease", "max_debt"],
+        options: &[
+            "scale",
+            "default_cost",
+            "count_denied",
+            "lease",
+            "max_debt",
+            "reservations",
+        ],
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowBuckets,
@@ -113,6 +129,7 @@ pub const TABLE: [Spec; 7] = [
             "count_denied",
             "lease",
             "max_debt",
+            "reservations",
         ],
     },
     Spec {
@@ -123,7 +140,14 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'T',
         reply_numbers: 3,
         script: include_str!("../../lua/token_bucket.lua"),
-        options: &["burst", "scale", "default_cost", "count_denied", "max_debt"],
+        options: &[
+            "burst",
+            "scale",
+            "default_cost",
+            "count_denied",
+            "max_debt",
+            "reservations",
+        ],
     },
     Spec {
         kind: AlgorithmKind::LeakyBucket,
@@ -313,6 +337,9 @@ pub struct Options {
     pub count_denied: Option<bool>,
     /// `lease`: a replica may draw hits of a busy key ahead of its requests; default: false.
     pub lease: Option<bool>,
+    /// `reservations`: requests may reserve hits and settle them later; default: none. Then
+    /// `count_denied` is true.
+    pub reservations: Option<Reservations>,
     /// `max_debt`: how many full limits below zero refused hits may take a key, if they count;
     /// default: 1. A `fixed_window` counts all of them.
     pub max_debt: Option<u32>,
@@ -350,11 +377,11 @@ macro_rules! option_fields {
 }
 
 /// All options with their names in a file.
-pub const OPTIONS: [(&str, OptionField); 15] = option_fields![
+pub const OPTIONS: [(&str, OptionField); 16] = option_fields![
     Amount burst, Number scale, Amount default_cost, Duration bucket_interval,
     Duration bucket_span, Duration subject_expiry, Duration max_delay, Duration max_duration,
-    Bool count_denied, Bool lease, Number max_debt, Period period, Zone timezone,
-    Weekday week_starts, Anchor anchor
+    Bool count_denied, Bool lease, Reservations reservations, Number max_debt, Period period,
+    Zone timezone, Weekday week_starts, Anchor anchor
 ];
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ impl DenialCache {
     fn find(&self, check: &Check, now: Instant) -> Option<Verdict> {
         let hits = u64::try_from(check.hits).ok().filter(|&hits| hits > 0)?;
         let is_never = hits > check.algorithm.capacity();
-        if bypasses(&check.algorithm) || (hits > 1 && !is_never && !waits_alike(&check.algorithm)) {
+        if bypasses(check) || (hits > 1 && !is_never && !waits_alike(&check.algorithm)) {
             return None;
         }
         let (key, now) = (fingerprint(check), self.0.micros(now));
@@ -255,7 +255,7 @@ fn is_cacheable(checks: &Checks, check: &Check, verdict: &Verdict) -> bool {
     // A peek is refused only while the key is in debt. Fewer hits than the check has may be allowed
     // sooner, except in a window that has nothing left.
     let is_for_any_hits = check.hits == 1 || (check.hits > 1 && waits_alike(&check.algorithm));
-    if !is_for_any_hits || verdict.remaining > 0 || bypasses(&check.algorithm) {
+    if !is_for_any_hits || verdict.remaining > 0 || bypasses(check) {
         return false;
     }
     // A refused all-or-none request counts nothing, but the verdicts of its checks are computed
@@ -274,10 +274,13 @@ const fn waits_alike(algorithm: &Algorithm) -> bool {
 }
 
 /// Whether the store decides every check of the limit.
-fn bypasses(algorithm: &Algorithm) -> bool {
+fn bypasses(check: &Check) -> bool {
+    let algorithm = &check.algorithm;
     // A shaper's refusal depends on the caller's deadline. A refusal by a limit of requests in
-    // flight depends on when they end. A hit that is refused and counts is a charge.
-    algorithm.may_delay()
+    // flight depends on when they end, and one by reserved hits on when they are settled. A hit that
+    // is refused and counts is a charge.
+    check.reserves
+        || algorithm.may_delay()
         || algorithm.has_holders()
         || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))
 }

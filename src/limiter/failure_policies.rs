@@ -13,10 +13,12 @@ use std::num::NonZeroU32;
 
 use super::replicas::{ReplicaCount, Source};
 use crate::core::algorithm::Arrival;
+use crate::core::algorithm::reservations::Purpose;
 use crate::core::verdict::Decision;
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
+use crate::net::clock;
 use crate::store::{Memory, StoreError, memory};
 
 /// Options of the policy `local`.
@@ -127,23 +129,28 @@ impl FailurePolicies {
         }
     }
 
-    /// Releases places in the counters of `local` too, for the checks that are `is_open`: they may
-    /// have been acquired while the store failed. `at` is called only if there are such releases.
+    /// Releases places and settles reservations in the counters of `local` too, for the checks that
+    /// are `is_open`: they may have been acquired while the store failed. `at` is called only if
+    /// there are such checks.
     pub fn release(
         &self,
         checks: &Checks,
         is_open: impl Fn(CheckIndex) -> bool,
         at: impl FnOnce() -> Arrival,
     ) {
-        let is_release = |check: &Check| {
-            check.hits < 0
-                && check.on_store_failure == OnStoreFailure::Local
-                && check.algorithm.has_holders()
-                && self.local.contains(checks.key(check))
+        let is_held = |index: CheckIndex, check: &Check| {
+            let key = checks.key(check);
+            match checks.reserving(index).map(|reserving| reserving.purpose) {
+                Some(Purpose::Settle(id)) => self.local.holds(key, id, clock::now()),
+                Some(_) => false,
+                None => check.hits < 0 && check.algorithm.has_holders() && self.local.contains(key),
+            }
         };
-        let open = checks
-            .indexed()
-            .filter(|(index, check)| is_open(*index) && is_release(check));
+        let open = checks.indexed().filter(|(index, check)| {
+            check.on_store_failure == OnStoreFailure::Local
+                && is_open(*index)
+                && is_held(*index, check)
+        });
         let picked: CheckIndices = open.map(|(index, _)| index).collect();
         if !picked.is_empty() {
             let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);

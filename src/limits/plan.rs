@@ -14,7 +14,7 @@ mod outcome;
 mod subject;
 
 pub use all_or_none::AllOrNone;
-pub use checks::{Changes, Check, CheckIndex, CheckIndices, Checks, Modes};
+pub use checks::{Changes, Check, CheckIndex, CheckIndices, Checks, Modes, Reserving};
 pub use explain::Explanation;
 pub use outcome::{DecidedBy, Outcome, Outcomes};
 pub(crate) use subject::PlanError;
@@ -28,6 +28,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::{Gauge, HolderId};
+use crate::core::algorithm::reservations::{self, Purpose, Tally};
 use crate::core::algorithm::{self, Algorithm};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
@@ -131,18 +132,27 @@ impl Plan {
         Self::with_overrides(rules, None, request, options)
     }
 
-    /// Has the holders of limits of requests in flight counted by the gauges of their limits.
+    /// Has the holders of limits of requests in flight, and reservations, counted by their limits.
     #[inline]
-    pub fn count_holders(&mut self, gauge_of: impl Fn(LimitId) -> Option<Arc<Gauge>>) {
-        if !self.checks.has_holders() {
+    pub fn count_holders(
+        &mut self,
+        gauge_of: impl Fn(LimitId) -> Option<Arc<Gauge>>,
+        tally_of: impl Fn(LimitId) -> Option<Arc<Tally>>,
+    ) {
+        if !self.checks.has_holders() && !self.checks.has_reservations() {
             return;
         }
-        let holders = &mut Arc::make_mut(&mut self.checks).holders;
+        let checks = Arc::make_mut(&mut self.checks);
         for slot in &self.slots {
-            if let (Disposition::Checked(checked), Some(limit)) = (&slot.disposition, slot.limit)
-                && let Some(held) = holders.iter_mut().find(|held| held.check == checked.check)
-            {
-                held.gauge = gauge_of(limit);
+            if let (Disposition::Checked(checked), Some(limit)) = (&slot.disposition, slot.limit) {
+                let mut holders = checks.holders.iter_mut();
+                if let Some(held) = holders.find(|held| held.check == checked.check) {
+                    held.gauge = gauge_of(limit);
+                }
+                let mut reserving = checks.reserving.iter_mut();
+                if let Some(one) = reserving.find(|one| one.check == checked.check) {
+                    one.tally = tally_of(limit);
+                }
             }
         }
     }
@@ -174,6 +184,8 @@ impl Plan {
             options,
             found: &found,
             checks: &mut checks,
+            is_settlement: false,
+            is_cancelled: false,
         };
         let slots = matching.slots();
         let is_tried = |found: &LimitInForce<'_>| found.limit.trial.is_some();
@@ -195,6 +207,12 @@ impl Plan {
             unknown_domain: domain.is_none(),
             checks: Arc::new(checks),
         }
+    }
+
+    /// Turns all checks into peeks, which write nothing.
+    pub fn peek(&mut self) {
+        let checks = Arc::make_mut(&mut self.checks);
+        checks.peek_only(checks.total());
     }
 
     pub fn limit(&self, slot: &Slot) -> Option<LimitInForce<'_>> {
@@ -241,6 +259,10 @@ struct Matcher<'a, 'q> {
     options: &'a Options,
     found: &'a [Option<LimitInForce<'a>>],
     checks: &'a mut Checks,
+    /// The descriptor settles a reservation.
+    is_settlement: bool,
+    /// An override exempts it: its settlement is a cancel.
+    is_cancelled: bool,
 }
 
 /// One descriptor of it.
@@ -269,10 +291,14 @@ impl Matcher<'_, '_> {
                 entries,
                 limit,
             };
-            let is_in_flight = limit.is_some_and(|found| found.limit.counts_in_flight());
-            let disposition = match is_in_flight {
-                true => self.disposition_of_holder(planned),
-                false => self.disposition(planned),
+            let disposition = match limit {
+                Some(found) if found.limit.counts_in_flight() => {
+                    self.disposition_of_holder(planned)
+                }
+                Some(found) if found.limit.levels.len() < entries.len() => {
+                    self.disposition_of_reservation(planned)
+                }
+                _ => self.disposition(planned),
             };
             slots.push(Slot {
                 limit: limit.map(|found| found.limit.id),
@@ -335,6 +361,34 @@ impl Matcher<'_, '_> {
         disposition
     }
 
+    /// Like `disposition`, for a descriptor whose last entry is the id of a reservation. Everything
+    /// after the plan sees the descriptor without it.
+    #[inline(never)]
+    fn disposition_of_reservation(&mut self, planned: PlannedDescriptor<'_>) -> Disposition {
+        let Some((last, entries)) = planned.entries.split_last() else {
+            return self.disposition(planned);
+        };
+        let id = HolderId::of(last.value);
+        let is_settlement = last.key == reservations::SETTLE;
+        self.is_settlement = is_settlement;
+        let disposition = self.disposition(PlannedDescriptor { entries, ..planned });
+        self.is_settlement = false;
+        let is_cancelled = std::mem::take(&mut self.is_cancelled);
+        if let Disposition::Checked(Checked { check, .. }) = disposition
+            && let Some(reserving) = self.checks.reserving.last_mut()
+            && reserving.check == check
+        {
+            if is_cancelled {
+                self.checks.list[check.0].hits = -1;
+            }
+            reserving.purpose = match is_settlement {
+                true => Purpose::Settle(id),
+                false => Purpose::Reserve(id),
+            };
+        }
+        disposition
+    }
+
     /// The effect of an override on a descriptor with this amount, if one applies to it.
     fn overridden(
         &mut self,
@@ -343,38 +397,45 @@ impl Matcher<'_, '_> {
     ) -> Option<Disposition> {
         let hits = self.request.hits(planned.descriptor);
         let overrides = self.overrides.as_ref()?.for_hits(hits);
-        Some(
-            match overrides
-                .find(self.request.domain, planned.entries, amount)?
-                .1
-            {
-                Applied::Block { ends_in } => Disposition::Blocked(Block {
-                    rate: amount.map(|amount| amount.display_rate),
-                    ends_in,
-                    hits,
-                    key: self.add_blocked_key(planned, amount),
-                }),
-                Applied::Exempt => {
-                    // An exempt quota stays a quota, of which some hits are always left: otherwise
-                    // an exemption could make the request fail for its other quotas.
-                    let is_quota = planned.limit.is_some_and(|limit| {
-                        limit.limit.quota_mode && !is_replaced(limit, self.found)
-                    });
-                    let is_unlimited = planned.limit.is_some_and(|limit| limit.amount().is_none());
-                    self.checks.passing_quotas += usize::from(
-                        self.domain.is_some()
-                            && !is_unlimited
-                            && (is_quota || self.options.quota_mode),
-                    );
-                    Disposition::Exempt
-                }
-                Applied::Raise(_) if self.domain.is_none() => return None,
-                Applied::Raise(amount) => Disposition::Checked(Checked {
-                    is_raised: true,
-                    ..self.check(planned, &amount)
-                }),
-            },
-        )
+        let find = |overrides: InForce<'_>| {
+            Some(
+                overrides
+                    .find(self.request.domain, planned.entries, amount)?
+                    .1,
+            )
+        };
+        let mut applied = find(overrides)?;
+        if self.is_settlement && !matches!(applied, Applied::Raise(_)) {
+            // What was reserved before is released; a block does not undo the cost, and what is
+            // exempt costs nothing.
+            self.is_cancelled = applied == Applied::Exempt;
+            applied = find(overrides.for_hits(-1))?;
+        }
+        Some(match applied {
+            Applied::Block { ends_in } => Disposition::Blocked(Block {
+                rate: amount.map(|amount| amount.display_rate),
+                ends_in,
+                hits,
+                key: self.add_blocked_key(planned, amount),
+            }),
+            Applied::Exempt => {
+                // An exempt quota stays a quota, of which some hits are always left: otherwise
+                // an exemption could make the request fail for its other quotas.
+                let is_quota = planned
+                    .limit
+                    .is_some_and(|limit| limit.limit.quota_mode && !is_replaced(limit, self.found));
+                let is_unlimited = planned.limit.is_some_and(|limit| limit.amount().is_none());
+                self.checks.passing_quotas += usize::from(
+                    self.domain.is_some() && !is_unlimited && (is_quota || self.options.quota_mode),
+                );
+                Disposition::Exempt
+            }
+            Applied::Raise(_) if self.domain.is_none() => return None,
+            Applied::Raise(amount) => Disposition::Checked(Checked {
+                is_raised: true,
+                ..self.check(planned, &amount)
+            }),
+        })
     }
 
     /// Writes the key of a counter that is not queried: a blocked subject has the same name as
@@ -515,6 +576,14 @@ impl Checks {
         if let Some(tracking) = limit.and_then(|found| found.limit.usage.as_ref()) {
             self.tracked.push((index, Arc::clone(tracking)));
         }
+        if let Some(terms) = amount.reservations {
+            self.reserving.push(Reserving {
+                check: index,
+                terms,
+                purpose: Purpose::Plain,
+                tally: None,
+            });
+        }
         let on_store_failure = limit.and_then(LimitInForce::on_store_failure);
         self.list.push(Check {
             fingerprint: Fingerprint::of(&self.keys[key.clone()]),
@@ -528,6 +597,7 @@ impl Checks {
             on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
             per_second: amount.rate.unit == Unit::Second,
             lease: amount.lease,
+            reserves: amount.reservations.is_some(),
         });
         index
     }

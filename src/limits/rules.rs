@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::core::algorithm::reservations::is_reservation_key;
 use crate::core::request::Entry;
 use limit::{Limit, LimitId, LimitInForce, LimitTable, OnStoreFailure};
 use region::RegionShare;
@@ -165,12 +166,26 @@ impl Domain {
     /// [`Rules::find`] in this domain.
     #[inline]
     pub(crate) fn find(&self, entries: &[Entry<'_>]) -> Option<LimitInForce<'_>> {
-        let id = self.tree.find(entries)?;
+        let Some(id) = self.tree.find(entries) else {
+            return self.find_reservation(entries);
+        };
         let limit = &self.limits[id.limit as usize];
         match &limit.table {
             None => Some(limit.into()),
             Some(table) => self.find_row(limit, table, entries),
         }
+    }
+
+    /// The limit of a descriptor with the id of a reservation as one more entry.
+    #[inline(never)]
+    fn find_reservation(&self, entries: &[Entry<'_>]) -> Option<LimitInForce<'_>> {
+        let (last, path) = entries.split_last()?;
+        if !is_reservation_key(last.key) {
+            return None;
+        }
+        self.tree.find(path)?;
+        self.find(path)
+            .filter(|found| found.limit.has_reservations())
     }
 
     /// The limit of a descriptor whose branch has a table. A separate function, to keep look-ups

@@ -100,7 +100,11 @@ impl Rls {
         })?;
         let mut plan =
             Plan::with_overrides(&live.rules, live.overrides(), &request, &self.options.plan);
-        plan.count_holders(|limit| live.tallies.gauge(limit));
+        let tallies = &live.tallies;
+        plan.count_holders(
+            |limit| tallies.gauge(limit),
+            |limit| tallies.reservations(limit),
+        );
         let (limiter, checks) = (&self.limiter, &plan.checks);
         let (decisions, places) = if limiter.may_leave_places(checks) {
             // Boxed: this future would make the futures of all other calls larger.

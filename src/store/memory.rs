@@ -11,7 +11,9 @@
 //! pool, which the sweeping thread maintains: a request seldom calls the allocator, and frees
 //! nothing but logs and rings.
 
+mod bounded;
 mod packed;
+mod reservations;
 mod shard;
 mod table;
 mod unpacked;
@@ -22,12 +24,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use smallvec::SmallVec;
 
+pub use self::bounded::TableSize;
 use self::packed::Packed;
+use self::reservations::Reservations;
 use self::shard::{NewState, Shard};
 use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
 use self::usage::UsageRecords;
-pub use self::usage::UsageSize;
 use super::Budget;
+use crate::core::algorithm::concurrency::HolderId;
+use crate::core::algorithm::reservations::{Effect, Held};
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
@@ -104,6 +109,8 @@ struct Contents {
     unpacked: AtomicUsize,
     evicted: AtomicU64,
     usage: UsageRecords,
+    /// At most an eighth of `max_bytes`, of which they are a part.
+    reservations: Reservations,
 }
 
 /// A shard in two cache lines of its own, which hold its lock and its list of blocks. Threads on
@@ -142,6 +149,7 @@ impl Memory {
             unpacked: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             usage: UsageRecords::new(options.usage_bytes),
+            reservations: Reservations::new(options.max_bytes / 8),
         }))
     }
 
@@ -161,6 +169,7 @@ impl Memory {
             "picked indices ascend: {picked:?}"
         );
         let mut changes = Changes::new();
+        let mut effects: SmallVec<[(CheckIndex, Effect); 2]> = SmallVec::new();
         let is_whole = checks.commit == Commit::AllOrNone
             && picked.first().is_some_and(|&index| !checks.is_trial(index));
         let mut answers: SmallVec<[Result<Verdict, StoreError>; 4]> = SmallVec::new();
@@ -173,17 +182,29 @@ impl Memory {
         let answer = |index| match picked.next_if_eq(&&index) {
             Some(_) => {
                 let check = &checks[index];
-                let step = |state| checks.step(index, state, at, &mut changes);
+                let reserving = checks.reserving(index).filter(|_| check.reserves);
+                let step = |state| match reserving {
+                    None => checks.step(index, state, at, &mut changes),
+                    Some(reserving) => {
+                        let (key, table) = (checks.key(check), &self.0.reservations);
+                        let (step, effect) = table.decide(key, check, reserving, state, at);
+                        effects.push((index, effect));
+                        step
+                    }
+                };
                 Ok(self.check(check, at.now, step))
             }
             None => Err(NOT_PICKED),
         };
         answers.extend(rest.map(CheckIndex).map(answer));
         if checks.is_tracked() {
-            self.record_usage(checks, &answers, at.now);
+            self.record_usage(checks, &answers, &effects, at.now);
         }
         for (index, change) in changes {
             checks.record_holders(index, change, at.now);
+        }
+        for (index, effect) in effects {
+            checks.record_reservation(index, &effect, at.now);
         }
         Answers {
             now: at.now,
@@ -193,7 +214,13 @@ impl Memory {
 
     /// Records the usage of the tracked checks that were answered. Of a request that is refused as
     /// a whole, only hits over their limits are recorded.
-    fn record_usage(&self, checks: &Checks, answers: &[Result<Verdict, StoreError>], now: Micros) {
+    fn record_usage(
+        &self,
+        checks: &Checks,
+        answers: &[Result<Verdict, StoreError>],
+        effects: &[(CheckIndex, Effect)],
+        now: Micros,
+    ) {
         let is_allowed =
             |answer: &Result<Verdict, _>| answer.as_ref().is_ok_and(|verdict| verdict.allowed);
         let is_refused = checks.commit == Commit::AllOrNone
@@ -203,7 +230,12 @@ impl Memory {
             let Ok(verdict) = &answers[index.0] else {
                 continue;
             };
-            let hits = Hits::of_check(checks[index].hits, verdict.allowed);
+            let mut effects = effects.iter();
+            let effect = effects.find(|(other, _)| *other == index);
+            let hits = effect.map_or(checks[index].hits, |(_, effect)| {
+                effect.hits_of(checks[index].hits)
+            });
+            let hits = Hits::of_check(hits, verdict.allowed);
             let is_undone = is_refused && verdict.allowed && !checks.is_trial(index);
             if !(hits.is_none() || is_undone) {
                 key::write_usage(checks.key(&checks[index]), &mut key);
@@ -216,6 +248,16 @@ impl Memory {
     pub fn contains(&self, key: &[u8]) -> bool {
         let key = key_of(Fingerprint::of(key));
         self.size().keys > 0 && self.lock(self.shard_index(key)).find(key).is_some()
+    }
+
+    /// The holds of a counter that have not expired.
+    pub fn held(&self, key: &[u8], now: Micros) -> Option<Held> {
+        self.0.reservations.held(key, now)
+    }
+
+    /// Whether a request has hits of a counter that a settlement would release.
+    pub fn holds(&self, key: &[u8], id: HolderId, now: Micros) -> bool {
+        self.0.reservations.holds(key, id, now)
     }
 
     /// The usage record under a key at `now`.
@@ -235,7 +277,7 @@ impl Memory {
     }
 
     /// The size of all usage records. Locks each of their tables in turn.
-    pub fn usage_size(&self) -> UsageSize {
+    pub fn usage_size(&self) -> TableSize {
         self.0.usage.size()
     }
 
@@ -384,6 +426,7 @@ impl Memory {
 
     /// Removes a key, which then counts from zero. Returns whether it existed.
     pub fn reset(&self, key: &[u8]) -> bool {
+        self.0.reservations.remove(key);
         let key = key_of(Fingerprint::of(key));
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
@@ -408,6 +451,7 @@ impl Memory {
         drop(shard);
         self.make_room();
         self.0.usage.sweep(index, self.shards(), now);
+        self.0.reservations.sweep(index, self.shards(), now);
         self.0.pool.refund(freed);
         removed
     }
@@ -429,7 +473,9 @@ impl Memory {
         let keys = self.0.keys.load(Ordering::Relaxed);
         Size {
             keys,
-            bytes: keys * KEY_BYTES + self.0.unpacked.load(Ordering::Relaxed),
+            bytes: keys * KEY_BYTES
+                + self.0.unpacked.load(Ordering::Relaxed)
+                + self.0.reservations.bytes(),
             evicted: self.0.evicted.load(Ordering::Relaxed),
         }
     }

@@ -201,6 +201,11 @@ impl WorkerLanes {
         if checks.has_holders() && !parts.is_empty() {
             self.deployment.has_holders.store(true, Ordering::Relaxed);
         }
+        if checks.has_reservations() && !parts.is_empty() {
+            self.deployment
+                .has_reservations
+                .store(true, Ordering::Relaxed);
+        }
         for (node, request) in parts {
             let (queued, reply) = request.share();
             let admitted = node.admit(budget.deadline, queued.since);

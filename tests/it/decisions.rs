@@ -7,6 +7,7 @@ pub mod calendars;
 pub mod in_flight;
 pub mod regions;
 pub mod requests;
+pub mod reservations;
 pub mod rules;
 pub mod scenarios;
 pub mod shaping;

@@ -23,6 +23,7 @@ use std::time::Duration;
 use bb8_redis::redis::{Cmd, Value};
 use tokio::time::Instant;
 use weir::core::algorithm::concurrency::Change;
+use weir::core::algorithm::reservations::Effect;
 use weir::core::algorithm::{Algorithm, FixedWindow};
 use weir::core::time::{Micros, Period, Span};
 use weir::core::usage::Summary;
@@ -151,6 +152,19 @@ impl ScriptCall {
         self.with(|call| call.read(reply, &mut answers, &mut notes))
             .expect("a good reply");
         notes.changes
+    }
+
+    /// What checks did to reservations, by their positions.
+    pub fn effects(&self, reply: &Value) -> Vec<Effect> {
+        let mut notes = Notes::default();
+        let mut answers = vec![Err(StoreError::Unknown("unanswered")); self.len()];
+        self.with(|call| call.read(reply, &mut answers, &mut notes))
+            .expect("a good reply");
+        notes
+            .effects
+            .into_iter()
+            .map(|(_, effect)| effect)
+            .collect()
     }
 
     /// How long each check's state has to be kept, which the script says behind the rows; `None`

@@ -19,6 +19,7 @@ use serde_json::Value;
 use self::reason::{by_override, field, one_line, reason, unknown_domain};
 use super::reply::{Failure, blocking};
 use super::{Call, Parts, subject};
+use crate::core::algorithm::reservations::Held;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::Decision;
 use crate::limits::overrides::{InForce, RateRecord, Record};
@@ -27,6 +28,7 @@ use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation
 use crate::limits::rules::limit::{Limit, LimitInForce, Scale};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
+use crate::net::clock;
 use crate::service::pages::json;
 use crate::service::rls::decode::decode;
 use crate::store::redis::error;
@@ -124,6 +126,18 @@ pub struct Shown {
     pub fields: IndexMap<String, Value>,
 }
 
+/// Reservations of a counter that are not settled.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Reserved {
+    /// Their number.
+    #[schemars(range(min = 1))]
+    pub reservations: u64,
+    /// Their hits, in the units of the limit, rounded up.
+    pub hits: u64,
+    /// Seconds since the oldest was made.
+    pub oldest_seconds: f64,
+}
+
 /// Current state of a counter.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "LiveState")]
@@ -144,6 +158,9 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub held: Option<u64>,
+    /// Hits that requests have reserved and not settled; they count as used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<Reserved>,
     /// Why the store did not answer. Until it answers, the failure policy decides; with `local`,
     /// `used` is the count of this replica.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,11 +189,13 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
         request.peek();
         parts.peek(&request).await?
     };
+    let reserved = parts.reserved(&plan).await;
     let report = blocking(move || {
         let snapshot = parts.live.load();
         let now = Now {
             parts: &parts,
             plan: &plan,
+            reserved: &reserved,
             outcomes: plan.outcomes(&decisions),
             overrides: snapshot.as_ref().and_then(|live| live.overrides()),
         };
@@ -250,6 +269,8 @@ fn message(body: &[u8]) -> Result<Bytes, Failure> {
 struct Now<'n> {
     parts: &'n Parts,
     plan: &'n Plan,
+    /// By the index of a check.
+    reserved: &'n [Option<Held>],
     outcomes: Outcomes<'n>,
     overrides: Option<InForce<'n>>,
 }
@@ -303,6 +324,8 @@ impl Now<'_> {
             let held = self.parts.held(plan, planned.check);
             descriptor.live = Some(State {
                 held: Some(planned.scale.units(held)).filter(|&units| units > 0),
+                reserved: self.reserved[planned.check.0]
+                    .map(|held| Reserved::new(&held, planned.scale)),
                 ..State::new(decision, planned.scale, check, is_alone)
             });
         }
@@ -382,10 +405,21 @@ impl State {
             this_replica_only: is_alone
                 || matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
             held: None,
+            reserved: None,
             error: decision
                 .store_error()
                 .map(|error| error::for_callers(error).to_owned()),
             policy: decision.policy().map(str::to_owned),
+        }
+    }
+}
+
+impl Reserved {
+    fn new(held: &Held, scale: Scale) -> Self {
+        Self {
+            reservations: held.reservations,
+            hits: scale.units_rounded_up(held.hits),
+            oldest_seconds: clock::now().since(held.since).micros() as f64 / 1e6,
         }
     }
 }

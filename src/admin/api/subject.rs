@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, names};
+use crate::core::algorithm::reservations::Held;
 use crate::core::request::notation::WildcardText;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::{Decision, Decisions};
@@ -22,6 +23,9 @@ use crate::observe::traces::TraceSpan;
 
 /// Maximum number of limits that an error names.
 const MAX_NAMED: usize = 10;
+
+/// Maximum number of counters of a request whose reservations are read.
+const MOST_INSPECTED: usize = 20;
 
 /// A counter that was reset: its key, and whether the store had it.
 pub(super) type ResetKey = (Vec<u8>, bool);
@@ -38,7 +42,8 @@ impl Parts {
         request: &DecodedRequest<'_>,
     ) -> Result<(Plan, Decisions), Failure> {
         let live = self.snapshot()?;
-        let plan = Plan::with_overrides(&live.rules, live.overrides(), request, &self.plan);
+        let mut plan = Plan::with_overrides(&live.rules, live.overrides(), request, &self.plan);
+        plan.peek();
         let decisions = self.peek_at(&plan.checks).await;
         Ok((plan, decisions))
     }
@@ -47,6 +52,22 @@ impl Parts {
     pub(super) async fn peek_at(&self, checks: &Arc<Checks>) -> Decisions {
         let span = TraceSpan::default();
         self.limiter.decide(checks, None, &span).await
+    }
+
+    /// The reservations of each check, by its index; `None` for those without, and where the store
+    /// does not answer. Of the first [`MOST_INSPECTED`] checks.
+    pub(super) async fn reserved(&self, plan: &Plan) -> Vec<Option<Held>> {
+        let mut all = vec![None; plan.checks.len()];
+        let reserving = plan.checks.indexed().filter(|(_, check)| check.reserves);
+        for (index, _) in reserving.take(MOST_INSPECTED) {
+            all[index.0] = self
+                .limiter
+                .reserved(&plan.checks, index)
+                .await
+                .ok()
+                .flatten();
+        }
+        all
     }
 
     /// The hits that this process has drawn ahead for a check and still holds.

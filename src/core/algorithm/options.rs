@@ -3,6 +3,7 @@
 //! The options of a `fixed_window` that follows the calendar: `period`, `timezone`, `week_starts`
 //! and `anchor`, and which of them belong together.
 
+use super::reservations::{LONGEST_TTL, Reservations, SHORTEST_TTL};
 use super::ticks::largest;
 use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, Options, TABLE, Terms};
 use crate::core::time::{Anchor, Calendar, Period, PeriodKind, Rate, Span, Unit, Weekday, Zone};
@@ -17,6 +18,8 @@ pub enum OptionField {
     Duration(fn(&mut Options) -> &mut Option<Span>),
     /// True or false.
     Bool(fn(&mut Options) -> &mut Option<bool>),
+    /// A map of its own.
+    Reservations(fn(&mut Options) -> &mut Option<Reservations>),
     /// `fixed` or `calendar`.
     Period(fn(&mut Options) -> &mut Option<PeriodKind>),
     /// The name of a time zone.
@@ -35,6 +38,7 @@ macro_rules! with_field {
             OptionField::Amount($field) => $body,
             OptionField::Duration($field) => $body,
             OptionField::Bool($field) => $body,
+            OptionField::Reservations($field) => $body,
             OptionField::Period($field) => $body,
             OptionField::Zone($field) => $body,
             OptionField::Weekday($field) => $body,
@@ -74,6 +78,9 @@ impl Options {
         if !self.counts_denied() {
             self.max_debt = written.max_debt;
         }
+        if self.count_denied == Some(false) || self.lease == Some(true) {
+            self.reservations = written.reservations;
+        }
         self.leave_out_calendar(written, rate);
     }
 
@@ -89,7 +96,7 @@ impl Options {
     /// Whether refused hits count.
     fn counts_denied(&self) -> bool {
         self.count_denied
-            .unwrap_or(self.kind == AlgorithmKind::FixedWindow)
+            .unwrap_or(self.kind == AlgorithmKind::FixedWindow || self.reservations.is_some())
     }
 
     /// The window of a limit with this rate; `None` if it is zero or too long.
@@ -115,6 +122,33 @@ impl Options {
                 Err(OptionError::new("max_debt", what, remedy))
             }
         }
+    }
+
+    /// Settlements above the reserved hits have to count, and leases know nothing of reservations.
+    fn check_reservations(&self) -> Result<(), OptionError> {
+        let Some(reservations) = self.reservations else {
+            return Ok(());
+        };
+        let (what, remedy) = if !(SHORTEST_TTL..=LONGEST_TTL).contains(&reservations.ttl) {
+            (
+                "the 'ttl' of 'reservations' is shorter than 1 second or longer than 24 hours",
+                "write the time that the longest request takes, such as 60s",
+            )
+        } else if !self.counts_denied() {
+            (
+                "a limit with 'reservations' has no 'count_denied: false': hits above a reservation \
+                 could not be charged",
+                "remove 'count_denied', or 'reservations'",
+            )
+        } else if self.lease == Some(true) {
+            (
+                "a limit with 'reservations' has no 'lease': a reservation is decided by the store",
+                "remove one of the two",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(OptionError::new("reservations", what, remedy))
     }
 
     /// Neither a unit nor a request may be of no hits.
@@ -287,6 +321,7 @@ impl Algorithm {
         let debt = options.debt()?;
         let scale = options.scale.unwrap_or(1);
         options.check_zeros()?;
+        options.check_reservations()?;
         // More than any algorithm counts is not exact either.
         let hits = |units: u64| units.saturating_mul(scale.into()).min(LARGEST_COUNT);
         let (limit, burst) = (hits(rate.requests_per_unit), options.burst);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::{Change, Gauge, HolderId, TAKE_BACK};
-use crate::core::algorithm::{Algorithm, Arrival, State, Step};
+use crate::core::algorithm::reservations::{Effect, Purpose, Tally};
+use crate::core::algorithm::{Algorithm, Arrival, Reservations, State, Step};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::time::Micros;
 use crate::core::usage::Tracking;
@@ -45,6 +46,8 @@ pub struct Checks {
     pub(super) tracked: Vec<(CheckIndex, Arc<Tracking>)>,
     /// The checks of limits of requests in flight, in a separate list for the same reason.
     pub(super) holders: Vec<Holding>,
+    /// The checks of limits with `reservations`.
+    pub(super) reserving: Vec<Reserving>,
     /// An override blocks a descriptor of the request.
     pub(super) is_blocked: bool,
 }
@@ -57,6 +60,16 @@ pub(super) struct Holding {
     pub(super) id: HolderId,
     /// Counts the holders of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) gauge: Option<Arc<Gauge>>,
+}
+
+/// Additional data of a check of a limit with `reservations`.
+#[derive(Clone, Debug)]
+pub struct Reserving {
+    pub(super) check: CheckIndex,
+    pub terms: Reservations,
+    pub purpose: Purpose,
+    /// Counts the reservations of its limit, where metrics do; see `Plan::count_holders`.
+    pub(super) tally: Option<Arc<Tally>>,
 }
 
 /// Changes that checks of a request made to limits of requests in flight.
@@ -80,6 +93,8 @@ pub struct Check {
     pub per_second: bool,
     /// Hits may be drawn ahead of requests.
     pub lease: bool,
+    /// Its hits may be reserved: the check is among the [`Reserving`] ones.
+    pub reserves: bool,
 }
 
 impl Check {
@@ -94,6 +109,7 @@ impl Check {
             on_store_failure: OnStoreFailure::default(),
             per_second: false,
             lease: false,
+            reserves: false,
         }
     }
 }
@@ -165,6 +181,38 @@ impl Checks {
             gauge: None,
         });
         self
+    }
+
+    /// Reservation data of a check, if its limit has `reservations`.
+    pub fn reserving(&self, index: CheckIndex) -> Option<&Reserving> {
+        let mut all = self.reserving.iter();
+        all.find(|reserving| reserving.check == index)
+    }
+
+    /// Whether a check is of a limit with `reservations`.
+    pub fn has_reservations(&self) -> bool {
+        !self.reserving.is_empty()
+    }
+
+    /// The same checks, where the limit of the one at `index` has `reservations`: for tests of
+    /// stores.
+    #[must_use]
+    pub fn reserved(mut self, index: CheckIndex, terms: Reservations, purpose: Purpose) -> Self {
+        self.list[index.0].reserves = true;
+        self.reserving.push(Reserving {
+            check: index,
+            terms,
+            purpose,
+            tally: None,
+        });
+        self
+    }
+
+    /// Counts what a check did to reservations, as the store reports it.
+    pub fn record_reservation(&self, index: CheckIndex, effect: &Effect, now: Micros) {
+        if let Some(tally) = self.reserving(index).and_then(|one| one.tally.as_ref()) {
+            tally.record(effect, self[index].hits, now);
+        }
     }
 
     /// Whether a check is of a limit of requests in flight.
@@ -337,6 +385,9 @@ impl Checks {
     /// nor usage are written, and the answers report the remaining hits.
     pub fn peek_only(&mut self, first: usize) {
         self.tracked.retain(|(index, _)| index.0 >= first);
+        for reserving in self.reserving.iter_mut().filter(|one| one.check.0 < first) {
+            reserving.purpose = Purpose::Plain;
+        }
         self.list[..first]
             .iter_mut()
             .for_each(|check| check.hits = 0);
@@ -379,6 +430,7 @@ impl Checks {
         let passing_quotas = rest
             .filter(|&(index, check)| check.modes.quota && passes(index))
             .count();
+        let moved = |from: CheckIndex| picked.iter().position(|&index| index == from);
         let check = |&index: &CheckIndex| Check {
             algorithm: change(self[index].algorithm),
             ..self[index].clone()
@@ -390,13 +442,19 @@ impl Checks {
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
             tracked: Vec::new(),
-            holders: (0..)
-                .map(CheckIndex)
-                .zip(picked)
-                .filter_map(|(check, index)| {
+            holders: (self.holders.iter())
+                .filter_map(|holding| {
                     Some(Holding {
-                        check,
-                        ..self.holding(*index)?.clone()
+                        check: CheckIndex(moved(holding.check)?),
+                        ..holding.clone()
+                    })
+                })
+                .collect(),
+            reserving: (self.reserving.iter())
+                .filter_map(|reserving| {
+                    Some(Reserving {
+                        check: CheckIndex(moved(reserving.check)?),
+                        ..reserving.clone()
                     })
                 })
                 .collect(),

@@ -56,6 +56,37 @@ pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(USAGE);
 }
 
+/// Replaces `out` with a key of the reservations of a counter, in the same hash slot: of their order
+/// or of their hits.
+pub(crate) fn write_reservations(counter: &[u8], part: ReservationKey, out: &mut Vec<u8>) {
+    let (subject, algorithm) = counter.split_at(up_to_subject(counter).len());
+    out.clear();
+    for part in [subject, part.tag(), algorithm] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// The two keys of the reservations of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReservationKey {
+    /// The ids, sorted by the ends of their lives.
+    Order,
+    /// The hits of each id.
+    Hits,
+}
+
+impl ReservationKey {
+    pub(crate) const ALL: [Self; 2] = [Self::Order, Self::Hits];
+
+    /// No algorithm has these tags.
+    const fn tag(self) -> &'static [u8] {
+        match self {
+            Self::Order => b"ro",
+            Self::Hits => b"rh",
+        }
+    }
+}
+
 /// The subject of a record's key, or of a counter's: the text between its braces. A brace closes
 /// after the domain where the domain is the hash tag.
 pub(crate) fn subject(key: &[u8]) -> &[u8] {

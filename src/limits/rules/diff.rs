@@ -356,6 +356,9 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
     if amount.lease {
         own.push(("lease", true.to_string()));
     }
+    if let Some(reservations) = amount.reservations {
+        own.push(("reservations", reservations.to_string()));
+    }
     let debt = amount.algorithm.debt();
     if amount.algorithm.has_holders() {
         return own;

@@ -14,7 +14,7 @@ use super::display_name::display_name;
 use super::place::Place;
 use super::region::RegionShare;
 use super::table::{RowNumber, Table};
-use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::{Algorithm, Reservations};
 use crate::core::time::{Period, Rate};
 use crate::core::usage::Tracking;
 
@@ -342,6 +342,8 @@ pub struct Amount {
     pub default_cost: Option<NonZeroU64>,
     /// `lease`: a replica may draw hits of a busy key ahead of its requests.
     pub lease: bool,
+    /// `reservations`: requests may reserve hits and settle them later.
+    pub reservations: Option<Reservations>,
     /// The rate that the response shows: where a key can take more hits at once than a window has
     /// (`burst`, `max_delay`), the rate for that many hits. The remaining hits are then never more
     /// than the limit in the same response.
@@ -361,6 +363,7 @@ impl Amount {
             scale,
             default_cost: None,
             lease: false,
+            reservations: None,
             display_rate: rate.widened(scale.units_rounded_up(algorithm.capacity())),
             algorithm,
         }
@@ -468,6 +471,11 @@ impl Limit {
     pub fn counts_in_flight(&self) -> bool {
         let amount = self.amount.as_ref();
         amount.is_some_and(|amount| amount.algorithm.has_holders())
+    }
+
+    /// Whether hits of it, or of a row, can be reserved.
+    pub fn has_reservations(&self) -> bool {
+        self.amounts().any(|amount| amount.reservations.is_some())
     }
 
     /// The table with the rows of this limit and of the limits of their plans; `None` for a limit

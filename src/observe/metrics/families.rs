@@ -207,6 +207,21 @@ families! {
     /// Places that requests in flight hold: taken less given back through this process, without
     /// those that have expired. Replicas add up; one alone may be below zero.
     CONCURRENCY_HOLDERS = Gauge "weir_concurrency_holders" ["domain", "limit", "name"];
+    /// Reservations of hits, by their result: held, shortened to the share that one may hold,
+    /// refused, or repeated with an id that was reserved or settled before.
+    RESERVATIONS = Counter "weir_reservations_total" ["domain", "limit", "name", "result"];
+    /// Settlements of reservations, by whether their id had a hold (matched), had none (unknown), or
+    /// was settled before (repeated).
+    SETTLEMENTS = Counter "weir_settlements_total" ["domain", "limit", "name", "result"];
+    /// Hits that are reserved and not settled: taken less settled through this process, without
+    /// those that have expired. Replicas add up; one alone may be below zero.
+    RESERVED_HITS = Gauge "weir_reserved_hits" ["domain", "limit", "name"];
+    /// The difference between settled and reserved hits, by its sign: settled hits above the
+    /// reserved ones, and reserved hits below which a settlement was.
+    RESERVATION_DIFFERENCE_HITS = Counter "weir_reservation_difference_hits_total"
+        ["domain", "limit", "name", "sign"];
+    /// Reservations that expired before they were settled.
+    RESERVATIONS_EXPIRED = Counter "weir_reservations_expired_total" ["domain", "limit", "name"];
     /// Requests that a trial would allow (ok) or refuse (over_limit), or that the store did not
     /// count for it (not_counted).
     TRIAL_DECISIONS = Counter "weir_trial_decisions_total" ["domain", "limit", "name", "outcome"];

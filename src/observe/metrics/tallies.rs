@@ -18,6 +18,7 @@ use super::exposition::{Exposition, labels};
 use super::{Count, Metrics, Sample, families};
 use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::concurrency::Gauge;
+use crate::core::algorithm::reservations::{Outcome, Tally};
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{Decision, Decisions, StoreError};
@@ -50,6 +51,8 @@ struct Counters {
     trial: Option<Arc<TallyCells>>,
     /// Of a limit of requests in flight.
     holders: Option<HolderGauges>,
+    /// Of a limit with `reservations`.
+    reservations: Option<Arc<Tally>>,
 }
 
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
@@ -154,10 +157,15 @@ impl DomainSeries {
                 limit,
                 known.and_then(|known| known.counters.holders.as_ref()),
             );
+            let reservations = reservations(
+                limit,
+                known.and_then(|known| known.counters.reservations.as_ref()),
+            );
             let counters = Counters {
                 own,
                 trial,
                 holders,
+                reservations,
             };
             by_limit.push(counters.clone());
             let dynamic =
@@ -332,7 +340,10 @@ impl LimitSeries {
         }
         if let Some(holders) = &self.counters.holders {
             let (family, places) = (&families::CONCURRENCY_HOLDERS, holders.places(now) as f64);
-            exposition.push(family, "", of_limit, None, places);
+            exposition.push(family, "", Rc::clone(&of_limit), None, places);
+        }
+        if let Some(tally) = &self.counters.reservations {
+            add_reservations(exposition, &of_limit, tally, now);
         }
     }
 }
@@ -390,6 +401,11 @@ impl Tallies {
     pub fn gauge(&self, limit: LimitId) -> Option<Arc<Gauge>> {
         let holders = self.of_limit(limit)?.holders.as_ref()?;
         Some(Arc::clone(&holders.current))
+    }
+
+    /// The tally of a limit with `reservations`.
+    pub fn reservations(&self, limit: LimitId) -> Option<Arc<Tally>> {
+        self.of_limit(limit)?.reservations.clone()
     }
 
     /// Adds the counts of a check. If a request names labels of its own, its hits are in the series
@@ -524,6 +540,65 @@ fn parts(check: &Check, decision: &Decision, asked: u64, near_limit_ratio: f32) 
             HitPartition::default()
         }
     }
+}
+
+/// The tally of a limit with `reservations`: the one that was `known`, unless `ttl` has changed.
+fn reservations(limit: &Limit, known: Option<&Arc<Tally>>) -> Option<Arc<Tally>> {
+    let terms = limit.amounts().filter_map(|amount| amount.reservations);
+    let ttl = terms.map(|terms| terms.ttl).max()?;
+    let same = known.filter(|known| known.ttl == ttl);
+    Some(same.map_or_else(|| Arc::new(Tally::new(ttl)), Arc::clone))
+}
+
+/// Adds the counts of reservations and settlements.
+fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tally, now: Micros) {
+    for (family, label, outcomes) in [
+        (&families::RESERVATIONS, "held", &[Outcome::Held][..]),
+        (
+            &families::RESERVATIONS,
+            "refused",
+            &[Outcome::Refused, Outcome::Full],
+        ),
+        (
+            &families::RESERVATIONS,
+            "repeated",
+            &[Outcome::HeldBefore, Outcome::Overtaken],
+        ),
+        (&families::RESERVATIONS, "shortened", &[Outcome::Shortened]),
+        (&families::SETTLEMENTS, "matched", &[Outcome::Matched]),
+        (
+            &families::SETTLEMENTS,
+            "repeated",
+            &[Outcome::SettledBefore],
+        ),
+        (&families::SETTLEMENTS, "unknown", &[Outcome::Unknown]),
+    ] {
+        let count = outcomes.iter().map(|outcome| tally.count(*outcome)).sum();
+        exposition.count(family, of_limit, Some(label), count);
+    }
+    let held = tally.held.places(now) as f64;
+    exposition.push(
+        &families::RESERVED_HITS,
+        "",
+        Rc::clone(of_limit),
+        None,
+        held,
+    );
+    let [above, below] = tally.differences();
+    for (sign, hits) in [("above", above), ("below", below)] {
+        exposition.count(
+            &families::RESERVATION_DIFFERENCE_HITS,
+            of_limit,
+            Some(sign),
+            hits,
+        );
+    }
+    exposition.count(
+        &families::RESERVATIONS_EXPIRED,
+        of_limit,
+        None,
+        tally.expired(),
+    );
 }
 
 /// Adds the outcomes. A series that is not `expected` is shown once it has counted something.

@@ -1,45 +1,19 @@
-//! The usage records of the memory store: a table next to the counters, bounded in bytes.
-//!
-//! When it is full, the record that was idle for longest is dropped. It consists of many small
-//! tables, each with a mutex that is held for one step, and for a walk over its records when it is
-//! swept or searched: at most a quarter of a megabyte by default.
+//! The usage records of the memory store: at most a quarter of a megabyte in each table by default.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
-use lru::LruCache;
-
-use crate::core::fingerprint::Fingerprint;
-use crate::core::lock;
+use super::bounded::{Bounded, BoundedTable};
 use crate::core::time::Micros;
 use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
 use crate::limits::plan::key;
 
-/// The number of tables; a power of two.
-const TABLES: usize = 256;
-
-/// Cost of a record in addition to itself and its key: the pointers of the list and the map.
-const OVERHEAD: usize = 64;
-
 /// All records.
-#[derive(Debug)]
-pub(super) struct UsageRecords {
-    /// Made for the first record: most stores have none.
-    tables: OnceLock<Box<[Mutex<UsageTable>]>>,
-    max_bytes: usize,
-}
+pub(super) type UsageRecords = BoundedTable<UsageEntry>;
 
 #[derive(Debug)]
-struct UsageTable {
-    /// By the key of the record; the one that was idle for longest comes last.
-    records: LruCache<Box<[u8]>, UsageEntry>,
-    bytes: usize,
-    evicted: u64,
-}
-
-#[derive(Debug)]
-struct UsageEntry {
+pub(super) struct UsageEntry {
     tracking: Arc<Tracking>,
     record: Record,
 }
@@ -47,20 +21,9 @@ struct UsageEntry {
 /// A record of a list, in its order: its score, its subject and its key.
 type Listed = (u64, Box<[u8]>, Box<[u8]>);
 
-/// The size of all usage records, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageSize {
-    /// Records, with expired ones that were not swept yet.
-    pub records: usize,
-    /// Bytes of these records.
-    pub bytes: usize,
-    /// Records that were dropped because their memory was full.
-    pub evicted: u64,
-}
-
-impl UsageEntry {
-    fn bytes(&self, key: &[u8]) -> usize {
-        OVERHEAD + key.len() + self.record.bytes()
+impl Bounded for UsageEntry {
+    fn bytes(&self) -> usize {
+        self.record.bytes()
     }
 
     fn is_expired(&self, now: Micros) -> bool {
@@ -69,61 +32,23 @@ impl UsageEntry {
 }
 
 impl UsageRecords {
-    pub(super) fn new(max_bytes: usize) -> Self {
-        Self {
-            tables: OnceLock::new(),
-            max_bytes,
-        }
-    }
-
-    /// Adds hits to the record under a key, and drops others while there are too many bytes.
+    /// Adds hits to the record under a key.
     pub(super) fn record(&self, key: &[u8], tracking: &Arc<Tracking>, now: Micros, hits: Hits) {
-        let tables = self.tables.get_or_init(|| {
-            let table = |_| UsageTable {
-                records: LruCache::unbounded(),
-                bytes: 0,
-                evicted: 0,
-            };
-            (0..TABLES).map(table).map(Mutex::new).collect()
+        let new = || UsageEntry {
+            tracking: Arc::clone(tracking),
+            record: Record::step(None, &tracking.settings, now, Hits::default()),
+        };
+        self.step(key, now, new, |entry| {
+            entry.record.add(&tracking.settings, now, hits);
+            if !Arc::ptr_eq(&entry.tracking, tracking) {
+                entry.tracking = Arc::clone(tracking);
+            }
         });
-        let mut table = lock(&tables[table_of(key)]);
-        match table.records.get_mut(key) {
-            Some(entry) if !entry.is_expired(now) => {
-                let before = entry.record.bytes();
-                entry.record.add(&tracking.settings, now, hits);
-                if !Arc::ptr_eq(&entry.tracking, tracking) {
-                    entry.tracking = Arc::clone(tracking);
-                }
-                let after = entry.record.bytes();
-                table.bytes = table.bytes - before + after;
-            }
-            _ => {
-                let entry = UsageEntry {
-                    tracking: Arc::clone(tracking),
-                    record: Record::step(None, &tracking.settings, now, hits),
-                };
-                table.bytes += entry.bytes(key);
-                if let Some(expired) = table.records.put(key.into(), entry) {
-                    table.bytes -= expired.bytes(key);
-                }
-            }
-        }
-        // The one that was just written stays, however large it is.
-        while table.bytes > self.max_bytes / TABLES && table.records.len() > 1 {
-            let Some((key, entry)) = table.records.pop_lru() else {
-                break;
-            };
-            table.bytes -= entry.bytes(&key);
-            table.evicted += 1;
-        }
     }
 
     /// A copy of the record under a key.
     pub(super) fn get(&self, key: &[u8], now: Micros) -> Option<Record> {
-        let table = lock(&self.tables.get()?[table_of(key)]);
-        let entry = table.records.peek(key);
-        let live = entry.filter(|entry| !entry.is_expired(now))?;
-        Some(live.record.clone())
+        self.read(key, now, |entry| entry.record.clone())
     }
 
     /// Records of a limit in this order.
@@ -131,29 +56,23 @@ impl UsageRecords {
         let (listed, mut total) = (tracking.settings.subjects as usize, 0);
         let wanted = page.offset.saturating_add(page.count).min(listed);
         let mut best: BinaryHeap<Reverse<Listed>> = BinaryHeap::new();
-        for table in self.tables.get().into_iter().flatten() {
-            let table = lock(table);
-            let of_limit = |entry: &UsageEntry| {
-                entry.tracking.is_same_limit(tracking) && !entry.is_expired(now)
-            };
-            for (key, entry) in table.records.iter().filter(|(_, entry)| of_limit(entry)) {
-                let summary = entry.record.summary();
-                if !order.lists(&summary) {
-                    continue;
-                }
-                total += 1;
-                let (score, subject) = (order.score(&summary), key::subject(key));
-                let is_better = best
-                    .peek()
-                    .is_none_or(|Reverse((worst, of, _))| (score, subject) > (*worst, of));
-                if best.len() < wanted || is_better {
-                    best.push(Reverse((score, subject.into(), key.clone())));
-                }
-                if best.len() > wanted {
-                    best.pop();
-                }
+        self.each(now, |key, entry| {
+            let summary = entry.record.summary();
+            if !entry.tracking.is_same_limit(tracking) || !order.lists(&summary) {
+                return;
             }
-        }
+            total += 1;
+            let (score, subject) = (order.score(&summary), key::subject(key));
+            let is_better = best
+                .peek()
+                .is_none_or(|Reverse((worst, of, _))| (score, subject) > (*worst, of));
+            if best.len() < wanted || is_better {
+                best.push(Reverse((score, subject.into(), key.into())));
+            }
+            if best.len() > wanted {
+                best.pop();
+            }
+        });
         let best = best.into_sorted_vec().into_iter().skip(page.offset);
         let record = |Reverse((_, subject, key)): Reverse<Listed>| {
             Some((subject.into_vec(), self.get(&key, now)?))
@@ -163,40 +82,6 @@ impl UsageRecords {
             total: total.min(listed),
         }
     }
-
-    /// Removes the expired records of part `part` of `parts` parts.
-    pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
-        let range = part * TABLES / parts..(part + 1) * TABLES / parts;
-        let tables = self.tables.get().map_or(&[][..], |tables| &tables[range]);
-        for table in tables {
-            let mut table = lock(table);
-            let all = table.records.iter();
-            let expired = all.filter(|(_, entry)| entry.is_expired(now));
-            let expired: Vec<_> = expired.map(|(key, _)| key.clone()).collect();
-            for key in expired {
-                if let Some(entry) = table.records.pop(&key) {
-                    table.bytes -= entry.bytes(&key);
-                }
-            }
-        }
-    }
-
-    /// Locks each table in turn.
-    pub(super) fn size(&self) -> UsageSize {
-        let mut size = UsageSize::default();
-        for table in self.tables.get().into_iter().flatten() {
-            let table = lock(table);
-            size.records += table.records.len();
-            size.bytes += table.bytes;
-            size.evicted += table.evicted;
-        }
-        size
-    }
-}
-
-/// The table of a record.
-fn table_of(key: &[u8]) -> usize {
-    Fingerprint::of(key).half() as usize % TABLES
 }
 
 #[cfg(test)]
@@ -204,6 +89,7 @@ mod tests {
     use super::*;
     use crate::core::time::Span;
     use crate::core::usage::Settings;
+    use crate::store::memory::TableSize;
 
     const ONE: Hits = Hits {
         asked: 1,
@@ -338,7 +224,7 @@ mod tests {
             (size.evicted, records.size()),
             (
                 0,
-                UsageSize {
+                TableSize {
                     records: 0,
                     bytes: 0,
                     evicted: 0

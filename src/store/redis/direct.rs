@@ -26,11 +26,12 @@ use super::wire::hash_slot::Redirect;
 use super::wire::replies::time_of;
 use super::{Redis, error};
 use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::reservations::{Held, Hold};
 use crate::core::breaker::CircuitState;
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{CheckIndex, Checks};
+use crate::limits::plan::{CheckIndex, Checks, key};
 
 /// Maximum number of idle connections. A query that finds none opens one; if it is one too many, it
 /// is closed after the query.
@@ -135,6 +136,39 @@ fn redirect(replies: &[Value]) -> Option<Redirect> {
 }
 
 impl Redis {
+    /// The holds of the counter of a check that have not expired.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn held(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+        deadline: Instant,
+    ) -> Result<Option<Held>, StoreError> {
+        let lanes = self.worker_lanes(checks, index);
+        let direct = Direct::new(Arc::clone(&lanes.deployment));
+        let (owner, mut key) = (checks.key(&checks[index]), Vec::new());
+        key::write_reservations(owner, key::ReservationKey::Hits, &mut key);
+        let replies = direct.query(owner, deadline, |out| {
+            out.push([b"TIME"]);
+            out.push([b"HVALS", &key]);
+        });
+        let replies = replies.await?;
+        let unread = StoreError::NotExecuted(error::PROTOCOL);
+        let now = replies.first().and_then(time_of).ok_or(unread)?;
+        let values = match replies.get(1) {
+            Some(Value::Array(values)) => values.iter(),
+            Some(Value::ServerError(error)) => return Err(error::classify(error)),
+            _ => return Err(unread),
+        };
+        let packed = values.filter_map(|value| match value {
+            Value::BulkString(packed) => Hold::unpack(packed),
+            _ => None,
+        });
+        Ok(Held::of(packed, now))
+    }
+
     /// Deletes the counter of a check, on the server that counts it. Returns whether it existed.
     ///
     /// # Errors
@@ -167,6 +201,13 @@ impl Redis {
             keys.dedup();
         } else {
             keys.push(owner.to_vec());
+        }
+        if check.reserves {
+            for part in key::ReservationKey::ALL {
+                let mut key = Vec::new();
+                key::write_reservations(owner, part, &mut key);
+                keys.push(key);
+            }
         }
         let replies = direct.query(owner, deadline, |out| {
             let command = out.command("DEL");

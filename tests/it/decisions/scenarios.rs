@@ -54,6 +54,7 @@ files! {
     regions_reload
     reload
     requests
+    reservations
     shaping
     stop_increment
     stop_increment_cached

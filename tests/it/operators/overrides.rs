@@ -7,6 +7,7 @@ mod ended;
 mod give_backs;
 mod many;
 mod redis;
+mod reservations;
 mod resets;
 
 use std::path::PathBuf;

@@ -7,6 +7,7 @@
 //! `WEIR_DIFFERENTIAL_SEED` repeats a run.
 
 mod generator;
+mod reservations;
 mod stored_state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -220,7 +221,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
 }
 
 /// The verdict without `retry_after` when it allows, because that field is not used then.
-fn comparable(verdict: Verdict) -> Verdict {
+pub fn comparable(verdict: Verdict) -> Verdict {
     if verdict.allowed {
         Verdict {
             retry_after: Wait::For(Span::ZERO),

@@ -79,6 +79,16 @@ pub(super) fn build(
         }
     }
     built.limits.extend(of_plans);
+    for (limit, at) in domain.below_limits.drain(..) {
+        let mut limits = built.limits.iter();
+        if limits.any(|other| other.id == limit && other.has_reservations()) {
+            let what = "the descriptor above has 'reservations', for which the keys 'reserve' and \
+                'settle' below it name a request's id";
+            builder
+                .problems
+                .error(&at, what, "write another key, or remove 'reservations'");
+        }
+    }
     if !domain.replaced.is_empty() {
         for limit in &built.limits {
             domain.names.extend(limit.name.clone());
@@ -223,6 +233,10 @@ impl<'a> Builder<'a, '_> {
         if let Some(at) = trial.place("lease") {
             let what = "a trial has no 'lease': the store is asked for each of its hits";
             return self.problems.fail(at, what, "remove 'lease'");
+        }
+        if let Some(at) = trial.place("reservations") {
+            let what = "a trial has no 'reservations': no request can settle both limits";
+            return self.problems.fail(at, what, "remove 'reservations'");
         }
         let Some(amount) = &real.amount else {
             let missing = [

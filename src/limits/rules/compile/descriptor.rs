@@ -13,13 +13,14 @@ use super::problem::{Grade, Problems, quoted};
 use super::siblings::Siblings;
 use super::table;
 use crate::core::algorithm::AlgorithmKind;
+use crate::core::algorithm::reservations::is_reservation_key;
 use crate::core::time::{Rate, Unit};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{
     Level, Limit, LimitId, MAX_METADATA_BYTES, Matching, Metadata, OnStoreFailure, encoded_bytes,
 };
 use crate::limits::rules::place::Place;
-use crate::limits::rules::source::{Node, ValueType};
+use crate::limits::rules::source::{Content, Node, ValueType};
 use crate::limits::rules::tree::Branch;
 
 /// Maximum sum of the bytes of all limits' paths. Every limit holds the texts of its levels: long
@@ -76,6 +77,9 @@ impl DescriptorReader<'_, '_> {
         let mut children = Siblings::default();
         if let Some(list) = fields.get("descriptors") {
             self.list(list, &mut children);
+            if let Some(limit) = limit {
+                self.note_reservation_keys(limit, list);
+            }
         }
         children.finish(self.compiler);
         self.compiler.overlay.leave();
@@ -150,6 +154,19 @@ impl DescriptorReader<'_, '_> {
             added: added.layers.into_iter().cloned().collect(),
         });
         Some(id)
+    }
+
+    /// Remembers the descriptors of a list that have keys of reservations.
+    fn note_reservation_keys(&mut self, limit: LimitId, list: &Node) {
+        let Content::Sequence(items) = &list.content else {
+            return;
+        };
+        for item in items {
+            let key = item.get("key").and_then(Node::text).unwrap_or_default();
+            if is_reservation_key(key.as_bytes()) {
+                self.domain.below_limits.push((limit, item.at.clone()));
+            }
+        }
     }
 
     /// Counts the bytes of a path; `None`, with an error, if all together are too many.

@@ -14,7 +14,7 @@ use super::options;
 use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problems, quoted};
 use crate::limits::rules::Commit;
-use crate::limits::rules::limit::Limit;
+use crate::limits::rules::limit::{Limit, LimitId};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node};
 
@@ -42,6 +42,8 @@ pub(super) struct Domain {
     pub(super) mentions_limit: bool,
     /// Its limits, which depend on the defaults that a later file may hold.
     pub(super) pending: Vec<PendingLimit>,
+    /// Descriptors with the keys of reservations, each with the limit above it.
+    pub(super) below_limits: Vec<(LimitId, Place)>,
 }
 
 impl Domain {

@@ -221,6 +221,12 @@ impl<'l> Layers<'l> {
             // A lease of the defaults was not meant for this limit, and goes without an error.
             errors.extend((meant.lease == Some(true)).then_some(error));
         }
+        if options.reservations.is_some()
+            && let Some(error) = self.misplaced_reservations(terms.commit)
+        {
+            options.reservations = None;
+            errors.extend(meant.reservations.map(|_| error));
+        }
         match (algorithm, usage) {
             (Ok(algorithm), Ok(usage)) if errors.is_empty() => Ok(Resolved {
                 amount: Some(Amount {
@@ -229,6 +235,7 @@ impl<'l> Layers<'l> {
                     has_own_burst: burst.is_some_and(|burst| burst != whole),
                     default_cost: options.default_cost.and_then(NonZeroU64::new),
                     lease: options.lease == Some(true),
+                    reservations: options.reservations,
                     ..Amount::new(own, Scale::new(options.scale), algorithm)
                 }),
                 is_by_rows: false,
@@ -241,6 +248,24 @@ impl<'l> Layers<'l> {
                 Err(errors)
             }
         }
+    }
+
+    /// Why hits of it cannot be reserved, for any algorithm.
+    fn misplaced_reservations(&self, commit: Commit) -> Option<OptionError> {
+        let (what, remedy) = if commit == Commit::AllOrNone {
+            (
+                "a domain with 'commit: all_or_none' has no 'reservations'",
+                "remove 'reservations', or write 'commit: each' for the domain",
+            )
+        } else if self.find(|layer| layer.trial.as_ref()).is_some() {
+            (
+                "a limit with 'trial' has no 'reservations': no request can settle both",
+                "remove one of the two",
+            )
+        } else {
+            return None;
+        };
+        Some(OptionError::new("reservations", what, remedy))
     }
 
     /// Why requests in flight cannot be limited by it: the last descriptor of such a limit is the
@@ -298,6 +323,8 @@ mod tests {
 
     use super::super::partial::Places;
     use super::*;
+    use crate::core::algorithm::Reservations;
+    use crate::core::algorithm::reservations::OnExpiry;
     use crate::core::time::Span;
     use crate::core::time::{Weekday, Zone};
     use crate::limits::rules::limit::OnStoreFailure;
@@ -328,6 +355,11 @@ mod tests {
             max_duration: Some(SECOND),
             count_denied: Some(true),
             lease: Some(true),
+            reservations: Some(Reservations {
+                ttl: SECOND,
+                max_share: 50,
+                on_expiry: OnExpiry::Release,
+            }),
             max_debt: Some(2),
             period: Some(PeriodKind::Calendar),
             timezone: Zone::named("Europe/Berlin"),
@@ -387,7 +419,10 @@ mod tests {
         ] {
             let max_debt = (kind != AlgorithmKind::FixedWindow).then_some(2);
             let lease = kind.spec().options.contains(&"lease").then_some(true);
+            let has_reservations = kind.spec().options.contains(&"reservations");
+            let reservations = full().options.reservations.filter(|_| has_reservations);
             let expected = Options {
+                reservations,
                 kind,
                 scale: Some(1),
                 default_cost: Some(7),
@@ -411,6 +446,7 @@ mod tests {
             Options {
                 burst: Some(10),
                 max_debt: Some(2),
+                reservations: full().options.reservations,
                 ..Options {
                     kind: AlgorithmKind::TokenBucket,
                     scale: Some(1),

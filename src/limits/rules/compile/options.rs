@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use super::fields;
+use super::fields::{self, Section};
 use super::problem::{Problems, quoted};
-use crate::core::algorithm::AlgorithmKind;
+use crate::core::algorithm::reservations::OnExpiry;
+use crate::core::algorithm::{AlgorithmKind, Reservations};
 use crate::core::time::{Anchor, LONGEST_WINDOW, ParseDurationError, Rate, Span, Unit, Zone};
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Content, Node, ValueType};
@@ -13,6 +14,9 @@ use crate::limits::rules::source::{Content, Node, ValueType};
 /// The longest duration: two of the longest windows. The sum of an instant and a longer one would
 /// not be exact in Lua.
 const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
+
+/// `max_share` of reservations that do not write it, in per cent. Source: Kuadrant's RFC 0021.
+const DEFAULT_MAX_SHARE: u8 = 50;
 
 /// A unit, in any letter case; `None`, with an error, for any other text.
 pub(super) fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {
@@ -89,6 +93,37 @@ pub(super) fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anch
         );
     });
     read.ok()
+}
+
+/// The terms of reservations; `None`, with an error, if they are incomplete or invalid.
+pub(super) fn reservations(problems: &Problems, node: &Node, _key: &str) -> Option<Reservations> {
+    let fields = fields::read(problems, node, Section::Reservations)?;
+    if fields.get("ttl").is_none() {
+        let what = "'reservations' has no 'ttl', after which a reservation expires";
+        let remedy = "write the time that the longest request takes, such as 'ttl: 60s'";
+        return problems.fail(&node.at, what, remedy);
+    }
+    let share = fields.value("max_share", percentage);
+    let on_expiry = fields.value("on_expiry", named(&OnExpiry::NAMED));
+    let ttl = fields.value("ttl", duration)?;
+    (fields.is_valid.get() && fields.meant.is_empty()).then(|| Reservations {
+        ttl,
+        max_share: share.unwrap_or(DEFAULT_MAX_SHARE),
+        on_expiry: on_expiry.unwrap_or_default(),
+    })
+}
+
+/// Whole per cents from 1% to 100%; `None`, with an error, for any other text.
+fn percentage(problems: &Problems, node: &Node, key: &str) -> Option<u8> {
+    let text = node.text().unwrap_or_default();
+    let number = text
+        .strip_suffix('%')
+        .and_then(|number| number.parse().ok());
+    let read = number.filter(|percent| (1..=100).contains(percent));
+    read.or_else(|| {
+        let what = format!("'{key}' is {}, not 1% to 100%", quoted(text));
+        problems.fail(&node.at, what, "write whole per cents, such as 50%")
+    })
 }
 
 /// Shares of regions by their names; `None`, with an error, if they are none, or more than 100 %.

@@ -255,6 +255,9 @@ fn options_of(fields: &Fields<'_>) -> Options {
                 *field(&mut read) = fields.value(name, options::duration);
             }
             OptionField::Bool(field) => *field(&mut read) = fields.value(name, fields::bool),
+            OptionField::Reservations(field) => {
+                *field(&mut read) = fields.value(name, options::reservations);
+            }
             OptionField::Period(field) => {
                 *field(&mut read) = fields.value(name, options::named(&PeriodKind::NAMED));
             }

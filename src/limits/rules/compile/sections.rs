@@ -3,7 +3,7 @@
 use Author::{Go, Weir};
 use Section::{
     Defaults, Descriptor, Overlay, OverlayDescriptor, OverlayDomain, OverlayLimit, Plan, RateLimit,
-    Replaced, Root, Row, Trial,
+    Replaced, Reservations, Root, Row, Trial,
 };
 
 use crate::core::algorithm::OPTIONS;
@@ -18,6 +18,8 @@ pub(super) enum Section {
     Defaults,
     /// Of a file or of an overlay: the map `trial` in a limit.
     Trial,
+    /// The map `reservations` in a limit.
+    Reservations,
     /// A plan below `plans`.
     Plan,
     /// A row of a table, whose keys are the names of the columns.
@@ -69,6 +71,7 @@ impl Section {
             Replaced => ("in an entry of replaces", "in the list of replaces"),
             Defaults => ("in defaults", "under defaults"),
             Trial => ("in trial", "under trial"),
+            Reservations => ("in reservations", "under reservations"),
             Plan => ("in a plan", "under the name of a plan"),
             Row => ("in a table", "in a table"),
         }
@@ -88,6 +91,7 @@ impl Section {
             RateLimit | Plan | Row => "write 'unit: ' and 'requests_per_unit: ' below it",
             Replaced => "write '- name: ' and the name of a limit",
             Trial => "write 'requests_per_unit: ' and a number below it",
+            Reservations => "write the time that the longest request takes, such as '{ttl: 60s}'",
             Defaults | OverlayLimit => "write 'algorithm: ' and its options below it",
         };
         (
@@ -126,7 +130,7 @@ impl Section {
 }
 
 /// All keys but the options of algorithms.
-static KEYS: [Key; 37] = [
+static KEYS: [Key; 40] = [
     ("domain", Go, &[Root, OverlayDomain]),
     ("domains", Go, &[Overlay]),
     ("key", Go, &DESCRIPTORS),
@@ -161,6 +165,9 @@ static KEYS: [Key; 37] = [
     ("usage_buckets", Weir, &OF_USAGE),
     ("usage_expiry", Weir, &OF_USAGE),
     ("usage_subjects", Weir, &OF_USAGE),
+    ("ttl", Weir, &[Reservations]),
+    ("max_share", Weir, &[Reservations]),
+    ("on_expiry", Weir, &[Reservations]),
     ("plans", Weir, &[Root]),
     ("defaults", Weir, &OF_DEFAULTS),
     ("commit", Weir, &[Root, OverlayDomain]),

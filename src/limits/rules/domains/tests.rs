@@ -921,7 +921,7 @@ overlay.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, \
     or write one of unit_multiplier, name, trial, algorithm, on_store_failure, region_shares, \
     track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, \
     default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, \
-    count_denied, lease, max_debt, period, timezone, week_starts, anchor
+    count_denied, lease, reservations, max_debt, period, timezone, week_starts, anchor
 overlay.yaml:8:68: error: unknown key 'plan' in rate_limit; \
     remove it: tables and plans are written in files of limits, and a control plane has none
 overlay.yaml:8:79: error: unknown key 'brust' in rate_limit; write 'burst'

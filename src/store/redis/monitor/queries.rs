@@ -85,6 +85,24 @@ const CONCURRENCY: Purpose = (
     ],
 );
 
+/// The reservations of limits with `reservations`.
+const RESERVATIONS: Purpose = (
+    "limits with reservations get no answer",
+    &[
+        &["ZCOUNT", KEY, "0", "0"],
+        &["ZADD", KEY, "XX", "0", "x"],
+        &["ZREM", KEY, "x"],
+        &["ZRANGEBYSCORE", KEY, "0", "0"],
+        &["HMGET", KEY, "x"],
+        // A user with the right gets an error about the number of arguments.
+        &["HSET", KEY, "x"],
+        &["HDEL", KEY, "x"],
+        &["HLEN", KEY],
+        &["HVALS", KEY],
+        &["PTTL", KEY],
+    ],
+);
+
 /// The index of usage, of limits with `track_usage`.
 const USAGE: Purpose = (
     "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or \
@@ -107,7 +125,9 @@ pub(super) fn purposes(topology: &Topology, uses: Uses) -> Vec<Purpose> {
     };
     let holders = uses.holders.then_some(CONCURRENCY);
     let usage = uses.usage.then_some(USAGE);
-    let further = of_topology.into_iter().chain(holders).chain(usage);
+    let reservations = uses.reservations.then_some(RESERVATIONS);
+    let uses = [holders, reservations, usage].into_iter().flatten();
+    let further = of_topology.into_iter().chain(uses);
     std::iter::once(REQUESTS).chain(further).collect()
 }
 

@@ -479,7 +479,10 @@ fn counter_commands<'r>(
 fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c FixedWindow> {
     match &check.algorithm {
         Algorithm::FixedWindow(fixed)
-            if fixed.count_denied && check.hits >= 0 && checks.commit == Commit::Each =>
+            if fixed.count_denied
+                && check.hits >= 0
+                && !check.reserves
+                && checks.commit == Commit::Each =>
         {
             Some(fixed)
         }

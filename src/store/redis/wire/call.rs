@@ -28,11 +28,12 @@ use tokio::time::Instant;
 use super::request::{CheckPosition, Request};
 use super::script;
 use crate::core::algorithm::concurrency::{Change, HolderId, TAKE_BACK};
+use crate::core::algorithm::reservations::{self, Effect, OnExpiry, Purpose};
 use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::usage::{Settings, Summary, Tracking};
-use crate::limits::plan::{Check, CheckIndex, Checks, key};
+use crate::limits::plan::{Check, CheckIndex, Checks, Reserving, key};
 use crate::limits::rules::Commit;
 
 /// The largest integer up to which Lua's numbers, which are doubles, hold every integer exactly:
@@ -110,9 +111,10 @@ impl Call<'_> {
             command.arg(0);
         }
         let usage = UsageRows::new(self);
-        command.arg(self.checks.len() + usage.keys.len());
+        let reservations = ReservationRows::new(self);
+        command.arg(self.checks.len() + usage.keys.len() + reservations.keys.len());
         let rows = self.write_keys(command);
-        command.arg(&usage.keys);
+        command.arg(&usage.keys).arg(&reservations.keys);
         let rows_of_32 = rows.runs.len() + self.requests.len() + 1;
         let mut arguments = Arguments {
             packed: Vec::with_capacity(64 * rows.limits.len() + 32 * rows_of_32),
@@ -124,7 +126,8 @@ impl Call<'_> {
             arguments.packed.extend_from_slice(time.as_bytes());
         }
         arguments.end();
-        self.write_codes(&rows.limits, &usage, &mut arguments.packed);
+        let further = [(b'R', &reservations.rows), (b'U', &usage.rows)];
+        self.write_codes(&rows.limits, further, &mut arguments.packed);
         arguments.end();
         for limit in &rows.limits {
             // The code of its algorithm, its tick in microseconds, and its parameters.
@@ -148,7 +151,12 @@ impl Call<'_> {
             }
         }
         arguments.end();
-        for further in [&usage.rows, &usage.limits, &rows.holders] {
+        for further in [
+            &usage.rows,
+            &usage.limits,
+            &rows.holders,
+            &reservations.rows,
+        ] {
             arguments.packed.extend_from_slice(further);
             arguments.end();
         }
@@ -164,7 +172,7 @@ impl Call<'_> {
         let mut keys: SmallVec<[(Fingerprint, u8); 16]> =
             SmallVec::with_capacity(self.checks.len());
         let mut key = Vec::new();
-        let mut was_tracked = false;
+        let mut was_alone = false;
         for (position, (request, index)) in self.indexed().enumerate() {
             let check = &request.checks[index];
             write_key(&request.checks, check, self.now.time, &mut key);
@@ -180,16 +188,14 @@ impl Call<'_> {
                     .extend_from_slice(&request.checks.holder(index).0);
             }
             // The step of a run returns only for its last check whether it is allowed.
-            let is_tracked = request.checks.tracking(index).is_some();
+            let is_alone = check.reserves || request.checks.tracking(index).is_some();
             match rows.runs.last_mut() {
-                Some(last)
-                    if run == (Run { checks: 1, ..*last }) && !is_tracked && !was_tracked =>
-                {
+                Some(last) if run == (Run { checks: 1, ..*last }) && !is_alone && !was_alone => {
                     last.checks += 1;
                 }
                 _ => rows.runs.push(run),
             }
-            was_tracked = is_tracked;
+            was_alone = is_alone;
         }
         rows
     }
@@ -223,8 +229,8 @@ impl Call<'_> {
     }
 
     /// Writes the codes of the algorithms that this call needs, `A` if a request commits all or
-    /// none, and `U` if usage is recorded.
-    fn write_codes(&self, limits: &[&Algorithm], usage: &UsageRows, out: &mut Vec<u8>) {
+    /// none, and the codes of further parts that have rows.
+    fn write_codes(&self, limits: &[&Algorithm], further: [(u8, &Vec<u8>); 2], out: &mut Vec<u8>) {
         let begin = out.len();
         for code in limits.iter().map(|limit| limit.spec().wire_code) {
             if !out[begin..].contains(&code) {
@@ -234,9 +240,12 @@ impl Call<'_> {
         if self.has_groups() {
             out.push(b'A');
         }
-        if !usage.rows.is_empty() {
-            out.push(b'U');
-        }
+        out.extend(
+            further
+                .iter()
+                .filter(|(_, rows)| !rows.is_empty())
+                .map(|(code, _)| *code),
+        );
     }
 
     /// A run of this check alone. The modes of a check matter to the script only in a request that
@@ -307,6 +316,15 @@ impl Call<'_> {
             Some((position, request, index, request.checks.tracking(index)?))
         })
     }
+
+    /// The checks of limits with `reservations` by their positions in the call.
+    fn reserving(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Reserving)> {
+        let all = self.indexed().enumerate();
+        all.filter(|(_, (request, index))| request.checks[*index].reserves)
+            .filter_map(|(position, (request, index))| {
+                Some((position, request, index, request.checks.reserving(index)?))
+            })
+    }
 }
 
 /// Hits that were refused without the script, by the denial cache.
@@ -330,13 +348,15 @@ pub struct Notes {
     pub refused: Vec<Option<Summary>>,
     /// Requests in flight that checks added to limits or released.
     pub changes: Vec<(usize, Change)>,
+    /// What the checks of limits with `reservations` did to them.
+    pub effects: Vec<(usize, Effect)>,
 }
 
-/// The nine arguments after the keys, packed one after the other; see `lua/frame.lua`.
+/// The ten arguments after the keys, packed one after the other; see `lua/frame.lua`.
 struct Arguments {
     packed: Vec<u8>,
     /// The end of each argument.
-    ends: SmallVec<[usize; 9]>,
+    ends: SmallVec<[usize; 10]>,
 }
 
 impl Arguments {
@@ -405,6 +425,55 @@ impl UsageRows {
         let hits = hits.clamp(-MAX_INTEGER, MAX_INTEGER) as f64;
         self.rows.extend(hits.to_le_bytes());
         pack(&mut self.rows, &[refused]);
+    }
+}
+
+/// The arguments of `lua/reservations.lua`.
+#[derive(Default)]
+struct ReservationRows {
+    /// Two for each counter, each pair once.
+    keys: Vec<Vec<u8>>,
+    rows: Vec<u8>,
+}
+
+impl ReservationRows {
+    fn new(call: &Call<'_>) -> Self {
+        let mut all = Self::default();
+        for (position, request, index, reserving) in call.reserving() {
+            let check = &request.checks[index];
+            let keys = key::ReservationKey::ALL.map(|part| {
+                let mut key = Vec::new();
+                key::write_reservations(request.checks.key(check), part, &mut key);
+                key
+            });
+            let known = all.keys.iter().position(|known| *known == keys[0]);
+            let first = known.unwrap_or_else(|| {
+                all.keys.extend(keys);
+                all.keys.len() - 2
+            });
+            for number in [position + 1, first / 2 + 1] {
+                pack_short(&mut all.rows, number);
+            }
+            let (terms, limit) = (&reserving.terms, &check.algorithm);
+            let (code, id) = match reserving.purpose {
+                Purpose::Plain => (0, HolderId::default()),
+                Purpose::Reserve(id) => (1, id),
+                Purpose::Settle(id) => (2, id),
+            };
+            let keeps = terms.on_expiry == OnExpiry::Keep;
+            all.rows.extend([code, u8::from(keeps)]);
+            let numbers = [
+                terms.ttl.micros(),
+                terms.most_held(limit),
+                reservations::window_number(limit, call.now.time),
+                limit.largest_charge(),
+            ];
+            pack(&mut all.rows, &numbers);
+            let hits = check.hits.clamp(-MAX_INTEGER, MAX_INTEGER) as f64;
+            all.rows.extend(hits.to_le_bytes());
+            all.rows.extend(id.0);
+        }
+        all
     }
 }
 

@@ -42,7 +42,8 @@ pub(crate) static CROSS_SLOT_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
 
 impl Script {
     /// `frame.lua` comes first, after `keys`, because the algorithms register their steps in its
-    /// table; `usage.lua`, which follows what the steps return, comes after them; `decide.lua`,
+    /// table; `reservations.lua`, which takes several steps for a check, and
+    /// `usage.lua`, which follows what the steps return, come after them; `decide.lua`,
     /// which calls the steps, comes last, after `reads`, which reads the states.
     fn new(keys: &str, reads: &str) -> Self {
         let mut text = keys.to_owned();
@@ -53,6 +54,7 @@ impl Script {
         );
         text.extend(algorithm::TABLE.iter().map(|spec| spec.script));
         text += concat!(
+            include_str!("../../../../lua/reservations.lua"),
             include_str!("../../../../lua/usage.lua"),
             include_str!("../../../../lua/clock.lua")
         );
@@ -109,7 +111,7 @@ mod tests {
         let codes: Vec<u8> = algorithm::TABLE
             .iter()
             .map(|spec| spec.wire_code)
-            .chain([b'A', b'U'])
+            .chain([b'A', b'R', b'U'])
             .collect();
         let mut found = 0;
         for line in CROSS_SLOT_SCRIPT.text.lines() {

@@ -162,6 +162,11 @@ impl Batch<'_> {
             // By the clock that scrapes read, which may differ from Redis's clock.
             checks.record_holders(self.index(at), change, clock::now());
         }
+        for (position, effect) in notes.effects {
+            let at = group.checks[position];
+            let checks = &self.requests[at.request].checks;
+            checks.record_reservation(self.index(at), &effect, clock::now());
+        }
         Ok(now)
     }
 

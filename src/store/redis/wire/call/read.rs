@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 
 use super::{Call, NUMBER_BYTES, Notes};
 use crate::core::algorithm::concurrency::Change;
+use crate::core::algorithm::reservations::{Effect, Outcome};
 use crate::core::algorithm::{Algorithm, Arrival, LARGEST_COUNT, State};
 use crate::core::time::{Micros, Span};
 use crate::core::usage::Summary;
@@ -36,6 +37,9 @@ const HEADER_VALUES: usize = 3;
 /// Numbers of a packed summary of a usage record.
 const SUMMARY_NUMBERS: usize = 4;
 
+/// Numbers of a packed effect on reservations.
+const EFFECT_NUMBERS: usize = 5;
+
 /// Bytes of a packed position of a check.
 const POSITION_BYTES: usize = 2;
 
@@ -47,6 +51,8 @@ struct ReplyParts<'r> {
     rows: &'r [u8],
     /// For each usage record that the call adds to: its summary.
     usage: &'r [u8],
+    /// For each check of a limit with `reservations`: its effect on them.
+    effects: &'r [u8],
     /// Packed positions, counted from 1, of the checks that were allowed in a request that was
     /// refused: the script changed nothing for them.
     peeks: &'r [u8],
@@ -105,6 +111,13 @@ impl Call<'_> {
             };
             lines.push(line);
         }
+        let positions = self.reserving().map(|(position, ..)| position);
+        for (position, effect) in positions.zip(effects(parts.effects)) {
+            notes
+                .effects
+                .push((position, effect.ok_or(PROTOCOL_ERROR)?));
+        }
+        let mut effects = notes.effects.iter().peekable();
         let (mut rows, mut peeks, mut begin) = (parts.rows, parts.peeks().peekable(), 0);
         for (request, checks) in self.parts() {
             let (own_rows, end) = (rows, begin + checks.len());
@@ -123,13 +136,17 @@ impl Call<'_> {
                 {
                     notes.changes.push((position, Change::of_row(reset)));
                 }
+                let effect = effects.next_if(|(of, _)| *of == position);
                 let is_peek = peeks.next_if_eq(&(position + 1)).is_some();
                 *answer = match row {
                     Some(CheckRow::Failed(line)) => Err(lines
                         .get(line.wrapping_sub(1))
                         .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
                     Some(row) if is_peek => self.peek(row, check, arrival),
-                    Some(row) => self.verdict(row, check, check.hits, arrival),
+                    Some(row) => match effect {
+                        Some((_, effect)) => self.of_reservation(row, check, *effect, arrival),
+                        None => self.verdict(row, check, check.hits, arrival),
+                    },
                     None => Err(PROTOCOL_ERROR),
                 };
             }
@@ -168,6 +185,17 @@ impl Call<'_> {
         })
     }
 
+    /// The answer to a check of a limit with `reservations`.
+    fn of_reservation(&self, row: CheckRow, check: &Check, effect: Effect, at: Arrival) -> Answer {
+        let mut check = check.clone();
+        check.hits = effect.hits_of(check.hits);
+        if effect.outcome.is_reservation() {
+            check.algorithm = check.algorithm.without_debt();
+        }
+        let verdict = self.verdict(row, &check, check.hits, at)?;
+        Ok(effect.verdict(verdict))
+    }
+
     /// Reads everything before the error lines.
     fn begin<'r>(
         &self,
@@ -197,8 +225,11 @@ impl Call<'_> {
             .split_at_checked(kept_numbers * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
         let usage_rows = self.tracked().count() + self.refused.len();
-        let (usage, peeks) = rest
+        let (usage, rest) = rest
             .split_at_checked(usage_rows * SUMMARY_NUMBERS * NUMBER_BYTES)
+            .ok_or(PROTOCOL_ERROR)?;
+        let (effects, peeks) = rest
+            .split_at_checked(self.reserving().count() * EFFECT_NUMBERS * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
         // Only a request that commits all or none has peeks.
         if peeks.len() % POSITION_BYTES > 0 || !(peeks.is_empty() || self.has_groups()) {
@@ -208,6 +239,7 @@ impl Call<'_> {
             now,
             rows,
             usage,
+            effects,
             peeks,
             error_lines: values - HEADER_VALUES,
         })
@@ -262,6 +294,26 @@ fn summaries(packed: &[u8]) -> impl Iterator<Item = Option<Summary>> {
                 last_seen: Micros(number()?),
             })
         })
+}
+
+/// The effects in packed bytes; `None` for one that no script writes.
+fn effects(packed: &[u8]) -> impl Iterator<Item = Option<Effect>> {
+    let rows = packed.as_chunks::<{ EFFECT_NUMBERS * NUMBER_BYTES }>().0;
+    rows.iter().map(|row| {
+        let mut numbers = numbers(row).map(integer);
+        let mut number = || numbers.next().flatten();
+        let outcome = usize::try_from(number()?).ok()?;
+        let (outcome, hits) = (*Outcome::ALL.get(outcome)?, number()?);
+        let mut count = || u64::try_from(number()?).ok();
+        let places = count()?;
+        let age = Span::from_micros(count()?);
+        Some(Effect {
+            outcome,
+            hits,
+            change: Change { age, places },
+            expired: count()?,
+        })
+    })
 }
 
 /// Bytes of the row of a check.

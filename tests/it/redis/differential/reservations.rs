@@ -1,0 +1,296 @@
+//! Reservations: random reservations, settlements, hits, peeks and refunds on limits of each
+//! algorithm, also while limits and terms change, windows end and clocks go back.
+
+use std::collections::HashMap;
+
+use weir::core::algorithm::Options;
+use weir::core::algorithm::concurrency::HolderId;
+use weir::core::algorithm::reservations::{
+    Effect, Hold, Holds, Kind, OnExpiry, Outcome, Purpose, Reservations,
+};
+
+use super::*;
+
+/// The number of checks per algorithm of a full run.
+const CHECKS: u64 = 6_000;
+
+/// Checks between two flushes of the server.
+const PER_SCENE: usize = 500;
+
+const KEYS: [&str; 2] = ["w1{a}", "w1{b}"];
+
+struct Scene {
+    random: fastrand::Rng,
+    limits: Vec<Algorithm>,
+    terms: Vec<Reservations>,
+    now: u64,
+    states: HashMap<Vec<u8>, State>,
+    holds: HashMap<Vec<u8>, Holds>,
+}
+
+impl Scene {
+    fn new(kind: AlgorithmKind, mut random: fastrand::Rng) -> Self {
+        let unit_multiplier = [1, 10, 100][random.usize(..3)];
+        let period = (kind == AlgorithmKind::FixedWindow && random.u8(..4) == 0)
+            .then_some(PeriodKind::Calendar);
+        let (unit, unit_multiplier) = match period {
+            Some(_) => (Unit::Day, 1),
+            None => (Unit::Second, unit_multiplier),
+        };
+        let terms = |random: &mut fastrand::Rng| Reservations {
+            ttl: Span::from_secs(random.u64(1..100)),
+            max_share: [1, 50, 100][random.usize(..3)],
+            on_expiry: [OnExpiry::Release, OnExpiry::Keep][random.usize(..2)],
+        };
+        let terms: Vec<_> = (0..2).map(|_| terms(&mut random)).collect();
+        let limits = (0..2).map(|_| {
+            let requests_per_unit = match random.u8(..8) {
+                0 => random.u64(..2),
+                1 if kind != AlgorithmKind::SlidingWindowLog => u64::from(u32::MAX),
+                _ => random.u64(5..300),
+            };
+            let options = Options {
+                kind,
+                period,
+                max_debt: (kind != AlgorithmKind::FixedWindow).then_some(random.u32(1..4)),
+                reservations: Some(terms[0]),
+                ..Options::default()
+            };
+            let rate = Rate {
+                requests_per_unit,
+                unit,
+                unit_multiplier,
+            };
+            Algorithm::try_new(&rate, &options).expect("an algorithm")
+        });
+        Self {
+            limits: limits.collect(),
+            terms,
+            now: START + random.u64(..1_000_000_000_000),
+            random,
+            states: HashMap::new(),
+            holds: HashMap::new(),
+        }
+    }
+
+    fn hits(&mut self, limit: &Algorithm) -> i64 {
+        let some = self
+            .random
+            .i64(0..=limit.capacity().max(10).min(400).cast_signed());
+        match self.random.u8(..12) {
+            0 => 0,
+            1 => -some,
+            2 => i64::MAX,
+            3 => limit.capacity().cast_signed(),
+            _ => some / 4,
+        }
+    }
+
+    /// Some checks of one call.
+    fn checks(&mut self) -> Checks {
+        let mut list = Vec::new();
+        for _ in 0..=self.random.usize(..3) {
+            let limit = self.limits[self.random.usize(..2)];
+            let hits = self.hits(&limit);
+            let base = format!(
+                "{}{}",
+                KEYS[self.random.usize(..2)],
+                stored_state::tag(&limit)
+            );
+            list.push((base, Check::new(limit, hits, Modes::default())));
+        }
+        let count = list.len();
+        let refs: Vec<_> = list
+            .iter()
+            .map(|(key, check)| (&key[..], check.clone()))
+            .collect();
+        let mut checks = checks_of(&refs);
+        for index in 0..count {
+            let id = HolderId::of(&[self.random.u8(..8)]);
+            let purpose = match self.random.u8(..8) {
+                0..=1 => Purpose::Plain,
+                2..=4 => Purpose::Reserve(id),
+                _ => Purpose::Settle(id),
+            };
+            let terms = self.terms[usize::from(self.random.u8(..8) == 0)];
+            checks = checks.reserved(CheckIndex(index), terms, purpose);
+        }
+        checks
+    }
+
+    fn time(&mut self) -> Micros {
+        self.now = match self.random.u8(..20) {
+            0 => self.now - self.random.u64(..5_000_000),
+            1 => self.now + self.random.u64(..150_000_000),
+            _ => self.now + self.random.u64(..3_000_000),
+        };
+        Micros(self.now)
+    }
+
+    /// Decides the checks by the pure steps.
+    fn expect(&mut self, checks: &Checks, at: Arrival) -> Vec<(Verdict, Effect)> {
+        let each = checks.indexed().map(|(index, check)| {
+            let key = stored_state::key(checks, check, at.now);
+            let holds = self.holds.entry(checks.key(check).to_vec()).or_default();
+            let reserving = checks.reserving(index).expect("it has terms");
+            let state = self.states.get(&key).cloned();
+            let (step, effect) = reserving.terms.step(
+                &check.algorithm,
+                reserving.purpose,
+                check.hits,
+                state,
+                holds,
+                at,
+            );
+            if let (Some(state), Some(_)) = (step.state, step.keep_for) {
+                self.states.insert(key, state);
+            }
+            (step.verdict, effect)
+        });
+        each.collect()
+    }
+}
+
+/// The stored ids of a counter.
+fn stored(connection: &mut Connection, counter: &[u8]) -> Vec<(HolderId, Hold)> {
+    let end = counter
+        .iter()
+        .position(|&byte| byte == b'}')
+        .expect("a subject")
+        + 1;
+    let key = |tag: &[u8]| [&counter[..end], tag, &counter[end..]].concat();
+    let scores: HashMap<Vec<u8>, f64> = cmd("ZRANGE")
+        .arg(key(b"ro"))
+        .arg(0)
+        .arg(-1)
+        .arg("WITHSCORES")
+        .query(connection)
+        .expect("a sorted set");
+    let values: BTreeMap<Vec<u8>, Vec<u8>> = cmd("HGETALL")
+        .arg(key(b"rh"))
+        .query(connection)
+        .expect("a hash");
+    assert_eq!(scores.len(), values.len(), "both keys have the same ids");
+    let hold = |(id, value): (Vec<u8>, Vec<u8>)| {
+        let kind = [Kind::Held, Kind::Kept, Kind::Settled][usize::from(value[0])];
+        let numbers: Vec<f64> = value[1..]
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&bytes| f64::from_le_bytes(bytes))
+            .collect();
+        let offset = [0.0, (1_u64 << 52) as f64, (1_u64 << 53) as f64][usize::from(value[0])];
+        assert_eq!(
+            scores[&id] + offset,
+            numbers[3],
+            "the order is that of the values"
+        );
+        let hold = Hold {
+            kind,
+            hits: numbers[0] as u64,
+            window: numbers[1] as u64,
+            since: Micros(numbers[2] as u64),
+            until: Micros(numbers[3] as u64),
+        };
+        (HolderId(id.try_into().expect("16 bytes")), hold)
+    };
+    values.into_iter().map(hold).collect()
+}
+
+fn run_reservations(kind: AlgorithmKind) {
+    let seed = number_in("WEIR_DIFFERENTIAL_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let operations = number_in("WEIR_DIFFERENTIAL_OPERATIONS").unwrap_or_else(|| cases(CHECKS));
+    let server = RedisServer::start();
+    let mut connection = server.connection();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut outcomes: BTreeMap<usize, usize> = BTreeMap::new();
+    let (mut done, mut expired) = (0, 0);
+    while done < operations as usize {
+        server.flush();
+        let mut scene = Scene::new(kind, random.fork());
+        for index in 0..PER_SCENE {
+            let checks = scene.checks();
+            let now = scene.time();
+            let at = Arrival {
+                now,
+                max_hold: Span::ZERO,
+            };
+            let when = When {
+                now,
+                deadline: Micros(END),
+                max_hold: Span::ZERO,
+            };
+            let expected = scene.expect(&checks, at);
+            let mut call = call([(&checks, when)]);
+            call.crosses_slots = index % 2 == 1;
+            let reply: Value = call
+                .command(ScriptRef::ByText)
+                .query(&mut connection)
+                .unwrap_or_else(|error| panic!("seed {seed}: {error} {checks:#?}"));
+            let mut answers = vec![Err(StoreError::Unknown("unanswered")); expected.len()];
+            assert_eq!(
+                call.read(&reply, &mut answers),
+                Ok(now),
+                "seed {seed}, {checks:#?}, {expected:?}, {reply:?}"
+            );
+            let effects = call.effects(&reply);
+            for (position, (verdict, effect)) in expected.iter().enumerate() {
+                let details = format!("seed {seed}, check {position} of {checks:#?} at {now:?}");
+                assert_eq!(effects[position], *effect, "{details}");
+                assert_eq!(
+                    answers[position].map(comparable),
+                    Ok(comparable(*verdict)),
+                    "{details}"
+                );
+                *outcomes.entry(effect.outcome as usize).or_default() += 1;
+                expired += effect.expired;
+            }
+            for (counter, holds) in &scene.holds {
+                assert_eq!(
+                    stored(&mut connection, counter),
+                    holds.iter().collect::<Vec<_>>(),
+                    "seed {seed}, after {checks:#?} at {now:?}"
+                );
+            }
+            done += expected.len();
+        }
+        server.assert_every_key_expires();
+    }
+    println!("{kind:?}: {done} checks, {outcomes:?}, {expired} expired, seed {seed}");
+    for outcome in Outcome::ALL
+        .into_iter()
+        .filter(|outcome| *outcome != Outcome::Full)
+    {
+        let count = outcomes
+            .get(&(outcome as usize))
+            .copied()
+            .unwrap_or_default();
+        assert!(count * 500 > done, "{outcome:?}: {count} of {done}");
+    }
+    assert!(expired > 20, "{expired}");
+}
+
+#[test]
+fn fixed_window_reservations() {
+    run_reservations(AlgorithmKind::FixedWindow);
+}
+
+#[test]
+fn sliding_window_log_reservations() {
+    run_reservations(AlgorithmKind::SlidingWindowLog);
+}
+
+#[test]
+fn sliding_window_counter_reservations() {
+    run_reservations(AlgorithmKind::SlidingWindowCounter);
+}
+
+#[test]
+fn sliding_window_buckets_reservations() {
+    run_reservations(AlgorithmKind::SlidingWindowBuckets);
+}
+
+#[test]
+fn token_bucket_reservations() {
+    run_reservations(AlgorithmKind::TokenBucket);
+}
