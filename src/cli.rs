@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::core::time::parse_duration;
+use crate::limits::overrides::Kind;
 use crate::limits::rules::compile::Problem;
 use crate::observe::telemetry;
 use crate::process::settings::{self, Flags, SettingError, SettingSources, Settings};
@@ -177,9 +178,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Load(load) => load::run(*load),
         Command::Replay(replay) => replay::run(&replay),
         Command::Envoy(envoy) => envoy::run(&envoy),
-        Command::Block(target) => overrides::create(&target, "block", None),
-        Command::Exempt(target) => overrides::create(&target, "exempt", None),
-        Command::Raise(raise) => overrides::create(&raise.target, "raise", Some(raise.to)),
+        Command::Block(target) => overrides::create(&target, Kind::Block),
+        Command::Exempt(target) => overrides::create(&target, Kind::Exempt),
+        Command::Raise(raise) => overrides::create(&raise.target, Kind::Raise(raise.to)),
         Command::Unblock(target) => overrides::remove_override(&target, "block"),
         Command::Unexempt(target) => overrides::remove_override(&target, "exempt"),
         Command::Unraise(target) => overrides::remove_override(&target, "raise"),

@@ -20,7 +20,7 @@ use crate::admin::api::overrides as api;
 use crate::admin::api::status::now;
 use crate::admin::api::subject::order_of;
 use crate::core::request::notation::shell_word;
-use crate::limits::overrides::{EntryRecord, Pattern, RateRecord, Record};
+use crate::limits::overrides::{EntryRecord, Kind, Pattern, RaiseRate, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::rules::compile::OneLine;
 
@@ -98,9 +98,9 @@ fn no_for(text: &str) -> Result<String, String> {
     --reason \"ticket 4711\""))]
 pub(super) struct Raise {
     /// Raise to this amount: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30
-    /// seconds"; HITS alone for requests in flight
+    /// seconds"; HITS alone for requests in flight. A + before HITS adds to the limit's own amount
     #[arg(long, value_name = "RATE", value_parser = rate)]
-    pub(super) to: RateRecord,
+    pub(super) to: RaiseRate,
     #[command(flatten)]
     pub(super) target: OverrideTarget,
 }
@@ -188,11 +188,7 @@ pub(super) struct ResetArgs {
 }
 
 /// Creates an override of this kind.
-pub(super) fn create(
-    target: &OverrideTarget,
-    kind: &str,
-    to: Option<RateRecord>,
-) -> anyhow::Result<ExitCode> {
+pub(super) fn create(target: &OverrideTarget, kind: Kind) -> anyhow::Result<ExitCode> {
     let (now, zone) = (now(), jiff::tz::TimeZone::system());
     let until = match &target.until {
         Some(text) => Some(until(text, now, &zone)?),
@@ -200,14 +196,16 @@ pub(super) fn create(
     };
     let entries = entries(&target.entries)?;
     if !target.all && target.subject.is_none() {
-        check_values(&entries, kind)?;
+        check_values(&entries, kind.name())?;
     }
+    let (to, add) = kind.rates();
     let order = api::Order {
-        kind: kind.to_owned(),
+        kind: kind.name().to_owned(),
         domain: target.domain.clone().unwrap_or_default(),
         entries: entries.iter().map(EntryRecord::from).collect(),
         subject: target.subject.clone(),
         to,
+        add,
         until: until.map(|at| at.to_string()),
         reason: target.reason.clone(),
         force: target.force,

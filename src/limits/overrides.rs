@@ -21,8 +21,8 @@
 //! the entry of an override for it. A text with wildcards matches an address as it is sent, or by
 //! its canonical text.
 //!
-//! A raise that does not fit the limit of a descriptor (another unit, or not above its amount) is
-//! skipped.
+//! A raise sets an amount, or adds one to the amount of the limit when it applies. A raise that
+//! does not fit the limit of a descriptor (another unit, or not above its amount) is skipped.
 //!
 //! # Guarantees
 //!
@@ -73,7 +73,23 @@ pub enum Kind {
     /// The descriptor is allowed and not counted.
     Exempt,
     /// The descriptor's limit has this amount, if that is more, in this unit. Its counter stays.
-    Raise(Rate),
+    Raise(RaiseRate),
+}
+
+/// The amount of a raise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RaiseRate {
+    pub rate: Rate,
+    /// The rate is added to the amount of the limit.
+    pub is_added: bool,
+}
+
+impl fmt::Display for RaiseRate {
+    /// As operators write it: `500/minute`, or `+500/minute` if it is added.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.is_added { "+" } else { "" };
+        write!(out, "{sign}{}", self.rate)
+    }
 }
 
 impl Kind {
@@ -144,6 +160,11 @@ impl Override {
     /// The action and its descriptors. A new override replaces the one with the same identity.
     fn identity(&self) -> (usize, &str, &[Pattern]) {
         (self.kind.index(), &self.domain, &self.entries)
+    }
+
+    /// Whether it matches one descriptor.
+    pub fn is_exact(&self) -> bool {
+        self.entries.iter().all(|entry| entry.exact().is_some())
     }
 
     /// Whether a look-up has to compare it: a hash finds exact entries, and keys with any value.
@@ -399,7 +420,7 @@ impl<'o> InForce<'o> {
                     ends_in: one.until.map(|until| until.since(self.now)),
                 },
                 Kind::Exempt => Applied::Exempt,
-                Kind::Raise(to) => Applied::Raise(raised(amount?, &to).ok()?),
+                Kind::Raise(raise) => Applied::Raise(raised(amount?, &raise).ok()?),
             };
             Some((one, applied))
         })
@@ -424,15 +445,19 @@ pub enum Applied {
 ///
 /// # Errors
 /// The raise does not fit this limit.
-pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
-    let rate = amount.whole_rate();
+pub fn raised(amount: &Amount, raise: &RaiseRate) -> Result<Amount, Unfit> {
+    let (rate, mut to) = (amount.whole_rate(), raise.rate);
+    if raise.is_added {
+        let own = rate.requests_per_unit;
+        to.requests_per_unit = to.requests_per_unit.saturating_add(own);
+    }
     if (rate.unit, rate.unit_multiplier) != (to.unit, to.unit_multiplier) {
         return Err(Unfit::OtherUnit(rate));
     }
     if to.requests_per_unit <= rate.requests_per_unit {
         return Err(Unfit::NotAbove(rate));
     }
-    let (scale, own) = (amount.scale, amount.share.of_rate(*to));
+    let (scale, own) = (amount.scale, amount.share.of_rate(to));
     let limit = scale.hits(own.requests_per_unit);
     let too_large = |largest| Unfit::AtMost(scale.units(largest));
     let mut algorithm = amount.algorithm.with_limit(limit).map_err(too_large)?;

@@ -22,7 +22,7 @@ use super::{Call, Parts, subject};
 use crate::core::algorithm::reservations::Held;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::Decision;
-use crate::limits::overrides::{InForce, RateRecord, Record};
+use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation, Outcomes, Plan};
 use crate::limits::rules::limit::{Limit, LimitInForce, Scale};
@@ -338,7 +338,11 @@ impl Now<'_> {
         let find = |all| subject::override_of(&plan.rules, all, domain, entries);
         if let Some((one, applied)) = overrides.and_then(find) {
             descriptor.reason = by_override(&descriptor.reason, one, &applied);
-            descriptor.overridden = Some(Record::from(one));
+            let raised = match &applied {
+                Applied::Raise(amount) => Some(amount),
+                Applied::Block { .. } | Applied::Exempt => None,
+            };
+            descriptor.overridden = Some(Record::from(one).with_total(raised));
         }
     }
 }

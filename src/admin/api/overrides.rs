@@ -58,6 +58,9 @@ pub struct Order {
     /// The amount of a raise.
     #[serde(default)]
     pub to: Option<RateRecord>,
+    /// The amount that a raise adds to the amount of the limit, instead of `to`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add: Option<RateRecord>,
     /// Expiry as in RFC 3339; null: until removed.
     #[serde(default)]
     pub until: Option<String>,
@@ -153,9 +156,10 @@ pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
     let domain = query.get("domain");
     let mut all = match query.is("ended")? {
         true => parts.overrides.list_ended(),
-        false => (parts.overrides.list().iter())
-            .map(|one| Record::from(&**one))
-            .collect(),
+        false => {
+            let (rules, list) = (names::rules(parts), parts.overrides.list());
+            list.iter().map(|one| record(&rules, one)).collect()
+        }
     };
     all.retain(|one| domain.is_none_or(|domain| one.domain == domain));
     if all.is_empty() {
@@ -181,6 +185,7 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
         domain: order.domain,
         entries: order.entries,
         to: order.to,
+        add: order.add,
         until: order.until,
         reason: order.reason,
         by: call.by().to_owned(),
@@ -191,27 +196,14 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
         ..record.read()?
     };
     // There may be many limits.
-    let (rules, ordered) = (names::rules(&parts), one.clone());
+    let (rules, ordered, list) = (names::rules(&parts), one.clone(), parts.overrides.list());
     let ordered = blocking(move || {
         if !order.force {
             is_known(&rules, &ordered)?;
         }
-        reached(&rules, &ordered)
+        reached(&rules, &ordered, &list)
     });
     let mut ordered = ordered.await?;
-    for other in above(&parts.overrides.list(), &one).take(MAX_NAMED) {
-        let (id, kind) = (&other.id, other.kind.name());
-        ordered.warnings.push(match other.kind {
-            Kind::Raise(to) => format!(
-                "the raise {id} to {to} no longer has an effect here: this lower raise is more \
-                 specific, and takes precedence"
-            ),
-            _ => format!(
-                "it has no effect while the {kind} {id} is in force; `weir un{kind} {id}` removes \
-                 that"
-            ),
-        });
-    }
     if parts.overrides.is_for_this_process_only() {
         ordered.warnings.push(
             "it is kept in this process only: it ends with the process, and other replicas do not \
@@ -244,12 +236,39 @@ fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
     })
 }
 
+/// The record of an override in force.
+fn record(rules: &Rules, one: &Override) -> Record {
+    let raised = match one.kind {
+        Kind::Raise(raise) if raise.is_added && one.is_exact() => {
+            let limits = Reach::new(rules, one).limits;
+            let amount = limits.first().and_then(|limit| limit.amount());
+            amount.and_then(|amount| raised(amount, &raise).ok())
+        }
+        _ => None,
+    };
+    Record::from(one).with_total(raised.as_ref())
+}
+
+/// The warning about another override that conflicts with a raise.
+fn above_text(other: &Override) -> String {
+    let (id, kind) = (&other.id, other.kind.name());
+    match other.kind {
+        Kind::Raise(to) => format!(
+            "the raise {id} to {to} no longer has an effect here: this lower raise is more \
+             specific, and takes precedence"
+        ),
+        _ => format!(
+            "it has no effect while the {kind} {id} is in force; `weir un{kind} {id}` removes that"
+        ),
+    }
+}
+
 /// The effect of an override on the limits in force.
-fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
+fn reached(rules: &Rules, one: &Override, all: &[Arc<Override>]) -> Result<Ordered, Failure> {
     let reach = Reach::new(rules, one);
     if let (Kind::Raise(_), true) = (one.kind, reach.limits.is_empty()) {
         if let Some((limit, unfit)) = reach.unfit.first() {
-            return Err(Failure::bad_request(&unfit_text(limit, unfit)));
+            return Err(Failure::bad_request(&unfit_text(limit, unfit, one.kind)));
         }
         if reach.unlimited > 0 {
             return Err(Failure::bad_request(
@@ -275,7 +294,7 @@ fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
         warnings.push(format!(
             "it does not apply to {}: {}",
             path(limit),
-            unfit_text(limit, unfit)
+            unfit_text(limit, unfit, one.kind)
         ));
     }
     if reach.unfit.len() > MAX_NAMED {
@@ -284,9 +303,11 @@ fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
             reach.unfit.len() - MAX_NAMED
         ));
     }
+    let conflicts = above(all, one, &reach.limits).take(MAX_NAMED);
+    warnings.extend(conflicts.map(above_text));
     let mut limits = reach.limits.iter();
     Ok(Ordered {
-        r#override: Record::from(one),
+        r#override: record(rules, one),
         limits: paths(&reach.limits),
         keeps_count: limits.all(|limit| keeps_counter(*limit, one.kind)),
         replaced: None,
@@ -305,32 +326,38 @@ fn path(limit: &Limit) -> String {
     OneLine(&limit.path()).to_string()
 }
 
-fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
+fn unfit_text(limit: &Limit, unfit: &Unfit, kind: Kind) -> String {
     let path = path(limit);
+    let is_added = matches!(kind, Kind::Raise(raise) if raise.is_added);
+    let (field, sign) = if is_added { ("add", "+") } else { ("to", "") };
     match unfit {
         Unfit::OtherUnit(rate) if rate.unit == Unit::None => {
+            let above = (!is_added).then(|| format!(", above {}", rate.requests_per_unit));
+            let above = above.unwrap_or_default();
             format!(
-                "to: the limit {path} is {rate}, which has no unit; write a number alone, above {}",
-                rate.requests_per_unit
+                "{field}: the limit {path} is {rate}, which has no unit; write a number alone{above}"
             )
         }
         Unfit::OtherUnit(rate) => {
             let unit = rate.to_string();
             let unit = unit.split_once('/').map_or(&*unit, |(_, unit)| unit);
             format!(
-                "to: the limit {path} is {rate}, and can be raised in its own unit only; write an \
-                 amount per {unit}, such as {rate}"
+                "{field}: the limit {path} is {rate}, and can be raised in its own unit only; \
+                 write an amount per {unit}, such as {sign}{rate}"
             )
         }
         Unfit::NotAbove(rate) => {
-            format!("to: the limit {path} is {rate} already; write a larger amount")
+            format!("{field}: the limit {path} is {rate} already; write a larger amount")
         }
         Unfit::AtMost(largest) => {
             let amount = limit.amount;
             let algorithm = amount.map_or("", |amount| amount.algorithm.kind().name());
+            let fix = match is_added {
+                true => " in all; add less".to_owned(),
+                false => format!("; write {largest} or less"),
+            };
             format!(
-                "to: the limit {path} is a {algorithm}, which holds at most {largest}; write \
-                 {largest} or less"
+                "{field}: the limit {path} is a {algorithm}, which holds at most {largest}{fix}"
             )
         }
     }
@@ -338,7 +365,7 @@ fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
 
 /// Whether a raised limit counts under the key of before.
 fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
-    let (Some(amount), Kind::Raise(to)) = (limit.amount(), kind) else {
+    let (Some(amount), Kind::Raise(raise)) = (limit.amount(), kind) else {
         return true;
     };
     let suffix = |algorithm: &crate::core::algorithm::Algorithm| {
@@ -346,7 +373,8 @@ fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
         algorithm.write_key_suffix(&mut suffix);
         (algorithm.kind(), algorithm.window(), suffix)
     };
-    raised(amount, &to).is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
+    raised(amount, &raise)
+        .is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
 }
 
 /// Checks that a subject comes without domain and entries.

@@ -7,7 +7,7 @@ use jiff::{Span, Timestamp};
 use crate::cli::UsageError;
 use crate::cli::amount;
 use crate::core::time::people;
-use crate::limits::overrides::{Invalid, Pattern, RateRecord, Value};
+use crate::limits::overrides::{Invalid, Pattern, RaiseRate, RateRecord, Value};
 
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
 pub(super) fn entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageError> {
@@ -56,8 +56,9 @@ pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageE
     }
 }
 
-/// A rate: `500/minute`, `20/30 seconds`, `20/30second`; `20` of a limit of requests in flight.
-pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
+/// A rate: `500/minute`, `20/30 seconds`, `20/30second`; `20` of a limit of requests in flight. A
+/// `+` before it adds it.
+pub(super) fn rate(text: &str) -> Result<RaiseRate, String> {
     let wrong = || {
         "write HITS/UNIT, such as 500/minute, HITS/MULTIPLIER UNITs, such as 20/30 seconds, or for \
          a limit of requests in flight a number alone"
@@ -66,9 +67,15 @@ pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
     let (hits, unit) = text
         .split_once('/')
         .map_or((text, None), |(hits, unit)| (hits, Some(unit.trim())));
-    let requests_per_unit = amount::whole(hits.trim()).map_err(|_| wrong())?;
+    let (hits, is_added) = match hits.trim().strip_prefix('+') {
+        Some(added) if !added.starts_with('+') => (added, true),
+        _ => (hits.trim(), false),
+    };
+    let requests_per_unit = amount::whole(hits).map_err(|_| wrong())?;
+    let read =
+        |record: &RateRecord| RaiseRate::read(record, is_added).map_err(|Invalid(error)| error);
     let Some(unit) = unit else {
-        return Ok(RateRecord {
+        return read(&RateRecord {
             requests_per_unit,
             unit: None,
             unit_multiplier: None,
@@ -79,7 +86,7 @@ pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
             .unwrap_or(unit.len()),
     );
     let unit = unit.trim().to_ascii_lowercase();
-    let record = RateRecord {
+    read(&RateRecord {
         requests_per_unit,
         unit: Some(unit.strip_suffix('s').unwrap_or(&unit).to_owned()),
         unit_multiplier: Some(if multiplier.is_empty() {
@@ -87,11 +94,7 @@ pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
         } else {
             multiplier.parse().map_err(|_| wrong())?
         }),
-    };
-    record
-        .read()
-        .map_err(|error| error.0.trim_start_matches("to: ").to_owned())?;
-    Ok(record)
+    })
 }
 
 /// A time in the future: an instant, a time of a day in `zone`, the end of a date or of a day, or a
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn rates_are_read_as_they_are_shown() {
-        let read = |text: &str| rate(text).map(|record| record.read().expect("a rate").to_string());
+        let read = |text: &str| rate(text).map(|rate| rate.to_string());
         for (text, shown) in [
             ("500/minute", "500/minute"),
             ("500 / Minutes", "500/minute"),
@@ -229,6 +232,9 @@ mod tests {
             ("20/30second", "20/30 seconds"),
             ("0/day", "0/day"),
             (" 20 ", "20 in flight"),
+            ("+500k/month", "+500000/month"),
+            ("+1.5M / 2 days", "+1500000/2 days"),
+            (" +5", "+5 in flight"),
         ] {
             assert_eq!(read(text).as_deref(), Ok(shown), "{text}");
         }
@@ -242,8 +248,15 @@ mod tests {
             "1/0 days",
             "1/fortnight",
             "1/200 years",
+            "++5/minute",
+            "+",
+            "+-5/minute",
         ] {
             assert!(read(text).is_err(), "{text}");
+        }
+        for nothing in ["+0/month", "+0"] {
+            let error = "0 adds nothing; write 1 or more".to_owned();
+            assert_eq!(rate(nothing), Err(error), "{nothing}");
         }
         assert!(
             rate("1/fortnight").is_err_and(|error| error.starts_with("`fortnight` is no unit"))

@@ -141,13 +141,15 @@ fn sentence(one: &Record) -> String {
 }
 
 fn order(one: &Record) -> String {
-    let Some(to) = &one.to else {
-        return one.kind.clone();
-    };
-    match to.read() {
-        Ok(rate) => format!("{} to {rate}", one.kind),
-        Err(_) => format!("{} to {}", one.kind, to.requests_per_unit),
+    let mut order = one.kind.clone();
+    for (word, rate) in [("by", &one.add), ("to", &one.to), ("to", &one.total)] {
+        let Some(record) = rate else { continue };
+        order += &match record.read() {
+            Ok(rate) => format!(" {word} {rate}"),
+            Err(_) => format!(" {word} {}", record.requests_per_unit),
+        };
     }
+    order
 }
 
 /// As arguments of a command.

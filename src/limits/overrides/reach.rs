@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Kind, Override, Pattern, Value, raised};
+use super::{Kind, Override, Pattern, RaiseRate, Value, raised};
 use crate::core::digest::sha256;
 use crate::core::request::Entry;
 use crate::core::time::Rate;
@@ -78,8 +78,8 @@ impl<'r> Reach<'r> {
         kind: Kind,
     ) {
         let mut fits = Ok(());
-        if let Kind::Raise(to) = kind {
-            let mut all = amounts.map(|amount| raised(amount, &to).map(drop));
+        if let Kind::Raise(raise) = kind {
+            let mut all = amounts.map(|amount| raised(amount, &raise).map(drop));
             let Some(first) = all.next() else {
                 self.unlimited += 1;
                 return;
@@ -124,17 +124,15 @@ fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
 }
 
 /// The overrides in `all` that conflict with a raise: blocks and exemptions of all its descriptors,
-/// which take precedence over it, and larger raises, over which it takes precedence.
+/// which take precedence over it, and larger raises, over which it takes precedence. `limits` are
+/// the limits that it applies to.
 pub fn above<'o>(
     all: &'o [Arc<Override>],
     one: &'o Override,
+    limits: &'o [LimitInForce<'_>],
 ) -> impl Iterator<Item = &'o Override> {
     let is_above = |other: &Override| match (other.kind, one.kind) {
-        (Kind::Raise(old), Kind::Raise(new)) => {
-            other.id != one.id
-                && (old.unit, old.unit_multiplier) == (new.unit, new.unit_multiplier)
-                && old.requests_per_unit > new.requests_per_unit
-        }
+        (Kind::Raise(old), Kind::Raise(new)) => other.id != one.id && exceeds(old, new, limits),
         (_, kind) => matches!(kind, Kind::Raise(_)),
     };
     let covers_all = |other: &Override| {
@@ -145,6 +143,21 @@ pub fn above<'o>(
     all.iter()
         .map(|other| &**other)
         .filter(move |other| is_above(other) && covers_all(other))
+}
+
+/// Whether a raise gives more than another one. Only the amount of a limit can compare an addition
+/// with an amount.
+fn exceeds(old: RaiseRate, new: RaiseRate, limits: &[LimitInForce<'_>]) -> bool {
+    if old.is_added == new.is_added {
+        let (old, new) = (old.rate, new.rate);
+        return (old.unit, old.unit_multiplier) == (new.unit, new.unit_multiplier)
+            && old.requests_per_unit > new.requests_per_unit;
+    }
+    let mut amounts = limits.iter().filter_map(|limit| limit.amount());
+    amounts.any(|amount| {
+        let [old, new] = [old, new].map(|raise| raised(amount, &raise));
+        matches!((old, new), (Ok(old), Ok(new)) if old.whole > new.whole)
+    })
 }
 
 /// Whether the first pattern matches all that the second one does.

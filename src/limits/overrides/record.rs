@@ -4,15 +4,19 @@
 //! An id is a digest of kind, domain and entries: a repeated order replaces the first, even if two
 //! replicas receive them at once. Expiry uses the clock of the machine and not the time of Redis,
 //! which would need a round trip: overrides have to expire while Redis is unavailable.
+//!
+//! A version that does not know a field ignores the whole record and logs it. So a replica without
+//! `add` leaves the limit as it is, and never takes an addition for the amount.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, Override, Pattern, Value};
+use super::{Kind, Override, Pattern, RaiseRate, Value};
 use crate::core::digest;
 use crate::core::request::notation::WildcardText;
 use crate::core::time::{Micros, Rate, Unit};
+use crate::limits::rules::limit::Amount;
 
 /// Maximum number of entries of an override, the same as of a descriptor.
 const MAX_ENTRIES: usize = 64;
@@ -51,9 +55,15 @@ pub struct Record {
     pub domain: String,
     /// Entries in the order of the descriptor.
     pub entries: Vec<EntryRecord>,
-    /// The amount of a raise; null for other kinds.
+    /// The amount of a raise; null for other kinds, and with `add`.
     #[serde(default)]
     pub to: Option<RateRecord>,
+    /// The amount that a raise adds to the amount of the limit, instead of `to`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add: Option<RateRecord>,
+    /// The amount of the limit with `add`, in answers about one descriptor. Not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<RateRecord>,
     /// Expiry as in RFC 3339; null: until removed.
     #[serde(default)]
     pub until: Option<String>,
@@ -206,16 +216,31 @@ impl Record {
         }
     }
 
+    /// Adds the amount of the raised limit to the record of a raise with `add`.
+    #[must_use]
+    pub fn with_total(mut self, raised: Option<&Amount>) -> Self {
+        let raised = self.add.as_ref().and(raised);
+        self.total = raised.map(|amount| RateRecord::new(&amount.whole_rate()));
+        self
+    }
+
     fn kind(&self) -> Result<Kind, Invalid> {
-        match (&*self.kind, &self.to) {
-            ("block", None) => Ok(Kind::Block),
-            ("exempt", None) => Ok(Kind::Exempt),
-            ("raise", Some(to)) => to.read().map(Kind::Raise),
-            ("raise", None) => {
-                invalid("to is missing: a raise needs an amount, such as 500/minute")
+        let raise = |field: &str, rate: &RateRecord| match RaiseRate::read(rate, field == "add") {
+            Ok(rate) => Ok(Kind::Raise(rate)),
+            Err(Invalid(error)) => invalid(format!("{field}: {error}")),
+        };
+        match (&*self.kind, &self.to, &self.add) {
+            ("block", None, None) => Ok(Kind::Block),
+            ("exempt", None, None) => Ok(Kind::Exempt),
+            ("raise", Some(to), None) => raise("to", to),
+            ("raise", None, Some(add)) => raise("add", add),
+            ("raise", None, None) => {
+                invalid("to is missing: a raise needs an amount, such as 500/minute, or add")
             }
-            ("block" | "exempt", Some(_)) => {
-                invalid(format!("to has no meaning for {}; leave it out", self.kind))
+            ("raise", Some(_), Some(_)) => invalid("to and add: write only one of them"),
+            ("block" | "exempt", to, _) => {
+                let (field, kind) = (to.as_ref().map_or("add", |_| "to"), &self.kind);
+                invalid(format!("{field} has no meaning for {kind}; leave it out"))
             }
             _ => invalid(format!("kind: write one of {}", Kind::NAMES.join(", "))),
         }
@@ -224,21 +249,49 @@ impl Record {
 
 impl From<&Override> for Record {
     fn from(one: &Override) -> Self {
+        let (to, add) = one.kind.rates();
         Self {
             id: one.id.to_string(),
             kind: one.kind.name().to_owned(),
             domain: one.domain.to_string(),
             entries: one.entries.iter().map(EntryRecord::from).collect(),
-            to: match &one.kind {
-                Kind::Raise(rate) => Some(RateRecord::new(rate)),
-                Kind::Block | Kind::Exempt => None,
-            },
+            to,
+            add,
+            total: None,
             until: one.until.map(instant),
             reason: one.reason.to_string(),
             by: one.by.to_string(),
             created_at: Some(instant(one.created_at)),
             ended: None,
         }
+    }
+}
+
+impl Kind {
+    /// The fields `to` and `add` of a record.
+    pub fn rates(&self) -> (Option<RateRecord>, Option<RateRecord>) {
+        let Self::Raise(RaiseRate { rate, is_added }) = self else {
+            return (None, None);
+        };
+        let rate = Some(RateRecord::new(rate));
+        match is_added {
+            true => (None, rate),
+            false => (rate, None),
+        }
+    }
+}
+
+impl RaiseRate {
+    /// The raise by this rate if it `is_added`, else to it.
+    ///
+    /// # Errors
+    /// The rate is not valid, or 0 would be added.
+    pub fn read(record: &RateRecord, is_added: bool) -> Result<Self, Invalid> {
+        let rate = record.read()?;
+        if is_added && rate.requests_per_unit == 0 {
+            return invalid("0 adds nothing; write 1 or more");
+        }
+        Ok(Self { rate, is_added })
     }
 }
 
@@ -315,7 +368,7 @@ impl RateRecord {
         let Some(unit) = Unit::named(unit) else {
             let units: Vec<_> = Unit::NAMED.iter().map(|(name, _)| *name).collect();
             return invalid(format!(
-                "to: `{}` is no unit; write one of {}",
+                "`{}` is no unit; write one of {}",
                 unit.escape_debug(),
                 units.join(", ")
             ));
@@ -327,7 +380,7 @@ impl RateRecord {
         };
         if rate.window().is_none() {
             return invalid(
-                "to: the window is zero or longer than 100 years; write a unit_multiplier from 1 \
+                "the window is zero or longer than 100 years; write a unit_multiplier from 1 \
                  on that makes it shorter",
             );
         }

@@ -41,6 +41,16 @@ fn rate(requests_per_unit: u64, unit: Unit) -> Rate {
     }
 }
 
+fn raise_to(rate: Rate) -> RaiseRate {
+    let is_added = false;
+    RaiseRate { rate, is_added }
+}
+
+fn raise_by(rate: Rate) -> RaiseRate {
+    let is_added = true;
+    RaiseRate { rate, is_added }
+}
+
 fn algorithm(rate: &Rate, options: &Options) -> Algorithm {
     Algorithm::try_new(rate, options).expect("an algorithm")
 }
@@ -251,9 +261,71 @@ fn a_raise_has_the_unit_of_the_limit_and_is_above_it() {
             Err(Unfit::AtMost(100_000)),
         ),
     ] {
-        assert_eq!(raised(of, &to), expected, "{to:?}");
+        assert_eq!(raised(of, &raise_to(to)), expected, "{to:?}");
     }
-    assert!(raised(&log, &rate(100_000, Unit::Minute)).is_ok());
+    assert!(raised(&log, &raise_to(rate(100_000, Unit::Minute))).is_ok());
+}
+
+#[test]
+fn an_addition_is_added_to_the_amount_of_the_limit() {
+    let fixed = per_minute(10);
+    let log = Options {
+        kind: AlgorithmKind::SlidingWindowLog,
+        ..Options::default()
+    };
+    let log = amount(fixed.rate, &log);
+    let of_unit = |rate: Rate, of: &Amount| raised(of, &raise_by(rate)).map(|raised| raised.whole);
+    let minutes = |added| rate(added, Unit::Minute);
+    assert_eq!(raised(&fixed, &raise_by(minutes(1))), Ok(per_minute(11)));
+    for (added, of, expected) in [
+        (minutes(5), &fixed, Ok(15)),
+        (minutes(5), &per_minute(0), Ok(5)),
+        (minutes(99_990), &log, Ok(100_000)),
+        (minutes(99_991), &log, Err(Unfit::AtMost(100_000))),
+        (
+            rate(5, Unit::Hour),
+            &fixed,
+            Err(Unfit::OtherUnit(fixed.rate)),
+        ),
+    ] {
+        assert_eq!(of_unit(added, of), expected, "{added:?}");
+    }
+    assert!(
+        matches!(of_unit(minutes(u64::MAX), &fixed), Err(Unfit::AtMost(_))),
+        "more than a counter holds"
+    );
+    // The sum is shared by regions.
+    let share = Amount {
+        whole: 30,
+        share: "50%".parse().expect("a share"),
+        ..fixed
+    };
+    let raised = raised(&share, &raise_by(minutes(10))).expect("it fits");
+    assert_eq!((raised.whole, raised.rate.requests_per_unit), (40, 20));
+}
+
+#[test]
+fn an_addition_follows_the_limit_and_the_order_of_raises() {
+    let raise = |value, hits, is_added| {
+        let rate = Some(to(hits, "minute"));
+        let (to, add) = if is_added { (None, rate) } else { (rate, None) };
+        let record = record("raise", &[("user", value)]);
+        Record { to, add, ..record }.read().expect("an override")
+    };
+    let list = vec![raise(Some("42"), 5, true), raise(None, 70, false)];
+    assert_eq!(list[0].id, raise(Some("42"), 9, false).id, "one raise each");
+    let overrides = Overrides::new(list);
+    for (user, own, expected) in [
+        // The more specific one, also if it gives less.
+        (b"42", 10, Some(15)),
+        (b"42", 1_000, Some(1_005)),
+        (b"43", 10, Some(70)),
+        (b"43", 1_000, None),
+    ] {
+        let expected = expected.map(|all| Applied::Raise(per_minute(all)));
+        let own = per_minute(own);
+        assert_eq!(to_user(&overrides, 0, user, Some(&own)), expected);
+    }
 }
 
 #[test]
@@ -288,7 +360,7 @@ fn a_raised_limit_goes_on_with_its_counter() {
             ..Options::default()
         };
         let amount = amount(rates[0], &options);
-        let raised = raised(&amount, &rates[1]).expect(name).algorithm;
+        let raised = raised(&amount, &raise_to(rates[1])).expect(name).algorithm;
         let written = algorithm(&rates[1], &options);
         assert_eq!(raised, written, "{name}: as if it were written so");
         let at = Arrival {
@@ -334,10 +406,11 @@ fn a_raised_limit_keeps_its_calendar_and_its_burst() {
         ..Options::default()
     };
     let amount = amount(rate(10, Unit::Month), &calendar);
-    let window = raised(&amount, &rate(50, Unit::Month)).map(|raised| raised.algorithm.window());
+    let window = raised(&amount, &raise_to(rate(50, Unit::Month)));
+    let window = window.map(|raised| raised.algorithm.window());
     assert_eq!(window, Ok(amount.algorithm.window()));
     assert_eq!(
-        raised(&amount, &rate(50, Unit::Day)),
+        raised(&amount, &raise_to(rate(50, Unit::Day))),
         Err(Unfit::OtherUnit(amount.rate))
     );
     let bucket = Options {
@@ -353,13 +426,35 @@ fn a_raised_limit_keeps_its_calendar_and_its_burst() {
 fn records_say_what_is_wrong_with_them() {
     type Case = (fn(&mut Record), &'static str);
     let good = record("block", &[("user", Some("42"))]);
-    let cases: [Case; 14] = [
+    let cases: [Case; 18] = [
         (
             |one| one.kind = "blok".into(),
             "kind: write one of block, exempt, raise",
         ),
         (|one| one.kind = "raise".into(), "to is missing"),
         (|one| one.to = Some(to(1, "day")), "no meaning for block"),
+        (|one| one.add = Some(to(1, "day")), "add has no meaning"),
+        (
+            |one| {
+                one.kind = "raise".into();
+                one.add = Some(to(0, "day"));
+            },
+            "add: 0 adds nothing; write 1 or more",
+        ),
+        (
+            |one| {
+                one.kind = "raise".into();
+                one.add = Some(to(1, "fortnight"));
+            },
+            "add: `fortnight` is no unit",
+        ),
+        (
+            |one| {
+                one.kind = "raise".into();
+                (one.to, one.add) = (Some(to(1, "day")), Some(to(1, "day")));
+            },
+            "to and add: write only one of them",
+        ),
         (|one| one.domain.clear(), "domain is empty"),
         (|one| one.entries.clear(), "1 to 64 entries"),
         (|one| one.entries[0].key.clear(), "a key is empty"),
@@ -445,6 +540,12 @@ fn a_record_is_read_back_as_it_was() {
         serde_json::from_str::<Record>(&text.replace("reason", "raeson")).is_err(),
         "a misspelled field is not ignored"
     );
+    // Versions without `add` read every other record.
+    assert!(!text.contains("add") && !text.contains("total"), "{text}");
+    let (to, add) = (None, record.to.clone());
+    let addition = Record { to, add, ..record };
+    let one = addition.read().expect("an override");
+    assert_eq!(Record::from(&one).read().as_ref(), Ok(&one));
     // The longest record that is accepted can be read, also if all its characters are escaped.
     let widest = Record {
         entries: vec![EntryRecord {

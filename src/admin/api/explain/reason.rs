@@ -3,7 +3,7 @@
 use crate::admin::api::names;
 use crate::core::text::list;
 use crate::core::time::people;
-use crate::limits::overrides::{Applied, Override};
+use crate::limits::overrides::{Applied, Kind, Override};
 use crate::limits::plan::{Disposition, Explanation, Plan, Slot};
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::LimitInForce;
@@ -125,7 +125,13 @@ fn no_limit(rules: &Rules, trace: &Trace<'_>, entries: &[String]) -> String {
 /// The reason of a descriptor that an override decides, which had this one before.
 pub(super) fn by_override(before: &str, one: &Override, applied: &Applied) -> String {
     let before = match applied {
-        Applied::Raise(amount) => format!("{before}, raised to {}", amount.rate),
+        Applied::Raise(amount) => {
+            let by = match one.kind {
+                Kind::Raise(raise) if raise.is_added => format!(" by {}", raise.rate),
+                _ => String::new(),
+            };
+            format!("{before}, raised{by} to {}", amount.rate)
+        }
         Applied::Block { .. } => "blocked".to_owned(),
         Applied::Exempt => "exempt".to_owned(),
     };

@@ -10,6 +10,7 @@ const SHOWN = 200;
 const CHOOSE = "Choose what to do";
 const UNITS = ["second", "minute", "hour", "day", "week", "month", "quarter", "year"];
 const SPANS = [["900", "15 minutes"], ["3600", "1 hour"], ["28800", "8 hours"], ["86400", "1 day"], ["604800", "1 week"], ["at", "Until a given time"], ["none", "Until removed"]];
+const AMOUNTS = [["to", "in all"], ["add", "added to the limit"]];
 const KINDS = [["block", "Block: refuse every request"], ["exempt", "Exempt: do not limit"], ["raise", "Raise: set another amount"], ["reset", "Reset: restart the counter"]];
 
 export function overrides(app) {
@@ -28,7 +29,8 @@ export function overrides(app) {
       { title: "Reason", node: ({ reason }) => (reason ? shown(reason) : "–") },
       { title: "By", node: ({ by, created_at: at }) => h("span", {}, shown(by), h("br"), h("small", {}, instant(at))) },
     ],
-    key: ({ id }) => String(id),
+    // An override that replaces another has its id.
+    key: ({ id, created_at: at }) => `${id} ${at}`,
     empty: "No overrides are in force.",
   });
   const total = h("p", { class: "hint" });
@@ -63,7 +65,8 @@ export function overrides(app) {
   const unit = select(UNITS.map((name) => [name, name]), { onchange: changed });
   const multiplier = input({ type: "number", min: "1", max: "4294967295", step: "1", value: "1", oninput: changed });
   const period = h("div", { class: "line" }, field("per", unit, "the unit of the limit"), field("times", multiplier, "its unit_multiplier"));
-  const amountFields = h("div", { class: "line" }, field("Requests", requests), period);
+  const mode = select(AMOUNTS, { onchange: changed });
+  const amountFields = h("div", { class: "line" }, field("Requests", requests), field("Amount", mode), period);
   const now = h("p", { class: "hint" });
   const lasts = select(SPANS, { onchange: changed });
   const end = input({ type: "datetime-local", oninput: changed });
@@ -89,11 +92,13 @@ export function overrides(app) {
     if (kind() === "reset") return { kind: "reset", domain: domain.value, entries, subject };
     // A limit of requests in flight has no unit.
     const per = period.hidden ? {} : { unit: unit.value, unit_multiplier: multiplier.valueAsNumber };
-    const to = kind() === "raise" ? { requests_per_unit: requests.valueAsNumber, ...per } : null;
+    const rate = kind() === "raise" ? { requests_per_unit: requests.valueAsNumber, ...per } : null;
+    const to = mode.value === "to" ? rate : null;
+    const add = mode.value === "add" ? rate : null;
     let until = null;
     if (lasts.value === "at") until = end.value === "" ? null : `${end.value.length === 16 ? `${end.value}:00` : end.value}Z`;
     else if (lasts.value !== "none") until = new Date(Math.ceil((Date.now() + Number(lasts.value) * 1000) / 1000) * 1000).toISOString().replace(".000Z", "Z");
-    return { kind: kind(), domain: domain.value, entries, subject, to, until, reason: reason.value };
+    return { kind: kind(), domain: domain.value, entries, subject, to, add, until, reason: reason.value };
   }
 
   function changed() {
@@ -101,6 +106,7 @@ export function overrides(app) {
     amountFields.hidden = chosen !== "raise";
     now.hidden = chosen !== "raise";
     requests.required = chosen === "raise";
+    requests.min = mode.value === "add" ? "1" : "0";
     multiplier.required = chosen === "raise" && !period.hidden;
     times.hidden = chosen === "reset" || chosen === null;
     reason.parentElement.hidden = times.hidden;
@@ -241,7 +247,8 @@ function limitList(limits, warnings) {
 }
 
 /** An override in a few words. */
-function effect({ kind, to }) {
+function effect({ kind, to, add, total }) {
+  if (kind === "raise" && add) return `Raised by ${amount(add)}${total ? `, ${count(total.requests_per_unit)} in all` : ""}`;
   if (kind === "raise" && to) return `Raised to ${amount(to)}`;
   return { block: "Blocked", exempt: "Exempt" }[kind] ?? String(kind);
 }
@@ -252,12 +259,14 @@ function reachesMany(entries) {
 }
 
 /** The effect of a change, as a sentence to read before it is sent. */
-function consequence({ kind, domain, entries, to, until }) {
+function consequence({ kind, domain, entries, to, add, until }) {
   const stars = entries.some(({ key, value }) => hasWildcard(key) || hasWildcard(value ?? "")) ? " (each * matches any text)" : "";
   const subject = `${entriesPlain(entries)}${stars} in the domain ${plain(domain)}`;
   if (kind === "reset") return `The counter of ${subject} restarts on every replica within a second. This cannot be undone.`;
   const when = until === null ? "until the override is removed" : `until ${until.replace("T", " ").replace("Z", " UTC")}`;
   if (kind === "block") return `Weir refuses every request with ${subject}, ${when}.`;
   if (kind === "exempt") return `Weir does not limit ${subject}, ${when}.`;
-  return `Weir allows ${subject} ${Number.isFinite(to.requests_per_unit) ? amount({ ...to, unit_multiplier: to.unit_multiplier || 1 }) : "another amount"}, ${when}.`;
+  const rate = to ?? add;
+  const text = Number.isFinite(rate.requests_per_unit) ? amount({ ...rate, unit_multiplier: rate.unit_multiplier || 1 }) : "another amount";
+  return `Weir allows ${subject} ${text}${add ? " in addition to the limit" : ""}, ${when}.`;
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use weir::core::algorithm::Algorithm;
 use weir::core::request::Entry;
 use weir::core::time::{Rate, Unit};
-use weir::limits::overrides::raised;
+use weir::limits::overrides::{RaiseRate, raised};
 use weir::limits::rules::compile::{
     Compiled, Options, Problem, ProcessDefaults, SourceText, compile,
 };
@@ -105,6 +105,10 @@ proptest! {
             unit: Unit::Second,
             unit_multiplier: 1,
         };
+        let raise = RaiseRate {
+            rate: to,
+            is_added: false,
+        };
         let (mut sums, mut key) = ([0_u64; 4], None);
         let mut warnings = HashMap::new();
         for (region, share) in shares.iter().enumerate() {
@@ -131,7 +135,7 @@ proptest! {
                 .and_then(|limit| limit.trial.as_ref())
                 .expect("a trial")
                 .amount;
-            let raised = raised(&amount, &to).ok();
+            let raised = raised(&amount, &raise).ok();
             prop_assert_eq!(
                 raised.is_some(),
                 to.requests_per_unit > limit,

@@ -60,6 +60,20 @@ async fn raise_from_the_row(desk: &Desk) {
     choose(desk, "Raise");
     desk.browser
         .wait_for_text("The limit shop.user allows 3 per year.");
+    let mode = |mode: &str| {
+        let select = "//label[text()='Amount']/following-sibling::select";
+        desk.browser
+            .click(&format!("{select}/option[@value='{mode}']"));
+    };
+    mode("add");
+    desk.browser.type_into("input[type=number]", "50");
+    desk.browser.wait_for_text(
+        "Weir allows user=42 in the domain shop 50 per year in addition to the limit, until ",
+    );
+    desk.browser.press_button("Raise");
+    desk.browser
+        .wait_for_text("Raised by 50 per year, 53 in all: user=42 until ");
+    mode("to");
     desk.browser.type_into("input[type=number]", "100");
     desk.browser
         .wait_for_text("Weir allows user=42 in the domain shop 100 per year, until ");

@@ -1,0 +1,324 @@
+//! Raises that add to the amount of a limit: `weir raise --to +5/year`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use weir::core::proto::rate_limit_response::Code;
+
+use super::redis::KEY;
+use super::{Desk, LIMITS, call, code, id_of, in_seconds};
+use crate::support::http_client::{self, Response};
+use crate::support::wait::eventually;
+use crate::support::{Client, RedisServer, Weir};
+
+/// The amount of the limit of a descriptor, in the answer to a peek.
+async fn amount(client: &mut Client, key: &str, value: &str) -> u32 {
+    let answer = call(client, "shop", key, value, 0).await;
+    let limit = answer.statuses[0].current_limit.clone();
+    limit.expect("a limit").requests_per_unit
+}
+
+/// Waits until the limit of a descriptor has this amount.
+async fn becomes(client: &mut Client, (key, value): (&str, &str), expected: u32) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while amount(client, key, value).await != expected {
+        assert!(Instant::now() < deadline, "{key}={value} is not {expected}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The override of an id in the JSON of `weir overrides`.
+fn listed(desk: &Desk, weir: &Weir, id: &str) -> Value {
+    let all: Value =
+        serde_json::from_str(&desk.ok(weir, &["overrides", "--format", "json"])).expect("JSON");
+    let all = all["overrides"].as_array().expect("a list").clone();
+    let mut found = all.into_iter().filter(|one| one["id"] == id);
+    found.next().expect("it is listed")
+}
+
+fn rate(requests_per_unit: u64) -> Value {
+    json!({ "requests_per_unit": requests_per_unit, "unit": "year", "unit_multiplier": 1 })
+}
+
+/// Sends an override to the API, as alice.
+fn post(weir: &Weir, order: &Value) -> Response {
+    let headers = [("Authorization", "Bearer 0123456789abcdef0123")];
+    let body = order.to_string();
+    let path = "/api/v1/overrides";
+    http_client::call(
+        weir.listener("debug"),
+        "POST",
+        path,
+        &headers,
+        body.as_bytes(),
+    )
+}
+
+#[tokio::test]
+async fn an_addition_is_shown_with_its_sum_and_admits_it() {
+    let desk = Desk::new();
+    let weir = desk.start(LIMITS, &[]);
+    let client = &mut weir.client().await;
+    // A fixed window counts refused hits.
+    assert_eq!(code(client, "user", "42", 2).await, Code::Ok);
+    assert_eq!(code(client, "user", "42", 1).await, Code::OverLimit);
+    let raise =
+        |arguments: &[&str]| desk.ok(&weir, &[&["raise", "-d", "shop"], arguments].concat());
+    let added = raise(&[
+        "user=42",
+        "--to",
+        "+1k/year",
+        "--until",
+        "2100-01-31T16:00:00Z",
+    ]);
+    let id = id_of(&added);
+    for part in [
+        "raise by 1000/year to 1002/year user=42 in shop, until 2100-01-31 16:00 UTC\n",
+        "  limits  shop.user\n  count   kept: hits that were counted still count\n",
+    ] {
+        assert!(added.contains(part), "{part}: {added}");
+    }
+    assert_eq!(code(client, "user", "42", 999).await, Code::Ok);
+    assert_eq!(code(client, "user", "42", 1).await, Code::OverLimit);
+    let table = desk.ok(&weir, &["overrides"]);
+    assert!(
+        table.contains("  raise by 1000/year to 1002/year  shop "),
+        "{table}"
+    );
+    let one = listed(&desk, &weir, &id);
+    assert_eq!((&one["to"], &one["add"]), (&Value::Null, &rate(1_000)));
+    assert_eq!(one["total"], rate(1_002));
+    let explained = desk.ok(&weir, &["explain", "-d", "shop", "user=42"]);
+    let reason = format!("2 per year, raised by 1000/year to 1002/year by the override {id} of");
+    assert!(explained.contains(&reason), "{explained}");
+    let log = weir.wait_for_log("override set").await;
+    assert!(log.contains("\"to\":\"+1000/year\""), "{log}");
+
+    // A raise of the same entries replaces it, and the reverse.
+    let absolute = raise(&["user=42", "--to", "3000/year"]);
+    let before = "  before  raise by 1000/year user=42 in shop, until 2100-01-31 16:00 UTC\n";
+    assert!(absolute.contains(before), "{absolute}");
+    assert_eq!(amount(client, "user", "42").await, 3_000);
+    assert_eq!(id_of(&absolute), id);
+    raise(&["user=42", "--to", "+5/year"]);
+    assert_eq!(amount(client, "user", "42").await, 7);
+    assert_eq!(
+        desk.ok(&weir, &["unraise", "-d", "shop", "user=42"]),
+        "removed: raise by 5/year user=42 in shop, until it is removed\n"
+    );
+    assert_eq!(amount(client, "user", "42").await, 2);
+    raise(&["user=42", "--to", "+5/year", "--until", &in_seconds(2)]);
+    let mut ends = weir.client().await;
+    assert_eq!(amount(&mut ends, "user", "42").await, 7);
+    weir.wait_for_log("override ended").await;
+    assert_eq!(amount(client, "user", "42").await, 2);
+    // Of many descriptors there is no one sum.
+    let many = raise(&["user=4*", "--to", "+5/year"]);
+    assert!(
+        many.starts_with("raise by 5/year 'user=4*' in shop, until"),
+        "{many}"
+    );
+}
+
+#[tokio::test]
+async fn the_more_specific_raise_applies_and_a_lower_one_warns() {
+    let desk = Desk::new();
+    let weir = desk.start(LIMITS, &[]);
+    let client = &mut weir.client().await;
+    let raise = |entry: &str, to: &str| {
+        desk.ok(&weir, &["raise", "-d", "shop", entry, "--all", "--to", to])
+    };
+    let all = id_of(&raise("user", "50/year"));
+    let warning = |to: &str| {
+        format!(
+            "warning: the raise {all} to {to} no longer has an effect here: this lower raise is \
+             more specific, and takes precedence\n"
+        )
+    };
+    // 2 and 47 are less than 50.
+    let lower = raise("user=1", "+47/year");
+    assert!(lower.contains(&warning("50/year")), "{lower}");
+    assert_eq!(amount(client, "user", "1").await, 49);
+    let same = raise("user=2", "+48/year");
+    assert!(!same.contains("no longer has an effect"), "{same}");
+    assert_eq!(amount(client, "user", "2").await, 50);
+    assert_eq!(amount(client, "user", "3").await, 50);
+    // The other way around: 2 and 60 are more than 61, and not more than 62.
+    assert_eq!(
+        id_of(&raise("user", "+60/year")),
+        all,
+        "it replaces the first"
+    );
+    assert!(raise("user=1", "61/year").contains(&warning("+60/year")));
+    assert!(!raise("user=1", "62/year").contains("no longer has an effect"));
+    assert!(raise("user=1", "+59/year").contains(&warning("+60/year")));
+    assert!(!raise("user=1", "+60/year").contains("no longer has an effect"));
+}
+
+#[test]
+fn an_addition_that_does_not_fit_is_refused_with_what_to_do() {
+    let desk = Desk::new();
+    let limits = format!(
+        "{LIMITS}  - key: open\n    descriptors:\n      - key: id\n        rate_limit: \
+         {{ algorithm: concurrency, requests_per_unit: 2, max_duration: 60s }}\n"
+    );
+    let weir = desk.start(&limits, &[]);
+    for (entries, to, expected) in [
+        (
+            &["user=1"][..],
+            "+5/month",
+            "add: the limit shop.user is 2/year, and can be raised in its own unit only; write an \
+             amount per year, such as +2/year\n",
+        ),
+        (
+            &["open=1", "id"],
+            "+5/minute",
+            "add: the limit shop.open.id is 2 in flight, which has no unit; write a number alone\n",
+        ),
+        (
+            &["log=1"],
+            "+99999/hour",
+            "add: the limit shop.log is a sliding_window_log, which holds at most 100000 in all; \
+             add less\n",
+        ),
+        (
+            &["free=1"],
+            "+5/year",
+            "the limit of these descriptors is unlimited: there is nothing to raise\n",
+        ),
+    ] {
+        let arguments = [&["raise", "-d", "shop", "--to", to], entries].concat();
+        let failed = desk.fails(&weir, &arguments);
+        assert!(failed.ends_with(expected), "{arguments:?}: {failed}");
+    }
+    let zero = desk.fails(&weir, &["raise", "-d", "shop", "user=1", "--to", "+0/year"]);
+    assert!(zero.contains("0 adds nothing; write 1 or more"), "{zero}");
+    let flight = desk.ok(
+        &weir,
+        &["raise", "-d", "shop", "open=1", "id", "--to", "+3"],
+    );
+    assert!(
+        flight.starts_with("raise by 3 in flight 'open=1' id in shop")
+            || flight.starts_with("raise by 3 in flight open=1 id in shop"),
+        "{flight}"
+    );
+}
+
+#[tokio::test]
+async fn the_row_of_a_table_has_the_amount_that_is_added_to() {
+    let desk = Desk::new();
+    let limits = "
+domain: shop
+plans:
+  free: { unit: year, requests_per_unit: 2 }
+  pro: { unit: year, requests_per_unit: 5 }
+descriptors:
+  - key: tenant
+    rate_limit: { plan: free }
+    table: tenants.csv
+";
+    let rows = |acme: &str| format!("value,plan,requests_per_unit\nacme,pro,{acme}\nbig,pro,\n");
+    let tokens = desk.path("tokens");
+    let weir = Weir::start(
+        &[("limits.yaml", limits), ("tenants.csv", &rows("9"))],
+        &[("ADMIN_TOKEN_FILE", tokens.to_str().expect("UTF-8"))],
+    );
+    let client = &mut weir.client().await;
+    let raise = |tenant: &str, to: &str| {
+        desk.ok(&weir, &["raise", "-d", "shop", tenant, "--all", "--to", to])
+    };
+    let acme = raise("tenant=acme", "+100/year");
+    assert!(
+        acme.starts_with("raise by 100/year to 109/year tenant=acme in"),
+        "{acme}"
+    );
+    raise("tenant", "+10/year");
+    // A row, a plan, and the limit.
+    for (tenant, expected) in [("acme", 109), ("big", 15), ("other", 12)] {
+        assert_eq!(amount(client, "tenant", tenant).await, expected, "{tenant}");
+    }
+    // It follows the row.
+    std::fs::write(weir.config_dir().join("tenants.csv"), rows("20")).expect("written");
+    becomes(client, ("tenant", "acme"), 120).await;
+    assert_eq!(listed(&desk, &weir, &id_of(&acme))["total"], rate(120));
+}
+
+#[tokio::test]
+async fn an_addition_comes_by_the_api_and_by_a_file() {
+    let desk = Desk::new();
+    let file = desk.path("overrides.json");
+    let environment = [("OVERRIDES_FILE", file.to_str().expect("UTF-8"))];
+    let weir = desk.start(LIMITS, &environment);
+    let client = &mut weir.client().await;
+    let entries = json!([{ "key": "user", "value": "1" }]);
+    let order = |more: Value| {
+        let mut order = json!({ "kind": "raise", "domain": "shop", "entries": entries });
+        let fields = more.as_object().expect("an object").clone();
+        order.as_object_mut().expect("an object").extend(fields);
+        post(&weir, &order)
+    };
+    let added = order(json!({ "add": { "requests_per_unit": 5, "unit": "year" } }));
+    let answer: Value = serde_json::from_str(&added.body).expect("JSON");
+    assert_eq!(added.status, 201, "{answer}");
+    assert_eq!(answer["override"]["add"], rate(5));
+    assert_eq!(answer["override"]["total"], rate(7));
+    assert_eq!(amount(client, "user", "1").await, 7);
+    for (fields, error) in [
+        (
+            json!({ "add": rate(5), "to": rate(5) }),
+            "to and add: write only one of them",
+        ),
+        (json!({ "add": rate(0) }), "add: 0 adds nothing"),
+        (
+            json!({ "kind": "block", "add": rate(5) }),
+            "add has no meaning for block",
+        ),
+    ] {
+        let refused = order(fields);
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        assert!(refused.body.contains(error), "{}", refused.body);
+    }
+    // The file has the addition and no sum, and an absolute raise as before.
+    desk.ok(&weir, &["raise", "-d", "shop", "user=2", "--to", "9/year"]);
+    let text = std::fs::read_to_string(&file).expect("it is there");
+    assert_eq!(text.matches("\"add\"").count(), 1, "{text}");
+    assert!(!text.contains("total"), "{text}");
+    let edited = desk.path("edited.json");
+    std::fs::write(&edited, text.replacen("_unit\": 5", "_unit\": 6", 1)).expect("written");
+    std::fs::rename(&edited, &file).expect("replaced");
+    let text = || std::fs::read_to_string(&file).expect("it is there");
+    assert!(text().contains("_unit\": 6"));
+    let one = || {
+        let listed = desk.ok(&weir, &["overrides"]);
+        listed.contains("raise by 6/year to 8/year").then_some(())
+    };
+    assert!(eventually(one).is_some());
+    drop(weir);
+    let weir = desk.start(LIMITS, &environment);
+    assert_eq!(amount(&mut weir.client().await, "user", "1").await, 8);
+}
+
+#[tokio::test]
+async fn an_addition_in_redis_is_in_force_in_all_replicas() {
+    let (desk, redis) = (Desk::new(), RedisServer::start());
+    let environment = [("REDIS_URL", &*redis.url())];
+    let (one, other) = (
+        desk.start(LIMITS, &environment),
+        desk.start(LIMITS, &environment),
+    );
+    let (of_one, of_other) = (&mut one.client().await, &mut other.client().await);
+    assert_eq!(code(of_one, "vip", "1", 2).await, Code::Ok);
+    assert_eq!(code(of_other, "vip", "1", 1).await, Code::OverLimit);
+    let added = desk.ok(&one, &["raise", "-d", "shop", "vip=1", "--to", "+5/year"]);
+    becomes(of_other, ("vip", "1"), 7).await;
+    assert_eq!(code(of_other, "vip", "1", 4).await, Code::Ok);
+    assert_eq!(code(of_one, "vip", "1", 1).await, Code::OverLimit);
+    let text = redis.run::<String>(&["HGET", KEY, &id_of(&added)]);
+    let record: Value = serde_json::from_str(&text).expect("JSON");
+    // An older replica knows no `add`: it rejects the record, and never takes 5 for the amount.
+    assert_eq!((&record["to"], &record["add"]), (&Value::Null, &rate(5)));
+    assert_eq!(record.get("total"), None);
+    let absolute = desk.ok(&one, &["raise", "-d", "shop", "vip=2", "--to", "9/year"]);
+    let text = redis.run::<String>(&["HGET", KEY, &id_of(&absolute)]);
+    assert!(!text.contains("\"add\""), "{text}");
+}
