@@ -38,7 +38,7 @@ use crate::limits::rules::limit::{
     self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale, Trial,
 };
 use crate::limits::rules::table::RowNumber;
-use crate::limits::rules::{Commit, Domain, Rules};
+use crate::limits::rules::{Domain, Rules};
 use checks::Holding;
 
 /// The plan of one request: the checks for the store, and how their decisions fill the response.
@@ -198,7 +198,7 @@ impl Plan {
                 .filter(|slot| matches!(slot.disposition, Disposition::Free))
                 .count();
         }
-        if checks.is_blocked && checks.commit == Commit::AllOrNone {
+        if checks.are_made_peeks() {
             checks.peek_only(checks.len());
         }
         Self {
@@ -525,7 +525,7 @@ impl Matcher<'_, '_> {
     /// trial gets the requested hits of the limit; a raise changes the real amount only.
     #[cold]
     fn add_trials(&mut self, slots: &[Slot]) {
-        if self.checks.is_blocked && self.checks.commit == Commit::AllOrNone {
+        if self.checks.are_made_peeks() {
             // Nothing of the request is counted.
             return;
         }

@@ -81,7 +81,7 @@ impl History {
 
 fn totals(metrics: &Metrics) -> OutcomeCounts {
     let mut totals = OutcomeCounts::from([("free", metrics.free_descriptors())]);
-    metrics.read_decisions(|_, _, counts| {
+    metrics.read_decisions(|_, _, _, counts| {
         for (outcome, count) in counts.filter(|(_, count)| *count > 0) {
             *totals.entry(outcome).or_default() += count;
         }

@@ -41,18 +41,22 @@ pub struct OfLimit {
     pub domain: String,
     /// Decisions of the limit by outcome.
     pub outcomes: Outcomes,
+    /// Decisions on 0 hits, which read the limit and counted nothing.
+    #[serde(default)]
+    pub peeks: u64,
 }
 
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure> {
     let (count, domain) = (query.count(USUAL_COUNT)?, query.get("domain"));
+    let metrics = &parts.metrics;
     let mut report = Decisions {
         now: now(),
         totals: Outcomes::new(),
-        free: parts.metrics.free_descriptors(),
+        free: metrics.free_descriptors(),
         limits: Vec::new(),
     };
-    let mut by_limit: BTreeMap<(String, String), Outcomes> = BTreeMap::new();
-    parts.metrics.read_decisions(|of_limit, path, counts| {
+    let mut by_limit: BTreeMap<(String, String), (Outcomes, u64)> = BTreeMap::new();
+    metrics.read_decisions(|of_limit, path, peeks, counts| {
         let counts = counts.filter(|(_, count)| *count > 0);
         let counts = counts.map(|(outcome, count)| (outcome.to_owned(), count));
         let outcomes: Outcomes = counts.collect();
@@ -62,16 +66,18 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure>
         if !outcomes.is_empty() && domain.is_none_or(|domain| domain == of_limit) {
             // The plans of a table are one limit here.
             let limit = (of_limit.to_owned(), path.to_owned());
-            let sum = by_limit.entry(limit).or_default();
+            let (sum, all_peeks) = by_limit.entry(limit).or_default();
+            *all_peeks += peeks;
             for (outcome, count) in outcomes {
                 *sum.entry(outcome).or_default() += count;
             }
         }
     });
-    let limit = |((domain, path), outcomes)| OfLimit {
+    let limit = |((domain, path), (outcomes, peeks))| OfLimit {
         limit: format!("{domain}.{path}"),
         domain,
         outcomes,
+        peeks,
     };
     report.limits = by_limit.into_iter().map(limit).collect();
     // Limits with equal sums stay in the order of their names.

@@ -381,6 +381,12 @@ impl Checks {
         self.passing_quotas
     }
 
+    /// Whether all checks became peeks, because an override blocks a descriptor of the request and
+    /// nothing of it counts.
+    pub fn are_made_peeks(&self) -> bool {
+        self.is_blocked && self.commit == Commit::AllOrNone
+    }
+
     /// Turns the first checks, with or without the trials after them, into peeks: neither counters
     /// nor usage are written, and the answers report the remaining hits.
     pub fn peek_only(&mut self, first: usize) {

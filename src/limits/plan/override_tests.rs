@@ -11,6 +11,7 @@ use super::*;
 use crate::core::algorithm::{Arrival, State};
 use crate::core::time::Micros;
 use crate::limits::overrides::{EntryRecord, Override, Overrides, RateRecord, Record};
+use crate::limits::rules::Commit;
 use crate::limits::rules::compile::rules_of;
 
 const FILE: &str = "

@@ -204,6 +204,8 @@ families! {
     DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "name", "outcome"];
     /// Hits that requests gave back (is_negative_hits), as asked.
     NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit", "name"];
+    /// Checks of 0 hits, which read a limit and count nothing; from the first of them.
+    PEEKS = Counter "weir_peeks_total" ["domain", "limit", "name"];
     /// Places that requests in flight hold: taken less given back through this process, without
     /// those that have expired. Replicas add up; one alone may be below zero.
     CONCURRENCY_HOLDERS = Gauge "weir_concurrency_holders" ["domain", "limit", "name"];

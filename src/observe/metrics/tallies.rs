@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::counts::{
     COUNTERS, Cells, Core, Counts, DECISIONS, HITS, HitPartition, Label, NEAR_LIMIT, NEGATIVE_HITS,
@@ -32,6 +32,28 @@ const REQUEST_LIMIT: &str = "(request)";
 
 type TallyCells = Cells<COUNTERS>;
 
+/// The counters of a limit's own checks.
+#[derive(Debug)]
+struct OwnCells {
+    counts: TallyCells,
+    /// Checks of 0 hits. The first of them makes the rows, because few limits are peeked at, and
+    /// `counts` fills its cache lines.
+    peeks: OnceLock<Cells<1>>,
+}
+
+impl OwnCells {
+    fn new(cores: usize) -> Self {
+        Self {
+            counts: TallyCells::new(cores),
+            peeks: OnceLock::new(),
+        }
+    }
+
+    fn peeks(&self) -> u64 {
+        self.peeks.get().map_or(0, |cells| cells.sums()[0])
+    }
+}
+
 /// The counters of one set of rules.
 #[derive(Clone, Debug)]
 pub struct Tallies {
@@ -47,7 +69,7 @@ type SeriesOfDomain = Arc<[Counters]>;
 /// The counters of one limit.
 #[derive(Clone, Debug)]
 struct Counters {
-    own: Arc<TallyCells>,
+    own: Arc<OwnCells>,
     trial: Option<Arc<TallyCells>>,
     /// Of a limit of requests in flight.
     holders: Option<HolderGauges>,
@@ -150,7 +172,7 @@ impl DomainSeries {
                 known.unwrap_or_else(|| Arc::new(TallyCells::new(cores)))
             });
             let own = known.map_or_else(
-                || Arc::new(TallyCells::new(cores)),
+                || Arc::new(OwnCells::new(cores)),
                 |known| Arc::clone(&known.counters.own),
             );
             let holders = HolderGauges::new(
@@ -250,7 +272,7 @@ impl Metrics {
             domains.iter().flat_map(|domain| &domain.by_id).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         for (id, limit) in all {
-            let counts = limit.counters.own.sums();
+            let counts = limit.counters.own.counts.sums();
             if !self.options.omits_unused_limits || counts != Counts::default() {
                 add_hits(exposition, &limit.reading(id, &counts));
                 limit.gather(id, &counts, now, exposition);
@@ -273,10 +295,10 @@ impl Metrics {
     }
 
     /// Calls `visit` with the decisions of all limits, in no particular order: domain, path in the
-    /// domain, and the count of each outcome.
+    /// domain, number of peeks among them, and the count of each outcome.
     pub fn read_decisions(
         &self,
-        mut visit: impl FnMut(&str, &str, &mut dyn Iterator<Item = (&'static str, u64)>),
+        mut visit: impl FnMut(&str, &str, u64, &mut dyn Iterator<Item = (&'static str, u64)>),
     ) {
         let outcomes =
             |counts: Counts| OUTCOMES.into_iter().zip(counts.into_iter().skip(DECISIONS));
@@ -285,11 +307,12 @@ impl Metrics {
             visit(
                 &id.labels.domain,
                 &limit.path,
-                &mut outcomes(limit.counters.own.sums()),
+                limit.counters.own.peeks(),
+                &mut outcomes(limit.counters.own.counts.sums()),
             );
         }
         for (labels, counts) in self.dynamic.series() {
-            visit(&labels.domain, REQUEST_LIMIT, &mut outcomes(counts));
+            visit(&labels.domain, REQUEST_LIMIT, 0, &mut outcomes(counts));
         }
     }
 
@@ -303,7 +326,7 @@ impl Metrics {
     pub fn read_limits(&self, mut visit: impl FnMut(&LimitReading<'_>)) {
         let domains = self.series_by_domain();
         for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
-            let counts = limit.counters.own.sums();
+            let counts = limit.counters.own.counts.sums();
             if counts[..HITS.len()].iter().any(|&count| count > 0) {
                 visit(&limit.reading(id, &counts));
             }
@@ -335,6 +358,10 @@ impl LimitSeries {
         };
         add_decisions(exposition, &of_limit, counts, expected);
         add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
+        let peeks = self.counters.own.peeks();
+        if peeks > 0 {
+            exposition.count(&families::PEEKS, &of_limit, None, peeks);
+        }
         if let Some(trial) = &self.counters.trial {
             add_trial(exposition, &of_limit, &trial.sums());
         }
@@ -385,6 +412,9 @@ impl Tallies {
                         process.count(core, count);
                     }
                     let ratio = self.metrics.options.near_limit_ratio;
+                    if check.hits == 0 && !plan.checks.are_made_peeks() {
+                        self.peeked(core, id);
+                    }
                     let counts = counts(check, decision, outcomes.is_undone, ratio);
                     self.checked(core, domain, id, planned.metric.as_deref(), &counts);
                 }
@@ -431,7 +461,7 @@ impl Tallies {
         }
         if let Some(series) = series {
             for &(counter, count) in counts.filter(|(counter, _)| !is_named(*counter)) {
-                series.own.add(core, counter, count);
+                series.own.counts.add(core, counter, count);
             }
         }
     }
@@ -454,9 +484,17 @@ impl Tallies {
         self.series.get(id.domain as usize)?.get(id.limit as usize)
     }
 
+    #[cold]
+    fn peeked(&self, core: Core, limit: Option<LimitId>) {
+        if let Some(series) = limit.and_then(|id| self.of_limit(id)) {
+            let cells = || Cells::new(self.metrics.cores);
+            series.own.peeks.get_or_init(cells).add(core, 0, 1);
+        }
+    }
+
     fn decided(&self, core: Core, limit: Option<LimitId>, label: Label) {
         if let Some(series) = limit.and_then(|id| self.of_limit(id)) {
-            series.own.add(core, DECISIONS + label as usize, 1);
+            series.own.counts.add(core, DECISIONS + label as usize, 1);
         }
     }
 }

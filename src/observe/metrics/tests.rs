@@ -270,6 +270,8 @@ fn hits_and_outcomes_are_counted_by_limit() {
         weir_decisions_total{domain="shop",limit="user",outcome="error"} 1
         weir_decisions_total{domain="shop",limit="vip",outcome="unlimited"} 1
         weir_negative_hits_total{domain="shop",limit="user"} 4
+        weir_peeks_total{domain="shop",limit="user"} 1
+        weir_peeks_total{domain="shop",limit="vip"} -
         weir_store_errors_total{kind="unknown"} 1
         weir_free_descriptors_total{domain="shop"} 1
         weir_free_descriptors_total{domain="blog"} 0
@@ -286,7 +288,10 @@ fn hits_and_outcomes_are_counted_by_limit() {
     );
     expect(
         &metrics.encode(),
-        r#"weir_free_descriptors_total{domain="shop"} 2"#,
+        r#"
+        weir_free_descriptors_total{domain="shop"} 2
+        weir_peeks_total{domain="shop",limit="user"} 1
+        "#,
     );
 }
 

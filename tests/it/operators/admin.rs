@@ -212,6 +212,7 @@ async fn status_limits_and_decisions_are_shown() {
                 "limit": "shop.path",
                 "domain": "shop",
                 "outcomes": { "ok": 2, "over_limit": 3 },
+                "peeks": 0,
             }])
         )
     );

@@ -7,6 +7,7 @@ mod commands;
 mod ended;
 mod give_backs;
 mod many;
+mod peeks;
 mod redis;
 mod reservations;
 mod resets;

@@ -8,7 +8,7 @@ use weir::observe::metrics::families;
 
 use crate::support::sentinel::SentinelSet;
 use crate::support::wait::eventually_async;
-use crate::support::{self, RedisServer, Weir, descriptor, request, tools};
+use crate::support::{self, RedisServer, Weir, descriptor, descriptor_with_hits, request, tools};
 
 /// The names of the labels of one sample line.
 fn label_names(line: &str) -> Vec<&str> {
@@ -121,7 +121,11 @@ async fn every_family_of_a_scrape_is_declared() {
             let _ = client
                 .should_rate_limit(request(
                     domain,
-                    vec![descriptor(&[("year", "x")]), descriptor(&[("none", "x")])],
+                    vec![
+                        descriptor(&[("year", "x")]),
+                        descriptor_with_hits(&[("year", "x")], 0),
+                        descriptor(&[("none", "x")]),
+                    ],
                 ))
                 .await;
         }

@@ -47,6 +47,7 @@ export function overview(app) {
       { title: "per second", number: true, text: ({ all }) => rate(all) },
       { title: "refused per second", number: true, text: ({ refused }) => rate(refused) },
       { title: "since start", number: true, text: ({ total }) => count(total) },
+      { title: "of these peeks", number: true, text: ({ peeks }) => count(peeks) },
     ],
     key: ({ limit }) => limit,
     empty: "No limit has decided a request yet.",

@@ -34,12 +34,12 @@ export class Rates {
   limits(refused) {
     const [first, last] = [this.#samples[0], this.#samples.at(-1)];
     const sum = (outcomes, names) => names.reduce((all, name) => all + (outcomes[name] ?? 0), 0);
-    const lines = [...last.limits.values()].map(({ limit, domain, outcomes }) => {
+    const lines = [...last.limits.values()].map(({ limit, domain, outcomes, peeks }) => {
       const total = sum(outcomes, Object.keys(outcomes));
       const before = first.limits.get(limit)?.outcomes;
-      if (first === last || before === undefined) return { limit, domain, total };
+      if (first === last || before === undefined) return { limit, domain, total, peeks };
       const rates = perSecond(before, outcomes, last.at - first.at);
-      return { limit, domain, total, all: sum(rates, Object.keys(rates)), refused: sum(rates, refused) };
+      return { limit, domain, total, peeks, all: sum(rates, Object.keys(rates)), refused: sum(rates, refused) };
     });
     return lines.sort((a, b) => (b.all ?? 0) - (a.all ?? 0) || b.total - a.total);
   }
