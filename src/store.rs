@@ -172,11 +172,36 @@ impl Usage {
             Ok(client) => client.top(tracking, order, page, deadline).await,
             Err(memory) => {
                 let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
-                // A task that may block, because it reads every record.
-                let walk = move || memory.top_usage(&tracking, order, page, clock::now());
-                let walked = tokio::task::spawn_blocking(walk).await;
-                walked.map_err(|_| StoreError::NotExecuted("the search failed"))
+                search(move || memory.top_usage(&tracking, order, page, clock::now())).await
             }
         }
     }
+
+    /// The subjects of a limit with the most hits, each once: at most `usage_subjects`.
+    /// `is_per_second`: as for [`Usage::top`].
+    ///
+    /// # Errors
+    /// The store does not answer in time.
+    pub async fn subjects(
+        &self,
+        tracking: &Arc<Tracking>,
+        is_per_second: bool,
+        deadline: Instant,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        match self.redis(is_per_second) {
+            Ok(client) => client.subjects(tracking, deadline).await,
+            Err(memory) => {
+                let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
+                search(move || memory.usage_subjects(&tracking, clock::now())).await
+            }
+        }
+    }
+}
+
+/// Runs a search of all records in a task that may block.
+async fn search<T: Send + 'static>(
+    search: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, StoreError> {
+    let found = tokio::task::spawn_blocking(search).await;
+    found.map_err(|_| StoreError::NotExecuted("the search failed"))
 }

@@ -270,6 +270,12 @@ impl Memory {
         self.0.usage.top(tracking, order, page, now)
     }
 
+    /// The subjects of a limit with the most hits, at most `usage_subjects`. Walks over all
+    /// records.
+    pub fn usage_subjects(&self, tracking: &Tracking, now: Micros) -> Vec<Vec<u8>> {
+        self.0.usage.subjects(tracking, now)
+    }
+
     /// A copy of the state of a counter.
     pub fn state(&self, key: &[u8], algorithm: &Algorithm) -> Option<State> {
         let key = key_of(Fingerprint::of(key));

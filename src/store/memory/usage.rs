@@ -53,9 +53,34 @@ impl UsageRecords {
 
     /// Records of a limit in this order.
     pub(super) fn top(&self, tracking: &Tracking, order: Order, page: Page, now: Micros) -> Top {
-        let (listed, mut total) = (tracking.settings.subjects as usize, 0);
+        let listed = tracking.settings.subjects as usize;
         let wanted = page.offset.saturating_add(page.count).min(listed);
-        let mut best: BinaryHeap<Reverse<Listed>> = BinaryHeap::new();
+        let (best, total) = self.best(tracking, order, wanted, now);
+        let record = |(_, subject, key): Listed| Some((subject.into_vec(), self.get(&key, now)?));
+        let best = best.into_iter().skip(page.offset);
+        Top {
+            subjects: best.filter_map(record).collect(),
+            total: total.min(listed),
+        }
+    }
+
+    /// The subjects of a limit with the most hits, at most `usage_subjects`.
+    pub(super) fn subjects(&self, tracking: &Tracking, now: Micros) -> Vec<Vec<u8>> {
+        let listed = tracking.settings.subjects as usize;
+        let (best, _) = self.best(tracking, Order::Total, listed, now);
+        let best = best.into_iter();
+        best.map(|(_, subject, _)| subject.into_vec()).collect()
+    }
+
+    /// The first `wanted` records of a limit in this order, and the number of all.
+    fn best(
+        &self,
+        tracking: &Tracking,
+        order: Order,
+        wanted: usize,
+        now: Micros,
+    ) -> (Vec<Listed>, usize) {
+        let (mut best, mut total) = (BinaryHeap::<Reverse<Listed>>::new(), 0);
         self.each(now, |key, entry| {
             let summary = entry.record.summary();
             if !entry.tracking.is_same_limit(tracking) || !order.lists(&summary) {
@@ -73,14 +98,8 @@ impl UsageRecords {
                 best.pop();
             }
         });
-        let best = best.into_sorted_vec().into_iter().skip(page.offset);
-        let record = |Reverse((_, subject, key)): Reverse<Listed>| {
-            Some((subject.into_vec(), self.get(&key, now)?))
-        };
-        Top {
-            subjects: best.filter_map(record).collect(),
-            total: total.min(listed),
-        }
+        let best = best.into_sorted_vec().into_iter();
+        (best.map(|Reverse(listed)| listed).collect(), total)
     }
 }
 

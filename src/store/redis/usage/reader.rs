@@ -2,6 +2,7 @@
 
 use bb8_redis::redis::{Value, from_redis_value_ref};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use indexmap::IndexSet;
 use tokio::time::Instant;
 
 use super::{UsageClient, queue};
@@ -16,6 +17,9 @@ use crate::store::redis::wire::replies::time_of;
 
 /// Queries at a time, in a cluster.
 const AT_A_TIME: usize = 8;
+
+/// Subjects of the index that one query reads: Redis needs some ten microseconds.
+const SUBJECTS_PER_PART: usize = 256;
 
 impl UsageClient {
     /// The usage record of a counter, and Redis's time.
@@ -73,32 +77,12 @@ impl UsageClient {
         &self,
         tracking: &Tracking,
         order: Order,
-        Page { offset, count }: Page,
+        page: Page,
         deadline: Instant,
     ) -> Result<Top, StoreError> {
         let mut index = Vec::new();
         key::write_index(&self.prefix, tracking, order, &mut index);
-        let replies = self.direct.query(&index, deadline, |out| {
-            out.command("ZRANGE")
-                .arg(&index)
-                .arg(offset)
-                .arg(offset.saturating_add(count - 1))
-                .arg("REV");
-            out.end();
-            out.command("ZCARD").arg(&index);
-            out.end();
-        });
-        let replies = replies.await?;
-        let [members, size] = &replies[..] else {
-            return Err(StoreError::Unknown(error::PROTOCOL));
-        };
-        if let (Value::ServerError(error), _) | (_, Value::ServerError(error)) = (members, size) {
-            return Err(error::classify(error));
-        }
-        let other = |_| StoreError::Unknown(error::PROTOCOL);
-        let members: Vec<Vec<u8>> = from_redis_value_ref(members).map_err(other)?;
-        let total: i64 = from_redis_value_ref(size).map_err(other)?;
-        let total = usize::try_from(total).unwrap_or_default();
+        let (members, total) = self.members(&index, page, deadline).await?;
         let records = self.records(tracking, &members, deadline).await?;
         let (mut subjects, mut expired, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         for (subject, record) in members.into_iter().zip(records) {
@@ -127,6 +111,62 @@ impl UsageClient {
             let _ = removed.await;
         }
         Ok(Top { subjects, total })
+    }
+
+    /// The subjects in the index of a limit, each once, those with the most hits first. Reads the
+    /// index in parts, because one of all would block Redis for milliseconds.
+    ///
+    /// # Errors
+    /// Redis does not answer in time.
+    pub async fn subjects(
+        &self,
+        tracking: &Tracking,
+        deadline: Instant,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let (mut index, count) = (Vec::new(), SUBJECTS_PER_PART);
+        key::write_index(&self.prefix, tracking, Order::Total, &mut index);
+        // A subject that others overtake meanwhile is in two parts.
+        let mut subjects = IndexSet::new();
+        for offset in (0..tracking.settings.subjects as usize).step_by(count) {
+            let page = Page { offset, count };
+            let (part, _) = self.members(&index, page, deadline).await?;
+            let is_last = part.len() < count;
+            subjects.extend(part);
+            if is_last {
+                break;
+            }
+        }
+        Ok(subjects.into_iter().collect())
+    }
+
+    /// Subjects of an index, and the number of all its subjects.
+    async fn members(
+        &self,
+        index: &[u8],
+        Page { offset, count }: Page,
+        deadline: Instant,
+    ) -> Result<(Vec<Vec<u8>>, usize), StoreError> {
+        let replies = self.direct.query(index, deadline, |out| {
+            out.command("ZRANGE")
+                .arg(index)
+                .arg(offset)
+                .arg(offset.saturating_add(count - 1))
+                .arg("REV");
+            out.end();
+            out.command("ZCARD").arg(index);
+            out.end();
+        });
+        let replies = replies.await?;
+        let [members, size] = &replies[..] else {
+            return Err(StoreError::Unknown(error::PROTOCOL));
+        };
+        if let (Value::ServerError(error), _) | (_, Value::ServerError(error)) = (members, size) {
+            return Err(error::classify(error));
+        }
+        let other = |_| StoreError::Unknown(error::PROTOCOL);
+        let members = from_redis_value_ref(members).map_err(other)?;
+        let total: i64 = from_redis_value_ref(size).map_err(other)?;
+        Ok((members, usize::try_from(total).unwrap_or_default()))
     }
 
     /// The headers of records, each without its cells.
