@@ -16,6 +16,7 @@ pub mod page;
 pub mod query;
 pub mod reply;
 mod routes;
+mod shares;
 pub mod status;
 pub(crate) mod subject;
 pub mod top;

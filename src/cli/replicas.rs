@@ -31,9 +31,10 @@ pub(super) struct Replica {
     pub(super) error: Option<String>,
 }
 
-/// The answers of all replicas, or the merged answer.
+/// The answers of all replicas, or the merged answer. One answer that is of all replicas has none.
 #[derive(Debug, Serialize)]
 pub(super) struct Merged<T> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) replicas: Vec<Replica>,
     #[serde(flatten)]
     pub(super) answer: T,
@@ -132,6 +133,16 @@ fn of_one_family(found: impl Iterator<Item = SocketAddr>) -> BTreeSet<SocketAddr
     if six.len() > four.len() { six } else { four }
 }
 
+impl<T> Merged<Vec<T>> {
+    /// The answer of a replica that has it for all of them.
+    pub(super) fn of_one(answer: T) -> Self {
+        Self {
+            replicas: Vec::new(),
+            answer: vec![answer],
+        }
+    }
+}
+
 impl<T> Merged<T> {
     /// The same with what is made of the answer.
     pub(super) fn map<M>(self, make: impl FnOnce(T) -> M) -> Merged<M> {
@@ -147,7 +158,8 @@ impl<T> Merged<T> {
     /// The errors of all replicas.
     pub(super) fn check_any(&self) -> anyhow::Result<()> {
         let errors: Vec<_> = self.failures().collect();
-        anyhow::ensure!(errors.len() < self.replicas.len(), errors.join("; "));
+        let is_any = errors.is_empty() || errors.len() < self.replicas.len();
+        anyhow::ensure!(is_any, errors.join("; "));
         Ok(())
     }
 

@@ -1,21 +1,27 @@
 //! `weir usage` and `weir count`: the hits of a subject, or of the subjects of a limit with
 //! `track_usage`, in total or in a recent interval.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::admin::{AdminQuery, with_query};
 use super::entries::{self, read_exact};
+use super::replicas::Merged;
 use super::{UsageError, amount, print};
-use crate::admin::api::usage::{Count, Series, Top, Usage};
+use crate::admin::api::query::{MAX_COUNT, next};
+use crate::admin::api::status::{Status, now};
+use crate::admin::api::usage::{Count, CurrentUse, Series, Top, Usage, UsageSubject};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::request;
-use crate::core::time::Span;
-use crate::core::time::people::{grouped, instant, span};
+use crate::core::time::people::{ahead, counted, grouped, instant, span};
+use crate::core::time::{Span, Zone};
+use crate::core::usage::Page;
 use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::rules::compile::OneLine;
 use clap::Args;
+use indicatif::ProgressBar;
 
 /// Maximum number of columns of a plot. In a longer series, several buckets share a column.
 const PLOT_COLUMNS: usize = 60;
@@ -23,8 +29,11 @@ const PLOT_COLUMNS: usize = 60;
 /// The bars of a plot, from the smallest number above none to the largest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Subjects that one call asks for; further ones take further calls.
-const MOST_PER_CALL: usize = 1_000;
+/// The time without a progress line.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Number of subjects in a list without `--top`.
+const USUAL_COUNT: u64 = 20;
 
 /// The subject of a command, by its domain and entries or by its name.
 #[derive(Args, Debug)]
@@ -41,20 +50,21 @@ pub(super) struct SubjectArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(mut_arg("entries", |entries| entries.required_unless_present("top")))]
-#[command(mut_arg("domain", |domain| domain.required_unless_present("top")))]
-#[command(mut_arg("subject", |subject| subject.conflicts_with("top")))]
+#[command(mut_arg("entries", |entries| entries.required_unless_present_any(["top", "by"])))]
+#[command(mut_arg("domain", |domain| domain.required_unless_present_any(["top", "by"])))]
+#[command(mut_arg("subject", |subject| subject.conflicts_with_all(["top", "by"])))]
 #[command(
     after_help = "Examples:\n  weir usage --domain shop user=42 --since 1h\n  weir usage --domain \
-        shop --top 20 --by refused"
+        shop --top 20 --by refused\n  weir usage --domain shop --by share --above 80%"
 )]
 pub(super) struct UsageCommand {
     #[command(flatten)]
     of: SubjectArgs,
     /// Begin the series this long ago, such as 1h [default: all that is stored]
-    #[arg(long, value_name = "DURATION", conflicts_with = "top", value_parser = super::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
+    #[arg(conflicts_with_all = ["top", "by"])]
     since: Option<Duration>,
-    /// List the COUNT largest subjects of a limit instead of one subject
+    /// List the COUNT largest subjects of a limit instead of one subject [default with --by: 20]
     #[arg(
         long,
         value_name = "COUNT",
@@ -62,16 +72,23 @@ pub(super) struct UsageCommand {
         value_parser = amount::between(1, 100_000)
     )]
     top: Option<u64>,
-    /// Sort by this column; refused leaves out subjects without refused hits
+    /// Sort the subjects of a limit by this column [default: hits]; refused leaves out subjects
+    /// without refused hits
+    ///
+    /// share is the used part of the current period, by the counters, and leaves out subjects that
+    /// have used nothing. It costs one read of the store per subject of the limit, at most
+    /// `usage_subjects`, and again for each 1000 subjects of the list.
     #[arg(
         long,
-        value_name = "hits|refused|last-seen|first-seen",
-        requires = "top",
-        default_value = "hits"
+        value_name = "hits|refused|last-seen|first-seen|share",
+        conflicts_with = "entries"
     )]
-    #[arg(value_parser = ["hits", "refused", "last-seen", "first-seen"])]
-    by: String,
-    /// Select the limit by its full key; with --top also by its key in the domain or its name
+    #[arg(value_parser = ["hits", "refused", "last-seen", "first-seen", "share"])]
+    by: Option<String>,
+    /// List only subjects that have used more than this share, such as 80%, with --by share
+    #[arg(long, value_name = "SHARE", requires = "by")]
+    above: Option<String>,
+    /// Select the limit by its full key; in lists also by its key in the domain or its name
     /// [default: the only limit with track_usage]
     #[arg(long, conflicts_with = "entries")]
     limit: Option<String>,
@@ -83,10 +100,14 @@ pub(super) struct UsageCommand {
 }
 
 pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
-    if let Some(count) = command.top {
-        let top = print::block_on(top(command, count as usize))?;
-        command.admin.format.print(&top, table)?;
-        return Ok(ExitCode::SUCCESS);
+    if command.above.is_some() && command.by.as_deref() != Some("share") {
+        let what = "--above is a part of a period; write --by share";
+        return Err(UsageError(what.to_owned()).into());
+    }
+    if command.by.is_some() || command.top.is_some() {
+        let count = command.top.unwrap_or(USUAL_COUNT) as usize;
+        let top = print::block_on(top(command, count))?;
+        return top.print(command.admin.format, |top| list(&top.answer));
     }
     let mut query = command.of.query(command.limit.as_deref())?;
     let since = command.since.map(|time| Span::from(time).to_string());
@@ -135,28 +156,130 @@ impl SubjectArgs {
     }
 }
 
-/// So many subjects of a limit, call by call.
-async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Top> {
-    let services = command.admin.service.services()?;
-    let mut subjects = Vec::new();
-    let mut cursor = None;
+/// So many subjects, call by call.
+async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Merged<Top>> {
+    let service = &command.admin.service;
+    let services = service.services()?;
+    let asks_all = command.by.as_deref() == Some("share")
+        && services.get::<Status>("status").await?.store == "memory";
+    // Hidden if stderr is no terminal.
+    let (bar, began) = (ProgressBar::new_spinner(), Instant::now());
+    let (mut all, mut asked, mut cursor) = (None::<Top>, 0, None);
     loop {
-        let left = (count - subjects.len()).min(MOST_PER_CALL).to_string();
+        let known = all.as_ref().map_or(0, |all| all.subjects.len());
+        // Any subject of a replica may be among the first of all.
+        let most = if asks_all { MAX_COUNT } else { count - known };
+        let part = most.min(MAX_COUNT);
         let query = [
-            ("by", Some(&*command.by)),
-            ("count", Some(&*left)),
+            ("by", command.by.as_deref()),
+            ("above", command.above.as_deref()),
+            ("count", Some(&*part.to_string())),
             ("trial", command.trial.then_some("true")),
             ("domain", command.of.domain.as_deref()),
             ("limit", command.limit.as_deref()),
             ("cursor", cursor.as_deref()),
         ];
-        let mut part: Top = services.get(&with_query("usage/top", &query)).await?;
-        subjects.append(&mut part.subjects);
-        if part.next.is_none() || subjects.len() >= count {
-            return Ok(Top { subjects, ..part });
+        let call = with_query("usage/top", &query);
+        let mut answered = match asks_all {
+            true => service.query_all(&call).await?,
+            false => Merged::of_one(services.get(&call).await?),
+        };
+        answered.check_any()?;
+        asked += part;
+        let mut tops = answered.answer.iter();
+        cursor = tops.find_map(|top: &Top| top.next.clone());
+        let tops = std::mem::take(&mut answered.answer).into_iter();
+        all = tops.fold(all, |all, top| Some(join(all, top)));
+        if let Some(mut all) = all.take_if(|all| {
+            let is_enough = asked >= count && (asks_all || all.subjects.len() >= count);
+            is_enough || cursor.is_none()
+        }) {
+            bar.finish_and_clear();
+            all.subjects.truncate(count);
+            all.next = next(Page { offset: 0, count }, all.total);
+            return Ok(answered.map(|_| all));
         }
-        cursor = part.next;
+        if began.elapsed() > QUIET {
+            bar.set_message(counted(asked as u64, "subject"));
+        }
     }
+}
+
+/// A list and a further one, of the next subjects or of another replica. By share, a subject of both
+/// has its larger share: where replicas count by themselves, that replica refuses it first.
+fn join(all: Option<Top>, top: Top) -> Top {
+    let Some(mut all) = all else {
+        return top;
+    };
+    all.examined = all.examined.max(top.examined);
+    all.complete = all.complete.min(top.complete);
+    all.subjects.extend(top.subjects);
+    if all.examined.is_some() {
+        all.subjects.sort_by(UsageSubject::largest_first);
+        let mut seen = HashSet::new();
+        all.subjects.retain(|one| seen.insert(one.subject.clone()));
+    }
+    all.total = all.total.max(top.total).max(all.subjects.len());
+    all
+}
+
+fn list(top: &Top) -> String {
+    let of = if top.trial { "the trial of " } else { "" };
+    let head = format!(
+        "{} of {} subjects of {of}{}, by {}\n",
+        grouped(top.subjects.len() as u64),
+        grouped(top.total as u64),
+        OneLine(&top.limit),
+        top.by
+    );
+    match (
+        top.complete,
+        top.examined.map(|count| grouped(count as u64)),
+    ) {
+        (None, _) | (_, None) => head + &totals(top),
+        (Some(true), _) => head + &shares(top),
+        (Some(false), Some(examined)) => {
+            let last = format!("of the {examined} subjects with the most hits; there may be more");
+            head + &shares(top) + &last + "\n"
+        }
+    }
+}
+
+fn totals(top: &Top) -> String {
+    let mut text = format!(
+        "{:>14}  {:>14}  {:<23}  {:<23}  subject\n",
+        "hits", "over the limit", "first seen", "last seen"
+    );
+    for subject in &top.subjects {
+        let Some(totals) = &subject.totals else {
+            continue;
+        };
+        let (first, last) = (instant(totals.first_seen), instant(totals.last_seen));
+        text += &format!(
+            "{:>14}  {:>14}  {first:<23}  {last:<23}  {}\n",
+            grouped(totals.hits),
+            grouped(totals.refused),
+            print::row(&subject.entries, Some(&subject.subject))
+        );
+    }
+    text
+}
+
+fn shares(top: &Top) -> String {
+    let head = ["used", "amount", "share", "left", "resets", "subject"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(top.subjects.iter().filter_map(|one| {
+        let current = one.current.as_ref()?;
+        Some(vec![
+            grouped(current.used?),
+            grouped(current.amount),
+            share(current),
+            grouped(current.left?),
+            resets_in(current).map_or_else(|| "never".to_owned(), |time| format!("in {time}")),
+            print::row(&one.entries, Some(&one.subject)),
+        ])
+    }));
+    print::table(&rows, 4)
 }
 
 fn report(usage: &Usage) -> String {
@@ -164,19 +287,39 @@ fn report(usage: &Usage) -> String {
     let row = print::row(&subject.entries, Some(&subject.subject));
     let of = if subject.trial { "the trial of " } else { "" };
     let mut text = format!("{row} of {of}{}\n", OneLine(&subject.limit));
+    text += &current(&usage.current);
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
         return text + "  not seen, or not since its record expired\n";
     };
     let [hits, over, given_back] = [usage.hits, usage.refused, usage.given_back].map(grouped);
     text += &format!("  hits        {hits}, over the limit {over}, given back {given_back}\n");
-    if let (Some(used), Some(left)) = (usage.used, usage.left) {
-        let [used, left] = [used, left].map(grouped);
-        text += &format!("  now         {used} used, {left} left\n");
-    }
     let (first, last) = (instant(first), instant(last));
     text += &format!("  first seen  {first}\n  last seen   {last}\n");
     text += &plot(&usage.series);
     text
+}
+
+/// The line of the current period; none if no store answered.
+fn current(current: &CurrentUse) -> String {
+    let (Some(used), Some(left)) = (current.used, current.left) else {
+        return String::new();
+    };
+    let [used, amount, left] = [used, current.amount, left].map(grouped);
+    let resets = resets_in(current).map_or_else(String::new, |time| format!(", resets in {time}"));
+    let share = share(current);
+    format!("  now         {used} of {amount} used ({share}), {left} left{resets}\n")
+}
+
+/// The used share, rounded down to a tenth.
+fn share(current: &CurrentUse) -> String {
+    let share = current.share_percent.unwrap_or_default();
+    format!("{} %", (share * 10.0).floor() / 10.0)
+}
+
+/// The time until the reset, first in the zone of the limit.
+fn resets_in(current: &CurrentUse) -> Option<String> {
+    let zone = current.timezone.as_deref().and_then(Zone::named);
+    Some(ahead(current.resets_in_seconds?, now(), zone))
 }
 
 /// A series as bars, one line for all hits and one for the refused ones, both to the same scale.
@@ -208,31 +351,6 @@ fn bar(value: u64, most: u64) -> char {
     }
     let height = (u128::from(value) * BARS.len() as u128).div_ceil(u128::from(most));
     BARS[(height as usize).clamp(1, BARS.len()) - 1]
-}
-
-fn table(top: &Top) -> String {
-    let of = if top.trial { "the trial of " } else { "" };
-    let mut text = format!(
-        "{} of {} subjects of {of}{}, by {}\n{:>14}  {:>14}  {:<23}  {:<23}  subject\n",
-        grouped(top.subjects.len() as u64),
-        grouped(top.total as u64),
-        OneLine(&top.limit),
-        top.by,
-        "hits",
-        "over the limit",
-        "first seen",
-        "last seen"
-    );
-    for subject in &top.subjects {
-        let (first, last) = (instant(subject.first_seen), instant(subject.last_seen));
-        text += &format!(
-            "{:>14}  {:>14}  {first:<23}  {last:<23}  {}\n",
-            grouped(subject.hits),
-            grouped(subject.refused),
-            print::row(&subject.entries, Some(&subject.subject))
-        );
-    }
-    text
 }
 
 #[derive(Args, Debug)]
@@ -326,5 +444,50 @@ mod tests {
             "·".repeat(41)
         );
         assert_eq!(plot(&series), expected);
+    }
+
+    fn top_of(subjects: &[(&str, u64)], is_complete: bool) -> Top {
+        let subject = |&(user, used): &(&str, u64)| UsageSubject {
+            entries: vec![EntryText {
+                key: "user".to_owned(),
+                value: user.to_owned(),
+            }],
+            subject: format!("shop|user={user}"),
+            totals: None,
+            current: Some(CurrentUse {
+                used: Some(used),
+                amount: 2_000,
+                share_percent: Some(used as f64 / 20.0),
+                left: Some(2_000_u64.saturating_sub(used)),
+                resets_in_seconds: Some(42.0),
+                timezone: None,
+            }),
+            overridden: None,
+        };
+        Top {
+            limit: "shop.user".to_owned(),
+            trial: false,
+            domain: "shop".to_owned(),
+            by: "share".to_owned(),
+            total: subjects.len(),
+            examined: Some(10_000),
+            complete: Some(is_complete),
+            subjects: subjects.iter().map(subject).collect(),
+            next: None,
+        }
+    }
+
+    #[test]
+    fn a_subject_of_several_replicas_has_its_largest_share() {
+        let one = top_of(&[("ann", 1_900), ("bob", 10)], true);
+        let other = top_of(&[("bob", 1_999), ("ann", 1_000), ("cid", 1)], false);
+        let joined = join(Some(join(None, one)), other);
+        assert_eq!(
+            list(&joined),
+            "3 of 3 subjects of shop.user, by share\n used  amount   share   left  resets  \
+             subject\n1,999   2,000  99.9 %      1  in 42s  user=bob\n1,900   2,000    95 %    \
+             100  in 42s  user=ann\n    1   2,000     0 %  1,999  in 42s  user=cid\nof the \
+             10,000 subjects with the most hits; there may be more\n"
+        );
     }
 }

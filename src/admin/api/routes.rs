@@ -12,7 +12,8 @@ use super::access::Need::{self, Change, Read};
 use super::query::Query;
 use super::reply::{Failure, blocking, json};
 use super::{
-    Call, Parts, decisions, explain, limits, openapi, overrides, status, top, unmatched, usage,
+    Call, Parts, decisions, explain, limits, openapi, overrides, shares, status, top, unmatched,
+    usage,
 };
 use crate::net::http::Page;
 
@@ -41,7 +42,10 @@ pub(super) static ROUTES: [Route; 15] = [
         later(explain::running(parts, call))
     }),
     get("usage", |parts, call| later(usage::subject(parts, call))),
-    get("usage/top", |parts, call| later(usage::top(parts, call))),
+    get("usage/top", |parts, call| match call.query.get("by") {
+        Some("share") => later(shares::list(parts, call)),
+        _ => later(usage::top(parts, call)),
+    }),
     get("count", |parts, call| later(usage::count(parts, call))),
     get("top", |parts, call| apart(parts, call, top::report)),
     get("unmatched", |parts, call| {

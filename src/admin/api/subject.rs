@@ -17,7 +17,7 @@ use crate::limits::overrides::{Applied, InForce, Override, Pattern, Value};
 use crate::limits::plan::key::{EntryText, Part, Subject, SubjectEntry};
 use crate::limits::plan::{CheckIndex, Checks, Disposition, Plan, PlanError};
 use crate::limits::rules::Rules;
-use crate::limits::rules::limit::{Amount, Limit, LimitInForce};
+use crate::limits::rules::limit::{Amount, Limit, LimitInForce, Scale};
 use crate::live::Snapshot;
 use crate::observe::traces::TraceSpan;
 
@@ -176,22 +176,27 @@ impl CountedSubject {
     }
 
     /// The current state of its counter.
-    pub(super) async fn counter(&self, parts: &Parts) -> Option<Decision> {
+    pub(super) async fn counter(&self, parts: &Parts) -> Decision {
         let mut peeks = self.checks().clone();
         peeks.peek_only(peeks.total());
-        let decisions = parts.peek_at(&Arc::new(peeks)).await;
-        decisions.get(self.check.0).copied()
+        parts.peek_at(&Arc::new(peeks)).await[self.check.0]
     }
 
     /// The amount of the limit, or of its trial, without an override.
     pub(super) fn amount(&self) -> Option<&Amount> {
-        let slot = &self.plan.slots[0];
-        let in_force = self.plan.limit(slot);
-        let in_force = in_force.filter(|_| matches!(slot.disposition, Disposition::Checked(_)))?;
+        let in_force = self.plan.limit(&self.plan.slots[0])?;
         if self.is_trial {
             in_force.trial().map(|trial| &trial.amount)
         } else {
             in_force.amount()
+        }
+    }
+
+    /// The hits of a unit of its amount.
+    pub(super) fn scale(&self) -> Scale {
+        match &self.plan.slots[0].disposition {
+            Disposition::Checked(checked) if !self.is_trial => checked.scale,
+            _ => self.amount().map_or(Scale::ONE, |amount| amount.scale),
         }
     }
 
@@ -243,9 +248,18 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failu
         }
         (None, Some(domain)) => Subject::new(domain.as_bytes(), parse_entries(&texts)?),
     };
-    let plan = parts.plan_of(&subject, query.get("limit"))?;
+    counted(parts, &subject, query.get("limit"), query.is("trial")?)
+}
+
+/// A subject that a limit counts, or the trial of the limit. `limit`: as for [`Parts::plan_of`].
+pub(super) fn counted(
+    parts: &Parts,
+    subject: &Subject,
+    limit: Option<&str>,
+    is_trial: bool,
+) -> Result<CountedSubject, Failure> {
+    let plan = parts.plan_of(subject, limit)?;
     let entries = subject.texts();
-    let is_trial = query.is("trial")?;
     let check = match &plan.slots[0].disposition {
         Disposition::Checked(_) | Disposition::Unlimited if is_trial => {
             let (check, ..) = plan.trials().next().ok_or_else(|| {

@@ -9,18 +9,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::explain::State;
 use super::query::{Query, next};
 use super::reply::{Failure, blocking};
 use super::subject::{self, CountedSubject, some_of};
 use super::{Call, Parts, names};
 use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
-use crate::core::time::{Micros, Span, Unit, parse_duration};
+use crate::core::time::{Micros, Period, Span, Unit, parse_duration};
 use crate::core::usage::{self, Hits, Order, Record, Tracking};
 use crate::core::verdict::{Decision, StoreError};
 use crate::limits::overrides::Applied;
 use crate::limits::plan::key::{self, EntryText};
-use crate::limits::rules::limit::{Amount, Limit};
+use crate::limits::rules::limit::{Amount, Limit, LimitId};
 use crate::limits::rules::{Commit, Rules};
 use crate::store::redis::error as redis_error;
 
@@ -33,7 +34,7 @@ const MISSING_RIGHT: &str = "the Redis user is missing a right: grant it +time +
     the rights in deploy/redis.md";
 
 /// Number of subjects in an answer without `count`.
-const USUAL_COUNT: usize = 20;
+pub(super) const USUAL_COUNT: usize = 20;
 
 /// A subject, and the limit that counts it.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
@@ -56,10 +57,9 @@ pub struct Usage {
     #[serde(flatten)]
     /// The subject and its limit.
     pub of: CountedBy,
-    /// Hits that count now, as in an explanation; null if no store answered.
-    pub used: Option<u64>,
-    /// Hits that still fit now, as in an explanation.
-    pub left: Option<u64>,
+    #[serde(flatten)]
+    /// The current period, by the counter.
+    pub current: CurrentUse,
     /// Requested hits, refused ones included, since `first_seen`.
     pub hits: u64,
     /// Requested hits that were over the limit.
@@ -81,6 +81,25 @@ pub struct Usage {
     pub series: Series,
     /// Hits of the subject by the limit's own periods; empty if one bucket covers several periods.
     pub periods: Vec<PeriodOfUse>,
+}
+
+/// The use of the current period: the state of a counter, as in an explanation, and its amount.
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+pub struct CurrentUse {
+    /// Hits that count now, in the units of the limit, rounded up; null if no store answered.
+    pub used: Option<u64>,
+    /// Amount of the subject, by its plan, its row or its raise; with `burst` or `max_delay`, the
+    /// amount that fits at once.
+    pub amount: u64,
+    /// Used hits in percent of the amount, of which 0 hits count as one.
+    pub share_percent: Option<f64>,
+    /// Hits that still fit now, in whole units of the limit.
+    pub left: Option<u64>,
+    /// Seconds until the limit has fully recovered: for a period, until its end.
+    pub resets_in_seconds: Option<f64>,
+    /// Time zone of the limit's calendar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
 }
 
 /// The hits of one period of a limit, such as a month.
@@ -135,21 +154,44 @@ pub struct Top {
     pub domain: String,
     /// Sort order, largest first.
     pub by: String,
-    /// Number of subjects in the index, at most `usage_subjects` of the limit.
+    /// Number of subjects in the index, at most `usage_subjects` of the limit. By share: of examined
+    /// subjects that have used anything, or more than `above`.
     pub total: usize,
+    /// By share: number of subjects whose counters were read, in the order of their hits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub examined: Option<usize>,
+    /// By share: whether these are all subjects of the limit. Otherwise the index is full
+    /// (`usage_subjects`), or not all counters were read within 4 seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<bool>,
     /// Subjects in the order `by`.
     pub subjects: Vec<UsageSubject>,
     /// The cursor of the next answer; null after the last.
     pub next: Option<String>,
 }
 
-/// The totals of one subject.
+/// The totals of one subject or, by share, its current period.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct UsageSubject {
     /// Keys and values.
     pub entries: Vec<EntryText>,
     /// Exact name of the subject, which calls accept instead of domain and entries.
     pub subject: String,
+    #[serde(flatten)]
+    /// Missing by share.
+    pub totals: Option<Totals>,
+    #[serde(flatten)]
+    /// Only by share.
+    pub current: Option<CurrentUse>,
+    /// Kind of the override that decides the subject now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
+    pub overridden: Option<String>,
+}
+
+/// The totals of one subject.
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+pub struct Totals {
     /// Requested hits, refused ones included.
     pub hits: u64,
     /// Requested hits that were over the limit.
@@ -158,10 +200,6 @@ pub struct UsageSubject {
     pub first_seen: Timestamp,
     /// Last request.
     pub last_seen: Timestamp,
-    /// Kind of the override that decides the subject now.
-    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
-    pub overridden: Option<String>,
 }
 
 /// The hits of a subject in a recent interval.
@@ -215,16 +253,13 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let mut periods = amount.map_or_else(Vec::new, |amount| {
         periods(&series, amount, record.first_seen, refused_count)
     });
-    let verdict = counter.as_ref().and_then(Decision::verdict);
-    if let (Some(present), Some(verdict)) = (periods.last_mut(), verdict) {
+    if let (Some(present), Some(verdict)) = (periods.last_mut(), counter.verdict()) {
         present.used = verdict.used;
     }
-    let scaled = amount.map(|amount| amount.scale).zip(verdict);
     let each = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
         of,
-        used: scaled.map(|(scale, verdict)| scale.units_rounded_up(verdict.used)),
-        left: scaled.map(|(scale, verdict)| scale.units(verdict.remaining)),
+        current: CurrentUse::new(&found, &counter),
         hits: record.total.asked,
         refused: record.total.refused,
         refused_count,
@@ -243,8 +278,30 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     })
 }
 
-fn deadline() -> Instant {
+/// The deadline of the store for a call that begins now.
+pub(super) fn deadline() -> Instant {
     Instant::now() + TIMEOUT
+}
+
+impl CurrentUse {
+    /// The use of a subject with this state of its counter.
+    pub(super) fn new(found: &CountedSubject, counter: &Decision) -> Self {
+        let check = &found.checks()[found.check];
+        let (scale, capacity) = (found.scale(), check.algorithm.capacity());
+        let state = State::new(counter, scale, check, false);
+        let share = |used: u64| 100.0 * used as f64 / capacity.max(1) as f64;
+        Self {
+            used: state.used,
+            amount: scale.units(capacity),
+            share_percent: counter.verdict().map(|verdict| share(verdict.used)),
+            left: state.left,
+            resets_in_seconds: state.resets_in_seconds,
+            timezone: match check.algorithm.window() {
+                Period::Calendar(calendar) => Some(calendar.zone().to_string()),
+                Period::Even(_) | Period::Months(_) => None,
+            },
+        }
+    }
 }
 
 impl CountedSubject {
@@ -317,31 +374,58 @@ fn is_per_second(limit: &Limit, commit: Commit, is_trial: bool) -> bool {
     commit == Commit::Each && are_of_seconds
 }
 
+/// The limit whose subjects a call lists.
+pub(super) struct TrackedLimit {
+    rules: Arc<Rules>,
+    id: LimitId,
+    /// Whether the list is of its trial.
+    pub(super) is_trial: bool,
+    pub(super) tracking: Arc<Tracking>,
+    pub(super) is_per_second: bool,
+}
+
+impl TrackedLimit {
+    /// The limit of the parameters `domain`, `limit` and `trial`.
+    pub(super) async fn find(parts: &Parts, query: &Query) -> Result<Self, Failure> {
+        let rules = Arc::clone(&parts.snapshot()?.rules);
+        let is_trial = query.is("trial")?;
+        // On another thread, because there may be many limits to search.
+        let (searched, asked) = (Arc::clone(&rules), query.clone());
+        let found = blocking(move || Ok(tracked_limit(&searched, &asked, is_trial)?.id));
+        let id = found.await?;
+        let limit = rules.limit(id);
+        let tracking = usage_of(limit, is_trial).ok_or_else(|| untracked(limit))?;
+        // A trial counts by itself, also if its domain commits all or none.
+        let commit = rules.commit(limit.domain.as_bytes());
+        let commit = commit.filter(|_| !is_trial).unwrap_or_default();
+        Ok(Self {
+            id,
+            is_trial,
+            tracking: Arc::clone(tracking),
+            is_per_second: is_per_second(limit, commit, is_trial),
+            rules,
+        })
+    }
+
+    pub(super) fn limit(&self) -> &Limit {
+        self.rules.limit(self.id)
+    }
+}
+
 /// The subjects of a limit.
 pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     let query = &call.query;
     let by = query.get("by").unwrap_or("hits");
     let Some((name, order)) = Order::NAMED.into_iter().find(|(name, _)| *name == by) else {
         return Err(Failure::bad_request(
-            "by: write hits, refused, last-seen or first-seen",
+            "by: write hits, refused, last-seen, first-seen or share",
         ));
     };
     let page = query.page(USUAL_COUNT)?;
-    let snapshot = parts.snapshot()?;
-    let is_trial = query.is("trial")?;
-    // On another thread, because there may be many limits to search.
-    let (rules, asked) = (Arc::clone(&snapshot.rules), query.clone());
-    let found = blocking(move || Ok(tracked_limit(&rules, &asked, is_trial)?.id));
-    let limit = snapshot.rules.limit(found.await?);
-    let Some(tracking) = usage_of(limit, is_trial) else {
-        return Err(untracked(limit));
-    };
-    // A trial counts by itself, also if its domain commits all or none.
-    let commit = snapshot.rules.commit(limit.domain.as_bytes());
-    let commit = commit.filter(|_| !is_trial).unwrap_or_default();
-    let is_per_second = is_per_second(limit, commit, is_trial);
+    let tracked = TrackedLimit::find(&parts, query).await?;
+    let (limit, is_per_second) = (tracked.limit(), tracked.is_per_second);
     let top = (parts.usage)
-        .top(tracking, is_per_second, order, page, deadline())
+        .top(&tracked.tracking, is_per_second, order, page, deadline())
         .await?;
     let overrides = subject::overrides_of(&parts);
     let subject = |(subject, record): &(Vec<u8>, Record)| {
@@ -351,18 +435,23 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
             entries: subject.texts(),
             overridden: overrides(&name).map(|(kind, _)| kind),
             subject: name,
-            hits: record.total.asked,
-            refused: record.total.refused,
-            first_seen: timestamp(record.first_seen),
-            last_seen: timestamp(record.last_seen),
+            totals: Some(Totals {
+                hits: record.total.asked,
+                refused: record.total.refused,
+                first_seen: timestamp(record.first_seen),
+                last_seen: timestamp(record.last_seen),
+            }),
+            current: None,
         }
     };
     Ok(Top {
         limit: limit.path(),
-        trial: is_trial,
+        trial: tracked.is_trial,
         domain: limit.domain.to_string(),
         by: name.to_owned(),
         total: top.total,
+        examined: None,
+        complete: None,
         subjects: top.subjects.iter().map(subject).collect(),
         next: next(page, top.total),
     })

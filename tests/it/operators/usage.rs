@@ -4,6 +4,7 @@ mod redis;
 mod rights;
 mod sentinel;
 mod service;
+mod shares;
 mod stores;
 mod vectors;
 

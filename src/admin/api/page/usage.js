@@ -1,7 +1,7 @@
 // The usage of one subject over time, and the subjects of a limit by usage.
 
 import { get } from "./api.js";
-import { count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, plain, select, shown, span } from "./dom.js";
+import { ahead, count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, plain, select, shown, span } from "./dom.js";
 import { nameOf } from "./address.js";
 import { entriesEditor } from "./entries.js";
 import { actions, facts, limitOf, marked, part } from "./parts.js";
@@ -9,6 +9,8 @@ import { plot } from "./plot.js";
 import { table } from "./table.js";
 
 const SHOWN = 25;
+// A list by share reads the counter of each subject: it is fetched every fifteenth turn.
+const SHARE_TURNS = 15;
 const TURN_ON = h("span", {}, "Weir records usage for limits with ", h("code", {}, "track_usage: true"), ". Add it to the limit; the next reload applies it.");
 const hint = () => TURN_ON.cloneNode(true);
 
@@ -82,7 +84,7 @@ export function usage(app) {
     if (!summary.contains(document.activeElement)) {
       fill(summary, facts([
         ["Limit", h("span", {}, h("span", { class: "mono" }, shown(answer.limit)), marked(answer))],
-        ["Used now", answer.used === null ? null : count(answer.used)], ["Left", answer.left === null ? null : count(answer.left)],
+        ["Used now", answer.used === null ? null : `${used(answer)} (${percent(answer)})`], ["Left", answer.left === null ? null : count(answer.left)], ["Resets in", resets(answer)],
         ["Hits", count(answer.hits)], ["Hits over the limit", count(answer.refused)], ["Refunded", answer.given_back > 0 ? count(answer.given_back) : null],
         ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
       ]), buttons);
@@ -110,23 +112,37 @@ export function usage(app) {
   since.addEventListener("change", () => requested !== null && load());
 
   const tracked = select([]);
-  const by = select([["hits", "Hits"], ["refused", "Hits over the limit"], ["last-seen", "Last seen"], ["first-seen", "First seen"]]);
+  const by = select([["hits", "Hits"], ["refused", "Hits over the limit"], ["last-seen", "Last seen"], ["first-seen", "First seen"], ["share", "Share of the period"]]);
   const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("Sort by", by));
-  const rows = table({
+  const name = { title: "Subject", node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), actions(app, item, entriesPlain(item.entries))) };
+  const list = (columns) => table({
     caption: "Subjects of the limit",
-    columns: [
-      { title: "Subject", node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), actions(app, item, entriesPlain(item.entries))) },
-      { title: "Hits", number: true, text: ({ hits }) => count(hits) },
-      { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
-      { title: "First seen", text: ({ first_seen: at }) => instant(at).textContent },
-      { title: "Last seen", text: ({ last_seen: at }) => instant(at).textContent },
-    ],
+    columns: [name, ...columns],
     key: ({ limit, subject, override }) => JSON.stringify([limit, subject, override]),
     empty: "No subjects of this limit yet.",
   });
-  const listed = part(h("div", {}, choose, rows.element), { missing: hint(), unavailable: hint() });
+  const totals = list([
+    { title: "Hits", number: true, text: ({ hits }) => count(hits) },
+    { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
+    { title: "First seen", text: ({ first_seen: at }) => instant(at).textContent },
+    { title: "Last seen", text: ({ last_seen: at }) => instant(at).textContent },
+  ]);
+  const shares = list([
+    { title: "Used", number: true, text: used },
+    { title: "Share", number: true, text: percent, bad: ({ left }) => left === 0 },
+    { title: "Left", number: true, text: ({ left }) => count(left) },
+    { title: "Resets in", text: (item) => resets(item) ?? "–" },
+  ]);
+  const box = h("div", {});
+  const listed = part(h("div", {}, choose, box), { missing: hint(), unavailable: hint() });
   const none = h("p", { class: "notice", hidden: true }, hint());
-  for (const control of [tracked, by]) control.addEventListener("change", () => app.now());
+  let turn = 0;
+  for (const control of [tracked, by]) {
+    control.addEventListener("change", () => {
+      turn = 0;
+      app.now();
+    });
+  }
   let limits = [];
 
   function refreshLimits() {
@@ -146,13 +162,19 @@ export function usage(app) {
       const limit = limits[Number(tracked.value)];
       if (limit === undefined) return { subjects: [] };
       const answer = await get("usage/top", [["domain", limit.domain], ["limit", limit.limit], ["by", by.value], ["count", SHOWN]], signal);
-      return { subjects: answer.subjects.map((subject) => ({ ...subject, domain: limit.domain, limit: limit.limit })) };
+      return { ...answer, subjects: answer.subjects.map((subject) => ({ ...subject, domain: limit.domain, limit: limit.limit })) };
     };
+    const isShare = by.value === "share";
+    const isDue = !isShare || turn % SHARE_TURNS === 0;
+    turn += 1;
     await Promise.all([
       requested === null ? null : load(signal),
-      listed.load(top, ({ subjects }) => {
-        rows.caption(`Subjects of the limit, ${app.status.store === "redis" ? "all replicas" : "this process only"}`);
+      isDue && listed.load(top, ({ subjects, complete, examined }) => {
+        const rows = isShare ? shares : totals;
+        const of = complete === false ? `, of the ${count(examined)} with the most hits` : "";
+        rows.caption(`Subjects of the limit${of}, ${app.status.store === "redis" ? "all replicas" : "this process only"}`);
         rows.update(subjects);
+        if (box.firstChild !== rows.element) fill(box, rows.element);
       }),
     ]);
   }
@@ -169,6 +191,10 @@ export function usage(app) {
     },
   };
 }
+
+const used = (now) => `${count(now.used)} of ${count(now.amount)}`;
+const percent = ({ share_percent: share }) => `${Math.floor(10 * share) / 10} %`;
+const resets = ({ resets_in_seconds: seconds, timezone }) => (typeof seconds === "number" ? ahead(seconds, timezone) : null);
 
 /** The used part of a limit, in percent. */
 function share(used, limit) {

@@ -430,11 +430,12 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
         .expect("facts")
         .iter()
         .filter_map(|one| one.as_str())
+        .filter(|fact| !fact.starts_with("Resets in "))
         .collect();
     assert!(
         facts.starts_with(&[
             "Limit shop.user",
-            "Used now 5",
+            "Used now 5 of 3 (166.6 %)",
             "Left 0",
             "Hits 5",
             "Hits over the limit 2"
@@ -466,6 +467,14 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
     // It follows.
     desk.hit("shop", &[("user", "42")], 1).await;
     desk.browser.wait_for_text("Hits\n6");
+    // The list by share has columns of its own.
+    desk.browser.run(
+        "const by = [...document.querySelectorAll('select')].find((one) => \
+         one.querySelector('[value=share]')); by.value = 'share'; \
+         by.dispatchEvent(new Event('change'))",
+    );
+    desk.browser.wait_for_text("6 of 3");
+    desk.browser.wait_for_text("200 %");
     desk.check_clean();
 }
 

@@ -81,6 +81,7 @@ fn assert_answers_are_described(weir: &Weir) {
         "usage?domain=shop&entry=user%3Db",
         "usage?domain=shop&entry=user%3Dx",
         "usage/top?domain=shop",
+        "usage/top?domain=shop&by=share",
         "count?domain=shop&entry=user%3Db&since=9s",
     ] {
         described.add(
@@ -293,6 +294,11 @@ fn errors(weir: &Weir) {
             "no limit in force is named nothing",
         ),
         ("usage/top?by=name", 400, "by: write hits"),
+        (
+            "usage/top?by=share&above=x",
+            400,
+            "above: write a percentage",
+        ),
         ("usage/top?limit=shop.plain", 404, "add 'track_usage: true'"),
         ("count?domain=shop&entry=user%3Db", 400, "since: write"),
         (
@@ -332,8 +338,14 @@ fn assert_used_is_of_the_counter(weir: &Weir) {
     );
     assert_eq!(usage["refused_count"], true, "of a fixed window");
     let text = weir.command(&["usage", "--domain", "shop", "user=b"]);
-    let line = format!("\n  now         {} used, 0 left\n", live["used"]);
-    assert!(text.contains(&line), "{text}");
+    let line = format!(
+        "user=b of shop.user\n  now         {} of 100 used (",
+        live["used"]
+    );
+    assert!(
+        text.starts_with(&line) && text.contains(" %), 0 left, resets in "),
+        "{text}"
+    );
 }
 
 /// The commands read what the API answers.
@@ -341,9 +353,8 @@ fn commands(weir: &Weir) {
     assert_used_is_of_the_counter(weir);
     let text = weir.command(&["usage", "--domain", "shop", "user=b"]);
     assert!(
-        text.starts_with(
-            "user=b of shop.user\n  hits        110, over the limit 20, given back 0\n"
-        ) && text.contains('█'),
+        text.contains("\n  hits        110, over the limit 20, given back 0\n")
+            && text.contains('█'),
         "{text}"
     );
     let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "hits"]);
