@@ -241,6 +241,15 @@ fn decisions() -> Vec<Row> {
             "keys of limits with `lease` of which a process knows something",
             "the one that was idle for longest is forgotten, and what it held is lost"]
         [bytes MAX_BYTES in limiter::leases, "memory of these", ""]
+        [count MOST in limits::rules::thresholds,
+            "thresholds of a limit (`notify`)", "the file is refused"]
+        [count MAX_SILENT in service::rls::thresholds,
+            "thresholds of counts that fall by themselves, about which a process is silent for a \
+             window",
+            "those whose time has passed are forgotten, or else all, which may be reported again"]
+        [count MAX_LINES in service::rls::thresholds,
+            "lines about crossed thresholds of a limit in a second",
+            "further ones are left out and counted"]
         [count MOST_LISTED_AT_ONCE in store::redis::usage,
             "of these, written to the lists at a time, twice a second", "a further one waits"]
         [bytes USAGE_BYTES in store::memory, "usage records in memory (`MEMORY_USAGE_BYTES`)",

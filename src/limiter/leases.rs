@@ -296,6 +296,8 @@ impl Draws<'_> {
     /// again.
     fn drawn(&self, checks: &Checks, index: CheckIndex, verdict: &Verdict) -> Option<Verdict> {
         let (ahead, began) = (self.ahead(index), self.leases.table().micros(self.began));
+        let hits = Leases::hits(&checks[index])?;
+        checks.record_drawn(index, verdict, hits + ahead);
         let drawn = self.with_lease(checks, index, |lease, now, hits, terms| {
             lease.drawn((began, now), (hits, ahead), verdict, terms)
         })?;

@@ -10,6 +10,7 @@ mod all_or_none;
 mod checks;
 mod explain;
 pub(crate) mod key;
+mod notified;
 mod outcome;
 mod subject;
 
@@ -23,7 +24,7 @@ pub(crate) use subject::request_of;
 
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
@@ -38,6 +39,7 @@ use crate::limits::rules::limit::{
     self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale, Trial,
 };
 use crate::limits::rules::table::RowNumber;
+use crate::limits::rules::thresholds::Thresholds;
 use crate::limits::rules::{Domain, Rules};
 use checks::Holding;
 
@@ -583,6 +585,9 @@ impl Checks {
                 purpose: Purpose::Plain,
                 tally: None,
             });
+        }
+        if amount.notify != Thresholds::default() {
+            self.notified.push((index, amount.notify, OnceLock::new()));
         }
         let on_store_failure = limit.and_then(LimitInForce::on_store_failure);
         self.list.push(Check {

@@ -19,6 +19,7 @@ pub mod place;
 pub mod region;
 pub(crate) mod source;
 pub mod table;
+pub mod thresholds;
 pub(crate) mod tree;
 
 use std::sync::Arc;

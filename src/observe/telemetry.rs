@@ -1,7 +1,7 @@
 //! Logs: their level, format and writer.
 //!
 //! Each event is one line on stderr, whatever its text: bytes of a client must not forge a line or
-//! a field, or control a terminal. Audit lines are written at every level.
+//! a field, or control a terminal. Lines of some targets are written at every level.
 //!
 //! In both formats of a log line, a parser reads back exactly the message and the fields of the
 //! event, whatever their texts.
@@ -23,6 +23,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// The target of audit lines. It is part of the line: log collectors filter by it.
 pub const AUDIT: &str = "weir::audit";
+
+/// The target of lines about limits with `notify`, likewise.
+pub const BUDGET: &str = "weir::budget";
+
+/// The targets whose lines are written at every level, and which are part of their lines.
+const ALWAYS: [&str; 2] = [AUDIT, BUDGET];
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +99,7 @@ pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     started.map(|()| logs_of_process).map_err(|_| Error::Twice)
 }
 
-/// The filter of a level, which audit lines always pass. `debug` and `trace` alone apply to Weir's
+/// The filter of a level, which lines of [`ALWAYS`] pass. `debug` and `trace` alone apply to Weir's
 /// own events: the events of HTTP/2 and of the runtime would bury them.
 ///
 /// # Errors
@@ -118,7 +124,10 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
         .parse(directives)
         .map_err(|_| invalid())?;
     // The most specific directive decides, and one for the same target replaces it.
-    Ok(filter.add_directive(format!("{AUDIT}=info").parse().map_err(|_| invalid())?))
+    ALWAYS.into_iter().try_fold(filter, |filter, target| {
+        let directive = format!("{target}=info").parse().map_err(|_| invalid())?;
+        Ok(filter.add_directive(directive))
+    })
 }
 
 /// The form of events. Text is `2026-01-31T12:00:00.000000Z INFO message key=value`, in the
@@ -158,8 +167,8 @@ fn write_as_text(mut line: Writer<'_>, event: &Event<'_>, colours: bool) -> fmt:
     let is_special = |char: char| hidden(char) || matches!(char, '"' | '=' | '\\');
     let is_quoted = fields.message.contains(is_special);
     write!(line, " {}", text(fields.message, is_quoted))?;
-    if is_audit(event) {
-        write!(line, " target={AUDIT}")?;
+    if let Some(target) = target_always(event) {
+        write!(line, " target={target}")?;
     }
     for (name, value) in fields.others {
         let value = match value {
@@ -183,8 +192,8 @@ fn write_as_json(mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
     let level = event.metadata().level().as_str().to_ascii_lowercase();
     // Written field by field, because these keys come first in every line.
     write!(line, "{}", json_start(&level, fields.message))?;
-    if is_audit(event) {
-        write!(line, ",\"target\":\"{AUDIT}\"")?;
+    if let Some(target) = target_always(event) {
+        write!(line, ",\"target\":\"{target}\"")?;
     }
     for (name, value) in fields.others {
         // A field must not replace a key of the line itself.
@@ -215,8 +224,10 @@ fn json_start(level: &str, message: String) -> String {
     format!("{{\"@timestamp\":{time},\"level\":\"{level}\",\"@message\":{message}")
 }
 
-fn is_audit(event: &Event<'_>) -> bool {
-    event.metadata().target() == AUDIT
+/// The target of an event, if it is one of [`ALWAYS`].
+fn target_always(event: &Event<'_>) -> Option<&'static str> {
+    let own = event.metadata().target();
+    ALWAYS.into_iter().find(|target| *target == own)
 }
 
 /// The colour of a level, as the parameter of ECMA-48's SGR.
@@ -327,17 +338,23 @@ mod tests {
     #[test]
     fn levels_of_both_services_are_understood() {
         for (level, filtered) in [
-            ("INFO", "weir::audit=info,info"),
-            ("", "weir::audit=info,info"),
-            (" Warning ", "weir::audit=info,warn"),
-            ("panic", "weir::audit=info,error"),
-            ("off", "weir::audit=info,off"),
-            ("DEBUG", "weir::audit=info,weir=debug,info"),
+            ("INFO", "weir::budget=info,weir::audit=info,info"),
+            ("", "weir::budget=info,weir::audit=info,info"),
+            (" Warning ", "weir::budget=info,weir::audit=info,warn"),
+            ("panic", "weir::budget=info,weir::audit=info,error"),
+            ("off", "weir::budget=info,weir::audit=info,off"),
+            (
+                "DEBUG",
+                "weir::budget=info,weir::audit=info,weir=debug,info",
+            ),
             (
                 "warn,weir::live=trace",
-                "weir::audit=info,weir::live=trace,warn",
+                "weir::budget=info,weir::audit=info,weir::live=trace,warn",
             ),
-            ("weir=off,weir::audit=off", "weir::audit=info,weir=off"),
+            (
+                "weir=off,weir::audit=off",
+                "weir::budget=info,weir::audit=info,weir=off",
+            ),
         ] {
             assert_eq!(
                 filter(level).map(|filter| filter.to_string()),

@@ -303,7 +303,7 @@ fn rls_options(flags: &Flags, warnings: &mut Vec<String>) -> Result<rls::Options
         logged: flags.log_decisions.clone(),
         refusals: flags.logs.refusals(&logged_values),
         logged_values,
-        tracer: None,
+        ..rls::Options::default()
     })
 }
 

@@ -17,6 +17,7 @@
 pub mod decode;
 mod logs;
 pub mod respond;
+pub(crate) mod thresholds;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +42,7 @@ pub use generated::rate_limit_service_server::{RateLimitService, RateLimitServic
 pub(crate) use logs::LONGEST_TEXT;
 pub use logs::{DecisionFilter, LoggedValues, MIN_SECRET_BYTES, RefusalLog};
 use respond::{Framed, respond};
+use thresholds::ThresholdLog;
 
 /// Options of the service.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +55,9 @@ pub struct Options {
     pub logged: Option<DecisionFilter>,
     /// The log of refusals, if there is one.
     pub refusals: Option<Arc<RefusalLog>>,
-    /// How the lines of both show values.
+    /// The log of limits with `notify`.
+    pub thresholds: Arc<ThresholdLog>,
+    /// How the lines of all three show values.
     pub logged_values: LoggedValues,
     /// Starts the spans of calls. `None` if tracing is off.
     pub tracer: Option<Tracer>,
@@ -122,8 +126,10 @@ impl Rls {
             .observe(self.core, request.domain, &plan, &outcomes);
         live.tallies.observe_trials(self.core, &plan, &decisions);
         self.subjects.observe(self.core, &request, &plan, &outcomes);
+        let (thresholds, values) = (&self.options.thresholds, &self.options.logged_values);
+        thresholds.observe(&request, &plan, &outcomes, &live, values);
         if let Some(filter) = &self.options.logged {
-            filter.log(&request, &plan, &outcomes, &self.options.logged_values);
+            filter.log(&request, &plan, &outcomes, values);
         }
         if let Some(refusals) = &self.options.refusals {
             refusals.observe(&request, &outcomes, live.generation);

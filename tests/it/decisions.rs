@@ -5,6 +5,7 @@ pub mod algorithms;
 pub mod all_or_none;
 pub mod calendars;
 pub mod in_flight;
+pub mod notify;
 pub mod regions;
 pub mod requests;
 pub mod reservations;

@@ -4,7 +4,7 @@
 //! Data of tracked checks is in a list of its own, which keeps the other checks small.
 
 use std::ops::{Index, Range};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
@@ -16,6 +16,7 @@ use crate::core::time::Micros;
 use crate::core::usage::Tracking;
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::thresholds::Thresholds;
 
 /// The number of a check among the [`Checks`] of its request, from 0 on. Everything that has one
 /// element per check is indexed by it: the answers of a store, and the decisions.
@@ -48,6 +49,8 @@ pub struct Checks {
     pub(super) holders: Vec<Holding>,
     /// The checks of limits with `reservations`.
     pub(super) reserving: Vec<Reserving>,
+    /// The checks of limits with `notify`, in their order, in a separate list for the same reason.
+    pub(super) notified: Vec<Notified>,
     /// An override blocks a descriptor of the request.
     pub(super) is_blocked: bool,
 }
@@ -71,6 +74,10 @@ pub struct Reserving {
     /// Counts the reservations of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) tally: Option<Arc<Tally>>,
 }
+/// The thresholds of a check of a limit with `notify`. Of a check that leases sent to the store,
+/// also the count before and after its hits: those of the request, and those drawn ahead, which
+/// cross nothing when they are used.
+pub(super) type Notified = (CheckIndex, Thresholds, OnceLock<Range<u64>>);
 
 /// Changes that checks of a request made to limits of requests in flight.
 pub type Changes = SmallVec<[(CheckIndex, Change); 2]>;
@@ -424,7 +431,8 @@ impl Checks {
     /// list with its own indices.
     ///
     /// The others are left out except their quotas: a quota for which `passes` is true counts as
-    /// passing, because a request is not refused for the picked quotas alone. Usage is not tracked.
+    /// passing, because a request is not refused for the picked quotas alone. Usage is not tracked,
+    /// and no threshold is crossed.
     #[must_use]
     pub fn subset(
         &self,
@@ -448,6 +456,7 @@ impl Checks {
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
             tracked: Vec::new(),
+            notified: Vec::new(),
             holders: (self.holders.iter())
                 .filter_map(|holding| {
                     Some(Holding {

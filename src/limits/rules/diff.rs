@@ -210,6 +210,8 @@ pub fn fields<'r>(
     if let Some(amount) = in_force.amount() {
         all.extend(share(rules, limit, amount).map(|share| ("share", share)));
         all.extend(algorithm_and_options(amount));
+        let notify = joined(amount.notify.each().map(|percent| format!("{percent}%")));
+        all.extend(notify.map(|notify| ("notify", notify)));
     }
     let mut add = |field, value: Option<String>| all.extend(value.map(|value| (field, value)));
     if let Some(trial) = in_force.trial() {
@@ -588,6 +590,10 @@ descriptors:
             (
                 "  rate_limit: { unit: day, requests_per_unit: 1, name: n }\n",
                 "name",
+            ),
+            (
+                "  rate_limit: { unit: day, requests_per_unit: 1, notify: [80%] }\n",
+                "notify",
             ),
             (
                 "  rate_limit: { unit: day, requests_per_unit: 1, on_store_failure: deny }\n",

@@ -14,6 +14,7 @@ use super::display_name::display_name;
 use super::place::Place;
 use super::region::RegionShare;
 use super::table::{RowNumber, Table};
+use super::thresholds::Thresholds;
 use crate::core::algorithm::{Algorithm, Reservations};
 use crate::core::time::{Period, Rate};
 use crate::core::usage::Tracking;
@@ -344,6 +345,8 @@ pub struct Amount {
     pub lease: bool,
     /// `reservations`: requests may reserve hits and settle them later.
     pub reservations: Option<Reservations>,
+    /// `notify`: the parts of the capacity whose use is reported.
+    pub notify: Thresholds,
     /// The rate that the response shows: where a key can take more hits at once than a window has
     /// (`burst`, `max_delay`), the rate for that many hits. The remaining hits are then never more
     /// than the limit in the same response.
@@ -364,6 +367,7 @@ impl Amount {
             default_cost: None,
             lease: false,
             reservations: None,
+            notify: Thresholds::default(),
             display_rate: rate.widened(scale.units_rounded_up(algorithm.capacity())),
             algorithm,
         }

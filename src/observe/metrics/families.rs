@@ -224,6 +224,9 @@ families! {
         ["domain", "limit", "name", "sign"];
     /// Reservations that expired before they were settled.
     RESERVATIONS_EXPIRED = Counter "weir_reservations_expired_total" ["domain", "limit", "name"];
+    /// Thresholds of limits with notify that were crossed, by threshold in per cent.
+    BUDGET_THRESHOLDS = Counter "weir_budget_thresholds_total"
+        ["domain", "limit", "name", "threshold"];
     /// Requests that a trial would allow (ok) or refuse (over_limit), or that the store did not
     /// count for it (not_counted).
     TRIAL_DECISIONS = Counter "weir_trial_decisions_total" ["domain", "limit", "name", "outcome"];

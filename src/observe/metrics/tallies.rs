@@ -4,8 +4,9 @@
 //! labels of the limit (its domain, and its levels as written), not to one set of rules, because
 //! they have to survive a reload.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::counts::{
@@ -75,7 +76,12 @@ struct Counters {
     holders: Option<HolderGauges>,
     /// Of a limit with `reservations`.
     reservations: Option<Arc<Tally>>,
+    /// Of a limit with `notify`. Cores share them, because crossings are rare.
+    thresholds: Option<Arc<ThresholdCounts>>,
 }
+
+/// Crossings of each threshold, by its per cents.
+type ThresholdCounts = [AtomicU64; 101];
 
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
 /// next rules too keeps its counter.
@@ -101,6 +107,8 @@ pub(super) struct LimitSeries {
     unlimited: bool,
     /// Hits are counted in series whose labels depend on the request.
     dynamic: bool,
+    /// The thresholds of its amounts, in per cent.
+    thresholds: BTreeSet<u8>,
 }
 
 /// The gauges of a limit of requests in flight: one of the rules in force, and one of the previous
@@ -183,11 +191,18 @@ impl DomainSeries {
                 limit,
                 known.and_then(|known| known.counters.reservations.as_ref()),
             );
+            let all = limit.amounts().flat_map(|amount| amount.notify.each());
+            let all: BTreeSet<u8> = all.collect();
+            let thresholds = (!all.is_empty()).then(|| {
+                let known = known.and_then(|known| known.counters.thresholds.clone());
+                known.unwrap_or_else(|| Arc::new([const { AtomicU64::new(0) }; 101]))
+            });
             let counters = Counters {
                 own,
                 trial,
                 holders,
                 reservations,
+                thresholds,
             };
             by_limit.push(counters.clone());
             let dynamic =
@@ -197,6 +212,7 @@ impl DomainSeries {
                 path: limit.path_in_domain(),
                 unlimited: limit.is_unlimited(),
                 dynamic,
+                thresholds: all,
             };
             by_id.insert(id, series);
         }
@@ -372,6 +388,12 @@ impl LimitSeries {
         if let Some(tally) = &self.counters.reservations {
             add_reservations(exposition, &of_limit, tally, now);
         }
+        for &percent in &self.thresholds {
+            let counts = self.counters.thresholds.as_ref();
+            let count = counts.map_or(0, |all| all[usize::from(percent)].load(Ordering::Relaxed));
+            let labels = format!("{of_limit},threshold=\"{percent}\"").into();
+            exposition.count(&families::BUDGET_THRESHOLDS, &labels, None, count);
+        }
     }
 }
 
@@ -463,6 +485,14 @@ impl Tallies {
             for &(counter, count) in counts.filter(|(counter, _)| !is_named(*counter)) {
                 series.own.counts.add(core, counter, count);
             }
+        }
+    }
+
+    /// Counts a crossed threshold of a limit, in per cent.
+    pub fn crossed(&self, limit: LimitId, percent: u8) {
+        let counts = self.of_limit(limit).and_then(|all| all.thresholds.as_ref());
+        if let Some(count) = counts.and_then(|all| all.get(usize::from(percent))) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -707,6 +737,39 @@ mod tests {
             domain: domain.into(),
             descriptors,
         }
+    }
+
+    #[test]
+    fn crossings_of_a_limit_survive_a_reload_of_other_thresholds() {
+        let metrics = Metrics::new(1, 0.8);
+        let tallies = |notify: &str| {
+            metrics.tallies(&crate::limits::rules::compile::rules_of(&format!(
+                "domain: d\ndescriptors:\n- {{ key: a, rate_limit: {{ unit: day, \
+                 requests_per_unit: 5, name: n, notify: {notify} }} }}\n- {{ key: b, \
+                 rate_limit: {{ unit: day, requests_per_unit: 5 }} }}\n"
+            )))
+        };
+        let series = || {
+            let page = metrics.encode();
+            let of_family = page.lines().filter_map(|line| {
+                line.strip_prefix(
+                    "weir_budget_thresholds_total{domain=\"d\",limit=\"a\",name=\"n\",",
+                )
+            });
+            of_family.map(ToOwned::to_owned).collect::<Vec<_>>()
+        };
+        let first = tallies("[50%, 100%]");
+        first.crossed(LimitId::new(0, 0), 50);
+        // A limit without thresholds, and what is none.
+        first.crossed(LimitId::new(0, 1), 50);
+        for percent in [0, 101] {
+            first.crossed(LimitId::new(0, 0), percent);
+        }
+        assert_eq!(series(), ["threshold=\"100\"} 0", "threshold=\"50\"} 1"]);
+        tallies("[80%]").crossed(LimitId::new(0, 0), 80);
+        assert_eq!(series(), ["threshold=\"80\"} 1"]);
+        tallies("[50%]");
+        assert_eq!(series(), ["threshold=\"50\"} 1"]);
     }
 
     #[test]

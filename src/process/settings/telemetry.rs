@@ -35,7 +35,7 @@ pub(super) struct LogFlags {
     #[arg(long, env, default_value_t = 0, value_name = "COUNT")]
     #[arg(value_parser = parse::number(0..=1_000_u32))]
     log_refusals: u32,
-    /// Write values of descriptors in the lines of LOG_REFUSALS and LOG_DECISIONS in this form
+    /// Write values in the lines of LOG_REFUSALS, LOG_DECISIONS and `notify` in this form
     ///
     /// plain: values, escaped and truncated. hashed: the first 16 digits of HMAC-SHA256 with a
     /// secret. off: keys only.

@@ -376,7 +376,8 @@ impl RefusalLog {
         }
     }
 
-    fn take(&self, limit: Option<LimitId>, generation: u64, second: u64) -> Option<u64> {
+    /// Takes a line about a limit. Some: how many were left out before it.
+    pub(super) fn take(&self, limit: Option<LimitId>, generation: u64, second: u64) -> Option<u64> {
         let shard = limit.map_or(0, |id| (id.domain.wrapping_add(id.limit)) as usize % SHARDS);
         let mut limits = lock(&self.shards[shard]);
         // A reload gives the numbers of limits to others.

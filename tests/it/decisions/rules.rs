@@ -181,6 +181,9 @@ fn show_amount(amount: &Amount) -> String {
             .map(|scale| format!(", in units of {scale} hits")),
     );
     line += if amount.lease { ", lease" } else { "" };
+    for threshold in amount.notify.each() {
+        write!(line, ", notify at {threshold}").expect("a string");
+    }
     line += &show_algorithm(amount);
     line.extend(
         amount

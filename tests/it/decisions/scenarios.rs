@@ -45,6 +45,7 @@ files! {
     in_flight
     matching
     metrics
+    notify
     outage
     outage_local
     process_quota

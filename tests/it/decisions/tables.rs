@@ -158,6 +158,7 @@ fn plan_with(key: &str) -> Option<&'static str> {
         "name" => "unit: minute, requests_per_unit: 10, name: leaked",
         "algorithm" => "unit: minute, requests_per_unit: 10, algorithm: token_bucket",
         "on_store_failure" => "unit: minute, requests_per_unit: 10, on_store_failure: deny",
+        "notify" => "unit: minute, requests_per_unit: 10, notify: [80%]",
         "burst" => "unit: minute, requests_per_unit: 10, algorithm: token_bucket, burst: 20",
         "scale" => "unit: minute, requests_per_unit: 10, scale: 1000",
         "default_cost" => "unit: minute, requests_per_unit: 10, default_cost: 7",

@@ -23,6 +23,7 @@ use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Level, Limit, Trial};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShare;
+use crate::limits::rules::thresholds::Thresholds;
 
 /// Builds the limits of the domain, and returns the domain without its tree. A limit with invalid
 /// options is reported and left out.
@@ -261,6 +262,7 @@ impl<'a> Builder<'a, '_> {
             unit_multiplier: Some(rate.unit_multiplier),
             algorithm: Some(real.options.kind),
             options: real.options,
+            notify: Some(amount.notify),
             region_shares: layers.region_shares().map(|(_, shares)| Arc::clone(shares)),
             source: LayerSource::Defaults(None),
             ..PartialLimit::default()
@@ -277,8 +279,9 @@ impl<'a> Builder<'a, '_> {
             self.problems.warning(at, what, remedy);
         }
         if let Some(amount) = &mut resolved.amount {
-            // The store is queried for each hit of a trial.
+            // The store is queried for each hit of a trial, which uses up nothing.
             amount.lease = false;
+            amount.notify = Thresholds::default();
         }
         resolved.usage = real.usage;
         Some(resolved)

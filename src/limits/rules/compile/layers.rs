@@ -12,6 +12,7 @@ use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Limit, Scale};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::{RegionShare, RegionShares};
+use crate::limits::rules::thresholds::Thresholds;
 
 /// The layers of a limit.
 #[derive(Clone, Copy)]
@@ -184,6 +185,25 @@ impl<'l> Layers<'l> {
         self.find(|layer| Some((layer, layer.region_shares.as_ref()?)))
     }
 
+    /// The thresholds. Those of defaults are left out for an algorithm that has none.
+    fn notify(&self, kind: AlgorithmKind) -> Result<Thresholds, OptionError> {
+        let has_none = matches!(
+            kind,
+            AlgorithmKind::LeakyBucket | AlgorithmKind::Concurrency
+        );
+        match self.find(|layer| Some((&layer.source, layer.notify?))) {
+            Some((_, notify)) if !has_none => Ok(notify),
+            Some((LayerSource::Own | LayerSource::Overlay(_), notify))
+                if notify != Thresholds::default() =>
+            {
+                let what = format!("a {} has no 'notify': nothing uses it up", kind.name());
+                let remedy = "remove 'notify', or write another 'algorithm'";
+                Err(OptionError::new("notify", what, remedy))
+            }
+            Some(_) | None => Ok(Thresholds::default()),
+        }
+    }
+
     /// Makes a limit of these layers; all that is wrong if they make none.
     pub(super) fn resolve(
         &self,
@@ -227,8 +247,8 @@ impl<'l> Layers<'l> {
             options.reservations = None;
             errors.extend(meant.reservations.map(|_| error));
         }
-        match (algorithm, usage) {
-            (Ok(algorithm), Ok(usage)) if errors.is_empty() => Ok(Resolved {
+        match (algorithm, usage, self.notify(options.kind)) {
+            (Ok(algorithm), Ok(usage), Ok(notify)) if errors.is_empty() => Ok(Resolved {
                 amount: Some(Amount {
                     whole,
                     share,
@@ -236,15 +256,17 @@ impl<'l> Layers<'l> {
                     default_cost: options.default_cost.and_then(NonZeroU64::new),
                     lease: options.lease == Some(true),
                     reservations: options.reservations,
+                    notify,
                     ..Amount::new(own, Scale::new(options.scale), algorithm)
                 }),
                 is_by_rows: false,
                 options,
                 usage,
             }),
-            (algorithm, usage) => {
+            (algorithm, usage, notify) => {
                 errors.extend(algorithm.err());
                 errors.extend(usage.err());
+                errors.extend(notify.err());
                 Err(errors)
             }
         }

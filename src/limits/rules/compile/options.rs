@@ -10,6 +10,7 @@ use crate::core::algorithm::{AlgorithmKind, Reservations};
 use crate::core::time::{Anchor, LONGEST_WINDOW, ParseDurationError, Rate, Span, Unit, Zone};
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Content, Node, ValueType};
+use crate::limits::rules::thresholds::Thresholds;
 
 /// The longest duration: two of the longest windows. The sum of an instant and a longer one would
 /// not be exact in Lua.
@@ -150,6 +151,27 @@ pub(super) fn region_shares(
     let remedy = "lower them, or the regions admit more than the limit";
     let what = |sum| (format!("the shares of '{key}' are {sum} together"), remedy);
     problems.accept(&node.at, shares.checked().map(Arc::new).map_err(what))
+}
+
+/// Thresholds: a list, or its text in a cell of a table, where one needs no brackets; `None`, with
+/// an error, if one is invalid.
+pub(super) fn thresholds(problems: &Problems, node: &Node, key: &str) -> Option<Thresholds> {
+    let texts: Vec<&str> = match &node.content {
+        Content::Sequence(items) => items.iter().map(|it| it.text().unwrap_or("")).collect(),
+        _ => {
+            let text = fields::text(problems, node, key)?.trim_matches(['[', ']']);
+            text.split_terminator(',').map(str::trim).collect()
+        }
+    };
+    let read = Thresholds::read(&texts).map_err(|wrong| {
+        let wrong = quoted(wrong);
+        let what = format!("'{key}' has {wrong}, not a whole percentage above the one before it");
+        (
+            what,
+            "write at most 8 from 1% to 100%, such as [50%, 80%, 100%]",
+        )
+    });
+    problems.accept(&node.at, read)
 }
 
 /// A duration; `None`, with an error, when it is something else.

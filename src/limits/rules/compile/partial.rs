@@ -16,6 +16,7 @@ use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Node, ValueType};
+use crate::limits::rules::thresholds::Thresholds;
 
 /// The fields of one layer; `None`: the layers below decide.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +30,7 @@ pub(super) struct PartialLimit {
     pub(super) options: Options,
     pub(super) on_store_failure: Option<OnStoreFailure>,
     pub(super) region_shares: Option<Arc<RegionShares>>,
+    pub(super) notify: Option<Thresholds>,
     pub(super) usage: usage::Options,
     /// The name that responses show. For rows it is in the table, because few rows share one.
     pub(super) name: Option<Box<str>>,
@@ -101,6 +103,7 @@ impl PartialLimit {
             read.algorithm = fields.value("algorithm", options::algorithm);
             read.options = options_of(fields);
             read.region_shares = fields.value("region_shares", options::region_shares);
+            read.notify = fields.value("notify", options::thresholds);
             let policy = options::named(&OnStoreFailure::NAMED);
             read.on_store_failure = fields.value("on_store_failure", policy);
         }
@@ -191,12 +194,13 @@ impl PartialLimit {
         *self == beside
     }
 
-    /// Whether it has an option that changes how a limit is decided or recorded.
+    /// Whether it has an option that changes how a limit is decided, recorded or reported.
     pub(super) fn has_options(&self) -> bool {
         let options = Self {
             algorithm: self.algorithm,
             options: self.options,
             on_store_failure: self.on_store_failure,
+            notify: self.notify,
             usage: self.usage,
             ..Self::default()
         };

@@ -130,7 +130,7 @@ impl Section {
 }
 
 /// All keys but the options of algorithms.
-static KEYS: [Key; 40] = [
+static KEYS: [Key; 41] = [
     ("domain", Go, &[Root, OverlayDomain]),
     ("domains", Go, &[Overlay]),
     ("key", Go, &DESCRIPTORS),
@@ -160,6 +160,7 @@ static KEYS: [Key; 40] = [
     ("algorithm", Weir, &OF_OPTIONS),
     ("on_store_failure", Weir, &OF_POLICY),
     ("region_shares", Weir, &OF_SHARES),
+    ("notify", Weir, &OF_POLICY),
     ("track_usage", Weir, &OF_USAGE),
     ("usage_interval", Weir, &OF_USAGE),
     ("usage_buckets", Weir, &OF_USAGE),

@@ -919,8 +919,8 @@ overlay.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, 
 overlay.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
 overlay.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, \
     or write one of unit_multiplier, name, trial, algorithm, on_store_failure, region_shares, \
-    track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, \
-    default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, \
+    notify, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, \
+    scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, \
     count_denied, lease, reservations, max_debt, period, timezone, week_starts, anchor
 overlay.yaml:8:68: error: unknown key 'plan' in rate_limit; \
     remove it: tables and plans are written in files of limits, and a control plane has none
@@ -974,6 +974,11 @@ fn defaults_are_read_from_one_line() {
         ),
         ("region_shares: {eu: 40%, us: 60%}", Ok(())),
         ("{region_shares: {eu: 40%}, burst: 2}", Ok(())),
+        ("notify: [80%, 100%]", Ok(())),
+        (
+            "notify: [80]",
+            Err("'notify' has '80', not a whole percentage"),
+        ),
         (
             "region_shares: {eu: 40%, us: 61%}",
             Err("the shares of 'region_shares' are 101 % together"),
