@@ -67,7 +67,8 @@ descriptors:
     value: budget
     descriptors:
       - key: tenant
-        rate_limit: { name: budgets, unit: month, requests_per_unit: 2500 }
+        rate_limit:
+          { name: budgets, unit: month, requests_per_unit: 2500, notify: [80%, 100%] }
   - key: job
     rate_limit:
       { name: jobs, unit: second, requests_per_unit: 20, algorithm: leaky_bucket, max_delay: 30s }
@@ -108,7 +109,7 @@ def jobs():
 
 
 def budgets():
-    """A tenant has used 80 % of its budget after seven minutes."""
+    """A tenant has used 80 % of its budget after seven minutes, and all of it after nine."""
     return message("shop", [("generic_key", "budget"), ("tenant", "acme")])
 
 

@@ -112,7 +112,7 @@ async fn every_family_of_a_scrape_is_declared() {
         let tried = (
             "tried.yaml",
             "domain: tried\ndescriptors: [{ key: year, rate_limit: { unit: year, \
-             requests_per_unit: 2, trial: { requests_per_unit: 1 } } }, { key: request, \
+             requests_per_unit: 2, notify: [80%], trial: { requests_per_unit: 1 } } }, { key: request, \
              rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 1m } }]",
         );
         let weir = Weir::start(&[support::DEMO, &[tried]].concat(), environment);
@@ -243,7 +243,12 @@ fn what_alerts_look_at_is_there_from_the_first_scrape() {
             &["weir_memory_evicted_total"],
         ),
     ] {
-        let weir = Weir::start(support::DEMO, environment);
+        let budget = (
+            "budget.yaml",
+            "domain: b\ndescriptors: [{ key: a, rate_limit: { unit: year, requests_per_unit: 2, \
+             notify: [80%] } }]",
+        );
+        let weir = Weir::start(&[support::DEMO, &[budget]].concat(), environment);
         let page = weir.get("/metrics").1;
         for name in names
             .iter()

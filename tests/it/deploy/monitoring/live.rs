@@ -19,7 +19,7 @@ descriptors:
   - key: path
     descriptors:
       - key: user
-        rate_limit: { unit: second, requests_per_unit: 1, name: per-path }
+        rate_limit: { unit: second, requests_per_unit: 1, name: per-path, notify: [80%, 100%] }
 ",
 )];
 

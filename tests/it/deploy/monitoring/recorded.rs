@@ -41,7 +41,12 @@ const RECORDED: &[Expected] = &[
     ("crowded", &[("WeirConnectionsRefused", 1)]),
     (
         "desk",
-        &[("WeirOverridesNotRead", 1), ("WeirBudgetNearlyUsed", 1)],
+        &[
+            ("WeirOverridesNotRead", 1),
+            ("WeirBudgetNearlyUsed", 1),
+            ("WeirBudgetThreshold", 1),
+            ("WeirBudgetUsedUp", 1),
+        ],
     ),
 ];
 
@@ -101,8 +106,12 @@ fn alerts_fire_while_something_fails_and_only_then() {
             "redis-full" => "21m",
             _ => "24m45s",
         };
-        // A budget that is used up is so until its period ends: the alert stays for an hour.
-        let stays = [("WeirBudgetNearlyUsed", 1)];
+        // A budget that is used up is so until its period ends: its alerts stay for an hour.
+        let stays = [
+            ("WeirBudgetNearlyUsed", 1),
+            ("WeirBudgetThreshold", 1),
+            ("WeirBudgetUsedUp", 1),
+        ];
         let stays = if *scenario == "desk" { &stays[..] } else { &[] };
         series.extend(series_of(scenario));
         expected.push(firing(scenario, "4m", &[]));
