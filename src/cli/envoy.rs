@@ -85,6 +85,12 @@ pub(super) struct Envoy {
     /// Refuse requests when Weir does not answer, instead of allowing them
     #[arg(long)]
     failure_mode_deny: bool,
+    /// Reserve the hits that this format of Envoy yields, for limits with reservations
+    #[arg(long, default_value = "%REQ(x-estimate)%", value_name = "FORMAT")]
+    estimate: String,
+    /// Settle reservations with the hits that this format of Envoy yields
+    #[arg(long, default_value = "%RESP(x-cost)%", value_name = "FORMAT")]
+    cost: String,
     #[command(flatten)]
     mesh: Mesh,
     /// Change this listener of a Gateway
@@ -155,17 +161,18 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
     } else {
         Protocol::Http
     };
-    let descriptors =
-        descriptors::descriptors(&outline, &sources, protocol).map_err(UnusableFiles::for_envoy)?;
+    let expiries = descriptors::expiries(rules.limits().filter(|limit| *limit.domain == *domain));
+    let descriptors = descriptors::descriptors(&outline, &sources, &expiries, protocol)
+        .map_err(UnusableFiles::for_envoy)?;
     if descriptors.all.is_empty() {
         bail!(UsageError(format!(
             "no descriptor finds a limit of the domain `{domain}`; name other values of generic-key"
         )));
     }
     let tells_end = matches!(envoy.attach, Attach::Filter | Attach::Route);
-    if descriptors.are_released() && !tells_end {
-        let what = "a limit of the domain counts requests in flight, whose end Envoy reports with \
-            --attach filter or --attach route only";
+    if (descriptors.are_released() || descriptors.are_reserved()) && !tells_end {
+        let what = "a limit of the domain counts requests in flight or has reservations; Envoy \
+            reports the end of requests with --attach filter or --attach route only";
         bail!(UsageError(what.to_owned()));
     }
     print::out(text(envoy, &rules, &domain, &sources, &descriptors)?)?;
@@ -235,6 +242,7 @@ fn text(
         failure_mode_deny: envoy.failure_mode_deny,
         host,
         port,
+        formats: [&envoy.estimate, &envoy.cost],
         descriptors,
     };
     let mut text = String::new();

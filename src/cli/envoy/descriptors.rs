@@ -13,8 +13,10 @@ use super::matches::{KeyValues, default_action};
 use super::source::{KeySource, SourceKind};
 use super::sources::{Sources, all_of};
 use super::yaml::scalar;
+use crate::core::algorithm::reservations::OnExpiry;
 use crate::limits::rules::compile::outline::DescriptorTree;
 use crate::limits::rules::compile::{OneLine, Problem};
+use crate::limits::rules::limit::Limit;
 
 /// The most descriptors that one request may send: Weir refuses more.
 const MOST_AT_ONCE: usize = 256;
@@ -34,6 +36,24 @@ pub(super) enum Protocol {
     Tcp,
 }
 
+/// The `on_expiry` of all amounts of a limit, by the levels that lead to it; `None` for an amount
+/// without `reservations`.
+pub(super) type Expiries = HashMap<Vec<String>, HashSet<Option<OnExpiry>>>;
+
+/// The [`Expiries`] of limits. The outline has only what a `rate_limit` writes itself, and
+/// `reservations` may be in `defaults` and plans.
+pub(super) fn expiries<'r>(limits: impl Iterator<Item = &'r Limit>) -> Expiries {
+    let mut all = Expiries::new();
+    for limit in limits {
+        let levels = limit.levels.iter();
+        let path = levels.map(|level| display(&level.key, level.value.as_deref()));
+        let of_limit = all.entry(path.collect()).or_default();
+        let terms = limit.amounts().map(|amount| amount.reservations);
+        of_limit.extend(terms.map(|terms| terms.map(|terms| terms.on_expiry)));
+    }
+    all
+}
+
 /// One list of actions.
 #[derive(Clone, Debug)]
 pub(super) struct ActionList {
@@ -44,9 +64,22 @@ pub(super) struct ActionList {
     further: usize,
     /// One of them counts requests in flight: it is asked again when a request has ended.
     pub(super) is_released: bool,
+    /// Of its limits.
+    expiries: HashSet<Option<OnExpiry>>,
 }
 
 impl ActionList {
+    /// Whether its hits are reserved and settled.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.expiries.iter().any(Option::is_some)
+    }
+
+    /// Whether a request without a cost gives back what it has reserved; otherwise the reservation
+    /// expires.
+    pub(super) fn is_cancelled(&self) -> bool {
+        !self.expiries.contains(&Some(OnExpiry::Keep))
+    }
+
     /// Comments above it.
     pub(super) fn comments(&self) -> Vec<String> {
         let more = (self.further > 0).then(|| format!("and {} more", self.further));
@@ -69,6 +102,11 @@ impl Descriptors {
     pub(super) fn are_released(&self) -> bool {
         self.all.iter().any(|own| own.is_released)
     }
+
+    /// Whether hits of one of them are reserved.
+    pub(super) fn are_reserved(&self) -> bool {
+        self.all.iter().any(ActionList::is_reserved)
+    }
 }
 
 /// Makes the descriptors of a domain.
@@ -78,10 +116,12 @@ impl Descriptors {
 pub(super) fn descriptors(
     outline: &[DescriptorTree],
     sources: &Sources,
+    expiries: &Expiries,
     protocol: Protocol,
 ) -> Result<Descriptors, Vec<Problem>> {
     let mut walk = DescriptorWalk {
         sources,
+        expiries,
         protocol,
         values: HashMap::new(),
         found: Descriptors::default(),
@@ -109,6 +149,7 @@ pub(super) fn descriptors(
 
 struct DescriptorWalk<'s> {
     sources: &'s Sources,
+    expiries: &'s Expiries,
     protocol: Protocol,
     /// Of keys whose source matches values of the file.
     values: HashMap<String, KeyValues>,
@@ -204,7 +245,7 @@ impl DescriptorWalk<'_> {
             .take(MOST_LISTS + 1)
             .map(|(list, element)| [&list[..], std::slice::from_ref(element)].concat())
             .collect();
-        path.push(display(own));
+        path.push(display(&own.key, own.value.as_deref()));
         if own.has_limit {
             for list in &lists {
                 self.add(list, path, own);
@@ -221,11 +262,21 @@ impl DescriptorWalk<'_> {
                 limits: Vec::new(),
                 further: 0,
                 is_released: false,
+                expiries: HashSet::new(),
             });
             self.found.all.len() - 1
         });
         let descriptor = &mut self.found.all[index];
         descriptor.is_released |= own.has_holders;
+        let expiries = self.expiries.get(path).into_iter().flatten();
+        descriptor.expiries.extend(expiries);
+        if descriptor.is_reserved() && descriptor.expiries.contains(&None) {
+            let what = "Envoy would send the same entries for limits with 'reservations' and for \
+                limits without";
+            let remedy = "write 'reservations' for all of them or for none, or a source that sends \
+                values of the file, such as header-match";
+            self.problems.push(Problem::error(&own.at, what, remedy));
+        }
         if descriptor.limits.len() < MOST_NAMED {
             descriptor.limits.push(named(path, own));
         } else {
@@ -234,7 +285,7 @@ impl DescriptorWalk<'_> {
     }
 
     fn leave_out(&mut self, own: &DescriptorTree, path: &mut Vec<String>) {
-        path.push(display(own));
+        path.push(display(&own.key, own.value.as_deref()));
         if own.has_limit {
             self.found.left_out.push(named(path, own));
         }
@@ -298,7 +349,7 @@ impl DescriptorWalk<'_> {
                 None => {
                     let what = format!(
                         "generic-key sends fixed values, and the limit of '{}' is for any",
-                        display(own)
+                        display(key, own.value.as_deref())
                     );
                     let remedy = format!("name them: --from {key}=generic-key:VALUE,VALUE");
                     self.problems.push(Problem::error(&own.at, what, remedy));
@@ -346,7 +397,11 @@ impl DescriptorWalk<'_> {
         self.problems.extend(self.sources.unused(outline));
         let all = self.found.all.iter();
         let is_sent = |own: &&ActionList| !own.actions.iter().any(|action| is_match(action));
-        let are_too_many = all.len() > MOST_LISTS || all.filter(is_sent).count() > MOST_AT_ONCE;
+        let is_many = all.len() > MOST_LISTS;
+        // A peek and a reservation.
+        let sent = all.filter(is_sent);
+        let sent = sent.map(|own| 1 + usize::from(own.is_reserved()));
+        let are_too_many = is_many || sent.sum::<usize>() > MOST_AT_ONCE;
         if let (true, Some(first)) = (are_too_many, outline.first()) {
             let what = format!(
                 "Envoy would have to send more than {MOST_AT_ONCE} descriptors for a request, or \
@@ -398,10 +453,10 @@ fn entry(key: &str, value: &str) -> String {
     format!("key: {}\nvalue: {}", scalar(key), scalar(value))
 }
 
-fn display(own: &DescriptorTree) -> String {
-    match &own.value {
-        Some(value) => format!("{}={value}", own.key),
-        None => own.key.to_string(),
+fn display(key: &str, value: Option<&str>) -> String {
+    match value {
+        Some(value) => format!("{key}={value}"),
+        None => key.to_owned(),
     }
 }
 

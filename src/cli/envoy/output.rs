@@ -5,6 +5,7 @@ use clap::Args;
 
 use super::Target;
 use super::descriptors::Descriptors;
+use super::source::SourceKind;
 use super::yaml::{fill, indented, list, scalar};
 
 /// Envoy's name of the HTTP filter, by which routes configure it.
@@ -13,6 +14,15 @@ const HTTP_FILTER: &str = "envoy.filters.http.ratelimit";
 /// The filter's name in Envoy Gateway, which configures its own rate limits by the usual name,
 /// route by route, and would replace these.
 const FILTER_OF_GATEWAY: &str = "weir";
+
+/// The filter that writes Envoy's own number of a request into this header and replaces what a
+/// client sends.
+const STREAM_ID_FILTER: &str = include_str!("templates/stream_id.yaml");
+const STREAM_ID: &str = "x-stream-id";
+
+/// The rest of a descriptor that refunds what a request has taken when it has ended.
+const RELEASE: &str =
+    "\nhits_addend:\n  number: 1\n  is_negative_hits: true\napply_on_stream_done: true";
 
 /// Where the descriptors are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -38,13 +48,15 @@ pub(super) struct Asking<'a> {
     pub(super) failure_mode_deny: bool,
     pub(super) host: String,
     pub(super) port: u16,
+    /// The formats of the hits of a reservation and of its settlement.
+    pub(super) formats: [&'a str; 2],
     pub(super) descriptors: &'a Descriptors,
 }
 
 impl Asking<'_> {
     /// The pieces of a configuration file of Envoy: where each belongs, and its lines.
     pub(super) fn envoy(&self) -> Vec<(&'static str, String)> {
-        let filter = list(&[self.filter(HTTP_FILTER)], 2);
+        let filter = list(&self.filters(HTTP_FILTER), 2);
         let mut pieces = match self.attach {
             Attach::Filter | Attach::Tcp => Vec::new(),
             Attach::VirtualHost => vec![("in the virtual host", self.rate_limits())],
@@ -60,6 +72,13 @@ impl Asking<'_> {
         let cluster = list(&[self.cluster()], 2);
         pieces.push(("in the list of clusters", format!("clusters:\n  {cluster}")));
         pieces
+    }
+
+    /// The filters in their order, of which the last one asks Weir; see `filter`.
+    fn filters(&self, name: &str) -> Vec<String> {
+        let is_reserved = self.descriptors.are_reserved();
+        let stream_id = is_reserved.then(|| STREAM_ID_FILTER.trim_end().to_owned());
+        stream_id.into_iter().chain([self.filter(name)]).collect()
     }
 
     /// The filter that asks Weir, under this name if it is one for HTTP.
@@ -133,14 +152,33 @@ impl Asking<'_> {
             for line in own.comments() {
                 text += &format!("\n  # {line}");
             }
-            let item = format!("{of_each}:\n  {}", list(&own.actions, 2));
-            text += &format!("\n  - {}", indented(&item, 4));
+            let mut add = |comment: &str, key: Option<&str>, rest: &str| {
+                let id = SourceKind::Header(STREAM_ID.to_owned());
+                let last = key.map(|key| id.action(key, None));
+                let actions: Vec<_> = own.actions.iter().cloned().chain(last).collect();
+                let item = format!("{of_each}:\n  {}{rest}", list(&actions, 2));
+                if !comment.is_empty() {
+                    text += &format!("\n  # {comment}");
+                }
+                text += &format!("\n  - {}", indented(&item, 4));
+            };
+            if own.is_reserved() {
+                let [estimate, cost] = self
+                    .formats
+                    .map(|format| format!("\nhits_addend:\n  format: {}", scalar(format)));
+                let cost = cost + "\napply_on_stream_done: true";
+                // Without an estimate Envoy sends no reservation.
+                add("a peek", None, "\nhits_addend:\n  number: 0");
+                add("the reservation", Some("reserve"), &estimate);
+                add("the settlement, at the end", Some("settle"), &cost);
+                if own.is_cancelled() {
+                    add("the refund without a cost", Some("settle"), RELEASE);
+                }
+                continue;
+            }
+            add("", None, "");
             if own.is_released {
-                text += &format!(
-                    "\n  # the same when the request has ended\n  - {}\n    hits_addend:\n      \
-                     number: 1\n      is_negative_hits: true\n    apply_on_stream_done: true",
-                    indented(&item, 4)
-                );
+                add("the same when the request has ended", None, RELEASE);
             }
         }
         text
@@ -203,7 +241,10 @@ impl Proxies {
 
 impl Mesh {
     pub(super) fn envoy_filter(&self, name: &str, asking: &Asking<'_>) -> String {
-        let mut patches = vec![self.insert(asking)];
+        let filters = asking.filters(HTTP_FILTER);
+        let mut patches: Vec<_> = (filters.iter())
+            .map(|filter| self.insert(asking, filter))
+            .collect();
         // The patch of virtual hosts or routes: of that with the name, or of all.
         let target = self.target_name.as_deref().map(scalar);
         match asking.attach {
@@ -229,8 +270,8 @@ impl Mesh {
         )
     }
 
-    /// The patch that adds the filter before the one that ends the chain.
-    fn insert(&self, asking: &Asking<'_>) -> String {
+    /// The patch that adds a filter before the one that ends the chain.
+    fn insert(&self, asking: &Asking<'_>, filter: &str) -> String {
         let (apply_to, before) = if asking.attach == Attach::Tcp {
             ("NETWORK_FILTER", "name: envoy.filters.network.tcp_proxy")
         } else {
@@ -247,7 +288,7 @@ impl Mesh {
                 ("context", self.context.context()),
                 ("port", &port),
                 ("before", before),
-                ("filter", &asking.filter(HTTP_FILTER)),
+                ("filter", filter),
             ],
         )
     }
@@ -286,6 +327,13 @@ impl Asking<'_> {
     /// and its limits come by xDS instead of files.
     pub(super) fn envoy_patch_policy(&self, name: &str, listener: &[String; 3]) -> String {
         let [namespace, gateway, _] = listener;
+        let name_of_listener = scalar(&listener.join("/"));
+        let insert = |filter: &String| {
+            let blocks = [("listener", &*name_of_listener), ("filter", filter)];
+            fill(include_str!("templates/listener_patch.yaml"), &blocks)
+        };
+        let filters = self.filters(FILTER_OF_GATEWAY);
+        let patches: Vec<_> = filters.iter().map(insert).collect();
         // Envoy Gateway gives listeners of Envoy this name, unless Gateways are merged. The filter
         // is after filters that verify clients, as the router is the last one.
         fill(
@@ -294,8 +342,7 @@ impl Asking<'_> {
                 ("name", &scalar(name)),
                 ("namespace", &scalar(namespace)),
                 ("gateway", &scalar(gateway)),
-                ("listener", &scalar(&listener.join("/"))),
-                ("filter", &self.filter(FILTER_OF_GATEWAY)),
+                ("patches", &list(&patches, 0)),
                 ("cluster", &self.cluster()),
             ],
         )

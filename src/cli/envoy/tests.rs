@@ -4,7 +4,7 @@
 use hashbrown::HashMap;
 use proptest::prelude::*;
 
-use super::descriptors::{Descriptors, Protocol, descriptors};
+use super::descriptors::{Descriptors, Protocol, descriptors, expiries};
 use super::source::KeySource;
 use super::sources::{Sources, key_source};
 use super::*;
@@ -24,7 +24,7 @@ fn compiled(text: &str) -> (Rules, Vec<SourceText>) {
 }
 
 fn generate(text: &str, from: &[&str], protocol: Protocol) -> Result<Descriptors, String> {
-    let (_, files) = compiled(text);
+    let (rules, files) = compiled(text);
     let source = |from: &&str| {
         let read = key_source(from);
         read.unwrap_or_else(|error| panic!("{from}: {error}"))
@@ -35,7 +35,8 @@ fn generate(text: &str, from: &[&str], protocol: Protocol) -> Result<Descriptors
         lines.collect::<Vec<_>>().join("\n")
     };
     let sources = Sources::try_new(&given, &[]).map_err(join_lines)?;
-    descriptors(&outline(&files, "d"), &sources, protocol).map_err(join_lines)
+    let expiries = expiries(rules.limits());
+    descriptors(&outline(&files, "d"), &sources, &expiries, protocol).map_err(join_lines)
 }
 
 fn field<'y>(yaml: &'y Yaml, name: &str) -> Option<&'y Yaml> {
@@ -295,6 +296,7 @@ key: a, match: cidr, value: 10.0.0.0/8, ! | a=generic-key | generic-key sends fi
 key: a, value: "x*", ! | a=header-match:x | 'x*' counts each value by itself
 key: a, value: "x*y", share_threshold: true, ! | a=header-match:x | header-match:x cannot match 'x*y'
 key: a, value: "x*", share_threshold: true, ! + key: b, descriptors: [{ key: a, value: "xy*", share_threshold: true, ! }] | a=header-match:x b=path | f.yaml:4:34: error: 'xy*' and 'x*', in another list of descriptors, may match the same request
+key: a, ! + key: a, value: x, rate_limit: { unit: day, requests_per_unit: 9, reservations: { ttl: 60s } } | a=header:x | f.yaml:4:10: error: Envoy would send the same entries for limits with 'reservations' and for limits without; write
 key: a, ! | a=server-name | server-name exists for TCP connections only
 "#;
 

@@ -56,8 +56,9 @@ fn insert(gateway: &mut Value, output: &str) {
     let clusters = items(&output, "/clusters").iter().cloned();
     list(gateway, "/static_resources/clusters").extend(clusters);
     let manager = at_mut(gateway, MANAGER);
-    let filter = at(&output, "/http_filters/0");
-    insert_before(list(manager, "/http_filters"), ROUTER, filter);
+    for filter in items(&output, "/http_filters") {
+        insert_before(list(manager, "/http_filters"), ROUTER, filter);
+    }
     if let Some(limits) = output.get("rate_limits") {
         at_mut(manager, HOST)["rate_limits"] = limits.clone();
     }
@@ -515,4 +516,71 @@ fn envoy_gateway_gets_a_policy_that_sends_the_same() {
     );
     list(&mut gateway, "/static_resources/clusters").push(cluster_value.clone());
     assert_logins_are_limited(&gateway);
+}
+
+const RESERVED: &str = "domain: d
+defaults: { reservations: { ttl: 60s } }
+descriptors:
+- { key: user, rate_limit: { unit: year, requests_per_unit: 1000 } }
+";
+
+/// A user's request reserves its estimate, and is charged its cost when it has ended. The client
+/// sends one id with all of them.
+fn assert_reserved(front: SocketAddr, path: &str) {
+    let left = |headers: &str| {
+        let request = format!("{path} x-user=ann x-stream-id=mine {headers}");
+        let response = send(front, &request);
+        let left = response.header("x-ratelimit-remaining").unwrap_or("");
+        (response.status, left.to_owned())
+    };
+    for expected in [600, 500, 400] {
+        let answer = left("x-estimate=400 x-cost=100");
+        assert_eq!(answer, (200, expected.to_string()), "{path}");
+        let rest = (200, (expected + 300).to_string());
+        let is_settled = || (left("x-estimate=0") == rest).then_some(());
+        assert!(
+            wait::eventually(is_settled).is_some(),
+            "{path}: {:?} instead of {rest:?}",
+            left("x-estimate=0")
+        );
+    }
+    // Without a cost all is refunded.
+    assert_eq!(left("x-estimate=400"), (200, "300".to_owned()), "{path}");
+    let is_refunded = || (left("") == (200, "700".to_owned())).then_some(());
+    assert!(wait::eventually(is_refunded).is_some(), "{:?}", left(""));
+}
+
+#[test]
+fn hits_are_reserved_and_settled() {
+    let from = "--from user=header:x-user --cost %REQ(x-cost)%";
+    for (attach, path) in [("filter", "/"), ("route", "/api/a")] {
+        let site = site(RESERVED, &format!("{from} --attach {attach}"), |_| {});
+        assert_reserved(site.front, path);
+    }
+    let start = || Weir::start(&[("limits.yaml", RESERVED)], &[]);
+
+    let weir = start();
+    let mut gateway = istio::gateway(&weir);
+    let output = generate(RESERVED, &format!("--for istio {from}"));
+    istio::patch(&mut gateway, "GATEWAY", &output);
+    let envoy = Envoy::start(&gateway.to_string());
+    assert_reserved(envoy.listener("front"), "/");
+
+    let weir = start();
+    let mut gateway = self::gateway(&weir);
+    let service = weir.grpc_addr();
+    let arguments = format!("--for envoy-gateway {from} --service {service}");
+    let policy = documents_in(&generate(RESERVED, &arguments)).remove(0);
+    for patch in items(&policy, "/spec/jsonPatches") {
+        let value = at(patch, "/operation/value");
+        match patch["type"].as_str().expect("a type") {
+            "type.googleapis.com/envoy.config.listener.v3.Listener" => {
+                let manager = at_mut(&mut gateway, MANAGER);
+                insert_before(list(manager, "/http_filters"), ROUTER, value);
+            }
+            _ => list(&mut gateway, "/static_resources/clusters").push(value.clone()),
+        }
+    }
+    let envoy = Envoy::start(&gateway.to_string());
+    assert_reserved(envoy.listener("front"), "/");
 }

@@ -205,6 +205,41 @@ descriptors:
 }
 
 #[test]
+fn reservations_have_a_settlement_and_may_have_a_cancel() {
+    let limits = "domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: day, requests_per_unit: 5, reservations: { ttl: 1m, on_expiry: release } }
+";
+    let kept = limits.replace("release", "keep");
+    let print = |limits: &str, more: &[&str]| {
+        let (_folder, path) = folder_with(&[("a.yaml", limits)]);
+        let from = ["envoy", "--from=user=header:x-user", &path];
+        weir(&[&from[..], more].concat(), &[])
+    };
+    for (limits, cancels) in [(limits, 1), (&kept, 0)] {
+        let text = stdout(&print(limits, &["--estimate=%REQ(x-max)%"]));
+        for (part, count) in [
+            ("value: \"%STREAM_ID%\"\n", 1),
+            ("number: 0\n", 1),
+            ("descriptor_key: reserve\n", 1),
+            ("format: \"%REQ(x-max)%\"\n", 1),
+            ("descriptor_key: settle\n", 1 + cancels),
+            ("format: \"%RESP(x-cost)%\"\n", 1),
+            ("is_negative_hits: true\n", cancels),
+            ("apply_on_stream_done: true\n", 1 + cancels),
+        ] {
+            let found = text.matches(part).count();
+            assert_eq!(found, count, "{part}: {text}");
+        }
+    }
+    for attach in ["virtual-host", "tcp"] {
+        let output = print(limits, &["--attach", attach]);
+        assert!(!output.status.success(), "{}", stdout(&output));
+    }
+}
+
+#[test]
 fn the_output_says_what_it_is_for() {
     let (_folder, path) = folder_with(&[("a.yaml", LIMITS)]);
     let print = |more: &[&str]| {
