@@ -10,6 +10,7 @@ mod install;
 mod istio;
 mod monitoring;
 mod release;
+mod reservations;
 mod settings;
 mod stores;
 

@@ -295,3 +295,43 @@ fn the_cost_of_a_response_is_charged_when_it_has_ended() {
     assert!(refused.is_some(), "ann is in debt");
     assert_eq!(call("eve").status, 200, "another user");
 }
+
+/// The cluster of the page on Envoy, for answers without a cost.
+#[test]
+fn an_answer_without_a_cost_has_a_fixed_one() {
+    let limits = "domain: algorithms\ndescriptors:\n  - { key: model_tokens, rate_limit: { unit: \
+        year, requests_per_unit: 10000 } }\n";
+    let weir = Weir::start(&[("limits.yaml", limits)], &[]);
+    let configuration = configuration("stream-done", weir.grpc_addr());
+    let configuration = with(&configuration, "\"15000\"", "\"%REQ(x-answer)%\"");
+    let page = tools::file("deploy/envoy/README.md");
+    let options = page
+        .split("```")
+        .find_map(|block| block.strip_prefix("yaml\ntyped_extension_protocol_options:"))
+        .expect("the options of a cluster");
+    let cluster = "    - name: application\n      type: STATIC\n";
+    let options = options.trim_end().replace('\n', "\n      ");
+    let own = format!("{cluster}      typed_extension_protocol_options:{options}\n");
+    let configuration = with(&configuration, cluster, &own);
+    validate(&configuration);
+    let envoy = Envoy::start(&configuration);
+    let front = envoy.listener("front");
+    let hits =
+        "ratelimit_service_rate_limit_total_hits{domain=\"algorithms\",key1=\"model_tokens\"}";
+    let mut charged = 0;
+    // The third one is refused, and charged nothing.
+    for (user, cost, status, charge) in [
+        ("ann", Some("10500"), 200, 10_500),
+        ("bob", None, 200, 500),
+        ("ann", None, 429, 0),
+        ("bob", Some("700"), 200, 700),
+    ] {
+        let mut headers = vec![("x-user", user.as_bytes())];
+        headers.extend(cost.map(|cost| ("x-answer", cost.as_bytes())));
+        assert_eq!(request(front, "/", &headers).status, status, "{user}");
+        charged += charge;
+        let is_charged = || weir.metric(hits).filter(|hits| *hits == f64::from(charged));
+        let found = wait::eventually(is_charged);
+        assert!(found.is_some(), "{:?} of {charged}", weir.metric(hits));
+    }
+}

@@ -203,6 +203,7 @@ fn queries_addresses_and_streams_of_the_examples() {
         "model_tokens",
         "mailbox",
         "report",
+        "token_budget",
     ];
     let from: String = keys
         .iter()
@@ -222,6 +223,8 @@ fn queries_addresses_and_streams_of_the_examples() {
         /?report=ann x-stream-id=1 -> none
         /?mailbox=ann -> mails
         /?customer=1&tenant=2&model_tokens=3 -> daily-quota per-tenant model-tokens
+        /?token_budget=ann -> token-budget
+        /?token_budget=ann x-estimate=9 -> token-budget token-budget
         ",
     );
 }

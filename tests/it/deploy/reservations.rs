@@ -1,0 +1,216 @@
+//! `deploy/envoy/reservations.yaml` with a real Envoy: what its requests leave of the budgets of
+//! users, in memory and in Redis.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::examples::configuration;
+use crate::support::envoy::{Envoy, validate, with};
+use crate::support::http_client::{self, Response};
+use crate::support::wait::eventually;
+use crate::support::{RedisServer, Weir};
+
+const BUDGET: u64 = 10_000;
+
+const LIMITS: &str = "
+domain: algorithms
+descriptors:
+  - key: token_budget
+    rate_limit: { unit: year, requests_per_unit: 10000, reservations: { ttl: 1h } }
+";
+
+/// An Envoy whose application answers with the cost in the request header `x-answer`.
+fn start(weir: &Weir) -> (Envoy, SocketAddr) {
+    let configuration = configuration("reservations", weir.grpc_addr());
+    let cost = "value: \"%REQ(x-answer)%\"";
+    let configuration = with(&configuration, "value: \"1500\"", cost);
+    validate(&configuration);
+    let envoy = Envoy::start(&configuration);
+    let front = envoy.listener("front");
+    (envoy, front)
+}
+
+/// What a user has left.
+fn left(weir: &Weir, user: &str) -> u64 {
+    let entry = json!({ "key": "token_budget", "value": user });
+    let descriptor = json!({ "entries": [entry], "hitsAddend": "0" });
+    let body = json!({ "domain": "algorithms", "descriptors": [descriptor] }).to_string();
+    let answer = http_client::post(weir.http_addr(), "/json", body.as_bytes()).body;
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}"));
+    let left = &answer["statuses"][0]["limitRemaining"];
+    left.as_u64().unwrap_or_default()
+}
+
+/// The number of settlements with this result.
+fn settlements(weir: &Weir, result: &str) -> u64 {
+    let page = weir.get("/metrics").1;
+    let of_result = |line: &&str| {
+        line.starts_with("weir_settlements_total{") && line.contains(&format!("\"{result}\""))
+    };
+    let line = page.lines().find(of_result);
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no settlements: {page}"))
+}
+
+/// Sends a request with an estimate and an answer with a cost, where they are not empty. Returns
+/// its status and what was left when it began. The client sends the same ids with all requests.
+fn call(front: SocketAddr, user: &str, estimate: &str, cost: &str) -> (u16, u64) {
+    let mut headers = vec![
+        ("x-user", user),
+        ("x-stream-id", "mine"),
+        ("x-request-id", "mine"),
+    ];
+    headers.extend(Some(("x-estimate", estimate)).filter(|_| !estimate.is_empty()));
+    headers.extend(Some(("x-answer", cost)).filter(|_| !cost.is_empty()));
+    let headers: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| (*name, value.as_bytes()))
+        .collect();
+    let response: Response = http_client::request(front, "/", &headers);
+    let left = response.header("x-ratelimit-remaining");
+    let left = left.and_then(|left| left.parse().ok());
+    (response.status, left.unwrap_or_default())
+}
+
+fn assert_left(weir: &Weir, user: &str, expected: u64) {
+    let is_left = || (left(weir, user) == expected).then_some(());
+    assert!(
+        eventually(is_left).is_some(),
+        "{user} has {} left, not {expected}",
+        left(weir, user)
+    );
+}
+
+fn costs_are_settled(weir: &Weir) {
+    let (envoy, front) = start(weir);
+    for (user, estimate, cost, held, charged) in [
+        ("fits", "4000", "1500", 4_000, 1_500),
+        ("exceeds", "1000", "2500", 1_000, 2_500),
+        ("without-estimate", "", "1500", 0, 1_500),
+        ("without-cost", "4000", "", 4_000, 0),
+        ("without-both", "", "", 0, 0),
+        ("with-text", "many", "few", 0, 0),
+        // At most half of the budget, unless `max_share` is another one.
+        ("shortened", "9000", "7000", 5_000, 7_000),
+        ("free", "4000", "0", 4_000, 0),
+    ] {
+        assert_eq!(
+            call(front, user, estimate, cost),
+            (200, BUDGET - held),
+            "{user}"
+        );
+        assert_left(weir, user, BUDGET - charged);
+    }
+
+    // Over the limit: the refused request counts nothing, and its end refunds nothing.
+    for expected in [6_000, 2_000] {
+        assert_eq!(call(front, "over", "4000", "4000"), (200, expected));
+        assert_left(weir, "over", expected);
+    }
+    assert_eq!(call(front, "over", "4000", "4000").0, 429);
+    assert_eq!(call(front, "over", "1000", "900"), (200, 1_000));
+    assert_left(weir, "over", 1_100);
+
+    // In debt: neither small estimates pass nor requests without one.
+    assert_eq!(call(front, "debtor", "", "10500").0, 200);
+    assert_left(weir, "debtor", 0);
+    for estimate in ["", "0", "1"] {
+        assert_eq!(call(front, "debtor", estimate, "").0, 429, "{estimate}");
+    }
+
+    // All settlements are made: each is followed by a cancel, of which one without a cost has no
+    // hold, or ends it.
+    let with_cost = 5 + 3 + 1;
+    let is_settled = || (settlements(weir, "repeated") == with_cost).then_some(());
+    assert!(
+        eventually(is_settled).is_some(),
+        "{} of {with_cost}",
+        settlements(weir, "repeated")
+    );
+    for (user, expected) in [("fits", 8_500), ("without-cost", BUDGET), ("over", 1_100)] {
+        assert_eq!(left(weir, user), expected, "{user}");
+    }
+    assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
+}
+
+fn a_client_cannot_choose_the_id(weir: &Weir) {
+    let (_envoy, front) = start(weir);
+    let before = settlements(weir, "matched");
+    for _ in 0..50 {
+        assert_eq!(call(front, "ann", "100", "100").0, 200);
+    }
+    assert_left(weir, "ann", 5_000);
+    let matched = || (settlements(weir, "matched") == before + 50).then_some(());
+    assert!(eventually(matched).is_some(), "each has a hold of its own");
+    assert_eq!(left(weir, "ann"), 5_000);
+}
+
+/// An upstream that never ends an answer. It begins the answers to `/begun`, with a cost.
+fn endless_upstream() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut part = [0; 4096];
+            let length = stream.read(&mut part).expect("a request");
+            if part[..length].starts_with(b"GET /begun") {
+                let answer = "HTTP/1.1 200 OK\r\nx-cost: 700\r\ntransfer-encoding: chunked\r\n\r\n\
+                    5\r\nmore\n\r\n";
+                stream.write_all(answer.as_bytes()).expect("sent");
+            }
+            open.push(stream);
+        }
+    });
+    address
+}
+
+fn resets_are_settled(weir: &Weir) {
+    let configuration = configuration("reservations", weir.grpc_addr());
+    let endpoint = configuration
+        .lines()
+        .rfind(|line| line.contains("- endpoint:"))
+        .expect("the application");
+    let (before, _) = endpoint.split_once("port_value: ").expect("a port");
+    let own = format!("{before}port_value: {} }} }} }}", endless_upstream().port());
+    let envoy = Envoy::start(&with(&configuration, endpoint, &own));
+    let front = envoy.listener("front");
+    for (path, user, charged) in [("/hangs", "early", 0), ("/begun", "late", 700)] {
+        let mut stream = TcpStream::connect(front).expect("Envoy listens");
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\nx-estimate: 4000\r\n\r\n"
+        )
+        .expect("sent");
+        assert_left(weir, user, BUDGET - 4_000);
+        if path == "/begun" {
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).expect("a response");
+            assert_eq!(head, *b"HTTP/1.1 200");
+        }
+        drop(stream);
+        assert_left(weir, user, BUDGET - charged);
+    }
+}
+
+fn run_all(environment: &[(&str, &str)]) {
+    let weir = Weir::start(&[("limits.yaml", LIMITS)], environment);
+    costs_are_settled(&weir);
+    a_client_cannot_choose_the_id(&weir);
+    resets_are_settled(&weir);
+}
+
+#[test]
+fn requests_leave_what_they_do_not_cost_in_memory() {
+    run_all(&[]);
+}
+
+#[test]
+fn requests_leave_what_they_do_not_cost_in_redis() {
+    let redis = RedisServer::start();
+    run_all(&[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+}
