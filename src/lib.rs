@@ -13,6 +13,7 @@
 //! | hits | how much a descriptor asks for (`hits_addend`), 1 by default |
 //! | peek | a descriptor with 0 hits: it reads the state of a limit and counts nothing |
 //! | give-back | a descriptor with negative hits (`is_negative_hits`): it takes hits back |
+//! | reservation, hold, settlement | hits that a request reserves when it begins and settles when their number is known; a hold is what its id has reserved ([`core::algorithm::reservations`]) |
 //! | limit | one compiled `rate_limit` of the configuration, with its algorithm ([`limits::rules::limit`]) |
 //! | rules | the compiled configuration, immutable: all domains and all limits ([`limits::rules`]) |
 //! | tick | the unit of time in which an algorithm counts: 1 µs, or a power of ten of it; each limit has its own ([`core::algorithm`]) |

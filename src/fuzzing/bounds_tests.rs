@@ -228,6 +228,17 @@ fn decisions() -> Vec<Row> {
             "the oldest is forgotten"]
         [span MARK_LIFE in core::algorithm::concurrency,
             "the time for which they are remembered", ""]
+        [span LONGEST_TTL in core::algorithm::reservations,
+            "`ttl` of `reservations`, after which a hold expires", "the file is refused"]
+        [count MOST_IDS in core::algorithm::reservations,
+            "ids of a key with `reservations`",
+            "the oldest expired or settled one is forgotten, else a reservation is refused"]
+        [count MOST_SETTLED in core::algorithm::reservations,
+            "settled ids of a key, in addition", "the oldest is forgotten"]
+        [span SETTLED_LIFE in core::algorithm::reservations,
+            "the time for which they are remembered", ""]
+        [count MOST_EXPIRED in core::algorithm::reservations,
+            "expired holds that one check ends", "the next check ends further ones"]
         [count MAX_NODES in store::redis::topology,
             "primaries of a Redis Cluster, also of redirects",
             "the map that is known stays (`cluster_size`)"]

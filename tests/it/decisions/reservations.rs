@@ -359,7 +359,7 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
         rest.split_once(end).expect("an end").0
     };
     let rights = between("ACL SETUSER weir on >secret ", "+hget");
-    let own = between("algorithms.md#reservations) need\n`", "`");
+    let own = between("with `reservations` need `", "`");
     assert!(own.split_whitespace().count() > 5, "{own}");
     let user = ["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"].into_iter();
     let all = user
