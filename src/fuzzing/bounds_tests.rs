@@ -217,18 +217,12 @@ fn decisions() -> Vec<Row> {
         [span LONGEST_DURATION in core::algorithm::concurrency,
             "`max_duration` of such a limit, after which a lost holder expires",
             "the file is refused"]
-        [count MOST_IDS in core::algorithm::reservations,
-            "ids of reservations of a key", "the oldest kept or settled one is dropped, or the reservation is refused"]
-        [count MOST_SETTLED in core::algorithm::reservations,
-            "settled ids of a key", "the oldest is forgotten"]
-        [count MOST_EXPIRED in core::algorithm::reservations,
-            "expired reservations that one check ends", "the next check ends more"]
         [count MOST_MARKS in core::algorithm::concurrency,
             "ids of a key that hold nothing and are remembered: refused, released or taken back",
             "the oldest is forgotten"]
         [span MARK_LIFE in core::algorithm::concurrency,
             "the time for which they are remembered", ""]
-        [span LONGEST_TTL in core::algorithm::reservations,
+        [span LONGEST_TTL in core::algorithm::options,
             "`ttl` of `reservations`, after which a hold expires", "the file is refused"]
         [count MOST_IDS in core::algorithm::reservations,
             "ids of a key with `reservations`",

@@ -408,7 +408,7 @@ impl Matcher<'_, '_> {
         };
         let mut applied = find(overrides)?;
         if self.is_settlement && !matches!(applied, Applied::Raise(_)) {
-            // What was reserved before is released; a block does not undo the cost, and what is
+            // An earlier reservation is released. A block does not undo the cost; what is
             // exempt costs nothing.
             self.is_cancelled = applied == Applied::Exempt;
             applied = find(overrides.for_hits(-1))?;

@@ -13,7 +13,7 @@ use super::matches::{KeyValues, default_action};
 use super::source::{KeySource, SourceKind};
 use super::sources::{Sources, all_of};
 use super::yaml::scalar;
-use crate::core::algorithm::reservations::OnExpiry;
+use crate::core::algorithm::OnExpiry;
 use crate::limits::rules::compile::outline::DescriptorTree;
 use crate::limits::rules::compile::{OneLine, Problem};
 use crate::limits::rules::limit::Limit;

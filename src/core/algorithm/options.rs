@@ -3,7 +3,8 @@
 //! The options of a `fixed_window` that follows the calendar: `period`, `timezone`, `week_starts`
 //! and `anchor`, and which of them belong together.
 
-use super::reservations::{LONGEST_TTL, Reservations, SHORTEST_TTL};
+use std::fmt;
+
 use super::ticks::largest;
 use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, Options, TABLE, Terms};
 use crate::core::time::{Anchor, Calendar, Period, PeriodKind, Rate, Span, Unit, Weekday, Zone};
@@ -197,6 +198,57 @@ impl Options {
         }
         errors
     }
+}
+
+/// The longest `ttl`: a day.
+pub const LONGEST_TTL: Span = Span::from_secs(86_400);
+
+/// The shortest `ttl`.
+pub const SHORTEST_TTL: Span = Span::from_secs(1);
+
+/// The option `reservations` of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reservations {
+    /// A hold that is not settled expires after it.
+    pub ttl: Span,
+    /// Per cent of the limit that one reservation can hold; the rest of a larger one is not held.
+    pub max_share: u8,
+    /// Whether the hits of an expired hold are refunded.
+    pub on_expiry: OnExpiry,
+}
+
+impl fmt::Display for Reservations {
+    /// As in a file.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            ttl,
+            max_share,
+            on_expiry,
+        } = self;
+        let mut named = OnExpiry::NAMED.iter();
+        let name = named
+            .find(|(_, one)| one == on_expiry)
+            .map_or("", |(name, _)| name);
+        write!(
+            out,
+            "{{ttl: {ttl}, max_share: {max_share}%, on_expiry: {name}}}"
+        )
+    }
+}
+
+/// `on_expiry`: whether the hits of an expired hold are refunded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnExpiry {
+    /// They are refunded.
+    #[default]
+    Release,
+    /// They stay counted.
+    Keep,
+}
+
+impl OnExpiry {
+    /// All of them with their names in a file.
+    pub const NAMED: [(&'static str, Self); 2] = [("release", Self::Release), ("keep", Self::Keep)];
 }
 
 /// The problem with an option, and its remedy.

@@ -22,19 +22,13 @@
 //! The twin is `lua/reservations.lua`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::concurrency::{Change, Gauge, HolderId};
+use super::options::{OnExpiry, Reservations};
 use super::{Algorithm, Arrival, State, Step};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::verdict::{Verdict, Wait};
-
-/// The longest `ttl`: a day.
-pub const LONGEST_TTL: Span = Span::from_secs(86_400);
-
-/// The shortest `ttl`.
-pub const SHORTEST_TTL: Span = Span::from_secs(1);
 
 /// Maximum number of ids of a key: some hundred bytes each in Redis and in memory. Beyond it the
 /// oldest kept hold is dropped, or the oldest settled id; if there is none, a reservation is refused.
@@ -54,51 +48,6 @@ const MOST_HITS: i64 = MAX_SAFE_INTEGER.cast_signed();
 
 /// `retry_after` of a reservation that is refused because the key has [`MOST_IDS`].
 const RETRY: Span = Span::from_secs(1);
-
-/// The option `reservations` of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Reservations {
-    /// A hold that is not settled expires after it.
-    pub ttl: Span,
-    /// Per cent of the limit that one reservation can hold; the rest of a larger one is not held.
-    pub max_share: u8,
-    /// What becomes of the hits of an expired hold.
-    pub on_expiry: OnExpiry,
-}
-
-impl fmt::Display for Reservations {
-    /// As in a file.
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            ttl,
-            max_share,
-            on_expiry,
-        } = self;
-        let mut named = OnExpiry::NAMED.iter();
-        let name = named
-            .find(|(_, one)| one == on_expiry)
-            .map_or("", |(name, _)| name);
-        write!(
-            out,
-            "{{ttl: {ttl}, max_share: {max_share}%, on_expiry: {name}}}"
-        )
-    }
-}
-
-/// `on_expiry`: what becomes of the hits of an expired hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnExpiry {
-    /// They are refunded.
-    #[default]
-    Release,
-    /// They stay counted.
-    Keep,
-}
-
-impl OnExpiry {
-    /// All of them with their names in a file.
-    pub const NAMED: [(&'static str, Self); 2] = [("release", Self::Release), ("keep", Self::Keep)];
-}
 
 /// The key of the entry whose value is the id of a reservation.
 pub const RESERVE: &[u8] = b"reserve";
@@ -170,7 +119,7 @@ impl Outcome {
     ];
 }
 
-/// What a step has done to the holds of its key.
+/// The changes that a step has made to the holds of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
     pub outcome: Outcome,
@@ -370,7 +319,7 @@ impl Holds {
         self.ending(kind, Micros(u64::MAX)).next()
     }
 
-    /// What is known of an id: nothing if its time as kept or settled is over.
+    /// The hold of an id; `None` also after the end of its time as kept or settled.
     fn find(&self, id: HolderId, now: Micros) -> Option<Hold> {
         let hold = self.by_id.get(&id).copied();
         hold.filter(|hold| hold.kind == Kind::Held || hold.until > now)
@@ -587,7 +536,7 @@ impl Reservations {
                 }
                 self.reserve(id, hits, window, holds, &mut steps)
             }
-            Purpose::Settle(id) => settle(id, hits, window, holds, &mut steps),
+            Purpose::Settle(id) => release(id, hits, window, holds, &mut steps),
         };
         effect.expired = expired_count;
         let step = Step {
@@ -644,7 +593,8 @@ impl Reservations {
     }
 }
 
-fn settle(
+/// Settles the hold of an id.
+fn release(
     id: HolderId,
     hits: i64,
     window: u64,
@@ -697,3 +647,6 @@ fn settle(
     };
     (verdict, effect)
 }
+
+#[cfg(test)]
+mod tests;

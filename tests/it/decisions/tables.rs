@@ -181,6 +181,7 @@ fn plan_with(key: &str) -> Option<&'static str> {
         // region, and tests/it/decisions/regions.rs has plans with them.
         "max_duration" | "lease" | "region_shares" => return None,
         "count_denied" => "unit: minute, requests_per_unit: 10, count_denied: false",
+        "reservations" => "unit: minute, requests_per_unit: 10, reservations: {ttl: 60s}",
         "max_debt" => {
             "unit: minute, requests_per_unit: 10, algorithm: token_bucket, count_denied: true, \
              max_debt: 5"

@@ -353,10 +353,8 @@ impl Described<'_> {
 fn assert_commands_show_the_trial(weir: &Weir) {
     let shown = weir.command(&["usage", "--trial", "-d", "d", "tighter=a"]);
     assert!(
-        shown.starts_with(
-            "tighter=a of the trial of d.tighter\n  hits        12, over the limit 9, given back \
-             0\n"
-        ),
+        shown.starts_with("tighter=a of the trial of d.tighter\n  now         12 of 3 used")
+            && shown.contains("\n  hits        12, over the limit 9, given back 0\n"),
         "{shown}"
     );
     let shown = weir.command(&[

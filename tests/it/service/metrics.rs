@@ -112,7 +112,8 @@ async fn every_family_of_a_scrape_is_declared() {
         let tried = (
             "tried.yaml",
             "domain: tried\ndescriptors: [{ key: year, rate_limit: { unit: year, \
-             requests_per_unit: 2, notify: [80%], trial: { requests_per_unit: 1 } } }, { key: request, \
+             requests_per_unit: 2, notify: [80%], trial: { requests_per_unit: 1 } } }, { key: tokens, \
+             rate_limit: { unit: year, requests_per_unit: 2, reservations: { ttl: 60s } } }, { key: request, \
              rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 1m } }]",
         );
         let weir = Weir::start(&[support::DEMO, &[tried]].concat(), environment);

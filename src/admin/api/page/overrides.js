@@ -29,7 +29,6 @@ export function overrides(app) {
       { title: "Reason", node: ({ reason }) => (reason ? shown(reason) : "–") },
       { title: "By", node: ({ by, created_at: at }) => h("span", {}, shown(by), h("br"), h("small", {}, instant(at))) },
     ],
-    // An override that replaces another has its id.
     key: ({ id, created_at: at }) => `${id} ${at}`,
     empty: "No overrides are in force.",
   });

@@ -9,7 +9,7 @@ import { plot } from "./plot.js";
 import { table } from "./table.js";
 
 const SHOWN = 25;
-// A list by share reads the counter of each subject: it is fetched every fifteenth turn.
+// A list by share reads each counter: it is fetched seldom.
 const SHARE_TURNS = 15;
 const TURN_ON = h("span", {}, "Weir records usage for limits with ", h("code", {}, "track_usage: true"), ". Add it to the limit; the next reload applies it.");
 const hint = () => TURN_ON.cloneNode(true);

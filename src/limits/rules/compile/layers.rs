@@ -345,8 +345,8 @@ mod tests {
 
     use super::super::partial::Places;
     use super::*;
+    use crate::core::algorithm::OnExpiry;
     use crate::core::algorithm::Reservations;
-    use crate::core::algorithm::reservations::OnExpiry;
     use crate::core::time::Span;
     use crate::core::time::{Weekday, Zone};
     use crate::limits::rules::limit::OnStoreFailure;

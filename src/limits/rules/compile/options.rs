@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::fields::{self, Section};
 use super::problem::{Problems, quoted};
-use crate::core::algorithm::reservations::OnExpiry;
+use crate::core::algorithm::OnExpiry;
 use crate::core::algorithm::{AlgorithmKind, Reservations};
 use crate::core::time::{Anchor, LONGEST_WINDOW, ParseDurationError, Rate, Span, Unit, Zone};
 use crate::limits::rules::region::RegionShares;

@@ -3,11 +3,9 @@
 
 use std::collections::HashMap;
 
-use weir::core::algorithm::Options;
 use weir::core::algorithm::concurrency::HolderId;
-use weir::core::algorithm::reservations::{
-    Effect, Hold, Holds, Kind, OnExpiry, Outcome, Purpose, Reservations,
-};
+use weir::core::algorithm::reservations::{Effect, Hold, Holds, Kind, Outcome, Purpose};
+use weir::core::algorithm::{OnExpiry, Options, Reservations};
 
 use super::*;
 
