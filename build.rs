@@ -1,9 +1,9 @@
 //! Compiles `proto/`.
 //!
 //! The protobuf compiler is written in Rust, so that a build needs only cargo. It generates the
-//! published descriptors (for reflection and JSON), Rust messages with a client (for `weir hit` and
-//! the tests), and the service's trait with its server. The messages of xDS come with a client, and
-//! with a server for the tests.
+//! published descriptors (for reflection and JSON), Rust messages with clients (for `weir hit` and
+//! the tests), and the traits of both services with their servers. The messages of xDS come with a
+//! client, and with a server for the tests.
 
 use std::env;
 use std::path::PathBuf;
@@ -13,10 +13,25 @@ use prost::Message;
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
-const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
+const SERVICES: [&str; 2] = [
+    "envoy/service/ratelimit/v3/rls.proto",
+    "kuadrant/service/ratelimit/v1/ratelimit.proto",
+];
 const XDS: [&str; 2] = [
     "envoy/service/discovery/v3/ads.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
+];
+
+/// Requests and responses of the services, which stay encoded.
+const REQUESTS: [&str; 3] = [
+    ".envoy.service.ratelimit.v3.RateLimitRequest",
+    ".kuadrant.service.ratelimit.v1.ReserveRequest",
+    ".kuadrant.service.ratelimit.v1.CommitRequest",
+];
+const RESPONSES: [&str; 3] = [
+    ".envoy.service.ratelimit.v3.RateLimitResponse",
+    ".kuadrant.service.ratelimit.v1.ReserveResponse",
+    ".kuadrant.service.ratelimit.v1.CommitResponse",
 ];
 
 /// Messages whose strings and packed messages are kept as bytes.
@@ -31,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )]
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
-    let original = protox::compile([SERVICE], ["proto"])?;
+    let original = protox::compile(SERVICES, ["proto"])?;
     std::fs::write(out.join("rls.fds"), original.encode_to_vec())?;
 
     let messages = out.join("messages");
@@ -44,17 +59,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let service = out.join("service");
     std::fs::create_dir_all(&service)?;
-    tonic_prost_build::configure()
+    let mut builder = tonic_prost_build::configure()
         .out_dir(&service)
         .build_client(false)
-        .extern_path(
-            message("RateLimitRequest"),
-            "crate::service::rls::EncodedRequest",
-        )
-        .extern_path(
-            message("RateLimitResponse"),
-            "crate::service::rls::respond::Framed",
-        )
+        .generate_default_stubs(true);
+    for (request, response) in REQUESTS.into_iter().zip(RESPONSES) {
+        builder = builder
+            .extern_path(request, "crate::service::rls::EncodedRequest")
+            .extern_path(response, "crate::service::rls::respond::Framed");
+    }
+    builder
         .codec_path("crate::service::rls::EncodedCodec")
         .compile_fds(services_only(original))?;
 
@@ -162,11 +176,6 @@ fn services_only(mut set: FileDescriptorSet) -> FileDescriptorSet {
         file.dependency.clear();
     }
     set
-}
-
-/// The full name of a message of the rate limit service.
-fn message(name: &str) -> String {
-    format!(".envoy.service.ratelimit.v3.{name}")
 }
 
 fn text_to_bytes(message: &mut DescriptorProto) {

@@ -1,5 +1,6 @@
-//! The service for Envoy: the request path, and the two listeners that lead to it.
+//! The service for Envoy and Kuadrant: the request path, and the two listeners that lead to it.
 
+pub mod kuadrant;
 pub mod pages;
 pub mod rls;
 pub mod server;

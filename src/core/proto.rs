@@ -1,5 +1,5 @@
 //! The code that `build.rs` generates from `proto/`: messages, the clients, and the descriptors.
-//! `service::rls` has the service's trait.
+//! `service::rls` and `service::kuadrant` have the traits of the services.
 //!
 //! The messages hold keys and values of entries as bytes; in the descriptors, which are the
 //! published ones, they are strings.
@@ -34,6 +34,20 @@ pub mod xds {
     pub use super::xds_messages::ratelimit::config::ratelimit::v3::{
         RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
     };
+}
+
+/// Kuadrant's service: its messages, its client and the paths of its methods.
+pub mod kuadrant {
+    pub use super::messages::kuadrant::service::ratelimit::v1::rate_limit_service_client::RateLimitServiceClient;
+    pub use super::messages::kuadrant::service::ratelimit::v1::{
+        CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
+    };
+
+    pub const CHECK_RATE_LIMIT: &str =
+        "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit";
+    pub const REPORT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Report";
+    pub const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
+    pub const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
 }
 
 pub use messages::envoy::config::core::v3::HeaderValue;

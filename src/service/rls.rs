@@ -1,7 +1,8 @@
 //! The request path: from a `RateLimitRequest` of Envoy to the response.
 //!
-//! gRPC calls and `POST /json` both end in [`Rls::answer`]. Each step is one function call of it:
-//! decode, load the rules, plan, decide, count, respond.
+//! gRPC calls and `POST /json` all end in `Rls::answer_by`. Each step is one function call of it:
+//! decode, load the rules, plan, decide, count, respond. A method of Kuadrant's service adds to some
+//! steps.
 //!
 //! Requests and responses of [`RateLimitService`] stay encoded: [`decode`] reads a request without
 //! copying it and names the field of a mistake, where prost's decoder answers INTERNAL, and text
@@ -30,8 +31,10 @@ use tonic::{Code, Request, Response, Status};
 use crate::core::proto;
 use crate::core::proto::rate_limit_response::Code as Overall;
 use crate::core::request::DecodedRequest;
+use crate::core::verdict::Decisions;
 use crate::limiter::{Begun, Limiter};
 use crate::limits::plan::{self, Plan};
+use crate::limits::rules::Rules;
 use crate::live::Live;
 use crate::observe::metrics::{Core, Count, Metrics};
 use crate::observe::subjects::Subjects;
@@ -76,6 +79,33 @@ pub struct Rls {
     pub options: Options,
 }
 
+/// The parts of a call in which a method differs from `ShouldRateLimit`.
+pub(super) trait Method<'m>: Send {
+    /// Whether the overall code may be OVER_LIMIT.
+    const REFUSES: bool = true;
+
+    /// Changes the decoded request.
+    ///
+    /// # Errors
+    /// Why it is invalid.
+    fn request(&mut self, _: &Rules, _: &mut DecodedRequest<'m>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Changes the plan before it is decided.
+    fn plan(&mut self, _: &mut Plan) {}
+
+    /// Changes the decisions.
+    fn decided(&mut self, _: &Plan, _: &mut Decisions) {}
+
+    /// Takes the overall code.
+    fn replied(&mut self, _: Overall) {}
+}
+
+struct ShouldRateLimit;
+
+impl Method<'_> for ShouldRateLimit {}
+
 impl Rls {
     /// Answers one encoded request, and counts it if it fails.
     ///
@@ -83,34 +113,47 @@ impl Rls {
     /// INVALID_ARGUMENT if the message is malformed or has an impossible value. UNAVAILABLE if no
     /// configuration is loaded, or if the store gives no answer in time and a limit's failure
     /// policy is `error`.
-    pub async fn answer(
+    pub fn answer(
         &self,
         message: &[u8],
         timeout: Option<Duration>,
         span: &TraceSpan,
+    ) -> impl Future<Output = Result<Framed, Status>> + Send {
+        self.answer_by(ShouldRateLimit, message, timeout, span)
+    }
+
+    /// [`Rls::answer`] by any method.
+    ///
+    /// # Errors
+    /// As of it.
+    pub(super) async fn answer_by<'m, M: Method<'m>>(
+        &self,
+        mut method: M,
+        message: &'m [u8],
+        timeout: Option<Duration>,
+        span: &TraceSpan,
     ) -> Result<Framed, Status> {
         let mut request = DecodedRequest::default();
-        decode_into(&mut request, message).map_err(|error| {
-            self.failed(
-                Count::ServiceFailed,
-                Status::invalid_argument(error.to_string()),
-            )
-        })?;
+        let decoded = decode_into(&mut request, message);
+        decoded.map_err(|error| self.invalid(error.to_string()))?;
         note_request(span, &request);
         let live = self.live.load();
         let live = live.ok_or_else(|| {
             let status = Status::unavailable("no rate limit configuration loaded");
             self.failed(Count::ServiceFailed, status)
         })?;
+        let changed = method.request(&live.rules, &mut request);
+        changed.map_err(|why| self.invalid(why))?;
         let mut plan =
             Plan::with_overrides(&live.rules, live.overrides(), &request, &self.options.plan);
+        method.plan(&mut plan);
         let tallies = &live.tallies;
         plan.count_holders(
             |limit| tallies.gauge(limit),
             |limit| tallies.reservations(limit),
         );
         let (limiter, checks) = (&self.limiter, &plan.checks);
-        let (decisions, places) = if limiter.may_leave_places(checks) {
+        let (mut decisions, places) = if limiter.may_leave_places(checks) {
             // Boxed: this future would make the futures of all other calls larger.
             Box::pin(limiter.decide_places(checks, timeout, span)).await
         } else {
@@ -121,7 +164,9 @@ impl Rls {
             let places = limiter.places(checks, &decisions);
             (decisions, places)
         };
-        let outcomes = plan.outcomes(&decisions);
+        method.decided(&plan, &mut decisions);
+        let mut outcomes = plan.outcomes(&decisions);
+        outcomes.is_over_limit &= M::REFUSES;
         live.tallies
             .observe(self.core, request.domain, &plan, &outcomes);
         live.tallies.observe_trials(self.core, &plan, &decisions);
@@ -143,7 +188,14 @@ impl Rls {
         if reply.shadowed {
             self.metrics.process.count(self.core, Count::GlobalShadow);
         }
+        method.replied(reply.code);
         Ok(Framed(reply.answer.0, places))
+    }
+
+    /// Counts a request that is invalid.
+    #[cold]
+    fn invalid(&self, why: String) -> Status {
+        self.failed(Count::ServiceFailed, Status::invalid_argument(why))
     }
 
     /// Counts a request that fails.
@@ -160,20 +212,50 @@ impl RateLimitService for Rls {
         &self,
         request: Request<EncodedRequest>,
     ) -> Result<Response<Framed>, Status> {
+        let call = self.begin(request, proto::METHOD_PATH);
+        let answer = self.answer(&call.message, call.timeout, &call.span).await;
+        self.end(&call, answer)
+    }
+}
+
+/// A gRPC call.
+pub(super) struct Call {
+    pub(super) message: Bytes,
+    /// The time from its start to the caller's deadline.
+    pub(super) timeout: Option<Duration>,
+    pub(super) span: TraceSpan,
+    pub(super) started: Instant,
+}
+
+impl Rls {
+    /// Begins a call of the method at this path.
+    #[inline]
+    pub(super) fn begin(&self, request: Request<EncodedRequest>, path: &'static str) -> Call {
         let started = Instant::now();
         let (metadata, _, EncodedRequest { message, time_left }) = request.into_parts();
+        // Dropped here: they may take a megabyte.
         let headers = metadata.into_headers();
-        let timeout = time_left.or_else(|| grpc_timeout(&headers));
-        let tracer = self.options.tracer.as_ref();
-        let span = tracer.map_or_else(TraceSpan::default, |tracer| start_span(tracer, &headers));
-        // They may take a megabyte.
-        drop(headers);
-        let answer = self.answer(&message, timeout, &span).await;
-        note_answer(&span, &answer);
+        let start = |tracer| start_span(tracer, path, &headers);
+        Call {
+            message,
+            timeout: time_left.or_else(|| grpc_timeout(&headers)),
+            span: (self.options.tracer.as_ref()).map_or_else(TraceSpan::default, start),
+            started,
+        }
+    }
+
+    /// Counts a call.
+    #[inline]
+    pub(super) fn end(
+        &self,
+        call: &Call,
+        answer: Result<Framed, Status>,
+    ) -> Result<Response<Framed>, Status> {
+        note_answer(&call.span, &answer);
         self.metrics.process.request(
             self.core,
             answer.as_ref().map_or_else(Status::code, |_| Code::Ok),
-            started.elapsed(),
+            call.started.elapsed(),
         );
         answer.map(Response::new)
     }
@@ -208,12 +290,14 @@ pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
 /// bounds it.
 const MAX_DOMAIN_BYTES: usize = 256;
 
-/// Starts the span of a call with these headers.
-fn start_span(tracer: &Tracer, headers: &HeaderMap) -> TraceSpan {
-    let span = tracer.call(proto::METHOD_PATH.trim_start_matches('/'), headers);
+/// Starts the span of a call of the method at this path, with these headers.
+fn start_span(tracer: &Tracer, path: &'static str, headers: &HeaderMap) -> TraceSpan {
+    let name = path.trim_start_matches('/');
+    let (service, method) = name.split_once('/').unwrap_or((name, ""));
+    let span = tracer.call(name, headers);
     span.set("rpc.system", "grpc");
-    span.set("rpc.service", proto::SERVICE_NAME);
-    span.set("rpc.method", "ShouldRateLimit");
+    span.set("rpc.service", service);
+    span.set("rpc.method", method);
     span
 }
 

@@ -6,7 +6,7 @@
 //! `dispatch` has the services, and routes calls to health and reflection. All limits of the
 //! listener are declared in [`Options`] or in `connection`.
 //!
-//! The listener calls the service by the trait that tonic generates, `RateLimitService`, and is on
+//! The listener calls the services by the traits that tonic generates, [`LimitServices`], and is on
 //! h2 itself. tonic's server on hyper costs 1.35 to 1.5 times the CPU of a call in memory, and 1.2
 //! to 1.3 times the CPU of a call on Redis. Above hyper, two bounds cannot be enforced: on answers
 //! that clients do not read, and on large headers of calls that wait. tonic's server is the oracle:
@@ -42,7 +42,7 @@ use crate::observe::metrics::{Metrics, families};
 pub use body::Budget;
 pub use client_errors::log_resets;
 use connection::NewConnection;
-pub use dispatch::{GrpcHealth, Services};
+pub use dispatch::{GrpcHealth, LimitServices, Services};
 pub use listen::{Address, Listener, TcpAddress, listen};
 use open_connections::OpenConnections;
 use socket::Detached;

@@ -5,6 +5,7 @@ pub mod exporters;
 pub mod grpc_tls;
 pub mod http;
 pub mod instructions;
+pub mod kuadrant;
 pub mod listeners;
 pub mod logs;
 pub mod metrics;

@@ -4,12 +4,13 @@
 //! Data of tracked checks is in a list of its own, which keeps the other checks small.
 
 use std::ops::{Index, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::{Change, Gauge, HolderId, TAKE_BACK};
-use crate::core::algorithm::reservations::{Effect, Purpose, Tally};
+use crate::core::algorithm::reservations::{Effect, Outcome, Purpose, Tally};
 use crate::core::algorithm::{Algorithm, Arrival, Reservations, State, Step};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::time::Micros;
@@ -73,7 +74,10 @@ pub struct Reserving {
     pub purpose: Purpose,
     /// Counts the reservations of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) tally: Option<Arc<Tally>>,
+    /// Whether its settlement has ended a hold.
+    pub(super) has_released: Arc<AtomicBool>,
 }
+
 /// The thresholds of a check of a limit with `notify`. Of a check that leases sent to the store,
 /// also the count before and after its hits: those of the request, and those drawn ahead, which
 /// cross nothing when they are used.
@@ -211,15 +215,28 @@ impl Checks {
             terms,
             purpose,
             tally: None,
+            has_released: Arc::default(),
         });
         self
     }
 
     /// Counts what a check did to reservations, as the store reports it.
     pub fn record_reservation(&self, index: CheckIndex, effect: &Effect, now: Micros) {
-        if let Some(tally) = self.reserving(index).and_then(|one| one.tally.as_ref()) {
+        let Some(reserving) = self.reserving(index) else {
+            return;
+        };
+        if effect.outcome == Outcome::Matched {
+            reserving.has_released.store(true, Ordering::Relaxed);
+        }
+        if let Some(tally) = &reserving.tally {
             tally.record(effect, self[index].hits, now);
         }
+    }
+
+    /// Whether a settlement among the checks has ended a hold, as far as they are decided.
+    pub fn have_released(&self) -> bool {
+        let mut all = self.reserving.iter();
+        all.any(|reserving| reserving.has_released.load(Ordering::Relaxed))
     }
 
     /// Whether a check is of a limit of requests in flight.

@@ -211,6 +211,20 @@ fn wrapped(message: &[u8], before: u64) -> Result<u64, MalformedMessage> {
     Ok(number)
 }
 
+/// The id in field 3, and the hits in `hits_field`, of a message of Kuadrant; none if it is
+/// malformed, which [`decode`] reports.
+pub(crate) fn id_and_hits(message: &[u8], hits_field: u64) -> (&[u8], u64) {
+    let (mut id, mut hits) = (&[][..], 0);
+    for field in MessageFields::of(message).flatten() {
+        match field {
+            (3, FieldValue::Bytes(text)) => id = text,
+            (field, FieldValue::Varint(number)) if field == hits_field => hits = number,
+            _ => {}
+        }
+    }
+    (id, hits)
+}
+
 fn malformed(field: &'static str) -> impl Fn(MalformedMessage) -> InvalidRequest {
     move |MalformedMessage(reason)| InvalidRequest::Malformed { field, reason }
 }

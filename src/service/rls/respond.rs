@@ -116,6 +116,11 @@ impl Framed {
         )
     }
 
+    /// The answer to the same call with another message.
+    pub(crate) fn with_message(self, message: &impl Message) -> Self {
+        Self(Self::new(&message.encode_to_vec()).0, self.1)
+    }
+
     /// The message without the prefix, which is on its way.
     pub fn message(self) -> Bytes {
         let Self(mut bytes, places) = self;

@@ -42,15 +42,14 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::body::{self, Encoding, GRPC_ENCODING, Message};
-use super::dispatch::Services;
+use super::dispatch::{LimitMethod, LimitServices, Services};
 use super::overload::{PollBudget, QueueDelay};
 use super::unread::OfConnection;
 use super::{reply, spawn};
-use crate::core::proto;
 use crate::observe::metrics::Metrics;
 use crate::observe::traces::TRACE_HEADERS;
 use crate::service::rls::respond::Framed;
-use crate::service::rls::{EncodedRequest, RateLimitService, grpc_timeout};
+use crate::service::rls::{EncodedRequest, grpc_timeout};
 
 /// A call that waits releases its flow-control window if its message is longer than this. The
 /// shorter messages of all streams of a connection together leave most of its window, and release
@@ -117,12 +116,19 @@ impl<F: Future<Output = CallResult>> Future for WaitingCall<F> {
 }
 
 /// The future of a call. An answer of rate limits has no metadata of its own.
-pub(super) async fn begin<T: RateLimitService>(
+pub(super) async fn begin<T: LimitServices>(
     limits: Arc<T>,
+    method: LimitMethod,
     request: tonic::Request<EncodedRequest>,
 ) -> CallResult {
-    let answer = limits.should_rate_limit(request).await;
-    answer.map(tonic::Response::into_inner)
+    let answer = match method {
+        LimitMethod::ShouldRateLimit => limits.should_rate_limit(request),
+        LimitMethod::CheckRateLimit => limits.check_rate_limit(request),
+        LimitMethod::Report => limits.report(request),
+        LimitMethod::Reserve => limits.reserve(request),
+        LimitMethod::Commit => limits.commit(request),
+    };
+    answer.await.map(tonic::Response::into_inner)
 }
 
 /// A request with its headers as metadata.
@@ -138,8 +144,8 @@ fn with_headers(
 
 impl<T, B, F> Calls<T, B, F>
 where
-    T: RateLimitService,
-    B: Fn(Arc<T>, tonic::Request<EncodedRequest>) -> F,
+    T: LimitServices,
+    B: Fn(Arc<T>, LimitMethod, tonic::Request<EncodedRequest>) -> F,
     F: Future<Output = CallResult> + Send + 'static,
 {
     /// Serves the calls that a turn of the connection has accepted.
@@ -167,9 +173,9 @@ where
             drop(respond.send_response(refusal, true));
             return;
         }
-        if request.uri().path() != proto::METHOD_PATH {
+        let Some(method) = LimitMethod::of_path(request.uri().path()) else {
             return self.spawn_other(request, respond);
-        }
+        };
         let Ok(time_left) = turn.time_left(grpc_timeout(request.headers())) else {
             self.services.metrics.calls_refused(1);
             return self.answer(respond, Err(Status::resource_exhausted("overloaded")));
@@ -179,14 +185,14 @@ where
         if encoding != Encoding::Identity
             || !body::arrived(request.body_mut(), &mut message, context)
         {
-            return self.spawn_unread(request, respond, message, encoding, time_left);
+            return self.spawn_unread(method, request, respond, message, (encoding, time_left));
         }
         let bytes = message.bytes();
         let polled = match body::first_message(&bytes) {
             Ok(first) => {
                 let headers = std::mem::take(request.headers_mut());
                 let first = with_headers(headers, bytes.slice_ref(first), time_left);
-                self.begin(first, context)
+                self.begin(method, first, context)
             }
             Err(status) => Poll::Ready(Err(status)),
         };
@@ -209,13 +215,14 @@ where
 
     fn begin(
         &mut self,
+        method: LimitMethod,
         request: tonic::Request<EncodedRequest>,
         context: &mut Context<'_>,
     ) -> Poll<CallResult> {
         // A panic costs one request, not the process. No lock is held across an await: nothing is
         // left half done.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            let call = (self.begin)(Arc::clone(&self.services.limits), request);
+            let call = (self.begin)(Arc::clone(&self.services.limits), method, request);
             self.begun.set(Some(call));
             poll(&mut self.begun, context)
         }));
@@ -253,11 +260,11 @@ where
     /// only the call's trace headers.
     fn spawn_unread(
         &self,
+        method: LimitMethod,
         request: Request<RecvStream>,
         respond: SendResponse<Bytes>,
         mut message: Message,
-        encoding: Encoding,
-        time_left: Option<Duration>,
+        (encoding, time_left): (Encoding, Option<Duration>),
     ) {
         let headers = copied(request.headers(), &TRACE_HEADERS);
         let mut stream = request.into_body();
@@ -270,7 +277,7 @@ where
             let bytes = message.bytes();
             let first = body::first_message(&bytes)?;
             let request = with_headers(headers, bytes.slice_ref(first), time_left);
-            let call = begin(Arc::clone(&services.limits), request);
+            let call = begin(Arc::clone(&services.limits), method, request);
             wait_permits.run(call, bytes.len()).await?
         });
         self.spawn(respond, call);

@@ -25,6 +25,7 @@ use tokio_util::either::Either;
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
 use super::call::{Call, Calls, WaitPermits, begin};
 use super::client_errors::{self, ClientErrorLog};
+use super::dispatch::LimitServices;
 use super::open_connections::OpenConnection;
 use super::overload::{Overload, QueueDelay};
 use super::socket::{Detached, Socket, attach};
@@ -34,7 +35,6 @@ use super::wire::{self, MAX_FRAME_BYTES, Wire};
 use super::{Options, Services};
 use crate::net::bounds::TimedWrites;
 use crate::observe::metrics::{ConnectionError, Metrics, families};
-use crate::service::rls::RateLimitService;
 
 /// The byte stream under HTTP/2: the socket, or TLS on it.
 type MaybeTls = Either<Socket, Box<TlsStream<Socket>>>;
@@ -196,7 +196,7 @@ impl Wake for Http2Waker {
     }
 }
 
-pub(super) async fn serve<T: RateLimitService>(
+pub(super) async fn serve<T: LimitServices>(
     connection: NewConnection,
     worker: Arc<WorkerState<T>>,
     mut phase: Draining,

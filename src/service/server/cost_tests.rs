@@ -14,6 +14,7 @@ use super::open_connections::OpenConnections;
 use super::wire::tests::frame;
 use super::{Budget, GrpcHealth, NewConnection, Options, Services};
 use crate::observe::metrics::Metrics;
+use crate::service::kuadrant::KuadrantService;
 use crate::service::rls::respond::Framed;
 use crate::service::rls::{EncodedRequest, RateLimitService};
 
@@ -29,6 +30,8 @@ impl RateLimitService for Nothing {
         Ok(Response::new(Framed::new(&[8, 1])))
     }
 }
+
+impl KuadrantService for Nothing {}
 
 /// A header as a literal without indexing. Source: RFC 7541, section 6.2.2.
 fn literal(name: &str, value: &str) -> Vec<u8> {

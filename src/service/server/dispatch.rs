@@ -1,5 +1,5 @@
-//! The gRPC services of a worker, and the dispatch of calls to them: rate limits, and tonic's
-//! health and reflection.
+//! The gRPC services of a worker, and the dispatch of calls to them: rate limits for Envoy and for
+//! Kuadrant, and tonic's health and reflection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,8 +16,9 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::body::{self, Budget, Encoding, GRPC_ENCODING, Message, Streamed};
-use crate::core::proto;
+use crate::core::proto::{self, kuadrant};
 use crate::observe::metrics::Metrics;
+use crate::service::kuadrant::KuadrantService;
 use crate::service::rls::RateLimitService;
 
 /// The reporter of `grpc.health.v1`, from tonic-health.
@@ -32,6 +33,36 @@ type ServiceFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallib
 /// matter.
 type SideService<B> = Box<dyn Fn(Request<B>) -> ServiceFuture + Send + Sync>;
 
+/// The services that decide on limits. Calls of all their methods have the same bounds.
+pub trait LimitServices: RateLimitService + KuadrantService {}
+
+impl<T: RateLimitService + KuadrantService> LimitServices for T {}
+
+/// A method of them.
+#[derive(Clone, Copy)]
+pub(super) enum LimitMethod {
+    ShouldRateLimit,
+    CheckRateLimit,
+    Report,
+    Reserve,
+    Commit,
+}
+
+impl LimitMethod {
+    /// The method at a path, if there is one.
+    #[inline]
+    pub(super) fn of_path(path: &str) -> Option<Self> {
+        Some(match path {
+            proto::METHOD_PATH => Self::ShouldRateLimit,
+            kuadrant::CHECK_RATE_LIMIT => Self::CheckRateLimit,
+            kuadrant::REPORT => Self::Report,
+            kuadrant::RESERVE => Self::Reserve,
+            kuadrant::COMMIT => Self::Commit,
+            _ => return None,
+        })
+    }
+}
+
 /// All gRPC services of one worker.
 pub struct Services<T> {
     pub(super) limits: Arc<T>,
@@ -42,7 +73,7 @@ pub struct Services<T> {
     pub(super) metrics: Arc<Metrics>,
 }
 
-impl<T: RateLimitService> Services<T> {
+impl<T: LimitServices> Services<T> {
     /// The services: rate limits by `limits`, health and reflection. All workers of a process share
     /// one `budget`.
     pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {

@@ -14,9 +14,8 @@ use tokio::task::JoinSet;
 use super::Options;
 use super::client_errors::ClientErrorLog;
 use super::connection::{self, Draining, NewConnection, WorkerState};
-use super::dispatch::Services;
+use super::dispatch::{LimitServices, Services};
 use crate::core::lock;
-use crate::service::rls::RateLimitService;
 
 /// Maximum number of accepted connections that wait for their worker.
 const MAX_WAITING_CONNECTIONS: usize = 1_024;
@@ -38,7 +37,7 @@ impl Workers {
     /// The operating system cannot create a thread or an event queue.
     pub fn start<T, F>(count: usize, options: Options, services: F) -> io::Result<Self>
     where
-        T: RateLimitService,
+        T: LimitServices,
         F: Fn(usize) -> Services<T> + Clone + Send + 'static,
     {
         let (draining, _) = watch::channel(None);
@@ -104,7 +103,7 @@ impl Workers {
     }
 }
 
-async fn work<T: RateLimitService>(
+async fn work<T: LimitServices>(
     mut incoming: mpsc::Receiver<NewConnection>,
     state: WorkerState<T>,
     draining: Draining,

@@ -45,7 +45,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     ("store", &[]),
     ("live", &[]),
     ("limiter", &[]),
-    ("service", &[&["rls"], &["pages"], &["server"]]),
+    ("service", &[&["rls"], &["kuadrant", "pages"], &["server"]]),
     ("admin", &[&["api"], &["debug"]]),
     ("process", &[&["settings"], &["app"]]),
     ("cli", &[]),

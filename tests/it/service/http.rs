@@ -206,6 +206,7 @@ async fn grpcurl_lists_describes_and_calls() {
     let services = run(&[&address, "list"]);
     for service in [
         "envoy.service.ratelimit.v3.RateLimitService",
+        "kuadrant.service.ratelimit.v1.RateLimitService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
     ] {
@@ -257,7 +258,12 @@ async fn reflection_lists_the_services() {
         .expect("reflection")
         .into_inner();
     let answer = answers.message().await.expect("an answer").expect("one");
-    assert!(format!("{answer:?}").contains("envoy.service.ratelimit.v3.RateLimitService"));
+    for package in [
+        "envoy.service.ratelimit.v3",
+        "kuadrant.service.ratelimit.v1",
+    ] {
+        assert!(format!("{answer:?}").contains(&format!("{package}.RateLimitService")));
+    }
 
     let message = v1alpha::ServerReflectionRequest {
         host: String::new(),

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status};
 use weir::net::tls::Identity;
 use weir::observe::metrics::Metrics;
+use weir::service::kuadrant::KuadrantService;
 use weir::service::rls::respond::Framed;
 use weir::service::rls::{EncodedRequest, RateLimitService};
 use weir::service::server::{
@@ -83,6 +84,8 @@ impl RateLimitService for ScriptedService {
         Ok(Response::new(Framed::new(&vec![7; length])))
     }
 }
+
+impl KuadrantService for ScriptedService {}
 
 struct Server {
     address: SocketAddr,
