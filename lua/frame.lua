@@ -1,21 +1,21 @@
 -- First part of the script that decides all checks of a batch in one call: its arguments, its
 -- reply, and what all parts share. After it come all_or_none.lua, log.lua, one file per algorithm,
 -- reservations.lua, usage.lua, clock.lua, read_at_once.lua, and decide.lua (see
--- src/store/redis/wire/script.rs). There are two texts, and a process never sends others, because Redis keeps every different
--- script. The second one, for a cluster, begins with undeclared_keys.lua, and has read_each.lua
--- instead of read_at_once.lua. The twin in Rust is src/store/redis/wire/call.rs, which packs the
--- arguments and reads the reply.
+-- src/store/redis/wire/script.rs). There are two texts, and a process never sends others, because
+-- Redis keeps every different script. The second one, for a cluster, begins with
+-- undeclared_keys.lua, and has read_each.lua instead of read_at_once.lua. The twin in Rust is
+-- src/store/redis/wire/call.rs, which packs the arguments and reads the reply.
 --
--- KEYS: the keys of all checks, in order, then the keys of usage records, then those of
--- reservations. A check is named by its index in KEYS, from 1 on.
+-- KEYS: the keys of all checks, in order, then the keys of usage records, then the
+-- keys of reservations. A check is named by its index in KEYS, from 1 on.
 --
 -- ARGV, all packed in little-endian byte order by struct.pack, because Lua takes longer to convert
 -- a number from or to text than Redis takes to look up a key. All numbers are whole and below 2^53,
 -- where Lua's numbers are exact.
 --   1  empty; or, for tests, the time in microseconds that replaces the server's.
 --   2  the codes of the algorithms that occur (src/core/algorithm.rs), 'A' if a request commits all
---      or none, 'R' if hits can be reserved, and 'U' if usage is recorded. A step is defined only if its code is here: defining
---      all of them would be much of the cost of a short call.
+--      or none, 'R' if hits can be reserved, and 'U' if usage is recorded. A step is defined only
+--      if its code is here: defining all of them would be much of the cost of a short call.
 --   3  one row per limit: the code of its algorithm; the microseconds of its tick; count_denied,
 --      which is 1 if refused hits count, plus twice the largest debt of a key in full limits; its
 --      five other parameters, as the algorithm defines them.
@@ -42,13 +42,12 @@
 --   - A failed check has minus the number of its error line.
 -- With a given time, the text goes on with a number per check: the ticks for which the state must
 -- be kept, or -1 if it did not change. If usage is recorded, four numbers per row of ARGV[7]
--- follow; if hits can be reserved, five numbers per row of ARGV[10]. The text ends with the indices of checks that only peeked, because they were allowed and
--- their request was not.
+-- follow; if hits can be reserved, five numbers per row of ARGV[10]. The text ends with the
+-- indices of checks that only peeked, because they were allowed and their request was not.
 --
--- All keys are read and stepped before the first write, so an aborted call has written nothing, but
--- for reservations (see reservations.lua). A
--- key that cannot be read fails only its own checks. Lua is slow: the usual path of a check calls
--- no functions but those that pack numbers.
+-- All keys are read and stepped before the first write, so an aborted call has written nothing,
+-- but for reservations (see reservations.lua). A key that cannot be read fails only its own
+-- checks. Lua is slow: the usual path of a check calls no functions but those that pack numbers.
 local call, list, floor = redis.call, unpack, math.floor
 
 -- Each call creates the functions of the algorithms that occur. Each local variable of this file
@@ -64,8 +63,8 @@ local log_read, log_write
 -- Defined by concurrency.lua if it occurs: holders_read(key) and holders_write(key, state, life).
 local holders_read, holders_write
 
--- The time in microseconds and in milliseconds, and the earliest expiry of a key: a key lives five seconds longer than
--- its state has a meaning.
+-- The time in microseconds and in milliseconds, and the earliest expiry of a key: a key lives five
+-- seconds longer than its state has a meaning.
 local now, now_ms, soonest
 
 -- found: by index, the stored state, false for none. states: by slot, the current state, a text or

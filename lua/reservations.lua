@@ -4,8 +4,8 @@
 -- State, in addition to the state of the counter: a sorted set with the ids of a counter, and a
 -- hash with a packed value for each. KEYS ends with these two keys for each counter, each pair
 -- once. The score of an id is the end of its life in microseconds, minus 2^52 for a kept hold and
--- minus 2^53 for a settled id. A value has the kind, the hits, the number of the window that counted
--- them, when the hold was made, and the end of its life.
+-- minus 2^53 for a settled id. A value has the kind, the hits, the number of the window that
+-- counted them, when the hold was made, and the end of its life.
 --
 -- ARGV[10]: one row per check, packed: the index of the check; the number of the pair of keys, from
 -- 1 on; 0 for plain hits, 1 to reserve, 2 to settle; 1 if expired holds stay counted; ttl; the most

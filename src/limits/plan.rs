@@ -584,7 +584,7 @@ impl Checks {
                 terms,
                 purpose: Purpose::Plain,
                 tally: None,
-                has_released: Arc::default(),
+                effect: Arc::default(),
             });
         }
         if amount.notify != Thresholds::default() {

@@ -72,7 +72,7 @@ pub enum Purpose {
     Settle(HolderId),
 }
 
-/// The result of a reservation or a settlement. The numbers are those of `lua/reservations.lua`.
+/// The result of a reservation or a settlement. `lua/reservations.lua` has the same numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
     /// Neither of both.
@@ -123,8 +123,8 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
     pub outcome: Outcome,
-    /// The hits that the reservation or the settlement has counted or refunded, without those of
-    /// expired holds; see [`Effect::hits_of`].
+    /// The hits that the reservation or the settlement has counted or refunded, without the hits
+    /// of expired holds; see [`Effect::hits_of`].
     pub hits: i64,
     /// The hits that the reservation holds now in addition, or that the settlement has released, as
     /// the gauge of held hits counts them.
@@ -268,7 +268,7 @@ impl Hold {
     }
 }
 
-/// The kind of an id. The values are those of `lua/reservations.lua`.
+/// The kind of an id. `lua/reservations.lua` has the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// It has not expired.
@@ -283,7 +283,7 @@ pub enum Kind {
 const HOLD_BYTES: usize = 160;
 
 impl Holds {
-    /// Whether there is none.
+    /// Whether it has no ids.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
@@ -407,7 +407,7 @@ impl Expired {
         expired
     }
 
-    /// Ends the holds. Kept ones are known until `until`; those of earlier checks whose time is over
+    /// Ends the holds. Kept ones are known until `until`; earlier ones whose time is over
     /// are dropped.
     fn end(self, holds: &mut Holds, until: Micros, now: Micros) {
         let forgotten: Vec<_> = match self.kept.is_empty() {

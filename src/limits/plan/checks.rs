@@ -4,7 +4,6 @@
 //! Data of tracked checks is in a list of its own, which keeps the other checks small.
 
 use std::ops::{Index, Range};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
@@ -74,12 +73,12 @@ pub struct Reserving {
     pub purpose: Purpose,
     /// Counts the reservations of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) tally: Option<Arc<Tally>>,
-    /// Whether its settlement has ended a hold.
-    pub(super) has_released: Arc<AtomicBool>,
+    /// Its effect, once a store has decided it.
+    pub(super) effect: Arc<OnceLock<Effect>>,
 }
 
 /// The thresholds of a check of a limit with `notify`. Of a check that leases sent to the store,
-/// also the count before and after its hits: those of the request, and those drawn ahead, which
+/// also the count before and after its hits: those of the request, and hits drawn ahead, which
 /// cross nothing when they are used.
 pub(super) type Notified = (CheckIndex, Thresholds, OnceLock<Range<u64>>);
 
@@ -215,7 +214,7 @@ impl Checks {
             terms,
             purpose,
             tally: None,
-            has_released: Arc::default(),
+            effect: Arc::default(),
         });
         self
     }
@@ -225,18 +224,25 @@ impl Checks {
         let Some(reserving) = self.reserving(index) else {
             return;
         };
-        if effect.outcome == Outcome::Matched {
-            reserving.has_released.store(true, Ordering::Relaxed);
-        }
+        // Only a check of which nothing was counted is decided again.
+        let _ = reserving.effect.set(*effect);
         if let Some(tally) = &reserving.tally {
             tally.record(effect, self[index].hits, now);
         }
     }
 
+    /// The hits that a check has counted, of which a reservation or a settlement may count others
+    /// than it requests.
+    pub fn counted_hits(&self, index: CheckIndex) -> i64 {
+        let hits = self[index].hits;
+        let effect = self.reserving(index).and_then(|one| one.effect.get());
+        effect.map_or(hits, |effect| effect.hits_of(hits))
+    }
+
     /// Whether a settlement among the checks has ended a hold, as far as they are decided.
     pub fn have_released(&self) -> bool {
         let mut all = self.reserving.iter();
-        all.any(|reserving| reserving.has_released.load(Ordering::Relaxed))
+        all.any(|one| (one.effect.get()).is_some_and(|effect| effect.outcome == Outcome::Matched))
     }
 
     /// Whether a check is of a limit of requests in flight.

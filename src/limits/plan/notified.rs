@@ -47,7 +47,7 @@ impl Checks {
         let taken = match (drawn.get(), decision) {
             (Some(drawn), _) => drawn.clone(),
             (None, Decision::Store(verdict)) => {
-                let hits = self[index].hits.try_into().ok()?;
+                let hits = self.counted_hits(index).try_into().ok()?;
                 self[index].algorithm.counted_before(verdict, hits)?..verdict.used
             }
             (None, _) => return None,

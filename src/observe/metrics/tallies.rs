@@ -760,7 +760,7 @@ mod tests {
         };
         let first = tallies("[50%, 100%]");
         first.crossed(LimitId::new(0, 0), 50);
-        // A limit without thresholds, and what is none.
+        // A limit without thresholds, and invalid ones.
         first.crossed(LimitId::new(0, 1), 50);
         for percent in [0, 101] {
             first.crossed(LimitId::new(0, 0), percent);

@@ -3,7 +3,7 @@
 //! A store gives each position of a count to one request. The count of a `fixed_window` does not
 //! fall by itself, so each of its thresholds is crossed once in a window, by one replica, and no
 //! state is needed; hits can cross it again only after a refund or a reset. Counts of sliding
-//! windows and buckets fall by themselves, and those of limits with reservations by refunds, and
+//! windows and buckets fall by themselves, and counts of limits with reservations by refunds, and
 //! may oscillate around a threshold: this process is silent about such a threshold of a subject for
 //! the length of a window.
 //!
@@ -33,7 +33,7 @@ pub(crate) const MAX_LINES: u32 = 100;
 /// Maximum number of thresholds of subjects about which this process is silent, some 0.5 MB.
 pub(crate) const MAX_SILENT: usize = 10_000;
 
-/// What was reported, for all workers of a process.
+/// The reports of all workers of a process.
 #[derive(Debug)]
 pub struct ThresholdLog {
     /// The lines have the same bound as those about refusals.

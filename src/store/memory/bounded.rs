@@ -65,7 +65,7 @@ impl<R: Bounded> BoundedTable<R> {
         }
     }
 
-    /// Steps the record under a key, which is `new` if there is none, and drops others while there
+    /// Steps the record under a key, or else the record `new`, and drops others while there
     /// are too many bytes. A record that has expired after its step is removed.
     pub(super) fn step<T>(
         &self,

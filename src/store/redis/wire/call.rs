@@ -348,7 +348,7 @@ pub struct Notes {
     pub refused: Vec<Option<Summary>>,
     /// Requests in flight that checks added to limits or released.
     pub changes: Vec<(usize, Change)>,
-    /// What the checks of limits with `reservations` did to them.
+    /// The effects of checks of limits with `reservations`.
     pub effects: Vec<(usize, Effect)>,
 }
 

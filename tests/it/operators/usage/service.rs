@@ -244,9 +244,11 @@ async fn answers(weir: &Weir) {
     commands(weir);
 }
 
-/// What questions without an answer say.
+/// Errors of questions without an answer.
 fn errors(weir: &Weir) {
+    let share = "usage/top?by=share&above=x";
     for (call, status, error) in [
+        (share, 400, "above: write a percentage"),
         (
             "usage?subject=shop%7Cuser%3Db&domain=shop",
             400,
@@ -283,22 +285,9 @@ fn errors(weir: &Weir) {
             400,
             "since: add a unit",
         ),
-        (
-            "usage/top?domain=none",
-            404,
-            "no limit in force has the domain none",
-        ),
-        (
-            "usage/top?limit=nothing",
-            404,
-            "no limit in force is named nothing",
-        ),
+        ("usage/top?domain=none", 404, "has the domain none"),
+        ("usage/top?limit=nothing", 404, "is named nothing"),
         ("usage/top?by=name", 400, "by: write hits"),
-        (
-            "usage/top?by=share&above=x",
-            400,
-            "above: write a percentage",
-        ),
         ("usage/top?limit=shop.plain", 404, "add 'track_usage: true'"),
         ("count?domain=shop&entry=user%3Db", 400, "since: write"),
         (

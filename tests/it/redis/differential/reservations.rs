@@ -74,7 +74,7 @@ impl Scene {
     fn hits(&mut self, limit: &Algorithm) -> i64 {
         let some = self
             .random
-            .i64(0..=limit.capacity().max(10).min(400).cast_signed());
+            .i64(0..=limit.capacity().clamp(10, 400).cast_signed());
         match self.random.u8(..12) {
             0 => 0,
             1 => -some,
