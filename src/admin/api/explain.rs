@@ -311,6 +311,7 @@ impl Now<'_> {
             planned,
             check,
             decision,
+            ..
         } = outcome.by
         {
             let never_passes = hits > check.algorithm.capacity();

@@ -129,6 +129,7 @@ impl ReplayTally {
                 planned,
                 check,
                 decision,
+                ..
             },
             Some(key),
         ) = (outcome.by, outcome.counter)

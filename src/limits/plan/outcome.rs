@@ -65,6 +65,8 @@ pub enum DecidedBy<'p> {
         planned: &'p Checked,
         /// The check that was sent to the store.
         check: &'p Check,
+        /// The hits that it counts, or would count: of a settlement the difference.
+        hits: i64,
         /// The decision of the store.
         decision: &'p Decision,
     },
@@ -79,10 +81,10 @@ impl Plan {
             let limit = self.limit(slot);
             each.push(match &slot.disposition {
                 Disposition::Checked(planned) => {
-                    let check = &checks[planned.check];
+                    let check = (&checks[planned.check], checks.counted_hits(planned.check));
                     let decision = &decisions[planned.check.0];
                     Outcome {
-                        counter: Some(checks.key(check)),
+                        counter: Some(checks.key(check.0)),
                         ..Outcome::of_check(limit, planned, check, decision)
                     }
                 }
@@ -130,12 +132,14 @@ impl<'p> Outcome<'p> {
     fn of_check(
         limit: Option<LimitInForce<'p>>,
         planned: &'p Checked,
-        check: &'p Check,
+        check: (&'p Check, i64),
         decision: &'p Decision,
     ) -> Self {
+        let (check, hits) = check;
         let by = DecidedBy::Check {
             planned,
             check,
+            hits,
             decision,
         };
         let rate = match *decision {
@@ -168,10 +172,10 @@ impl<'p> Outcome<'p> {
         }
     }
 
-    /// The hits that were requested from a counter.
+    /// The hits that were requested from a counter; of a settlement the difference.
     pub const fn hits(&self) -> i64 {
         match self.by {
-            DecidedBy::Check { check, .. } => check.hits,
+            DecidedBy::Check { hits, .. } => hits,
             DecidedBy::Block(block) => block.hits,
             DecidedBy::NoLimit | DecidedBy::Unlimited | DecidedBy::Exempt => 0,
         }

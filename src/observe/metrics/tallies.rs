@@ -422,6 +422,7 @@ impl Tallies {
                 DecidedBy::Check {
                     planned,
                     check,
+                    hits,
                     decision,
                 } => {
                     if planned.is_default_cost {
@@ -437,7 +438,7 @@ impl Tallies {
                     if check.hits == 0 && !plan.checks.are_made_peeks() {
                         self.peeked(core, id);
                     }
-                    let counts = counts(check, decision, outcomes.is_undone, ratio);
+                    let counts = counts(check, hits, decision, outcomes.is_undone, ratio);
                     self.checked(core, domain, id, planned.metric.as_deref(), &counts);
                 }
             }
@@ -503,7 +504,8 @@ impl Tallies {
             let series = self.of_limit(limit.id).and_then(|all| all.trial.as_ref());
             if let Some(series) = series {
                 let (check, decision) = (&plan.checks[index], &decisions[index.0]);
-                for (counter, count) in counts(check, decision, false, near_limit_ratio) {
+                for (counter, count) in counts(check, check.hits, decision, false, near_limit_ratio)
+                {
                     series.add(core, counter, count);
                 }
             }
@@ -553,11 +555,12 @@ fn process_counts(decision: &Decision) -> [Option<Count>; 2] {
 /// whole, and nothing was refunded.
 fn counts(
     check: &Check,
+    hits: i64,
     decision: &Decision,
     is_undone: bool,
     near_limit_ratio: f32,
 ) -> [(usize, u64); 8] {
-    let Check { hits, modes, .. } = *check;
+    let modes = check.modes;
     let label = match decision {
         Decision::Fails(_) => Label::Error,
         Decision::PolicyAllows(_) => Label::OutageAllowed,

@@ -70,6 +70,7 @@ impl ThresholdLog {
                 planned,
                 check,
                 decision,
+                ..
             } = outcome.by
                 && let Some(found) = outcome.limit
                 && let Some((all, taken)) = plan.checks.counted(planned.check, decision)
