@@ -182,7 +182,10 @@ impl Memory {
         let answer = |index| match picked.next_if_eq(&&index) {
             Some(_) => {
                 let check = &checks[index];
-                let reserving = checks.reserving(index).filter(|_| check.reserves);
+                let reserving = match check.reserves {
+                    true => checks.reserving(index),
+                    false => None,
+                };
                 let step = |state| match reserving {
                     None => checks.step(index, state, at, &mut changes),
                     Some(reserving) => {

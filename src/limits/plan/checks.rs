@@ -233,8 +233,12 @@ impl Checks {
 
     /// The hits that a check has counted, of which a reservation or a settlement may count others
     /// than it requests.
+    #[inline]
     pub fn counted_hits(&self, index: CheckIndex) -> i64 {
-        let hits = self[index].hits;
+        let Check { hits, reserves, .. } = self[index];
+        if !reserves {
+            return hits;
+        }
         let effect = self.reserving(index).and_then(|one| one.effect.get());
         effect.map_or(hits, |effect| effect.hits_of(hits))
     }

