@@ -32,7 +32,7 @@ use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
 use self::usage::UsageRecords;
 use super::Budget;
 use crate::core::algorithm::concurrency::HolderId;
-use crate::core::algorithm::reservations::{Effect, Held};
+use crate::core::algorithm::reservations::Held;
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
@@ -169,7 +169,6 @@ impl Memory {
             "picked indices ascend: {picked:?}"
         );
         let mut changes = Changes::new();
-        let mut effects: SmallVec<[(CheckIndex, Effect); 2]> = SmallVec::new();
         let is_whole = checks.commit == Commit::AllOrNone
             && picked.first().is_some_and(|&index| !checks.is_trial(index));
         let mut answers: SmallVec<[Result<Verdict, StoreError>; 4]> = SmallVec::new();
@@ -191,7 +190,7 @@ impl Memory {
                     Some(reserving) => {
                         let (key, table) = (checks.key(check), &self.0.reservations);
                         let (step, effect) = table.decide(key, check, reserving, state, at);
-                        effects.push((index, effect));
+                        checks.record_reservation(index, &effect, at.now);
                         step
                     }
                 };
@@ -201,13 +200,10 @@ impl Memory {
         };
         answers.extend(rest.map(CheckIndex).map(answer));
         if checks.is_tracked() {
-            self.record_usage(checks, &answers, &effects, at.now);
+            self.record_usage(checks, &answers, at.now);
         }
         for (index, change) in changes {
             checks.record_holders(index, change, at.now);
-        }
-        for (index, effect) in effects {
-            checks.record_reservation(index, &effect, at.now);
         }
         Answers {
             now: at.now,
@@ -217,13 +213,7 @@ impl Memory {
 
     /// Records the usage of the tracked checks that were answered. Of a request that is refused as
     /// a whole, only hits over their limits are recorded.
-    fn record_usage(
-        &self,
-        checks: &Checks,
-        answers: &[Result<Verdict, StoreError>],
-        effects: &[(CheckIndex, Effect)],
-        now: Micros,
-    ) {
+    fn record_usage(&self, checks: &Checks, answers: &[Result<Verdict, StoreError>], now: Micros) {
         let is_allowed =
             |answer: &Result<Verdict, _>| answer.as_ref().is_ok_and(|verdict| verdict.allowed);
         let is_refused = checks.commit == Commit::AllOrNone
@@ -233,12 +223,7 @@ impl Memory {
             let Ok(verdict) = &answers[index.0] else {
                 continue;
             };
-            let mut effects = effects.iter();
-            let effect = effects.find(|(other, _)| *other == index);
-            let hits = effect.map_or(checks[index].hits, |(_, effect)| {
-                effect.hits_of(checks[index].hits)
-            });
-            let hits = Hits::of_check(hits, verdict.allowed);
+            let hits = Hits::of_check(checks.counted_hits(index), verdict.allowed);
             let is_undone = is_refused && verdict.allowed && !checks.is_trial(index);
             if !(hits.is_none() || is_undone) {
                 key::write_usage(checks.key(&checks[index]), &mut key);

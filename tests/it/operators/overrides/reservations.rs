@@ -7,7 +7,8 @@ const LIMITS: &str = "
 domain: shop
 descriptors:
   - key: tenant
-    rate_limit: { unit: year, requests_per_unit: 1000, reservations: { ttl: 60s } }
+    rate_limit: { unit: year, requests_per_unit: 1000, reservations: { ttl: 60s }, \
+      track_usage: true }
 ";
 
 async fn reserve(client: &mut Client, tenant: &str, id: &str, hits: i64) -> (Code, u32) {
@@ -70,6 +71,13 @@ async fn operators_see_and_change_reservations() {
         assert_eq!(reserve(client, "a", "4", 300).await.0, Code::Ok);
         assert!(explain(&["tenant=b"]).contains("0 used"));
         assert_eq!(settle(client, "a", "4", 50).await, (Code::Ok, 350));
+        // What was reserved before the exemption is released.
+        assert_eq!(settle(client, "a", "2", 30).await, (Code::Ok, 450));
+        let usage = desk.ok(&weir, &["usage", "--domain", "shop", "tenant=a"]);
+        assert!(
+            usage.contains("hits        650, over the limit 0, given back 100"),
+            "{usage}"
+        );
         let metric = "weir_settlements_total{domain=\"shop\",limit=\"tenant\",result=\"unknown\"}";
         assert_eq!(
             weir.metric(metric),
