@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::examples::configuration;
 use crate::support::envoy::{Envoy, validate, with};
 use crate::support::http_client::{self, Response};
-use crate::support::wait::eventually;
+use crate::support::wait::{TIMEOUT, eventually};
 use crate::support::{RedisServer, Weir};
 
 const BUDGET: u64 = 10_000;
@@ -148,16 +149,19 @@ fn a_client_cannot_choose_the_id(weir: &Weir) {
     assert_eq!(left(weir, "ann"), 5_000);
 }
 
-/// An upstream that never ends an answer. It begins the answers to `/begun`, with a cost.
-fn endless_upstream() -> SocketAddr {
+/// An upstream that never ends an answer. It begins the answers to `/begun`, with a cost. The
+/// channel has an item for each request that has arrived.
+fn endless_upstream() -> (SocketAddr, mpsc::Receiver<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = listener.local_addr().expect("an address");
+    let (sender, arrived) = mpsc::channel();
     thread::spawn(move || {
         let mut open = Vec::new();
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
             let mut part = [0; 4096];
             let length = stream.read(&mut part).expect("a request");
+            sender.send(()).ok();
             if part[..length].starts_with(b"GET /begun") {
                 let answer = "HTTP/1.1 200 OK\r\nx-cost: 700\r\ntransfer-encoding: chunked\r\n\r\n\
                     5\r\nmore\n\r\n";
@@ -166,7 +170,7 @@ fn endless_upstream() -> SocketAddr {
             open.push(stream);
         }
     });
-    address
+    (address, arrived)
 }
 
 fn resets_are_settled(weir: &Weir) {
@@ -176,7 +180,8 @@ fn resets_are_settled(weir: &Weir) {
         .rfind(|line| line.contains("- endpoint:"))
         .expect("the application");
     let (before, _) = endpoint.split_once("port_value: ").expect("a port");
-    let own = format!("{before}port_value: {} }} }} }}", endless_upstream().port());
+    let (upstream, arrived) = endless_upstream();
+    let own = format!("{before}port_value: {} }} }} }}", upstream.port());
     let envoy = Envoy::start(&with(&configuration, endpoint, &own));
     let front = envoy.listener("front");
     for (path, user, charged) in [("/hangs", "early", 0), ("/begun", "late", 700)] {
@@ -186,6 +191,8 @@ fn resets_are_settled(weir: &Weir) {
             "GET {path} HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\nx-estimate: 4000\r\n\r\n"
         )
         .expect("sent");
+        // Before Envoy has the answer to the reservation, it would send no settlement.
+        arrived.recv_timeout(TIMEOUT).expect("a request");
         assert_left(weir, user, BUDGET - 4_000);
         if path == "/begun" {
             let mut head = [0; 12];

@@ -183,20 +183,22 @@ async fn shake_hands(connection: NewConnection, shared: Arc<SharedHandshakes>) {
             () = must_end => Err(io::ErrorKind::ConnectionAborted.into()),
         }
     };
-    let outcome = match charge.within(HANDSHAKE_WITHIN, handshake).await {
-        Ok(Ok((stream, session))) => {
-            drop((charge, unfinished));
-            hand_over(stream, session, open, &shared);
-            &outcomes.completed
-        }
-        Ok(Err(error)) => {
-            shared.complain(&error, client);
-            &outcomes.failed
-        }
+    let done = charge.within(HANDSHAKE_WITHIN, handshake).await;
+    let outcome = match &done {
+        Ok(Ok(_)) => &outcomes.completed,
+        Ok(Err(_)) => &outcomes.failed,
         Err(Cut::Late) => &outcomes.late,
         Err(Cut::Oldest) => &outcomes.displaced,
     };
     outcome.fetch_add(1, Ordering::Relaxed);
+    match done {
+        Ok(Ok((stream, session))) => {
+            drop((charge, unfinished));
+            hand_over(stream, session, open, &shared);
+        }
+        Ok(Err(error)) => shared.complain(&error, client),
+        Err(_) => {}
+    }
 }
 
 fn hand_over(stream: Stream, session: Session, open: OpenConnection, shared: &SharedHandshakes) {
