@@ -25,11 +25,8 @@ local checked
 -- By the index of a check: the hits that it has counted. effects() returns this part of the reply.
 local counted, effects
 if steps[82] then -- 'R'
-  local pack, unpack, pcall, text = struct.pack, struct.unpack, redis.pcall, string.format
-  local ROW, ROW_SIZE, ID_SIZE, EFFECT, VALUE = '<HHBBddddd', 62, 16, '<ddddd', '<Bdddd'
-  local HELD, KEPT, SETTLED, MOST_IDS, MOST_SETTLED = 0, 1, 2, 10000, 256
-  local SETTLED_LIFE, MARGIN = 60000000, 5000
-  local OFFSETS = { [HELD] = 0, [KEPT] = -4503599627370496, [SETTLED] = -9007199254740992 }
+  local unpack, pcall = struct.unpack, redis.pcall
+  local ROW_SIZE, EFFECT_SIZE = 62, 40
 
   local entries, at_index, pairs_of_keys, results = ARGV[10], {}, 0, {}
   for at = 1, #entries, ROW_SIZE do
@@ -43,6 +40,12 @@ if steps[82] then -- 'R'
   -- Returns the function that decides a check with an id, or with expired holds. Most calls need
   -- none, and creating its parts would be much of their cost.
   local function define()
+    local pack, text = struct.pack, string.format
+    local ROW, ID_SIZE, EFFECT, VALUE = '<HHBBddddd', 16, '<ddddd', '<Bdddd'
+    local HELD, KEPT, SETTLED, MOST_IDS, MOST_SETTLED = 0, 1, 2, 10000, 256
+    local SETTLED_LIFE, MARGIN = 60000000, 5000
+    local OFFSETS = { [HELD] = 0, [KEPT] = -4503599627370496, [SETTLED] = -9007199254740992 }
+
     local function score(kind, life)
       return text('%.0f', OFFSETS[kind] + life)
     end
@@ -227,15 +230,16 @@ if steps[82] then -- 'R'
     end
   end
 
-  local decide
+  local decide, present
   for code, step in pairs(steps) do
     if type(step) == 'function' then
       steps[code] = function(from, to, hits, ...)
         local at = at_index[from]
         if at then
           local _, pair, purpose = unpack('<HHB', entries, at)
-          local expired = pcall('ZRANGEBYSCORE', KEYS[keys_before + 2 * pair - 1], '0',
-            text('%.0f', now), 'LIMIT', '0', '100')
+          present = present or string.format('%.0f', now)
+          local expired = pcall('ZRANGEBYSCORE', KEYS[keys_before + 2 * pair - 1], '0', present,
+            'LIMIT', '0', '100')
           if purpose > 0 or expired.err or expired[1] then
             decide = decide or define()
             return decide(step, code, at, from, expired, hits, ...)
@@ -247,9 +251,12 @@ if steps[82] then -- 'R'
   end
 
   effects = function()
+    if not decide then
+      return string.rep('\0', #entries / ROW_SIZE * EFFECT_SIZE)
+    end
     local all = {}
     for at = 1, #entries, ROW_SIZE do
-      all[#all + 1] = results[unpack('<H', entries, at)] or pack(EFFECT, 0, 0, 0, 0, 0)
+      all[#all + 1] = results[unpack('<H', entries, at)] or string.rep('\0', EFFECT_SIZE)
     end
     return table.concat(all)
   end

@@ -377,75 +377,18 @@ pub fn window_number(limit: &Algorithm, now: Micros) -> u64 {
     }
 }
 
-/// The holds of a key that have expired; their hits are refunded or stay counted.
-struct Expired {
-    /// The number of the current window.
-    window: u64,
-    refunded: Vec<HolderId>,
-    /// The sum of their hits.
-    refund: i64,
-    kept: Vec<(HolderId, Hold)>,
-}
-
-impl Expired {
-    fn of(holds: &Holds, terms: &Reservations, window: u64, now: Micros) -> Self {
-        let mut expired = Self {
-            window,
-            refunded: Vec::new(),
-            refund: 0,
-            kept: Vec::new(),
-        };
-        for id in holds.ending(Kind::Held, now).take(MOST_EXPIRED) {
-            let hold = holds.by_id[&id];
-            if terms.on_expiry == OnExpiry::Release && hold.window == window {
-                expired.refunded.push(id);
-                expired.refund += hold.hits.cast_signed();
-            } else {
-                expired.kept.push((id, hold));
-            }
-        }
-        expired
-    }
-
-    /// Ends the holds. Kept ones are known until `until`; earlier ones whose time is over
-    /// are dropped.
-    fn end(self, holds: &mut Holds, until: Micros, now: Micros) {
-        let forgotten: Vec<_> = match self.kept.is_empty() {
-            true => Vec::new(),
-            false => holds.ending(Kind::Kept, now).take(MOST_EXPIRED).collect(),
-        };
-        for id in self.refunded.into_iter().chain(forgotten) {
-            holds.remove(id);
-        }
-        for (id, hold) in self.kept {
-            let kind = Kind::Kept;
-            holds.set(
-                id,
-                Hold {
-                    kind,
-                    until,
-                    ..hold
-                },
-            );
-        }
-    }
-}
-
-/// Steps of one check on the state of its key.
-struct Steps<'a> {
+/// A key while a check on it is decided.
+struct Key<'a> {
     limit: &'a Algorithm,
     at: Arrival,
+    /// The number of the current window.
+    window: u64,
+    holds: &'a mut Holds,
     state: Option<State>,
     keep_for: Option<Span>,
 }
 
-impl Steps<'_> {
-    fn refund(&mut self, hits: i64) {
-        if hits > 0 {
-            self.charge(-hits);
-        }
-    }
-
+impl Key<'_> {
     /// Counts hits; refused ones become debt.
     fn charge(&mut self, hits: i64) -> Verdict {
         self.step(self.limit, hits)
@@ -461,6 +404,106 @@ impl Steps<'_> {
         self.state = step.state;
         self.keep_for = step.keep_for.or(self.keep_for);
         step.verdict
+    }
+
+    /// The answer to a peek, which changes nothing. The hits of expired holds are `refund`.
+    fn peek(mut self, refund: i64) -> (Step, Effect) {
+        let before = self.state.clone();
+        if refund > 0 {
+            self.charge(-refund);
+        }
+        let verdict = self.charge(0);
+        let state = if refund > 0 { before } else { self.state };
+        (Step::unchanged(verdict, state), Effect::default())
+    }
+
+    /// Reserves hits for an id, if it has them already or there is room for another one.
+    fn reserve(
+        &mut self,
+        id: HolderId,
+        hits: i64,
+        terms: &Reservations,
+        has_room: bool,
+    ) -> (Verdict, Effect) {
+        let (now, asked) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
+        let wanted = asked.min(terms.most_held(self.limit));
+        let known = self.holds.find(id, now);
+        let hold = known.unwrap_or(Hold {
+            kind: Kind::Held,
+            hits: 0,
+            window: self.window,
+            since: now,
+            until: now + terms.ttl,
+        });
+        let is_settled = hold.kind == Kind::Settled;
+        let missing = match has_room && !is_settled {
+            true => wanted.saturating_sub(hold.hits),
+            false => 0,
+        };
+        let verdict = self.take(missing);
+        let outcome = match known {
+            _ if !has_room => Outcome::Full,
+            _ if is_settled => Outcome::Overtaken,
+            Some(_) if missing == 0 => Outcome::HeldBefore,
+            _ if !verdict.allowed => Outcome::Refused,
+            _ if wanted < asked => Outcome::Shortened,
+            _ => Outcome::Held,
+        };
+        let mut effect = Effect {
+            outcome,
+            hits: missing.cast_signed(),
+            ..Effect::default()
+        };
+        if matches!(outcome, Outcome::Held | Outcome::Shortened) {
+            let hits = hold.hits + missing;
+            self.holds.set(id, Hold { hits, ..hold });
+            effect.change = hold.change(missing, now);
+        }
+        (verdict, effect)
+    }
+
+    /// Settles the hold of an id.
+    fn release(&mut self, id: HolderId, hits: i64) -> (Verdict, Effect) {
+        let (now, cost) = (self.at.now, hits.clamp(0, MOST_HITS));
+        let known = self.holds.find(id, now);
+        let (outcome, counted) = match known {
+            None => (Outcome::Unknown, cost),
+            Some(hold) if hold.kind == Kind::Settled => (Outcome::SettledBefore, 0),
+            Some(hold) => {
+                let is_open = hold.kind == Kind::Held && hold.window == self.window;
+                let difference = cost - hold.hits.cast_signed();
+                let counted = if is_open {
+                    difference
+                } else {
+                    difference.max(0)
+                };
+                (Outcome::Matched, counted)
+            }
+        };
+        let verdict = self.charge(counted);
+        if outcome != Outcome::SettledBefore {
+            let settled = Hold {
+                kind: Kind::Settled,
+                hits: 0,
+                window: 0,
+                since: now,
+                until: now + SETTLED_LIFE,
+            };
+            self.holds.set(id, settled);
+            let settled = self.holds.ending(Kind::Settled, Micros(u64::MAX));
+            if settled.count() > MOST_SETTLED
+                && let Some(first) = self.holds.first(Kind::Settled)
+            {
+                self.holds.remove(first);
+            }
+        }
+        let effect = Effect {
+            outcome,
+            hits: counted,
+            change: known.map_or_else(Change::default, |hold| hold.change(hold.hits, now)),
+            expired: 0,
+        };
+        (verdict, effect)
     }
 }
 
@@ -490,162 +533,63 @@ impl Reservations {
         holds: &mut Holds,
         at: Arrival,
     ) -> (Step, Effect) {
-        let now = at.now;
-        let expired = Expired::of(holds, self, window_number(limit, now), now);
-        let mut steps = Steps {
+        let (now, window) = (at.now, window_number(limit, at.now));
+        let expired = holds.ending(Kind::Held, now).take(MOST_EXPIRED);
+        let expired = expired.map(|id| (id, holds.by_id[&id]));
+        let is_refunded =
+            |hold: &Hold| self.on_expiry == OnExpiry::Release && hold.window == window;
+        let (refunded, kept): (Vec<_>, Vec<_>) = expired.partition(|(_, hold)| is_refunded(hold));
+        let refund = refunded.iter().map(|(_, hold)| hold.hits.cast_signed());
+        let refund = refund.sum();
+        let mut key = Key {
             limit,
             at,
+            window,
+            holds,
             state,
             keep_for: None,
         };
         if purpose == Purpose::Plain && hits == 0 {
-            let before = steps.state.clone().filter(|_| expired.refund > 0);
-            steps.refund(expired.refund);
-            let verdict = steps.charge(0);
-            let state = if expired.refund > 0 {
-                before
-            } else {
-                steps.state
-            };
-            return (Step::unchanged(verdict, state), Effect::default());
+            return key.peek(refund);
         }
-        steps.refund(expired.refund);
-        let expired_count = (expired.refunded.len() + expired.kept.len()) as u64;
-        // The room that the refunded holds leave counts.
-        let is_full = holds.by_id.len() >= MOST_IDS + expired.refunded.len();
-        let spare = holds
-            .first(Kind::Kept)
-            .or_else(|| holds.first(Kind::Settled));
-        let window = expired.window;
-        expired.end(holds, now + self.ttl, now);
+        if refund > 0 {
+            key.charge(-refund);
+        }
+        let spare = key.holds.first(Kind::Kept);
+        let spare = spare.or_else(|| key.holds.first(Kind::Settled));
+        for (id, _) in &refunded {
+            key.holds.remove(*id);
+        }
+        let is_full = key.holds.by_id.len() >= MOST_IDS;
+        if !kept.is_empty() {
+            let forgotten = key.holds.ending(Kind::Kept, now).take(MOST_EXPIRED);
+            for id in forgotten.collect::<Vec<_>>() {
+                key.holds.remove(id);
+            }
+        }
+        for &(id, mut hold) in &kept {
+            (hold.kind, hold.until) = (Kind::Kept, now + self.ttl);
+            key.holds.set(id, hold);
+        }
         let (verdict, mut effect) = match purpose {
-            Purpose::Plain => (steps.charge(hits), Effect::default()),
-            Purpose::Reserve(id) if is_full && spare.is_none() && holds.find(id, now).is_none() => {
-                let outcome = Outcome::Full;
-                (
-                    steps.take(0),
-                    Effect {
-                        outcome,
-                        ..Effect::default()
-                    },
-                )
-            }
+            Purpose::Plain => (key.charge(hits), Effect::default()),
             Purpose::Reserve(id) => {
-                if let (true, Some(spare), None) = (is_full, spare, holds.find(id, now)) {
-                    holds.remove(spare);
+                let is_added = is_full && key.holds.find(id, now).is_none();
+                if is_added && let Some(spare) = spare {
+                    key.holds.remove(spare);
                 }
-                self.reserve(id, hits, window, holds, &mut steps)
+                key.reserve(id, hits, self, !is_added || spare.is_some())
             }
-            Purpose::Settle(id) => release(id, hits, window, holds, &mut steps),
+            Purpose::Settle(id) => key.release(id, hits),
         };
-        effect.expired = expired_count;
+        effect.expired = (refunded.len() + kept.len()) as u64;
         let step = Step {
             verdict: effect.verdict(verdict),
-            state: steps.state,
-            keep_for: steps.keep_for,
+            state: key.state,
+            keep_for: key.keep_for,
         };
         (step, effect)
     }
-
-    fn reserve(
-        &self,
-        id: HolderId,
-        hits: i64,
-        window: u64,
-        holds: &mut Holds,
-        steps: &mut Steps<'_>,
-    ) -> (Verdict, Effect) {
-        let (now, asked) = (steps.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
-        let wanted = asked.min(self.most_held(steps.limit));
-        let known = holds.find(id, now);
-        let hold = known.unwrap_or(Hold {
-            kind: Kind::Held,
-            hits: 0,
-            window,
-            since: now,
-            until: now + self.ttl,
-        });
-        let is_settled = hold.kind == Kind::Settled;
-        let missing = if is_settled {
-            0
-        } else {
-            wanted.saturating_sub(hold.hits)
-        };
-        let verdict = steps.take(missing);
-        let outcome = match known {
-            _ if is_settled => Outcome::Overtaken,
-            Some(_) if missing == 0 => Outcome::HeldBefore,
-            _ if !verdict.allowed => Outcome::Refused,
-            _ if wanted < asked => Outcome::Shortened,
-            _ => Outcome::Held,
-        };
-        let mut effect = Effect {
-            outcome,
-            hits: missing.cast_signed(),
-            ..Effect::default()
-        };
-        if matches!(outcome, Outcome::Held | Outcome::Shortened) {
-            let hits = hold.hits + missing;
-            holds.set(id, Hold { hits, ..hold });
-            effect.change = hold.change(missing, now);
-        }
-        (verdict, effect)
-    }
-}
-
-/// Settles the hold of an id.
-fn release(
-    id: HolderId,
-    hits: i64,
-    window: u64,
-    holds: &mut Holds,
-    steps: &mut Steps<'_>,
-) -> (Verdict, Effect) {
-    let (now, cost) = (steps.at.now, hits.clamp(0, MOST_HITS));
-    let known = holds.find(id, now);
-    let (outcome, counted) = match known {
-        None => (Outcome::Unknown, cost),
-        Some(hold) if hold.kind == Kind::Settled => (Outcome::SettledBefore, 0),
-        Some(hold) => {
-            let difference = cost - hold.hits.cast_signed();
-            let is_open = hold.kind == Kind::Held && hold.window == window;
-            (
-                Outcome::Matched,
-                if is_open {
-                    difference
-                } else {
-                    difference.max(0)
-                },
-            )
-        }
-    };
-    let verdict = steps.charge(counted);
-    let change = match known {
-        Some(hold) => hold.change(hold.hits, now),
-        None => Change::default(),
-    };
-    if outcome != Outcome::SettledBefore {
-        let settled = Hold {
-            kind: Kind::Settled,
-            hits: 0,
-            window: 0,
-            since: now,
-            until: now + SETTLED_LIFE,
-        };
-        holds.set(id, settled);
-        if holds.ending(Kind::Settled, Micros(u64::MAX)).count() > MOST_SETTLED
-            && let Some(first) = holds.first(Kind::Settled)
-        {
-            holds.remove(first);
-        }
-    }
-    let effect = Effect {
-        outcome,
-        hits: counted,
-        change,
-        expired: 0,
-    };
-    (verdict, effect)
 }
 
 #[cfg(test)]
