@@ -69,6 +69,12 @@ impl Watching {
         self.folder.path().join(name)
     }
 
+    /// Writes a file at once: the watcher never finds a part of it.
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(".new"), text).unwrap();
+        fs::rename(self.path(".new"), self.path(name)).unwrap();
+    }
+
     fn domains(&self) -> Vec<String> {
         let snapshot = self.live.load().unwrap();
         let mut domains: Vec<_> = snapshot
@@ -118,8 +124,7 @@ fn every_way_of_changing_a_folder_is_loaded() {
     assert_eq!(watching.domains(), ["one"]);
     fs::write(watching.path("a.yaml"), limits("two")).unwrap();
     watching.until_domains(&["two"]);
-    fs::write(watching.path(".new"), limits("three")).unwrap();
-    fs::rename(watching.path(".new"), watching.path("a.yaml")).unwrap();
+    watching.write("a.yaml", &limits("three"));
     watching.until_domains(&["three"]);
     fs::create_dir(watching.path("more")).unwrap();
     fs::write(watching.path("more/b.yml"), limits("four")).unwrap();
@@ -158,10 +163,10 @@ fn the_swap_of_a_config_map_is_loaded_as_one() {
 #[test]
 fn a_mistake_changes_nothing_and_is_counted_once() {
     let watching = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
-    fs::write(watching.path("b.yaml"), "no_domain: here\n").unwrap();
+    watching.write("b.yaml", "no_domain: here\n");
     watching.until_refused("b.yaml");
     // A change of another file has no effect either.
-    fs::write(watching.path("c.yaml"), limits("three")).unwrap();
+    watching.write("c.yaml", &limits("three"));
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(watching.domains(), ["one"], "all or nothing");
     assert!(
