@@ -279,7 +279,7 @@ fn bypasses(check: &Check) -> bool {
     // A shaper's refusal depends on the caller's deadline. A refusal by a limit of requests in
     // flight depends on when they end, and one by reserved hits on when they are settled. A hit that
     // is refused and counts is a charge.
-    check.reserves
+    check.reserving().is_some()
         || algorithm.may_delay()
         || algorithm.has_holders()
         || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))

@@ -138,18 +138,16 @@ impl FailurePolicies {
         is_open: impl Fn(CheckIndex) -> bool,
         at: impl FnOnce() -> Arrival,
     ) {
-        let is_held = |index: CheckIndex, check: &Check| {
+        let is_held = |check: &Check| {
             let key = checks.key(check);
-            match checks.reserving(index).map(|reserving| reserving.purpose) {
+            match check.reserving().map(|reserving| reserving.purpose) {
                 Some(Purpose::Settle(id)) => self.local.holds(key, id, clock::now()),
                 Some(_) => false,
                 None => check.hits < 0 && check.algorithm.has_holders() && self.local.contains(key),
             }
         };
         let open = checks.indexed().filter(|(index, check)| {
-            check.on_store_failure == OnStoreFailure::Local
-                && is_open(*index)
-                && is_held(*index, check)
+            check.on_store_failure == OnStoreFailure::Local && is_open(*index) && is_held(check)
         });
         let picked: CheckIndices = open.map(|(index, _)| index).collect();
         if !picked.is_empty() {

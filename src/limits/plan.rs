@@ -41,7 +41,7 @@ use crate::limits::rules::limit::{
 use crate::limits::rules::table::RowNumber;
 use crate::limits::rules::thresholds::Thresholds;
 use crate::limits::rules::{Domain, Rules};
-use checks::Holding;
+use checks::{Extras, Holding};
 
 /// The plan of one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
@@ -146,14 +146,14 @@ impl Plan {
         }
         let checks = Arc::make_mut(&mut self.checks);
         for slot in &self.slots {
-            if let (Disposition::Checked(checked), Some(limit)) = (&slot.disposition, slot.limit) {
-                let mut holders = checks.holders.iter_mut();
-                if let Some(held) = holders.find(|held| held.check == checked.check) {
-                    held.gauge = gauge_of(limit);
+            if let (Disposition::Checked(checked), Some(limit)) = (&slot.disposition, slot.limit)
+                && let Some(extras) = &mut checks.list[checked.check.0].extras
+            {
+                if let Some(holding) = &mut extras.holding {
+                    holding.gauge = gauge_of(limit);
                 }
-                let mut reserving = checks.reserving.iter_mut();
-                if let Some(one) = reserving.find(|one| one.check == checked.check) {
-                    one.tally = tally_of(limit);
+                if let Some(reserving) = &mut extras.reserving {
+                    reserving.tally = tally_of(limit);
                 }
             }
         }
@@ -338,8 +338,7 @@ impl Matcher<'_, '_> {
     /// Like `disposition`, for a limit of requests in flight. The last entry of its descriptor is the id
     /// of the request, which is not a part of the subject: the entry keeps its key and gets an
     /// empty value, and everything after the plan sees that (keys, overrides, usage, metrics,
-    /// subjects). The id is in a list of its own, which keeps checks of other limits small. A
-    /// separate function, to keep it off the path of other limits.
+    /// subjects). A separate function, to keep it off the path of other limits.
     #[inline(never)]
     fn disposition_of_holder(&mut self, planned: PlannedDescriptor<'_>) -> Disposition {
         let mut subject: SmallVec<[Entry<'_>; 4]> = SmallVec::from_slice(planned.entries);
@@ -354,11 +353,8 @@ impl Matcher<'_, '_> {
         if let Disposition::Checked(Checked { check, .. }) = disposition
             && self.checks[check].algorithm.has_holders()
         {
-            self.checks.holders.push(Holding {
-                check,
-                id: HolderId::of(id),
-                gauge: None,
-            });
+            let id = HolderId::of(id);
+            self.checks.extras_mut(check).holding = Some(Holding { id, gauge: None });
         }
         disposition
     }
@@ -377,11 +373,11 @@ impl Matcher<'_, '_> {
         self.is_settlement = false;
         let is_cancelled = std::mem::take(&mut self.is_cancelled);
         if let Disposition::Checked(Checked { check, .. }) = disposition
-            && let Some(reserving) = self.checks.reserving.last_mut()
-            && reserving.check == check
+            && let Check { hits, extras, .. } = &mut self.checks.list[check.0]
+            && let Some(reserving) = extras.as_mut().and_then(|extras| extras.reserving.as_mut())
         {
             if is_cancelled {
-                self.checks.list[check.0].hits = -1;
+                *hits = -1;
             }
             reserving.purpose = match is_settlement {
                 true => Purpose::Settle(id),
@@ -575,20 +571,15 @@ impl Checks {
         options: &Options,
     ) -> CheckIndex {
         let index = CheckIndex(self.list.len());
+        let mut extras = None::<Box<Extras>>;
         if let Some(tracking) = limit.and_then(|found| found.limit.usage.as_ref()) {
-            self.tracked.push((index, Arc::clone(tracking)));
+            extras.get_or_insert_default().tracking = Some(Arc::clone(tracking));
         }
         if let Some(terms) = amount.reservations {
-            self.reserving.push(Reserving {
-                check: index,
-                terms,
-                purpose: Purpose::Plain,
-                tally: None,
-                effect: Arc::default(),
-            });
+            extras.get_or_insert_default().reserving = Some(Reserving::new(terms));
         }
         if amount.notify != Thresholds::default() {
-            self.notified.push((index, amount.notify, OnceLock::new()));
+            extras.get_or_insert_default().notified = Some((amount.notify, OnceLock::new()));
         }
         let on_store_failure = limit.and_then(LimitInForce::on_store_failure);
         self.list.push(Check {
@@ -603,7 +594,7 @@ impl Checks {
             on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
             per_second: amount.rate.unit == Unit::Second,
             lease: amount.lease,
-            reserves: amount.reservations.is_some(),
+            extras,
         });
         index
     }
@@ -612,16 +603,19 @@ impl Checks {
     /// `tr` before the algorithm, in the same hash slot; it begins at `start`, and is written up to
     /// there.
     fn add_trial(&mut self, start: usize, trial: &Trial, hits: i64) {
-        let index = CheckIndex(self.list.len());
         key::write_trial_tag(&mut self.keys, &trial.amount.algorithm);
-        if let Some(tracking) = &trial.usage {
-            self.tracked.push((index, Arc::clone(tracking)));
-        }
+        let extras = trial.usage.as_ref().map(|tracking| {
+            Box::new(Extras {
+                tracking: Some(Arc::clone(tracking)),
+                ..Extras::default()
+            })
+        });
         self.list.push(Check {
             key: start..self.keys.len(),
             fingerprint: Fingerprint::of(&self.keys[start..]),
             per_second: trial.amount.rate.unit == Unit::Second,
             on_store_failure: OnStoreFailure::Allow,
+            extras,
             ..Check::new(trial.amount.algorithm, hits, Modes::default())
         });
         self.trials += 1;

@@ -181,11 +181,7 @@ impl Memory {
         let answer = |index| match picked.next_if_eq(&&index) {
             Some(_) => {
                 let check = &checks[index];
-                let reserving = match check.reserves {
-                    true => checks.reserving(index),
-                    false => None,
-                };
-                let step = |state| match reserving {
+                let step = |state| match check.reserving() {
                     None => checks.step(index, state, at, &mut changes),
                     Some(reserving) => {
                         let (key, table) = (checks.key(check), &self.0.reservations);

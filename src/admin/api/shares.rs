@@ -112,7 +112,7 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
 fn counted(parts: &Parts, tracked: &TrackedLimit, subject: &[u8]) -> Option<CountedSubject> {
     let (subject, limit) = (Subject::of_key(subject), tracked.limit().path());
     let found = subject::counted(parts, &subject, Some(&limit), tracked.is_trial).ok()?;
-    let tracking = found.checks().tracking(found.check)?;
+    let tracking = found.checks()[found.check].tracking()?;
     let is_same = tracking.is_same_limit(&tracked.tracking);
     is_same.then_some(found)
 }

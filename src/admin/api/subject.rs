@@ -58,7 +58,10 @@ impl Parts {
     /// does not answer. Of the first [`MOST_INSPECTED`] checks.
     pub(super) async fn reserved(&self, plan: &Plan) -> Vec<Option<Held>> {
         let mut all = vec![None; plan.checks.len()];
-        let reserving = plan.checks.indexed().filter(|(_, check)| check.reserves);
+        let reserving = plan
+            .checks
+            .indexed()
+            .filter(|(_, check)| check.reserving().is_some());
         for (index, _) in reserving.take(MOST_INSPECTED) {
             all[index.0] = self
                 .limiter

@@ -231,7 +231,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let query = &call.query;
     let found = subject::find(&parts, query)?;
     let limit = found.limit()?;
-    let Some(tracking) = found.checks().tracking(found.check) else {
+    let Some(tracking) = found.checks()[found.check].tracking() else {
         return Err(untracked(limit));
     };
     let since = query.get("since").map(|text| duration("since", text));
@@ -495,7 +495,7 @@ async fn by_record(
     found: &CountedSubject,
     over: Span,
 ) -> Result<Option<usage::Count>, Failure> {
-    if found.checks().tracking(found.check).is_none() {
+    if found.checks()[found.check].tracking().is_none() {
         return Ok(None);
     }
     let (now, record) = found.record(parts).await?;
@@ -557,7 +557,7 @@ async fn by_buckets(
 /// The error about hits of an interval that were not counted.
 fn uncounted(found: &CountedSubject, limit: &Limit, over: Span) -> Failure {
     let (path, origin) = (limit.path(), &limit.origin);
-    Failure::bad_request(&match found.checks().tracking(found.check) {
+    Failure::bad_request(&match found.checks()[found.check].tracking() {
         Some(tracking) => format!(
             "since: {over} is longer than the {} that the buckets of {path} ({origin}) cover; \
              write less, or raise its usage_buckets or usage_interval",

@@ -107,7 +107,8 @@ impl AllOrNone {
             };
             let known = writes.iter().position(|(other, ..)| same(*other, index));
             let state = known.map_or_else(|| stored(index), |at| Some(writes[at].1.clone()));
-            if let Some((state, keep_for)) = limit.note_refused(checks.holder(index), state, at.now)
+            if let Some((state, keep_for)) =
+                limit.note_refused(checks[index].holder(), state, at.now)
             {
                 match known {
                     Some(known) => (writes[known].1, writes[known].2) = (state, keep_for),

@@ -1,7 +1,5 @@
 //! The checks of one request, as stores decide them. They do not depend on the rules or on the
 //! response.
-//!
-//! Data of tracked checks is in a list of its own, which keeps the other checks small.
 
 use std::ops::{Index, Range};
 use std::sync::{Arc, OnceLock};
@@ -42,45 +40,47 @@ pub struct Checks {
     /// Whether a check that is over its limit keeps the others from being counted.
     pub commit: Commit,
     pub(super) passing_quotas: usize,
-    /// The checks of limits with `track_usage`. A separate list, because checks of other limits
-    /// should not pay for it.
-    pub(super) tracked: Vec<(CheckIndex, Arc<Tracking>)>,
-    /// The checks of limits of requests in flight, in a separate list for the same reason.
-    pub(super) holders: Vec<Holding>,
-    /// The checks of limits with `reservations`.
-    pub(super) reserving: Vec<Reserving>,
-    /// The checks of limits with `notify`, in their order, in a separate list for the same reason.
-    pub(super) notified: Vec<Notified>,
     /// An override blocks a descriptor of the request.
     pub(super) is_blocked: bool,
 }
 
-/// Additional data of a check of a limit of requests in flight.
+/// Data of a check that few limits need; see [`Check::extras`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extras {
+    /// Its limit has `track_usage`.
+    pub(super) tracking: Option<Arc<Tracking>>,
+    /// Its limit is one of requests in flight.
+    pub(super) holding: Option<Holding>,
+    /// Its limit has `reservations`.
+    pub(super) reserving: Option<Reserving>,
+    /// Its limit has `notify`.
+    pub(super) notified: Option<Notified>,
+}
+
+/// The holder of a place of a limit of requests in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Holding {
-    pub(super) check: CheckIndex,
     /// The id of the request.
     pub(super) id: HolderId,
     /// Counts the holders of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) gauge: Option<Arc<Gauge>>,
 }
 
-/// Additional data of a check of a limit with `reservations`.
+/// The reservation or the settlement that a check makes.
 #[derive(Clone, Debug)]
 pub struct Reserving {
-    pub(super) check: CheckIndex,
     pub terms: Reservations,
     pub purpose: Purpose,
     /// Counts the reservations of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) tally: Option<Arc<Tally>>,
     /// Its effect, once a store has decided it.
-    pub(super) effect: Arc<OnceLock<Effect>>,
+    effect: Arc<OnceLock<Effect>>,
 }
 
-/// The thresholds of a check of a limit with `notify`. Of a check that leases sent to the store,
-/// also the count before and after its hits: those of the request, and hits drawn ahead, which
-/// cross nothing when they are used.
-pub(super) type Notified = (CheckIndex, Thresholds, OnceLock<Range<u64>>);
+/// The thresholds of a limit with `notify`. Of a check that leases sent to the store, also the
+/// count before and after its hits: those of the request, and hits drawn ahead, which cross nothing
+/// when they are used.
+pub(super) type Notified = (Thresholds, OnceLock<Range<u64>>);
 
 /// Changes that checks of a request made to limits of requests in flight.
 pub type Changes = SmallVec<[(CheckIndex, Change); 2]>;
@@ -103,8 +103,20 @@ pub struct Check {
     pub per_second: bool,
     /// Hits may be drawn ahead of requests.
     pub lease: bool,
-    /// Its hits may be reserved: the check is among the [`Reserving`] ones.
-    pub reserves: bool,
+    /// In a box, which keeps the checks of most limits small.
+    pub(super) extras: Option<Box<Extras>>,
+}
+
+impl Reserving {
+    /// Plain hits of a limit with these reservations.
+    pub(super) fn new(terms: Reservations) -> Self {
+        Self {
+            terms,
+            purpose: Purpose::Plain,
+            tally: None,
+            effect: Arc::default(),
+        }
+    }
 }
 
 impl Check {
@@ -119,8 +131,34 @@ impl Check {
             on_store_failure: OnStoreFailure::default(),
             per_second: false,
             lease: false,
-            reserves: false,
+            extras: None,
         }
+    }
+
+    /// The limit of the check, if that has `track_usage`.
+    #[inline]
+    pub fn tracking(&self) -> Option<&Arc<Tracking>> {
+        self.extras.as_ref()?.tracking.as_ref()
+    }
+
+    fn holding(&self) -> Option<&Holding> {
+        self.extras.as_ref()?.holding.as_ref()
+    }
+
+    /// The id of the request, for a limit of requests in flight.
+    pub fn holder(&self) -> HolderId {
+        self.holding().map_or_else(HolderId::default, |one| one.id)
+    }
+
+    /// The reservation or the settlement, if the limit has `reservations`.
+    #[inline]
+    pub fn reserving(&self) -> Option<&Reserving> {
+        self.extras.as_ref()?.reserving.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn notified(&self) -> Option<&Notified> {
+        self.extras.as_ref()?.notified.as_ref()
     }
 }
 
@@ -150,78 +188,61 @@ impl Checks {
         all
     }
 
+    /// The data of the check at `index` that few limits need.
+    pub(super) fn extras_mut(&mut self, index: CheckIndex) -> &mut Extras {
+        self.list[index.0].extras.get_or_insert_default()
+    }
+
     /// The same checks, of which the one at `index` is of a limit with `track_usage`: for tests of
     /// stores.
     #[must_use]
     pub fn tracked(mut self, index: CheckIndex, tracking: Arc<Tracking>) -> Self {
-        self.tracked.push((index, tracking));
+        self.extras_mut(index).tracking = Some(tracking);
         self
-    }
-
-    /// Whether a check is of a limit with `track_usage`.
-    pub fn is_tracked(&self) -> bool {
-        !self.tracked.is_empty()
-    }
-
-    /// The limit of a check, if that has `track_usage`.
-    pub fn tracking(&self, index: CheckIndex) -> Option<&Arc<Tracking>> {
-        self.tracked
-            .iter()
-            .find(|(tracked, _)| *tracked == index)
-            .map(|(_, tracking)| tracking)
-    }
-
-    fn holding(&self, index: CheckIndex) -> Option<&Holding> {
-        self.holders.iter().find(|holding| holding.check == index)
-    }
-
-    /// The id of the request, for a limit of requests in flight.
-    pub fn holder(&self, index: CheckIndex) -> HolderId {
-        self.holding(index)
-            .map_or_else(HolderId::default, |holding| holding.id)
     }
 
     /// The same checks, where the one at `index` is a check of a limit of requests in flight by the
     /// request with this id: for tests of stores.
     #[must_use]
     pub fn held_by(mut self, index: CheckIndex, id: &[u8]) -> Self {
-        self.holders.push(Holding {
-            check: index,
-            id: HolderId::of(id),
-            gauge: None,
-        });
+        let id = HolderId::of(id);
+        self.extras_mut(index).holding = Some(Holding { id, gauge: None });
         self
-    }
-
-    /// Reservation data of a check, if its limit has `reservations`.
-    pub fn reserving(&self, index: CheckIndex) -> Option<&Reserving> {
-        let mut all = self.reserving.iter();
-        all.find(|reserving| reserving.check == index)
-    }
-
-    /// Whether a check is of a limit with `reservations`.
-    pub fn has_reservations(&self) -> bool {
-        !self.reserving.is_empty()
     }
 
     /// The same checks, where the limit of the one at `index` has `reservations`: for tests of
     /// stores.
     #[must_use]
     pub fn reserved(mut self, index: CheckIndex, terms: Reservations, purpose: Purpose) -> Self {
-        self.list[index.0].reserves = true;
-        self.reserving.push(Reserving {
-            check: index,
-            terms,
+        let reserving = Reserving::new(terms);
+        self.extras_mut(index).reserving = Some(Reserving {
             purpose,
-            tally: None,
-            effect: Arc::default(),
+            ..reserving
         });
         self
     }
 
+    /// Whether a check or a trial is of a limit with `track_usage`.
+    #[inline]
+    pub fn is_tracked(&self) -> bool {
+        self.list.iter().any(|check| check.tracking().is_some())
+    }
+
+    /// Whether a check is of a limit of requests in flight.
+    #[inline]
+    pub fn has_holders(&self) -> bool {
+        self.list.iter().any(|check| check.holding().is_some())
+    }
+
+    /// Whether a check is of a limit with `reservations`.
+    #[inline]
+    pub fn has_reservations(&self) -> bool {
+        self.list.iter().any(|check| check.reserving().is_some())
+    }
+
     /// Counts what a check did to reservations, as the store reports it.
     pub fn record_reservation(&self, index: CheckIndex, effect: &Effect, now: Micros) {
-        let Some(reserving) = self.reserving(index) else {
+        let Some(reserving) = self[index].reserving() else {
             return;
         };
         // Only a check of which nothing was counted is decided again.
@@ -235,29 +256,26 @@ impl Checks {
     /// than it requests.
     #[inline]
     pub fn counted_hits(&self, index: CheckIndex) -> i64 {
-        let Check { hits, reserves, .. } = self[index];
-        if !reserves {
-            return hits;
-        }
-        let effect = self.reserving(index).and_then(|one| one.effect.get());
+        let Check { hits, .. } = self[index];
+        let effect = self[index].reserving().and_then(|one| one.effect.get());
         effect.map_or(hits, |effect| effect.hits_of(hits))
     }
 
     /// Whether a settlement among the checks has ended a hold, as far as they are decided.
     pub fn have_released(&self) -> bool {
-        let mut all = self.reserving.iter();
-        all.any(|one| (one.effect.get()).is_some_and(|effect| effect.outcome == Outcome::Matched))
-    }
-
-    /// Whether a check is of a limit of requests in flight.
-    pub fn has_holders(&self) -> bool {
-        !self.holders.is_empty()
+        let effects = self
+            .iter()
+            .filter_map(|check| check.reserving()?.effect.get());
+        effects
+            .into_iter()
+            .any(|effect| effect.outcome == Outcome::Matched)
     }
 
     /// The checks that acquire places of limits of requests in flight.
     pub fn acquires(&self) -> impl Iterator<Item = CheckIndex> {
-        let all = self.holders.iter().map(|holding| holding.check);
-        all.filter(|&check| self[check].hits > 0)
+        let acquires = |check: &Check| check.hits > 0 && check.holding().is_some();
+        let all = self.indexed().filter(move |(_, check)| acquires(check));
+        all.map(|(index, _)| index)
     }
 
     /// The acquires at `picked`, each as the check that takes it back.
@@ -273,7 +291,7 @@ impl Checks {
 
     /// The bytes of memory that these checks take.
     pub fn bytes(&self) -> usize {
-        let of_each = size_of::<Check>() + size_of::<Holding>();
+        let of_each = size_of::<Check>() + size_of::<Extras>();
         size_of::<Self>() + self.keys.capacity() + self.list.len() * of_each
     }
 
@@ -306,7 +324,7 @@ impl Checks {
         let Algorithm::Concurrency(limit) = algorithm else {
             return algorithm.step(state, at, hits);
         };
-        let (step, change) = limit.step_by(self.holder(index), state, at.now, hits);
+        let (step, change) = limit.step_by(self[index].holder(), state, at.now, hits);
         if change.places > 0 {
             changes.push((index, change));
         }
@@ -316,16 +334,15 @@ impl Checks {
     /// Records the holders that a check acquired or released, as the store reports them with each
     /// change.
     pub fn record_holders(&self, index: CheckIndex, change: Change, now: Micros) {
-        if let Some(gauge) = self.holding(index).and_then(|held| held.gauge.as_ref()) {
+        if let Some(gauge) = self[index].holding().and_then(|held| held.gauge.as_ref()) {
             gauge.record(change, self[index].hits > 0, now);
         }
     }
 
-    /// The checks of limits with `track_usage`.
+    /// The checks and trials of limits with `track_usage`.
     pub fn all_tracking(&self) -> impl Iterator<Item = (CheckIndex, &Arc<Tracking>)> {
-        self.tracked
-            .iter()
-            .map(|(index, tracking)| (*index, tracking))
+        let all = self.list.iter().enumerate();
+        all.filter_map(|(index, check)| Some((CheckIndex(index), check.tracking()?)))
     }
 
     /// Whether a check or a trial can delay a request.
@@ -424,13 +441,15 @@ impl Checks {
     /// Turns the first checks, with or without the trials after them, into peeks: neither counters
     /// nor usage are written, and the answers report the remaining hits.
     pub fn peek_only(&mut self, first: usize) {
-        self.tracked.retain(|(index, _)| index.0 >= first);
-        for reserving in self.reserving.iter_mut().filter(|one| one.check.0 < first) {
-            reserving.purpose = Purpose::Plain;
+        for check in &mut self.list[..first] {
+            check.hits = 0;
+            if let Some(extras) = &mut check.extras {
+                extras.tracking = None;
+                if let Some(reserving) = &mut extras.reserving {
+                    reserving.purpose = Purpose::Plain;
+                }
+            }
         }
-        self.list[..first]
-            .iter_mut()
-            .for_each(|check| check.hits = 0);
     }
 
     /// Adds this number of hits to the request of a check.
@@ -471,10 +490,13 @@ impl Checks {
         let passing_quotas = rest
             .filter(|&(index, check)| check.modes.quota && passes(index))
             .count();
-        let moved = |from: CheckIndex| picked.iter().position(|&index| index == from);
-        let check = |&index: &CheckIndex| Check {
-            algorithm: change(self[index].algorithm),
-            ..self[index].clone()
+        let check = |&index: &CheckIndex| {
+            let mut check = self[index].clone();
+            check.algorithm = change(check.algorithm);
+            if let Some(extras) = &mut check.extras {
+                (extras.tracking, extras.notified) = (None, None);
+            }
+            check
         };
         Self {
             list: picked.iter().map(check).collect(),
@@ -482,24 +504,6 @@ impl Checks {
             keys: self.keys.clone(),
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
-            tracked: Vec::new(),
-            notified: Vec::new(),
-            holders: (self.holders.iter())
-                .filter_map(|holding| {
-                    Some(Holding {
-                        check: CheckIndex(moved(holding.check)?),
-                        ..holding.clone()
-                    })
-                })
-                .collect(),
-            reserving: (self.reserving.iter())
-                .filter_map(|reserving| {
-                    Some(Reserving {
-                        check: CheckIndex(moved(reserving.check)?),
-                        ..reserving.clone()
-                    })
-                })
-                .collect(),
             is_blocked: self.is_blocked,
         }
     }

@@ -7,7 +7,6 @@
 
 use std::ops::Range;
 
-use super::checks::Notified;
 use super::{CheckIndex, Checks};
 use crate::core::verdict::{Decision, Verdict};
 use crate::limits::rules::thresholds::Thresholds;
@@ -16,19 +15,12 @@ impl Checks {
     /// Whether a check is of a limit with `notify`.
     #[inline]
     pub fn has_thresholds(&self) -> bool {
-        !self.notified.is_empty()
-    }
-
-    fn notified(&self, index: CheckIndex) -> Option<&Notified> {
-        let at = self
-            .notified
-            .partition_point(|(check, ..)| check.0 < index.0);
-        self.notified.get(at).filter(|(check, ..)| *check == index)
+        self.iter().any(|check| check.notified().is_some())
     }
 
     /// Records the store's verdict on a check that leases sent with `hits`.
     pub fn record_drawn(&self, index: CheckIndex, verdict: &Verdict, hits: u64) {
-        if let Some((.., drawn)) = self.notified(index)
+        if let Some((_, drawn)) = self[index].notified()
             && let Some(before) = self[index].algorithm.counted_before(verdict, hits)
         {
             // Only a check of which nothing was counted is sent again.
@@ -43,7 +35,7 @@ impl Checks {
         index: CheckIndex,
         decision: &Decision,
     ) -> Option<(Thresholds, Range<u64>)> {
-        let (_, thresholds, drawn) = self.notified(index)?;
+        let (thresholds, drawn) = self[index].notified()?;
         let taken = match (drawn.get(), decision) {
             (Some(drawn), _) => drawn.clone(),
             (None, Decision::Store(verdict)) => {
@@ -94,7 +86,7 @@ mod tests {
         let check = Check::new(algorithm, hits, Modes::default());
         let mut checks = Checks::of([(&b"a"[..], check.clone()), (&b"b"[..], check)]);
         let thresholds = Thresholds::read(&["80%"]).expect("a threshold");
-        checks.notified.push((INDEX, thresholds, OnceLock::new()));
+        checks.extras_mut(INDEX).notified = Some((thresholds, OnceLock::new()));
         checks
     }
 

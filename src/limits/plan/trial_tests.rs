@@ -110,8 +110,8 @@ fn a_trial_has_the_key_of_its_limit_with_a_mark_and_the_hits_of_the_request() {
         checks[last].per_second && !checks[first].per_second,
         "the unit is that of the trial"
     );
-    let tracking = checks.tracking(last).expect("its limit has usage");
-    assert!(tracking.is_trial && checks.tracking(first).is_none());
+    let tracking = checks[last].tracking().expect("its limit has usage");
+    assert!(tracking.is_trial && checks[first].tracking().is_none());
     let mut record = Vec::new();
     key::write_usage(checks.key(&checks[last]), &mut record);
     assert_eq!(record, b"x:w1{d|s=/ab}trus");

@@ -110,7 +110,7 @@ impl ThresholdLog {
     /// the last report of this one is less than a window ago.
     fn is_due(&self, check: &Check, threshold: u8, now: Micros, left: Option<Span>) -> bool {
         let is_fixed = matches!(check.algorithm, Algorithm::FixedWindow(_));
-        if is_fixed && !check.reserves {
+        if is_fixed && check.reserving().is_none() {
             return true;
         }
         let key = check.fingerprint.with(&(check.algorithm, threshold));

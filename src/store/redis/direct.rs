@@ -202,7 +202,7 @@ impl Redis {
         } else {
             keys.push(owner.to_vec());
         }
-        if check.reserves {
+        if check.reserving().is_some() {
             for part in key::ReservationKey::ALL {
                 let mut key = Vec::new();
                 key::write_reservations(owner, part, &mut key);

@@ -391,7 +391,7 @@ impl Lanes {
         self.node.record_outcome(outcome);
         for (checks, summaries) in usage {
             for (index, summary) in summaries {
-                if let Some(tracking) = checks.tracking(index) {
+                if let Some(tracking) = checks[index].tracking() {
                     let record = queue::record(checks.key(&checks[index]));
                     self.deployment.usage.enqueue(record, tracking, summary);
                 }

@@ -481,7 +481,7 @@ fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c Fi
         Algorithm::FixedWindow(fixed)
             if fixed.count_denied
                 && check.hits >= 0
-                && !check.reserves
+                && check.reserving().is_none()
                 && checks.commit == Commit::Each =>
         {
             Some(fixed)
@@ -498,7 +498,7 @@ fn encoding(
     known_ttls: &mut KnownTtls,
 ) -> GroupEncoding {
     let (checks, check) = (&request.checks, &request.checks[index]);
-    let fixed = window_without_script(checks, check).filter(|_| checks.tracking(index).is_none());
+    let fixed = window_without_script(checks, check).filter(|_| check.tracking().is_none());
     let Some(fixed) = fixed else {
         return GroupEncoding::Script(ScriptRef::ByHash);
     };

@@ -184,11 +184,10 @@ impl Call<'_> {
             let mut run = self.run(request, check, number(&mut rows.limits, &&check.algorithm));
             if check.algorithm.has_holders() {
                 run.check_number = (position - rows.holders.len() / HolderId::BYTES) as u64;
-                rows.holders
-                    .extend_from_slice(&request.checks.holder(index).0);
+                rows.holders.extend_from_slice(&check.holder().0);
             }
             // The step of a run returns only for its last check whether it is allowed.
-            let is_alone = check.reserves || request.checks.tracking(index).is_some();
+            let is_alone = check.reserving().is_some() || check.tracking().is_some();
             match rows.runs.last_mut() {
                 Some(last) if run == (Run { checks: 1, ..*last }) && !is_alone && !was_alone => {
                     last.checks += 1;
@@ -313,17 +312,16 @@ impl Call<'_> {
     fn tracked(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Arc<Tracking>)> {
         let all = self.indexed().enumerate();
         all.filter_map(|(position, (request, index))| {
-            Some((position, request, index, request.checks.tracking(index)?))
+            Some((position, request, index, request.checks[index].tracking()?))
         })
     }
 
     /// The checks of limits with `reservations` by their positions in the call.
     fn reserving(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Reserving)> {
         let all = self.indexed().enumerate();
-        all.filter(|(_, (request, index))| request.checks[*index].reserves)
-            .filter_map(|(position, (request, index))| {
-                Some((position, request, index, request.checks.reserving(index)?))
-            })
+        all.filter_map(|(position, (request, index))| {
+            Some((position, request, index, request.checks[index].reserving()?))
+        })
     }
 }
 

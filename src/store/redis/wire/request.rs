@@ -132,7 +132,7 @@ impl Request {
 
     /// The number of usual checks that take Redis as long as these.
     pub(crate) fn weight(&self) -> usize {
-        let is_tracked = |picked: &&Picked| self.checks.tracking(picked.index).is_some();
+        let is_tracked = |picked: &&Picked| self.checks[picked.index].tracking().is_some();
         let tracked = self.picked.iter().filter(is_tracked).count();
         self.picked.len() + (TRACKED_WEIGHT - 1) * tracked
     }

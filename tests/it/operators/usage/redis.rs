@@ -120,7 +120,7 @@ fn record(
     let is_refused =
         checks.commit == Commit::AllOrNone && checks.is_over_limit(answers.iter().map(is_allowed));
     for ((index, check), answer) in checks.indexed().zip(answers) {
-        let (Some(tracking), Ok(verdict)) = (checks.tracking(index), answer) else {
+        let (Some(tracking), Ok(verdict)) = (checks[index].tracking(), answer) else {
             continue;
         };
         let hits = Hits::of_check(check.hits, verdict.allowed);

@@ -130,7 +130,7 @@ impl Scene {
         let each = checks.indexed().map(|(index, check)| {
             let key = stored_state::key(checks, check, at.now);
             let holds = self.holds.entry(checks.key(check).to_vec()).or_default();
-            let reserving = checks.reserving(index).expect("it has terms");
+            let reserving = checks[index].reserving().expect("it has terms");
             let state = self.states.get(&key).cloned();
             let (step, effect) = reserving.terms.step(
                 &check.algorithm,
