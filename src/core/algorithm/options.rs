@@ -251,7 +251,9 @@ impl OnExpiry {
     pub const NAMED: [(&'static str, Self); 2] = [("release", Self::Release), ("keep", Self::Keep)];
 }
 
-/// The problem with an option, and its remedy.
+/// Whether refused hits count, and how many full limits below zero they may take a key.
+///
+/// A key may be in debt although its limit no longer counts refused hits: they were counted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Debt {
     counts: bool,
@@ -259,18 +261,22 @@ pub struct Debt {
 }
 
 impl Debt {
+    /// The largest `max_debt`. With it, the numbers of a limit of 2^32 - 1 are exact.
     pub const MOST: u8 = 100;
 
+    /// Refused hits do not count.
     pub const NONE: Self = Self {
         counts: false,
         limits: 1,
     };
 
+    /// Refused hits count, up to one full limit.
     pub const ONE: Self = Self {
         counts: true,
         limits: 1,
     };
 
+    /// Refused hits count, up to this number of full limits; `None` if it is not 1 to [`Debt::MOST`].
     pub fn of(limits: u32) -> Option<Self> {
         let limits = u8::try_from(limits)
             .ok()
@@ -281,14 +287,17 @@ impl Debt {
         })
     }
 
+    /// Whether refused hits count.
     pub const fn counts(self) -> bool {
         self.counts
     }
 
+    /// The number of full limits that a key may be below zero.
     pub const fn limits(self) -> u64 {
         self.limits as u64
     }
 
+    /// The same debt of stored states, with refused hits that do not count.
     #[must_use]
     pub const fn uncounted(self) -> Self {
         Self {
@@ -297,11 +306,13 @@ impl Debt {
         }
     }
 
+    /// The parameter of the steps in `lua/`: twice the limits, plus 1 if refused hits count.
     pub(super) const fn script_parameter(self) -> u64 {
         2 * self.limits() + self.counts as u64
     }
 }
 
+/// The problem with an option, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError {
     /// The option that is wrong, by its name in a file.
