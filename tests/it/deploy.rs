@@ -1,6 +1,7 @@
 //! The files in `deploy/` as users run them: the image, Envoy's configurations, alerts, scripts,
 //! and the commands of the pages. `tests/deploy.sh` has the chart and the manifests.
 
+mod budgets;
 mod compose;
 pub mod examples;
 mod gateways;
