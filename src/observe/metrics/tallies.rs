@@ -4,56 +4,32 @@
 //! labels of the limit (its domain, and its levels as written), not to one set of rules, because
 //! they have to survive a reload.
 
-use std::collections::{BTreeSet, HashMap};
-use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+mod series;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::counts::{
     COUNTERS, Cells, Core, Counts, DECISIONS, HITS, HitPartition, Label, NEAR_LIMIT, NEGATIVE_HITS,
     OUTCOMES, OVER_LIMIT, OVER_LIMIT_WITH_LOCAL_CACHE, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
     partition,
 };
-use super::dynamic::{Labels, LimitReading, Part};
+use super::dynamic::{LimitReading, Part};
 use super::exposition::{Exposition, labels};
 use super::{Count, Metrics, Sample, families};
-use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::concurrency::Gauge;
-use crate::core::algorithm::reservations::{Outcome, Tally};
+use crate::core::algorithm::reservations::Tally;
 use crate::core::lock;
-use crate::core::time::{Micros, Span};
 use crate::core::verdict::{Decision, Decisions, StoreError};
 use crate::limits::plan::{Check, DecidedBy, Outcomes, Plan};
-use crate::limits::rules::limit::{Level, Limit, LimitId};
-use crate::limits::rules::{Domain, Rules};
+use crate::limits::rules::Rules;
+use crate::limits::rules::limit::LimitId;
 use crate::net::clock;
+use series::{Counters, LimitSeries, SeriesId, SeriesOfDomain, add_decisions, add_negative_hits};
+pub(super) use series::{DomainSeries, Register};
 
 /// The label `limit` of all limits that requests bring along, which have no path.
 const REQUEST_LIMIT: &str = "(request)";
-
-type TallyCells = Cells<COUNTERS>;
-
-/// The counters of a limit's own checks.
-#[derive(Debug)]
-struct OwnCells {
-    counts: TallyCells,
-    /// Checks of 0 hits. The first of them makes the rows, because few limits are peeked at, and
-    /// `counts` fills its cache lines.
-    peeks: OnceLock<Cells<1>>,
-}
-
-impl OwnCells {
-    fn new(cores: usize) -> Self {
-        Self {
-            counts: TallyCells::new(cores),
-            peeks: OnceLock::new(),
-        }
-    }
-
-    fn peeks(&self) -> u64 {
-        self.peeks.get().map_or(0, |cells| cells.sums()[0])
-    }
-}
 
 /// The counters of one set of rules.
 #[derive(Clone, Debug)]
@@ -64,165 +40,9 @@ pub struct Tallies {
     metrics: Arc<Metrics>,
 }
 
-/// The series of all limits of a domain, by [`LimitId::limit`].
-type SeriesOfDomain = Arc<[Counters]>;
-
-/// The counters of one limit.
-#[derive(Clone, Debug)]
-struct Counters {
-    own: Arc<OwnCells>,
-    trial: Option<Arc<TallyCells>>,
-    /// Of a limit of requests in flight.
-    holders: Option<HolderGauges>,
-    /// Of a limit with `reservations`.
-    reservations: Option<Arc<Tally>>,
-    /// Of a limit with `notify`. Cores share them, because crossings are rare.
-    thresholds: Option<Arc<ThresholdCounts>>,
-}
-
-/// Crossings of each threshold, by its per cents.
-type ThresholdCounts = [AtomicU64; 101];
-
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
 /// next rules too keeps its counter.
 pub(super) type FreeByDomain = hashbrown::HashMap<Box<[u8]>, Arc<Cells<1>>>;
-
-/// Identity of a limit's series. Limits with equal labels and different names have one series in
-/// the metrics of envoyproxy/ratelimit, and one each in Weir's own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct SeriesId {
-    labels: Labels,
-    /// The label `name` of Weir's own metrics, which a limit without a name does not have.
-    name: Option<Box<str>>,
-    /// The label `plan`, which a limit without a plan does not have.
-    plan: Option<Box<str>>,
-}
-
-/// The series of one limit, as scrapes show it.
-#[derive(Debug)]
-pub(super) struct LimitSeries {
-    counters: Counters,
-    /// The label `limit` of Weir's own metrics.
-    path: String,
-    unlimited: bool,
-    /// Hits are counted in series whose labels depend on the request.
-    dynamic: bool,
-    /// The thresholds of its amounts, in per cent.
-    thresholds: BTreeSet<u8>,
-}
-
-/// The gauges of a limit of requests in flight: one of the rules in force, and one of the previous
-/// rules, by which some requests are still decided.
-#[derive(Clone, Debug)]
-struct HolderGauges {
-    current: Arc<Gauge>,
-    before: Option<Arc<Gauge>>,
-}
-
-impl HolderGauges {
-    /// The gauges of `limit`, which takes over the counts of its previous gauges.
-    fn new(limit: &Limit, known: Option<&Self>) -> Option<Self> {
-        let Some(Algorithm::Concurrency(of_limit)) = limit.amount.map(|amount| amount.algorithm)
-        else {
-            return None;
-        };
-        let longest = Span::from_micros(of_limit.max_duration);
-        let current = Arc::new(Gauge::new(longest));
-        for gauge in known
-            .into_iter()
-            .flat_map(|known| known.before.iter().chain([&known.current]))
-        {
-            current.absorb(gauge);
-        }
-        Some(Self {
-            current,
-            before: known.map(|known| Arc::clone(&known.current)),
-        })
-    }
-
-    fn places(&self, now: Micros) -> i64 {
-        self.current.places(now) + self.before.as_ref().map_or(0, |before| before.places(now))
-    }
-}
-
-/// The series of the current rules, by the names of their domains.
-///
-/// A reload removes the series of limits that it removes: the configuration bounds their number. A
-/// limit that comes back starts at zero, which Prometheus takes as a reset of the counter.
-pub(super) type Register = HashMap<Box<str>, Arc<DomainSeries>>;
-
-/// The series of a domain. A domain that the next rules share keeps them unchanged: of 100,000
-/// limits, a reload touches only the changed ones.
-#[derive(Debug)]
-pub(super) struct DomainSeries {
-    domain: Arc<Domain>,
-    by_limit: SeriesOfDomain,
-    by_id: HashMap<SeriesId, LimitSeries>,
-}
-
-impl DomainSeries {
-    /// The series of a domain. A limit with the labels and the name of a limit in `known` takes
-    /// over its counters.
-    fn new(domain: &Arc<Domain>, known: Option<&Self>, cores: usize) -> Self {
-        let limits = &domain.limits;
-        let mut by_id: HashMap<SeriesId, LimitSeries> = HashMap::with_capacity(limits.len());
-        let mut by_limit = Vec::with_capacity(limits.len());
-        for limit in limits {
-            let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
-            let id = SeriesId {
-                labels: Labels::new(limit.domain.to_string(), &levels),
-                name: limit.name.clone(),
-                plan: limit.plan.clone(),
-            };
-            let known = by_id.get(&id).or_else(|| known?.by_id.get(&id));
-            let trial = limit.trial.as_ref().map(|_| {
-                let known = known.and_then(|known| known.counters.trial.clone());
-                known.unwrap_or_else(|| Arc::new(TallyCells::new(cores)))
-            });
-            let own = known.map_or_else(
-                || Arc::new(OwnCells::new(cores)),
-                |known| Arc::clone(&known.counters.own),
-            );
-            let holders = HolderGauges::new(
-                limit,
-                known.and_then(|known| known.counters.holders.as_ref()),
-            );
-            let reservations = reservations(
-                limit,
-                known.and_then(|known| known.counters.reservations.as_ref()),
-            );
-            let all = limit.amounts().flat_map(|amount| amount.notify.each());
-            let all: BTreeSet<u8> = all.collect();
-            let thresholds = (!all.is_empty()).then(|| {
-                let known = known.and_then(|known| known.counters.thresholds.clone());
-                known.unwrap_or_else(|| Arc::new([const { AtomicU64::new(0) }; 101]))
-            });
-            let counters = Counters {
-                own,
-                trial,
-                holders,
-                reservations,
-                thresholds,
-            };
-            by_limit.push(counters.clone());
-            let dynamic =
-                limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            let series = LimitSeries {
-                counters,
-                path: limit.path_in_domain(),
-                unlimited: limit.is_unlimited(),
-                dynamic,
-                thresholds: all,
-            };
-            by_id.insert(id, series);
-        }
-        Self {
-            domain: Arc::clone(domain),
-            by_limit: by_limit.into(),
-            by_id,
-        }
-    }
-}
 
 impl Metrics {
     /// The counters for `rules`. A limit with the labels and the name of a limit of the previous
@@ -349,50 +169,6 @@ impl Metrics {
         }
         for (labels, counts) in self.dynamic.series() {
             visit(&LimitReading::new(&labels, Part::Requests, &counts, true));
-        }
-    }
-}
-
-impl LimitSeries {
-    fn reading<'a>(&self, id: &'a SeriesId, counts: &'a Counts) -> LimitReading<'a> {
-        let part = Part::Limit(id.name.as_deref(), id.plan.as_deref());
-        LimitReading::new(&id.labels, part, counts, !self.dynamic && !self.unlimited)
-    }
-
-    fn gather(&self, id: &SeriesId, counts: &Counts, now: Micros, exposition: &mut Exposition) {
-        let named = id.name.as_deref().map(|name| ("name", name));
-        let of_plan = id.plan.as_deref().map(|plan| ("plan", plan));
-        let of_limit = labels(
-            [("domain", &*id.labels.domain), ("limit", &self.path)]
-                .into_iter()
-                .chain(named)
-                .chain(of_plan),
-        );
-        let expected = |outcome| {
-            outcome < Label::Blocked as usize
-                && self.unlimited == (outcome == Label::Unlimited as usize)
-        };
-        add_decisions(exposition, &of_limit, counts, expected);
-        add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
-        let peeks = self.counters.own.peeks();
-        if peeks > 0 {
-            exposition.count(&families::PEEKS, &of_limit, None, peeks);
-        }
-        if let Some(trial) = &self.counters.trial {
-            add_trial(exposition, &of_limit, &trial.sums());
-        }
-        if let Some(holders) = &self.counters.holders {
-            let (family, places) = (&families::CONCURRENCY_HOLDERS, holders.places(now) as f64);
-            exposition.push(family, "", Rc::clone(&of_limit), None, places);
-        }
-        if let Some(tally) = &self.counters.reservations {
-            add_reservations(exposition, &of_limit, tally, now);
-        }
-        for &percent in &self.thresholds {
-            let counts = self.counters.thresholds.as_ref();
-            let count = counts.map_or(0, |all| all[usize::from(percent)].load(Ordering::Relaxed));
-            let labels = format!("{of_limit},threshold=\"{percent}\"").into();
-            exposition.count(&families::BUDGET_THRESHOLDS, &labels, None, count);
         }
     }
 }
@@ -610,111 +386,6 @@ fn parts(check: &Check, decision: &Decision, asked: u64, near_limit_ratio: f32) 
         Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => {
             HitPartition::default()
         }
-    }
-}
-
-/// The tally of a limit with `reservations`: the one that was `known`, unless `ttl` has changed.
-fn reservations(limit: &Limit, known: Option<&Arc<Tally>>) -> Option<Arc<Tally>> {
-    let terms = limit.amounts().filter_map(|amount| amount.reservations);
-    let ttl = terms.map(|terms| terms.ttl).max()?;
-    let same = known.filter(|known| known.ttl == ttl);
-    Some(same.map_or_else(|| Arc::new(Tally::new(ttl)), Arc::clone))
-}
-
-/// Adds the counts of reservations and settlements.
-fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tally, now: Micros) {
-    for (family, label, outcomes) in [
-        (&families::RESERVATIONS, "held", &[Outcome::Held][..]),
-        (
-            &families::RESERVATIONS,
-            "refused",
-            &[Outcome::Refused, Outcome::Full],
-        ),
-        (
-            &families::RESERVATIONS,
-            "repeated",
-            &[Outcome::HeldBefore, Outcome::Overtaken],
-        ),
-        (&families::RESERVATIONS, "shortened", &[Outcome::Shortened]),
-        (&families::SETTLEMENTS, "matched", &[Outcome::Matched]),
-        (
-            &families::SETTLEMENTS,
-            "repeated",
-            &[Outcome::SettledBefore],
-        ),
-        (&families::SETTLEMENTS, "unknown", &[Outcome::Unknown]),
-    ] {
-        let count = outcomes.iter().map(|outcome| tally.count(*outcome)).sum();
-        exposition.count(family, of_limit, Some(label), count);
-    }
-    let held = tally.held.places(now) as f64;
-    exposition.push(
-        &families::RESERVED_HITS,
-        "",
-        Rc::clone(of_limit),
-        None,
-        held,
-    );
-    let [above, below] = tally.differences();
-    for (sign, hits) in [("above", above), ("below", below)] {
-        exposition.count(
-            &families::RESERVATION_DIFFERENCE_HITS,
-            of_limit,
-            Some(sign),
-            hits,
-        );
-    }
-    exposition.count(
-        &families::RESERVATIONS_EXPIRED,
-        of_limit,
-        None,
-        tally.expired(),
-    );
-}
-
-/// Adds the outcomes. A series that is not `expected` is shown once it has counted something.
-fn add_decisions(
-    exposition: &mut Exposition,
-    of_limit: &Rc<str>,
-    counts: &Counts,
-    expected: impl Fn(usize) -> bool,
-) {
-    for (index, (outcome, &count)) in OUTCOMES.into_iter().zip(&counts[DECISIONS..]).enumerate() {
-        if expected(index) || count > 0 {
-            exposition.count(&families::DECISIONS, of_limit, Some(outcome), count);
-        }
-    }
-}
-
-/// Adds the counts of a trial, as for a limit. Requests that no store has counted are
-/// `not_counted`.
-fn add_trial(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts) {
-    for (outcome, label) in [
-        ("ok", Label::Ok),
-        ("over_limit", Label::OverLimit),
-        ("not_counted", Label::OutageAllowed),
-    ] {
-        let count = counts[DECISIONS + label as usize];
-        exposition.count(&families::TRIAL_DECISIONS, of_limit, Some(outcome), count);
-    }
-    for (family, counter) in [
-        (&families::TRIAL_HITS, TOTAL_HITS),
-        (&families::TRIAL_OVER_LIMIT_HITS, OVER_LIMIT),
-    ] {
-        exposition.count(family, of_limit, None, counts[counter]);
-    }
-}
-
-/// Adds the refunded hits; `expected` as in [`add_decisions`].
-fn add_negative_hits(
-    exposition: &mut Exposition,
-    of_limit: &Rc<str>,
-    counts: &Counts,
-    expected: bool,
-) {
-    let count = counts[NEGATIVE_HITS];
-    if expected || count > 0 {
-        exposition.count(&families::NEGATIVE_HITS, of_limit, None, count);
     }
 }
 
