@@ -275,6 +275,7 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
         drop(black_box(
             respond(
                 &request,
+                &plan.checks,
                 &plan.outcomes(&decisions),
                 &respond::Options::default(),
             )

@@ -13,8 +13,8 @@
 -- largest charge of the limit; the requested hits; the id.
 --
 -- The reply has five numbers for each row: the outcome, by its number in Rust; the hits of the last
--- step; the hits that were held or released; the age of the hold; the number of expired holds. They
--- are zeros if the check failed.
+-- step; the hits that the id holds or that were released; the age of the hold; the number of expired
+-- holds. They are zeros if the check failed.
 --
 -- A step writes its set and its hash at once, after everything that may fail was read. What it adds
 -- is written before anything is removed, because a key without members could not be written while
@@ -223,9 +223,10 @@ if steps[82] then -- 'R'
         write(order, values, {}, { [first(order, SETTLED)] = true }, ttl)
       end
       counted[index] = purpose > 0 and taken or nil
-      local moved = purpose == 2 and (hold and hold[2] or 0) or next_hold and taken or 0
-      results[index] = pack(EFFECT, outcome, taken, moved,
-        moved > 0 and hold and math.max(0, now - hold[4]) or 0, #expired)
+      local own = purpose == 1 and next_hold or hold
+      local held = own and own[2] or 0
+      results[index] = pack(EFFECT, outcome, taken, held,
+        held > 0 and math.max(0, now - own[4]) or 0, #expired)
       return allowed
     end
   end

@@ -179,7 +179,8 @@ impl Rls {
         if let Some(refusals) = &self.options.refusals {
             refusals.observe(&request, &outcomes, live.generation);
         }
-        let reply = respond(&request, &outcomes, &self.options.respond).map_err(|error| {
+        let reply = respond(&request, &plan.checks, &outcomes, &self.options.respond);
+        let reply = reply.map_err(|error| {
             let why = redis_error::for_callers(error);
             let status = Status::unavailable(format!("{why}; on_store_failure is error"));
             self.failed(Count::StoreFailed, status)

@@ -174,7 +174,8 @@ fn trace(random: &mut fastrand::Rng, lines: &[Line]) -> Vec<u8> {
 fn answer(decoded: &DecodedRequest<'_>, plan: &Plan, decisions: &Decisions) -> String {
     let tried = &decisions[plan.checks.len()..];
     let outcomes = plan.outcomes(decisions);
-    let reply = respond(decoded, &outcomes, &respond::Options::default()).expect("an answer");
+    let options = respond::Options::default();
+    let reply = respond(decoded, &plan.checks, &outcomes, &options).expect("an answer");
     format!("{:?} {:?} {tried:?}", reply.code, reply.answer)
 }
 

@@ -126,8 +126,8 @@ pub struct Effect {
     /// The hits that the reservation or the settlement has counted or refunded, without the hits
     /// of expired holds; see [`Effect::hits_of`].
     pub hits: i64,
-    /// The hits that the reservation holds now in addition, or that the settlement has released, as
-    /// the gauge of held hits counts them.
+    /// The hits that the id of the reservation holds now, or that the settlement has released, and
+    /// the age of the hold.
     pub change: Change,
     /// Number of holds that expired.
     pub expired: u64,
@@ -140,6 +140,13 @@ impl Effect {
             Outcome::Plain => requested,
             _ => self.hits,
         }
+    }
+
+    /// The hits that the id of a reservation holds, and until when.
+    pub fn hold(&self, ttl: Span, now: Micros) -> Option<(u64, Micros)> {
+        let Change { age, places } = self.change;
+        let is_held = self.outcome.is_reservation() && places > 0;
+        is_held.then(|| (places, Micros(now.0.saturating_sub(age.micros())) + ttl))
     }
 
     /// The answer to the check, by the verdict of the algorithm on its hits.
@@ -205,7 +212,16 @@ impl Tally {
     /// Counts a step of a check with these hits.
     pub fn record(&self, effect: &Effect, hits: i64, now: Micros) {
         let is_settled = effect.outcome == Outcome::Matched;
-        self.held.record(effect.change, !is_settled, now);
+        let places = match effect.outcome {
+            Outcome::Held | Outcome::Shortened => effect.hits.unsigned_abs(),
+            outcome if outcome.is_reservation() => 0,
+            _ => effect.change.places,
+        };
+        let change = Change {
+            places,
+            ..effect.change
+        };
+        self.held.record(change, !is_settled, now);
         let add = |counter: &AtomicU64, number| counter.fetch_add(number, Ordering::Relaxed);
         add(&self.outcomes[effect.outcome as usize], 1);
         add(&self.expired, effect.expired);
@@ -255,15 +271,15 @@ impl Hold {
         })
     }
 
-    /// So many of its hits, as the gauge of held hits counts them.
-    const fn change(&self, hits: u64, now: Micros) -> Change {
+    /// Its hits and its age, as an [`Effect`] has them.
+    const fn change(&self, now: Micros) -> Change {
         Change {
-            age: if hits > 0 {
+            age: if self.hits > 0 {
                 now.since(self.since)
             } else {
                 Span::ZERO
             },
-            places: hits,
+            places: self.hits,
         }
     }
 }
@@ -428,7 +444,7 @@ impl Key<'_> {
         let (now, asked) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let wanted = asked.min(terms.most_held(self.limit));
         let known = self.holds.find(id, now);
-        let hold = known.unwrap_or(Hold {
+        let mut hold = known.unwrap_or(Hold {
             kind: Kind::Held,
             hits: 0,
             window: self.window,
@@ -449,16 +465,16 @@ impl Key<'_> {
             _ if wanted < asked => Outcome::Shortened,
             _ => Outcome::Held,
         };
-        let mut effect = Effect {
+        if matches!(outcome, Outcome::Held | Outcome::Shortened) {
+            hold.hits += missing;
+            self.holds.set(id, hold);
+        }
+        let effect = Effect {
             outcome,
             hits: missing.cast_signed(),
-            ..Effect::default()
+            change: hold.change(now),
+            expired: 0,
         };
-        if matches!(outcome, Outcome::Held | Outcome::Shortened) {
-            let hits = hold.hits + missing;
-            self.holds.set(id, Hold { hits, ..hold });
-            effect.change = hold.change(missing, now);
-        }
         (verdict, effect)
     }
 
@@ -500,7 +516,7 @@ impl Key<'_> {
         let effect = Effect {
             outcome,
             hits: counted,
-            change: known.map_or_else(Change::default, |hold| hold.change(hold.hits, now)),
+            change: known.map_or_else(Change::default, |hold| hold.change(now)),
             expired: 0,
         };
         (verdict, effect)

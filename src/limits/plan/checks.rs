@@ -74,7 +74,7 @@ pub struct Reserving {
     /// Counts the reservations of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) tally: Option<Arc<Tally>>,
     /// Its effect, once a store has decided it.
-    effect: Arc<OnceLock<Effect>>,
+    pub effect: Arc<OnceLock<Effect>>,
 }
 
 /// The thresholds of a limit with `notify`. Of a check that leases sent to the store, also the

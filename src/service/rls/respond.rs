@@ -29,7 +29,7 @@ use crate::core::request::DecodedRequest;
 use crate::core::time::{Rate, Span};
 use crate::core::verdict::{Decision, StoreError, Wait};
 use crate::limiter::Places;
-use crate::limits::plan::{DecidedBy, Outcome, Outcomes};
+use crate::limits::plan::{Checks, DecidedBy, Outcome, Outcomes};
 use fields::names;
 
 /// Optional parts of responses, named like the settings.
@@ -54,7 +54,7 @@ pub struct Options {
     /// a name.
     pub paths_as_names: bool,
     /// `RESPONSE_DYNAMIC_METADATA`: the request, the `metadata` of the limits that were not
-    /// exceeded, and the limits that refuse.
+    /// exceeded, the limits that refuse, and the reservation.
     pub dynamic_metadata: bool,
 }
 
@@ -149,6 +149,7 @@ pub struct Reply {
 /// The store's error, if a check fails the request.
 pub fn respond(
     request: &DecodedRequest<'_>,
+    checks: &Checks,
     outcomes: &Outcomes<'_>,
     options: &Options,
 ) -> Result<Reply, StoreError> {
@@ -157,13 +158,18 @@ pub fn respond(
     }
     Ok(if options.paths_as_names {
         let paths = fields::all_names(request, outcomes);
-        reply(request, &outcomes.named(&paths), options)
+        reply(request, checks, &outcomes.named(&paths), options)
     } else {
-        reply(request, outcomes, options)
+        reply(request, checks, outcomes, options)
     })
 }
 
-fn reply(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
+fn reply(
+    request: &DecodedRequest<'_>,
+    checks: &Checks,
+    outcomes: &Outcomes<'_>,
+    options: &Options,
+) -> Reply {
     let shadowed = outcomes.is_over_limit && options.shadow_mode;
     let code = if outcomes.is_over_limit && !shadowed {
         Code::OverLimit
@@ -172,7 +178,7 @@ fn reply(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Option
     };
     let extras = options
         .has_extras()
-        .then(|| extras(request, outcomes, code, options));
+        .then(|| extras(request, checks, outcomes, code, options));
     Reply {
         answer: encode(code, &outcomes.each, extras.as_ref()),
         code,
@@ -183,6 +189,7 @@ fn reply(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Option
 /// The optional parts of a response that `options` select, and nothing else.
 fn extras(
     request: &DecodedRequest<'_>,
+    checks: &Checks,
     outcomes: &Outcomes<'_>,
     overall: Code,
     options: &Options,
@@ -220,7 +227,7 @@ fn extras(
         raw_body,
         dynamic_metadata: options
             .dynamic_metadata
-            .then(|| metadata::dynamic_metadata(request, outcomes, &violated)),
+            .then(|| metadata::dynamic_metadata(request, checks, outcomes, &violated)),
         ..RateLimitResponse::default()
     }
 }

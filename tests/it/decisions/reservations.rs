@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use jiff::{Timestamp, Unit};
+use prost_types::value::Kind;
 use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
@@ -33,6 +35,8 @@ descriptors:
   - key: closed
     rate_limit: { unit: year, requests_per_unit: 1000, on_store_failure: deny, \
         reservations: { ttl: 60s } }
+  - key: scaled
+    rate_limit: { unit: year, requests_per_unit: 100, scale: 10, reservations: { ttl: 60s } }
   - key: large
     rate_limit: { unit: year, requests_per_unit: 1000000, reservations: { ttl: 60s } }
 ",
@@ -50,6 +54,77 @@ async fn left(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> (bool
         answer.overall_code() == Code::Ok,
         answer.statuses[0].limit_remaining,
     )
+}
+
+/// The id, the held hits and the end of the reservation in the dynamic metadata, with the index of
+/// its descriptor.
+fn reservation(answer: &RateLimitResponse) -> Option<(usize, String, u64, Timestamp)> {
+    let metadata = answer.dynamic_metadata.as_ref().expect("metadata");
+    let reservation = metadata.fields.get("reservation")?;
+    let Some(Kind::StructValue(own)) = &reservation.kind else {
+        panic!("{reservation:?}");
+    };
+    let number = |name| match own.fields[name].kind {
+        Some(Kind::NumberValue(number)) => number as u64,
+        _ => panic!("{own:?}"),
+    };
+    let text = |name| match &own.fields[name].kind {
+        Some(Kind::StringValue(text)) => text.clone(),
+        _ => panic!("{own:?}"),
+    };
+    Some((
+        number("descriptor") as usize,
+        text("id"),
+        number("held"),
+        text("expires").parse().expect("RFC 3339"),
+    ))
+}
+
+/// Envoy can log or forward what a request holds.
+#[tokio::test]
+async fn the_metadata_has_the_reservation() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let on_redis = [("REDIS_URL", &*url), ("STORE_TIMEOUT", "5s")];
+    for store in [&[][..], &on_redis] {
+        let environment = [store, &[("RESPONSE_DYNAMIC_METADATA", "true")]].concat();
+        let weir = Weir::start(LIMITS, &environment);
+        let client = &mut weir.client().await;
+        let begin = Timestamp::now();
+        let mut ends = None;
+        // More hits, or fewer, of the same id, in the units of the limit: its end stays.
+        for (hits, held) in [(1, 1), (25, 3), (10, 3), (900, 50)] {
+            let answer = call(client, &[("scaled", "x"), ("reserve", "r-1")], hits).await;
+            let (descriptor, id, shown, end) = reservation(&answer).expect("it holds hits");
+            assert_eq!((descriptor, &*id, shown), (0, "r-1", held), "{hits}");
+            let first = *ends.get_or_insert(end);
+            assert!((end - first).total(Unit::Second).expect("a span").abs() < 1.0);
+            let ttl = (end - begin).total(Unit::Second).expect("a span");
+            assert!((59.0..75.0).contains(&ttl), "{ttl}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let plain = call(client, &[("scaled", "x")], 10).await;
+        assert_eq!(reservation(&plain), None);
+        for (entries, hits) in [
+            // Refused, settled, settled before its reservation, without an id or an estimate.
+            ([("scaled", "x"), ("reserve", "r-2")], 500),
+            ([("scaled", "x"), ("settle", "r-1")], 10),
+            ([("scaled", "x"), ("reserve", "r-1")], 10),
+            ([("scaled", "x"), ("other", "r-3")], 10),
+            ([("scaled", "x"), ("reserve", "r-4")], 0),
+            ([("none", "x"), ("reserve", "r-5")], 10),
+        ] {
+            let answer = call(client, &entries, hits).await;
+            assert_eq!(reservation(&answer), None, "{entries:?}");
+        }
+        let long = "x".repeat(5_000);
+        let plain = descriptor_with_hits(&[("bucket", "x")], 1);
+        let held = descriptor_with_hits(&[("tenant", "x"), ("reserve", &long)], 7);
+        let message = request("llm", vec![plain, held]);
+        let answer = client.should_rate_limit(message).await.expect("an answer");
+        let (descriptor, id, shown, _) = reservation(&answer.into_inner()).expect("it holds hits");
+        assert_eq!((descriptor, &*id, shown), (1, &long[..1_024], 7));
+    }
 }
 
 /// Requests of callers that run at the same time, each with an estimate that is an upper bound of

@@ -160,6 +160,43 @@ fn a_kept_hold_stays_counted_and_a_peek_changes_nothing() {
 }
 
 #[test]
+fn an_effect_has_the_hold_of_its_id() {
+    let mut key = Key::new(window(1_000, 86_400), terms(10, OnExpiry::Release));
+    let (tally, first) = (Tally::new(Span::from_secs(10)), key.now);
+    let mut hold_after = |seconds, purpose: fn(HolderId) -> Purpose, hits| {
+        key.now += seconds * SECOND;
+        let now = Micros(key.now);
+        let effect = key.step(purpose(HolderId::of(b"1")), hits).1;
+        tally.record(&effect, hits, now);
+        let hold = effect.hold(key.terms.ttl, now);
+        let hold = hold.map(|(hits, until)| (hits, (until.0 - first) / SECOND));
+        (effect.outcome, hold, tally.held.places(now))
+    };
+    for (hits, outcome, held) in [
+        (100, Outcome::Held, 100_u64),
+        (300, Outcome::Held, 300),
+        (200, Outcome::HeldBefore, 300),
+        (600, Outcome::Shortened, 500),
+    ] {
+        let after = hold_after(2, Purpose::Reserve, hits);
+        assert_eq!(after, (outcome, Some((held, 12)), held.cast_signed()));
+    }
+    let settled = hold_after(1, Purpose::Settle, 70);
+    assert_eq!(settled, (Outcome::Matched, None, 0));
+    let overtaken = hold_after(1, Purpose::Reserve, 100);
+    assert_eq!(overtaken, (Outcome::Overtaken, None, 0));
+    assert_eq!(hold_after(1, |_| Purpose::Plain, 1).1, None);
+    let mut full = Key::new(window(100, 86_400), terms(10, OnExpiry::Release));
+    full.reserve(1, 50);
+    full.step(Purpose::Plain, 50);
+    let (_, refused) = full.step(Purpose::Reserve(HolderId::of(&[2])), 1);
+    assert_eq!(
+        (refused.outcome, refused.change.places),
+        (Outcome::Refused, 0)
+    );
+}
+
+#[test]
 fn a_key_has_a_bound_of_ids() {
     let mut key = Key::new(window(1_000_000, 86_400), terms(10, OnExpiry::Keep));
     let id = |number: usize| HolderId::of(&number.to_le_bytes());

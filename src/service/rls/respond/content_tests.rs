@@ -88,7 +88,8 @@ fn answer(
         "a decision for each check"
     );
     let decisions = Decisions::from_slice(decisions);
-    let reply = respond(&decoded, &plan.outcomes(&decisions), options).expect("nothing fails");
+    let reply = respond(&decoded, &plan.checks, &plan.outcomes(&decisions), options)
+        .expect("nothing fails");
     RateLimitResponse::decode(reply.answer.message()).expect("a response")
 }
 

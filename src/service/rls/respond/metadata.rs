@@ -1,5 +1,5 @@
-//! Dynamic metadata: the request, the metadata of the limits that allow it, and the limits that
-//! refuse it.
+//! Dynamic metadata: the request, the metadata of the limits that allow it, the limits that refuse
+//! it, and its reservation.
 //!
 //! Envoy hands it to its other filters and to its access log, and not to clients.
 
@@ -10,22 +10,26 @@ use prost_types::{Struct, Value};
 use serde_json::{Value as Json, json};
 
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
-use crate::limits::plan::{DecidedBy, Outcome, Outcomes};
+use crate::core::time::people::timestamp;
+use crate::limits::plan::{Checks, DecidedBy, Outcome, Outcomes};
 use crate::limits::rules::limit::{Metadata, encoded_bytes};
+use crate::net::clock;
 
 /// Maximum bytes of limits' metadata in one answer. Metadata of a further limit is left out if it
 /// does not fit.
 pub(crate) const MAX_MERGED_BYTES: usize = 64 << 10;
 
-/// Maximum bytes of a limit's path in an answer: a value in it may be long.
+/// Maximum bytes of a limit's path, or of the id of a reservation, in an answer: a value may be
+/// long.
 const MAX_PATH_BYTES: usize = 1_024;
 
 /// The request, and the merged `metadata` of the limits that were not exceeded, as
 /// envoyproxy/ratelimit has them. It does not have `limits`, which is there for numbers that do not
 /// fit into the message, nor `refusedBy`, which is there if a limit refuses: `violated` are the
-/// descriptors.
+/// descriptors, nor `reservation`, which is there if an id of the request holds hits.
 pub(super) fn dynamic_metadata(
     request: &DecodedRequest<'_>,
+    checks: &Checks,
     outcomes: &Outcomes<'_>,
     violated: &[usize],
 ) -> Struct {
@@ -73,6 +77,9 @@ pub(super) fn dynamic_metadata(
         let refusals = refusals.map(|&index| refusal(request, index, &outcomes.each[index]));
         all["refusedBy"] = refusals.collect();
     }
+    if let Some(reservation) = reservation(request, checks, outcomes) {
+        all["reservation"] = reservation;
+    }
     match all {
         Json::Object(all) => to_struct(all),
         _ => Struct::default(),
@@ -88,19 +95,42 @@ fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
     )
 }
 
+/// The first descriptor that has reserved hits: its index and id, the hits that the id holds, in the
+/// units of the limit, and when they expire.
+fn reservation(
+    request: &DecodedRequest<'_>,
+    checks: &Checks,
+    outcomes: &Outcomes<'_>,
+) -> Option<Json> {
+    let mut each = request.descriptors().zip(&outcomes.each).enumerate();
+    each.find_map(|(index, ((_, entries), outcome))| {
+        let DecidedBy::Check { planned, .. } = outcome.by else {
+            return None;
+        };
+        let reserving = checks[planned.check].reserving()?;
+        let hold = reserving.effect.get()?;
+        let (hits, expires) = hold.hold(reserving.terms.ttl, clock::now())?;
+        Some(json!({
+            "descriptor": index,
+            "id": cut(entries.last()?.value),
+            "held": planned.scale.units_rounded_up(hits),
+            "expires": timestamp(expires).to_string(),
+        }))
+    })
+}
+
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the
 /// request's own has no name, and the keys of the descriptor are its path.
 fn refusal(request: &DecodedRequest<'_>, index: usize, outcome: &Outcome<'_>) -> Json {
     let mut refusal = json!({"descriptor": index});
-    let cut = |path: Vec<u8>| text(&path[..path.len().min(MAX_PATH_BYTES)]);
     let own = request.descriptors().nth(index);
     if let Some((_, entries)) = own.filter(|(descriptor, _)| descriptor.limit.is_some()) {
         let keys = entries.iter().map(|entry| entry.key);
         let path = iter::once(request.domain).chain(keys).collect::<Vec<_>>();
-        refusal["limit"] = cut(path.join(&b'.'));
+        refusal["limit"] = cut(&path.join(&b'.'));
     }
     if let Some(in_force) = outcome.limit {
-        refusal["limit"] = cut(in_force.limit.path().into_bytes());
+        refusal["limit"] = cut(in_force.limit.path().as_bytes());
         if let Some(plan) = &in_force.limit.plan {
             refusal["plan"] = text(plan.as_bytes());
         }
@@ -156,6 +186,11 @@ fn to_value(json: Json) -> Value {
         Json::Array(values) => values.into_iter().map(to_value).collect::<Vec<_>>().into(),
         Json::Object(object) => Kind::StructValue(to_struct(object)).into(),
     }
+}
+
+/// The first [`MAX_PATH_BYTES`] of a text.
+fn cut(bytes: &[u8]) -> Json {
+    text(&bytes[..bytes.len().min(MAX_PATH_BYTES)])
 }
 
 /// A `Struct` holds UTF-8 only: invalid bytes become U+FFFD.

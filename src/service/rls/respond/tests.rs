@@ -109,7 +109,7 @@ fn as_message(
             .zip(&paths)
             .map(|(slot, path)| status(plan, decisions, slot, path))
             .collect(),
-        ..extras(decoded, &named, overall, options)
+        ..extras(decoded, &plan.checks, &named, overall, options)
     }
 }
 
@@ -267,7 +267,7 @@ proptest! {
         let in_force = (!orders.is_empty()).then(|| overrides.at(Micros(999_999)));
         let plan = Plan::with_overrides(&Arc::new(rules_of(LIMITS)), in_force, &decoded, &plan_options);
         let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
-        let reply = respond(&decoded, &plan.outcomes(&decisions), &options).expect("nothing fails");
+        let reply = respond(&decoded, &plan.checks, &plan.outcomes(&decisions), &options).expect("nothing fails");
 
         let Framed(bytes, _) = reply.answer;
         let mut framed = bytes.clone();
@@ -308,6 +308,7 @@ fn a_failed_check_fails_the_request() {
     assert_eq!(
         respond(
             &DecodedRequest::default(),
+            &plan.checks,
             &plan.outcomes(&decisions),
             &Options::default()
         )
