@@ -13,8 +13,8 @@
 -- largest charge of the limit; the requested hits; the id.
 --
 -- The reply has five numbers for each row: the outcome, by its number in Rust; the hits of the last
--- step; the hits that the id holds or that were released; the age of the hold; the number of expired
--- holds. They are zeros if the check failed.
+-- step; the hits that the id holds, or that were released; the age of the hold; the number of
+-- expired holds. They are zeros if the check failed, and for plain hits without expired holds.
 --
 -- A step writes its set and its hash at once, after everything that may fail was read. What it adds
 -- is written before anything is removed, because a key without members could not be written while
@@ -65,6 +65,8 @@ if steps[82] then -- 'R'
       for id, hold in pairs(added) do
         scores[#scores + 1], scores[#scores + 2] = score(hold[1], hold[5]), id
         fields[#fields + 1], fields[#fields + 2] = id, pack(VALUE, list(hold))
+        -- Others may have a longer life than this check gives.
+        ttl = math.max(ttl, hold[5] - now)
       end
       for id in pairs(removed) do
         if not added[id] then
@@ -90,12 +92,12 @@ if steps[82] then -- 'R'
 
     -- The holds that have expired: the ids whose hits are refunded, these hits, and the holds that
     -- stay counted.
-    local function split(expired, stored, window, keeps, ttl)
+    local function split(expired, stored, window, keeps)
       local refunded, refund, stay = {}, 0, {}
       for position = 1, #expired do
         local hold = stored[position + 1] and { unpack(VALUE, stored[position + 1]) }
         if hold and (keeps == 1 or hold[3] ~= window) then
-          stay[expired[position]] = { KEPT, hold[2], hold[3], hold[4], now + ttl }
+          stay[expired[position]] = { KEPT, hold[2], hold[3], hold[4], now + hold[5] - hold[4] }
         else
           refunded[expired[position]] = true
           refund = refund + (hold and hold[2] or 0)
@@ -168,7 +170,7 @@ if steps[82] then -- 'R'
       if stored.err then
         return fail(index, code, stored.err)
       end
-      local removed, refund, stay = split(expired, stored, window, keeps, ttl)
+      local removed, refund, stay = split(expired, stored, window, keeps)
       local slot = firsts and firsts[index] or index
       local function take(wanted, is_free)
         return step(index, index, math.min(wanted, largest), parameter, present, tick_ms,

@@ -7,16 +7,21 @@
 //!
 //! Sources: kuadrantrls.proto and kuadrant_service.rs of Kuadrant/limitador, at 13e4303.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
 use smallvec::SmallVec;
 use tonic::{Request, Response, Status};
 
-use super::rls::decode::id_and_hits;
+use super::rls::decode::bytes_and_number;
 use super::rls::respond::Framed;
 use super::rls::{Call, EncodedRequest, Method, Rls};
 use crate::core::algorithm::reservations::{RESERVE, SETTLE};
 use crate::core::proto::kuadrant::{self, CommitResponse, ReserveResponse};
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
+use crate::core::time::Span;
 use crate::core::verdict::{Decision, Decisions, Wait};
 use crate::limits::plan::{Disposition, Plan, Slot};
 use crate::limits::rules::Rules;
@@ -55,7 +60,7 @@ impl KuadrantService for Rls {
 
     async fn commit(&self, request: Request<EncodedRequest>) -> Answer {
         let call = self.begin(request, kuadrant::COMMIT);
-        let (id, hits) = id_and_hits(&call.message, 4);
+        let (id, hits) = bytes_and_number(&call.message, [3, 4]);
         let mut reservation_released = false;
         let settle = Settle {
             id,
@@ -76,9 +81,12 @@ impl Rls {
     async fn reserve_all(&self, call: &Call, id: &[u8]) -> (Result<Framed, Status>, Code) {
         let (message, span) = (&call.message, &call.span);
         let (mut held, mut code) = (SmallVec::new(), Code::Unknown);
+        let (ttl, hits) = bytes_and_number(message, [4, 3]);
         let reserve = Reserve {
             id,
-            hits: id_and_hits(message, 3).1,
+            hits,
+            ttl,
+            longest: Span::MAX,
             check: CheckRateLimit::default(),
             held: &mut held,
             code: &mut code,
@@ -188,6 +196,10 @@ impl Method<'_> for Report {
 struct Reserve<'m> {
     id: &'m [u8],
     hits: u64,
+    /// An encoded `google.protobuf.Duration`.
+    ttl: &'m [u8],
+    /// The hold expires after it, or earlier after the `ttl` of its limit.
+    longest: Span,
     check: CheckRateLimit,
     /// Whether each descriptor may have a hold. It may also have one if the store did not answer.
     held: &'m mut SmallVec<[bool; 4]>,
@@ -195,13 +207,23 @@ struct Reserve<'m> {
 }
 
 impl<'m> Method<'m> for Reserve<'m> {
+    const MESSAGE: &'static str = "ReserveRequest";
+
     fn request(&mut self, rules: &Rules, request: &mut DecodedRequest<'m>) -> Result<(), String> {
+        let ttl = prost_types::Duration::decode(self.ttl);
+        let ttl = ttl.map_err(|error| format!("malformed {}: ttl: {error}", Self::MESSAGE))?;
+        // 0 is no ttl, and a negative one has no meaning.
+        let ttl = Duration::try_from(ttl).ok().filter(|ttl| !ttl.is_zero());
+        self.longest = ttl.map_or(Span::MAX, Span::from);
         add_id(rules, request, (RESERVE, self.id), self.hits.max(1), &[])
     }
 
     fn plan(&mut self, plan: &mut Plan) {
         if self.hits == 0 {
             self.check.plan(plan);
+        }
+        for one in Arc::make_mut(&mut plan.checks).reserving_mut() {
+            one.terms.ttl = one.terms.ttl.min(self.longest);
         }
     }
 
@@ -232,6 +254,7 @@ struct Settle<'m> {
 
 impl<'m> Method<'m> for Settle<'m> {
     const REFUSES: bool = Report::REFUSES;
+    const MESSAGE: &'static str = "CommitRequest";
 
     fn request(&mut self, rules: &Rules, request: &mut DecodedRequest<'m>) -> Result<(), String> {
         add_id(rules, request, (SETTLE, self.id), self.hits, self.picked)

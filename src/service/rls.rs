@@ -84,6 +84,9 @@ pub(super) trait Method<'m>: Send {
     /// Whether the overall code may be OVER_LIMIT.
     const REFUSES: bool = true;
 
+    /// The type of the request's message.
+    const MESSAGE: &'static str = "RateLimitRequest";
+
     /// Changes the decoded request.
     ///
     /// # Errors
@@ -135,7 +138,7 @@ impl Rls {
     ) -> Result<Framed, Status> {
         let mut request = DecodedRequest::default();
         let decoded = decode_into(&mut request, message);
-        decoded.map_err(|error| self.invalid(error.to_string()))?;
+        decoded.map_err(|error| self.invalid(error.of(M::MESSAGE).to_string()))?;
         note_request(span, &request);
         let live = self.live.load();
         let live = live.ok_or_else(|| {

@@ -130,11 +130,19 @@ fn json_value(value: &prost_types::Value) -> Value {
 /// Calls `ShouldRateLimit` with these bytes as its message, valid or not. Returns the bytes of the
 /// answer.
 pub async fn raw_call(weir: &Weir, message: &[u8]) -> Result<Vec<u8>, Status> {
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    raw_call_of(weir, path, message).await
+}
+
+/// [`raw_call`] of the method at this path.
+pub async fn raw_call_of(
+    weir: &Weir,
+    path: &'static str,
+    message: &[u8],
+) -> Result<Vec<u8>, Status> {
     let mut client = tonic::client::Grpc::new(weir.channel().await);
     client.ready().await.expect("a new connection is ready");
-    let path = http::uri::PathAndQuery::from_static(
-        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
-    );
+    let path = http::uri::PathAndQuery::from_static(path);
     Ok(client
         .unary(Request::new(message.to_vec()), path, Raw)
         .await?

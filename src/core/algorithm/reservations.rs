@@ -239,6 +239,8 @@ pub struct Holds {
     by_id: BTreeMap<HolderId, Hold>,
     /// By kind and by the end of their lives.
     order: BTreeSet<(Kind, Micros, HolderId)>,
+    /// When all of them have ended, also those that are kept until then.
+    pub until: Micros,
 }
 
 /// An id of a key.
@@ -349,6 +351,8 @@ impl Holds {
 
     fn set(&mut self, id: HolderId, hold: Hold) {
         self.remove(id);
+        let ttl = hold.until.since(hold.since);
+        self.until = self.until.max(hold.until + ttl);
         self.order.insert((hold.kind, hold.until, id));
         self.by_id.insert(id, hold);
     }
@@ -424,12 +428,12 @@ impl Key<'_> {
 
     /// The answer to a peek, which changes nothing. The hits of expired holds are `refund`.
     fn peek(mut self, refund: i64) -> (Step, Effect) {
-        let before = self.state.clone();
+        let before = (refund > 0).then(|| self.state.clone());
         if refund > 0 {
             self.charge(-refund);
         }
         let verdict = self.charge(0);
-        let state = if refund > 0 { before } else { self.state };
+        let state = before.unwrap_or(self.state);
         (Step::unchanged(verdict, state), Effect::default())
     }
 
@@ -533,12 +537,6 @@ impl Reservations {
             .max(capacity.min(1))
     }
 
-    /// How long the holds of a key are kept after its last reservation or settlement.
-    pub fn keep_for(&self) -> Span {
-        let longest = (2 * self.ttl.micros()).max(SETTLED_LIFE.micros());
-        Span::from_micros(longest + 5_000_000)
-    }
-
     /// Decides a check on the state and the holds of its key.
     pub fn step(
         &self,
@@ -584,7 +582,8 @@ impl Reservations {
             }
         }
         for &(id, mut hold) in &kept {
-            (hold.kind, hold.until) = (Kind::Kept, now + self.ttl);
+            let ttl = hold.until.since(hold.since);
+            (hold.kind, hold.until) = (Kind::Kept, now + ttl);
             key.holds.set(id, hold);
         }
         let (verdict, mut effect) = match purpose {

@@ -210,6 +210,12 @@ impl Checks {
         self
     }
 
+    /// The reservations and settlements of the request.
+    pub fn reserving_mut(&mut self) -> impl Iterator<Item = &mut Reserving> {
+        let all = self.list.iter_mut();
+        all.filter_map(|check| check.extras.as_mut()?.reserving.as_mut())
+    }
+
     /// The same checks, where the limit of the one at `index` has `reservations`: for tests of
     /// stores.
     #[must_use]

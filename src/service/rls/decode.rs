@@ -28,9 +28,11 @@ pub(crate) const MAX_ENTRIES: usize = 64;
 /// Why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
-    /// The bytes are no `RateLimitRequest`.
-    #[error("malformed RateLimitRequest: {field}: {reason}")]
+    /// The bytes are no message of this type.
+    #[error("malformed {message}: {field}: {reason}")]
     Malformed {
+        /// The type of the message.
+        message: &'static str,
         /// The field that cannot be decoded.
         field: &'static str,
         /// Description of the error.
@@ -73,6 +75,17 @@ pub enum InvalidRequest {
         /// The number that was sent.
         multiplier: u32,
     },
+}
+
+impl InvalidRequest {
+    /// The error of a message of another type with the same fields.
+    #[must_use]
+    pub(crate) fn of(mut self, name: &'static str) -> Self {
+        if let Self::Malformed { message, .. } = &mut self {
+            *message = name;
+        }
+        self
+    }
 }
 
 /// Decodes an encoded `RateLimitRequest`.
@@ -211,22 +224,27 @@ fn wrapped(message: &[u8], before: u64) -> Result<u64, MalformedMessage> {
     Ok(number)
 }
 
-/// The id in field 3, and the hits in `hits_field`, of a message of Kuadrant; none if it is
-/// malformed, which [`decode`] reports.
-pub(crate) fn id_and_hits(message: &[u8], hits_field: u64) -> (&[u8], u64) {
-    let (mut id, mut hits) = (&[][..], 0);
+/// The bytes and the number in these fields of a message of Kuadrant; none if it is malformed,
+/// which [`decode`] reports.
+pub(crate) fn bytes_and_number(message: &[u8], fields: [u64; 2]) -> (&[u8], u64) {
+    let (mut bytes, mut number) = (&[][..], 0);
     for field in MessageFields::of(message).flatten() {
         match field {
-            (3, FieldValue::Bytes(text)) => id = text,
-            (field, FieldValue::Varint(number)) if field == hits_field => hits = number,
+            (field, FieldValue::Bytes(value)) if field == fields[0] => bytes = value,
+            (field, FieldValue::Varint(value)) if field == fields[1] => number = value,
             _ => {}
         }
     }
-    (id, hits)
+    (bytes, number)
 }
 
 fn malformed(field: &'static str) -> impl Fn(MalformedMessage) -> InvalidRequest {
-    move |MalformedMessage(reason)| InvalidRequest::Malformed { field, reason }
+    let message = "RateLimitRequest";
+    move |MalformedMessage(reason)| InvalidRequest::Malformed {
+        message,
+        field,
+        reason,
+    }
 }
 
 /// Why bytes are not a message: the reason, as error messages show it.

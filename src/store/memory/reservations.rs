@@ -8,22 +8,15 @@ use crate::core::time::Micros;
 use crate::limits::plan::{Check, Reserving};
 
 /// The holds of all counters.
-pub(super) type Reservations = BoundedTable<HoldsOfKey>;
+pub(super) type Reservations = BoundedTable<Holds>;
 
-#[derive(Debug, Default)]
-pub(super) struct HoldsOfKey {
-    holds: Holds,
-    /// The end of all of them.
-    until: Micros,
-}
-
-impl Bounded for HoldsOfKey {
+impl Bounded for Holds {
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.holds.bytes()
+        Self::bytes(self)
     }
 
     fn is_expired(&self, now: Micros) -> bool {
-        self.holds.is_empty() || self.until <= now
+        self.is_empty() || self.until <= now
     }
 }
 
@@ -38,28 +31,20 @@ impl Reservations {
         at: Arrival,
     ) -> (Step, Effect) {
         let Reserving { terms, purpose, .. } = *reserving;
-        self.step(key, at.now, HoldsOfKey::default, |of_key| {
-            of_key.until = of_key.until.max(at.now + terms.keep_for());
-            terms.step(
-                &check.algorithm,
-                purpose,
-                check.hits,
-                state,
-                &mut of_key.holds,
-                at,
-            )
+        self.step(key, at.now, Holds::default, |holds| {
+            terms.step(&check.algorithm, purpose, check.hits, state, holds, at)
         })
     }
 
     /// The holds of a key that have not expired.
     pub(super) fn held(&self, key: &[u8], now: Micros) -> Option<Held> {
-        self.read(key, now, |of_key| {
-            Held::of(of_key.holds.iter().map(|(_, hold)| hold), now)
+        self.read(key, now, |holds| {
+            Held::of(holds.iter().map(|(_, hold)| hold), now)
         })?
     }
 
     /// Whether an id has hits that a settlement would release.
     pub(super) fn holds(&self, key: &[u8], id: HolderId, now: Micros) -> bool {
-        self.read(key, now, |of_key| of_key.holds.holds(id)) == Some(true)
+        self.read(key, now, |holds| holds.holds(id)) == Some(true)
     }
 }

@@ -1,5 +1,8 @@
 //! Kuadrant's service, through the socket: each method in memory, and reservations on Redis too.
 
+use std::time::{Duration, Instant};
+
+use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use weir::core::proto::kuadrant::{
@@ -8,6 +11,7 @@ use weir::core::proto::kuadrant::{
 use weir::core::proto::rate_limit_response::Code as Answer;
 use weir::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
+use crate::support::wait::TIMEOUT;
 use crate::support::{self, RedisServer, Weir, descriptor};
 
 /// Per year, so that no window ends while a test runs.
@@ -22,6 +26,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 100, name: tokens, reservations: { ttl: 60s, max_share: 100% } }
   - key: team
     rate_limit: { unit: year, requests_per_unit: 150, reservations: { ttl: 60s, max_share: 100% } }
+  - key: short
+    rate_limit: { unit: year, requests_per_unit: 100, reservations: { ttl: 1s, max_share: 100% } }
   - key: plain
     rate_limit: { unit: year, requests_per_unit: 10, name: plain }
   - key: free
@@ -33,6 +39,7 @@ type Entries<'e> = &'e [(&'e str, &'e str)];
 
 const ANN: Entries<'_> = &[("user", "ann")];
 const TEAM: Entries<'_> = &[("team", "red")];
+const SHORT: Entries<'_> = &[("short", "x")];
 const PLAIN: Entries<'_> = &[("plain", "x")];
 
 struct Gateway(RateLimitServiceClient<Channel>);
@@ -71,14 +78,21 @@ impl Gateway {
         descriptors: &[Entries<'_>],
         amount: u64,
     ) -> Result<ReserveResponse, Status> {
+        self.reserve_for(descriptors, amount, None).await
+    }
+
+    /// Reserves for so many seconds.
+    async fn reserve_for(
+        &mut self,
+        descriptors: &[Entries<'_>],
+        amount: u64,
+        ttl: Option<i64>,
+    ) -> Result<ReserveResponse, Status> {
         let request = ReserveRequest {
             domain: "llm".to_owned(),
             descriptors: all(descriptors),
             amount,
-            ttl: Some(prost_types::Duration {
-                seconds: 1,
-                nanos: 0,
-            }),
+            ttl: ttl.map(|seconds| prost_types::Duration { seconds, nanos: 0 }),
         };
         Ok(self.0.reserve(request).await?.into_inner())
     }
@@ -189,6 +203,63 @@ async fn a_reservation_holds_hits_until_it_is_committed() {
         assert!(!commit.expect("an answer"));
         assert!(gateway.has_left(ANN, 50).await);
     }
+}
+
+/// The `ttl` of a request shortens the `ttl` of the limit, and never lengthens it.
+#[tokio::test]
+async fn a_hold_expires_after_the_shorter_ttl() {
+    for (weir, _redis) in on_each_store() {
+        let mut gateway = Gateway::of(&weir).await;
+        for ttl in [Some(3_600), Some(0), Some(-1), None] {
+            let reserved = gateway.reserve_for(&[ANN], 10, ttl).await;
+            assert_eq!(reserved.expect("an answer").code(), Answer::Ok, "{ttl:?}");
+        }
+        let mut lost = String::new();
+        for (entries, ttl) in [(ANN, 1), (SHORT, 3_600)] {
+            let reserved = gateway.reserve_for(&[entries], 50, Some(ttl)).await;
+            lost = reserved.expect("an answer").reservation_id;
+        }
+        let began = Instant::now();
+        while !(gateway.has_left(ANN, 60).await && gateway.has_left(SHORT, 100).await) {
+            assert!(began.elapsed() < TIMEOUT, "both expire");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let commit = gateway.commit(&[SHORT], &lost, 5).await;
+        assert!(!commit.expect("an answer"), "its hits were refunded");
+        assert!(gateway.has_left(SHORT, 95).await);
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_message_is_named() {
+    let weir = Weir::start(LIMITS, &[]);
+    let begin = ReserveRequest {
+        domain: "llm".to_owned(),
+        descriptors: all(&[ANN]),
+        ..ReserveRequest::default()
+    };
+    let begin = begin.encode_to_vec();
+    for (method, end, why) in [
+        (
+            "CheckRateLimit",
+            &b"\x0a"[..],
+            "RateLimitRequest: request: ",
+        ),
+        ("Report", b"\x0a", "RateLimitRequest: request: "),
+        ("Reserve", b"\x0a", "ReserveRequest: request: "),
+        ("Reserve", b"\x12\x01\x0a", "ReserveRequest: descriptors: "),
+        ("Reserve", b"\x22\x01\x08", "ReserveRequest: ttl: "),
+        ("Commit", b"\x0a", "CommitRequest: request: "),
+    ] {
+        let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}");
+        let message = [&begin, end].concat();
+        let answer = support::raw_call_of(&weir, path.leak(), &message).await;
+        let error = answer.expect_err("malformed");
+        assert_eq!(error.code(), Code::InvalidArgument);
+        let why = format!("malformed {why}");
+        assert!(error.message().starts_with(&why), "{}", error.message());
+    }
+    assert!(Gateway::of(&weir).await.has_left(ANN, 100).await);
 }
 
 #[tokio::test]

@@ -197,6 +197,26 @@ fn an_effect_has_the_hold_of_its_id() {
 }
 
 #[test]
+fn a_shorter_ttl_is_of_one_hold_only() {
+    let mut key = Key::new(window(1_000, 86_400), terms(30, OnExpiry::Keep));
+    assert_eq!(key.reserve(1, 100), Outcome::Held);
+    key.terms.ttl = Span::from_secs(1);
+    assert_eq!(key.reserve(2, 100), Outcome::Held);
+    // The second is known for 1 s more, the first for 30 s.
+    key.now += 30 * SECOND;
+    assert_eq!(key.reserve(3, 0), Outcome::Held);
+    let known_until = Micros(key.now) + Span::from_secs(30);
+    assert!(key.holds.until >= known_until, "a store keeps them as long");
+    for (seconds, id, outcome, used) in [
+        (2, 2, Outcome::Unknown, 300),
+        (27, 1, Outcome::Matched, 300),
+    ] {
+        key.now += seconds * SECOND;
+        assert_eq!((key.release(id, 100), key.used()), (outcome, used));
+    }
+}
+
+#[test]
 fn a_key_has_a_bound_of_ids() {
     let mut key = Key::new(window(1_000_000, 86_400), terms(10, OnExpiry::Keep));
     let id = |number: usize| HolderId::of(&number.to_le_bytes());

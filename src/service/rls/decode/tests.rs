@@ -341,22 +341,26 @@ proptest! {
 }
 
 #[test]
-fn the_id_and_the_hits_of_kuadrant_are_read() {
+fn the_bytes_and_the_number_of_kuadrant_are_read() {
     use crate::core::proto::kuadrant::{CommitRequest, ReserveRequest};
     let reserve = ReserveRequest {
         amount: u64::MAX,
-        ttl: Some(prost_types::Duration::default()),
+        ttl: Some(prost_types::Duration {
+            seconds: 9,
+            nanos: 0,
+        }),
         ..ReserveRequest::default()
     };
     assert_eq!(
-        id_and_hits(&reserve.encode_to_vec(), 3),
-        (&b""[..], u64::MAX)
+        bytes_and_number(&reserve.encode_to_vec(), [4, 3]),
+        (&b"\x08\x09"[..], u64::MAX)
     );
     let commit = CommitRequest {
         reservation_id: "id".to_owned(),
         actual_amount: 7,
         ..CommitRequest::default()
     };
-    assert_eq!(id_and_hits(&commit.encode_to_vec(), 4), (&b"id"[..], 7));
-    assert_eq!(id_and_hits(b"", 4), (&b""[..], 0));
+    let commit = commit.encode_to_vec();
+    assert_eq!(bytes_and_number(&commit, [3, 4]), (&b"id"[..], 7));
+    assert_eq!(bytes_and_number(b"", [3, 4]), (&b""[..], 0));
 }
