@@ -9,6 +9,12 @@ pub fn list(names: &[String], more: usize) -> String {
     format!("{}{more}", names.join(", "))
 }
 
+/// The first names, at most `most`, and how many more there are.
+pub fn first_names(names: &[String], most: usize) -> String {
+    let (first, more) = names.split_at(names.len().min(most));
+    list(first, more.len())
+}
+
 /// Mark at the end of a text that was cut.
 pub const MARK: &str = "…";
 

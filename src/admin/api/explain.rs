@@ -322,7 +322,7 @@ impl Now<'_> {
                 descriptor.refused_now = !check.modes.shadow;
                 descriptor.reason += ", never passes: the request has more hits than the limit";
             }
-            let held = self.parts.held(plan, planned.check);
+            let held = self.parts.limiter.held(&plan.checks, planned.check);
             descriptor.live = Some(State {
                 held: Some(planned.scale.units(held)).filter(|&units| units > 0),
                 reserved: self.reserved[planned.check.0]

@@ -40,17 +40,12 @@ pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
     };
     let of_domains = in_order(rules, query.get("domain")).into_iter();
     let of_domains = of_domains.flat_map(|(_, limits)| limits);
-    let (mut total, mut limits) = (0, Vec::new());
-    for limit in of_domains.filter(is_sought) {
-        if total >= page.offset && limits.len() < page.count {
-            limits.push(object(rules, limit));
-        }
-        total += 1;
-    }
+    let found: Vec<_> = of_domains.filter(is_sought).collect();
+    let limits = found.iter().skip(page.offset).take(page.count);
     Ok(Limits {
-        limits,
-        total,
-        next: next(page, total),
+        limits: limits.map(|limit| object(rules, limit)).collect(),
+        total: found.len(),
+        next: next(page, found.len()),
     })
 }
 

@@ -79,10 +79,9 @@ pub fn with_status(status: StatusCode, body: &impl Serialize) -> Page {
     let mut text = serde_json::to_vec(body).expect("maps of the API have texts as keys");
     text.push(b'\n');
     let mut page = response(status, "application/json", text);
-    page.headers_mut()
-        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    page.headers_mut()
-        .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let headers = page.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     page
 }
 

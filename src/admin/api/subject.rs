@@ -11,6 +11,7 @@ use super::{Parts, names};
 use crate::core::algorithm::reservations::Held;
 use crate::core::request::notation::WildcardText;
 use crate::core::request::{DecodedRequest, Entry};
+use crate::core::text::first_names;
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::record::read_digits;
 use crate::limits::overrides::{Applied, InForce, Override, Pattern, Value};
@@ -22,7 +23,7 @@ use crate::live::Snapshot;
 use crate::observe::traces::TraceSpan;
 
 /// Maximum number of limits that an error names.
-const MAX_NAMED: usize = 10;
+pub(super) const MAX_NAMED: usize = 10;
 
 /// Maximum number of counters of a request whose reservations are read.
 const MOST_INSPECTED: usize = 20;
@@ -73,11 +74,6 @@ impl Parts {
         all
     }
 
-    /// The hits that this process has drawn ahead for a check and still holds.
-    pub(super) fn held(&self, plan: &Plan, check: CheckIndex) -> u64 {
-        self.limiter.held(&plan.checks, check)
-    }
-
     /// The plan of a subject. Of the overrides only raises apply: a blocked or exempt subject has a
     /// counter too. `limit` is the path of its limit, where several may count it.
     pub(super) fn plan_of(&self, subject: &Subject, limit: Option<&str>) -> Result<Plan, Failure> {
@@ -107,7 +103,7 @@ impl Parts {
             PlanError::Several(paths) => Failure::bad_request(&format!(
                 "limit: Weir has only the digest of the value, and these limits may count it: {}; \
                  write one of them as limit",
-                some_of(&paths)
+                first_names(&paths, MAX_NAMED)
             )),
         })
     }
@@ -137,15 +133,6 @@ impl Parts {
         }
         Ok((plan, counters))
     }
-}
-
-/// The first names of a list.
-pub(super) fn some_of(names: &[String]) -> String {
-    let more = match names.len() > MAX_NAMED {
-        true => " and others",
-        false => "",
-    };
-    format!("{}{more}", names[..names.len().min(MAX_NAMED)].join(", "))
 }
 
 fn no_limit() -> Failure {

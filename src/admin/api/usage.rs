@@ -12,9 +12,10 @@ use tokio::time::Instant;
 use super::explain::State;
 use super::query::{Query, next};
 use super::reply::{Failure, blocking};
-use super::subject::{self, CountedSubject, some_of};
+use super::subject::{self, CountedSubject, MAX_NAMED};
 use super::{Call, Parts, names};
 use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
+use crate::core::text::first_names;
 use crate::core::time::people::timestamp;
 use crate::core::time::{Micros, Period, Span, Unit, parse_duration};
 use crate::core::usage::{self, Hits, Order, Record, Tracking};
@@ -610,7 +611,7 @@ fn tracked_limit<'r>(
             let names: Vec<_> = tracked.iter().map(|limit| limit.path()).collect();
             Err(Failure::bad_request(&format!(
                 "limit: several have track_usage; write one of {}",
-                some_of(&names)
+                first_names(&names, MAX_NAMED)
             )))
         }
     }

@@ -145,14 +145,8 @@ pub fn above<'o>(
         .filter(move |other| is_above(other) && covers_all(other))
 }
 
-/// Whether a raise gives more than another one. Only the amount of a limit can compare an addition
-/// with an amount.
+/// Whether a raise gives one of the limits more than another raise does.
 fn exceeds(old: RaiseRate, new: RaiseRate, limits: &[LimitInForce<'_>]) -> bool {
-    if old.is_added == new.is_added {
-        let (old, new) = (old.rate, new.rate);
-        return (old.unit, old.unit_multiplier) == (new.unit, new.unit_multiplier)
-            && old.requests_per_unit > new.requests_per_unit;
-    }
     let mut amounts = limits.iter().filter_map(|limit| limit.amount());
     amounts.any(|amount| {
         let [old, new] = [old, new].map(|raise| raised(amount, &raise));

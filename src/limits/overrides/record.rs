@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{Kind, Override, Pattern, RaiseRate, Value};
 use crate::core::digest;
 use crate::core::request::notation::WildcardText;
-use crate::core::time::{Micros, Rate, Unit};
+use crate::core::time::{Micros, Rate, Unit, people};
 use crate::limits::rules::limit::Amount;
 
 /// Maximum number of entries of an override, the same as of a descriptor.
@@ -338,16 +338,11 @@ impl EntryRecord {
 impl RateRecord {
     /// The record of a rate.
     pub fn new(rate: &Rate) -> Self {
-        let Rate {
-            requests_per_unit,
-            unit,
-            unit_multiplier,
-        } = *rate;
-        let has_unit = unit != Unit::None;
+        let has_unit = rate.unit != Unit::None;
         Self {
-            requests_per_unit,
-            unit: has_unit.then(|| unit.name().to_owned()),
-            unit_multiplier: has_unit.then_some(unit_multiplier),
+            requests_per_unit: rate.requests_per_unit,
+            unit: has_unit.then(|| rate.unit.name().to_owned()),
+            unit_multiplier: has_unit.then_some(rate.unit_multiplier),
         }
     }
 
@@ -436,11 +431,7 @@ fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
 
 /// An instant as it is shown: RFC 3339, in UTC.
 pub fn instant(at: Micros) -> String {
-    // An instant beyond the year 9999 shows as the last one of that year.
-    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
-    Timestamp::from_microsecond(micros)
-        .unwrap_or(Timestamp::MAX)
-        .to_string()
+    people::timestamp(at).to_string()
 }
 
 /// Reads an instant in RFC 3339, with any offset.

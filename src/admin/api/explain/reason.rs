@@ -1,7 +1,7 @@
 //! Reasons of an explanation: one line that explains why a descriptor is limited as it is, or not.
 
 use crate::admin::api::names;
-use crate::core::text::list;
+use crate::core::text::{first_names, list};
 use crate::core::time::people;
 use crate::limits::overrides::{Applied, Kind, Override};
 use crate::limits::plan::{Disposition, Explanation, Plan, Slot};
@@ -74,13 +74,12 @@ fn rate(rules: &Rules, limit: LimitInForce<'_>) -> String {
 pub(super) fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
     let mut domains: Vec<_> = rules.domains().map(String::from_utf8_lossy).collect();
     domains.sort_unstable();
-    let more = domains.len().saturating_sub(MAX_DOMAINS);
-    let domains: Vec<_> = domains.iter().take(MAX_DOMAINS).map(one_line).collect();
+    let domains: Vec<_> = domains.iter().map(one_line).collect();
     let domain = String::from_utf8_lossy(domain);
     format!(
         "no file defines the domain {}; there are: {}{}",
         OneLine(&domain),
-        list(&domains, more),
+        first_names(&domains, MAX_DOMAINS),
         names::near_domain(rules, &domain)
     )
 }
