@@ -30,7 +30,7 @@ use crate::core::algorithm::AlgorithmKind;
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Micros, Span, people};
 use crate::limiter::less_reserve;
-use crate::limits::overrides::Overrides;
+use crate::limits::overrides::{Overrides, instant};
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::Limit;
@@ -180,30 +180,27 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
 fn check_output(path: &Path, replay: &Replay) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let folder = folder.unwrap_or(Path::new("."));
-    if !folder.is_dir() || path.is_dir() {
-        let what = if path.is_dir() { path } else { folder };
-        let is = if path.is_dir() {
-            "is a folder"
-        } else {
-            "is no folder"
-        };
+    let (what, is) = match path.is_dir() {
+        true => (path, "is a folder"),
+        false => (folder, "is no folder"),
+    };
+    if path.is_dir() || !folder.is_dir() {
         bail!(UsageError(format!("--html: {} {is}", what.display())));
     }
-    let Ok(own) = std::fs::metadata(path) else {
-        return Ok(());
-    };
-    let stdin = Path::new("/dev/stdin");
     let trace = Some(&*replay.trace).filter(|trace| *trace != Path::new("-"));
-    let read = [trace.unwrap_or(stdin)].into_iter();
-    let read = read.chain(replay.overrides.as_deref());
-    let is_same = |read: &Path| {
-        std::fs::metadata(read).is_ok_and(|read| (read.dev(), read.ino()) == (own.dev(), own.ino()))
+    let read = replay.config.iter().chain(&replay.overrides);
+    let mut read = read
+        .map(PathBuf::as_path)
+        .chain([trace.unwrap_or(Path::new("/dev/stdin"))]);
+    let id = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+    let is_inside = |own: &Path, read: &Path| {
+        let read = read.canonicalize();
+        read.is_ok_and(|read| own.starts_with(read))
     };
-    let is_inside = |config: &PathBuf| {
-        let real = [path, config].map(|path| path.canonicalize().ok());
-        matches!(real, [Some(path), Some(config)] if path.starts_with(&config))
+    let is_read = |own: PathBuf| {
+        own.is_file() && read.any(|read| id(read) == id(&own) || is_inside(&own, read))
     };
-    if own.is_file() && (read.into_iter().any(is_same) || replay.config.iter().any(is_inside)) {
+    if path.canonicalize().is_ok_and(is_read) {
         let path = path.display();
         bail!(UsageError(format!(
             "--html: {path} is read; write another file"
@@ -360,8 +357,8 @@ impl Pass {
         let (first, last) = self.times.unwrap_or_default();
         Ok(ReplayReport {
             rows: self.rows,
-            from: self.times.map(|_| tally::instant(first)),
-            until: self.times.map(|_| tally::instant(last)),
+            from: self.times.map(|_| instant(first)),
+            until: self.times.map(|_| instant(last)),
             seconds: last.since(first).micros() as f64 / 1e6,
             warnings,
             passed_over: trace.passed_over,

@@ -10,11 +10,10 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 pub(crate) use part::Hits;
+use template::Template;
 pub(crate) use template::{Fields, Templates};
-use template::{Filled, Template};
 
 /// How the instants of a rate are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -114,17 +113,12 @@ impl Requests {
         field: impl Fn(usize, usize) -> Option<&'a [u8]>,
     ) -> RateLimitRequest {
         let mut descriptors = Vec::with_capacity(self.templates.len());
-        let mut filled = Filled::default();
         for (index, template) in self.templates.iter_mut().enumerate() {
-            if !template.fill(&mut self.random, |own| field(index, own), &mut filled) {
+            let Some(entries) = template.fill(&mut self.random, |own| field(index, own)) else {
                 continue;
-            }
-            let entries = template.entries(&filled).map(|entry| Entry {
-                key: entry.key.to_vec(),
-                value: entry.value.to_vec(),
-            });
+            };
             descriptors.push(RateLimitDescriptor {
-                entries: entries.collect(),
+                entries,
                 hits_addend: self.hits.as_ref().map(|hits| hits.draw(&mut self.random)),
                 ..RateLimitDescriptor::default()
             });
@@ -140,6 +134,7 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::proto::rate_limit_descriptor::Entry;
 
     #[test]
     fn a_constant_rate_has_no_drift() {

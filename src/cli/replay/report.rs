@@ -184,12 +184,8 @@ impl Axis {
 
 impl Chart<'_> {
     fn html(&self, axis: &Axis) -> String {
-        let Axis {
-            begin,
-            parts,
-            width,
-        } = *axis;
-        let rates = |(_, series): &(_, &TimeSeries)| series.rates(begin, width, parts);
+        let rates =
+            |(_, series): &(_, &TimeSeries)| series.rates(axis.begin, axis.width, axis.parts);
         let all: Vec<_> = self.lines.iter().map(rates).collect();
         let most = rounded_up(all.iter().flatten().copied().fold(0.0, f64::max));
         let mut svg = format!(
@@ -202,7 +198,7 @@ impl Chart<'_> {
         for (index, (rates, (name, _))) in all.iter().zip(&self.lines).enumerate() {
             let mut points = String::new();
             for (part, rate) in rates.iter().enumerate() {
-                let [from, to] = [part, part + 1].map(|part| x(part as f64 / parts as f64));
+                let [from, to] = [part, part + 1].map(|part| x(part as f64 / axis.parts as f64));
                 let at = y(rate / most);
                 // Writing to a string does not fail.
                 let _ = write!(points, "{from:.1},{at:.1} {to:.1},{at:.1} ");

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::engine::Decided;
 use crate::core::request::DecodedRequest;
-use crate::core::time::{Micros, Span, people};
+use crate::core::time::{Micros, Span};
+use crate::limits::overrides::instant;
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{DecidedBy, Outcome, Outcomes};
 use crate::limits::rules::limit::LimitId;
@@ -60,11 +61,6 @@ struct SubjectTally {
     /// The number of its current window, and the hits that were admitted in it.
     window: u64,
     admitted: u64,
-}
-
-/// An instant as programs read it.
-pub(super) fn instant(at: Micros) -> String {
-    people::timestamp(at).to_string()
 }
 
 /// All counts of a configuration.
@@ -124,21 +120,18 @@ impl ReplayTally {
     }
 
     fn check(&mut self, at: Micros, outcome: &Outcome<'_>, is_undone: bool) {
-        let (
-            DecidedBy::Check {
-                planned,
-                check,
-                decision,
-                ..
-            },
-            Some(key),
-        ) = (outcome.by, outcome.counter)
+        let DecidedBy::Check {
+            planned,
+            check,
+            decision,
+            ..
+        } = outcome.by
         else {
             return;
         };
-        if check.hits < 0 {
+        let Some(key) = outcome.counter.filter(|_| check.hits >= 0) else {
             return;
-        }
+        };
         let hits = check.hits.unsigned_abs();
         let allowed = decision.allows();
         let id = outcome.limit.map(|found| found.limit.id);

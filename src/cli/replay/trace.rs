@@ -24,8 +24,8 @@ use lines::LineReader;
 use order::RowOrder;
 use weir_log::WeirLog;
 
-/// One request of a trace. Rows are ordered by their times and lines.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// One request of a trace.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TraceRow {
     /// When it was sent.
     pub(crate) at: Micros,

@@ -1,12 +1,12 @@
 //! The parts of a value: text, fields, and generators such as `{uniform:1..9}`.
 
-use std::fs::File;
-use std::io::Read;
+use std::path::Path;
 
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
 use crate::cli::amount;
+use crate::net::bounded;
 
 /// The longest file of values in bytes, and the longest of its lines.
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -188,17 +188,11 @@ pub(super) struct FileLines {
 
 impl FileLines {
     fn read(path: &str) -> Result<Self, String> {
-        let failed = |error| format!("{path}: it cannot be read ({error})");
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(failed)?;
-        file.take(MAX_FILE_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(format!(
-                "{path}: it has more than {MAX_FILE_BYTES} bytes; use a part of it"
-            ));
-        }
+        let too_long =
+            || format!("{path}: it has more than {MAX_FILE_BYTES} bytes; use a part of it");
+        let bytes = bounded::read(Path::new(path), MAX_FILE_BYTES)
+            .map_err(|error| format!("{path}: it cannot be read ({error})"))?
+            .ok_or_else(too_long)?;
         let (mut ranges, mut start) = (Vec::new(), 0);
         for (number, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
             let length = line.strip_suffix(b"\r").unwrap_or(line).len();

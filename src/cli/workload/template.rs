@@ -4,12 +4,12 @@
 //!
 //! A backslash takes the next character as it is: values can have commas and braces.
 
-use std::fmt;
+use std::fmt::Display;
 
 use rand::rngs::SmallRng;
 
 use super::part::ValuePart;
-use crate::core::request::Entry;
+use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::limits::rules::tree::matches;
 
 /// The longest template in bytes, and its most entries.
@@ -45,25 +45,8 @@ impl Templates {
         let each = text
             .split(" , ")
             .map(|text| Template::parse(text.trim(), fields));
-        let all: Result<_, _> = each.collect();
-        all.map(Self).map_err(|error| error.to_string())
+        Ok(Self(each.collect::<Result<_, _>>()?))
     }
-}
-
-/// Why a template cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("column {column}: {what}")]
-pub(crate) struct TemplateError {
-    /// The character at which it is wrong, from 1.
-    pub(super) column: usize,
-    what: String,
-}
-
-/// The values of one descriptor, in a buffer that is used again.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Filled {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
 }
 
 impl Template {
@@ -71,7 +54,7 @@ impl Template {
     ///
     /// # Errors
     /// What is wrong, with its column.
-    pub(crate) fn parse(text: &str, fields: Fields) -> Result<Self, TemplateError> {
+    pub(crate) fn parse(text: &str, fields: Fields) -> Result<Self, String> {
         let (text, conditions) = match fields {
             Fields::Allowed => split_conditions(text),
             Fields::None => (text, Vec::new()),
@@ -110,44 +93,26 @@ impl Template {
         &self.fields
     }
 
-    /// Makes up the next values. False: there is no descriptor, because the record lacks a field or
-    /// does not match a condition.
+    /// The entries of the next descriptor. `None`: there is no descriptor, because the record lacks
+    /// a field or does not match a condition.
     pub(super) fn fill<'a>(
         &mut self,
         random: &mut SmallRng,
         field: impl Fn(usize) -> Option<&'a [u8]>,
-        out: &mut Filled,
-    ) -> bool {
-        out.bytes.clear();
-        out.ends.clear();
+    ) -> Option<Vec<Entry>> {
         let is_met = |(index, pattern): &(usize, String)| {
             field(*index).is_some_and(|value| matches(pattern, value))
         };
         if !self.conditions.iter().all(is_met) {
-            return false;
+            return None;
         }
-        for (_, parts) in &mut self.entries {
-            for part in parts {
-                if !part.fill(random, &field, &mut out.bytes) {
-                    return false;
-                }
-            }
-            out.ends.push(out.bytes.len());
-        }
-        true
-    }
-
-    /// The entries of the descriptor that was filled last.
-    pub(super) fn entries<'a>(&'a self, filled: &'a Filled) -> impl Iterator<Item = Entry<'a>> {
-        let mut start = 0;
-        self.entries
-            .iter()
-            .zip(&filled.ends)
-            .map(move |((key, _), &end)| {
-                let value = &filled.bytes[start..end];
-                start = end;
-                Entry { key, value }
-            })
+        let entry = |(key, parts): &mut (Vec<u8>, Vec<ValuePart>)| {
+            let (key, mut value) = (key.clone(), Vec::new());
+            let mut parts = parts.iter_mut();
+            let is_whole = parts.all(|part| part.fill(random, &field, &mut value));
+            is_whole.then_some(Entry { key, value })
+        };
+        self.entries.iter_mut().map(entry).collect()
     }
 }
 
@@ -179,19 +144,14 @@ struct TemplateReader<'a> {
 }
 
 impl TemplateReader<'_> {
-    fn error(&self, what: impl fmt::Display) -> TemplateError {
-        TemplateError {
-            column: self.text[..self.at].chars().count() + 1,
-            what: what.to_string(),
-        }
+    /// An error at the character that is read next; columns are counted from 1.
+    fn error(&self, what: impl Display) -> String {
+        let column = self.text[..self.at].chars().count() + 1;
+        format!("column {column}: {what}")
     }
 
     /// Appends text up to one of these characters, or to the end. Returns the character.
-    fn text_until(
-        &mut self,
-        ends: &[char],
-        out: &mut Vec<u8>,
-    ) -> Result<Option<char>, TemplateError> {
+    fn text_until(&mut self, ends: &[char], out: &mut Vec<u8>) -> Result<Option<char>, String> {
         while let Some(next) = self.text[self.at..].chars().next() {
             let begins = || next != ' ' || begins_entry(&self.text[self.at..]);
             if ends.contains(&next) && begins() {
@@ -221,7 +181,7 @@ impl TemplateReader<'_> {
         })
     }
 
-    fn key(&mut self) -> Result<Vec<u8>, TemplateError> {
+    fn key(&mut self) -> Result<Vec<u8>, String> {
         let mut key = Vec::new();
         match self.text_until(&['=', ',', '{'], &mut key)? {
             Some('=') if !key.is_empty() => {
@@ -233,7 +193,7 @@ impl TemplateReader<'_> {
         }
     }
 
-    fn value(&mut self) -> Result<Vec<ValuePart>, TemplateError> {
+    fn value(&mut self) -> Result<Vec<ValuePart>, String> {
         let mut parts = Vec::new();
         loop {
             let mut text = Vec::new();
@@ -269,16 +229,14 @@ mod tests {
         random: &mut SmallRng,
         record: &[Option<&str>],
     ) -> Option<String> {
-        let mut filled = Filled::default();
         let field = |index: usize| record.get(index).copied().flatten().map(str::as_bytes);
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        template.fill(random, field, &mut filled).then(|| {
-            let entries = template.entries(&filled);
-            let entries: Vec<_> = entries
-                .map(|entry| format!("{}={}", text(entry.key), text(entry.value)))
-                .collect();
-            entries.join(" ")
-        })
+        let entries = template.fill(random, field)?;
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|entry| format!("{}={}", text(&entry.key), text(&entry.value)))
+            .collect();
+        Some(entries.join(" "))
     }
 
     #[test]
@@ -400,14 +358,14 @@ mod tests {
         ] {
             let error = Template::parse(text, Fields::None).expect_err(text);
             assert!(
-                error.column == column && error.what.contains(part),
+                error.starts_with(&format!("column {column}: ")) && error.contains(part),
                 "{text}: {error}"
             );
         }
         let error = Template::parse(&"a=b,".repeat(64), Fields::None).expect_err("many");
-        assert!(error.what.contains("at most 64"), "{error}");
+        assert!(error.contains("at most 64"), "{error}");
         let error =
             Template::parse(&format!("a={}", "b".repeat(4_096)), Fields::None).expect_err("long");
-        assert!(error.what.contains("4096 bytes"), "{error}");
+        assert!(error.contains("4096 bytes"), "{error}");
     }
 }

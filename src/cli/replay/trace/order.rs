@@ -1,8 +1,7 @@
 //! Puts rows in the order of their times. Several Envoys write one log, and each writes a line when
 //! a request ends: rows are seldom more than seconds out of order.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BTreeMap;
 
 use super::TraceRow;
 use crate::core::time::{Micros, Span, people};
@@ -17,18 +16,16 @@ const MAX_BYTES: usize = 256 << 20;
 /// The most bytes of rows that are sorted as a whole.
 const MAX_SORTED_BYTES: usize = 4 << 30;
 
-/// Bytes of a row without its message.
-const ROW_BYTES: usize = size_of::<TraceRow>() + 16;
+/// Bytes of a row without its message, in a map whose nodes are half full.
+const ROW_BYTES: usize = 2 * size_of::<((Micros, u64), TraceRow)>();
 
 /// Rows that wait for others before them.
 #[derive(Debug, Default)]
 pub(super) struct RowOrder {
     /// Whether all rows wait for the last one.
     sorts_all: bool,
-    /// Rows that came in order: usually all.
-    ordered: VecDeque<TraceRow>,
-    /// The others.
-    late: BinaryHeap<Reverse<TraceRow>>,
+    /// By their times and lines.
+    rows: BTreeMap<(Micros, u64), TraceRow>,
     bytes: usize,
     /// The time and the line of the row with the latest time.
     latest: (Micros, u64),
@@ -69,31 +66,20 @@ impl RowOrder {
         if row.at >= latest {
             self.latest = (row.at, row.line);
         }
-        match self.ordered.back() {
-            Some(last) if row.at < last.at => self.late.push(Reverse(row)),
-            _ => self.ordered.push_back(row),
-        }
+        self.rows.insert((row.at, row.line), row);
         Ok(())
     }
 
     /// The next row in the order of times, then of lines, if no earlier one can follow. `ended`: no
     /// row follows.
     pub(super) fn pop(&mut self, ended: bool) -> Option<TraceRow> {
-        let late = self.late.peek().map(|Reverse(row)| row);
-        let is_late = match (late, self.ordered.front()) {
-            (Some(late), Some(ordered)) => late < ordered,
-            (late, _) => late.is_some(),
-        };
-        let next = if is_late { late } else { self.ordered.front() }?;
+        let first = self.rows.first_entry()?;
         let is_full = !self.sorts_all && self.bytes > MAX_BYTES;
-        let may_leave = !self.sorts_all && next.at + WINDOW < self.latest.0;
+        let may_leave = !self.sorts_all && first.key().0 + WINDOW < self.latest.0;
         if !(ended || is_full || may_leave) {
             return None;
         }
-        let next = match is_late {
-            true => self.late.pop().map(|Reverse(row)| row),
-            false => self.ordered.pop_front(),
-        }?;
+        let next = first.remove();
         self.bytes -= ROW_BYTES + next.message.len();
         self.left = next.at;
         Some(next)

@@ -99,16 +99,8 @@ pub(super) fn row(line: &[u8], number: u64) -> Result<TraceRow, String> {
 
 /// The same by the reader of `/json`.
 fn unusual(line: &[u8], number: u64) -> Result<TraceRow, String> {
-    let line: serde_json::Map<String, Value> =
+    let mut line: serde_json::Map<String, Value> =
         serde_json::from_slice(line).map_err(|error| format!("it is no JSON object: {error}"))?;
-    of_object(line, number)
-}
-
-/// The row of an object.
-///
-/// # Errors
-/// As [`row`].
-fn of_object(mut line: serde_json::Map<String, Value>, number: u64) -> Result<TraceRow, String> {
     let text = |value: Value| match value {
         Value::String(text) => text,
         other => other.to_string(),
