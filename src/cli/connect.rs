@@ -79,14 +79,21 @@ pub(super) fn address(text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Address::Unix(path.into()));
     }
+    host_and_port(text).map(|(host, port)| Address::Tcp { host, port })
+}
+
+/// Reads `HOST:PORT`, with an IPv6 address in brackets.
+///
+/// # Errors
+/// The form of a valid address.
+pub(super) fn host_and_port(text: &str) -> Result<(String, u16), String> {
     let (host, port) = text.rsplit_once(':').unwrap_or_default();
     let in_brackets = host.starts_with('[') && host.ends_with(']');
-    let is_name = !host.is_empty() && !host.contains(['/', '@']);
+    let is_name = !host.is_empty() && !host.contains(['/', '@', ' ', '|']);
     match port.parse() {
-        Ok(port @ 1..) if is_name && (in_brackets || !host.contains(':')) => Ok(Address::Tcp {
-            host: host.trim_matches(['[', ']']).to_owned(),
-            port,
-        }),
+        Ok(port @ 1..) if is_name && (in_brackets || !host.contains(':')) => {
+            Ok((host.trim_matches(['[', ']']).to_owned(), port))
+        }
         _ => Err("write HOST:PORT, such as localhost:8081 or [::1]:8081".to_owned()),
     }
 }
@@ -110,8 +117,7 @@ pub(super) async fn connect(
         Some(timeout) => endpoint.connect_timeout(timeout).timeout(timeout),
         None => endpoint,
     };
-    let mut connector = connector(address.clone(), timeout.unwrap_or(CONNECT_TIMEOUT));
-    connector.dial = dial(address, tls)?;
+    let connector = connector(dial(address, tls)?, timeout.unwrap_or(CONNECT_TIMEOUT));
     let connected = endpoint.connect_with_connector(connector).await;
     connected.map_err(|error| no_service(address, &error.into()))
 }
@@ -133,10 +139,11 @@ pub(super) fn http_client(
     max_body_bytes: usize,
 ) -> anyhow::Result<HttpClient> {
     let address = Address::of(uri, 80).with_context(|| format!("{uri} names no host"))?;
-    Ok(HttpClient::new(connector(address, timeout), max_body_bytes))
+    let connector = connector(dial(&address, None)?, timeout);
+    Ok(HttpClient::new(connector, max_body_bytes))
 }
 
-/// The dialer of a gRPC port.
+/// The dialer of a port, with TLS or without.
 ///
 /// # Errors
 /// The files of TLS cannot be used.
@@ -148,13 +155,9 @@ pub(super) fn dial(address: &Address, tls: Option<&ClientOptions>) -> anyhow::Re
     })
 }
 
-fn connector(address: Address, timeout: Duration) -> Connector {
+const fn connector(dial: Dial, timeout: Duration) -> Connector {
     Connector {
-        dial: Dial {
-            address,
-            tls: None,
-            tcp: TcpOptions::default(),
-        },
+        dial,
         timeout,
         peer: &SERVICE,
     }

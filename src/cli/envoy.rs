@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Args;
 
+use super::connect::host_and_port;
 use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::Algorithm;
 use crate::limits::rules::Rules;
@@ -129,18 +130,6 @@ fn sources_help() -> String {
     )
 }
 
-fn host_and_port(text: &str) -> Result<(String, u16), String> {
-    let (host, port) = text.rsplit_once(':').unwrap_or_default();
-    let is_name = !host.is_empty() && !host.contains(['/', '@', ' ', '|']);
-    let in_brackets = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    match port.parse() {
-        Ok(port @ 1..) if is_name => Ok((in_brackets.unwrap_or(host).to_owned(), port)),
-        _ => Err("write HOST:PORT, such as ratelimit:8081".to_owned()),
-    }
-}
-
 pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
     let mut options = envoy.read.options(envoy.path.clone(), false);
     options.compile.for_check = true;
@@ -235,14 +224,11 @@ fn text(
         (None, _) => (HOST_IN_KUBERNETES.to_owned(), USUAL_PORT),
     };
     let asking = Asking {
+        envoy,
         domain,
-        target: envoy.target,
-        attach: envoy.attach,
         timeout: timeout(envoy, rules, domain)?,
-        failure_mode_deny: envoy.failure_mode_deny,
         host,
         port,
-        formats: [&envoy.estimate, &envoy.cost],
         descriptors,
     };
     let mut text = String::new();
@@ -317,16 +303,9 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
     if sends(SourceKind::is_path) && !setting.is_empty() {
         notes.push(format!("{setting}; otherwise //login is not /login."));
     }
-    for (
-        key,
-        KeySource {
-            kind,
-            default,
-            text,
-        },
-    ) in &sent
-    {
-        if is_http && kind.may_be_missing() && default.is_none() {
+    for (key, source) in &sent {
+        if is_http && source.kind.may_be_missing() && source.default.is_none() {
+            let text = &source.text;
             notes.push(format!(
                 "A request without {text} is not limited by {key}; `--from '{key}={text} or \
                  VALUE'` changes that."

@@ -55,7 +55,7 @@ pub(super) fn expiries<'r>(limits: impl Iterator<Item = &'r Limit>) -> Expiries 
 }
 
 /// One list of actions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ActionList {
     /// The actions, or for TCP the entries.
     pub(super) actions: Vec<String>,
@@ -259,10 +259,7 @@ impl DescriptorWalk<'_> {
         let index = *self.indices.entry_ref(list).or_insert_with(|| {
             self.found.all.push(ActionList {
                 actions: list.to_vec(),
-                limits: Vec::new(),
-                further: 0,
-                is_released: false,
-                expiries: HashSet::new(),
+                ..ActionList::default()
             });
             self.found.all.len() - 1
         });

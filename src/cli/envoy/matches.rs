@@ -41,8 +41,8 @@ impl ValuePattern {
     }
 }
 
-/// Why a value cannot be sent, and what follows and ends the remedy.
-type Unsent = (String, &'static str, &'static str);
+/// Why a value cannot be sent, and the end of the remedy.
+type Unsent = (String, &'static str);
 
 impl KeyValues {
     /// The values of a key; problems are added where this source cannot send what the file limits.
@@ -55,10 +55,10 @@ impl KeyValues {
         let mut all = Self::default();
         let of_key = all_of(descriptors);
         for (list, own) in of_key.iter().filter(|(_, own)| *own.key == *key) {
-            if let Err((what, before, behind)) = all.add(own, *list, source) {
+            if let Err((what, or)) = all.add(own, *list, source) {
                 let other = value_source(&source.kind);
-                let remedy = "write a source that sends what the request has";
-                let remedy = format!("{remedy}{before} --from {key}={other}{behind}");
+                let remedy = "write a source that sends what the request has, such as";
+                let remedy = format!("{remedy} --from {key}={other}{or}");
                 problems.push(Problem::error(&own.at, what, remedy));
             }
         }
@@ -68,23 +68,21 @@ impl KeyValues {
     fn add(&mut self, own: &DescriptorTree, list: usize, source: &KeySource) -> Result<(), Unsent> {
         let (key, text) = (&own.key, &source.text);
         let Some(value) = own.value.as_deref() else {
-            return match own.limits_anything() {
-                true => Err((
-                    format!(
-                        "the limit of '{key}' counts each value by itself, and {text} only sends \
-                         values that the file writes"
-                    ),
-                    ", such as",
-                    "",
-                )),
-                false => Ok(()),
+            let what = format!(
+                "the limit of '{key}' counts each value by itself, and {text} only sends values \
+                 that the file writes"
+            );
+            return if own.limits_anything() {
+                Err((what, ""))
+            } else {
+                Ok(())
             };
         };
         if own.is_by_more_than_text() {
             let what = format!(
                 "{text} only sends values that the file writes, and '{value}' matches others"
             );
-            return Err((what, ", such as", ""));
+            return Err((what, ""));
         }
         if !value.contains(ANY) {
             if !self.exact.iter().any(|known| known == value) {
@@ -95,14 +93,14 @@ impl KeyValues {
         let prefix = value.strip_suffix(ANY);
         let prefix = prefix.filter(|prefix| !prefix.contains(ANY));
         let (Some(prefix), SourceKind::HeaderMatch(_)) = (prefix, &source.kind) else {
-            return Err((format!("{text} cannot match '{value}'"), ":", ""));
+            return Err((format!("{text} cannot match '{value}'"), ""));
         };
         if own.limits_anything() && !own.share_threshold {
             let what = format!(
                 "'{value}' counts each value by itself, and {text} sends the pattern for all of \
                  them"
             );
-            return Err((what, ":", ", or write share_threshold: true"));
+            return Err((what, ", or write share_threshold: true"));
         }
         let mut others = self.patterns.iter().filter(|known| known.list != list);
         if let Some(known) = others.find(|known| known.overlaps(prefix)) {
@@ -110,7 +108,7 @@ impl KeyValues {
                 "'{value}' and '{}', in another list of descriptors, may match the same request",
                 known.text
             );
-            return Err((what, ":", ""));
+            return Err((what, ""));
         }
         let text = value.to_owned();
         self.patterns.push(ValuePattern { text, list });

@@ -3,10 +3,10 @@
 
 use clap::Args;
 
-use super::Target;
 use super::descriptors::Descriptors;
 use super::source::SourceKind;
 use super::yaml::{fill, indented, list, scalar};
+use super::{Envoy, Target};
 
 /// Envoy's name of the HTTP filter, by which routes configure it.
 const HTTP_FILTER: &str = "envoy.filters.http.ratelimit";
@@ -40,16 +40,12 @@ pub(super) enum Attach {
 /// Inputs of all kinds of files.
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
+    pub(super) envoy: &'a Envoy,
     pub(super) domain: &'a str,
-    pub(super) target: Target,
-    pub(super) attach: Attach,
     /// As Envoy writes a duration.
     pub(super) timeout: String,
-    pub(super) failure_mode_deny: bool,
     pub(super) host: String,
     pub(super) port: u16,
-    /// The formats of the hits of a reservation and of its settlement.
-    pub(super) formats: [&'a str; 2],
     pub(super) descriptors: &'a Descriptors,
 }
 
@@ -57,12 +53,12 @@ impl Asking<'_> {
     /// The pieces of a configuration file of Envoy: where each belongs, and its lines.
     pub(super) fn envoy(&self) -> Vec<(&'static str, String)> {
         let filter = list(&self.filters(HTTP_FILTER), 2);
-        let mut pieces = match self.attach {
+        let mut pieces = match self.envoy.attach {
             Attach::Filter | Attach::Tcp => Vec::new(),
             Attach::VirtualHost => vec![("in the virtual host", self.rate_limits())],
             Attach::Route => vec![("in the route, next to `match`", self.per_route())],
         };
-        pieces.push(if self.attach == Attach::Tcp {
+        pieces.push(if self.envoy.attach == Attach::Tcp {
             let place = "in the filters of the listener, before the TCP proxy";
             (place, format!("filters:\n  {filter}"))
         } else {
@@ -85,7 +81,7 @@ impl Asking<'_> {
     fn filter(&self, name: &str) -> String {
         let (host, domain) = (&*self.host, scalar(self.domain));
         // The cluster that Istio makes of the Service, or our own in `cluster`.
-        let (cluster, authority) = if self.target == Target::Istio {
+        let (cluster, authority) = if self.envoy.target == Target::Istio {
             // Without `authority` Envoy sends the name of the cluster, in which `|` is no letter of
             // an authority.
             let cluster = scalar(&format!("outbound|{}||{host}", self.port));
@@ -93,14 +89,14 @@ impl Asking<'_> {
         } else {
             ("weir".to_owned(), String::new())
         };
-        let (protocol, name, stat_prefix, headers) = if self.attach == Attach::Tcp {
+        let (protocol, name, stat_prefix, headers) = if self.envoy.attach == Attach::Tcp {
             let prefix = format!("stat_prefix: {domain}");
             ("network", "envoy.filters.network.ratelimit", prefix, "")
         } else {
             let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
             ("http", name, String::new(), headers)
         };
-        let descriptors = match self.attach {
+        let descriptors = match self.envoy.attach {
             Attach::Tcp => self.commented("descriptors", "entries"),
             Attach::Filter => self.rate_limits(),
             Attach::VirtualHost | Attach::Route => String::new(),
@@ -113,7 +109,10 @@ impl Asking<'_> {
                 ("stat_prefix", &stat_prefix),
                 ("domain", &domain),
                 ("timeout", &scalar(&self.timeout)),
-                ("failure_mode_deny", &self.failure_mode_deny.to_string()),
+                (
+                    "failure_mode_deny",
+                    &self.envoy.failure_mode_deny.to_string(),
+                ),
                 ("headers", headers),
                 ("cluster", &cluster),
                 ("authority", &authority),
@@ -163,8 +162,7 @@ impl Asking<'_> {
                 text += &format!("\n  - {}", indented(&item, 4));
             };
             if own.is_reserved() {
-                let [estimate, cost] = self
-                    .formats
+                let [estimate, cost] = [&self.envoy.estimate, &self.envoy.cost]
                     .map(|format| format!("\nhits_addend:\n  format: {}", scalar(format)));
                 let cost = cost + "\napply_on_stream_done: true";
                 // Without an estimate Envoy sends no reservation.
@@ -247,7 +245,7 @@ impl Mesh {
             .collect();
         // The patch of virtual hosts or routes: of that with the name, or of all.
         let target = self.target_name.as_deref().map(scalar);
-        match asking.attach {
+        match asking.envoy.attach {
             Attach::Filter | Attach::Tcp => {}
             Attach::VirtualHost => {
                 let matched = target.map(|name| format!("name: {name}"));
@@ -272,7 +270,7 @@ impl Mesh {
 
     /// The patch that adds a filter before the one that ends the chain.
     fn insert(&self, asking: &Asking<'_>, filter: &str) -> String {
-        let (apply_to, before) = if asking.attach == Attach::Tcp {
+        let (apply_to, before) = if asking.envoy.attach == Attach::Tcp {
             ("NETWORK_FILTER", "name: envoy.filters.network.tcp_proxy")
         } else {
             let before = "name: envoy.filters.network.http_connection_manager\nsubFilter:\n  \

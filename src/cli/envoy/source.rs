@@ -108,11 +108,7 @@ impl FromStr for KeySource {
             .split_once(':')
             .map_or((source, None), |(name, argument)| (name, Some(argument)));
         let kind = kind(name, argument)?;
-        let may_lack = matches!(
-            kind,
-            SourceKind::Header(_) | SourceKind::Query(_) | SourceKind::Metadata { .. }
-        );
-        if default.is_some() && !may_lack {
+        if default.is_some() && !kind.may_be_missing() {
             return Err(format!(
                 "`{source}` has no `or`: only header, query and metadata can be missing in a \
                  request"
