@@ -134,11 +134,11 @@ impl Tally {
         let timeouts = tally.failures.get(&FailureKind::Timeout);
         let timeouts = timeouts.map_or(0, |(count, _)| *count);
         Self {
-            ok: tally.ok,
-            over_limit: tally.over_limit,
+            ok: tally.counts.ok,
+            over_limit: tally.counts.over_limit,
             failed: tally.failed() - timeouts,
-            given_up: timeouts + tally.not_sent,
-            connections_lost: tally.reconnections,
+            given_up: timeouts + tally.counts.not_sent,
+            connections_lost: tally.counts.reconnections,
             lasted: tally.elapsed,
             latency: tally.latency,
             latency_of_failures: tally.latency_of_failures,

@@ -1,6 +1,5 @@
 //! The client of the admin API: how commands reach a running service.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,6 +17,7 @@ use super::{UsageError, print, success_if};
 use crate::admin::api::reply::ErrorBody;
 use crate::admin::api::status::Status;
 use crate::limits::rules::compile::OneLine;
+use crate::net::bounded;
 use crate::net::http::{CallError, HttpClient};
 
 /// Where the debug listener is, unless it is set otherwise.
@@ -114,8 +114,8 @@ pub(super) struct AdminFlags {
     /// replicas, repeat the flag or separate addresses by commas [default: http://127.0.0.1:6070]
     ///
     /// `top`, `unmatched` and, with the memory store, `usage --by share` query all replicas, and all
-    /// addresses of a name, such as a headless Service. Other commands query the first replica that answers. Changes also go to the first,
-    /// or, if replicas do not share a Redis, to all of them.
+    /// addresses of a name, such as a headless Service. Other commands query the first replica that
+    /// answers. Changes also go to the first, or, if replicas do not share a Redis, to all of them.
     #[arg(
         long,
         env = "WEIR_ADMIN",
@@ -335,10 +335,8 @@ impl Service {
 
 /// The token in the first line of a file that has one.
 fn read_token(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    std::fs::File::open(path)?
-        .take(MAX_TOKEN_BYTES)
-        .read_to_string(&mut text)?;
+    let text = bounded::read_text(path, MAX_TOKEN_BYTES)?;
+    let text = text.context("it is larger than 64 KiB")?;
     let mut lines = text.lines().map(str::trim);
     let line = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
     let line = line.context("it has no token")?;

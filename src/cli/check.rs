@@ -80,10 +80,11 @@ pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<Exit
     if let Some(old) = &check.diff {
         found.compare(check, old);
     }
-    let text = |_: &CheckReport<'_>| match print::has_colours() {
-        true => coloured(&found.text()),
-        false => found.text(),
+    let paint = match print::has_colours() {
+        true => coloured,
+        false => plain,
     };
+    let text = |_: &CheckReport<'_>| found.text(paint);
     check.format.print(&found.report(), text)?;
     Ok(success_if(found.summary().ok))
 }
@@ -204,7 +205,7 @@ impl CheckedFiles {
     }
 
     /// Each problem as a compiler prints it, and a summary in the last line.
-    fn text(&self) -> String {
+    fn text(&self, paint: Paint) -> String {
         let mut text = String::new();
         for name in &self.skipped {
             text += &format!(
@@ -220,31 +221,39 @@ impl CheckedFiles {
                 let lines = file.and_then(|file| str::from_utf8(&file.text).ok());
                 source = (&problem.file, lines.unwrap_or_default().lines().collect());
             }
-            text += &format!("{problem}\n");
+            let (word, colour) = match problem.severity {
+                Severity::Error => ("error", RED),
+                Severity::Warning => ("warning", YELLOW),
+            };
+            let painted = format!(": {}: ", paint(word, colour));
+            let problem_text = problem.to_string();
+            text += &problem_text.replacen(&format!(": {word}: "), &painted, 1);
+            text.push('\n');
             let line = problem.line.checked_sub(1).and_then(|at| source.1.get(at));
             if let Some(line) = line.filter(|line| line.len() <= LONGEST_LINE) {
-                text += &excerpt(line, problem.line, problem.column);
+                text += &excerpt(line, problem.line, problem.column, paint);
             }
         }
         if let Some(difference) = &self.difference {
             text += &differences(difference);
         }
-        text + &self.last_line()
+        text + &self.last_line(paint)
     }
 
-    fn last_line(&self) -> String {
+    fn last_line(&self, paint: Paint) -> String {
         let summary = self.summary();
         let warned = counted(summary.warnings, "warning");
         let (true, Some(limits), Some(domains)) = (summary.ok, summary.limits, summary.domains)
         else {
             return format!("{}, {warned}\n", counted(summary.errors, "error"));
         };
-        let mut text = match self.entries {
-            Some(1) => "ok: an overlay of 1 entry".to_owned(),
-            Some(entries) => format!("ok: an overlay of {entries} entries"),
+        let mut text = paint("ok", GREEN) + ": ";
+        text += &match self.entries {
+            Some(1) => "an overlay of 1 entry".to_owned(),
+            Some(entries) => format!("an overlay of {entries} entries"),
             None => {
                 let (limits, domains) = (counted(limits, "limit"), counted(domains, "domain"));
-                format!("ok: {limits} in {domains}")
+                format!("{limits} in {domains}")
             }
         };
         text += &self.rules.as_ref().map_or_else(String::new, tables);
@@ -341,7 +350,7 @@ fn tables(rules: &Rules) -> String {
 
 /// A line of a file with a mark below the column, as compilers print it. Of a long line, the part
 /// around the column is shown.
-fn excerpt(line: &str, number: usize, column: usize) -> String {
+fn excerpt(line: &str, number: usize, column: usize, paint: Paint) -> String {
     let line = line.trim_start_matches('\u{feff}');
     let column = column.saturating_sub(1);
     let (first, more) = match column {
@@ -362,40 +371,24 @@ fn excerpt(line: &str, number: usize, column: usize) -> String {
     let before = format!("{more}{}", OneLine(&before));
     let indent = " ".repeat(before.chars().count());
     format!(
-        "{number:>5} | {before}{}{rest}\n      | {indent}^\n",
-        OneLine(&behind)
+        "{number:>5} | {before}{}{rest}\n      | {indent}{}\n",
+        OneLine(&behind),
+        paint("^", GREEN)
     )
 }
 
-/// The same text with the words that compilers colour in colour. Lines of files begin with a
-/// number, and are left as they are.
-fn coloured(text: &str) -> String {
-    let (red, yellow, green, off) = ("\u{1b}[1;31m", "\u{1b}[1;33m", "\u{1b}[1;32m", "\u{1b}[0m");
-    let mut coloured = String::new();
-    for line in text.lines() {
-        let found = if line.starts_with("      | ") {
-            line.find('^').map(|at| (at, "^", green))
-        } else if line.starts_with("ok: ") {
-            Some((0, "ok", green))
-        } else if line.starts_with(' ') {
-            None
-        } else {
-            let error = line.find(": error: ").map(|at| (at + 2, "error", red));
-            let warning = line
-                .find(": warning: ")
-                .map(|at| (at + 2, "warning", yellow));
-            error.into_iter().chain(warning).min()
-        };
-        coloured += &match found {
-            Some((at, word, colour)) => {
-                let behind = &line[at + word.len()..];
-                [&line[..at], colour, word, off, behind].concat()
-            }
-            None => line.to_owned(),
-        };
-        coloured.push('\n');
-    }
-    coloured
+/// Writes a word that compilers colour, with the number of its colour (ECMA-48, SGR).
+type Paint = fn(&str, u8) -> String;
+const RED: u8 = 31;
+const GREEN: u8 = 32;
+const YELLOW: u8 = 33;
+
+fn coloured(word: &str, colour: u8) -> String {
+    format!("\u{1b}[1;{colour}m{word}\u{1b}[0m")
+}
+
+fn plain(word: &str, _: u8) -> String {
+    word.to_owned()
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -408,40 +401,53 @@ mod tests {
 
     #[test]
     fn colours_change_nothing_but_colours() {
-        let text = "a: error: b.yaml:1:2: warning: error: x; y\n    1 | a: error: ^\n      |    \
-            ^\nc: skipped: d\nok: 1 limit\n1 error, 0 warnings\n";
-        let shown = coloured(text);
-        assert_eq!(shown.matches('\u{1b}').count(), 6, "{shown:?}");
+        let (name, text) = ("a: error: b.yaml".to_owned(), b"x\n a: error: ^\n".to_vec());
+        let problem = |severity| Problem {
+            line: 2,
+            column: 12,
+            severity,
+            ..Problem::whole(name.clone(), "warning: error: x".to_owned(), "y")
+        };
+        let found = CheckedFiles {
+            problems: vec![problem(Severity::Error), problem(Severity::Warning)],
+            texts: vec![SourceText {
+                name: name.clone(),
+                text,
+            }],
+            rules: Some(Rules::default()),
+            ..CheckedFiles::default()
+        };
+        let shown = found.text(coloured);
+        assert_eq!(shown.matches('\u{1b}').count(), 10, "{shown:?}");
         assert!(
             shown.starts_with("a: \u{1b}[1;31merror\u{1b}[0m: b.yaml"),
             "{shown:?}"
         );
-        let plain = ["[1;31m", "[1;33m", "[1;32m", "[0m"]
-            .iter()
-            .fold(shown, |text, code| {
-                text.replace(&format!("\u{1b}{code}"), "")
-            });
-        assert_eq!(plain, text);
+        let codes = ["[1;31m", "[1;33m", "[1;32m", "[0m"];
+        let plain_again = codes.iter().fold(shown, |text, code| {
+            text.replace(&format!("\u{1b}{code}"), "")
+        });
+        assert_eq!(plain_again, found.text(plain));
     }
 
     #[test]
     fn the_mark_is_below_the_column() {
         assert_eq!(
-            excerpt("  key: é x", 12, 8),
+            excerpt("  key: é x", 12, 8, plain),
             "   12 |   key: é x\n      |        ^\n"
         );
         assert_eq!(
-            excerpt("\tkey: \u{1b}[2J x", 3, 12),
+            excerpt("\tkey: \u{1b}[2J x", 3, 12, plain),
             "    3 |  key: \\u{1b}[2J x\n      |                 ^\n"
         );
-        assert_eq!(excerpt("", 1, 1), "    1 | \n      | ^\n");
+        assert_eq!(excerpt("", 1, 1, plain), "    1 | \n      | ^\n");
         assert_eq!(
-            excerpt("ab", 1, 9),
+            excerpt("ab", 1, 9, plain),
             "    1 | ab\n      |   ^\n",
             "a column behind the end"
         );
         let long = format!("{}X{}", "a".repeat(500), "b".repeat(500));
-        let shown = excerpt(&long, 1, 501);
+        let shown = excerpt(&long, 1, 501, plain);
         let (text, mark) = shown.split_once('\n').unwrap();
         assert_eq!(
             text.chars().nth(mark.trim_end().chars().count() - 1),

@@ -15,7 +15,7 @@ use http::Method;
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::admin::{AdminFlags, with_query};
+use super::admin::{AdminFlags, AdminQuery, with_query};
 use super::entries::{self, read_exact};
 use super::{UnusableFiles, UsageError, print, success_if};
 use crate::admin::api::explain::{ExplainedDescriptor, Level, Report, State};
@@ -69,25 +69,22 @@ pub(super) struct Explain {
         value_name = "TEXT"
     )]
     cache_key_prefix: String,
-    /// Print the output in this format
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
+    #[command(flatten)]
+    admin: AdminQuery,
     #[command(flatten)]
     read: ReadFlags,
-    #[command(flatten)]
-    admin: AdminFlags,
 }
 
 pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
     let report = match &explain.config {
         Some(config) => by_files(explain, config)?,
         None => {
-            let (services, body) = (explain.admin.services()?, body(explain)?);
+            let (services, body) = (explain.admin.service.services()?, body(explain)?);
             let call = with_query("explain", &[("subject", explain.subject.as_deref())]);
             print::block_on(services.send(&Method::POST, &call, &body.into()))?
         }
     };
-    explain.format.print(&report, text)?;
+    explain.admin.format.print(&report, text)?;
     // Commands that only read files fail for an unknown domain in the same way.
     let mut descriptors = report.descriptors.iter();
     Ok(success_if(

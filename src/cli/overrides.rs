@@ -20,7 +20,7 @@ use crate::admin::api::overrides as api;
 use crate::admin::api::status::now;
 use crate::admin::api::subject::order_of;
 use crate::core::request::notation::shell_word;
-use crate::limits::overrides::{EntryRecord, Kind, Pattern, RaiseRate, Record};
+use crate::limits::overrides::{EntryRecord, Kind, MAX_OVERRIDES, Pattern, RaiseRate, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::rules::compile::OneLine;
 
@@ -60,10 +60,8 @@ pub(super) struct OverrideTarget {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
     /// Expire at this time, such as 2h, tomorrow, friday or 2030-01-31 [default: never]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, alias = "for", value_name = "TIME")]
     until: Option<String>,
-    #[arg(long = "for", id = "for_", value_name = "DURATION", hide = true, value_parser = no_for)]
-    _for: Option<String>,
     /// Match all descriptors with these keys, whatever their values
     #[arg(long)]
     all: bool,
@@ -81,14 +79,6 @@ pub(super) struct OverrideTarget {
     reason: String,
     #[command(flatten)]
     admin: AdminQuery,
-}
-
-/// Refuses `--for`, which other commands have.
-fn no_for(text: &str) -> Result<String, String> {
-    Err(format!(
-        "write --until {}, which takes durations too",
-        text.escape_debug()
-    ))
 }
 
 #[derive(Args, Debug)]
@@ -231,10 +221,8 @@ pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Re
     };
     let domain = sought.as_ref().map(|(domain, _)| &**domain);
     let all = print::block_on(all(&target.admin, domain, false))?;
-    let mut known = all
-        .overrides
-        .iter()
-        .filter_map(|one| output::record(one).ok());
+    let overrides = all.overrides.iter();
+    let mut known = overrides.filter_map(|one| Record::deserialize(one).ok());
     let Some((domain, entries)) = sought else {
         return match known.find(|record| target.entries.contains(&record.id) && record.kind != kind)
         {
@@ -291,7 +279,7 @@ pub(super) fn overrides(overrides: &OverridesArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Overrides as the service lists them: programs get its JSON unchanged.
+/// Overrides as the service lists them, some perhaps of a newer version.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct OverrideList {
     overrides: Vec<Value>,
@@ -314,14 +302,8 @@ async fn all(
             ("ended", ended.then_some("true")),
         ];
         let page: OverrideList = services.get(&with_query("overrides", &query)).await?;
-        let has_ended = |one: &Value| one.get("ended").is_some_and(|at| !at.is_null());
-        let of_page = page.overrides.into_iter();
-        all.overrides
-            .extend(of_page.filter(|one| has_ended(one) == ended));
-        all.next = page.next;
-        if all.overrides.len() > crate::limits::overrides::MAX_OVERRIDES {
-            all.next = None;
-        }
+        all.overrides.extend(page.overrides);
+        all.next = page.next.filter(|_| all.overrides.len() <= MAX_OVERRIDES);
         if all.next.is_none() {
             return Ok(all);
         }

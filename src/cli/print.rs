@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::admin::api::status::first_of;
 use crate::core::request::Entry;
 use crate::core::request::notation::shell_word;
 use crate::limits::plan::key::{EntryText, Subject};
@@ -81,10 +82,18 @@ pub(super) fn words(all: impl IntoIterator<Item = impl ToString>) -> String {
     all.into_iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Rows in columns that are as wide as their widest cell; the first ones have numbers.
-pub(super) fn table(rows: &[Vec<String>], numbers: usize) -> String {
+/// Rows in columns that are as wide as their widest cell; the first ones have numbers. Without
+/// `heads`, columns have no names.
+pub(super) fn table(
+    heads: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    numbers: usize,
+) -> String {
+    let head: Vec<_> = heads.iter().map(|&head| head.to_owned()).collect();
+    let head = Some(head).filter(|head| !head.is_empty());
+    let rows: Vec<_> = head.into_iter().chain(rows).collect();
     let mut widths = Vec::new();
-    for row in rows {
+    for row in &rows {
         widths.resize(row.len(), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
@@ -120,11 +129,7 @@ pub(super) fn out(text: impl Display) -> anyhow::Result<bool> {
 /// one line with all of them.
 pub(super) fn failure(format: telemetry::Format, message: &str, problems: &[Problem]) {
     if format == telemetry::Format::Json {
-        let problems: Vec<_> = problems
-            .iter()
-            .take(MAX_PROBLEMS)
-            .map(ToString::to_string)
-            .collect();
+        let problems = first_of(problems, MAX_PROBLEMS);
         return error(telemetry::json_error(
             &format!("weir cannot start: {message}"),
             &problems,

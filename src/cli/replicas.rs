@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::Method;
@@ -16,7 +16,7 @@ use super::admin::{AdminFlags, Service, Services};
 use super::print;
 use crate::limits::rules::compile::OneLine;
 
-/// The time for an answer of one replica. The others are shown without it.
+/// The time for an answer of one replica: the others are shown without it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of replicas that are queried.
@@ -59,7 +59,13 @@ impl AdminFlags {
         services.truncate(MAX_REPLICAS);
         let answers = services.into_iter().map(|(address, service)| async {
             let answer = match service {
-                Ok(service) => one(&service, call).await,
+                Ok(service) => {
+                    let body = Bytes::new();
+                    let answer = service.call(&Method::GET, call, &body);
+                    let late = || anyhow!("no answer within {} s", TIMEOUT.as_secs());
+                    let answered = tokio::time::timeout(TIMEOUT, answer).await;
+                    answered.unwrap_or_else(|_| Err(late()))
+                }
                 Err(error) => Err(error),
             };
             (address, answer)
@@ -70,6 +76,7 @@ impl AdminFlags {
         };
         for (address, answer) in join_all(answers).await {
             let error = answer.map(|answer| all.answer.push(answer)).err();
+            let error = error.map(|error| OneLine(&format!("{error:#}")).to_string());
             all.replicas.push(Replica { address, error });
         }
         Ok(all)
@@ -80,16 +87,15 @@ impl AdminFlags {
     async fn resolved(
         &self,
         named: Service,
-    ) -> anyhow::Result<Vec<(String, Result<Service, String>)>> {
+    ) -> anyhow::Result<Vec<(String, anyhow::Result<Service>)>> {
         let host = named.address().to_owned();
-        let Some((name, Ok(port))) = host
+        if host
             .rsplit_once(':')
-            .map(|(name, port)| (name, port.parse::<u16>()))
-            .filter(|(name, _)| !is_literal(name))
-        else {
+            .is_none_or(|(name, _)| is_literal(name))
+        {
             return Ok(vec![(host, Ok(named))]);
-        };
-        let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((name, port))).await;
+        }
+        let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(host.clone())).await;
         let error = match found {
             Ok(Ok(found)) => {
                 let service = |address: SocketAddr| {
@@ -99,25 +105,13 @@ impl AdminFlags {
                 };
                 return of_one_family(found).into_iter().map(service).collect();
             }
-            Ok(Err(error)) => format!("{host}: the name cannot be resolved: {error}"),
+            Ok(Err(error)) => anyhow!("{host}: the name cannot be resolved: {error}"),
             Err(_) => {
                 let seconds = TIMEOUT.as_secs();
-                format!("{host}: the name is not resolved within {seconds} s")
+                anyhow!("{host}: the name is not resolved within {seconds} s")
             }
         };
-        Ok(vec![(named.address().to_owned(), Err(error))])
-    }
-}
-
-async fn one<T: DeserializeOwned>(service: &Service, call: &str) -> Result<T, String> {
-    let body = Bytes::new();
-    let answer = service.call(&Method::GET, call, &body);
-    match tokio::time::timeout(TIMEOUT, answer).await {
-        Ok(answer) => answer.map_err(|error| OneLine(&format!("{error:#}")).to_string()),
-        Err(_) => {
-            let (address, seconds) = (service.address(), TIMEOUT.as_secs());
-            Err(format!("no answer from {address} within {seconds} s"))
-        }
+        Ok(vec![(host, Err(error))])
     }
 }
 
@@ -131,16 +125,6 @@ fn is_literal(host: &str) -> bool {
 fn of_one_family(found: impl Iterator<Item = SocketAddr>) -> BTreeSet<SocketAddr> {
     let (four, six): (BTreeSet<_>, BTreeSet<_>) = found.partition(SocketAddr::is_ipv4);
     if six.len() > four.len() { six } else { four }
-}
-
-impl<T> Merged<Vec<T>> {
-    /// The answer of a replica that has it for all of them.
-    pub(super) fn of_one(answer: T) -> Self {
-        Self {
-            replicas: Vec::new(),
-            answer: vec![answer],
-        }
-    }
 }
 
 impl<T> Merged<T> {

@@ -15,7 +15,7 @@ use super::replicas::Merged;
 use super::{amount, print};
 use crate::admin::api::query::MAX_COUNT;
 use crate::admin::api::top::{self as api, RANKINGS, WINDOWS};
-use crate::core::time::people::grouped;
+use crate::core::time::people::{counted, grouped};
 use crate::limits::rules::compile::OneLine;
 
 /// The time between two answers on a terminal.
@@ -138,10 +138,9 @@ impl TopCommand {
 fn text(merged: &Merged<api::Top>) -> String {
     let (replicas, top) = (&merged.replicas, &merged.answer);
     let answered = replicas.len() - merged.failures().count();
-    let of = match (answered, replicas.len()) {
-        (1, 1) => "1 replica".to_owned(),
-        (answered, all) if answered == all => format!("{all} replicas"),
-        (answered, all) => format!("{answered} of {all} replicas"),
+    let of = match replicas.len() {
+        all if all == answered => counted(all as u64, "replica"),
+        all => format!("{answered} of {all} replicas"),
     };
     let kind = if top.by == RANKINGS[1].0 {
         "refused hits"
@@ -167,16 +166,15 @@ fn text(merged: &Merged<api::Top>) -> String {
         0 => grouped(number),
         _ => format!("{} ±{}", grouped(number), grouped(error)),
     };
-    let row = |subject: &api::TopSubject| {
+    let row = |api::TopSubject { ranked, .. }: &api::TopSubject| {
+        let subject = &ranked.subject;
         vec![
-            with_error(subject.hits, subject.hits_error),
-            with_error(subject.refused, subject.refused_error),
+            with_error(ranked.hits, ranked.hits_error),
+            with_error(ranked.refused, ranked.refused_error),
             OneLine(&subject.limit).to_string(),
-            print::row(&subject.entries, subject.subject.as_deref()),
+            print::row(&subject.entries, subject.name.as_deref()),
         ]
     };
-    let head = ["HITS", "REFUSED", "LIMIT", "SUBJECT"].map(str::to_owned);
-    let mut rows = vec![head.to_vec()];
-    rows.extend(top.subjects.iter().map(row));
-    text + &print::table(&rows, 2)
+    let heads = ["HITS", "REFUSED", "LIMIT", "SUBJECT"];
+    text + &print::table(&heads, top.subjects.iter().map(row), 2)
 }

@@ -3,14 +3,15 @@
 //! It is a command of its own, because a flag of `weir explain`, which answers for one descriptor,
 //! would have made two commands of that.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::admin::{AdminQuery, with_query};
 use super::print;
-use crate::admin::api::unmatched::{Unmatched, UnmatchedDescriptor, UnmatchedDomain};
+use crate::admin::api::unmatched::{Unmatched, UnmatchedDomain};
 use crate::core::time::people;
 use crate::limits::rules::compile::OneLine;
 
@@ -47,31 +48,14 @@ fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
             continue;
         };
         known.is_known |= domain.is_known;
-        let mut latest: BTreeMap<_, _> = known
-            .descriptors
-            .drain(..)
-            .map(|one| ((one.entries, one.subject), one.seen_at))
-            .collect();
-        for one in domain.descriptors {
-            let known = latest
-                .entry((one.entries, one.subject))
-                .or_insert(one.seen_at);
-            *known = one.seen_at.max(*known);
-        }
-        known.descriptors = latest
-            .into_iter()
-            .map(|((entries, subject), seen_at)| UnmatchedDescriptor {
-                entries,
-                subject,
-                seen_at,
-            })
-            .collect();
-        known
-            .descriptors
-            .sort_by_key(|descriptor| std::cmp::Reverse(descriptor.seen_at));
+        let all = &mut known.descriptors;
+        all.extend(domain.descriptors);
+        all.sort_by_key(|one| Reverse(one.seen_at));
+        let mut seen = HashSet::new();
+        all.retain(|one| seen.insert((one.entries.clone(), one.subject.clone())));
     }
     let latest = |domain: &UnmatchedDomain| Some(domain.descriptors.first()?.seen_at);
-    domains.sort_by_key(|domain| std::cmp::Reverse(latest(domain)));
+    domains.sort_by_key(|domain| Reverse(latest(domain)));
     Unmatched { domains }
 }
 
@@ -100,6 +84,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::admin::api::unmatched::UnmatchedDescriptor;
     use crate::limits::plan::key::EntryText;
 
     fn domain(name: &str, is_known: bool, descriptors: &[(&str, i64)]) -> UnmatchedDomain {

@@ -13,12 +13,11 @@ use super::{UsageError, amount, print};
 use crate::admin::api::query::{MAX_COUNT, next};
 use crate::admin::api::status::{Status, now};
 use crate::admin::api::usage::{Count, CurrentUse, Series, Top, Usage, UsageSubject};
-use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::request;
 use crate::core::time::people::{ahead, counted, grouped, instant, span};
 use crate::core::time::{Span, Zone};
 use crate::core::usage::Page;
-use crate::limits::plan::key::{EntryText, Subject};
+use crate::limits::plan::key::Subject;
 use crate::limits::rules::compile::OneLine;
 use clap::Args;
 use indicatif::ProgressBar;
@@ -122,37 +121,27 @@ impl SubjectArgs {
         &self,
         limit: Option<&str>,
     ) -> Result<Vec<(&'static str, Option<String>)>, UsageError> {
-        if let Some(name) = &self.subject {
-            let limit = limit.map(str::to_owned);
-            return Ok(vec![("subject", Some(name.clone())), ("limit", limit)]);
-        }
+        let name = match &self.subject {
+            Some(name) => name.clone(),
+            None => self.name()?,
+        };
+        let limit = limit.map(str::to_owned);
+        Ok(vec![("subject", Some(name)), ("limit", limit)])
+    }
+
+    /// The name of the subject with these entries.
+    fn name(&self) -> Result<String, UsageError> {
         let descriptors = entries::descriptors(&self.entries, read_exact)?;
         let [descriptor] = &descriptors[..] else {
             let what = "usage is that of one descriptor; write its entries without `,`";
             return Err(UsageError(what.to_owned()));
         };
         let domain = self.domain.as_deref().unwrap_or_default();
-        let is_text = |entry: &Entry| {
-            let is_text = |text| str::from_utf8(text).is_ok();
-            is_text(&entry.key) && is_text(&entry.value) && !entry.key.contains(&b'=')
-        };
-        if !descriptor.entries.iter().all(is_text) {
-            // Only a name can represent it.
-            let entries = descriptor.entries.iter();
-            let entries = entries.map(|entry| request::Entry {
-                key: &entry.key,
-                value: &entry.value,
-            });
-            let name = Subject::new(domain.as_bytes(), entries).to_string();
-            return Ok(vec![("subject", Some(name))]);
-        }
-        let entry = |entry| {
-            let EntryText { key, value } = entries::text(entry);
-            ("entry", Some(format!("{key}={value}")))
-        };
-        let mut query = vec![("domain", Some(domain.to_owned()))];
-        query.extend(descriptor.entries.iter().map(entry));
-        Ok(query)
+        let entries = descriptor.entries.iter().map(|entry| request::Entry {
+            key: &entry.key,
+            value: &entry.value,
+        });
+        Ok(Subject::new(domain.as_bytes(), entries).to_string())
     }
 }
 
@@ -182,7 +171,10 @@ async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Merged<Top>
         let call = with_query("usage/top", &query);
         let mut answered = match asks_all {
             true => service.query_all(&call).await?,
-            false => Merged::of_one(services.get(&call).await?),
+            false => Merged {
+                replicas: Vec::new(),
+                answer: vec![services.get(&call).await?],
+            },
         };
         answered.check_any()?;
         asked += part;
@@ -246,29 +238,29 @@ fn list(top: &Top) -> String {
 }
 
 fn totals(top: &Top) -> String {
-    let mut text = format!(
-        "{:>14}  {:>14}  {:<23}  {:<23}  subject\n",
-        "hits", "over the limit", "first seen", "last seen"
-    );
-    for subject in &top.subjects {
-        let Some(totals) = &subject.totals else {
-            continue;
-        };
-        let (first, last) = (instant(totals.first_seen), instant(totals.last_seen));
-        text += &format!(
-            "{:>14}  {:>14}  {first:<23}  {last:<23}  {}\n",
+    let head = [
+        "hits",
+        "over the limit",
+        "first seen",
+        "last seen",
+        "subject",
+    ];
+    let rows = top.subjects.iter().filter_map(|one| {
+        let totals = one.totals.as_ref()?;
+        Some(vec![
             grouped(totals.hits),
             grouped(totals.refused),
-            print::row(&subject.entries, Some(&subject.subject))
-        );
-    }
-    text
+            instant(totals.first_seen),
+            instant(totals.last_seen),
+            print::row(&one.entries, Some(&one.subject)),
+        ])
+    });
+    print::table(&head, rows, 2)
 }
 
 fn shares(top: &Top) -> String {
     let head = ["used", "amount", "share", "left", "resets", "subject"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(top.subjects.iter().filter_map(|one| {
+    let rows = top.subjects.iter().filter_map(|one| {
         let current = one.current.as_ref()?;
         Some(vec![
             grouped(current.used?),
@@ -278,8 +270,8 @@ fn shares(top: &Top) -> String {
             resets_in(current).map_or_else(|| "never".to_owned(), |time| format!("in {time}")),
             print::row(&one.entries, Some(&one.subject)),
         ])
-    }));
-    print::table(&rows, 4)
+    });
+    print::table(&head, rows, 4)
 }
 
 fn report(usage: &Usage) -> String {
@@ -417,6 +409,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::limits::plan::key::EntryText;
 
     #[test]
     fn bars_are_to_scale_and_none_is_no_bar() {

@@ -9,7 +9,7 @@ pub mod dynamic;
 pub mod exposition;
 pub mod families;
 mod http2;
-mod process;
+pub(crate) mod process;
 mod tallies;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, names, subject};
-use crate::limits::plan::key::EntryText;
 use crate::limits::rules::limit::Limit;
 use crate::observe::subjects::{self, NO_LIMIT, REQUEST_LIMIT, Ranked, Ranking, Recent};
 
@@ -48,22 +47,8 @@ pub struct Top {
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "Subject")]
 pub struct TopSubject {
-    /// Path of the limit; truncated if it is long.
-    pub limit: String,
-    pub domain: String,
-    /// Keys and values; the pattern if values share a counter.
-    pub entries: Vec<EntryText>,
-    /// Exact name of the subject, which calls accept instead of domain and entries; null if it is
-    /// too long.
-    pub subject: Option<String>,
-    /// Lower bound of the hits, refused ones included.
-    pub hits: u64,
-    /// Maximum of further hits beyond `hits`.
-    pub hits_error: u64,
-    /// Lower bound of the refused hits; at most `hits`.
-    pub refused: u64,
-    /// Maximum of further refused hits beyond `refused`.
-    pub refused_error: u64,
+    #[serde(flatten)]
+    pub ranked: Ranked,
     /// Kind of the override that decides the subject now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
@@ -74,8 +59,8 @@ impl TopSubject {
     /// The number by which it is ranked.
     pub const fn weight(&self, by: Ranking) -> u64 {
         match by {
-            Ranking::Hits => self.hits,
-            Ranking::Refusals => self.refused,
+            Ranking::Hits => self.ranked.hits,
+            Ranking::Refusals => self.ranked.refused,
         }
     }
 }
@@ -107,18 +92,10 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     }
     let overrides = subject::overrides_of(parts);
     let subject = |ranked: Ranked| {
-        let of = ranked.subject;
-        let overridden = of.name.as_deref().and_then(&overrides);
+        let overridden = ranked.subject.name.as_deref().and_then(&overrides);
         TopSubject {
-            limit: of.limit,
-            domain: of.domain,
-            entries: of.entries,
             overridden: overridden.map(|(kind, _)| kind),
-            subject: of.name,
-            hits: ranked.hits,
-            hits_error: ranked.hits_error,
-            refused: ranked.refused,
-            refused_error: ranked.refused_error,
+            ranked,
         }
     };
     Ok(Top {

@@ -16,6 +16,7 @@ use hdrhistogram::Histogram;
 use prost::Message;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
@@ -119,9 +120,9 @@ pub trait Load {
     fn progress(&mut self, _: &Tally) {}
 }
 
-/// The counts of a run.
-#[derive(Debug)]
-pub struct Tally {
+/// The counts of calls, as they are reported.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Counts {
     /// Calls that were made.
     pub sent: u64,
     /// Answers OK.
@@ -130,16 +131,22 @@ pub struct Tally {
     pub over_limit: u64,
     /// Answers in which a descriptor has no limit.
     pub without_limit: u64,
-    /// Calls without an answer, and the message of the first one, by their kind.
-    pub failures: BTreeMap<FailureKind, (u64, String)>,
-    /// Calls that were sent more than 10 ms after they were due.
-    pub late: u64,
-    /// Calls that were due and not sent.
-    pub not_sent: u64,
     /// Calls that were under way when the run was stopped.
     pub unfinished: u64,
     /// Connections that were opened again.
     pub reconnections: u64,
+    /// Calls that were sent more than 10 ms after they were due.
+    pub sent_late: u64,
+    /// Calls that were due and not sent.
+    pub not_sent: u64,
+}
+
+/// Result of a run.
+#[derive(Debug)]
+pub struct Tally {
+    pub counts: Counts,
+    /// Calls without an answer, and the message of the first one, by their kind.
+    pub failures: BTreeMap<FailureKind, (u64, String)>,
     /// The time until the last answer.
     pub elapsed: Duration,
     /// Latencies of all calls, in µs: with the time that those without an answer waited.
@@ -153,15 +160,8 @@ impl Tally {
         let histogram = Histogram::new_with_bounds(1, LONGEST_MICROS, 3);
         let histogram = histogram.expect("bounds and digits that exist");
         Self {
-            sent: 0,
-            ok: 0,
-            over_limit: 0,
-            without_limit: 0,
+            counts: Counts::default(),
             failures: BTreeMap::new(),
-            late: 0,
-            not_sent: 0,
-            unfinished: 0,
-            reconnections: 0,
             elapsed: Duration::ZERO,
             latency: histogram.clone(),
             latency_of_failures: histogram,
@@ -170,7 +170,7 @@ impl Tally {
 
     /// Calls that were answered OK or OVER_LIMIT.
     pub const fn answered(&self) -> u64 {
-        self.ok + self.over_limit
+        self.counts.ok + self.counts.over_limit
     }
 
     /// Calls that failed.
@@ -183,11 +183,11 @@ impl Tally {
         self.latency.saturating_record(micros);
         if let Ok(response) = &answered.result {
             let is_without = response.statuses.iter().any(is_without_limit);
-            self.without_limit += u64::from(is_without);
+            self.counts.without_limit += u64::from(is_without);
         }
         match &answered.result {
-            Ok(response) if response.overall_code() == Code::Ok => self.ok += 1,
-            Ok(_) => self.over_limit += 1,
+            Ok(response) if response.overall_code() == Code::Ok => self.counts.ok += 1,
+            Ok(_) => self.counts.over_limit += 1,
             Err(failure) => {
                 self.latency_of_failures.saturating_record(micros);
                 let first = || (0, failure.message.clone());
@@ -273,16 +273,16 @@ impl Client {
                 }
                 due = pacer.next(), if !is_over && !free.is_empty() => {
                     let now = Instant::now();
-                    let left = until.iterations.is_none_or(|most| tally.sent < most);
+                    let left = until.iterations.is_none_or(|most| tally.counts.sent < most);
                     let Some(due) = due.filter(|_| left && end.is_none_or(|end| now < end)) else {
                         is_over = true;
                         continue;
                     };
                     // In a closed loop a call is due when it is made.
                     let is_late = !grace.is_zero() && now.saturating_duration_since(due) > LATE;
-                    tally.late += u64::from(is_late);
+                    tally.counts.sent_late += u64::from(is_late);
                     let Some(connection) = free.pop_front() else { continue };
-                    tally.sent += 1;
+                    tally.counts.sent += 1;
                     let call = call(&self.connections[connection], load.next(), due);
                     calls.push(async move { (connection, call.await) });
                 }
@@ -293,9 +293,9 @@ impl Client {
             }
         }
         tally.elapsed = begin.elapsed();
-        tally.unfinished = calls.len() as u64;
-        tally.not_sent = pacer.due().saturating_sub(tally.sent);
-        tally.reconnections = self.opened() - opened;
+        tally.counts.unfinished = calls.len() as u64;
+        tally.counts.not_sent = pacer.due().saturating_sub(tally.counts.sent);
+        tally.counts.reconnections = self.opened() - opened;
         tally
     }
 

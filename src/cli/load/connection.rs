@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::super::connect::SERVICE;
 use crate::core::proto::METHOD_PATH;
 use crate::net::dial::{Address, Dial};
+use crate::observe::metrics::process::CODES;
 
 /// The longest answer that is read, in bytes; and the flow-control window for all answers of a
 /// connection together.
@@ -36,6 +37,8 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
 const MAX_MESSAGE: usize = 200;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const GRPC: &str = "application/grpc";
+const USER_AGENT: &str = concat!("weir-load/", env!("CARGO_PKG_VERSION"));
 
 /// How to reach a server, and with how much at a time.
 #[derive(Clone, Debug)]
@@ -76,8 +79,8 @@ pub enum FailureKind {
     Unreadable,
     /// A status of HTTP.
     Http(u16),
-    /// A status of gRPC.
-    Grpc(i32),
+    /// A status of gRPC, by its number.
+    Grpc(usize),
 }
 
 impl fmt::Display for FailureKind {
@@ -88,17 +91,7 @@ impl fmt::Display for FailureKind {
             Self::NotBegun => out.write_str("not begun"),
             Self::Unreadable => out.write_str("unreadable"),
             Self::Http(status) => write!(out, "HTTP {status}"),
-            // DeadlineExceeded is DEADLINE_EXCEEDED in the specification of gRPC.
-            Self::Grpc(code) => {
-                let name = format!("{:?}", tonic::Code::from_i32(*code));
-                for (index, letter) in name.char_indices() {
-                    if index > 0 && letter.is_uppercase() && name != "Ok" {
-                        out.write_str("_")?;
-                    }
-                    write!(out, "{}", letter.to_ascii_uppercase())?;
-                }
-                Ok(())
-            }
+            Self::Grpc(code) => out.write_str(CODES.get(*code).unwrap_or(&"UNKNOWN")),
         }
     }
 }
@@ -151,24 +144,13 @@ impl LoadConnection {
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;
         *request.uri_mut() = uri(&options.dial);
-        *request.headers_mut() = options.headers.clone();
-        let own = [
-            (header::TE, "trailers"),
-            (header::CONTENT_TYPE, "application/grpc"),
-            (
-                header::USER_AGENT,
-                concat!("weir-load/", env!("CARGO_PKG_VERSION")),
-            ),
-        ];
-        for (name, value) in own {
-            request
-                .headers_mut()
-                .insert(name, HeaderValue::from_static(value));
-        }
+        let headers = request.headers_mut();
+        headers.clone_from(&options.headers);
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(GRPC));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         if let Ok(value) = HeaderValue::try_from(format!("{}m", options.timeout.as_millis())) {
-            request
-                .headers_mut()
-                .insert(HeaderName::from_static("grpc-timeout"), value);
+            headers.insert("grpc-timeout", value);
         }
         Self {
             dial: options.dial.clone(),
@@ -353,7 +335,7 @@ fn failure_of(headers: &HeaderMap) -> Option<Failure> {
         .and_then(|text| text.parse().ok())
         .unwrap_or(2);
     // A number that gRPC does not define is UNKNOWN, which bounds the number of kinds.
-    let code = i32::from(tonic::Code::from(code));
+    let code = tonic::Code::from(code) as usize;
     (code != 0).then(|| {
         let message = headers
             .get("grpc-message")
@@ -365,7 +347,7 @@ fn failure_of(headers: &HeaderMap) -> Option<Failure> {
 
 /// The message of a body, without the prefix of gRPC; `None` without a whole one.
 async fn read(body: &mut RecvStream) -> Result<Option<Bytes>, Failure> {
-    let mut all = Bytes::new();
+    let mut all = BytesMut::new();
     while let Some(chunk) = body.data().await {
         let chunk = chunk?;
         // The window of the stream is the longest answer: a longer one is not read on.
@@ -374,14 +356,9 @@ async fn read(body: &mut RecvStream) -> Result<Option<Bytes>, Failure> {
             return Err(Failure::new(FailureKind::Unreadable, what));
         }
         body.flow_control().release_capacity(chunk.len())?;
-        all = if all.is_empty() {
-            chunk
-        } else {
-            let mut joined = BytesMut::from(all);
-            joined.put(chunk);
-            joined.freeze()
-        };
+        all.put(chunk);
     }
+    let all = all.freeze();
     let prefix = all
         .first_chunk()
         .map(|&[flag, a, b, c, d]| (flag, u32::from_be_bytes([a, b, c, d])));

@@ -4,6 +4,8 @@ use std::fs;
 
 use rustix::param::clock_ticks_per_second;
 
+use crate::observe::metrics::process::stat_of;
+
 /// Name of this process in the result.
 pub(super) const OWN: &str = "load";
 
@@ -52,10 +54,6 @@ impl MeasuredProcess {
 /// CPU time of all threads of a process so far, in microseconds; `None` without such a process. The
 /// kernel counts ticks, mostly of 10 ms. Source: proc_pid_stat(5).
 pub fn cpu_micros(id: &str) -> Option<f64> {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name is in brackets, and may have any characters.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    let (user, system) = (ticks()?, ticks()?);
-    Some((user + system) * 1e6 / clock_ticks_per_second() as f64)
+    let stat = stat_of(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?;
+    Some(stat.cpu_ticks as f64 * 1e6 / clock_ticks_per_second() as f64)
 }

@@ -222,17 +222,13 @@ impl Exactness {
     }
 
     fn judge(&mut self, window: u64, entries: &[u8], counter: ExactCounter) {
-        let ExactCounter {
-            granted,
-            possible,
-            refused,
-        } = counter;
+        let (granted, possible) = (counter.granted, counter.possible);
         let threshold = self.threshold.hits;
         self.report.checked += 1;
         // There was room for whatever was refused. Where refused hits count, the first refused
         // request had no room, and smaller ones after it are refused though they had.
         let taken = granted.saturating_add(possible);
-        let is_less = refused.is_some_and(|most| taken.saturating_add(most) <= threshold);
+        let is_less = (counter.refused).is_some_and(|most| taken.saturating_add(most) <= threshold);
         if granted <= threshold && !is_less {
             return;
         }

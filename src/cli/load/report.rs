@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::super::print;
-use super::client::{Tally, Until};
+use super::client::{Counts, Tally, Until};
 use super::cpu::MeasuredProcess;
-use super::exact::{ExactnessReport, Offender};
+use super::exact::ExactnessReport;
 use crate::core::time::people::{self, grouped};
 use crate::limits::rules::compile::OneLine;
 
@@ -29,19 +29,11 @@ const QUANTILES: [(&str, f64); 5] = [
 #[derive(Debug, Serialize)]
 pub(super) struct LoadReport {
     seconds: f64,
-    sent: u64,
+    #[serde(flatten)]
+    counts: Counts,
     answered: u64,
-    ok: u64,
-    over_limit: u64,
-    /// Answers in which a descriptor has no limit.
-    without_limit: u64,
     per_second: f64,
     errors: BTreeMap<String, FailureCount>,
-    /// Under way when the load was stopped.
-    unfinished: u64,
-    reconnections: u64,
-    sent_late: u64,
-    not_sent: u64,
     latency_ms: IndexMap<&'static str, f64>,
     /// `None` for a process that has ended, or has used too little to be measured.
     cpu_micros_per_request: BTreeMap<String, Option<f64>>,
@@ -69,7 +61,7 @@ impl LoadReport {
         expected_ok: Option<u64>,
         threshold: Option<ExactnessReport>,
     ) -> Self {
-        let seconds = tally.elapsed.as_secs_f64();
+        let (seconds, sent) = (tally.elapsed.as_secs_f64(), tally.counts.sent);
         let errors = tally.failures.iter().map(|(kind, (count, message))| {
             let (count, message) = (*count, message.clone());
             (kind.to_string(), FailureCount { count, message })
@@ -78,27 +70,20 @@ impl LoadReport {
             let used = process
                 .used_micros()
                 .filter(|micros| *micros >= LEAST_CPU_MICROS);
-            let each = used.map(|micros| micros / tally.sent.max(1) as f64);
+            let each = used.map(|micros| micros / sent.max(1) as f64);
             (process.name.clone(), each)
         });
-        let expected_ok = expected_ok.map(|expected| expected.min(tally.sent));
+        let expected_ok = expected_ok.map(|expected| expected.min(sent));
         let is_checked = expected_ok.is_some() || threshold.is_some();
-        let exact = tally.answered() == tally.sent
-            && expected_ok.is_none_or(|expected| expected == tally.ok)
+        let exact = tally.answered() == sent
+            && expected_ok.is_none_or(|expected| expected == tally.counts.ok)
             && threshold.as_ref().is_none_or(|report| report.wrong == 0);
         Self {
             seconds,
-            sent: tally.sent,
+            counts: tally.counts.clone(),
             answered: tally.answered(),
-            ok: tally.ok,
-            over_limit: tally.over_limit,
-            without_limit: tally.without_limit,
-            per_second: tally.sent as f64 / seconds.max(1e-9),
+            per_second: sent as f64 / seconds.max(1e-9),
             errors: errors.collect(),
-            unfinished: tally.unfinished,
-            reconnections: tally.reconnections,
-            sent_late: tally.late,
-            not_sent: tally.not_sent,
             latency_ms: QUANTILES
                 .map(|(name, share)| (name, quantile(tally, share)))
                 .into(),
@@ -118,7 +103,8 @@ impl LoadReport {
     pub(super) fn text(&self) -> String {
         let mut rows = Vec::new();
         let mut row = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
-        let (sent, time) = (grouped(self.sent), people::span(self.seconds));
+        let counts = &self.counts;
+        let (sent, time) = (grouped(counts.sent), people::span(self.seconds));
         row(
             "sent",
             format!(
@@ -126,13 +112,13 @@ impl LoadReport {
                 grouped(self.per_second.round() as u64)
             ),
         );
-        let [answered, ok, over] = [self.answered, self.ok, self.over_limit].map(grouped);
+        let [answered, ok, over] = [self.answered, counts.ok, counts.over_limit].map(grouped);
         row(
             "answered",
             format!("{answered}: OK {ok}, OVER_LIMIT {over}"),
         );
-        if self.without_limit > 0 {
-            let (count, why) = (grouped(self.without_limit), "`weir explain` shows why");
+        if counts.without_limit > 0 {
+            let (count, why) = (grouped(counts.without_limit), "`weir explain` shows why");
             row(
                 "no limit",
                 format!("{count} answers have a descriptor without a limit; {why}"),
@@ -145,14 +131,14 @@ impl LoadReport {
                 format!("{kind} {}: {message}", grouped(failures.count)),
             );
         }
-        if self.unfinished > 0 {
-            row("unfinished", grouped(self.unfinished));
+        if counts.unfinished > 0 {
+            row("unfinished", grouped(counts.unfinished));
         }
-        if self.reconnections > 0 {
-            row("reconnected", grouped(self.reconnections));
+        if counts.reconnections > 0 {
+            row("reconnected", grouped(counts.reconnections));
         }
-        let [late, not_sent] = [self.sent_late, self.not_sent].map(grouped);
-        if self.sent_late + self.not_sent > 0 {
+        let [late, not_sent] = [counts.sent_late, counts.not_sent].map(grouped);
+        if counts.sent_late + counts.not_sent > 0 {
             let what = "the rate was not reached";
             row(
                 "behind",
@@ -177,63 +163,53 @@ impl LoadReport {
                 format!("{}{}", if exact { "yes" } else { "no" }, self.findings()),
             );
         }
-        print::table(&rows, 0)
+        print::table(&[], rows, 0)
     }
 
     /// Findings of the check of exactness, as the end of a sentence.
     fn findings(&self) -> String {
         let mut text = String::new();
-        if self.answered < self.sent {
+        if self.answered < self.counts.sent {
             text += &format!(
                 "; {} requests have no answer",
-                grouped(self.sent - self.answered)
+                grouped(self.counts.sent - self.answered)
             );
         }
-        if let Some(expected) = self.expected_ok.filter(|expected| *expected != self.ok) {
+        if let Some(expected) = self
+            .expected_ok
+            .filter(|expected| *expected != self.counts.ok)
+        {
             text += &format!(
                 "; {} were answered OK in place of {}",
-                grouped(self.ok),
+                grouped(self.counts.ok),
                 grouped(expected)
             );
         }
         let Some(report) = &self.threshold else {
             return text;
         };
-        let ExactnessReport {
-            unit,
-            checked,
-            wrong,
-            worst,
-            at_edges,
-            unchecked,
-        } = report;
-        let [checked, wrong, edges, missed] =
-            [checked, wrong, at_edges, unchecked].map(|n| grouped(*n));
+        let (unit, worst) = (report.unit, &report.worst);
+        let [checked, wrong] = [report.checked, report.wrong].map(grouped);
+        let [edges, missed] = [report.at_edges, report.unchecked].map(grouped);
         text += &format!("; {checked} descriptors in a {unit} were compared, {wrong} are wrong");
-        if *at_edges > 0 {
+        if report.at_edges > 0 {
             text += &format!(
                 "; {edges} were under way where a {unit} ended, and may belong to both sides"
             );
         }
-        if *unchecked > 0 {
+        if report.unchecked > 0 {
             text += &format!("; {missed} were not compared, because too many are distinct");
         }
-        if let Some(Offender {
-            descriptor,
-            window,
-            granted,
-            possible,
-            threshold,
-            began_before,
-        }) = worst
-        {
-            let began = people::instant(Timestamp::from_second(*window as i64).unwrap_or_default());
-            text += &format!("; the worst: {descriptor} was granted {granted}");
-            if *possible > 0 {
-                text += &format!(" and perhaps {possible} more");
+        if let Some(worst) = worst {
+            let (granted, threshold) = (worst.granted, worst.threshold);
+            let began = Timestamp::from_second(worst.window as i64).unwrap_or_default();
+            let began = people::instant(began);
+            text += &format!("; the worst: {} was granted {granted}", worst.descriptor);
+            if worst.possible > 0 {
+                text += &format!(" and perhaps {} more", worst.possible);
             }
             text += &format!(" in place of {threshold} in the {unit} of {began}");
-            if *began_before && granted < threshold {
+            if worst.began_before && granted < threshold {
                 text += ", in which hits from before the load count as well";
             }
         }
@@ -254,7 +230,8 @@ pub(super) fn progress(tally: &Tally, per_second: f64, until: Until) -> String {
         .chain(by_count)
         .fold(f64::INFINITY, f64::min);
     let [elapsed, left] = [elapsed, left].map(|seconds| people::span(seconds.max(0.0).round()));
-    let [ok, over, errors] = [tally.ok, tally.over_limit, tally.failed()].map(grouped);
+    let [ok, over, errors] =
+        [tally.counts.ok, tally.counts.over_limit, tally.failed()].map(grouped);
     let [p50, p99] = [0.5, 0.99].map(|share| quantile(tally, share));
     let rate = grouped(per_second.round() as u64);
     format!(

@@ -72,29 +72,22 @@ pub(super) fn rate(text: &str) -> Result<RaiseRate, String> {
         _ => (hits.trim(), false),
     };
     let requests_per_unit = amount::whole(hits).map_err(|_| wrong())?;
-    let read =
-        |record: &RateRecord| RaiseRate::read(record, is_added).map_err(|Invalid(error)| error);
-    let Some(unit) = unit else {
-        return read(&RateRecord {
-            requests_per_unit,
-            unit: None,
-            unit_multiplier: None,
-        });
-    };
-    let (multiplier, unit) = unit.split_at(
-        unit.find(|letter: char| !letter.is_ascii_digit())
-            .unwrap_or(unit.len()),
-    );
-    let unit = unit.trim().to_ascii_lowercase();
-    read(&RateRecord {
+    let mut record = RateRecord {
         requests_per_unit,
-        unit: Some(unit.strip_suffix('s').unwrap_or(&unit).to_owned()),
-        unit_multiplier: Some(if multiplier.is_empty() {
-            1
-        } else {
-            multiplier.parse().map_err(|_| wrong())?
-        }),
-    })
+        unit: None,
+        unit_multiplier: None,
+    };
+    if let Some(unit) = unit {
+        let letters = unit.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        let digits = &unit[..unit.len() - letters.len()];
+        let unit = letters.trim().to_ascii_lowercase();
+        record.unit = Some(unit.strip_suffix('s').unwrap_or(&unit).to_owned());
+        record.unit_multiplier = match digits {
+            "" => Some(1),
+            digits => Some(digits.parse().map_err(|_| wrong())?),
+        };
+    }
+    RaiseRate::read(&record, is_added).map_err(|Invalid(error)| error)
 }
 
 /// A time in the future: an instant, a time of a day in `zone`, the end of a date or of a day, or a
@@ -227,7 +220,7 @@ mod tests {
             ("500/minute", "500/minute"),
             ("500 / Minutes", "500/minute"),
             ("2M/day", "2000000/day"),
-            ("1_500/day", "1500/day"),
+            ("1500/day", "1500/day"),
             ("20/30 seconds", "20/30 seconds"),
             ("20/30second", "20/30 seconds"),
             ("0/day", "0/day"),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::OverrideList;
 use crate::admin::api::overrides::{Ordered, Removed, Reset};
 use crate::cli::print;
-use crate::core::text::list;
+use crate::core::text::first_names;
 use crate::core::time::people;
 use crate::limits::overrides::{EntryRecord, Record};
 use crate::limits::rules::compile::OneLine;
@@ -29,9 +29,8 @@ pub(super) fn ordered(
         text += &format!("  ends    in {ahead}, {until}\n");
     }
     if !limits.is_empty() {
-        let named = limits.iter().take(MAX_LIMITS);
-        let named: Vec<_> = named.map(|limit| OneLine(limit).to_string()).collect();
-        let named = list(&named, limits.len().saturating_sub(MAX_LIMITS));
+        let limits = limits.iter().map(|limit| OneLine(limit).to_string());
+        let named = first_names(&limits.collect::<Vec<_>>(), MAX_LIMITS);
         text += &format!("  limits  {named}\n");
     }
     if one.kind == "raise" && !limits.is_empty() {
@@ -66,11 +65,6 @@ pub(super) fn reset(answer: &Reset) -> String {
     text + &warnings(&answer.warnings)
 }
 
-/// A record of a list.
-pub(super) fn record(one: &Value) -> serde_json::Result<Record> {
-    Record::deserialize(one)
-}
-
 pub(super) fn listed(OverrideList { overrides, .. }: &OverrideList, ended: bool) -> String {
     if overrides.is_empty() {
         return if ended {
@@ -91,35 +85,31 @@ pub(super) fn listed(OverrideList { overrides, .. }: &OverrideList, ended: bool)
         &["MADE", "BY", "REASON"],
     ]
     .concat();
-    let row = |one: &Value| {
-        let mut cells = match record(one) {
-            Ok(record) => cells(&record, ended),
-            // One that this version does not understand.
-            Err(_) => vec![one.to_string()],
-        };
-        cells.resize(head.len(), String::new());
-        let cells = cells
-            .iter()
-            .map(|cell| if cell.is_empty() { "-" } else { cell });
-        cells.map(|cell| OneLine(cell).to_string()).collect()
+    let shown = |cell: String| match &*cell {
+        "" => "-".to_owned(),
+        cell => OneLine(cell).to_string(),
     };
-    let first = head.iter().map(|&name| name.to_owned()).collect();
-    let rows: Vec<Vec<_>> = std::iter::once(first)
-        .chain(overrides.iter().map(row))
-        .collect();
-    print::table(&rows, 0)
+    let row = |one: &Value| {
+        let mut cells = Record::deserialize(one).map_or_else(|_| vec![one.to_string()], cells);
+        cells.resize(head.len(), String::new());
+        cells.into_iter().map(shown).collect()
+    };
+    print::table(&head, overrides.iter().map(row), 0)
 }
 
-fn cells(one: &Record, ended: bool) -> Vec<String> {
-    let (id, domain) = (one.id.clone(), one.domain.clone());
-    let mut cells = vec![id, order(one), domain, entries(&one.entries)];
+fn cells(one: Record) -> Vec<String> {
+    let mut cells = vec![
+        one.id.clone(),
+        order(&one),
+        one.domain,
+        entries(&one.entries),
+    ];
     match &one.ended {
-        Some(end) if ended => cells.extend([instant(Some(&end.at)), end.by.clone()]),
-        _ if ended => cells.extend([String::new(), String::new()]),
-        _ => cells.push(instant(one.until.as_deref())),
+        Some(end) => cells.extend([instant(Some(&end.at)), end.by.clone()]),
+        None => cells.push(instant(one.until.as_deref())),
     }
     let made = instant(one.created_at.as_deref());
-    cells.extend([made, one.by.clone(), one.reason.clone()]);
+    cells.extend([made, one.by, one.reason]);
     cells
 }
 

@@ -227,10 +227,6 @@ impl ReplayDifference {
     }
 
     fn parts(&self, configs: &str, rows: u64) -> [ReportPart; 3] {
-        let Self {
-            newly_refused,
-            newly_admitted,
-        } = self;
         let count = |change: &ChangeReport| {
             let share = percent(change.requests, rows);
             format!(
@@ -239,13 +235,13 @@ impl ReplayDifference {
                 counted(change.subjects as u64, "subject")
             )
         };
-        let (refused, admitted) = (count(newly_refused), count(newly_admitted));
+        let [refused, admitted] = [&self.newly_refused, &self.newly_admitted].map(count);
         [
             ReportPart::Title(format!(
                 "{configs}: newly refused {refused}, newly admitted {admitted}"
             )),
-            subjects("most newly refused subjects", &newly_refused.most),
-            subjects("most newly admitted subjects", &newly_admitted.most),
+            subjects("most newly refused subjects", &self.newly_refused.most),
+            subjects("most newly admitted subjects", &self.newly_admitted.most),
         ]
     }
 }
@@ -368,14 +364,10 @@ impl ConfigurationResult {
         ]);
         let mut line = |text| parts.push(ReportPart::Line(text));
         for LimitOutcome { limit, tally, .. } in &self.limits {
-            let LimitTally {
-                trial_asked,
-                trial_refused,
-                ..
-            } = tally;
-            if *trial_asked > 0 {
-                let share = percent(*trial_refused, *trial_asked);
-                let [refused, asked] = [*trial_refused, *trial_asked].map(grouped);
+            let [refused, asked] = [tally.trial_refused, tally.trial_asked];
+            if asked > 0 {
+                let share = percent(refused, asked);
+                let [refused, asked] = [refused, asked].map(grouped);
                 line(format!(
                     "the trial of {limit} would refuse {refused} of {asked} ({share})"
                 ));
@@ -475,10 +467,7 @@ impl ReportPart {
                 rows,
                 numbers,
             } => {
-                let heads: Vec<_> = heads.iter().map(|&head| head.to_owned()).collect();
-                let heads = Some(heads).filter(|heads| !heads.is_empty());
-                let all: Vec<_> = heads.into_iter().chain(rows.iter().cloned()).collect();
-                let table = print::table(&all, *numbers);
+                let table = print::table(heads, rows.iter().cloned(), *numbers);
                 let lines = table.lines().map(|line| format!("  {line}\n"));
                 let title = Some(title).filter(|title| !title.is_empty());
                 let title = title.map(|title| format!("{title}:\n"));

@@ -5,23 +5,10 @@
 use std::collections::HashMap;
 
 use crate::admin::api::top::{Top, TopSubject};
-use crate::limits::plan::key::EntryText;
-use crate::observe::subjects::Ranking;
-
-/// Limit, domain, entries and exact name of a subject.
-type MergeKey<'t> = (&'t str, &'t str, &'t [EntryText], Option<&'t str>);
-
-fn name(subject: &TopSubject) -> MergeKey<'_> {
-    (
-        &subject.limit,
-        &subject.domain,
-        &subject.entries,
-        subject.subject.as_deref(),
-    )
-}
+use crate::observe::subjects::{LimitedSubject, Ranked, Ranking};
 
 /// Adds the counts of a replica to a subject that it was missing from so far.
-fn add(known: &mut TopSubject, subject: &TopSubject, top: &Top) {
+fn add(known: &mut Ranked, subject: &Ranked, top: &Top) {
     known.hits = known.hits.saturating_add(subject.hits);
     known.refused = known.refused.saturating_add(subject.refused);
     known.hits_error = known
@@ -43,33 +30,35 @@ pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
     };
     let (mut hits_at_most, mut refused_at_most) =
         (sum(|top| top.hits_at_most), sum(|top| top.refused_at_most));
-    let mut merged: HashMap<MergeKey<'_>, TopSubject> = HashMap::new();
+    let mut merged: HashMap<&LimitedSubject, TopSubject> = HashMap::new();
     for top in tops {
-        for subject in &top.subjects {
+        for one in &top.subjects {
+            let subject = &one.ranked.subject;
             // So far it is absent everywhere.
-            let (hits_error, refused_error) = (hits_at_most, refused_at_most);
             let absent = || TopSubject {
-                hits: 0,
-                hits_error,
-                refused: 0,
-                refused_error,
-                ..subject.clone()
+                ranked: Ranked {
+                    subject: subject.clone(),
+                    hits_error: hits_at_most,
+                    refused_error: refused_at_most,
+                    ..Ranked::default()
+                },
+                overridden: one.overridden.clone(),
             };
-            let known = merged.entry(name(subject)).or_insert_with(absent);
-            add(known, subject, top);
+            let known = merged.entry(subject).or_insert_with(absent);
+            add(&mut known.ranked, &one.ranked, top);
         }
     }
     let mut subjects: Vec<_> = merged.into_values().collect();
     subjects.sort_by(|one, other| {
         let heavier = other.weight(by).cmp(&one.weight(by));
-        heavier.then_with(|| name(one).cmp(&name(other)))
+        heavier.then_with(|| one.ranked.subject.cmp(&other.ranked.subject))
     });
     let error_at_most = if by == Ranking::Hits {
         hits_at_most
     } else {
         refused_at_most
     };
-    for cut in subjects.drain(count.min(subjects.len())..) {
+    for TopSubject { ranked: cut, .. } in subjects.drain(count.min(subjects.len())..) {
         hits_at_most = hits_at_most.max(cut.hits.saturating_add(cut.hits_error));
         refused_at_most = refused_at_most.max(cut.refused.saturating_add(cut.refused_error));
     }
@@ -91,6 +80,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limits::plan::key::EntryText;
 
     fn subject(
         user: &str,
@@ -101,26 +91,26 @@ mod tests {
             key: "user".to_owned(),
             value: user.to_owned(),
         }];
-        let (limit, domain, subject) = (
-            "d.user".to_owned(),
-            "d".to_owned(),
-            Some(format!("d|user={user}")),
-        );
-        TopSubject {
-            limit,
-            domain,
+        let subject = LimitedSubject {
+            limit: "d.user".to_owned(),
+            domain: "d".to_owned(),
             entries,
-            subject,
-            hits,
-            hits_error,
-            refused,
-            refused_error,
-            ..TopSubject::default()
+            name: Some(format!("d|user={user}")),
+        };
+        TopSubject {
+            ranked: Ranked {
+                subject,
+                hits,
+                hits_error,
+                refused,
+                refused_error,
+            },
+            overridden: None,
         }
     }
 
     fn top([hits_at_most, refused_at_most]: [u64; 2], subjects: Vec<TopSubject>) -> Top {
-        let total = subjects.iter().map(|subject| subject.hits).sum();
+        let total = subjects.iter().map(|subject| subject.ranked.hits).sum();
         let (window, by) = ("minute".to_owned(), "hits".to_owned());
         Top {
             window,
@@ -179,8 +169,8 @@ mod tests {
         let most = |value: fn(&TopSubject) -> u64| cut.iter().map(value).max().unwrap_or(0);
         top(
             [
-                most(|subject| subject.hits),
-                most(|subject| subject.refused),
+                most(|subject| subject.ranked.hits),
+                most(|subject| subject.ranked.refused),
             ],
             subjects,
         )
@@ -215,7 +205,8 @@ mod tests {
                 match merged
                     .subjects
                     .iter()
-                    .find(|subject| subject.entries[0].value == user.to_string())
+                    .map(|subject| &subject.ranked)
+                    .find(|ranked| ranked.subject.entries[0].value == user.to_string())
                 {
                     Some(found) => {
                         prop_assert!(

@@ -7,9 +7,9 @@ use anyhow::Context;
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
 };
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 /// The other screen, without a cursor, with long lines cut at the edge (ECMA-48 and xterm's control
 /// sequences).
@@ -36,16 +36,10 @@ pub(super) enum ScreenEvent {
 
 /// The screen; dropping it restores the terminal.
 pub(super) struct Screen {
+    events: mpsc::Receiver<ScreenEvent>,
     /// The modes of the terminal before; `None`: its keys are not read, because stdin is something
     /// else.
-    keys: Option<Keys>,
-    ends: [Signal; 3],
-    resized: Signal,
-}
-
-struct Keys {
-    before: Termios,
-    quit: mpsc::Receiver<()>,
+    before: Option<Termios>,
 }
 
 impl Screen {
@@ -53,44 +47,38 @@ impl Screen {
     ///
     /// # Errors
     /// The operating system gives no signals, or the terminal cannot be written.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "these tasks end with the command"
+    )]
     pub(super) fn open() -> anyhow::Result<Self> {
-        let end = |kind| signal(kind).context("signals cannot be received");
-        let ends = [
-            end(SignalKind::interrupt())?,
-            end(SignalKind::terminate())?,
-            end(SignalKind::hangup())?,
-        ];
-        let resized = end(SignalKind::window_change())?;
-        let screen = Self {
-            keys: keys(),
-            ends,
-            resized,
-        };
+        let (sender, events) = mpsc::channel(1);
+        for (kind, event) in [
+            (SignalKind::interrupt(), ScreenEvent::Quit),
+            (SignalKind::terminate(), ScreenEvent::Quit),
+            (SignalKind::hangup(), ScreenEvent::Quit),
+            (SignalKind::window_change(), ScreenEvent::Resized),
+        ] {
+            let mut signal = signal(kind).context("signals cannot be received")?;
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                while signal.recv().await.is_some() && sender.send(event).await.is_ok() {}
+            });
+        }
+        let before = read_keys(sender);
+        let screen = Self { events, before };
         write(ENTER)?;
         Ok(screen)
     }
 
     /// The next event; `None` at that instant.
     pub(super) async fn event_before(&mut self, at: Instant) -> Option<ScreenEvent> {
-        let Self {
-            keys,
-            ends: [interrupt, terminate, hang_up],
-            resized,
-        } = self;
-        tokio::select! {
-            () = tokio::time::sleep_until(at) => None,
-            () = quit_key(keys.as_mut()) => Some(ScreenEvent::Quit),
-            _ = interrupt.recv() => Some(ScreenEvent::Quit),
-            _ = terminate.recv() => Some(ScreenEvent::Quit),
-            _ = hang_up.recv() => Some(ScreenEvent::Quit),
-            _ = resized.recv() => Some(ScreenEvent::Resized),
-        }
+        timeout_at(at, self.events.recv()).await.ok().flatten()
     }
 
     /// Returns when the screen is to be left.
     pub(super) async fn quit(&mut self) {
-        let never = Instant::now() + std::time::Duration::from_secs(86_400);
-        while self.event_before(never).await != Some(ScreenEvent::Quit) {}
+        while self.events.recv().await == Some(ScreenEvent::Resized) {}
     }
 }
 
@@ -106,15 +94,15 @@ pub(super) fn show(text: &str) -> anyhow::Result<()> {
 impl Drop for Screen {
     fn drop(&mut self) {
         let _ = write(LEAVE);
-        if let Some(keys) = &self.keys {
-            let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &keys.before);
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Flush, before);
         }
     }
 }
 
 /// Reads keys at once and without an echo, on a thread that ends with the process. Ctrl-C stays a
 /// signal; Ctrl-Z would leave the terminal as it is now.
-fn keys() -> Option<Keys> {
+fn read_keys(events: mpsc::Sender<ScreenEvent>) -> Option<Termios> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         return None;
@@ -126,7 +114,6 @@ fn keys() -> Option<Keys> {
         .remove(LocalModes::ICANON | LocalModes::ECHO);
     modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
     tcsetattr(&stdin, OptionalActions::Now, &modes).ok()?;
-    let (pressed, quit) = mpsc::channel(1);
     let read = move || {
         let mut keys = [0; 64];
         // The end of the terminal ends the command too.
@@ -135,28 +122,17 @@ fn keys() -> Option<Keys> {
                 break;
             }
         }
-        let _ = pressed.blocking_send(());
+        let _ = events.blocking_send(ScreenEvent::Quit);
     };
-    let keys = Keys { before, quit };
     if std::thread::Builder::new()
         .name("keys".to_owned())
         .spawn(read)
         .is_err()
     {
-        let _ = tcsetattr(&stdin, OptionalActions::Now, &keys.before);
+        let _ = tcsetattr(&stdin, OptionalActions::Now, &before);
         return None;
     }
-    Some(keys)
-}
-
-/// Returns when q was pressed, or the terminal is gone.
-async fn quit_key(keys: Option<&mut Keys>) {
-    match keys {
-        Some(keys) => {
-            let _ = keys.quit.recv().await;
-        }
-        None => std::future::pending().await,
-    }
+    Some(before)
 }
 
 /// A frame of so many rows, the last of which stays empty.

@@ -20,7 +20,7 @@ use super::families::{self, Family, Observations, Sample};
 const METHOD: &str = "ShouldRateLimit";
 
 /// The names of gRPC's status codes, by number. Source: gRPC, "Status codes and their use in gRPC".
-const CODES: [&str; 17] = [
+pub(crate) const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
     "UNKNOWN",
@@ -202,9 +202,9 @@ const WORKER: &str = "weir-";
 
 /// The fields of a `stat` file that are used; times in ticks.
 #[derive(Debug, PartialEq, Eq)]
-struct ProcStat {
+pub(crate) struct ProcStat {
     name: String,
-    cpu_ticks: u64,
+    pub(crate) cpu_ticks: u64,
     /// Since the machine booted.
     started_ticks: u64,
 }
@@ -270,7 +270,7 @@ fn read(path: &str) -> Option<String> {
 
 /// Reads a `stat` file. The name is in parentheses and may contain any byte. Therefore the numbers
 /// begin after the last parenthesis.
-fn stat_of(text: &str) -> Option<ProcStat> {
+pub(crate) fn stat_of(text: &str) -> Option<ProcStat> {
     let (head, numbers) = text.rsplit_once(") ")?;
     let (_, name) = head.split_once('(')?;
     // Fields are numbered from 1, and the state, which is the first one here, is field 3.

@@ -7,6 +7,8 @@
 use std::cmp::Reverse;
 
 use hashbrown::{HashMap, HashSet};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::sketch::{Counter, Sketch};
 use super::windows::View;
@@ -41,24 +43,23 @@ pub struct Heaviest {
     pub hits_at_most: u64,
     /// See above.
     pub refused_at_most: u64,
-    /// Whether there are more subjects than the query's `count`.
-    pub is_cut: bool,
     /// The heaviest first.
     pub subjects: Vec<Ranked>,
 }
 
 /// A subject and its numbers. Each number is a lower bound, with its maximum error; it is never too
 /// high.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Ranked {
+    #[serde(flatten)]
     pub subject: LimitedSubject,
-    /// Hits, also refused ones.
+    /// Lower bound of the hits, refused ones included.
     pub hits: u64,
-    /// Maximum number of further hits.
+    /// Maximum of further hits beyond `hits`.
     pub hits_error: u64,
-    /// Refused hits; no more than `hits`.
+    /// Lower bound of the refused hits; at most `hits`.
     pub refused: u64,
-    /// Maximum number of further refused hits.
+    /// Maximum of further refused hits beyond `refused`.
     pub refused_error: u64,
 }
 
@@ -137,8 +138,7 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
         (Reverse(weight), fingerprint)
     };
     let mut order: Vec<(Reverse<u64>, u64)> = texts.keys().map(weight).collect();
-    let is_cut = order.len() > query.count;
-    if is_cut {
+    if order.len() > query.count {
         order.select_nth_unstable(query.count);
         order.truncate(query.count);
     }
@@ -171,7 +171,6 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
         error_at_most: sum(view, query.by, Sketch::error),
         hits_at_most: at_most(Ranking::Hits),
         refused_at_most: at_most(Ranking::Refusals),
-        is_cut,
         subjects: ranked.into_iter().map(|(_, ranked)| ranked).collect(),
     }
 }

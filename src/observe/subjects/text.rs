@@ -4,6 +4,9 @@
 //! Both are bounded, because clients choose the values in a key. A long key is cut and followed by
 //! its digest: two subjects stay distinct, and replicas agree.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::core::digest::{push_hex, sha256};
 use crate::core::text::{self, MARK};
 use crate::limits::plan::{Block, DecidedBy, Outcome, key};
@@ -35,15 +38,18 @@ const WHOLE: u8 = b'=';
 const CUT: u8 = b'~';
 
 /// A limited subject, and its limit.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 pub struct LimitedSubject {
-    /// The path of the limit.
+    /// Path of the limit; truncated if it is long.
     pub limit: String,
     pub domain: String,
-    /// Keys and values of the descriptor that the counter belongs to. If values share a counter,
-    /// the pattern; if a value is long, its digest.
+    /// Keys and values; the pattern if values share a counter.
     pub entries: Vec<key::EntryText>,
-    /// The exact name; `None` if the key was cut.
+    /// Exact name of the subject, which calls accept instead of domain and entries; null if it is
+    /// too long.
+    #[serde(rename = "subject")]
     pub name: Option<String>,
 }
 

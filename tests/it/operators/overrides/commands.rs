@@ -661,7 +661,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         block(&["user=1", "--until", "someday"])
             .contains("--until: `someday` is no time; write a duration such as 2h")
     );
-    assert!(block(&["user=1", "--until", "2001-01-01"]).contains("is in the past"));
+    assert!(block(&["user=1", "--for", "2001-01-01"]).contains("is in the past"));
     assert!(block(&["=1"]).contains("`=1` has no key"));
     let reset = |entry: &str| desk.fails(&weir, &["reset", "-d", "shop", entry]);
     assert!(reset("user=4*").contains("a reset takes one exact descriptor, without wildcards"));
