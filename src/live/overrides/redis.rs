@@ -42,22 +42,7 @@ const ATTEMPTS: usize = 3;
 
 /// A page of a hash: the cursor of the next one, and fields, each with its text, or with nothing if
 /// that is too long. KEYS: the hash. ARGV: the cursor, the longest text, and the bytes of a page.
-const PAGE: &str = "
-local cursor, fields, bytes = ARGV[1], {}, 0
-repeat
-  local page = redis.call('HSCAN', KEYS[1], cursor, 'COUNT', '10')
-  cursor = page[1]
-  for index = 1, #page[2], 2 do
-    local field, text = page[2][index], page[2][index + 1]
-    if #text > tonumber(ARGV[2]) then
-      text = false
-    end
-    fields[#fields + 1], fields[#fields + 2] = field, text
-    bytes = bytes + #field + (text and #text or 0)
-  end
-until cursor == '0' or bytes > tonumber(ARGV[3])
-return { cursor, fields }
-";
+const PAGE: &str = include_str!("../../../lua/overrides_page.lua");
 
 /// Applies a change in one step. KEYS: the hash of overrides, and the hash of ended ones. ARGV: the
 /// next version, the most fields, what to do, the id, the text; for the ended ones the oldest
@@ -65,41 +50,7 @@ return { cursor, fields }
 /// which it was changed meanwhile and stays (empty: it is removed in any case), its field and its
 /// record; or id, text and nothing twice for each that is restored. Returns 0 if there is no room,
 /// else 1.
-const SCRIPT: &str = "
-local key, ended, version, most, change, id, text = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), \
-    ARGV[3], ARGV[4], ARGV[5]
-if change == 'restore' then
-  if redis.call('HLEN', key) > 0 then
-    return 1
-  end
-  for index = 9, #ARGV, 4 do
-    redis.call('HSET', key, ARGV[index], ARGV[index + 1])
-  end
-end
-for index = 9, change == 'restore' and 0 or #ARGV, 4 do
-  local found = redis.call('HGET', key, ARGV[index])
-  if found and (found == ARGV[index + 1] or ARGV[index + 1] == '') then
-    redis.call('HDEL', key, ARGV[index])
-    redis.call('HSET', ended, ARGV[index + 2], ARGV[index + 3])
-    redis.call('PEXPIRE', ended, ARGV[8])
-  end
-end
-local fields = redis.call('HKEYS', ended)
-table.sort(fields)
-for index, field in ipairs(fields) do
-  if field < ARGV[6] or index <= #fields - ARGV[7] then
-    redis.call('HDEL', ended, field)
-  end
-end
-if change == 'set' then
-  if redis.call('HLEN', key) > most and redis.call('HEXISTS', key, id) == 0 then
-    return 0
-  end
-  redis.call('HSET', key, id, text)
-end
-redis.call('HSET', key, 'version', version)
-return 1
-";
+const SCRIPT: &str = include_str!("../../../lua/overrides_change.lua");
 
 /// Takes a field of a hash with its text, or with the problem with it.
 type Take<'t> = &'t mut (dyn FnMut(&str, Result<&str, String>) + Send);
