@@ -8,7 +8,6 @@
 //! many, and one mistake must not freeze or drop the limits of the others. The refusal lists all
 //! problems, and the valid domains are in force.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -30,48 +29,31 @@ pub struct Domains {
     /// have to stay valid.
     free_numbers: Vec<u32>,
     settings: XdsOptions,
-    /// Resources of the last list whose domain an earlier one defines.
-    shadowed: Vec<Arc<RateLimitConfig>>,
-    /// Whether there was a list.
-    is_applied: bool,
     /// The bytes of the paths of all limits in force.
     path_bytes: usize,
-    /// The warnings about entries of the overlay that match nothing.
-    unused: Vec<Problem>,
 }
 
 /// Changes by a list of resources.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// The next rules; `None` if nothing changed. The first list always has rules.
+    /// The next rules; `None` if nothing changed.
     pub rules: Option<Rules>,
     /// The domains of the list that are not in force as they were sent, in the order of their
     /// names; also those that were refused before.
     pub refused: Vec<Refused>,
-    /// Likely mistakes, in domains that were compiled.
+    /// Likely mistakes in domains that were compiled, and all entries of the overlay that match
+    /// nothing.
     pub warnings: Vec<Problem>,
-    /// Names of domains that were not in force.
-    pub added: Vec<String>,
-    /// Names of domains in force that have other limits now.
-    pub changed: Vec<String>,
-    /// Names of domains that are no longer in force.
-    pub removed: Vec<String>,
-    /// The number of domains that were compiled. The others did not change since the last list.
-    pub compiled: usize,
 }
 
 /// A domain that is not in force as it was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The resource; of several with one domain the first.
-    pub resource: String,
     pub domain: String,
     /// At least one error.
     pub problems: Vec<Problem>,
     /// The last good version stays in force. Otherwise the domain is unknown.
     pub keeps_old: bool,
-    /// The last list did not have the same problem.
-    pub is_new: bool,
 }
 
 #[derive(Debug, Default)]
@@ -97,42 +79,37 @@ struct Good {
 }
 
 impl Domains {
-    /// Applies a list of all resources, in any order.
+    /// Applies a list of all resources, in any order, each with a name of its own.
     pub fn apply<R: Into<Arc<RateLimitConfig>>>(
         &mut self,
         resources: Vec<R>,
         settings: &XdsOptions,
     ) -> Applied {
         let mut resources: Vec<_> = resources.into_iter().map(Into::into).collect();
-        sort(&mut resources);
+        resources.sort_by(|one, other| one.name.cmp(&other.name));
         let mut applied = Applied::default();
         let is_other = self.settings != *settings;
         self.settings = settings.clone();
-        let (before, mut refused) = (std::mem::take(&mut self.shadowed), Vec::new());
+        let mut refused = Vec::new();
         let mut groups: BTreeMap<String, Vec<Arc<RateLimitConfig>>> = BTreeMap::new();
         for resource in resources {
             let group = groups.entry(resource.domain.clone()).or_default();
             match group.first() {
                 // One without a domain is refused for that.
                 Some(first) if !settings.merge_domains && !resource.domain.is_empty() => {
-                    refused.push(Refused::shadowed(&resource, first, &before));
-                    self.shadowed.push(resource);
+                    refused.push(Refused::shadowed(&resource, &first.name));
                 }
                 _ => group.push(resource),
             }
         }
-        self.remove_missing(&groups, &mut applied);
+        let mut has_changed = self.remove_missing(&groups);
         for (domain, received) in groups {
-            self.apply_domain(domain, received, is_other, &mut applied);
+            has_changed |= self.apply_domain(domain, received, is_other, &mut applied);
         }
         applied.refused.append(&mut refused);
-        let has_changed = applied.added.len() + applied.changed.len() + applied.removed.len() > 0;
-        if has_changed || !self.is_applied {
-            self.is_applied = true;
-            applied.rules = Some(self.rules());
-        }
+        applied.rules = has_changed.then(|| self.rules());
         applied.warnings.truncate(MOST_WARNINGS);
-        self.report_unused(&mut applied);
+        applied.warnings.extend(self.unused());
         applied
     }
 
@@ -153,11 +130,9 @@ impl Domains {
         )
     }
 
-    fn remove_missing(
-        &mut self,
-        groups: &BTreeMap<String, Vec<Arc<RateLimitConfig>>>,
-        applied: &mut Applied,
-    ) {
+    /// Removes the other domains. Returns whether one of them was in force.
+    fn remove_missing(&mut self, groups: &BTreeMap<String, Vec<Arc<RateLimitConfig>>>) -> bool {
+        let mut has_changed = false;
         self.entries.retain(|domain, entry| {
             if groups.contains_key(domain) {
                 return true;
@@ -165,27 +140,29 @@ impl Domains {
             self.free_numbers.push(entry.number);
             if let Some(good) = &entry.good {
                 self.path_bytes -= good.path_bytes;
-                applied.removed.push(domain.clone());
+                has_changed = true;
             }
             false
         });
+        has_changed
     }
 
+    /// Compiles a domain if it has changed. Returns whether other limits are in force.
     fn apply_domain(
         &mut self,
         domain: String,
         received: Vec<Arc<RateLimitConfig>>,
         is_other: bool,
         applied: &mut Applied,
-    ) {
+    ) -> bool {
         let known = self.entries.get(&domain);
         if let Some(entry) = known
             .filter(|entry| !is_other && !entry.is_too_large && is_same(&entry.received, &received))
         {
             if !entry.problems.is_empty() {
-                applied.refused.push(entry.refused(domain, false));
+                applied.refused.push(entry.refused(domain));
             }
-            return;
+            return false;
         }
         let next = self.entries.len() as u32;
         let number = known
@@ -197,7 +174,6 @@ impl Domains {
             .map_or(0, |good| good.path_bytes);
         let others = self.path_bytes - own_bytes;
         let compiled = compile_domain(&received, number, &self.settings, others);
-        applied.compiled += 1;
         let entry = self
             .entries
             .entry(domain.clone())
@@ -205,8 +181,7 @@ impl Domains {
                 number,
                 ..KnownDomain::default()
             });
-        let was_refused = std::mem::replace(&mut entry.problems, compiled.problems);
-        entry.received = received;
+        (entry.received, entry.problems) = (received, compiled.problems);
         (entry.used, entry.is_too_large) = (compiled.used, compiled.is_too_large);
         let (resources, new, path_bytes) = match (compiled.domain, &entry.good) {
             (Some(new), _) => {
@@ -214,99 +189,62 @@ impl Domains {
                 (entry.received.clone(), new, compiled.path_bytes)
             }
             (None, good) => {
-                let is_new = entry.problems != was_refused;
-                applied.refused.push(entry.refused(domain.clone(), is_new));
+                applied.refused.push(entry.refused(domain));
                 // Other options apply to the last good version too.
                 let Some(good) = good.as_ref().filter(|_| is_other) else {
-                    return;
+                    return false;
                 };
                 let resources = good.resources.clone();
                 let again = compile_domain(&resources, number, &self.settings, others);
-                applied.compiled += 1;
-                let Some(new) = again.domain else { return };
+                let Some(new) = again.domain else {
+                    return false;
+                };
                 (resources, new, again.path_bytes)
             }
         };
         self.path_bytes = others + path_bytes;
-        let good = Good {
+        entry.good = Some(Good {
             resources,
             domain: Arc::new(new),
             path_bytes,
-        };
-        match entry.good.replace(good) {
-            Some(_) => applied.changed.push(domain),
-            None => applied.added.push(domain),
-        }
+        });
+        true
     }
 
-    /// Warns of entries of the overlay that match nothing, when others do than before.
-    fn report_unused(&mut self, applied: &mut Applied) {
-        let Some(overlay) = &self.settings.overlay else {
-            return self.unused.clear();
-        };
-        let used: HashSet<_> = self
-            .entries
-            .values()
-            .flat_map(|entry| entry.used.iter().copied())
-            .collect();
-        let mut unused = overlay.unused(&used);
+    /// Warnings about entries of the overlay that match nothing.
+    fn unused(&self) -> Vec<Problem> {
+        let used = self.entries.values().flat_map(|entry| &entry.used);
+        let used: HashSet<_> = used.copied().collect();
+        let overlay = self.settings.overlay.as_ref();
+        let mut unused = overlay.map_or_else(Vec::new, |overlay| overlay.unused(&used));
         unused.truncate(MOST_WARNINGS);
-        if unused != self.unused {
-            applied.warnings.extend(unused.iter().cloned());
-            self.unused = unused;
-        }
+        unused
     }
 }
 
 impl Refused {
-    /// A resource whose domain an earlier resource defines. `before` are the resources of the last
-    /// list.
-    fn shadowed(
-        resource: &RateLimitConfig,
-        first: &RateLimitConfig,
-        before: &[Arc<RateLimitConfig>],
-    ) -> Self {
-        let (RateLimitConfig { name, domain, .. }, first) = (resource, &first.name);
+    /// A resource whose domain the resource `first` defines.
+    fn shadowed(resource: &RateLimitConfig, first: &str) -> Self {
+        let RateLimitConfig { name, domain, .. } = resource;
         let what = format!("the domain '{domain}' is already defined, in resource {first}");
         let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
             which resources may share a domain";
-        let is_same = |known: &Arc<RateLimitConfig>| (&known.name, &known.domain) == (name, domain);
         Self {
-            resource: name.clone(),
             domain: domain.clone(),
             problems: vec![Problem::whole(format!("resource {name}"), what, remedy)],
             keeps_old: false,
-            is_new: !before.iter().any(is_same),
         }
     }
 }
 
 impl KnownDomain {
-    fn refused(&self, domain: String, is_new: bool) -> Refused {
-        let first = self.received.first();
-        let resource = first.map(|resource| resource.name.clone());
+    fn refused(&self, domain: String) -> Refused {
         Refused {
-            resource: resource.unwrap_or_default(),
             domain,
             problems: self.problems.clone(),
             keeps_old: self.good.is_some(),
-            is_new,
         }
     }
-}
-
-/// Sorts resources by their names. Resources with one name are a mistake of the control plane: they
-/// are sorted by content, to make the result independent of the order of the message.
-fn sort(resources: &mut [Arc<RateLimitConfig>]) {
-    resources.sort_by(|one, other| {
-        one.name
-            .cmp(&other.name)
-            .then_with(|| one.domain.cmp(&other.domain))
-            .then_with(|| match one == other {
-                true => Ordering::Equal,
-                false => format!("{one:?}").cmp(&format!("{other:?}")),
-            })
-    });
 }
 
 /// Resources that did not change are the same ones.

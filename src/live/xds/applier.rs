@@ -18,7 +18,6 @@ use super::cache::Cache;
 use super::configuration::{Applied, Configuration};
 use super::protocol::ApplyOutcome;
 use super::report::Report;
-use super::resources::Digest;
 use super::status::{Count, Status};
 use super::{MIN_COMPILE_INTERVAL, Options};
 use crate::core::lock;
@@ -26,7 +25,7 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, Problem};
 use crate::limits::rules::domains::{Overlay, ReadOverlay};
 use crate::live::Live;
-use crate::live::files::{self, MAX_LOGGED, Read, WatchedFolder};
+use crate::live::files::{self, MAX_LOGGED, Read, WatchedFolder, log_problems};
 use crate::observe::metrics::Metrics;
 
 /// The interval at which the thread checks the overlay file, frees old rules, and writes missing
@@ -117,9 +116,7 @@ impl OverlayFile {
                     problems = problems.len(),
                     "overlay file rejected; its previous content stays in force"
                 );
-                for problem in problems.iter().take(MAX_LOGGED) {
-                    tracing::error!("{problem}");
-                }
+                log_problems(&problems, "");
                 None
             }
         }
@@ -262,7 +259,7 @@ impl Applier {
         );
         Applied {
             outcome: ApplyOutcome::Refused {
-                content: Digest::of([]),
+                content: 0,
                 message: "Weir panicked while applying this".to_owned(),
             },
             is_known: true,
@@ -277,17 +274,10 @@ impl Applier {
         self.status.set_refused(applied.kept, applied.absent);
         let old = self.live.load();
         let is_first = old.is_none();
-        let rules = match applied.rules {
-            // With no usable limit at all, requests get UNAVAILABLE: rules without domains would
-            // let them pass.
-            Some(rules)
-                if is_first && rules.domains().next().is_none() && !applied.problems.is_empty() =>
-            {
-                None
-            }
-            None if is_first && applied.problems.is_empty() => Some(Rules::default()),
-            rules => rules,
-        };
+        // With no usable limit at all, requests get UNAVAILABLE: rules without domains would let
+        // them pass. They may if the control plane has none.
+        let is_empty = is_first && applied.problems.is_empty();
+        let rules = applied.rules.or_else(|| is_empty.then(Rules::default));
         let snapshot = rules.map(|rules| self.live.replace(rules));
         if let Some(snapshot) = &snapshot {
             self.report.loaded(old.as_deref(), snapshot, version, now);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::protocol::ApplyOutcome;
-use super::resources::{self, Digest, Wanted};
+use super::resources::{self, Wanted};
 use super::weight::weigh;
 use crate::core::proto::xds::RateLimitConfig;
 use crate::limits::rules::Rules;
@@ -42,8 +42,10 @@ pub(super) struct Configuration {
     outdated: BTreeSet<String>,
     /// Whether `in_force` has changed since [`Configuration::take_changed`].
     has_changed: bool,
-    /// The last result, while neither the resources nor the options change.
-    last: Option<(Digest, ApplyOutcome)>,
+    /// The number of changes of the resources and the options.
+    changes: u64,
+    /// The last result, while neither of both changes.
+    last: Option<ApplyOutcome>,
 }
 
 /// The result of a change.
@@ -83,7 +85,8 @@ impl Configuration {
 
     /// Applies the wanted resources once more, with another overlay.
     pub(super) fn apply_overlay(&mut self, overlay: Overlay) -> Applied {
-        (self.options.overlay, self.last) = (Some(Arc::new(overlay)), None);
+        self.options.overlay = Some(Arc::new(overlay));
+        self.has_new_content();
         self.apply_wanted()
     }
 
@@ -98,19 +101,22 @@ impl Configuration {
 
     /// Applies a response: all resources, each an encoded `Any`.
     pub(super) fn apply(&mut self, packed: &[Bytes]) -> Applied {
-        self.take_all(packed);
+        let (wanted, unnamed) = self.unpack(packed);
+        if wanted != self.wanted || unnamed != self.unnamed {
+            (self.wanted, self.unnamed) = (wanted, unnamed);
+            self.has_new_content();
+        }
         self.apply_wanted()
     }
 
-    fn take_all(&mut self, packed: &[Bytes]) {
-        self.unnamed.clear();
+    /// The resources that a response wants, and the problems of those without a readable name.
+    fn unpack(&self, packed: &[Bytes]) -> (BTreeMap<String, Wanted>, Vec<String>) {
+        let (mut wanted, mut unnamed) = (BTreeMap::<String, Wanted>::new(), Vec::new());
         if packed.len() > MAX_RESOURCES {
-            return self.unnamed.push(format!(
-                "it has {} resources; at most {MAX_RESOURCES} are possible",
-                packed.len()
-            ));
+            let count = packed.len();
+            let what = format!("it has {count} resources; at most {MAX_RESOURCES} are possible");
+            return (self.wanted.clone(), vec![what]);
         }
-        let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
         let (mut prolonged, mut has_content) = (false, packed.is_empty());
         for packed in packed {
             match resources::unpack(packed) {
@@ -123,19 +129,19 @@ impl Configuration {
                 }
                 Ok((name, Some(resource))) => insert(&mut wanted, name, resource),
                 // Only some are kept: a response may have a million of them.
-                Err(what) if self.unnamed.len() < MOST_SHOWN => self.unnamed.push(what),
+                Err(what) if unnamed.len() < MOST_SHOWN => unnamed.push(what),
                 Err(_) => {}
             }
             has_content = true;
         }
         // A response that only prolongs times to live need not name all resources.
         if prolonged && !has_content {
-            return;
+            return (self.wanted.clone(), unnamed);
         }
         // The order of resources in a response is random, but messages about them must have a fixed
         // order.
-        self.unnamed.sort_unstable();
-        if !self.unnamed.is_empty() {
+        unnamed.sort_unstable();
+        if !unnamed.is_empty() {
             // A resource that seems to be missing may be one whose name cannot be read.
             for (name, resource) in &self.in_force {
                 wanted
@@ -143,15 +149,17 @@ impl Configuration {
                     .or_insert_with(|| Ok(resource.clone()));
             }
         }
-        self.wanted = wanted;
+        (wanted, unnamed)
     }
 
-    /// Compiles the wanted resources.
+    fn has_new_content(&mut self) {
+        self.changes += 1;
+        self.last = None;
+    }
+
+    /// Compiles the wanted resources, unless they are the same as last time.
     fn apply_wanted(&mut self) -> Applied {
-        let content = self.digest();
-        if let Some((last, outcome)) = &self.last
-            && *last == content
-        {
+        if let Some(outcome) = &self.last {
             return Applied {
                 outcome: outcome.clone(),
                 is_known: true,
@@ -179,10 +187,12 @@ impl Configuration {
         if !applied.problems.is_empty() {
             let shown = applied.problems.iter().take(MOST_SHOWN);
             let shown: Vec<_> = shown.map(ToString::to_string).collect();
-            let message = shown.join("\n");
-            applied.outcome = ApplyOutcome::Refused { content, message };
+            applied.outcome = ApplyOutcome::Refused {
+                content: self.changes,
+                message: shown.join("\n"),
+            };
         }
-        self.last = Some((content, applied.outcome.clone()));
+        self.last = Some(applied.outcome.clone());
         applied
     }
 
@@ -268,14 +278,6 @@ impl Configuration {
         let names = self.in_force.keys();
         let outdated = names.filter(|name| !self.wanted.contains_key(*name));
         self.outdated = outdated.cloned().collect();
-    }
-
-    fn digest(&self) -> Digest {
-        let named = self
-            .wanted
-            .iter()
-            .flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
-        Digest::of(named.chain(self.unnamed.iter().map(String::as_bytes)))
     }
 }
 

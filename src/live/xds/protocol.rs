@@ -7,15 +7,15 @@
 //! and its versions begin anew with the process.
 //!
 //! Every stream begins without a version and a nonce, because the same version may mean other
-//! limits after a restart of the control plane. Equal content is found by its digest and costs no
-//! compilation. The pace of refusals belongs to the content and not to the stream: a client that
-//! refuses at once keeps both sides busy.
+//! limits after a restart of the control plane. Equal content costs no compilation. The pace of
+//! refusals belongs to the content and not to the stream: a client that refuses at once keeps both
+//! sides busy.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::resources::{Digest, TYPE_URL};
+use super::resources::TYPE_URL;
 use crate::core::proto::xds::{DiscoveryRequest, Node, Status};
 use crate::core::text;
 
@@ -37,8 +37,8 @@ pub(super) enum ApplyOutcome {
     Accepted,
     /// Some or all of it is not in force.
     Refused {
-        /// Digest of the refused content.
-        content: Digest,
+        /// The number of the content: another one for each change of it.
+        content: u64,
         /// Why, for the control plane.
         message: String,
     },
@@ -127,7 +127,7 @@ impl Stream {
 /// sides busy.
 #[derive(Debug, Default)]
 pub(super) struct RefusalPace {
-    content: Option<Digest>,
+    content: u64,
     /// The last refusal of this content, and the wait that follows it.
     last: Option<(Instant, Duration)>,
 }
@@ -135,9 +135,9 @@ pub(super) struct RefusalPace {
 impl RefusalPace {
     /// The time at which a refusal of this content may be sent: now for the first one, after a
     /// growing wait for later ones.
-    fn next(&mut self, content: Digest, now: Instant) -> Instant {
-        if self.content != Some(content) {
-            (self.content, self.last) = (Some(content), None);
+    fn next(&mut self, content: u64, now: Instant) -> Instant {
+        if self.content != content {
+            (self.content, self.last) = (content, None);
         }
         self.last.map_or(now, |(sent, wait)| (sent + wait).max(now))
     }

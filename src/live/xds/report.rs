@@ -105,7 +105,6 @@ impl Report {
             tracing::warn!("{warning}");
         }
         self.warnings = warnings;
-        self.warnings.truncate(MAX_LOGGED);
     }
 
     /// Reports refusals, unless they are the same as last time.

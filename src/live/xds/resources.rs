@@ -1,15 +1,12 @@
-//! Resources as they arrive: unpacking, comparing and decoding them, each by itself: an invalid one
+//! Resources as they arrive: unpacking and decoding them, each by itself: an invalid one
 //! does not affect the others.
 //!
 //! `build.rs` makes bytes of the packed messages and of their text: prost refuses a message with
 //! text that is not UTF-8, and tonic then ends the stream. One resource would take all others away.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use prost::Message;
 
-use crate::core::digest::sha256_of_all;
 use crate::core::proto::xds::RateLimitConfig;
 
 /// The type of the resources.
@@ -21,21 +18,6 @@ const WRAPPER_TYPE: &str = "type.googleapis.com/envoy.service.discovery.v3.Resou
 
 /// The longest name of a resource, in bytes. Both gateways use the domain as the name.
 const MAX_NAME_BYTES: usize = 4_096;
-
-/// A digest of content. Two contents of one digest are equal: it is cryptographic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Digest([u8; 32]);
-
-impl Digest {
-    /// The digest of these parts in order. ("a", "b") and ("ab", "") differ.
-    pub(super) fn of<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Self {
-        let with_length = |part: &'p [u8]| {
-            let length = (part.len() as u64).to_le_bytes();
-            [Cow::Owned(length.to_vec()), Cow::Borrowed(part)]
-        };
-        Self(sha256_of_all(parts.into_iter().flat_map(with_length)))
-    }
-}
 
 /// A `google.protobuf.Any` whose type may be any bytes.
 #[derive(Clone, PartialEq, Message)]
@@ -353,11 +335,5 @@ mod tests {
                 .expect_err("a wrapper")
                 .contains("discovery.v3.Resource")
         );
-    }
-
-    #[test]
-    fn digests_tell_parts_apart() {
-        assert_ne!(Digest::of([&b"a"[..], b"b"]), Digest::of([&b"ab"[..], b""]));
-        assert_eq!(Digest::of([&b"a"[..], b"b"]), Digest::of([&b"a"[..], b"b"]));
     }
 }

@@ -13,9 +13,9 @@ fn stream() -> Stream {
     Stream::new(node())
 }
 
-fn refused(content: u8) -> ApplyOutcome {
+fn refused(content: u64) -> ApplyOutcome {
     ApplyOutcome::Refused {
-        content: Digest::of([&[content][..]]),
+        content,
         message: "wrong".to_owned(),
     }
 }
@@ -184,7 +184,7 @@ fn what_is_accepted_ends_the_waits_and_replaces_a_refusal_that_waits() {
 fn a_long_refusal_is_cut_between_characters() {
     let (now, pace) = (begin(), &mut RefusalPace::default());
     let outcome = ApplyOutcome::Refused {
-        content: Digest::of([&b""[..]]),
+        content: 1,
         message: "ü".repeat(MAX_REFUSAL_BYTES),
     };
     let request = answer(&mut stream(), pace, ("1", "a"), outcome, now).expect("a request");
