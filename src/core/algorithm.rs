@@ -52,9 +52,23 @@ pub struct Spec {
     pub reply_numbers: usize,
     /// The text of its twin.
     pub script: &'static str,
-    /// The options that have a meaning for it, by their names in [`OPTIONS`].
-    pub options: &'static [&'static str],
+    /// Groups of the options that have a meaning for it, by their names in [`OPTIONS`].
+    options: &'static [&'static [&'static str]],
 }
+
+impl Spec {
+    /// Whether an option has a meaning for it.
+    pub fn takes(&self, option: &str) -> bool {
+        self.options.iter().any(|group| group.contains(&option))
+    }
+}
+
+/// The options of all algorithms that count hits.
+const COUNTED: &[&str] = &["scale", "default_cost", "count_denied"];
+/// The options of those that may be in debt and hold hits.
+const CHARGED: &[&str] = &["max_debt", "reservations"];
+const CALENDAR: &[&str] = &["period", "timezone", "week_starts", "anchor"];
+const BUCKETS: &[&str] = &["bucket_interval", "bucket_span", "subject_expiry"];
 
 /// The table of all algorithms, in the order of [`AlgorithmKind`].
 pub const TABLE: [Spec; 7] = [
@@ -66,17 +80,7 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'F',
         reply_numbers: 3,
         script: include_str!("../../lua/fixed_window.lua"),
-        options: &[
-            "scale",
-            "default_cost",
-            "count_denied",
-            "reservations",
-            "lease",
-            "period",
-            "timezone",
-            "week_starts",
-            "anchor",
-        ],
+        options: &[COUNTED, &["reservations", "lease"], CALENDAR],
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowLog,
@@ -86,13 +90,7 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'L',
         reply_numbers: 3,
         script: include_str!("../../lua/sliding_window_log.lua"),
-        options: &[
-            "scale",
-            "default_cost",
-            "count_denied",
-            "max_debt",
-            "reservations",
-        ],
+        options: &[COUNTED, CHARGED],
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowCounter,
@@ -102,14 +100,7 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'C',
         reply_numbers: 4,
         script: include_str!("../../lua/sliding_window_counter.lua"),
-        options: &[
-            "scale",
-            "default_cost",
-            "count_denied",
-            "lease",
-            "max_debt",
-            "reservations",
-        ],
+        options: &[COUNTED, CHARGED, &["lease"]],
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowBuckets,
@@ -119,17 +110,7 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'B',
         reply_numbers: 3,
         script: include_str!("../../lua/sliding_window_buckets.lua"),
-        options: &[
-            "bucket_interval",
-            "bucket_span",
-            "subject_expiry",
-            "scale",
-            "default_cost",
-            "count_denied",
-            "lease",
-            "max_debt",
-            "reservations",
-        ],
+        options: &[COUNTED, CHARGED, &["lease"], BUCKETS],
     },
     Spec {
         kind: AlgorithmKind::TokenBucket,
@@ -139,14 +120,7 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'T',
         reply_numbers: 3,
         script: include_str!("../../lua/token_bucket.lua"),
-        options: &[
-            "burst",
-            "scale",
-            "default_cost",
-            "count_denied",
-            "max_debt",
-            "reservations",
-        ],
+        options: &[COUNTED, CHARGED, &["burst"]],
     },
     Spec {
         kind: AlgorithmKind::LeakyBucket,
@@ -156,13 +130,7 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'Q',
         reply_numbers: 3,
         script: include_str!("../../lua/leaky_bucket.lua"),
-        options: &[
-            "max_delay",
-            "scale",
-            "default_cost",
-            "count_denied",
-            "max_debt",
-        ],
+        options: &[COUNTED, &["max_debt", "max_delay"]],
     },
     Spec {
         kind: AlgorithmKind::Concurrency,
@@ -172,7 +140,7 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'H',
         reply_numbers: 3,
         script: include_str!("../../lua/concurrency.lua"),
-        options: &["max_duration", "default_cost"],
+        options: &[&["default_cost", "max_duration"]],
     },
 ];
 

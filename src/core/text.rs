@@ -15,6 +15,22 @@ pub fn first_names(names: &[String], most: usize) -> String {
     list(first, more.len())
 }
 
+/// The name of a value in a table of names.
+pub fn name_of<T: PartialEq>(named: &[(&'static str, T)], value: &T) -> Option<&'static str> {
+    let found = named.iter().find(|(_, one)| one == value);
+    found.map(|(name, _)| *name)
+}
+
+/// The first number after the name that a line begins with, as in the files of `/proc`.
+pub fn number_after(text: &str, name: &str) -> Option<u64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .split_ascii_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
 /// Mark at the end of a text that was cut.
 pub const MARK: &str = "…";
 

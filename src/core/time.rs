@@ -15,6 +15,8 @@ use std::num::NonZeroU32;
 use std::ops::Add;
 use std::time::Duration;
 
+use super::text::name_of;
+
 pub use anchor::Anchor;
 pub use calendar::Calendar;
 pub use duration::{ParseDurationError, parse_duration};
@@ -204,10 +206,7 @@ impl Unit {
 
     /// The name in a configuration file.
     pub fn name(self) -> &'static str {
-        Self::NAMED
-            .iter()
-            .find(|&&(_, unit)| unit == self)
-            .map_or("none", |&(name, _)| name)
+        name_of(&Self::NAMED, &self).unwrap_or("none")
     }
 
     /// The number of the unit on the wire, of which a [`Rate`] has [a multiple](Rate::on_wire).

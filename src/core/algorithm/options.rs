@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::ticks::largest;
 use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, Options, TABLE, Terms};
+use crate::core::text::name_of;
 use crate::core::time::{Anchor, Calendar, Period, PeriodKind, Rate, Span, Unit, Weekday, Zone};
 
 /// The field of [`Options`] that an option is read into, by its type.
@@ -64,10 +65,7 @@ impl Options {
     #[must_use]
     pub fn apply_defaults(mut self, defaults: &Self) -> Self {
         let own = self.kind.spec();
-        for (_, field) in OPTIONS
-            .iter()
-            .filter(|(name, _)| own.options.contains(name))
-        {
+        for (_, field) in OPTIONS.iter().filter(|(name, _)| own.takes(name)) {
             field.fill(&mut self, *defaults);
         }
         self
@@ -171,10 +169,7 @@ impl Options {
     pub fn remove_foreign(&mut self) -> Vec<OptionError> {
         let own = self.kind.spec();
         let mut errors = Vec::new();
-        for &(option, field) in OPTIONS
-            .iter()
-            .filter(|(name, _)| !own.options.contains(name))
-        {
+        for &(option, field) in OPTIONS.iter().filter(|(name, _)| !own.takes(name)) {
             if field.take(self) {
                 if option == "lease" {
                     errors.push(own.kind.lease_refusal());
@@ -182,7 +177,7 @@ impl Options {
                 }
                 let owners: Vec<_> = TABLE
                     .iter()
-                    .filter(|spec| spec.options.contains(&option))
+                    .filter(|spec| spec.takes(option))
                     .map(|spec| spec.name)
                     .collect();
                 let what = format!("'{option}' has no meaning for a {}", own.name);
@@ -225,10 +220,7 @@ impl fmt::Display for Reservations {
             max_share,
             on_expiry,
         } = self;
-        let mut named = OnExpiry::NAMED.iter();
-        let name = named
-            .find(|(_, one)| one == on_expiry)
-            .map_or("", |(name, _)| name);
+        let name = name_of(&OnExpiry::NAMED, on_expiry).unwrap_or_default();
         write!(
             out,
             "{{ttl: {ttl}, max_share: {max_share}%, on_expiry: {name}}}"

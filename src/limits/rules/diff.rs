@@ -20,6 +20,7 @@ use super::region::RegionShare;
 use super::table::RowNumber;
 use super::{Commit, Rules};
 use crate::core::algorithm::{Algorithm, Debt};
+use crate::core::text;
 use crate::core::time::{Period, Span, Unit, people};
 
 /// Maximum characters of a path, or of the text of a field.
@@ -237,10 +238,8 @@ pub fn fields<'r>(
     add("name", in_force.name().map(str::to_owned));
     add("shadow_mode", Some(in_force.shadow_mode().to_string()));
     add("quota_mode", Some(limit.quota_mode.to_string()));
-    add(
-        "on_store_failure",
-        in_force.on_store_failure().and_then(policy),
-    );
+    let policy = in_force.on_store_failure().and_then(policy);
+    add("on_store_failure", policy.map(str::to_owned));
     let commit = match rules.commit(limit.domain.as_bytes()) {
         Some(Commit::AllOrNone) => "all_or_none",
         Some(Commit::Each) | None => "each",
@@ -282,11 +281,8 @@ fn algorithm_and_options(amount: &Amount) -> Vec<(&'static str, String)> {
 }
 
 /// The name of a failure policy.
-fn policy(policy: OnStoreFailure) -> Option<String> {
-    OnStoreFailure::NAMED
-        .iter()
-        .find(|(_, known)| *known == policy)
-        .map(|(name, _)| (*name).to_owned())
+fn policy(policy: OnStoreFailure) -> Option<&'static str> {
+    text::name_of(&OnStoreFailure::NAMED, &policy)
 }
 
 /// A trial on one line: its rate, and other differences from the real limit.

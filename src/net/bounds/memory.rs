@@ -12,6 +12,8 @@
 use std::fs;
 use std::path::{Component, Path};
 
+use crate::core::text::number_after;
+
 const MIB: u64 = 1 << 20;
 
 /// The parts of the limit. The rest is for the process itself: code, limits, metrics, heaviest
@@ -74,7 +76,7 @@ pub fn limit_of_this_process() -> (u64, &'static str) {
 fn limit_below(root: &Path) -> (u64, &'static str) {
     let machine = fs::read_to_string(root.join("proc/meminfo"))
         .ok()
-        .and_then(|text| machine_bytes(&text));
+        .and_then(|text| number_after(&text, "MemTotal:")?.checked_mul(1_024));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let group = groups
         .lines()
@@ -86,19 +88,6 @@ fn limit_below(root: &Path) -> (u64, &'static str) {
         (_, Some(machine)) => (machine, "machine"),
         (_, None) => (DEFAULT_LIMIT, "default"),
     }
-}
-
-/// `MemTotal` of `/proc/meminfo`, which is in KiB.
-fn machine_bytes(text: &str) -> Option<u64> {
-    let kib = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?
-        .trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?;
-    kib.checked_mul(1_024)
 }
 
 /// The least limit of a group and its parents; `line` is one of `/proc/self/cgroup`: a number, the

@@ -15,6 +15,7 @@ use tonic::Code;
 
 use super::counts::{Cells, Core};
 use super::families::{self, Family, Observations, Sample};
+use crate::core::text::number_after;
 
 /// The label `grpc_method`: the only method that is counted.
 const METHOD: &str = "ShouldRateLimit";
@@ -215,7 +216,7 @@ pub(super) fn gather(samples: &mut Vec<Sample>) {
         samples.push(
             families::PROCESS_CPU_SECONDS.sample(&[], stat.cpu_ticks as f64 / TICKS_PER_SECOND),
         );
-        if let Some(booted) = read("/proc/stat").and_then(|text| value_of(&text, "btime")) {
+        if let Some(booted) = read("/proc/stat").and_then(|text| number_after(&text, "btime")) {
             samples.push(families::PROCESS_START_TIME.sample(
                 &[],
                 booted as f64 + stat.started_ticks as f64 / TICKS_PER_SECOND,
@@ -228,7 +229,7 @@ pub(super) fn gather(samples: &mut Vec<Sample>) {
             ("VmSize:", &families::PROCESS_VIRTUAL_MEMORY),
             ("Threads:", &families::PROCESS_THREADS),
         ] {
-            if let Some(value) = value_of(&status, name) {
+            if let Some(value) = number_after(&status, name) {
                 let unit = if name == "Threads:" { 1 } else { 1_024 };
                 samples.push(family.count(&[], value * unit));
             }
@@ -239,7 +240,8 @@ pub(super) fn gather(samples: &mut Vec<Sample>) {
         samples
             .push(families::PROCESS_OPEN_FDS.count(&[], (files.count() as u64).saturating_sub(1)));
     }
-    if let Some(most) = read("/proc/self/limits").and_then(|text| value_of(&text, "Max open files"))
+    if let Some(most) =
+        read("/proc/self/limits").and_then(|text| number_after(&text, "Max open files"))
     {
         samples.push(families::PROCESS_MAX_FDS.count(&[], most));
     }
@@ -288,16 +290,6 @@ pub(crate) fn stat_of(text: &str) -> Option<ProcStat> {
     })
 }
 
-/// The first number after the name that a line begins with.
-fn value_of(text: &str, name: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name))?
-        .split_ascii_whitespace()
-        .next()?
-        .parse()
-        .ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,12 +313,12 @@ mod tests {
     fn values_stand_behind_their_names() {
         let text = "VmPeak:\t  900 kB\nVmRSS:\t   512 kB\nMax open files            \
             1024                 4096                 files\n";
-        assert_eq!(value_of(text, "VmRSS:"), Some(512));
-        assert_eq!(value_of(text, "Max open files"), Some(1_024));
+        assert_eq!(number_after(text, "VmRSS:"), Some(512));
+        assert_eq!(number_after(text, "Max open files"), Some(1_024));
         assert_eq!(
             (
-                value_of(text, "VmSwap:"),
-                value_of("Max open files unlimited", "Max open files")
+                number_after(text, "VmSwap:"),
+                number_after("Max open files unlimited", "Max open files")
             ),
             (None, None)
         );

@@ -440,8 +440,8 @@ mod tests {
             ),
         ] {
             let max_debt = (kind != AlgorithmKind::FixedWindow).then_some(2);
-            let lease = kind.spec().options.contains(&"lease").then_some(true);
-            let has_reservations = kind.spec().options.contains(&"reservations");
+            let lease = kind.spec().takes("lease").then_some(true);
+            let has_reservations = kind.spec().takes("reservations");
             let reservations = full().options.reservations.filter(|_| has_reservations);
             let expected = Options {
                 reservations,
