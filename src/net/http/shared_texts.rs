@@ -61,7 +61,7 @@ struct SharedText<K> {
 /// The part of a shared text that one response holds until its last byte is sent.
 struct Reader<K> {
     text: Arc<SharedText<K>>,
-    encoding: ContentEncoding,
+    in_gzip: bool,
 }
 
 /// Two texts of other variants are being sent.
@@ -90,17 +90,12 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return not_allowed("GET, HEAD", "this page can only be read; use GET\n");
         }
-        let Some(encoding) = preferred(request.headers()) else {
-            return failed(
-                StatusCode::NOT_ACCEPTABLE,
-                "this page is sent as it is or in gzip, and Accept-Encoding refuses both",
-            );
-        };
+        let in_gzip = accepts_gzip(request.headers());
         // The answer to HEAD has the length only if it is known (RFC 9110, 8.6). No text is made
         // for it.
         let mut body = Bytes::new();
         if request.method() != Method::HEAD {
-            match self.body(key, encoding).await {
+            match self.body(key, in_gzip).await {
                 Ok(text) => body = text,
                 Err(failure) => return failure,
             }
@@ -108,7 +103,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
         let mut page = response(StatusCode::OK, content_type, body);
         page.headers_mut()
             .insert(VARY, HeaderValue::from_static("accept-encoding"));
-        if encoding == ContentEncoding::Gzip {
+        if in_gzip {
             page.headers_mut()
                 .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
@@ -116,7 +111,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
     }
 
     /// The body, or an error page if there is no body.
-    async fn body(&self, key: K, encoding: ContentEncoding) -> Result<Bytes, Page> {
+    async fn body(&self, key: K, in_gzip: bool) -> Result<Bytes, Page> {
         let mut texts = Arc::clone(&self.texts).lock_owned().await;
         let shared = texts.shared(&key, Instant::now()).map_err(|Busy| {
             let mut busy = failed(
@@ -128,9 +123,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
             busy
         })?;
         let text = match shared {
-            Some(text) if encoding == ContentEncoding::Identity || text.gzip.get().is_some() => {
-                text
-            }
+            Some(text) if !in_gzip || text.gzip.get().is_some() => text,
             shared => {
                 let make = Arc::clone(&self.make);
                 let make = move || {
@@ -138,7 +131,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
                         let text = make(&key);
                         texts.add(SharedText::new(key, text))
                     });
-                    if encoding == ContentEncoding::Gzip {
+                    if in_gzip {
                         text.gzip.get_or_init(|| gzip(text.plain.as_bytes()));
                     }
                     text
@@ -149,7 +142,7 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
                 })?
             }
         };
-        Ok(Bytes::from_owner(Reader { text, encoding }))
+        Ok(Bytes::from_owner(Reader { text, in_gzip }))
     }
 }
 
@@ -173,10 +166,8 @@ fn gzip(plain: &[u8]) -> Vec<u8> {
 
 impl<K> AsRef<[u8]> for Reader<K> {
     fn as_ref(&self) -> &[u8] {
-        match self.encoding {
-            ContentEncoding::Identity => self.text.plain.as_bytes(),
-            ContentEncoding::Gzip => self.text.gzip.get().map_or(&[], Vec::as_slice),
-        }
+        let gzip = self.text.gzip.get().filter(|_| self.in_gzip);
+        gzip.map_or(self.text.plain.as_bytes(), Vec::as_slice)
     }
 }
 
@@ -204,72 +195,19 @@ impl<K: Eq> Texts<K> {
     }
 }
 
-/// The codings that Weir can send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ContentEncoding {
-    Identity,
-    Gzip,
-}
-
-/// A weight in thousandths; 0 = not acceptable.
-type Weight = u16;
-
-const MAX_WEIGHT: Weight = 1_000;
-
-/// The preferred coding by `Accept-Encoding`, gzip of two equal ones. `None` if the client accepts
-/// neither. Source: RFC 9110, sections 12.4.2 (weights) and 12.5.3.
-fn preferred(headers: &HeaderMap) -> Option<ContentEncoding> {
-    let (mut gzip, mut identity, mut any) = (None, None, None);
-    let members = headers
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
-    for (coding, weight) in members.filter_map(member) {
-        let known = match coding.to_ascii_lowercase().as_slice() {
-            b"gzip" | b"x-gzip" => &mut gzip,
-            b"identity" => &mut identity,
-            b"*" => &mut any,
-            _ => continue,
-        };
-        *known = (*known).max(Some(weight));
-    }
-    let gzip = gzip.or(any).unwrap_or(0);
-    // Identity is acceptable when the client does not mention it, but any coding that it does
-    // mention is better.
-    match identity.or(any) {
-        Some(identity) if identity > gzip => Some(ContentEncoding::Identity),
-        None if gzip == 0 => Some(ContentEncoding::Identity),
-        _ => (gzip > 0).then_some(ContentEncoding::Gzip),
-    }
-}
-
-/// One member of the list: a coding and its weight. `None` if it has another form, which counts as
-/// not sent.
-fn member(text: &[u8]) -> Option<(&[u8], Weight)> {
-    let mut parts = text.splitn(2, |&byte| byte == b';').map(<[u8]>::trim_ascii);
-    let coding = parts.next().filter(|coding| !coding.is_empty())?;
-    let weight = parts.next().map_or(Some(MAX_WEIGHT), |parameter| {
-        match parameter.split_first_chunk() {
-            Some((b"q=" | b"Q=", value)) => weight(value),
-            _ => None,
-        }
-    })?;
-    Some((coding, weight))
-}
-
-/// A whole digit, 0 or 1, and up to three decimals.
-fn weight(text: &[u8]) -> Option<Weight> {
-    let (whole, decimals) = match text {
-        [whole] => (whole, &[][..]),
-        [whole, b'.', decimals @ ..] if decimals.len() <= 3 => (whole, decimals),
-        _ => return None,
-    };
-    let digit = |byte: &u8| byte.is_ascii_digit().then(|| Weight::from(byte - b'0'));
-    let mut weight = digit(whole)?;
-    for index in 0..3 {
-        weight = weight * 10 + decimals.get(index).map_or(Some(0), digit)?;
-    }
-    (weight <= MAX_WEIGHT).then_some(weight)
+/// Whether `Accept-Encoding` names gzip with a weight above 0. Every other client gets the plain
+/// text. Source: RFC 9110, section 12.5.3.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).iter();
+    let mut members = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    members.any(|member| {
+        let (coding, parameter) = member.split_once(';').unwrap_or((member, "q=1"));
+        let weight = parameter.trim().strip_prefix("q=");
+        let is_gzip = coding.trim().eq_ignore_ascii_case("gzip");
+        is_gzip && weight.is_some_and(|weight| weight.parse().is_ok_and(|weight: f32| weight > 0.0))
+    })
 }
 
 #[cfg(test)]
@@ -352,9 +290,9 @@ mod tests {
     async fn a_text_is_compressed_once() {
         let lines = || (0..200).map(|number| format!("weir_total{{number=\"{number}\"}} 1\n"));
         let scrapes = SharedTexts::new(move |()| lines().collect());
-        let first = scrapes.body((), ContentEncoding::Gzip).await.unwrap();
-        let second = scrapes.body((), ContentEncoding::Gzip).await.unwrap();
-        let plain = scrapes.body((), ContentEncoding::Identity).await.unwrap();
+        let first = scrapes.body((), true).await.unwrap();
+        let second = scrapes.body((), true).await.unwrap();
+        let plain = scrapes.body((), false).await.unwrap();
         assert_eq!(first.as_ptr(), second.as_ptr());
         assert!(
             first.len() * 3 < plain.len(),
@@ -367,49 +305,42 @@ mod tests {
     }
 
     #[test]
-    fn codings_are_chosen_by_their_weights() {
-        use ContentEncoding::{Gzip, Identity};
-        let table: &[(&[&str], Option<ContentEncoding>)] = &[
-            (&[], Some(Identity)),
-            (&[""], Some(Identity)),
-            (&["gzip"], Some(Gzip)),
-            (&["GZip"], Some(Gzip)),
-            (&["x-gzip"], Some(Gzip)),
-            (&["deflate, gzip;q=1.0, *;q=0.5"], Some(Gzip)),
-            (&["br", "zstd , gzip ; q=0.001"], Some(Gzip)),
-            (&["br, zstd"], Some(Identity)),
-            (&["gzip;q=0"], Some(Identity)),
-            (&["gzip;Q=0.000, deflate"], Some(Identity)),
-            (&["gzip;q=0.5, identity"], Some(Identity)),
-            (&["gzip;q=0.5, identity;q=0.499"], Some(Gzip)),
-            (&["gzip, identity"], Some(Gzip)),
-            (&["*"], Some(Gzip)),
-            (&["*;q=0, identity"], Some(Identity)),
-            (&["gzip;q=0, *"], Some(Identity)),
-            (&["identity;q=0, gzip;q=0.1"], Some(Gzip)),
-            (&["identity;q=0"], None),
-            (&["identity;q=0, gzip;q=0, *"], None),
-            (&["*;q=0"], None),
-            (&["br, *;q=0"], None),
-            // Malformed weights count as not sent.
-            (&["gzip;q=2"], Some(Identity)),
-            (&["gzip;q=1.001"], Some(Identity)),
-            (&["gzip;q=0.1234"], Some(Identity)),
-            (&["gzip;q=."], Some(Identity)),
-            (&["gzip;q="], Some(Identity)),
-            (&["gzip;level=9"], Some(Identity)),
-            (&[",;, gzip;;,\u{e9}"], Some(Identity)),
-            (&["gzipped"], Some(Identity)),
-        ];
-        for (values, expected) in table {
-            let mut headers = HeaderMap::new();
-            for value in *values {
-                headers.append(
-                    ACCEPT_ENCODING,
-                    HeaderValue::from_bytes(value.as_bytes()).unwrap(),
-                );
-            }
-            assert_eq!(preferred(&headers), *expected, "{values:?}");
+    fn clients_that_name_gzip_get_it() {
+        for accepted in [
+            &["gzip"][..],
+            &["GZip"],
+            &["deflate, gzip;q=1.0, *;q=0.5"],
+            &["br", "zstd , gzip ; q=0.001"],
+            &["gzip, identity"],
+            &["identity;q=0, gzip;q=0.1"],
+        ] {
+            assert!(accepts_gzip(&accepting(accepted)), "{accepted:?}");
         }
+        for other in [
+            &[][..],
+            &[""],
+            &["br, zstd"],
+            &["*"],
+            &["gzip;q=0"],
+            &["gzip;Q=0.000, deflate"],
+            &["gzip;q=0, *"],
+            &["identity;q=0"],
+            &["gzip;q=."],
+            &["gzip;q="],
+            &["gzip;level"],
+            &[",;, gzip;;,\u{e9}"],
+            &["gzipped"],
+        ] {
+            assert!(!accepts_gzip(&accepting(other)), "{other:?}");
+        }
+    }
+
+    fn accepting(values: &[&str]) -> HeaderMap {
+        let value = |text: &&str| HeaderValue::from_bytes(text.as_bytes()).expect("a value");
+        let all = values.iter().map(|text| (ACCEPT_ENCODING, value(text)));
+        all.fold(HeaderMap::new(), |mut headers, (name, value)| {
+            headers.append(name, value);
+            headers
+        })
     }
 }

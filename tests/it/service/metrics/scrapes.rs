@@ -164,18 +164,13 @@ fn a_scraper_that_accepts_gzip_gets_gzip() {
     };
     assert_eq!(names(&text), names(&plain));
 
-    for (accepts, status) in [
-        ("gzip;q=0", "200"),
-        ("br", "200"),
-        ("gzip;q=0.5, identity", "200"),
-        ("identity;q=0", "406"),
-    ] {
+    for accepts in ["gzip;q=0", "br", "*"] {
         let (head, body) = scraped(weir.http_addr(), "GET", accepts);
         assert!(
-            head.starts_with(&format!("http/1.1 {status}")) && !head.contains("content-encoding"),
+            head.starts_with("http/1.1 200") && !head.contains("content-encoding"),
             "{accepts}: {head}"
         );
-        assert_eq!(body.starts_with(b"# HELP "), status == "200", "{accepts}");
+        assert!(body.starts_with(b"# HELP "), "{accepts}");
     }
     let (head, body) = scraped(weir.http_addr(), "HEAD", "gzip");
     assert!(
