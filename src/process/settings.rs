@@ -27,8 +27,6 @@ mod telemetry;
 mod xds;
 
 use std::ffi::OsString;
-use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,8 +181,7 @@ impl Settings {
         };
         let xds = flags.xds.options(rules, shares.resources, &mut warnings)?;
         check_key_prefix(&flags.cache_key_prefix)?;
-        let workers = workers(flags.workers)?;
-        let near_limit_ratio = near_limit_ratio(flags.answers.near_limit_ratio, &mut warnings)?;
+        warn_of_near_limit_ratio(flags.answers.near_limit_ratio, &mut warnings);
         let log_format = checked_log_format(&flags.log_format, &mut warnings);
         let prometheus = flags.exporters.prometheus()?;
         let statsd = flags.exporters.statsd(environment, &mut warnings)?;
@@ -217,10 +214,10 @@ impl Settings {
             rls,
             server,
             memory: (shares, limit_source),
-            workers,
+            workers: flags.workers.unwrap_or_else(default_workers),
             traces: flags.tracing.options()?,
             metrics: metrics::Options {
-                near_limit_ratio,
+                near_limit_ratio: flags.answers.near_limit_ratio,
                 omits_unused_limits: flags.answers.metrics_omit_unused_limits,
             },
             log_format,
@@ -256,37 +253,18 @@ fn checked_log_format(text: &str, warnings: &mut Vec<String>) -> Format {
     log_format(text)
 }
 
-/// The number of threads that answer requests, in range.
-fn workers(flag: Option<usize>) -> Result<usize, SettingError> {
-    let workers =
-        flag.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    in_range("WORKERS", workers, 1..=1_024, "1 to 1024")
+/// The number of threads that answer requests unless a setting has another: one per CPU.
+fn default_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The value of a setting; an error if it is not in its range, which is `named`.
-fn in_range<T: PartialOrd + Display>(
-    setting: &str,
-    value: T,
-    range: RangeInclusive<T>,
-    named: &str,
-) -> Result<T, SettingError> {
-    if range.contains(&value) {
-        return Ok(value);
-    }
-    Err(SettingError(format!(
-        "{setting}: {value} is out of range; write {named}"
-    )))
-}
-
-/// The ratio in range; above 1 it has a warning.
-fn near_limit_ratio(ratio: f32, warnings: &mut Vec<String>) -> Result<f32, SettingError> {
-    let ratio = in_range("NEAR_LIMIT_RATIO", ratio, 0.0..=f32::MAX, "0 to 1")?;
+/// Warns of a ratio above 1.
+fn warn_of_near_limit_ratio(ratio: f32, warnings: &mut Vec<String>) {
     if ratio > 1.0 {
         warnings.push(format!(
             "NEAR_LIMIT_RATIO={ratio}: no hits count as near their limit in metrics; write 0 to 1"
         ));
     }
-    Ok(ratio)
 }
 
 fn rls_options(flags: &Flags, warnings: &mut Vec<String>) -> Result<rls::Options, SettingError> {

@@ -95,7 +95,8 @@ pub struct Flags {
     #[arg(value_name = "MEMORY")]
     pub(super) memory_limit: Option<u64>,
     /// Answer requests in this many threads; 1 to 1024 [default: one per core]
-    #[arg(long, env, value_parser = parse::count, help_heading = "Process", value_name = "COUNT")]
+    #[arg(long, env, help_heading = "Process", value_name = "COUNT")]
+    #[arg(value_parser = parse::number(1..=1_024_usize))]
     pub(super) workers: Option<usize>,
     /// Reject calls that have waited too long in the socket
     ///
@@ -355,7 +356,8 @@ pub(super) struct AnswerFlags {
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     pub(super) quota_mode: bool,
     /// Count hits above this share of a limit as near it in metrics; 0 to 1, above 1 counts none
-    #[arg(long, env, default_value_t = 0.8, value_parser = parse::ratio, value_name = "RATIO")]
+    #[arg(long, env, default_value_t = 0.8, value_parser = parse::ratio(f32::MAX))]
+    #[arg(value_name = "RATIO")]
     pub(super) near_limit_ratio: f32,
     /// Omit limits from metrics until their first request
     ///

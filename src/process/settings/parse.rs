@@ -16,6 +16,10 @@ pub(super) const KEYS: RangeInclusive<usize> = 1_000..=4_000_000_000;
 /// be of use, more is in no machine.
 pub(super) const STORE_BYTES: RangeInclusive<usize> = 1 << 20..=1 << 40;
 
+/// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: a gRPC message is shorter than 4 GiB, and one of a gibibyte
+/// is a mistake. 0 is the default.
+pub(super) const MESSAGE_BYTES: RangeInclusive<usize> = 0..=1 << 30;
+
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The age for "never": ten years, because sums of it must not overflow.
@@ -61,7 +65,7 @@ pub(super) fn duration_from(
     }
 }
 
-/// The values with these names, in any letter case. Errors list the names that are not empty.
+/// The values with these names, in any letter case.
 pub(super) fn named<T: Copy + Send + Sync>(
     names: &'static [(&'static str, T)],
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
@@ -69,8 +73,7 @@ pub(super) fn named<T: Copy + Send + Sync>(
         let mut found = names.iter();
         let found = found.find(|(name, _)| name.eq_ignore_ascii_case(text));
         found.map(|&(_, value)| value).ok_or_else(|| {
-            let names = names.iter().map(|(name, _)| *name);
-            let names = names.filter(|name| !name.is_empty()).collect::<Vec<_>>();
+            let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
             let (last, before) = names.split_last().expect("there are names");
             format!("write {} or {last}", before.join(", "))
         })
@@ -121,20 +124,17 @@ where
     }
 }
 
-/// `WORKERS`, whose range is checked later.
-pub(super) fn count(text: &str) -> Result<usize, String> {
-    Ok(usize::try_from(integer(text)?).unwrap_or_default())
-}
-
-/// A number that may have decimals, such as the part of a whole.
-pub(super) fn ratio(text: &str) -> Result<f32, String> {
-    text.parse().map_err(|_| {
+/// A number that may have decimals, such as the part of a whole, from 0 to `most`.
+pub(super) fn ratio(most: f32) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    move |text| {
         let percent = text.strip_suffix('%').map(|number| number.trim().parse());
-        match percent {
-            Some(Ok::<f64, _>(percent)) => format!("write {} for {text}", percent / 100.0),
+        Err(match (text.parse(), percent) {
+            (Ok(ratio), _) if (0.0..=most).contains(&ratio) => return Ok(ratio),
+            (Ok(_), _) => "write 0 to 1".to_owned(),
+            (_, Some(Ok::<f64, _>(percent))) => format!("write {} for {text}", percent / 100.0),
             _ => "write a number such as 0.8".to_owned(),
-        }
-    })
+        })
+    }
 }
 
 /// A port; 0 takes a free one.
@@ -176,16 +176,6 @@ pub(super) fn mode(text: &str) -> Result<u32, String> {
 pub(super) fn age(text: &str) -> Result<Duration, String> {
     let age = duration(text)?.min(NEVER);
     Ok(if age.is_zero() { NEVER } else { age })
-}
-
-/// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: a gRPC message is shorter than 4 GiB, and one of a gibibyte
-/// is a mistake.
-pub(super) fn message_bytes(text: &str) -> Result<usize, String> {
-    const MAX: usize = 1 << 30;
-    text.parse()
-        .ok()
-        .filter(|bytes| *bytes <= MAX)
-        .ok_or_else(|| format!("write 0 for the default, or bytes up to {MAX}"))
 }
 
 /// `MEMORY_LIMIT`: bytes, with the binary suffixes of Kubernetes or without one. What `512M` is

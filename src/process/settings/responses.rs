@@ -62,16 +62,13 @@ pub(super) struct ResponseFlags {
 /// Form of the headers (`RATELIMIT_HEADERS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Empty, as if it were not set.
-    Unset,
     Draft11,
     Draft03,
     Legacy,
     Off,
 }
 
-const FORMS: [(&str, Form); 5] = [
-    ("", Form::Unset),
+const FORMS: [(&str, Form); 4] = [
     ("draft-11", Form::Draft11),
     ("draft-03", Form::Draft03),
     ("legacy", Form::Legacy),
@@ -88,7 +85,7 @@ impl ResponseFlags {
         shadow_mode: bool,
         warnings: &mut Vec<String>,
     ) -> Result<respond::Options, SettingError> {
-        let form = match self.ratelimit_headers.filter(|form| *form != Form::Unset) {
+        let form = match self.ratelimit_headers {
             Some(form) => {
                 if form != Form::Legacy {
                     no_effect(
@@ -105,7 +102,7 @@ impl ResponseFlags {
         Ok(respond::Options {
             shadow_mode,
             ratelimit_headers: match form {
-                Form::Unset | Form::Off => RateLimitHeaders::Off,
+                Form::Off => RateLimitHeaders::Off,
                 Form::Legacy => RateLimitHeaders::Legacy(self.names()?),
                 Form::Draft03 => RateLimitHeaders::Draft03(self.names()?),
                 Form::Draft11 => RateLimitHeaders::Draft11,

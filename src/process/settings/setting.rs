@@ -65,18 +65,6 @@ pub(super) fn no_effect(settings: &[(&str, &dyn Value)], reason: &str, warnings:
     warnings.extend(without_effect(&set(settings), reason));
 }
 
-/// Adds one warning that names all of `settings` that are set, and what they need.
-pub(super) fn no_effect_without(
-    needed: &str,
-    settings: &[(&str, &dyn Value)],
-    warnings: &mut Vec<String>,
-) {
-    let set = set(settings).join(", ");
-    if !set.is_empty() {
-        warnings.push(format!("no effect without {needed}: {set}"));
-    }
-}
-
 /// The warning about settings with these names, if there are any.
 pub(super) fn without_effect(names: &[&str], reason: &str) -> Option<String> {
     match names {

@@ -263,7 +263,7 @@ mod tests {
                             several if several.contains('|') => {
                                 several.split('|').next().unwrap_or_default().to_owned()
                             }
-                            "COUNT" | "SECONDS" | "PORT" => "7".to_owned(),
+                            "COUNT" | "SECONDS" | "MILLISECONDS" | "PORT" => "7".to_owned(),
                             "BYTES" => "2097152".to_owned(),
                             "DURATION" => "7s".to_owned(),
                             "MEMORY" => "512Mi".to_owned(),

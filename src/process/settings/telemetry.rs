@@ -12,8 +12,8 @@ use clap::{Args, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-use super::setting::{list, no_effect, non_empty, setting};
-use super::{SettingError, in_range, parse};
+use super::setting::{Value, list, no_effect, non_empty, setting};
+use super::{SettingError, parse};
 use crate::net::bounded;
 use crate::net::tls::{ClientOptions, NameCheck};
 use crate::observe::traces::{Options, Protocol};
@@ -136,86 +136,63 @@ pub(super) struct TracingFlags {
     /// Record this share of the traces without a parent; 0 to 1
     ///
     /// A call whose headers name a trace is recorded if that trace is.
-    #[arg(long, env, default_value_t = 1.0, value_parser = parse::ratio, value_name = "RATIO")]
+    #[arg(long, env, default_value_t = 1.0, value_parser = parse::ratio(1.0), value_name = "RATIO")]
     tracing_sampling_rate: f32,
     /// Export spans to the collector at this URL [default: http://localhost:4318, or
     /// http://localhost:4317 for grpc]
     ///
     /// For http, Weir appends the path /v1/traces. With https, TLS verifies the collector.
-    #[arg(long, env, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "ENDPOINT")]
-    otel_exporter_otlp_endpoint: String,
+    #[arg(long, env, value_name = "ENDPOINT")]
+    otel_exporter_otlp_endpoint: Option<String>,
     /// Export traces to the collector at this URL, path included [default:
     /// OTEL_EXPORTER_OTLP_ENDPOINT]
-    #[arg(long, env, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "ENDPOINT")]
-    otel_exporter_otlp_traces_endpoint: String,
+    #[arg(long, env, value_name = "ENDPOINT")]
+    otel_exporter_otlp_traces_endpoint: Option<String>,
     /// Send these headers with each export: NAME=VALUE, separated by commas; values as in a URL
-    #[arg(long, env, default_value = "", hide_env_values = true)]
-    #[arg(value_name = "SECRET")]
-    otel_exporter_otlp_headers: String,
+    #[arg(long, env, hide_env_values = true, value_name = "SECRET")]
+    otel_exporter_otlp_headers: Option<String>,
     /// Send these headers with each export of traces [default: OTEL_EXPORTER_OTLP_HEADERS]
-    #[arg(long, env, default_value = "", hide_default_value = true)]
-    #[arg(hide_env_values = true, value_name = "SECRET")]
-    otel_exporter_otlp_traces_headers: String,
+    #[arg(long, env, hide_env_values = true, value_name = "SECRET")]
+    otel_exporter_otlp_traces_headers: Option<String>,
     /// Abort an export after this many milliseconds; 1 to 3600000 [default: 10000]
-    #[arg(long, env, default_value = "", hide_default_value = true, value_parser = millis)]
+    #[arg(long, env, value_parser = parse::number(1..=3_600_000_u64))]
     #[arg(value_name = "MILLISECONDS")]
-    otel_exporter_otlp_timeout: Millis,
+    otel_exporter_otlp_timeout: Option<u64>,
     /// Abort an export of traces after this many milliseconds; 1 to 3600000 [default:
     /// OTEL_EXPORTER_OTLP_TIMEOUT]
-    #[arg(long, env, default_value = "", hide_default_value = true, value_parser = millis)]
+    #[arg(long, env, value_parser = parse::number(1..=3_600_000_u64))]
     #[arg(value_name = "MILLISECONDS")]
-    otel_exporter_otlp_traces_timeout: Millis,
+    otel_exporter_otlp_traces_timeout: Option<u64>,
     /// Verify the collector by the authorities in this PEM file [default: the system's]
-    #[arg(long, env, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "PATH")]
-    otel_exporter_otlp_certificate: String,
+    #[arg(long, env, value_name = "PATH")]
+    otel_exporter_otlp_certificate: Option<String>,
     /// Verify the collector of traces by the authorities in this PEM file [default:
     /// OTEL_EXPORTER_OTLP_CERTIFICATE]
-    #[arg(long, env, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "PATH")]
-    otel_exporter_otlp_traces_certificate: String,
+    #[arg(long, env, value_name = "PATH")]
+    otel_exporter_otlp_traces_certificate: Option<String>,
     /// Present the certificate in this PEM file to the collector
-    #[arg(long, env, default_value = "", value_name = "PATH")]
-    otel_exporter_otlp_client_certificate: String,
+    #[arg(long, env, value_name = "PATH")]
+    otel_exporter_otlp_client_certificate: Option<String>,
     /// Present the certificate in this PEM file to the collector of traces [default:
     /// OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE]
-    #[arg(long, env, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "PATH")]
-    otel_exporter_otlp_traces_client_certificate: String,
+    #[arg(long, env, value_name = "PATH")]
+    otel_exporter_otlp_traces_client_certificate: Option<String>,
     /// Use the private key in this PEM file for OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE
-    #[arg(long, env, default_value = "", value_name = "PATH")]
-    otel_exporter_otlp_client_key: String,
+    #[arg(long, env, value_name = "PATH")]
+    otel_exporter_otlp_client_key: Option<String>,
     /// Use the private key in this PEM file for traces [default: OTEL_EXPORTER_OTLP_CLIENT_KEY]
-    #[arg(long, env, default_value = "", hide_default_value = true)]
-    #[arg(value_name = "PATH")]
-    otel_exporter_otlp_traces_client_key: String,
+    #[arg(long, env, value_name = "PATH")]
+    otel_exporter_otlp_traces_client_key: Option<String>,
 }
 
-/// Milliseconds; `None` if the variable is empty.
-type Millis = Option<u64>;
-
-fn millis(text: &str) -> Result<Millis, String> {
-    match text.parse() {
-        _ if text.is_empty() => Ok(None),
-        Ok(millis @ 1..=3_600_000) => Ok(Some(millis)),
-        _ => Err("write milliseconds, 1 to 3600000".to_owned()),
-    }
-}
-
-const PROTOCOLS: [(&str, Protocol); 3] = [
-    ("", Protocol::Http),
-    ("http", Protocol::Http),
-    ("grpc", Protocol::Grpc),
-];
+const PROTOCOLS: [(&str, Protocol); 2] = [("http", Protocol::Http), ("grpc", Protocol::Grpc)];
 
 /// A setting: the name of its variable, and its text.
-type OtelSetting<'a> = (&'static str, &'a String);
+type OtelSetting<'a> = (&'static str, &'a Option<String>);
 
 /// The first of two settings if it is set, else the second.
 fn first<'a>(traces: OtelSetting<'a>, all: OtelSetting<'a>) -> OtelSetting<'a> {
-    if traces.1.is_empty() { all } else { traces }
+    if traces.1.is_set() { traces } else { all }
 }
 
 impl TracingFlags {
@@ -227,8 +204,6 @@ impl TracingFlags {
         if !self.tracing_enabled {
             return Ok(None);
         }
-        let sampling_rate = f64::from(self.tracing_sampling_rate);
-        let sampling_rate = in_range("TRACING_SAMPLING_RATE", sampling_rate, 0.0..=1.0, "0 to 1")?;
         let headers = first(
             setting!(self.otel_exporter_otlp_traces_headers),
             setting!(self.otel_exporter_otlp_headers),
@@ -237,7 +212,7 @@ impl TracingFlags {
             .otel_exporter_otlp_traces_timeout
             .or(self.otel_exporter_otlp_timeout);
         Ok(Some(Options {
-            sampling_rate,
+            sampling_rate: self.tracing_sampling_rate.into(),
             protocol: self.tracing_exporter_protocol,
             endpoint: self.endpoint()?,
             headers: parse_headers(headers)?,
@@ -257,14 +232,11 @@ impl TracingFlags {
             Protocol::Http => ("http://localhost:4318", "/v1/traces"),
             Protocol::Grpc => ("http://localhost:4317", ""),
         };
-        match (
-            &*self.otel_exporter_otlp_traces_endpoint,
-            &*self.otel_exporter_otlp_endpoint,
-        ) {
-            ("", "") => parse_endpoint(("OTEL_EXPORTER_OTLP_ENDPOINT", local), base_path),
-            ("", base) => parse_endpoint(("OTEL_EXPORTER_OTLP_ENDPOINT", base), base_path),
-            (traces, _) => parse_endpoint(("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", traces), ""),
+        if let Some(traces) = non_empty(self.otel_exporter_otlp_traces_endpoint.as_ref()) {
+            return parse_endpoint(("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", traces), "");
         }
+        let base = non_empty(self.otel_exporter_otlp_endpoint.as_ref()).unwrap_or(local);
+        parse_endpoint(("OTEL_EXPORTER_OTLP_ENDPOINT", base), base_path)
     }
 
     fn tls(&self) -> Result<ClientOptions, SettingError> {
@@ -280,8 +252,8 @@ impl TracingFlags {
             setting!(self.otel_exporter_otlp_traces_client_key),
             setting!(self.otel_exporter_otlp_client_key),
         );
-        let path = |path| non_empty(Some(path)).map(Path::new);
-        let files = [authorities, certificate, key].map(|(name, file)| (name, path(file)));
+        let files = [authorities, certificate, key]
+            .map(|(name, file)| (name, non_empty(file.as_ref()).map(Path::new)));
         Ok(ClientOptions::try_new(files, NameCheck::Strict)?)
     }
 }
@@ -317,7 +289,7 @@ fn parse_headers((name, text): OtelSetting<'_>) -> Result<HeaderMap, SettingErro
         ))
     };
     let mut headers = HeaderMap::new();
-    for pair in list(text) {
+    for pair in list(text.as_deref().unwrap_or_default()) {
         let (key, value) = pair.split_once('=').ok_or_else(invalid)?;
         let key = HeaderName::from_bytes(key.trim().as_bytes()).map_err(|_| invalid())?;
         let value = percent_decode_str(value.trim()).collect::<Vec<u8>>();
@@ -330,10 +302,9 @@ fn parse_headers((name, text): OtelSetting<'_>) -> Result<HeaderMap, SettingErro
 
 /// A random UUID. Source: RFC 9562, section 5.4.
 fn random_uuid() -> String {
-    let (high, low) = (fastrand::u64(..), fastrand::u64(..));
-    let (first, second, third) = (high >> 32, high >> 16 & 0xffff, high & 0xfff);
-    let (fourth, last) = (low >> 48 & 0x3fff | 0x8000, low & 0xffff_ffff_ffff);
-    format!("{first:08x}-{second:04x}-4{third:03x}-{fourth:04x}-{last:012x}")
+    let random = fastrand::u128(..).to_be_bytes();
+    let uuid = uuid::Builder::from_random_bytes(random).into_uuid();
+    uuid.to_string()
 }
 
 #[cfg(test)]

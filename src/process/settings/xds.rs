@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use prost_types::Struct;
 
-use super::setting::{Value, list, no_effect_without, setting};
-use super::{SettingError, in_range, parse};
+use super::setting::{Value, list, no_effect, setting};
+use super::{SettingError, parse};
 use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
 use crate::live::xds::{BackoffOptions, DEFAULT_MAX_MESSAGE_BYTES, Header, Options, Server};
@@ -112,7 +112,7 @@ pub(super) struct XdsFlags {
     /// Randomize this share of the waits for the control plane; 0 to 1 [default: 1]
     ///
     /// It spreads the connections of replicas that lost their control plane together.
-    #[arg(long, env, value_parser = parse::ratio, value_name = "RATIO")]
+    #[arg(long, env, value_parser = parse::ratio(1.0), value_name = "RATIO")]
     xds_client_backoff_random_factor: Option<f32>,
     /// Randomize the waits for the control plane by XDS_CLIENT_BACKOFF_RANDOM_FACTOR
     #[arg(long, env, default_value = "true", value_name = "BOOL")]
@@ -122,7 +122,7 @@ pub(super) struct XdsFlags {
     ///
     /// With 0, it is half of the memory for resources if that is less. envoyproxy/ratelimit accepts
     /// 4 MiB.
-    #[arg(long, env, default_value_t = 0, value_parser = parse::message_bytes)]
+    #[arg(long, env, default_value_t = 0, value_parser = parse::number(parse::MESSAGE_BYTES))]
     #[arg(value_name = "BYTES")]
     xds_client_max_msg_size_in_bytes: usize,
 }
@@ -168,7 +168,7 @@ impl XdsFlags {
                 bytes => bytes,
             },
             max_memory,
-            backoff: self.backoff()?,
+            backoff: self.backoff(),
             ping: self.config_grpc_xds_ping_interval,
             cache_file: self.config_grpc_xds_cache_file.clone(),
             rules: XdsOptions {
@@ -188,7 +188,8 @@ impl XdsFlags {
         ];
         if !self.config_grpc_xds_server_use_tls {
             let files = files.map(|(name, path)| (name, path as &dyn Value));
-            no_effect_without("CONFIG_GRPC_XDS_SERVER_USE_TLS=true", &files, warnings);
+            let reason = "CONFIG_GRPC_XDS_SERVER_USE_TLS is not true";
+            no_effect(&files, reason, warnings);
             return Ok(Server { address, tls: None });
         }
         let name_check = match self.config_grpc_xds_server_tls_san.as_deref() {
@@ -234,26 +235,24 @@ impl XdsFlags {
         })
     }
 
-    fn backoff(&self) -> Result<BackoffOptions, SettingError> {
+    fn backoff(&self) -> BackoffOptions {
         let default = BackoffOptions::default();
-        let (name, share) = setting!(self.xds_client_backoff_random_factor);
-        let share = share.map_or(default.random_share, f64::from);
-        let share = in_range(name, share, 0.0..=1.0, "0 to 1")?;
+        let share = self.xds_client_backoff_random_factor;
         let (first, longest) = (
             self.xds_client_backoff_initial_interval,
             self.xds_client_backoff_max_interval,
         );
         let first = first.unwrap_or(default.first);
         let random_share = match self.xds_client_backoff_jitter {
-            true => share,
+            true => share.map_or(default.random_share, f64::from),
             false => 0.0,
         };
-        Ok(BackoffOptions {
+        BackoffOptions {
             first,
             longest: longest.unwrap_or(default.longest).max(first),
             random_share,
             after_failed_connect: self.config_grpc_xds_server_connect_retry_interval,
-        })
+        }
     }
 
     /// One warning that names the settings which matter with a control plane only.
@@ -284,8 +283,8 @@ impl XdsFlags {
             ),
             ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", &bounds_messages),
         ];
-        let needed = "CONFIG_TYPE=GRPC_XDS_SOTW, because limits come from files";
-        no_effect_without(needed, settings, warnings);
+        let reason = "limits come from files; set CONFIG_TYPE=GRPC_XDS_SOTW";
+        no_effect(settings, reason, warnings);
     }
 }
 

@@ -157,11 +157,15 @@ fn errors_name_the_variable_or_the_flag_that_was_set() {
     }
     for (environment, flags, named) in [
         (
-            &[("WORKERS", "0")][..],
+            &[("CACHE_KEY_PREFIX", "{x}")][..],
             &[][..],
-            "WORKERS: 0 is out of range",
+            "CACHE_KEY_PREFIX: braces",
         ),
-        (&[], &["--workers=0"], "--workers: 0 is out of range"),
+        (
+            &[],
+            &["--cache-key-prefix={x}"],
+            "--cache-key-prefix: braces",
+        ),
         (
             &[("REDIS_TYPE", "cluster")],
             &[],

@@ -103,8 +103,8 @@ fn a_control_plane_is_asked_only_if_the_type_says_so() {
             .expect("valid")
             .is_none()
     );
-    let expected = "no effect without CONFIG_TYPE=GRPC_XDS_SOTW, because limits come from files: \
-        CONFIG_GRPC_XDS_NODE_ID, CONFIG_GRPC_XDS_CACHE_FILE";
+    let expected = "CONFIG_GRPC_XDS_NODE_ID, CONFIG_GRPC_XDS_CACHE_FILE have no effect: limits \
+        come from files; set CONFIG_TYPE=GRPC_XDS_SOTW";
     assert_eq!(warnings, [expected]);
 }
 
@@ -156,8 +156,7 @@ fn tls_has_names_and_files_that_belong_together() {
     let (plain, warnings) = read(&files).expect("valid");
     assert!(plain.server.tls.is_none());
     assert!(
-        warnings[0]
-            .contains("CONFIG_GRPC_XDS_SERVER_USE_TLS=true: CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+        warnings[0].ends_with("have no effect: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"),
         "{warnings:?}"
     );
     let tls = |more: &[&str]| {
@@ -236,10 +235,7 @@ fn waits_and_sizes_have_bounds_and_defaults() {
             .to_bits(),
         0
     );
-    assert!(
-        error(&["--xds-client-backoff-random-factor=1.5"])
-            .starts_with("XDS_CLIENT_BACKOFF_RANDOM_FACTOR")
-    );
+    assert!(error(&["--xds-client-backoff-random-factor=1.5"]).contains("write 0 to 1"));
     for argument in [
         "--xds-client-backoff-initial-interval=0",
         "--xds-client-max-msg-size-in-bytes=9999999999",
