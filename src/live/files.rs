@@ -309,11 +309,10 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
         None,
     );
     if !read.skipped.is_empty() {
-        let escaped = |name: &String| name.escape_debug().to_string();
-        tracing::info!(
-            "skipping files without limits (pages, backup files): {}",
-            first(&read.skipped, MAX_LOGGED, ", ", " and", escaped)
-        );
+        let shown = first(&read.skipped, MAX_LOGGED, |name| {
+            name.escape_debug().to_string()
+        });
+        tracing::info!("skipping files without limits (pages, backup files): {shown}");
     }
     Ok(())
 }
@@ -354,25 +353,18 @@ pub(super) fn log_loaded(
 /// Logs the first of the limits that a reload added, removed or changed.
 fn log_limits<T: ToString>(how: &str, limits: &[T]) {
     if !limits.is_empty() {
-        let shown = first(limits, MAX_LOGGED_LIMITS, "; ", "; and", T::to_string);
+        let shown = first(limits, MAX_LOGGED_LIMITS, T::to_string);
         tracing::info!("limits {how}: {shown}");
     }
 }
 
 /// The first `count` of `all`, and how many more there are, for one line of the log.
-fn first<T>(
-    all: &[T],
-    count: usize,
-    between: &str,
-    and: &str,
-    show: impl Fn(&T) -> String,
-) -> String {
-    let shown: Vec<_> = all.iter().take(count).map(show).collect();
-    let mut text = shown.join(between);
+fn first<T>(all: &[T], count: usize, show: impl Fn(&T) -> String) -> String {
+    let mut shown: Vec<_> = all.iter().take(count).map(show).collect();
     if let Some(more @ 1..) = all.len().checked_sub(count) {
-        text += &format!("{and} {more} more");
+        shown.push(format!("and {more} more"));
     }
-    text
+    shown.join("; ")
 }
 
 /// Logs problems that are new, or for which an operator `asked`.
@@ -390,7 +382,7 @@ fn reject(live: &Live, problems: &[Problem], asked: bool) {
 }
 
 /// Logs the first problems of a configuration; `remedy` follows the number of the others.
-pub(super) fn log_problems(problems: &[Problem], remedy: &str) {
+pub(crate) fn log_problems(problems: &[Problem], remedy: &str) {
     for problem in problems.iter().take(MAX_LOGGED) {
         tracing::error!("{problem}");
     }

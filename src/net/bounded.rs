@@ -9,8 +9,10 @@ use std::path::Path;
 /// # Errors
 /// The file cannot be read.
 pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    let file = File::open(path)?;
+    // One that grows would take twice as much.
+    let mut bytes = Vec::with_capacity(file.metadata()?.len().min(most) as usize + 1);
+    file.take(most + 1).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= most).then_some(bytes))
 }
 

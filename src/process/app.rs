@@ -309,9 +309,7 @@ impl Shared {
         tokio::spawn(server::log_resets(Arc::clone(&parts.metrics)));
         tokio::spawn(limits);
         tokio::spawn(log_outages(Arc::clone(parts)));
-        if conditions.may_change() {
-            tokio::spawn(conditions.report(parts.health.clone()));
-        }
+        tokio::spawn(conditions.report(parts.health.clone()));
         tokio::spawn(Arc::clone(&parts.subjects).maintain());
     }
 

@@ -3,7 +3,7 @@
 //! `ended`, which versions that do not know it leave out.
 
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::versioned::{Change, StoredOverride, Version, Versioned, keep_ended, read_record};
 use crate::limits::overrides::{MAX_RECORD_BYTES, Override, Record};
 use crate::live::replaced::replace;
+use crate::net::bounded;
 
 /// The largest file in bytes: 10,000 usual overrides have three megabytes.
 pub(crate) const MAX_BYTES: u64 = 32 << 20;
@@ -137,12 +138,8 @@ fn version(path: &Path) -> Result<Version, String> {
 
 /// The text of the file, or of an empty list if there is none.
 fn text(path: &Path) -> Result<String, String> {
-    let length = fs::metadata(path).map_or(0, |found| found.len().min(MAX_BYTES));
-    // One that grows would take twice as much.
-    let mut text = String::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
-    match fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
-        Ok(_) if text.len() as u64 > MAX_BYTES => Err(unreadable(path, &too_large())),
-        Ok(_) => Ok(text),
+    match bounded::read_text(path, MAX_BYTES) {
+        Ok(text) => text.ok_or_else(|| unreadable(path, &too_large())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(r#"{"overrides": []}"#.to_owned()),
         Err(error) => Err(unreadable(path, &error)),
     }

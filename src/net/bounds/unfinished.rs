@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::core::lock;
 
@@ -133,12 +133,8 @@ impl MemoryReservation {
     /// [`Cut::Late`] after `limit`; [`Cut::Oldest`] when the budget needs the memory. `work` is
     /// dropped.
     pub async fn within<W: Future>(&self, limit: Duration, work: W) -> Result<W::Output, Cut> {
-        tokio::select! {
-            biased;
-            done = work => Ok(done),
-            () = self.ended.notified() => Err(Cut::Oldest),
-            () = sleep(limit) => Err(Cut::Late),
-        }
+        let done = timeout(limit, self.unless_oldest(work)).await;
+        done.map_err(|_| Cut::Late)?.ok_or(Cut::Oldest)
     }
 
     /// As [`MemoryReservation::within`], for work that may take any time. `None` if the budget
@@ -166,6 +162,7 @@ mod tests {
     use std::future::pending;
 
     use futures_util::FutureExt;
+    use tokio::time::sleep;
 
     use super::*;
 

@@ -121,8 +121,8 @@ struct Sender {
     grown: BTreeMap<String, Vec<Grown>>,
     /// Of this flush, in which nothing is sent after it.
     error: Option<io::Error>,
-    /// The lines about a failure, and how many flushes failed since it began.
-    failing: Option<(Throttle, u64)>,
+    /// The lines about a failure, since it began.
+    failing: Option<Throttle>,
     /// Lines of this flush that were too long.
     long_lines: u64,
     warned_of_long_lines: bool,
@@ -278,32 +278,21 @@ impl Sender {
     /// Logs failures of sending, at most every five minutes, and the recovery.
     fn report(&mut self, sent: io::Result<()>) {
         let Options { host, port, .. } = &self.options;
-        match (sent, &mut self.failing) {
-            (Ok(()), None) => {}
-            (Ok(()), Some((_, failed))) => {
+        let Err(error) = sent else {
+            if self.failing.take().is_some() {
                 tracing::info!(
                     host,
                     port,
-                    flushes = *failed,
                     "StatsD: sending metrics again; only gauges were lost"
                 );
-                self.failing = None;
             }
-            (Err(error), None) => {
-                tracing::warn!(host, port, %error, "StatsD: cannot send metrics; check \
-                    STATSD_HOST, STATSD_PORT and STATSD_PROTOCOL. Counters are sent after \
-                    recovery");
-                let mut lines = Throttle::new(WARNING_INTERVAL);
-                lines.admit(Instant::now());
-                self.failing = Some((lines, 1));
-            }
-            (Err(error), Some((lines, failed))) => {
-                *failed += 1;
-                if lines.admit(Instant::now()).is_some() {
-                    tracing::warn!(host, port, %error, flushes = *failed, "StatsD: still cannot \
-                        send metrics");
-                }
-            }
+            return;
+        };
+        let new = || Throttle::new(WARNING_INTERVAL);
+        let lines = self.failing.get_or_insert_with(new);
+        if lines.admit(Instant::now()).is_some() {
+            tracing::warn!(host, port, %error, "StatsD: cannot send metrics; check STATSD_HOST, \
+                STATSD_PORT and STATSD_PROTOCOL. Counters are sent after recovery");
         }
     }
 }

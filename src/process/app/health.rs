@@ -34,13 +34,6 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// Whether the status may change. If not, no task has to report it.
-    pub(super) fn may_change(&self) -> bool {
-        self.needs_a_domain
-            || (self.needs_limits && self.live.load().is_none())
-            || !self.deployments.is_empty()
-    }
-
     /// Reports the conditions now and every 250 ms; never ends.
     pub(super) async fn report(self, health: Health) {
         let mut tick = tokio::time::interval(TICK);
@@ -121,19 +114,13 @@ mod tests {
             needs_a_domain: false,
             deployments: Vec::new(),
         };
-        assert_eq!(
-            (conditions(false).status(), conditions(false).may_change()),
-            (Status::Ready, false)
-        );
+        assert_eq!(conditions(false).status(), Status::Ready);
         let not_ready = Status::NotReady(vec![NO_LIMITS]);
-        assert_eq!(
-            (conditions(true).status(), conditions(true).may_change()),
-            (not_ready, true)
-        );
+        assert_eq!(conditions(true).status(), not_ready);
         live.replace(Rules::default());
         assert_eq!(
-            (conditions(true).status(), conditions(true).may_change()),
-            (Status::Ready, false),
+            conditions(true).status(),
+            Status::Ready,
             "an empty list is a configuration"
         );
     }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::StartError;
-use crate::live::files::{self, MAX_LOGGED};
+use crate::live::files::{self, log_problems};
 use crate::live::{Live, xds};
 use crate::observe::metrics::Metrics;
 use crate::process::settings::Settings;
@@ -26,8 +26,9 @@ pub(super) fn load(
         if !problems.is_empty() && !settings.start_without_limits {
             return Err(StartError::Limits(problems));
         }
-        for problem in problems.iter().take(MAX_LOGGED) {
-            tracing::error!("ignoring CONFIG_GRPC_XDS_OVERLAY_FILE: {problem}");
+        if !problems.is_empty() {
+            tracing::error!("ignoring CONFIG_GRPC_XDS_OVERLAY_FILE");
+            log_problems(&problems, "");
         }
         return Ok(Box::pin(client.follow()));
     }
@@ -36,9 +37,7 @@ pub(super) fn load(
         if !settings.start_without_limits {
             return Err(StartError::Limits(problems));
         }
-        for problem in problems.iter().take(MAX_LOGGED) {
-            tracing::error!("{problem}");
-        }
+        log_problems(&problems, "");
         tracing::error!(
             problems = problems.len(),
             "no limits loaded: answering every request with UNAVAILABLE until the files can be used"

@@ -26,7 +26,8 @@ const SWEEP: Duration = Duration::from_secs(60);
 /// The parts that the stores of all workers share.
 #[derive(Clone)]
 pub(super) struct Stores {
-    store: SharedStore,
+    /// The store of the counters, by which operators see the usage of subjects.
+    pub(super) usage: Usage,
     /// Only in front of Redis: the memory store is as fast as a cache.
     denials: Option<DenialCache>,
     /// Only in front of Redis: a check in memory has no round trip that a lease could save.
@@ -34,29 +35,18 @@ pub(super) struct Stores {
     outage: FailurePolicies,
     replicas: Source,
     limiter: limiter::Options,
-    /// The usage of subjects, for operators.
-    pub(super) usage: Usage,
-}
-
-#[derive(Clone)]
-enum SharedStore {
-    Memory(Memory),
-    Redis {
-        main: Arc<redis::Deployment>,
-        per_second: Option<Arc<redis::Deployment>>,
-    },
 }
 
 impl Stores {
     /// Logs where counters are kept, and registers the metrics of the store and the parts around
     /// it.
     pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
-        let store = SharedStore::new(settings.backend.clone(), metrics);
-        let usage = store.usage(&settings.rls.plan.key_prefix);
+        let key_prefix = &settings.rls.plan.key_prefix;
+        let usage = open(settings.backend.clone(), key_prefix, metrics);
         let outage = FailurePolicies::new(&settings.outage);
         let (mut denials, mut leases) = (None, None);
         let replicas = settings.outage.replicas.clone();
-        if let SharedStore::Redis { .. } = &store {
+        if let Usage::Redis { .. } = &usage {
             denials = DenialCache::new(settings.denials);
             leases = Some(Leases::default());
             let (outage, has_lookups) = (outage.clone(), matches!(replicas, Source::Dns(_)));
@@ -69,23 +59,23 @@ impl Stores {
             }));
         }
         Self {
-            store,
+            usage,
             denials,
             leases,
             outage,
             replicas,
             limiter: settings.limiter,
-            usage,
         }
     }
 
     /// The limiter of one worker; to be called inside its runtime, in which the connections are
     /// made.
     pub(super) fn limiter(&self) -> Limiter {
-        let store = match &self.store {
-            SharedStore::Memory(memory) => Store::Memory(memory.clone()),
-            SharedStore::Redis { main, per_second } => {
-                Store::Redis(Redis::new(Arc::clone(main), per_second.clone()))
+        let store = match &self.usage {
+            Usage::Memory(memory) => Store::Memory(memory.clone()),
+            Usage::Redis { main, per_second } => {
+                let of = |client: &Arc<UsageClient>| Arc::clone(client.deployment());
+                Store::Redis(Redis::new(of(main), per_second.as_ref().map(of)))
             }
         };
         let (denials, outage) = (self.denials.clone(), self.outage.clone());
@@ -109,30 +99,30 @@ impl Stores {
 
     /// The Redis deployments; none for the memory store.
     pub(super) fn deployments(&self) -> Deployments {
-        self.store.deployments()
+        deployments(&self.usage)
     }
 
     /// The store of overrides: the store of the counters. Logs surprises for an operator.
     pub(super) fn of_overrides(&self, settings: &Settings) -> OverrideStore {
-        match (&self.store, &settings.overrides_file) {
-            (SharedStore::Redis { main, .. }, _) => OverrideStore::redis(
-                Direct::new(Arc::clone(main)),
+        match (&self.usage, &settings.overrides_file) {
+            (Usage::Redis { main, .. }, _) => OverrideStore::redis(
+                Direct::new(Arc::clone(main.deployment())),
                 plan::key::of_overrides(&settings.rls.plan.key_prefix),
             ),
-            (SharedStore::Memory(_), Some(path)) => OverrideStore::File(path.clone()),
-            (SharedStore::Memory(_), None) => OverrideStore::process(),
+            (Usage::Memory(_), Some(path)) => OverrideStore::File(path.clone()),
+            (Usage::Memory(_), None) => OverrideStore::process(),
         }
     }
 
     /// Background work of the stores: sweeps, the supervision of Redis, and the number of replicas;
     /// never ends. With Redis, the memory store holds the counters of `on_store_failure: local`.
     pub(super) async fn maintain(self) {
+        let deployments = self.deployments().into_iter();
         match self.usage {
             Usage::Memory(memory) => sweep(&memory).await,
             Usage::Redis { main, per_second } => {
                 let writers = [&main].into_iter().chain(&per_second);
                 let usage = join_all(writers.map(|writer| writer.run()));
-                let deployments = self.store.deployments().into_iter();
                 let deployments = join_all(deployments.map(|(_, one)| redis::supervise(one)));
                 let replicas = async {
                     if let Source::Dns(name) = self.replicas {
@@ -150,65 +140,56 @@ impl Stores {
     }
 }
 
-impl SharedStore {
-    fn new(backend: Backend, metrics: &Metrics) -> Self {
-        match backend {
-            Backend::Memory(options) => {
-                tracing::info!(
-                    max_keys = options.max_keys,
-                    max_bytes = options.max_bytes,
-                    "keeping counters in memory: for this replica only, until it restarts"
-                );
-                let memory = Memory::new(options);
-                let scraped = memory.clone();
-                metrics.register(Box::new(move || memory_samples(&scraped)));
-                Self::Memory(memory)
-            }
-            Backend::Redis { main, per_second } => {
-                tracing::info!(
-                    redis = %main.topology,
-                    tls = main.tls.is_some(),
-                    "keeping counters in Redis"
-                );
-                if let Some(options) = &per_second {
-                    tracing::info!(
-                        redis = %options.topology,
-                        tls = options.tls.is_some(),
-                        "keeping counters of limits per second in a separate Redis"
-                    );
-                }
-                let store = Self::Redis {
-                    main: redis::Deployment::new(main),
-                    per_second: per_second.map(redis::Deployment::new),
-                };
-                let deployments = store.deployments();
-                metrics.register(Box::new(move || redis_metrics::samples(&deployments)));
-                store
-            }
+/// Makes the store of the counters, and registers its metrics.
+fn open(backend: Backend, key_prefix: &str, metrics: &Metrics) -> Usage {
+    match backend {
+        Backend::Memory(options) => {
+            tracing::info!(
+                max_keys = options.max_keys,
+                max_bytes = options.max_bytes,
+                "keeping counters in memory: for this replica only, until it restarts"
+            );
+            let memory = Memory::new(options);
+            let scraped = memory.clone();
+            metrics.register(Box::new(move || memory_samples(&scraped)));
+            Usage::Memory(memory)
         }
-    }
-
-    fn deployments(&self) -> Deployments {
-        let Self::Redis { main, per_second } = self else {
-            return Vec::new();
-        };
-        let mut all = vec![(MAIN, Arc::clone(main))];
-        all.extend(per_second.clone().map(|one| (PER_SECOND, one)));
-        all
-    }
-
-    fn usage(&self, key_prefix: &str) -> Usage {
-        let client = |deployment: &Arc<redis::Deployment>| {
-            Arc::new(UsageClient::new(Arc::clone(deployment), key_prefix.into()))
-        };
-        match self {
-            Self::Memory(memory) => Usage::Memory(memory.clone()),
-            Self::Redis { main, per_second } => Usage::Redis {
+        Backend::Redis { main, per_second } => {
+            tracing::info!(
+                redis = %main.topology,
+                tls = main.tls.is_some(),
+                "keeping counters in Redis"
+            );
+            if let Some(options) = &per_second {
+                tracing::info!(
+                    redis = %options.topology,
+                    tls = options.tls.is_some(),
+                    "keeping counters of limits per second in a separate Redis"
+                );
+            }
+            let client = |options| {
+                let deployment = redis::Deployment::new(options);
+                Arc::new(UsageClient::new(deployment, key_prefix.to_owned()))
+            };
+            let usage = Usage::Redis {
                 main: client(main),
-                per_second: per_second.as_ref().map(client),
-            },
+                per_second: per_second.map(client),
+            };
+            let deployments = deployments(&usage);
+            metrics.register(Box::new(move || redis_metrics::samples(&deployments)));
+            usage
         }
     }
+}
+
+fn deployments(usage: &Usage) -> Deployments {
+    let Usage::Redis { main, per_second } = usage else {
+        return Vec::new();
+    };
+    let mut all = vec![(MAIN, Arc::clone(main.deployment()))];
+    let per_second = per_second.as_ref();
+    all.extend(per_second.map(|one| (PER_SECOND, Arc::clone(one.deployment()))));
+    all
 }
 
 /// Maximum number of turns of a sweep, because a store with very many shards must not wake the

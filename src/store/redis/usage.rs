@@ -86,6 +86,11 @@ impl UsageClient {
         }
     }
 
+    /// The deployment that keeps the usage.
+    pub fn deployment(&self) -> &Arc<Deployment> {
+        &self.deployment
+    }
+
     /// Writes the queue, twice a second; never ends.
     pub async fn run(&self) {
         let mut tick = interval(EVERY);

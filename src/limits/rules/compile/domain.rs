@@ -101,16 +101,9 @@ pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain
         return;
     };
     let read = fields::read(problems, node, Section::Defaults).and_then(|fields| {
-        let layer = PartialLimit::read(problems, &fields)?;
-        if layer.is_concurrency() {
-            let what = "'algorithm: concurrency' is no default: the last descriptor of such a \
-                limit is the request's id";
-            let remedy = "write it in the 'rate_limit' of these limits";
-            return problems.fail(fields.lack("algorithm"), what, remedy);
-        }
         Some(PartialLimit {
             source: LayerSource::Defaults(None),
-            ..layer
+            ..PartialLimit::read_of_many(problems, &fields)?
         })
     });
     match (read, &domain.defaults) {

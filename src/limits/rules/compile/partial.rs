@@ -128,12 +128,12 @@ impl PartialLimit {
         is_valid.then_some(read)
     }
 
-    /// Reads a layer that plans and rows may complete.
+    /// Reads a layer of several limits: defaults, a plan, a row, or one that these complete.
     pub(super) fn read_of_many(problems: &Problems, fields: &Fields<'_>) -> Option<Self> {
         let layer = Self::read(problems, fields)?;
         if layer.is_concurrency() {
-            let what = "'algorithm: concurrency' is that of a whole descriptor, whose last entry \
-                is the request's id";
+            let what = "'algorithm: concurrency' applies to no default, plan or row: the last \
+                descriptor of such a limit is the request's id";
             let remedy = "write it in the 'rate_limit' of a descriptor without table and plan";
             return problems.fail(fields.lack("algorithm"), what, remedy);
         }

@@ -50,8 +50,8 @@
 //! Source: RFC 7541, sections 2.3 (indices), 4 (eviction), 5 (integers and strings) and 6
 //! (representations), and appendix A (the static table).
 //!
-//! `Codes` reads a string in Huffman's code, one code after the other; [`rewrite`] changes each `|`
-//! in place.
+//! [`rewrite`] reads a string in Huffman's code, one code after the other, and changes each `|` in
+//! place.
 //!
 //! The code is canonical: codes of one length follow each other, after the shorter codes. So the
 //! length of a code follows from the first bits of the text, and no table of letters is needed.
@@ -350,45 +350,29 @@ struct Code {
     bits: usize,
 }
 
-/// The codes of a text, one after the other, up to the padding or to the first invalid code.
-#[derive(Debug)]
-struct Codes<'t> {
-    text: &'t [u8],
-    /// The bits in front of the next code.
-    at: usize,
+/// The 32 bits of a text from `at` on; ones after its end.
+fn window(text: &[u8], at: usize) -> u32 {
+    let (byte, bit) = (at / 8, at % 8);
+    let mut window = [0xff; 8];
+    let rest = &text[byte.min(text.len())..];
+    let count = rest.len().min(5);
+    window[..count].copy_from_slice(&rest[..count]);
+    ((u64::from_be_bytes(window) << bit) >> 32) as u32
 }
 
-impl Codes<'_> {
-    /// The next 32 bits; ones after the end.
-    fn window(&self) -> u32 {
-        let (byte, bit) = (self.at / 8, self.at % 8);
-        let mut window = [0xff; 8];
-        let rest = &self.text[byte.min(self.text.len())..];
-        let count = rest.len().min(5);
-        window[..count].copy_from_slice(&rest[..count]);
-        ((u64::from_be_bytes(window) << bit) >> 32) as u32
-    }
-
-    /// Whether the rest after the last code is padding: less than a byte of ones.
-    fn is_at_end(&self) -> bool {
-        let left = (self.text.len() * 8).saturating_sub(self.at);
-        left < 8 && self.window() == u32::MAX
-    }
+/// The code that begins at the bit `at`; `None` if padding or an invalid code does.
+fn code(text: &[u8], at: usize) -> Option<Code> {
+    let window = window(text, at);
+    let bits = LIMITS.iter().position(|&limit| u64::from(window) < limit)?;
+    let number = window >> (32 - bits);
+    let is_whole = at + bits <= text.len() * 8 && number != EOS;
+    is_whole.then_some(Code { number, bits })
 }
 
-impl Iterator for Codes<'_> {
-    type Item = Code;
-
-    fn next(&mut self) -> Option<Code> {
-        let window = self.window();
-        let bits = LIMITS.iter().position(|&limit| u64::from(window) < limit)?;
-        let number = window >> (32 - bits);
-        if self.at + bits > self.text.len() * 8 || number == EOS {
-            return None;
-        }
-        self.at += bits;
-        Some(Code { number, bits })
-    }
+/// Whether the rest from the bit `at` on is padding: less than a byte of ones.
+fn is_padding(text: &[u8], at: usize) -> bool {
+    let left = (text.len() * 8).saturating_sub(at);
+    left < 8 && window(text, at) == u32::MAX
 }
 
 /// Rewrites each `|` to `+`. Returns whether there was one.
@@ -397,16 +381,8 @@ impl Iterator for Codes<'_> {
 /// The text is not one in Huffman's code.
 fn rewrite(text: &mut [u8]) -> Result<bool, Malformed> {
     let (mut at, mut is_rewritten) = (0, false);
-    loop {
-        let mut codes = Codes { text, at };
-        let Some(code) = codes.next() else {
-            return if codes.is_at_end() {
-                Ok(is_rewritten)
-            } else {
-                Err(Malformed)
-            };
-        };
-        at = codes.at;
+    while let Some(code) = code(text, at) {
+        at += code.bits;
         if code == BAR {
             for bit in at - OPPOSITE_BITS..at {
                 text[bit / 8] ^= 0x80 >> (bit % 8);
@@ -414,6 +390,9 @@ fn rewrite(text: &mut [u8]) -> Result<bool, Malformed> {
             is_rewritten = true;
         }
     }
+    is_padding(text, at)
+        .then_some(is_rewritten)
+        .ok_or(Malformed)
 }
 
 #[cfg(test)]
@@ -440,9 +419,12 @@ mod tests {
     }
 
     fn decoded(text: &[u8]) -> Option<Vec<u8>> {
-        let mut codes = Codes { text, at: 0 };
-        let letters: Option<_> = codes.by_ref().map(symbol).collect();
-        letters.filter(|_| codes.is_at_end())
+        let (mut at, mut letters) = (0, Vec::new());
+        while let Some(code) = code(text, at) {
+            at += code.bits;
+            letters.push(symbol(code)?);
+        }
+        is_padding(text, at).then_some(letters)
     }
 
     /// Source: RFC 7541, appendices C.4 and C.6.

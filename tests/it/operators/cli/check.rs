@@ -135,8 +135,8 @@ fn backups_are_skipped_with_a_line() {
     let log = weir.logs().join("\n");
     assert!(
         log.contains(
-            "skipping files without limits (pages, backup files): README.md, a.yaml~, \
-             b.yaml.bak, c.yaml.swp"
+            "skipping files without limits (pages, backup files): README.md; a.yaml~; \
+             b.yaml.bak; c.yaml.swp"
         ),
         "{log}"
     );
