@@ -259,19 +259,28 @@ fn totals(top: &Top) -> String {
 }
 
 fn shares(top: &Top) -> String {
-    let head = ["used", "amount", "share", "left", "resets", "subject"];
+    let held = |one: &UsageSubject| one.current.as_ref()?.held;
+    let head = ["used", "amount", "share", "left"].into_iter();
+    let has_holds = top.subjects.iter().any(|one| held(one).is_some());
+    let numbers: Vec<_> = head.chain(has_holds.then_some("held")).collect();
     let rows = top.subjects.iter().filter_map(|one| {
         let current = one.current.as_ref()?;
-        Some(vec![
+        let mut row = vec![
             grouped(current.used?),
             grouped(current.amount),
             share(current),
             grouped(current.left?),
-            resets_in(current).map_or_else(|| "never".to_owned(), |time| format!("in {time}")),
-            print::row(&one.entries, Some(&one.subject)),
-        ])
+        ];
+        if has_holds {
+            row.push(held(one).map_or_else(String::new, grouped));
+        }
+        let resets = resets_in(current).map(|time| format!("in {time}"));
+        row.push(resets.unwrap_or_else(|| "never".to_owned()));
+        row.push(print::row(&one.entries, Some(&one.subject)));
+        Some(row)
     });
-    print::table(&head, rows, 4)
+    let head = [&numbers[..], &["resets", "subject"]].concat();
+    print::table(&head, rows, numbers.len())
 }
 
 fn report(usage: &Usage) -> String {
@@ -298,8 +307,10 @@ fn current(current: &CurrentUse) -> String {
     };
     let [used, amount, left] = [used, current.amount, left].map(grouped);
     let resets = resets_in(current).map_or_else(String::new, |time| format!(", resets in {time}"));
+    let held = current.held.filter(|&held| held > 0).map(grouped);
+    let held = held.map_or_else(String::new, |held| format!(", {held} held by reservations"));
     let share = share(current);
-    format!("  now         {used} of {amount} used ({share}), {left} left{resets}\n")
+    format!("  now         {used} of {amount} used ({share}), {left} left{held}{resets}\n")
 }
 
 /// The used share, rounded down to a tenth.
@@ -452,6 +463,7 @@ mod tests {
                 amount: 2_000,
                 share_percent: Some(used as f64 / 20.0),
                 left: Some(2_000_u64.saturating_sub(used)),
+                held: None,
                 resets_in_seconds: Some(42.0),
                 timezone: None,
             }),

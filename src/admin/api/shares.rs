@@ -27,6 +27,9 @@ const SUBJECTS_PER_PART: usize = 256;
 /// Counters that are read at a time: two full batches of checks with usage.
 const READS_AT_A_TIME: usize = 64;
 
+/// Subjects whose holds are read at a time, each on a connection of its own.
+const HOLDS_AT_A_TIME: usize = 4;
+
 /// The time to read counters in: less than a command waits for the answer.
 const TIME: Duration = Duration::from_secs(4);
 
@@ -75,7 +78,7 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
             let (parts, tracked, part) = own;
             let counted = part
                 .iter()
-                .filter_map(|subject| counted(&parts, &tracked, subject));
+                .filter_map(|key| counted(&parts, &tracked, &Subject::of_key(key)));
             Ok(counted.collect::<Vec<_>>())
         });
         let read: Vec<Option<UsageSubject>> = stream::iter(counted.await?)
@@ -94,6 +97,9 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     for one in &mut subjects {
         one.overridden = overrides(&one.subject).map(|(kind, _)| kind);
     }
+    if limit.has_reservations() {
+        subjects = with_holds(&parts, &tracked, subjects, ends).await;
+    }
     let is_full = all.len() >= tracked.tracking.settings.subjects as usize;
     Ok(Top {
         limit: limit.path(),
@@ -109,12 +115,33 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
 }
 
 /// The plan of a subject, if the limit still counts it: another one may since a reload.
-fn counted(parts: &Parts, tracked: &TrackedLimit, subject: &[u8]) -> Option<CountedSubject> {
-    let (subject, limit) = (Subject::of_key(subject), tracked.limit().path());
-    let found = subject::counted(parts, &subject, Some(&limit), tracked.is_trial).ok()?;
+fn counted(parts: &Parts, tracked: &TrackedLimit, subject: &Subject) -> Option<CountedSubject> {
+    let limit = tracked.limit().path();
+    let found = subject::counted(parts, subject, Some(&limit), tracked.is_trial).ok()?;
     let tracking = found.checks()[found.check].tracking()?;
     let is_same = tracking.is_same_limit(&tracked.tracking);
     is_same.then_some(found)
+}
+
+/// These subjects with the hits that reservations hold, as far as they can be read until `ends`.
+async fn with_holds(
+    parts: &Parts,
+    tracked: &TrackedLimit,
+    subjects: Vec<UsageSubject>,
+    ends: Instant,
+) -> Vec<UsageSubject> {
+    let with_holds = async |mut one: UsageSubject| {
+        if Instant::now() < ends
+            && let Ok(subject) = one.subject.parse()
+            && let Some(found) = counted(parts, tracked, &subject)
+            && let Some(current) = &mut one.current
+        {
+            current.held = found.held(parts).await;
+        }
+        one
+    };
+    let all = stream::iter(subjects).map(with_holds);
+    all.buffered(HOLDS_AT_A_TIME).collect().await
 }
 
 /// The share of a subject; `None` if its counter has the type of something else.
@@ -161,6 +188,7 @@ mod tests {
                 amount: 100,
                 share_percent: Some(percent),
                 left: None,
+                held: None,
                 resets_in_seconds: None,
                 timezone: None,
             }),

@@ -172,6 +172,15 @@ impl CountedSubject {
         parts.peek_at(&Arc::new(peeks)).await[self.check.0]
     }
 
+    /// The hits that reservations hold, in the units of the limit; `None` if the limit has no
+    /// `reservations`, or the store did not answer.
+    pub(super) async fn held(&self, parts: &Parts) -> Option<u64> {
+        self.checks()[self.check].reserving()?;
+        let held = parts.limiter.reserved(self.checks(), self.check).await;
+        let hits = held.ok()?.map_or(0, |held| held.hits);
+        Some(self.scale().units_rounded_up(hits))
+    }
+
     /// The amount of the limit, or of its trial, without an override.
     pub(super) fn amount(&self) -> Option<&Amount> {
         let in_force = self.plan.limit(&self.plan.slots[0])?;

@@ -96,6 +96,10 @@ pub struct CurrentUse {
     pub share_percent: Option<f64>,
     /// Hits that still fit now, in whole units of the limit.
     pub left: Option<u64>,
+    /// Used hits that reservations hold, in the units of the limit, rounded up; absent if the limit
+    /// has no `reservations`, or the store did not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
     /// Seconds until the limit has fully recovered: for a period, until its end.
     pub resets_in_seconds: Option<f64>,
     /// Time zone of the limit's calendar.
@@ -260,7 +264,10 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let each = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
         of,
-        current: CurrentUse::new(&found, &counter),
+        current: CurrentUse {
+            held: found.held(&parts).await,
+            ..CurrentUse::new(&found, &counter)
+        },
         hits: record.total.asked,
         refused: record.total.refused,
         refused_count,
@@ -296,6 +303,7 @@ impl CurrentUse {
             amount: scale.units(capacity),
             share_percent: counter.verdict().map(|verdict| share(verdict.used)),
             left: state.left,
+            held: None,
             resets_in_seconds: state.resets_in_seconds,
             timezone: match check.algorithm.window() {
                 Period::Calendar(calendar) => Some(calendar.zone().to_string()),

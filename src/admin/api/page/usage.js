@@ -9,9 +9,9 @@ import { plot } from "./plot.js";
 import { table } from "./table.js";
 
 const SHOWN = 25;
-// A list by share reads each counter: it is fetched seldom.
+// A list by share reads each counter.
 const SHARE_TURNS = 15;
-const TURN_ON = h("span", {}, "Weir records usage for limits with ", h("code", {}, "track_usage: true"), ". Add it to the limit; the next reload applies it.");
+const TURN_ON = h("span", {}, "Weir records usage for limits with ", h("code", {}, "track_usage: true"), ". Add it to the limit.");
 const hint = () => TURN_ON.cloneNode(true);
 
 export function usage(app) {
@@ -84,7 +84,7 @@ export function usage(app) {
     if (!summary.contains(document.activeElement)) {
       fill(summary, facts([
         ["Limit", h("span", {}, h("span", { class: "mono" }, shown(answer.limit)), marked(answer))],
-        ["Used now", answer.used === null ? null : `${used(answer)} (${percent(answer)})`], ["Left", answer.left === null ? null : count(answer.left)], ["Resets in", resets(answer)],
+        ...(answer.used === null ? [] : [["Used now", `${used(answer)} (${percent(answer)})`], ["Left", left(answer)]]), ["Resets in", resets(answer)],
         ["Hits", count(answer.hits)], ["Hits over the limit", count(answer.refused)], ["Refunded", answer.given_back > 0 ? count(answer.given_back) : null],
         ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
       ]), buttons);
@@ -130,7 +130,7 @@ export function usage(app) {
   const shares = list([
     { title: "Used", number: true, text: used },
     { title: "Share", number: true, text: percent, bad: ({ left }) => left === 0 },
-    { title: "Left", number: true, text: ({ left }) => count(left) },
+    { title: "Left", number: true, text: left },
     { title: "Resets in", text: (item) => resets(item) ?? "–" },
   ]);
   const box = h("div", {});
@@ -193,6 +193,7 @@ export function usage(app) {
 }
 
 const used = (now) => `${count(now.used)} of ${count(now.amount)}`;
+const left = ({ left, held }) => count(left) + (held > 0 ? ` (${count(held)} held)` : "");
 const percent = ({ share_percent: share }) => `${Math.floor(10 * share) / 10} %`;
 const resets = ({ resets_in_seconds: seconds, timezone }) => (typeof seconds === "number" ? ahead(seconds, timezone) : null);
 

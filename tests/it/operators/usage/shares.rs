@@ -28,6 +28,9 @@ descriptors:
   - key: bucket
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, burst: 50, \
         scale: 10, track_usage: true }
+  - key: model
+    rate_limit: { unit: year, requests_per_unit: 1000, track_usage: true, \
+        reservations: { ttl: 1h } }
   - key: few
     rate_limit: { unit: year, requests_per_unit: 10, track_usage: true, usage_subjects: 2 }
   - key: user
@@ -236,11 +239,51 @@ async fn assert_other_limits(weir: &Weir) {
     );
 }
 
+/// The hits that reservations hold are a part of the used ones.
+async fn assert_holds_are_shown(weir: &Weir, folder: &TempDir) {
+    let client = &mut weir.client().await;
+    hit(client, ("model", "none"), 400).await;
+    for (value, hits) in [("a", 200), ("b", 100)] {
+        let entries = [("model", "some"), ("reserve", value)];
+        let asked = request("shop", vec![descriptor_with_hits(&entries, hits)]);
+        client.should_rate_limit(asked).await.expect("an answer");
+    }
+    let held = || {
+        let list = list(weir, "limit=shop.model");
+        let subjects = list["subjects"].as_array().expect("a list").iter();
+        let held = subjects.map(|one| (one["entries"][0]["value"].clone(), one["held"].clone()));
+        held.collect::<Vec<_>>()
+    };
+    let expected = [(json!("none"), json!(0)), (json!("some"), json!(300))];
+    let is_listed = eventually_async(|| (held() == expected).then_some(())).await;
+    assert!(is_listed.is_some(), "{:?}", held());
+    let run = |arguments: &[&str]| command(&[weir], folder, arguments);
+    let (_, text) = run(&["usage", "--limit", "shop.model", "--by", "share"]);
+    let lines: Vec<Vec<_>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines[1][..5], ["used", "amount", "share", "left", "held"]);
+    assert_eq!(
+        lines[3][..6],
+        ["300", "1,000", "30", "%", "700", "300"],
+        "{text}"
+    );
+    let (_, text) = run(&["usage", "-d", "shop", "model=some"]);
+    assert!(
+        text.contains("700 left, 300 held by reservations, resets"),
+        "{text}"
+    );
+    let (_, text) = run(&["usage", "-d", "shop", "model=none"]);
+    assert!(text.contains("600 left, resets"), "{text}");
+}
+
 /// What both stores answer alike.
 async fn answers(weir: &Weir, folder: &TempDir) {
     assert_tenants_are_ranked(weir, folder).await;
     assert_numbers_are_explained(weir);
     assert_other_limits(weir).await;
+    assert_holds_are_shown(weir, folder).await;
     let (status, answer) = api(weir, "usage/top?by=share&limit=reports");
     let error = answer["error"].as_str().unwrap_or_default();
     assert!(
