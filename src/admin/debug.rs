@@ -42,6 +42,7 @@ pub struct View {
     pub domain: Option<String>,
 }
 
+/// The pages of the debug listener.
 pub struct Pages {
     guard: Guard,
     metrics: Arc<Metrics>,

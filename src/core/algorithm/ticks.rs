@@ -59,6 +59,7 @@ impl Units {
         Self(code % Self::CODES as u8)
     }
 
+    /// The number of the units in a state.
     pub const fn code(self) -> u8 {
         self.0
     }

@@ -55,6 +55,7 @@ impl WildcardText {
         self.0.iter().map(|piece| &**piece)
     }
 
+    /// The number of wildcards.
     pub fn wildcards(&self) -> usize {
         self.0.len() - 1
     }

@@ -146,6 +146,7 @@ impl Calendar {
         Span::from_secs(hours * 3_600)
     }
 
+    /// The zone in which its windows begin.
     pub fn zone(self) -> Zone {
         self.zone
     }

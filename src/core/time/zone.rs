@@ -39,6 +39,7 @@ fn order(left: &str, right: &str) -> std::cmp::Ordering {
 }
 
 impl Zone {
+    /// Universal time.
     pub fn utc() -> Self {
         Self::named("UTC").unwrap_or(Self(0))
     }

@@ -151,6 +151,7 @@ impl LimitTable {
         }
     }
 
+    /// The number of rows of a limit.
     pub fn rows_of(&self, limit: LimitId) -> usize {
         self.counts.get(&limit.limit).copied().unwrap_or_default()
     }
@@ -177,6 +178,7 @@ pub struct RowMeaning {
 /// bytes.
 const _: () = assert!(size_of::<RowMeaning>() <= 152);
 
+/// The amount of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RowAmount {
     OfLimit,

@@ -41,6 +41,7 @@ pub struct Place {
 }
 
 impl Place {
+    /// A whole document, of which no line is known.
     pub fn whole(document: Document) -> Self {
         Self {
             document: Arc::new(document),

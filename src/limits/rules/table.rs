@@ -101,6 +101,7 @@ impl<T> Table<T> {
         Some(number)
     }
 
+    /// The name with this number.
     pub fn name_of(&self, number: u32) -> Option<&str> {
         let (begin, length) = *self.names.get(number as usize)?;
         str::from_utf8(text(&self.texts, begin, length)).ok()
@@ -163,6 +164,7 @@ impl<T> Table<T> {
             .shrink_to_fit(|&row| hasher.hash_one(value_of(rows, values, row).unwrap_or_default()));
     }
 
+    /// The row of a value.
     pub fn find(&self, value: &[u8]) -> Option<RowNumber> {
         let is_it = |&row: &u32| value_of(&self.rows, &self.texts, row) == Some(value);
         let row = self.by_value.find(self.hasher.hash_one(value), is_it)?;
@@ -188,11 +190,13 @@ impl<T> Table<T> {
         &self.meanings
     }
 
+    /// The value of a row.
     pub fn value(&self, row: RowNumber) -> &[u8] {
         self.row(row)
             .map_or(&[], |row| text(&self.texts, row.begin, row.length))
     }
 
+    /// The name of a row, if it has one.
     pub fn name(&self, row: RowNumber) -> Option<&str> {
         self.name_of(self.row(row)?.name.checked_sub(1)?)
     }

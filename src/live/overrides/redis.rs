@@ -55,6 +55,7 @@ const SCRIPT: &str = include_str!("../../../lua/overrides_change.lua");
 /// Takes a field of a hash with its text, or with the problem with it.
 type Take<'t> = &'t mut (dyn FnMut(&str, Result<&str, String>) + Send);
 
+/// Overrides in a hash of the Redis that counts.
 #[derive(Debug)]
 pub struct RedisHash {
     direct: Direct,

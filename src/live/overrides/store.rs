@@ -21,6 +21,7 @@ pub enum OverrideStore {
 }
 
 impl OverrideStore {
+    /// Overrides of this process alone, which end with it.
     pub fn process() -> Self {
         Self::Process(Mutex::default())
     }

@@ -39,6 +39,7 @@ pub struct Labels {
 }
 
 impl Labels {
+    /// The labels of a limit with these levels.
     pub fn new(domain: String, levels: &[String]) -> Self {
         let others = levels.get(1..).unwrap_or_default();
         Self {
@@ -61,6 +62,7 @@ impl Labels {
         .filter(|(name, value)| *name != "key2" || !value.is_empty())
     }
 
+    /// The second level, without the further ones in `key2`.
     pub fn second_level(&self) -> &str {
         self.key2.get(..self.second_bytes).unwrap_or(&self.key2)
     }

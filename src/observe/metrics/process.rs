@@ -143,10 +143,12 @@ impl Process {
         }
     }
 
+    /// Counts an event.
     pub fn count(&self, core: Core, count: Count) {
         self.counts.add(core, count as usize, 1);
     }
 
+    /// The answers of failure policies.
     pub fn policy_answers(&self) -> PolicyAnswers {
         let counts = self.counts.sums();
         let of = |count: Count| counts[count as usize];
@@ -158,6 +160,7 @@ impl Process {
         }
     }
 
+    /// Counts a call with its status and duration.
     pub fn request(&self, core: Core, status: Code, took: Duration) {
         self.codes.add(core, status as usize, 1);
         let secs = took.as_secs_f64();

@@ -21,6 +21,7 @@ const MOST_PER_FILE: usize = 1_000;
 /// domains, and their problems are kept until they are solved.
 pub(crate) const MOST_PER_DOMAIN: usize = 20;
 
+/// The effect of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -82,6 +83,7 @@ impl Problem {
         Self::new(Severity::Error, &Place::named(file), what, remedy)
     }
 
+    /// An error at a place, and its remedy.
     pub fn error(at: &Place, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::new(Severity::Error, at, what, remedy)
     }
