@@ -41,7 +41,7 @@ use crate::limits::rules::limit::{
 use crate::limits::rules::table::RowNumber;
 use crate::limits::rules::thresholds::Thresholds;
 use crate::limits::rules::{Domain, Rules};
-use checks::{Extras, Holding};
+use checks::Holding;
 
 /// The plan of one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
@@ -571,16 +571,6 @@ impl Checks {
         options: &Options,
     ) -> CheckIndex {
         let index = CheckIndex(self.list.len());
-        let mut extras = None::<Box<Extras>>;
-        if let Some(tracking) = limit.and_then(|found| found.limit.usage.as_ref()) {
-            extras.get_or_insert_default().tracking = Some(Arc::clone(tracking));
-        }
-        if let Some(terms) = amount.reservations {
-            extras.get_or_insert_default().reserving = Some(Reserving::new(terms));
-        }
-        if amount.notify != Thresholds::default() {
-            extras.get_or_insert_default().notified = Some((amount.notify, OnceLock::new()));
-        }
         let on_store_failure = limit.and_then(LimitInForce::on_store_failure);
         self.list.push(Check {
             fingerprint: Fingerprint::of(&self.keys[key.clone()]),
@@ -594,8 +584,17 @@ impl Checks {
             on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
             per_second: amount.rate.unit == Unit::Second,
             lease: amount.lease,
-            extras,
+            extras: None,
         });
+        if let Some(tracking) = limit.and_then(|found| found.limit.usage.as_ref()) {
+            self.extras_mut(index).tracking = Some(Arc::clone(tracking));
+        }
+        if let Some(terms) = amount.reservations {
+            self.extras_mut(index).reserving = Some(Reserving::new(terms));
+        }
+        if amount.notify != Thresholds::default() {
+            self.extras_mut(index).notified = Some((amount.notify, OnceLock::new()));
+        }
         index
     }
 
@@ -604,20 +603,17 @@ impl Checks {
     /// there.
     fn add_trial(&mut self, start: usize, trial: &Trial, hits: i64) {
         key::write_trial_tag(&mut self.keys, &trial.amount.algorithm);
-        let extras = trial.usage.as_ref().map(|tracking| {
-            Box::new(Extras {
-                tracking: Some(Arc::clone(tracking)),
-                ..Extras::default()
-            })
-        });
+        let index = CheckIndex(self.list.len());
         self.list.push(Check {
             key: start..self.keys.len(),
             fingerprint: Fingerprint::of(&self.keys[start..]),
             per_second: trial.amount.rate.unit == Unit::Second,
             on_store_failure: OnStoreFailure::Allow,
-            extras,
             ..Check::new(trial.amount.algorithm, hits, Modes::default())
         });
+        if let Some(tracking) = &trial.usage {
+            self.extras_mut(index).tracking = Some(Arc::clone(tracking));
+        }
         self.trials += 1;
     }
 }

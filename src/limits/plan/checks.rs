@@ -40,6 +40,8 @@ pub struct Checks {
     /// Whether a check that is over its limit keeps the others from being counted.
     pub commit: Commit,
     pub(super) passing_quotas: usize,
+    /// Whether a check may have [`Extras`]: the checks of most requests have none.
+    pub(super) may_have_extras: bool,
     /// An override blocks a descriptor of the request.
     pub(super) is_blocked: bool,
 }
@@ -190,6 +192,7 @@ impl Checks {
 
     /// The data of the check at `index` that few limits need.
     pub(super) fn extras_mut(&mut self, index: CheckIndex) -> &mut Extras {
+        self.may_have_extras = true;
         self.list[index.0].extras.get_or_insert_default()
     }
 
@@ -228,22 +231,38 @@ impl Checks {
         self
     }
 
+    /// The data that few limits need, of the checks and the trials that have some.
+    #[inline]
+    fn extras(&self) -> impl Iterator<Item = &Extras> {
+        let all = match self.may_have_extras {
+            true => &self.list[..],
+            false => &[],
+        };
+        all.iter().filter_map(|check| check.extras.as_deref())
+    }
+
     /// Whether a check or a trial is of a limit with `track_usage`.
     #[inline]
     pub fn is_tracked(&self) -> bool {
-        self.list.iter().any(|check| check.tracking().is_some())
+        self.extras().any(|extras| extras.tracking.is_some())
     }
 
     /// Whether a check is of a limit of requests in flight.
     #[inline]
     pub fn has_holders(&self) -> bool {
-        self.list.iter().any(|check| check.holding().is_some())
+        self.extras().any(|extras| extras.holding.is_some())
     }
 
     /// Whether a check is of a limit with `reservations`.
     #[inline]
     pub fn has_reservations(&self) -> bool {
-        self.list.iter().any(|check| check.reserving().is_some())
+        self.extras().any(|extras| extras.reserving.is_some())
+    }
+
+    /// Whether a check is of a limit with `notify`.
+    #[inline]
+    pub fn has_thresholds(&self) -> bool {
+        self.extras().any(|extras| extras.notified.is_some())
     }
 
     /// Counts what a check did to reservations, as the store reports it.
@@ -510,6 +529,7 @@ impl Checks {
             keys: self.keys.clone(),
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
+            may_have_extras: self.may_have_extras,
             is_blocked: self.is_blocked,
         }
     }

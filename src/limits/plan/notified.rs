@@ -12,12 +12,6 @@ use crate::core::verdict::{Decision, Verdict};
 use crate::limits::rules::thresholds::Thresholds;
 
 impl Checks {
-    /// Whether a check is of a limit with `notify`.
-    #[inline]
-    pub fn has_thresholds(&self) -> bool {
-        self.iter().any(|check| check.notified().is_some())
-    }
-
     /// Records the store's verdict on a check that leases sent with `hits`.
     pub fn record_drawn(&self, index: CheckIndex, verdict: &Verdict, hits: u64) {
         if let Some((_, drawn)) = self[index].notified()
