@@ -1,12 +1,13 @@
 // Plots as SVG: stacked bars over time with three grid lines. Each has a text instead of the picture for screen readers; a table next to it
 // has the figures.
 
-import { count, fill, h, rate, svg } from "./dom.js";
+import { fill, h, svg } from "./dom.js";
 
 const HEIGHT = 190;
 const LEFT = 52;
 const BOTTOM = 22;
 const TOP = 8;
+const TICKS = new Intl.NumberFormat("en", { notation: "compact" });
 
 /** The smallest of 1, 2, 5, 10, 20, ... that is at least the value. */
 export function roundUp(value) {
@@ -45,8 +46,7 @@ export function plot() {
     const gap = step > 4 ? 1 : 0;
     const lines = [0, 0.5, 1].map((share) => {
       const at = y(top * share);
-      const text = top < 10 ? rate(top * share) : count(top * share);
-      return [svg("line", { class: "grid", x1: LEFT, x2: width, y1: at, y2: at }), svg("text", { class: "tick", x: LEFT - 6, y: at + 4, "text-anchor": "end" }, text)];
+      return [svg("line", { class: "grid", x1: LEFT, x2: width, y1: at, y2: at }), svg("text", { class: "tick", x: LEFT - 6, y: at + 4, "text-anchor": "end" }, TICKS.format(top * share))];
     });
     const below = new Float64Array(length);
     const bars = series.map(({ name, values }) => {
