@@ -293,7 +293,7 @@ fn report(usage: &Usage) -> String {
         return text + "  not seen, or not since its record expired\n";
     };
     let [hits, over, given_back] = [usage.hits, usage.refused, usage.given_back].map(grouped);
-    text += &format!("  hits        {hits}, over the limit {over}, given back {given_back}\n");
+    text += &format!("  hits        {hits}, over the limit {over}, refunded {given_back}\n");
     let (first, last) = (instant(first), instant(last));
     text += &format!("  first seen  {first}\n  last seen   {last}\n");
     text += &plot(&usage.series);

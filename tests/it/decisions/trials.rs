@@ -354,7 +354,7 @@ fn assert_commands_show_the_trial(weir: &Weir) {
     let shown = weir.command(&["usage", "--trial", "-d", "d", "tighter=a"]);
     assert!(
         shown.starts_with("tighter=a of the trial of d.tighter\n  now         12 of 3 used")
-            && shown.contains("\n  hits        12, over the limit 9, given back 0\n"),
+            && shown.contains("\n  hits        12, over the limit 9, refunded 0\n"),
         "{shown}"
     );
     let shown = weir.command(&[
@@ -362,7 +362,7 @@ fn assert_commands_show_the_trial(weir: &Weir) {
     ]);
     assert!(
         shown.starts_with("1 of 1 subjects of the trial of d.open, by refused\n")
-            && shown.contains("             5               3"),
+            && shown.contains("\n   5               3  "),
         "{shown}"
     );
     let shown = weir.command(&["explain", "-d", "d", "tighter=a"]);

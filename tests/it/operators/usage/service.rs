@@ -342,8 +342,7 @@ fn commands(weir: &Weir) {
     assert_used_is_of_the_counter(weir);
     let text = weir.command(&["usage", "--domain", "shop", "user=b"]);
     assert!(
-        text.contains("\n  hits        110, over the limit 20, given back 0\n")
-            && text.contains('█'),
+        text.contains("\n  hits        110, over the limit 20, refunded 0\n") && text.contains('█'),
         "{text}"
     );
     let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "hits"]);
