@@ -186,7 +186,6 @@ impl Plan {
             options,
             found: &found,
             checks: &mut checks,
-            is_settlement: false,
             is_cancelled: false,
         };
         let slots = matching.slots();
@@ -261,9 +260,7 @@ struct Matcher<'a, 'q> {
     options: &'a Options,
     found: &'a [Option<LimitInForce<'a>>],
     checks: &'a mut Checks,
-    /// The descriptor settles a reservation.
-    is_settlement: bool,
-    /// An override exempts it: its settlement is a cancel.
+    /// An override exempts the descriptor, which settles a reservation: that is a cancel.
     is_cancelled: bool,
 }
 
@@ -274,6 +271,8 @@ struct PlannedDescriptor<'a> {
     /// Of a limit of requests in flight, without the id of the request.
     entries: &'a [Entry<'a>],
     limit: Option<LimitInForce<'a>>,
+    /// It settles a reservation.
+    is_settlement: bool,
 }
 
 impl Matcher<'_, '_> {
@@ -292,6 +291,7 @@ impl Matcher<'_, '_> {
                 descriptor,
                 entries,
                 limit,
+                is_settlement: false,
             };
             let disposition = match limit {
                 Some(found) if found.limit.counts_in_flight() => {
@@ -368,9 +368,11 @@ impl Matcher<'_, '_> {
         };
         let id = HolderId::of(last.value);
         let is_settlement = last.key == reservations::SETTLE;
-        self.is_settlement = is_settlement;
-        let disposition = self.disposition(PlannedDescriptor { entries, ..planned });
-        self.is_settlement = false;
+        let disposition = self.disposition(PlannedDescriptor {
+            entries,
+            is_settlement,
+            ..planned
+        });
         let is_cancelled = std::mem::take(&mut self.is_cancelled);
         if let Disposition::Checked(Checked { check, .. }) = disposition
             && let Check { hits, extras, .. } = &mut self.checks.list[check.0]
@@ -403,7 +405,7 @@ impl Matcher<'_, '_> {
             )
         };
         let mut applied = find(overrides)?;
-        if self.is_settlement && !matches!(applied, Applied::Raise(_)) {
+        if planned.is_settlement && !matches!(applied, Applied::Raise(_)) {
             // An earlier reservation is released. A block does not undo the cost; what is
             // exempt costs nothing.
             self.is_cancelled = applied == Applied::Exempt;
@@ -502,6 +504,7 @@ impl Matcher<'_, '_> {
             descriptor,
             entries,
             limit,
+            ..
         } = planned;
         let (request, options) = (self.request, self.options);
         let key = self.add_key(planned, Some(&amount.algorithm));
@@ -537,6 +540,7 @@ impl Matcher<'_, '_> {
                 descriptor,
                 entries,
                 limit: Some(found),
+                is_settlement: false,
             };
             let start = self.add_key(planned, None).start;
             let cost = trial.amount.default_cost.map_or(1, NonZeroU64::get);
