@@ -2,8 +2,8 @@
 //! they have used, largest first.
 //!
 //! The shares are of the counters, read as `weir explain` reads them: one read per subject. The
-//! the limit's index has the subjects. Another thread makes the plans of a part of them, and
-//! few counters are read at a time, in batches as small as those of requests: requests wait for
+//! limit's index has the subjects. Another thread makes the plans of a part of them, and few
+//! counters are read at a time, in batches as small as those of requests: requests wait for
 //! neither. Redis needs 1 µs for a counter of a `fixed_window`, 45 µs for a part of the index.
 
 use std::cmp::Ordering;
