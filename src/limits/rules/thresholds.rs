@@ -18,11 +18,9 @@ impl Thresholds {
         let mut read = Self::default();
         for (index, &text) in texts.iter().enumerate() {
             let lowest = read.each().last().unwrap_or(0) + 1;
-            let digits = text.strip_suffix('%').unwrap_or_default();
-            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-            let percent = digits.parse().ok().filter(|it| (lowest..=100).contains(it));
             let free = read.0.get_mut(index).ok_or(text)?;
-            *free = percent.filter(|_| is_number).ok_or(text)?;
+            let percent = percentage(text).filter(|&percent| percent >= lowest);
+            *free = percent.ok_or(text)?;
         }
         Ok(read)
     }
@@ -40,6 +38,14 @@ impl Thresholds {
         self.each()
             .filter(move |&it| start < part(it) && part(it) <= end)
     }
+}
+
+/// A whole percentage from `1%` to `100%`.
+pub fn percentage(text: &str) -> Option<u8> {
+    let digits = text.strip_suffix('%')?;
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let percent = digits.parse().ok().filter(|_| is_number);
+    percent.filter(|percent| (1..=100).contains(percent))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::core::algorithm::{AlgorithmKind, Reservations};
 use crate::core::time::{Anchor, LONGEST_WINDOW, ParseDurationError, Rate, Span, Unit, Zone};
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Content, Node, ValueType};
-use crate::limits::rules::thresholds::Thresholds;
+use crate::limits::rules::thresholds::{self, Thresholds};
 
 /// The longest duration: two of the longest windows. The sum of an instant and a longer one would
 /// not be exact in Lua.
@@ -117,11 +117,7 @@ pub(super) fn reservations(problems: &Problems, node: &Node, _key: &str) -> Opti
 /// Whole per cents from 1% to 100%; `None`, with an error, for any other text.
 fn percentage(problems: &Problems, node: &Node, key: &str) -> Option<u8> {
     let text = node.text().unwrap_or_default();
-    let number = text
-        .strip_suffix('%')
-        .and_then(|number| number.parse().ok());
-    let read = number.filter(|percent| (1..=100).contains(percent));
-    read.or_else(|| {
+    thresholds::percentage(text).or_else(|| {
         let what = format!("'{key}' is {}, not 1% to 100%", quoted(text));
         problems.fail(&node.at, what, "write whole per cents, such as 50%")
     })
