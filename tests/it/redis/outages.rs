@@ -137,7 +137,7 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
 async fn lines_of_a_slow_redis_have_numbers_and_the_remedy() {
     let redis = RedisServer::start();
     let proxy = Proxy::before(redis.port());
-    for (store_timeout, allowed, deadline) in [("500ms", "17ms", 20), ("5ms", "5ms", 40)] {
+    for (store_timeout, allowed, deadline) in [("500ms", None, 20), ("5ms", Some(5.0), 40)] {
         let environment = [
             ("REDIS_URL", &*proxy.url()),
             ("STORE_TIMEOUT", store_timeout),
@@ -165,13 +165,19 @@ async fn lines_of_a_slow_redis_have_numbers_and_the_remedy() {
         let line = line.expect("an ERROR line");
         let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
         assert_eq!(text("error"), "timeout", "{line}");
-        let expected = (allowed.to_owned(), format!("{deadline}ms"));
-        assert_eq!((text("allowed"), text("deadline")), expected, "{line}");
-        let took: f64 = text("round_trip")
-            .trim_end_matches("ms")
-            .parse()
-            .unwrap_or(0.0);
-        assert!((80.0..1_000.0).contains(&took), "{line}");
+        let millis = |field: &str| -> f64 {
+            let text = text(field);
+            let number = text.strip_suffix("ms").expect("milliseconds");
+            number.parse().expect("a number")
+        };
+        // On a busy machine a part of the caller's time has passed when a call begins. 3 ms are for
+        // the way back.
+        let left = millis("deadline");
+        let whole = deadline as f64;
+        assert!((whole - 5.0..=whole).contains(&left), "{line}");
+        let allowed = allowed.unwrap_or(left - 3.0);
+        assert!((millis("allowed") - allowed).abs() < 0.15, "{line}");
+        assert!((80.0..1_000.0).contains(&millis("round_trip")), "{line}");
         let message = text("@message");
         for remedy in ["SLOWLOG GET", "Envoy", "STORE_TIMEOUT"] {
             assert!(message.contains(remedy), "{line}");
