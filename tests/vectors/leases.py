@@ -139,6 +139,7 @@ class Lease:
         """
         allowed, count, left = verdict
         granted = void = ended = 0
+        known = count
         sure = left - 1  # the store rounds its time down to a tick: here 1 us
         until = (now if self.mutant == "arrival" else began) + sure - -(-sure // CLOCKS)
         position, used = limit.before(allowed, count, hits + ahead), count
@@ -155,6 +156,9 @@ class Lease:
                     else max(0, self.rest - before)
                 )
                 self.rest -= void
+            else:
+                # The store may have sent the other answer after this one.
+                known = max(count, self.known)
             if position is not None:
                 granted = (
                     ahead
@@ -162,7 +166,7 @@ class Lease:
                     else max(0, min(ahead, limit.limit - position - hits))
                 )
             self.rest += granted
-            self.block, self.known, self.known_at = self.rest, count, now
+            self.block, self.known, self.known_at = self.rest, known, now
             self.until, self.fresh_until, self.reset = until, began + FRESH, now + left
             used = self.used()
         if position is not None and position + hits <= limit.limit:

@@ -180,18 +180,22 @@ impl Lease {
         let mut used = verdict.used;
         if now < until {
             let before = position.unwrap_or(verdict.used);
+            let mut latest = verdict.used;
             if now >= self.until {
                 drawn.ended = std::mem::take(&mut self.rest);
             } else if began >= self.answered_at {
                 drawn.void = self.rest.saturating_sub(before);
                 self.rest -= drawn.void;
+            } else {
+                // The store may have sent the other answer after this one.
+                latest = latest.max(self.store_used);
             }
             drawn.granted = position.map_or(0, |before| {
                 ahead.min(terms.limit().saturating_sub(before + hits))
             });
             self.rest += drawn.granted;
             self.block = self.rest;
-            (self.store_used, self.answered_at) = (verdict.used, now);
+            (self.store_used, self.answered_at) = (latest, now);
             (self.until, self.fresh_until) = (until, began.saturating_add(FRESH));
             self.reset = now.saturating_add(verdict.reset_after.micros());
             used = self.used();
