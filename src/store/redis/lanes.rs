@@ -2,9 +2,10 @@
 //!
 //! Requests wait in a bounded queue. A lane is a task that holds a connection of the pool: it takes
 //! the waiting requests, sends them in one write, distributes the answers, and repeats until the
-//! queue is empty. Batching needs no timer: while all lanes are busy the next batch grows, and a
-//! request that finds a lane free is sent at once. A request that was cancelled or is past its
-//! deadline is never sent.
+//! queue is empty. Batching needs no timer: while all lanes are busy the next batch grows. A lane
+//! that is free takes its batch after a turn of the worker that has queued nothing: without other
+//! requests at once, and under load with all that have arrived. A request that was cancelled or is
+//! past its deadline is never sent.
 //!
 //! One timer for all requests ends each of them at its deadline. It is set to the earliest deadline,
 //! and nearly always finds that the request was answered long ago: a timer for each request would
@@ -31,8 +32,10 @@ mod pool;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
 use self::pool::ConnectionPool;
@@ -55,6 +58,9 @@ const MIN_CHECKS_FAR: usize = 16;
 /// check, and must not block Redis for more than half a millisecond. Here and below, a check with
 /// usage counts as several: see `Request::weight`.
 pub const MAX_BATCH_CHECKS: usize = 96;
+
+/// The longest time for which a lane that is free lets its batch grow.
+const MAX_GATHERING: Duration = Duration::from_micros(500);
 
 /// This many checks under way keep any server busy all the time, unless it is very far.
 const SATURATING_CHECKS: usize = 2 * MAX_BATCH_CHECKS;
@@ -141,7 +147,7 @@ impl Lanes {
             Some(alarm) if budget.deadline < alarm => self.is_alarm_late.notify_one(),
             Some(_) => {}
         }
-        if self.should_run(queue.busy + 1, min_checks, &queue, since) {
+        if !queue.is_lane_free() && self.should_run(queue.busy + 1, min_checks, &queue, since) {
             queue.busy += 1;
             drop(queue);
             // The task runs after the tasks that are ready now, whose requests then join its batch.
@@ -172,6 +178,11 @@ impl LaneQueue {
     fn push(&mut self, request: QueuedRequest) {
         self.weight += request.weight();
         self.waiting.push_back(request);
+    }
+
+    /// Whether a lane that has a connection will take the next batch in a moment.
+    fn is_lane_free(&self) -> bool {
+        self.connected as usize > self.under_way.len()
     }
 
     /// The full batches that each running lane has to take before a request that arrives now.
@@ -457,6 +468,21 @@ impl Lanes {
     }
 }
 
+/// Waits while each turn of the worker adds to the weight of the queue, up to a full batch, and at
+/// most [`MAX_GATHERING`].
+async fn gather(weight: impl Fn() -> usize) {
+    let (began, mut before) = (Instant::now(), weight());
+    loop {
+        yield_now().await;
+        let now = weight();
+        let is_growing = (before + 1..MAX_BATCH_CHECKS).contains(&now);
+        if !is_growing || began.elapsed() > MAX_GATHERING {
+            return;
+        }
+        before = now;
+    }
+}
+
 /// A running lane. Dropping it, whatever the reason, removes it from the queue's counts.
 struct RunningLane {
     inner: Arc<Lanes>,
@@ -481,6 +507,7 @@ impl RunningLane {
                     self.is_connected = true;
                     while inner.node.accepts(&connection) {
                         inner.pool.renew(&mut connection);
+                        gather(|| inner.queue().weight).await;
                         let now = Instant::now();
                         self.batch = inner.take(now);
                         let Some(batch) = &self.batch else { break };

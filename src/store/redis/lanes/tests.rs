@@ -89,6 +89,34 @@ fn checks_with_usage_that_another_server_decides_weigh_nothing() {
     );
 }
 
+/// The weight with which a lane takes its batch, if each turn adds to the queue.
+async fn gathered(each_turn: impl Fn(usize) -> usize, turn: Duration) -> usize {
+    let weight = std::cell::Cell::new(1);
+    let others = async {
+        for number in 0..1_000 {
+            // It yields.
+            tokio::time::advance(turn).await;
+            weight.set(weight.get() + each_turn(number));
+        }
+    };
+    tokio::select! {
+        biased;
+        () = others => panic!("the lane waits for ever"),
+        () = gather(|| weight.get()) => weight.get(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_grows_until_a_turn_adds_nothing() {
+    let short = Duration::from_nanos(1);
+    let three_turns = |number| if number < 3 { 5 } else { 0 };
+    assert_eq!(gathered(|_| 0, short).await, 1);
+    assert_eq!(gathered(three_turns, short).await, 16);
+    assert_eq!(gathered(|_| 5, short).await, MAX_BATCH_CHECKS);
+    let long = gathered(|_| 1, MAX_GATHERING / 4).await;
+    assert!((4..=8).contains(&long), "{long} when the time is over");
+}
+
 /// The estimate of the wait ahead sees the batches that will be made.
 #[test]
 fn the_wait_ahead_is_that_of_the_batches() {
