@@ -17,6 +17,11 @@ pub(super) fn fingerprint(check: &Check) -> Fingerprint {
     check.fingerprint.with(&check.algorithm)
 }
 
+/// The part, of so many equal ones, in which a counter is. Fewer parts unite neighbors.
+pub(super) fn part(key: Fingerprint, parts: usize) -> usize {
+    ((u128::from(key.half()) * parts as u128) >> u64::BITS) as usize
+}
+
 /// Sets of entries.
 #[derive(Debug)]
 pub(super) struct Table<S> {
@@ -36,8 +41,7 @@ impl<S: Default> Table<S> {
 
     /// The set that a counter belongs to.
     pub(super) fn set(&self, key: Fingerprint) -> MutexGuard<'_, S> {
-        let index = (u128::from(key.half()) * self.sets.len() as u128) >> u64::BITS;
-        lock(&self.sets[index as usize])
+        lock(&self.sets[part(key, self.sets.len())])
     }
 
     /// Microseconds since the epoch, rounded down, which keeps the order of instants.
