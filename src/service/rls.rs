@@ -160,9 +160,10 @@ impl Rls {
             // Boxed: this future would make the futures of all other calls larger.
             Box::pin(limiter.decide_places(checks, timeout, span)).await
         } else {
-            let decisions = match limiter.begin(checks, span) {
-                Begun::Decided(decisions) => decisions,
-                Begun::Open(mut draft) => limiter.finish(&mut draft, timeout).await,
+            // Borrowed: a moved draft would take its place in this future twice.
+            let decisions = match &mut limiter.begin(checks, span) {
+                Begun::Decided(decisions) => std::mem::take(decisions),
+                Begun::Open(draft) => limiter.finish(draft, timeout).await,
             };
             let places = limiter.places(checks, &decisions);
             (decisions, places)
