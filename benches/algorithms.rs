@@ -75,7 +75,7 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
             Algorithm::try_new(&rate, &options).expect("options that belong together"),
         )
     };
-    AlgorithmKind::NAMED.iter().map(build).collect()
+    AlgorithmKind::OVER_TIME.iter().map(build).collect()
 }
 
 /// `batch` checks on keys that go round.

@@ -136,7 +136,7 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
             .expect("options that belong together"),
         )
     };
-    AlgorithmKind::NAMED.iter().map(build).collect()
+    AlgorithmKind::OVER_TIME.iter().map(build).collect()
 }
 
 fn matching(rows: &mut Vec<Row>) {

@@ -297,7 +297,7 @@ fn admits(
 /// Draws the pictures, and prints the table.
 pub fn main() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/plots");
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         std::fs::write(folder.join(format!("{name}.svg")), picture(name, kind))
             .expect("the folder is writable");
     }

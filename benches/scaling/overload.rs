@@ -294,21 +294,19 @@ impl Open {
     ) -> Self {
         let before = server.resident_bytes();
         let mut client = load.connect(server, MAX_STREAMS);
+        // Before the overload, in which a connection may take longer than a call may.
+        let alone = Load {
+            connections: 1,
+            traces: false,
+        };
+        let mut other = alone.connect(server, MAX_STREAMS);
         let pace = Pace::Open { per_second };
         let _ = client.run(requests, pace, Until::Passed(15 * CLIENT_TIMEOUT));
         let begin = server.all_cpu_micros();
         let (tally, sporadic) = std::thread::scope(|scope| {
             let sporadic = scope.spawn(|| {
-                let mut client = Load {
-                    connections: 1,
-                    traces: false,
-                }
-                .connect(server, MAX_STREAMS);
-                client.run(
-                    &mut crate::service::workload::requests(Keys::Uniform, 1),
-                    SPORADIC,
-                    window(times),
-                )
+                let mut requests = crate::service::workload::requests(Keys::Uniform, 1);
+                other.run(&mut requests, SPORADIC, window(times))
             });
             (
                 client.run(requests, pace, window(times)),
