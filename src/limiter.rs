@@ -200,9 +200,10 @@ impl Limiter {
         timeout: Option<Duration>,
         parent: &TraceSpan,
     ) -> Decisions {
-        match self.begin(checks, parent) {
-            Begun::Decided(decisions) => decisions,
-            Begun::Open(mut draft) => self.finish(&mut draft, timeout).await,
+        // Borrowed: a moved draft would take its place in this future twice.
+        match &mut self.begin(checks, parent) {
+            Begun::Decided(decisions) => std::mem::take(decisions),
+            Begun::Open(draft) => self.finish(draft, timeout).await,
         }
     }
 
