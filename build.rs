@@ -62,6 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut builder = tonic_prost_build::configure()
         .out_dir(&service)
         .build_client(false)
+        .use_arc_self(true)
         .generate_default_stubs(true);
     for (request, response) in REQUESTS.into_iter().zip(RESPONSES) {
         builder = builder

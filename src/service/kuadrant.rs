@@ -34,20 +34,20 @@ type Answer = Result<Response<Framed>, Status>;
 
 #[tonic::async_trait]
 impl KuadrantService for Rls {
-    async fn check_rate_limit(&self, request: Request<EncodedRequest>) -> Answer {
+    async fn check_rate_limit(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
         let call = self.begin(request, kuadrant::CHECK_RATE_LIMIT);
         let check = CheckRateLimit::default();
         let answer = self.answer_by(check, &call.message, call.timeout, &call.span);
         self.end(&call, answer.await)
     }
 
-    async fn report(&self, request: Request<EncodedRequest>) -> Answer {
+    async fn report(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
         let call = self.begin(request, kuadrant::REPORT);
         let answer = self.answer_by(Report, &call.message, call.timeout, &call.span);
         self.end(&call, answer.await)
     }
 
-    async fn reserve(&self, request: Request<EncodedRequest>) -> Answer {
+    async fn reserve(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
         let call = self.begin(request, kuadrant::RESERVE);
         let id = format!("{:032x}", fastrand::u128(..));
         let (answer, code) = self.reserve_all(&call, id.as_bytes()).await;
@@ -58,7 +58,7 @@ impl KuadrantService for Rls {
         self.end(&call, answer.map(|answer| answer.with_message(&response)))
     }
 
-    async fn commit(&self, request: Request<EncodedRequest>) -> Answer {
+    async fn commit(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
         let call = self.begin(request, kuadrant::COMMIT);
         let (id, hits) = bytes_and_number(&call.message, [3, 4]);
         let mut reservation_released = false;

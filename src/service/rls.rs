@@ -214,7 +214,7 @@ impl Rls {
 #[tonic::async_trait]
 impl RateLimitService for Rls {
     async fn should_rate_limit(
-        &self,
+        self: Arc<Self>,
         request: Request<EncodedRequest>,
     ) -> Result<Response<Framed>, Status> {
         let call = self.begin(request, proto::METHOD_PATH);

@@ -127,6 +127,7 @@ async fn a_call_that_is_not_traced_costs_no_allocation() {
     let traces = crate::observe::traces::start(options).expect("a thread");
     let mut service = service("");
     service.options.tracer = Some(traces.tracer.clone());
+    let service = Arc::new(service);
     let cost = |flags: &str| {
         let traceparent = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
         let mut call = tonic::Request::new(EncodedRequest {
@@ -136,7 +137,7 @@ async fn a_call_that_is_not_traced_costs_no_allocation() {
         let parent = traceparent.parse().expect("a header");
         call.metadata_mut().insert("traceparent", parent);
         let decide = || {
-            let answer = service.should_rate_limit(call).now_or_never();
+            let answer = Arc::clone(&service).should_rate_limit(call).now_or_never();
             answer.expect("memory does not wait").expect("an answer")
         };
         measure(|| drop(decide())).count_total

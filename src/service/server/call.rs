@@ -42,13 +42,12 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::body::{self, Encoding, GRPC_ENCODING, Message};
-use super::dispatch::{LimitMethod, LimitServices, Services};
+use super::dispatch::{CallFuture, CallResult, LimitMethod, LimitServices, Services};
 use super::overload::{PollBudget, QueueDelay};
 use super::unread::OfConnection;
 use super::{reply, spawn};
 use crate::observe::metrics::Metrics;
 use crate::observe::traces::TRACE_HEADERS;
-use crate::service::rls::respond::Framed;
 use crate::service::rls::{EncodedRequest, grpc_timeout};
 
 /// A call that waits releases its flow-control window if its message is longer than this. The
@@ -71,36 +70,30 @@ static SERVICE_HEADERS: [HeaderName; 4] = [
 /// A request, with the sender of its answer.
 pub(super) type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
-type CallResult = Result<Framed, Status>;
-
-/// The calls of one connection. `begin` makes the future of a usual one.
-pub(super) struct Calls<T, B, F> {
+/// The calls of one connection.
+pub(super) struct Calls<T> {
     pub(super) services: Arc<Services<T>>,
     pub(super) wait_permits: WaitPermits,
     pub(super) queue_delay: Arc<QueueDelay>,
     pub(super) unread: Arc<OfConnection>,
-    pub(super) begin: B,
-    /// The allocation in which futures are polled for the first time; empty before the first. If
-    /// the future is ready then, the next call uses it again.
-    pub(super) begun: Pin<Box<Option<F>>>,
     /// The calls that wait for the store or for a shaper.
-    pub(super) waiting: FuturesUnordered<WaitingCall<F>>,
+    pub(super) waiting: FuturesUnordered<WaitingCall>,
 }
 
 /// A call that waits, until its answer is known or its client resets the stream.
-pub(super) struct WaitingCall<F> {
-    call: Pin<Box<Option<F>>>,
+pub(super) struct WaitingCall {
+    call: CallFuture,
     respond: Option<SendResponse<Bytes>>,
     _permits: OwnedSemaphorePermit,
 }
 
-impl<F: Future<Output = CallResult>> Future for WaitingCall<F> {
+impl Future for WaitingCall {
     /// `None`: the client has reset the stream.
     type Output = Option<(SendResponse<Bytes>, std::thread::Result<CallResult>)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, respond, .. } = &mut *self;
-        let polled = catch_unwind(AssertUnwindSafe(|| poll(call, context)));
+        let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));
         let answer = match polled {
             Ok(Poll::Ready(answer)) => Ok(answer),
             Err(panic) => Err(panic),
@@ -115,20 +108,10 @@ impl<F: Future<Output = CallResult>> Future for WaitingCall<F> {
     }
 }
 
-/// The future of a call. An answer of rate limits has no metadata of its own.
-pub(super) async fn begin<T: LimitServices>(
-    limits: Arc<T>,
-    method: LimitMethod,
-    request: tonic::Request<EncodedRequest>,
-) -> CallResult {
-    let answer = match method {
-        LimitMethod::ShouldRateLimit => limits.should_rate_limit(request),
-        LimitMethod::CheckRateLimit => limits.check_rate_limit(request),
-        LimitMethod::Report => limits.report(request),
-        LimitMethod::Reserve => limits.reserve(request),
-        LimitMethod::Commit => limits.commit(request),
-    };
-    answer.await.map(tonic::Response::into_inner)
+/// A call that was polled once.
+enum Begun {
+    Answered(CallResult),
+    Waits(CallFuture),
 }
 
 /// A request with its headers as metadata.
@@ -142,12 +125,7 @@ fn with_headers(
     tonic::Request::from_parts(metadata, tonic::Extensions::default(), request)
 }
 
-impl<T, B, F> Calls<T, B, F>
-where
-    T: LimitServices,
-    B: Fn(Arc<T>, LimitMethod, tonic::Request<EncodedRequest>) -> F,
-    F: Future<Output = CallResult> + Send + 'static,
-{
+impl<T: LimitServices> Calls<T> {
     /// Serves the calls that a turn of the connection has accepted.
     pub(super) fn serve(
         &mut self,
@@ -188,21 +166,21 @@ where
             return self.spawn_unread(method, request, respond, message, (encoding, time_left));
         }
         let bytes = message.bytes();
-        let polled = match body::first_message(&bytes) {
+        let begun = match body::first_message(&bytes) {
             Ok(first) => {
                 let headers = std::mem::take(request.headers_mut());
                 let first = with_headers(headers, bytes.slice_ref(first), time_left);
                 self.begin(method, first, context)
             }
-            Err(status) => Poll::Ready(Err(status)),
+            Err(status) => Begun::Answered(Err(status)),
         };
-        match polled {
-            Poll::Ready(answer) => self.answer(respond, answer),
-            Poll::Pending => {
+        match begun {
+            Begun::Answered(answer) => self.answer(respond, answer),
+            Begun::Waits(call) => {
                 if bytes.len() > MAX_UNRELEASED_BYTES {
                     body::release_rest(request.body_mut());
                 }
-                self.wait(respond, bytes.len());
+                self.wait(call, respond, bytes.len());
             }
         }
     }
@@ -214,19 +192,21 @@ where
     }
 
     fn begin(
-        &mut self,
+        &self,
         method: LimitMethod,
         request: tonic::Request<EncodedRequest>,
         context: &mut Context<'_>,
-    ) -> Poll<CallResult> {
+    ) -> Begun {
         // A panic costs one request, not the process. No lock is held across an await: nothing is
         // left half done.
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            let call = (self.begin)(Arc::clone(&self.services.limits), method, request);
-            self.begun.set(Some(call));
-            poll(&mut self.begun, context)
+        let begun = catch_unwind(AssertUnwindSafe(|| {
+            let mut call = method.call(Arc::clone(&self.services.limits), request);
+            match call.as_mut().poll(context) {
+                Poll::Ready(answer) => Begun::Answered(answer),
+                Poll::Pending => Begun::Waits(call),
+            }
         }));
-        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked(&self.services))))
+        begun.unwrap_or_else(|_| Begun::Answered(Err(panicked(&self.services))))
     }
 
     /// Answers the waiting calls that are decided.
@@ -239,21 +219,17 @@ where
         }
     }
 
-    /// Keeps the call that was begun last until it is decided, if it gets permits.
-    fn wait(&mut self, respond: SendResponse<Bytes>, message_bytes: usize) {
-        let permits = match self.wait_permits.take(message_bytes) {
-            Ok(permits) => permits,
-            Err(refused) => {
-                // A call that was only begun has sent nothing to the store yet.
-                self.begun.set(None);
-                return self.answer(respond, Err(refused));
-            }
-        };
-        self.waiting.push(WaitingCall {
-            call: std::mem::replace(&mut self.begun, Box::pin(None)),
-            respond: Some(respond),
-            _permits: permits,
-        });
+    /// Keeps a call until it is decided, if it gets permits. A call that was only begun has sent
+    /// nothing to the store yet.
+    fn wait(&self, call: CallFuture, respond: SendResponse<Bytes>, message_bytes: usize) {
+        match self.wait_permits.take(message_bytes) {
+            Ok(permits) => self.waiting.push(WaitingCall {
+                call,
+                respond: Some(respond),
+                _permits: permits,
+            }),
+            Err(refused) => self.answer(respond, Err(refused)),
+        }
     }
 
     /// Spawns the task of a call whose message has not arrived, or has to be decompressed. It keeps
@@ -277,7 +253,7 @@ where
             let bytes = message.bytes();
             let first = body::first_message(&bytes)?;
             let request = with_headers(headers, bytes.slice_ref(first), time_left);
-            let call = begin(Arc::clone(&services.limits), method, request);
+            let call = method.call(Arc::clone(&services.limits), request);
             wait_permits.run(call, bytes.len()).await?
         });
         self.spawn(respond, call);
@@ -310,17 +286,6 @@ where
                 let _ = reply::pass_on(&mut respond, answer, &services.budget).await;
             }
         });
-    }
-}
-
-/// Polls the future of the call that was begun.
-fn poll<F: Future<Output = CallResult>>(
-    begun: &mut Pin<Box<Option<F>>>,
-    context: &mut Context<'_>,
-) -> Poll<CallResult> {
-    match begun.as_mut().as_pin_mut() {
-        Some(future) => future.poll(context),
-        None => Poll::Pending,
     }
 }
 

@@ -23,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
-use super::call::{Call, Calls, WaitPermits, begin};
+use super::call::{Call, Calls, WaitPermits};
 use super::client_errors::{self, ClientErrorLog};
 use super::dispatch::LimitServices;
 use super::open_connections::OpenConnection;
@@ -227,8 +227,6 @@ pub(super) async fn serve<T: LimitServices>(
         wait_permits: worker.wait_permits.clone(),
         queue_delay: Arc::clone(&queue_delay),
         unread: Arc::clone(&unread),
-        begin,
-        begun: Box::pin(None),
         waiting: FuturesUnordered::new(),
     };
     let http2_waker = Http2Waker::of_task().await;

@@ -24,7 +24,7 @@ struct Nothing;
 #[tonic::async_trait]
 impl RateLimitService for Nothing {
     async fn should_rate_limit(
-        &self,
+        self: Arc<Self>,
         _: Request<EncodedRequest>,
     ) -> Result<Response<Framed>, Status> {
         Ok(Response::new(Framed::new(&[8, 1])))

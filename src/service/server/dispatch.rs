@@ -19,7 +19,8 @@ use super::body::{self, Budget, Encoding, GRPC_ENCODING, Message, Streamed};
 use crate::core::proto::{self, kuadrant};
 use crate::observe::metrics::Metrics;
 use crate::service::kuadrant::KuadrantService;
-use crate::service::rls::RateLimitService;
+use crate::service::rls::respond::Framed;
+use crate::service::rls::{EncodedRequest, RateLimitService};
 
 /// The reporter of `grpc.health.v1`, from tonic-health.
 pub type GrpcHealth = HealthReporter;
@@ -32,6 +33,12 @@ type ServiceFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallib
 /// A service other than rate limits. It is called seldom: the cost of a boxed future does not
 /// matter.
 type SideService<B> = Box<dyn Fn(Request<B>) -> ServiceFuture + Send + Sync>;
+
+/// The answer to a call of a [`LimitMethod`]. It has no metadata of its own.
+pub(super) type CallResult = Result<tonic::Response<Framed>, Status>;
+
+/// A call of a [`LimitMethod`].
+pub(super) type CallFuture = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 
 /// The services that decide on limits. Calls of all their methods have the same bounds.
 pub trait LimitServices: RateLimitService + KuadrantService {}
@@ -60,6 +67,21 @@ impl LimitMethod {
             kuadrant::COMMIT => Self::Commit,
             _ => return None,
         })
+    }
+
+    /// Makes the future of a call.
+    pub(super) fn call<T: LimitServices>(
+        self,
+        limits: Arc<T>,
+        request: tonic::Request<EncodedRequest>,
+    ) -> CallFuture {
+        match self {
+            Self::ShouldRateLimit => limits.should_rate_limit(request),
+            Self::CheckRateLimit => limits.check_rate_limit(request),
+            Self::Report => limits.report(request),
+            Self::Reserve => limits.reserve(request),
+            Self::Commit => limits.commit(request),
+        }
     }
 }
 

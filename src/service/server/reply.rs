@@ -21,6 +21,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::body::{Budget, CODEC_BYTES, STREAM_BYTES};
+use super::dispatch::CallResult;
 use super::spawn;
 use super::unread::OfConnection;
 use crate::limiter::Places;
@@ -43,12 +44,15 @@ fn one_header(name: http::HeaderName, value: &'static str) -> HeaderMap {
 /// The stream has ended: the client no longer waits for the answer.
 pub(super) fn answer(
     respond: &mut SendResponse<Bytes>,
-    answer: Result<Framed, Status>,
+    answer: CallResult,
     budget: &Budget,
     unread: &Arc<OfConnection>,
 ) -> Result<(), h2::Error> {
     let (answer, places) = match answer {
-        Ok(Framed(answer, places)) => (answer, places),
+        Ok(answer) => {
+            let Framed(answer, places) = answer.into_inner();
+            (answer, places)
+        }
         Err(status) => return respond.send_response(status.into_http(), true).map(drop),
     };
     let mut head = Response::new(());

@@ -56,7 +56,7 @@ impl Drop for Held {
 #[tonic::async_trait]
 impl RateLimitService for ScriptedService {
     async fn should_rate_limit(
-        &self,
+        self: Arc<Self>,
         request: Request<EncodedRequest>,
     ) -> Result<Response<Framed>, Status> {
         let message = String::from_utf8_lossy(&request.get_ref().message).into_owned();
