@@ -87,10 +87,6 @@ flags="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=crates"
 [ -z "$static" ] || flags="$flags -C target-feature=+crt-static"
 export "CARGO_TARGET_${name}_RUSTFLAGS=$flags"
 
-# It saves 4 to 8 % of the CPU of a call. Builds from source do without it, because it makes them
-# longer.
-export CARGO_PROFILE_RELEASE_LTO=thin
-
 build() {
     if cargo auditable --version >/dev/null 2>&1; then
         cargo auditable build --locked --release --target "$triple" --bin weir
