@@ -24,13 +24,14 @@
 //! (memory, denial cache, no match) are answered, as are health and reflection.
 
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::CatchUnwind;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use h2::RecvStream;
@@ -80,9 +81,13 @@ pub(super) struct Calls<T> {
     pub(super) waiting: FuturesUnordered<WaitingCall>,
 }
 
+/// A call whose panic costs one request, not the process. No lock is held across an await: nothing
+/// is left half done.
+type CaughtCall = CatchUnwind<AssertUnwindSafe<CallFuture>>;
+
 /// A call that waits, until its answer is known or its client resets the stream.
 pub(super) struct WaitingCall {
-    call: CallFuture,
+    call: CaughtCall,
     respond: Option<SendResponse<Bytes>>,
     _permits: OwnedSemaphorePermit,
 }
@@ -93,25 +98,14 @@ impl Future for WaitingCall {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, respond, .. } = &mut *self;
-        let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));
-        let answer = match polled {
-            Ok(Poll::Ready(answer)) => Ok(answer),
-            Err(panic) => Err(panic),
-            Ok(Poll::Pending) => {
-                let Some(respond) = respond else {
-                    return Poll::Ready(None);
-                };
-                return respond.poll_reset(context).map(|_| None);
-            }
-        };
-        Poll::Ready(respond.take().map(|respond| (respond, answer)))
+        match call.poll_unpin(context) {
+            Poll::Ready(answer) => Poll::Ready(respond.take().map(|respond| (respond, answer))),
+            Poll::Pending => match respond {
+                Some(respond) => respond.poll_reset(context).map(|_| None),
+                None => Poll::Ready(None),
+            },
+        }
     }
-}
-
-/// A call that was polled once.
-enum Begun {
-    Answered(CallResult),
-    Waits(CallFuture),
 }
 
 /// A request with its headers as metadata.
@@ -166,17 +160,16 @@ impl<T: LimitServices> Calls<T> {
             return self.spawn_unread(method, request, respond, message, (encoding, time_left));
         }
         let bytes = message.bytes();
-        let begun = match body::first_message(&bytes) {
-            Ok(first) => {
-                let headers = std::mem::take(request.headers_mut());
-                let first = with_headers(headers, bytes.slice_ref(first), time_left);
-                self.begin(method, first, context)
-            }
-            Err(status) => Begun::Answered(Err(status)),
+        let first = match body::first_message(&bytes) {
+            Ok(first) => bytes.slice_ref(first),
+            Err(status) => return self.answer(respond, Err(status)),
         };
-        match begun {
-            Begun::Answered(answer) => self.answer(respond, answer),
-            Begun::Waits(call) => {
+        let first = with_headers(std::mem::take(request.headers_mut()), first, time_left);
+        let call = method.call(Arc::clone(&self.services.limits), first);
+        let mut call = AssertUnwindSafe(call).catch_unwind();
+        match call.poll_unpin(context) {
+            Poll::Ready(answer) => self.answer(respond, unless_panicked(answer, &self.services)),
+            Poll::Pending => {
                 if bytes.len() > MAX_UNRELEASED_BYTES {
                     body::release_rest(request.body_mut());
                 }
@@ -191,37 +184,18 @@ impl<T: LimitServices> Calls<T> {
         drop(reply::answer(&mut respond, answer, budget, &self.unread));
     }
 
-    fn begin(
-        &self,
-        method: LimitMethod,
-        request: tonic::Request<EncodedRequest>,
-        context: &mut Context<'_>,
-    ) -> Begun {
-        // A panic costs one request, not the process. No lock is held across an await: nothing is
-        // left half done.
-        let begun = catch_unwind(AssertUnwindSafe(|| {
-            let mut call = method.call(Arc::clone(&self.services.limits), request);
-            match call.as_mut().poll(context) {
-                Poll::Ready(answer) => Begun::Answered(answer),
-                Poll::Pending => Begun::Waits(call),
-            }
-        }));
-        begun.unwrap_or_else(|_| Begun::Answered(Err(panicked(&self.services))))
-    }
-
     /// Answers the waiting calls that are decided.
     pub(super) fn answer_waiting(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(Some(ended)) = self.waiting.poll_next_unpin(context) {
             if let Some((respond, answer)) = ended {
-                let answer = answer.unwrap_or_else(|_| Err(panicked(&self.services)));
-                self.answer(respond, answer);
+                self.answer(respond, unless_panicked(answer, &self.services));
             }
         }
     }
 
     /// Keeps a call until it is decided, if it gets permits. A call that was only begun has sent
     /// nothing to the store yet.
-    fn wait(&self, call: CallFuture, respond: SendResponse<Bytes>, message_bytes: usize) {
+    fn wait(&self, call: CaughtCall, respond: SendResponse<Bytes>, message_bytes: usize) {
         match self.wait_permits.take(message_bytes) {
             Ok(permits) => self.waiting.push(WaitingCall {
                 call,
@@ -269,7 +243,7 @@ impl<T: LimitServices> Calls<T> {
         spawn(async move {
             let answer = AssertUnwindSafe(call).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
-                let answer = answer.unwrap_or_else(|_| Err(panicked(&services)));
+                let answer = unless_panicked(answer, &services);
                 let _ = reply::answer(&mut respond, answer, &services.budget, &unread);
             }
         });
@@ -287,6 +261,14 @@ impl<T: LimitServices> Calls<T> {
             }
         });
     }
+}
+
+/// The answer to a call, which may have panicked.
+fn unless_panicked<T>(
+    answer: std::thread::Result<CallResult>,
+    services: &Services<T>,
+) -> CallResult {
+    answer.unwrap_or_else(|_| Err(panicked(services)))
 }
 
 fn panicked<T>(services: &Services<T>) -> Status {
