@@ -14,7 +14,7 @@ use crate::limits::plan::{Check, Checks, Modes};
 use crate::limits::rules::Commit;
 use crate::store::Budget;
 use crate::store::redis::error;
-use crate::store::redis::wire::batch::{Batch, BatchOptions};
+use crate::store::redis::wire::batch::{Batch, BatchOptions, KeyScope};
 use crate::store::redis::wire::call::ClockReading;
 use crate::store::redis::wire::hash_slot::{Redirect, SLOTS};
 use crate::store::redis::wire::known_ttls::KnownTtls;
@@ -205,8 +205,12 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
         ),
     ];
     let options = BatchOptions {
-        by_slot: is_set(4),
-        crosses_slots: false,
+        scope: if is_set(4) {
+            KeyScope::Slot
+        } else {
+            KeyScope::Any
+        },
+        follows_redirects: is_set(4),
         fixed_windows_by_script: is_set(8),
         expiry_jitter_secs: 0,
     };
@@ -237,7 +241,8 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
         replies.len()
     );
     let _ = batch.learn(&answers, &mut known_ttls);
-    let _ = batch.calls_to_resend(&answers);
+    let _ = batch.calls_to_resend(&answers, false);
+    let _ = batch.by_slot(&answers);
 }
 
 fn algorithm(kind: AlgorithmKind) -> Algorithm {

@@ -20,10 +20,11 @@
 //! - The circuit breaker belongs to the store and to one server: in a cluster the outage of one
 //!   server does not affect the others.
 //! - A retry happens once, within the deadline, and only after an error that proves that nothing
-//!   ran: `MOVED`, `ASK`, `TRYAGAIN`, `READONLY`, a bare `EXECABORT`, or a connection that broke
-//!   before a byte was written. A script that Redis does not have is sent as text on the same
-//!   connection; a check that it refused as late, although its caller has time by the clock in that
-//!   reply, is sent once more.
+//!   ran: `MOVED`, `ASK`, `TRYAGAIN`, `READONLY`, a bare `EXECABORT`, a key refused to a script, or a
+//!   connection that broke before a byte was written. On the same connection, a script that Redis
+//!   does not have is sent as text; checks that it refused because of the keys of other slots are
+//!   sent again slot by slot; a check that it refused as late, although its caller has time by the
+//!   clock in that reply, is sent once more.
 //! - A request with a refund sends its fixed windows by script too, to keep the order of checks on
 //!   one key.
 
@@ -72,7 +73,8 @@ use crate::core::verdict::{Answers, StoreError};
 use crate::limits::plan::{CheckIndex, Checks};
 use crate::limits::rules::Commit;
 
-/// The wait before a check is sent again after TRYAGAIN. A slot of few keys has migrated by then.
+/// The wait before a check is sent again after TRYAGAIN, or after a node refused a declared key. A
+/// slot of few keys has migrated by then.
 const MIGRATION_WAIT: Duration = Duration::from_millis(5);
 
 /// The answer to a trial that was not awaited.
@@ -345,13 +347,19 @@ impl Redis {
         let first = self.worker_lanes(checks, picked[0].0);
         first.deployment.retries.fetch_add(1, Ordering::Relaxed);
         let is_migrating = |&(index, _): &RoutedCheck| {
-            answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN))
+            let error = answers.checks[index.0].err();
+            matches!(
+                error,
+                Some(StoreError::NotExecuted(
+                    error::TRY_AGAIN | error::NON_LOCAL_KEY
+                ))
+            )
         };
         if picked.iter().any(is_migrating) {
             if Instant::now() + MIGRATION_WAIT < budget.deadline {
                 sleep(MIGRATION_WAIT).await;
             } else {
-                // A retry would time out, and TRYAGAIN names the cause better than a timeout does.
+                // A retry would time out, and these errors name the cause better than a timeout.
                 picked.retain(|check| !is_migrating(check));
             }
         }

@@ -13,6 +13,7 @@ mod failures;
 mod faults;
 mod leases;
 mod monitor;
+mod one_address;
 mod outages;
 mod scripts;
 mod security;

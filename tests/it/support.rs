@@ -14,6 +14,7 @@ pub mod log;
 pub mod ports;
 pub mod proxy;
 pub mod redis;
+pub mod relay;
 pub mod sentinel;
 pub mod terminal;
 pub mod tls_client;

@@ -53,6 +53,11 @@ pub(crate) const NO_SCRIPT: &str = "noscript";
 pub(crate) const READONLY: &str = "readonly";
 /// The node of a cluster does not own the slot (MOVED).
 pub(crate) const MOVED: &str = "moved";
+/// The server refuses keys of several hash slots together (CROSSSLOT).
+pub(crate) const CROSS_SLOT: &str = "crossslot";
+/// The server refuses a key to a script, because the script does not declare it or the node does
+/// not have it.
+pub(crate) const NON_LOCAL_KEY: &str = "non_local_key";
 /// The slot is being migrated, and the node does not have this key (ASK).
 pub(crate) const ASK: &str = "ask";
 /// The slot is being migrated, and the node does not have all keys of the command (TRYAGAIN).
@@ -149,7 +154,7 @@ type ErrorOf = fn(&'static str) -> StoreError;
 
 /// Error lines of a server: their code, and the rest or a part of it; the name of the error, and
 /// whether the command ran. The first row that matches counts.
-static REPLIES: [(&str, &str, ErrorOf); 32] = [
+static REPLIES: [(&str, &str, ErrorOf); 33] = [
     ("NOSCRIPT", NO_SCRIPT, NotExecuted),
     ("LOADING", "loading", NotExecuted),
     ("BUSY", "busy", NotExecuted),
@@ -174,10 +179,14 @@ static REPLIES: [(&str, &str, ErrorOf); 32] = [
     ("ERR DB index", DATABASE, NotExecuted),
     ("MOVED", MOVED, NotExecuted),
     ("ASK", ASK, NotExecuted),
-    ("CROSSSLOT", "crossslot", NotExecuted),
+    ("CROSSSLOT", CROSS_SLOT, NotExecuted),
     ("CLUSTERDOWN", CLUSTER_DOWN, NotExecuted),
-    // The same of a command in a script, which may have written before.
-    ("ERR access a non local key", MOVED, Unknown),
+    // Of a command in a script. If it fails the whole script, nothing was written: the first access
+    // to each key is a pcall, or an MGET before all writes, and whether a server has a key does not
+    // change while a script runs.
+    ("ERR access a non local key", NON_LOCAL_KEY, NotExecuted),
+    ("ERR do not hash to the same slot", CROSS_SLOT, NotExecuted),
+    // The script may have written before.
     ("ERR while the cluster is down", CLUSTER_DOWN, Unknown),
     ("TRYAGAIN", TRY_AGAIN, NotExecuted),
     ("LATE", LATE, NotExecuted),
@@ -208,11 +217,19 @@ pub(crate) fn classify_failed_check(line: &[u8]) -> StoreError {
     }
 }
 
+/// Whether a server did not execute a check because of the other keys of its transaction or call,
+/// or because the call does not declare its key.
+pub(crate) fn refuses_slots(error: StoreError) -> bool {
+    matches!(error, NotExecuted(CROSS_SLOT | NON_LOCAL_KEY))
+}
+
 /// Whether a check that a call across slots did not execute has to be sent by itself, with its key
-/// declared. Its slot has moved or is being migrated, as the reply to that call reports, or Redis
-/// refuses writes, which not all checks need.
+/// declared: Redis refuses writes, which not all checks need, or refuses its key for another reason.
 pub(crate) fn needs_own_call(error: StoreError) -> bool {
-    matches!(error, NotExecuted(MOVED | "oom" | "misconf" | "noreplicas"))
+    matches!(
+        error,
+        NotExecuted("oom" | "misconf" | "noreplicas" | SERVER_ERROR)
+    )
 }
 
 fn find(code: &str, text: &str) -> StoreError {
@@ -240,7 +257,8 @@ pub(crate) fn server_failure(error: StoreError) -> Option<Why> {
     match error {
         Data(_) => None,
         NotExecuted(
-            NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED,
+            NO_SCRIPT | MOVED | ASK | CROSS_SLOT | NON_LOCAL_KEY | TRY_AGAIN | LATE | EXEC_ABORT
+            | QUEUE_FULL | IDLE_CLOSED,
         ) => None,
         // One algorithm may need a permission that the others do not need. The monitor reports what
         // is missing.
@@ -264,7 +282,9 @@ pub(crate) fn failure_kind(name: &str) -> Why {
 pub(crate) fn is_retryable(error: StoreError) -> bool {
     matches!(
         error,
-        NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED)
+        NotExecuted(
+            MOVED | ASK | NON_LOCAL_KEY | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED
+        )
     )
 }
 
@@ -301,7 +321,10 @@ pub(crate) fn meaning(name: &str) -> &'static str {
         }
         "maxclients" => "Redis accepts no more connections: raise its maxclients",
         DATABASE => "Redis has no database with that number: check the end of REDIS_URL",
-        MOVED | ASK | "crossslot" => {
+        CROSS_SLOT => {
+            "Redis refuses keys of one hash tag together: check the hashing policy of the database"
+        }
+        MOVED | ASK => {
             "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot \
              moved again before Weir could follow"
         }
@@ -311,7 +334,7 @@ pub(crate) fn meaning(name: &str) -> &'static str {
              limits over smaller clusters (REDIS_PERSECOND)"
         }
         CLUSTER_DOWN => "the Redis cluster is down, or no node owns the slot",
-        TRY_AGAIN => "the Redis cluster is migrating a slot",
+        TRY_AGAIN | NON_LOCAL_KEY => "the Redis cluster is migrating a slot",
         LATE => {
             "Redis ran a script after its caller's deadline, and counted nothing: find what blocks \
              it (SLOWLOG GET, its CPU, the network), or raise the timeout of Envoy's filter"
@@ -380,7 +403,7 @@ pub(crate) fn for_callers(error: StoreError) -> &'static str {
             "Redis refuses the requests of Weir"
         }
         "oom" | "misconf" | "noreplicas" | READONLY | "masterdown" => "Redis refuses writes",
-        CLUSTER_DOWN | CLUSTER_SIZE | MOVED | ASK | TRY_AGAIN | "crossslot" => {
+        CLUSTER_DOWN | CLUSTER_SIZE | MOVED | ASK | TRY_AGAIN | CROSS_SLOT | NON_LOCAL_KEY => {
             "the Redis cluster has no server for the counter"
         }
         _ => "Redis answered with an error",
@@ -538,7 +561,7 @@ mod tests {
         (
             "ERR Script attempted to access a non local key in a cluster node script: 5f, on \
              @user_script:1.",
-            Unknown("moved"),
+            NotExecuted("non_local_key"),
         ),
         (
             "ERR Script attempted to execute a write command while the cluster is down and \

@@ -12,7 +12,8 @@
 //! cost more than its part of the batch.
 //!
 //! A lane never sends anything a second time, except a script that Redis did not have, or that it
-//! refused as late because its clock had jumped. It never decides how a failed request is answered.
+//! refused as late because its clock had jumped, and checks that it refused because of the slots of
+//! their keys. It never decides how a failed request is answered.
 //!
 //! A near server, one whose fastest recent batch took less than a millisecond, has one lane:
 //! requests that arrive meanwhile make the next batch larger, and larger batches cost less on both
@@ -47,7 +48,7 @@ use crate::store::redis::connection::Connection;
 use crate::store::redis::topology::Deployment;
 use crate::store::redis::topology::node::{BatchOutcome, Node};
 use crate::store::redis::usage::queue;
-use crate::store::redis::wire::batch::{Batch, BatchOptions};
+use crate::store::redis::wire::batch::Batch;
 use crate::store::redis::wire::request::{QueuedRequest, Reply};
 
 /// The checks that have to wait before a further lane starts for a server that is far. For one that
@@ -349,13 +350,10 @@ impl Lanes {
         };
         let (replies, needs_expire) = {
             let known_ttls = &mut connection.known_ttls;
-            let batch_options = BatchOptions {
-                crosses_slots: self.node.crosses_slots.load(Ordering::Relaxed),
-                ..self.deployment.batch_options()
-            };
+            let scope = self.deployment.scope(&self.node);
             let batch = Batch::new(
                 taken.iter().map(|request| &**request),
-                batch_options,
+                self.deployment.batch_options(scope),
                 now,
                 known_ttls,
             );
@@ -363,20 +361,10 @@ impl Lanes {
             let deadlines = taken.iter().map(|request| request.budget.deadline);
             let deadline = deadlines.max().unwrap_or(now.at);
             self.send(connection, &batch, deadline, &mut replies).await;
-            if let Some(again) = batch.calls_to_resend(&replies) {
-                self.send(connection, &again, deadline, &mut replies).await;
-            }
-            if let Some(again) = batch.calls_by_slot(&replies) {
-                self.send(connection, &again, deadline, &mut replies).await;
-                if let Some(with_text) = again.calls_to_resend(&replies) {
-                    self.send(connection, &with_text, deadline, &mut replies)
-                        .await;
-                }
-            }
-            // The reply that refused them as late has renewed the estimate of the clock.
-            let now = || self.node.clock.reading();
-            if let Some(again) = batch.calls_that_were_not_late(&replies, now) {
-                self.send(connection, &again, deadline, &mut replies).await;
+            let mut answers = replies.iter().flat_map(|reply| &reply.answers);
+            if answers.any(Result::is_err) {
+                self.send_again(connection, &batch, deadline, &mut replies)
+                    .await;
             }
             let without_ttl = batch.learn(&replies, &mut connection.known_ttls);
             if !without_ttl.is_empty() {
@@ -417,8 +405,47 @@ impl Lanes {
         }
     }
 
-    /// Sends a batch, and fills `replies`.
+    /// Sends what Redis did not execute of a batch again, where that may succeed on the same
+    /// connection.
+    async fn send_again(
+        &self,
+        connection: &mut Connection,
+        batch: &Batch<'_>,
+        deadline: Instant,
+        replies: &mut [Reply],
+    ) {
+        if let Some(again) = batch.by_slot(replies) {
+            let refused = replies.to_vec();
+            self.send(connection, &again, deadline, replies).await;
+            if again.proves_refusal(&refused, replies) {
+                self.node.refuse_slots();
+            }
+        }
+        // The reply that refused them as late has renewed the estimate of the clock.
+        let now = || self.node.clock.reading();
+        if let Some(again) = batch.calls_that_were_not_late(replies, now) {
+            self.send(connection, &again, deadline, replies).await;
+        }
+    }
+
+    /// Sends a batch, and fills `replies`. Sends the calls again whose script Redis does not have.
     async fn send(
+        &self,
+        connection: &mut Connection,
+        batch: &Batch<'_>,
+        deadline: Instant,
+        replies: &mut [Reply],
+    ) {
+        self.send_once(connection, batch, deadline, replies).await;
+        for was_sent in [false, true] {
+            let Some(again) = batch.calls_to_resend(replies, was_sent) else {
+                return;
+            };
+            self.send_once(connection, &again, deadline, replies).await;
+        }
+    }
+
+    async fn send_once(
         &self,
         connection: &mut Connection,
         batch: &Batch<'_>,

@@ -29,7 +29,7 @@ use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::{Deployment, SlotMap, cluster, sentinel};
-use crate::store::redis::wire::batch::{Batch, BatchOptions};
+use crate::store::redis::wire::batch::{Batch, BatchOptions, KeyScope};
 use crate::store::redis::wire::request::Request;
 
 /// The window of the counters of probes, which is short because they should expire soon.
@@ -107,7 +107,12 @@ async fn probe_and_record(
     let probe_key = |number| deployment.options.probe_key(number);
     let result = match map.key_where(|owner| owner.id == node.id, probe_key) {
         Some(key) => {
-            let counted = count_hit(&node, connection, &key, deployment.batch_options());
+            let counted = count_hit(
+                &node,
+                connection,
+                &key,
+                deployment.batch_options(KeyScope::Slot),
+            );
             counted.await.map(Some).map_err(error::name)
         }
         // The node owns no slot any more, and no request goes there.
@@ -165,7 +170,7 @@ async fn count_hit(
         let mut replies = batch.unanswered();
         batch.write(connection.outgoing());
         batch.read(connection.exchange(deadline).await?, &mut replies);
-        if let Some(again) = batch.calls_to_resend(&replies) {
+        if let Some(again) = batch.calls_to_resend(&replies, false) {
             again.write(connection.outgoing());
             again.read(connection.exchange(deadline).await?, &mut replies);
         }
@@ -177,6 +182,7 @@ async fn count_hit(
                 Err(StoreError::NotExecuted(
                     error::MOVED
                     | error::ASK
+                    | error::NON_LOCAL_KEY
                     | error::TRY_AGAIN
                     | error::NO_PERMISSION
                     | error::UNSUPPORTED,

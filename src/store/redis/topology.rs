@@ -29,7 +29,7 @@ use crate::store::redis::connection::options::{Address, Options, Topology};
 use crate::store::redis::error::{self, ErrorCounters, RedisFailure, Times};
 use crate::store::redis::rtt::RoundTripCounts;
 use crate::store::redis::usage::queue::UsageQueue;
-use crate::store::redis::wire::batch::BatchOptions;
+use crate::store::redis::wire::batch::{BatchOptions, KeyScope};
 use crate::store::redis::wire::hash_slot::{self, Redirect, SLOTS, Slot};
 
 /// The state of one deployment that all runtimes of a process share.
@@ -258,10 +258,20 @@ impl Deployment {
         matches!(self.options.topology, Topology::Cluster(_))
     }
 
-    pub(crate) fn batch_options(&self) -> BatchOptions {
+    /// The keys that a node accepts together.
+    pub(crate) fn scope(&self, node: &Node) -> KeyScope {
+        match (node.spans_slots(), self.is_cluster()) {
+            (false, _) => KeyScope::Slot,
+            (true, true) => KeyScope::Node,
+            (true, false) => KeyScope::Any,
+        }
+    }
+
+    /// The encoding of checks for servers that accept these keys together.
+    pub(crate) fn batch_options(&self, scope: KeyScope) -> BatchOptions {
         BatchOptions {
-            by_slot: self.is_cluster(),
-            crosses_slots: false,
+            scope,
+            follows_redirects: self.is_cluster(),
             fixed_windows_by_script: self.options.fixed_windows_by_script,
             expiry_jitter_secs: self.options.expiry_jitter_secs,
         }
@@ -324,7 +334,7 @@ impl Deployment {
             map.find(address).map(|index| map.node(index))
         } else {
             self.map_invalidated.notify_one();
-            let owner = map.owner(slot).ok();
+            let owner = map.owner(Some(slot)).ok();
             owner.filter(|owner| owner.has_address(address))
         };
         if let Some(node) = known {
@@ -387,17 +397,17 @@ impl SlotMap {
         }
     }
 
-    /// The slot of a key; 0 without a cluster.
-    pub(crate) fn slot(&self, key: &[u8]) -> Slot {
-        self.owners.as_ref().map_or(0, |_| hash_slot::of(key))
+    /// The slot of a key; `None` without a cluster.
+    pub(crate) fn slot(&self, key: &[u8]) -> Option<Slot> {
+        self.owners.as_ref().map(|_| hash_slot::of(key))
     }
 
     /// The owner of a slot.
     ///
     /// # Errors
     /// `no_primary` if there is no node yet, `clusterdown` if no node of the cluster owns the slot.
-    pub(crate) fn owner(&self, slot: Slot) -> Result<&Arc<Node>, &'static str> {
-        let Some(owners) = &self.owners else {
+    pub(crate) fn owner(&self, slot: Option<Slot>) -> Result<&Arc<Node>, &'static str> {
+        let (Some(owners), Some(slot)) = (&self.owners, slot) else {
             return self.nodes.first().ok_or(error::NO_PRIMARY);
         };
         let owner = owners.get(usize::from(slot));

@@ -31,6 +31,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use self::queue::Totals;
 pub use self::queue::UsageCounts;
 use super::topology::Deployment;
+use super::wire::batch::KeyScope;
 use super::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
 use super::wire::hash_slot;
 use super::{Direct, error};
@@ -109,7 +110,9 @@ impl UsageClient {
     /// Writes all refused hits that wait now, and the totals of at most `most` subjects.
     async fn write(&self, most: usize) {
         let deadline = Instant::now() + TIMEOUT;
-        let by_slot = self.deployment.is_cluster();
+        let map = self.deployment.map();
+        let mut nodes = map.nodes.iter();
+        let by_slot = nodes.any(|node| self.deployment.scope(node) != KeyScope::Any);
         let mut groups: HashMap<u16, Vec<RefusedHits>> = HashMap::new();
         for (record, (tracking, hits)) in self.deployment.usage.take_refused() {
             let slot = if by_slot { hash_slot::of(&record) } else { 0 };

@@ -3,20 +3,22 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use weir::core::algorithm::concurrency::Concurrency;
 use weir::core::algorithm::{AlgorithmKind, Options};
+use weir::core::breaker::{CircuitState, Transitions};
 use weir::core::time::{Rate, Unit};
 use weir::limits::rules::Commit;
-use weir::store::redis::{Options as RedisOptions, RawOptions, TlsFiles, UsageClient};
+use weir::store::redis::{Options as RedisOptions, RawOptions, Server, TlsFiles, UsageClient};
 
 use super::*;
 use crate::operators::usage::{tracked, tracking};
 use crate::support::cluster::Cluster;
 use crate::support::redis::{RedisServer, connect};
+use crate::support::relay::{Relay, refuse, script_keys};
 use crate::support::wait::eventually_async;
 use crate::support::{exclusive, ports};
 
@@ -550,43 +552,6 @@ async fn a_place_passes_to_another_request_while_its_slot_moves() {
     assert_eq!(acquire(&[&key, &other], b"c").await, [Ok(false), Ok(false)]);
 }
 
-/// Passes on everything to a server, but makes script calls without keys ones with nine keys.
-fn relay_without_undeclared_keys(server: u16) -> u16 {
-    let listener = TcpListener::bind(ports::free()).expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    std::thread::spawn(move || {
-        for client in listener.incoming().map_while(Result::ok) {
-            let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
-                break;
-            };
-            for is_request in [true, false] {
-                let ends =
-                    [client.try_clone(), server.try_clone()].map(|end| end.expect("a socket"));
-                let [mut from, mut to] = ends;
-                if !is_request {
-                    std::mem::swap(&mut from, &mut to);
-                }
-                std::thread::spawn(move || {
-                    let mut bytes = vec![0; 1 << 16];
-                    while let Ok(count @ 1..) = from.read(&mut bytes) {
-                        let none = b"\r\n$1\r\n0\r\n";
-                        for at in 0..count.saturating_sub(none.len()) {
-                            if is_request && bytes[at..].starts_with(none) {
-                                bytes[at + 6] = b'9';
-                            }
-                        }
-                        if to.write_all(&bytes[..count]).is_err() {
-                            break;
-                        }
-                    }
-                    let _ = to.shutdown(std::net::Shutdown::Both);
-                });
-            }
-        }
-    });
-    port
-}
-
 /// A node that refuses undeclared keys gets a call for each slot, and the diagnostics say so. The
 /// counts are the same.
 #[tokio::test]
@@ -596,7 +561,12 @@ async fn a_node_that_refuses_undeclared_keys_gets_a_call_for_each_slot() {
     let port = cluster.primaries()[0];
     let keys = keys_of(&cluster, port, "declared", 6);
     let node = cluster.node(port);
-    let relay = relay_without_undeclared_keys(port).to_string();
+    let relay = Relay::start(port, |command| {
+        if script_keys(command) == Some(0) {
+            refuse(command, "ERR Number of keys can't be zero");
+        }
+    });
+    let relay = relay.port().to_string();
     node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &relay]);
     let redis = connect(options(&cluster.url()));
     let advice = || {
@@ -629,6 +599,223 @@ async fn a_node_that_refuses_undeclared_keys_gets_a_call_for_each_slot() {
         );
         let per_slot = node.calls("evalsha") - before >= keys.len() as u64;
         assert!(per_slot || round == 1, "round {round}");
+    }
+}
+
+/// Errors of managed services for a script on a key that it does not declare, or that is moving.
+const NOT_LOCAL: [&str; 2] = [
+    "ERR Script attempted to access a non local key in a cluster node script: 5f, on \
+     @user_script:1.",
+    "ERR Script attempted to access keys that do not hash to the same slot script: 5f, on \
+     @user_script:1.",
+];
+
+/// A cluster and a store, and a relay in front of the first primary that refuses so many tenths of
+/// the calls of scripts without keys, once `tenths` is set.
+struct Refusing {
+    _cluster: Cluster,
+    /// Keys of the first primary.
+    keys: Vec<String>,
+    redis: Redis,
+    relay: Relay,
+    tenths: Arc<AtomicU8>,
+    refused: Arc<AtomicU64>,
+}
+
+impl Refusing {
+    async fn start(line: &'static str, keys: usize) -> Self {
+        let cluster = Cluster::start();
+        let port = cluster.primaries()[0];
+        let own = keys_of(&cluster, port, "refusing", 5);
+        let (tenths, refused) = (Arc::new(AtomicU8::new(0)), Arc::new(AtomicU64::new(0)));
+        let relay = Relay::start(port, {
+            let (tenths, refused) = (Arc::clone(&tenths), Arc::clone(&refused));
+            move |command| {
+                let is_drawn = fastrand::u8(..10) < tenths.load(Ordering::SeqCst);
+                if is_drawn && script_keys(command).is_some_and(|count| count <= keys) {
+                    refused.fetch_add(1, Ordering::SeqCst);
+                    refuse(command, line);
+                }
+            }
+        });
+        let announced = relay.port().to_string();
+        cluster
+            .node(port)
+            .run::<()>(&["CONFIG", "SET", "cluster-announce-port", &announced]);
+        let redis = connect(options(&cluster.url()));
+        let checks: Vec<_> = own.iter().map(|key| (&**key, bucket(1_000, 0))).collect();
+        for round in 0.. {
+            let before = cluster.node(port).calls("evalsha");
+            let answers = decide_all(&redis, &checks).await;
+            assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+            if cluster.node(port).calls("evalsha") - before == 1 {
+                break;
+            }
+            assert!(round < 100, "the node still gets a call for each slot");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Self {
+            _cluster: cluster,
+            keys: own,
+            redis,
+            relay,
+            tenths,
+            refused,
+        }
+    }
+
+    fn server(&self) -> Server {
+        let port = self.relay.port().to_string();
+        let servers = self.redis.deployment().servers().into_iter();
+        let mut servers = servers.filter(|server| server.address.ends_with(&port));
+        servers.next().expect("the server of the relay")
+    }
+
+    /// Sends `rounds` requests for hits on all keys, by script and by transaction, and asserts that
+    /// each is decided, in time and exactly.
+    async fn must_count(&self, rounds: u64) {
+        for round in 1..=rounds {
+            let window = |key: &String| format!("{key}w");
+            let windows: Vec<_> = self.keys.iter().map(window).collect();
+            let scripts = self.keys.iter().map(|key| (&**key, bucket(1_000, 1)));
+            let plain = windows.iter().map(|key| (&**key, check(1_000, 1)));
+            let checks: Vec<_> = scripts.chain(plain).collect();
+            let answers = decide_all(&self.redis, &checks).await;
+            let used = answers
+                .checks
+                .iter()
+                .map(|it| it.map(|verdict| verdict.used));
+            assert!(
+                used.clone().all(|used| used == Ok(round)),
+                "{round}: {answers:?}"
+            );
+        }
+    }
+}
+
+/// A service begins to refuse scripts that declare no keys, all of them or some: no call fails, no
+/// hit counts twice, no circuit opens, and the diagnostics say so soon.
+#[tokio::test]
+async fn a_node_that_begins_to_refuse_undeclared_keys_gets_a_call_for_each_slot_at_once() {
+    let _exclusive = exclusive();
+    for (line, tenths) in [(NOT_LOCAL[0], 10), (NOT_LOCAL[1], 3)] {
+        let refusing = Refusing::start(line, 0).await;
+        refusing.tenths.store(tenths, Ordering::SeqCst);
+        let rounds = 60;
+        refusing.must_count(rounds).await;
+        let server = refusing.server();
+        assert_eq!(server.state, CircuitState::Closed);
+        assert_eq!(server.transitions, Transitions::default());
+        let refused = refusing.refused.load(Ordering::SeqCst);
+        assert!(
+            (1..=10).contains(&refused),
+            "{refused} of {rounds}, with tests"
+        );
+        let advice = || {
+            let status = refusing.server().status;
+            let mut names = status.diagnostics.iter().map(|advice| advice.name);
+            names.any(|name| name == "declared_keys").then_some(())
+        };
+        assert!(
+            eventually_async(advice).await.is_some(),
+            "{:?}",
+            refusing.server()
+        );
+        assert_eq!(refusing.redis.deployment().error_counts(), []);
+    }
+}
+
+/// A service that scales refuses scripts even keys that they declare, as long as a slot moves: the
+/// check is sent once more, and no circuit opens.
+#[tokio::test]
+async fn a_declared_key_that_is_refused_now_and_then_is_sent_once_more() {
+    let _exclusive = exclusive();
+    let refusing = Refusing::start(NOT_LOCAL[0], usize::MAX).await;
+    refusing.tenths.store(3, Ordering::SeqCst);
+    let (mut answered, mut failed) = (0, 0);
+    for _ in 0..100 {
+        let checks = [(&*refusing.keys[0], bucket(1_000, 1))];
+        let answers = decide_all(&refusing.redis, &checks).await;
+        match answers.checks[0].map(|verdict| verdict.used) {
+            Ok(used) => {
+                answered += 1;
+                assert_eq!(used, answered, "a hit counted twice");
+            }
+            Err(error) => {
+                failed += 1;
+                assert_eq!(error, StoreError::NotExecuted("non_local_key"));
+            }
+        }
+    }
+    // Of 100 calls 30 are refused, and 9 of these twice.
+    assert!(failed < 25, "{failed}");
+    assert_eq!(refusing.server().transitions, Transitions::default());
+}
+
+/// A script on undeclared keys of which the node does not have some: only the checks of those fail,
+/// whatever their algorithms and positions, and nothing is written for them. So an error for the
+/// whole call proves that nothing was written.
+#[tokio::test]
+async fn a_script_accesses_each_key_first_without_failing() {
+    let _exclusive = exclusive();
+    let (cluster, _redis) = start().await;
+    let port = cluster.primaries()[0];
+    let is_own = |key: &String| cluster.owner(cluster.slot(key)) == port;
+    let tracking = tracking(60, 5);
+    let now = When {
+        now: Micros(1_800_000_000_000_000),
+        deadline: Micros(1_900_000_000_000_000),
+        max_hold: Span::ZERO,
+    };
+    for (_, kind) in AlgorithmKind::NAMED {
+        for order in [1, 0] {
+            let name = format!("first{kind:?}{order}");
+            let (mut own, mut foreign): (Vec<_>, Vec<_>) =
+                keys(&name, 12).into_iter().partition(is_own);
+            own.truncate(2);
+            foreign.truncate(2);
+            let all = if order == 1 {
+                [own, foreign]
+            } else {
+                [foreign, own]
+            }
+            .concat();
+            let algorithm = match kind {
+                AlgorithmKind::Concurrency => {
+                    Algorithm::Concurrency(Concurrency::new(5, Span::from_secs(60)))
+                }
+                kind => limit(kind, 5),
+            };
+            let checks: Vec<_> = all
+                .iter()
+                .map(|key| (&**key, hit_on(algorithm, 1)))
+                .collect();
+            let mut checks = checks_of(&checks);
+            if kind == AlgorithmKind::Concurrency {
+                for index in checks.indices() {
+                    checks = checks.held_by(index, b"holder");
+                }
+            } else {
+                checks = tracked(checks, &tracking);
+            }
+            let mut call = call([(&checks, now)]);
+            call.crosses_slots = true;
+            let reply = call
+                .command(ScriptRef::ByText)
+                .query::<Value>(&mut cluster.node(port).connection());
+            let mut answers = vec![Err(StoreError::Unknown("unanswered")); all.len()];
+            let read = call.read(&reply.expect("no error for the whole call"), &mut answers);
+            assert!(read.is_ok(), "{kind:?}: {read:?}");
+            for (key, answer) in all.iter().zip(answers) {
+                let is_ok = answer.map(|verdict| verdict.allowed);
+                let expected = if is_own(key) {
+                    Ok(true)
+                } else {
+                    Err(StoreError::NotExecuted("non_local_key"))
+                };
+                assert_eq!(is_ok, expected, "{kind:?}: {key}");
+            }
+        }
     }
 }
 

@@ -246,6 +246,19 @@ impl Cluster {
     }
 }
 
+/// A cluster of one node, which has all slots: like an address in front of several shards, it
+/// refuses keys of several slots together.
+pub fn one_node() -> RedisServer {
+    let server = node();
+    server.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let is_up = || {
+        let info: String = server.run(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:ok").then_some(())
+    };
+    assert!(eventually(is_up).is_some(), "the slots are not served");
+    server
+}
+
 fn node() -> RedisServer {
     let bus = ports::free().port().to_string();
     let server = RedisServer::start_with(&[

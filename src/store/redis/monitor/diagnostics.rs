@@ -30,8 +30,9 @@ pub(crate) struct Facts {
     pub(crate) report: InfoReport,
     pub(crate) config: ServerConfig,
     pub(crate) missing: MissingAccess,
-    /// Whether the node of a cluster runs scripts only on declared keys, which have one hash slot.
-    pub(crate) refuses_cross_slot: bool,
+    /// If the server refuses keys of several hash slots, although most servers of its kind accept
+    /// them: whether it is a node of a cluster.
+    pub(crate) refused_slots: Option<bool>,
     /// Difference of the server's clock to the wall clock of this machine, in microseconds;
     /// positive if it is ahead.
     pub(crate) clock_ahead_micros: Option<i64>,
@@ -69,14 +70,7 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
                  refuse commands too; set it to no",
             )
         }),
-        facts.refuses_cross_slot.then(|| {
-            information(
-                "declared_keys",
-                "the node refuses scripts that declare no keys: Weir calls its script for each \
-                 hash slot by itself, which can cost the node three times as much CPU; let \
-                 scripts access undeclared keys if the service has a setting for it",
-            )
-        }),
+        slots(facts.refused_slots),
         clock_ahead_micros.is_some_and(|ahead| ahead.unsigned_abs() > MAX_CLOCK_OFFSET_MICROS).then(|| {
             information(
                 "clock_offset",
@@ -157,6 +151,24 @@ fn version(report: &InfoReport) -> Option<Diagnostic> {
             format!("the version is {text}: Weir supports 6.2 and later; upgrade Redis"),
         )
     })
+}
+
+fn slots(refused_by_node: Option<bool>) -> Option<Diagnostic> {
+    match refused_by_node? {
+        false => Some(information(
+            "one_slot",
+            "Redis refuses transactions and scripts on keys of several hash slots, as services do \
+             that have shards behind one address: Weir sends the keys of each hash slot by \
+             themselves, which can cost three times as much CPU; use a database without shards or \
+             with the OSS Cluster API (REDIS_TYPE=cluster) if that is too much",
+        )),
+        true => Some(information(
+            "declared_keys",
+            "the node refuses scripts that declare no keys: Weir calls its script for each \
+             hash slot by itself, which can cost the node three times as much CPU; let \
+             scripts access undeclared keys if the service has a setting for it",
+        )),
+    }
 }
 
 fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
@@ -363,6 +375,19 @@ mod tests {
                 "{clock_ahead_micros:?}"
             );
         }
+    }
+
+    #[test]
+    fn refused_slots_are_named_by_kind_of_server() {
+        let named = |refused_slots| {
+            names(&Facts {
+                refused_slots,
+                ..Facts::default()
+            })
+        };
+        assert_eq!(named(None), []);
+        assert_eq!(named(Some(false)), [("one_slot", false)]);
+        assert_eq!(named(Some(true)), [("declared_keys", false)]);
     }
 
     #[test]

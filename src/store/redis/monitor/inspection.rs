@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use bb8_redis::redis::Value;
@@ -18,7 +17,7 @@ use tokio::time::{Duration, Instant, sleep};
 use super::diagnostics::{self, Facts};
 use super::queries::{
     self, CROSS_SLOT, FULL_COVERAGE, INFO, KEY, MissingAccess, NO_ANSWER, Query, SAVE,
-    STOPS_WRITES, read_config,
+    STOPS_WRITES, TWO_SLOTS, read_config,
 };
 use crate::core::breaker::{CircuitState, Why};
 use crate::core::verdict::StoreError;
@@ -148,6 +147,8 @@ impl Inspector {
         self.rechecks_access = refusals > self.refusals && self.facts.missing.is_empty();
         let is_soon = self.probe.as_mut().is_some_and(|probe| {
             let is_new = probe.checked.is_some_and(|checked| checked != uses);
+            // Requests have found out that it refuses keys of several slots.
+            let is_new = is_new || node.refuses_slots() != self.facts.refused_slots.is_some();
             can_check && (is_new || self.rechecks_access) || !probe.connection.is_quiet()
         });
         let interval = if is_soon {
@@ -167,6 +168,8 @@ impl Inspector {
         location: &Arc<Location>,
     ) {
         let result = self.query(deployment, map, node, &location.address).await;
+        let is_cluster = deployment.is_cluster();
+        self.facts.refused_slots = node.refuses_slots().then_some(is_cluster);
         self.inspected_at = Some(Instant::now());
         let before = node.latest_status.load_full();
         let mut status = ServerStatus {
@@ -353,14 +356,17 @@ impl Inspector {
     ) -> Result<(), StoreError> {
         let probe_key = |number| deployment.options.probe_key(number);
         let key = map.key_where(|owner| owner.id == node.id, probe_key);
-        let foreign_key = map.key_where(|owner| owner.id != node.id, probe_key);
-        let foreign_key = foreign_key.filter(|_| key.is_some());
         let mut queries = vec![INFO, SAVE, STOPS_WRITES];
-        if deployment.is_cluster() {
+        let (of_slots, foreign_key) = if deployment.is_cluster() {
             queries.push(FULL_COVERAGE);
-        }
+            let foreign = map.key_where(|owner| owner.id != node.id, probe_key);
+            (CROSS_SLOT, foreign)
+        } else {
+            (TWO_SLOTS, Some(probe_key(1)))
+        };
+        let foreign_key = foreign_key.filter(|_| key.is_some());
         if foreign_key.is_some() && self.facts.missing.is_empty() {
-            queries.push(CROSS_SLOT);
+            queries.push(of_slots);
         }
         queries.retain(|query| !probe.refused.contains(query));
         let mut required: Vec<(Query, &str)> = Vec::new();
@@ -384,12 +390,11 @@ impl Inspector {
         let mut replies = probe.connection.query(deadline).await?.iter();
         for (query, reply) in queries.into_iter().zip(&mut replies) {
             match reply {
-                reply if query == CROSS_SLOT => {
-                    if let Some(crosses_slots) = queries::crosses_slots(reply) {
-                        self.facts.refuses_cross_slot = !crosses_slots;
-                        node.crosses_slots.store(crosses_slots, Ordering::Relaxed);
-                    }
-                }
+                reply if query == of_slots => match queries::spans_slots(reply) {
+                    Some(true) => node.accept_slots(probe.checked.is_none()),
+                    Some(false) => node.refuse_slots(),
+                    None => {}
+                },
                 Value::ServerError(_) => probe.refused.push(query),
                 Value::BulkString(text) if query == INFO => {
                     let text = String::from_utf8_lossy(text);

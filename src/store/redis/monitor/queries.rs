@@ -18,7 +18,7 @@ pub(super) type Query = &'static [&'static str];
 /// Placeholder argument for a key of the server. No such key exists.
 pub(super) const KEY: &str = "{key}";
 
-/// Placeholder argument for a key of another node of the cluster.
+/// Placeholder argument for a key of another node of the cluster, or of another hash slot.
 const FOREIGN_KEY: &str = "{foreign key}";
 
 pub(super) const INFO: Query = &["INFO"];
@@ -34,6 +34,9 @@ pub(super) const CROSS_SLOT: Query = &[
     KEY,
     FOREIGN_KEY,
 ];
+
+/// Declares keys of two slots to a script.
+pub(super) const TWO_SLOTS: Query = &["EVAL", "return 1", "2", KEY, FOREIGN_KEY];
 
 /// Commands that Weir needs for one purpose: the feature that fails without them, and one form of
 /// each command that changes nothing.
@@ -210,18 +213,21 @@ impl MissingAccess {
     }
 }
 
-/// Whether the reply to [`CROSS_SLOT`] shows that a script may use undeclared keys of the node, and
-/// no others: a service that ran it anywhere would count on the wrong server. `None` if it shows
-/// neither, as while the cluster is down.
-pub(super) fn crosses_slots(reply: &Value) -> Option<bool> {
+/// Whether the reply to [`TWO_SLOTS`] or [`CROSS_SLOT`] shows that a script may use keys of several
+/// slots; undeclared ones of the node, and no others, because a service that ran the script anywhere
+/// would count on the wrong server. `None` if it shows neither, as while the cluster is down.
+pub(super) fn spans_slots(reply: &Value) -> Option<bool> {
     let of_error = |error| error::name(error::classify(error));
     match reply {
+        Value::Int(_) => Some(true),
         Value::ServerError(error) => match of_error(error) {
-            error::SERVER_ERROR | "crossslot" => Some(false),
+            error::SERVER_ERROR | error::CROSS_SLOT | error::NON_LOCAL_KEY => Some(false),
             _ => None,
         },
         Value::Array(values) => match &values[..] {
-            [Value::Nil, Value::ServerError(error)] => Some(of_error(error) == error::MOVED),
+            [Value::Nil, Value::ServerError(error)] => {
+                Some(of_error(error) == error::NON_LOCAL_KEY)
+            }
             [Value::Nil, _] => Some(false),
             [Value::ServerError(error), _] if of_error(error) == error::SERVER_ERROR => Some(false),
             _ => None,
@@ -298,13 +304,15 @@ mod tests {
             ),
             ("-CROSSSLOT Keys\r\n".to_owned(), Some(false)),
             (format!("*2\r\n{foreign}{foreign}"), None),
+            (foreign.to_owned(), Some(false)),
+            (":1\r\n".to_owned(), Some(true)),
             (format!("*2\r\n{down}{down}"), None),
             ("-LOADING x\r\n".to_owned(), None),
             ("-NOPERM x\r\n".to_owned(), None),
             ("$-1\r\n".to_owned(), None),
         ] {
             let value = parse_redis_value(reply.as_bytes()).expect("a reply");
-            assert_eq!(crosses_slots(&value), expected, "{reply}");
+            assert_eq!(spans_slots(&value), expected, "{reply}");
         }
     }
 }

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use tokio::time::Duration;
 
 /// Error replies of a server that has not executed the command.
-const ERROR_REPLIES: [&str; 11] = [
+const ERROR_REPLIES: [&str; 13] = [
     "LOADING Redis is loading the dataset in memory",
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
     "OOM command not allowed when used memory > 'maxmemory'.",
@@ -20,6 +20,8 @@ const ERROR_REPLIES: [&str; 11] = [
     "TRYAGAIN Multiple keys request during rehashing of slot",
     "CLUSTERDOWN The cluster is down",
     "NOSCRIPT No matching script. Please use EVAL.",
+    "CROSSSLOT Keys in request don't hash to the same slot",
+    "ERR Script attempted to access a non local key in a cluster node script: 5f, on @user_script:1.",
     "ERR something new",
 ];
 

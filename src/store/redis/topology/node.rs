@@ -34,6 +34,10 @@ use crate::store::redis::wire::request::{Reply, Request};
 /// its reply is not slow.
 const MIN_JUDGED_BUDGET: Duration = Duration::from_millis(2);
 
+/// A server that refused keys of several hash slots gets the keys of each slot by themselves for at
+/// least this long.
+const SLOTS_REFUSED: Duration = Duration::from_secs(30);
+
 /// The bounds of a probe's time.
 const MIN_PROBE_BUDGET: Duration = Duration::from_millis(5);
 const MAX_PROBE_BUDGET: Duration = Duration::from_millis(100);
@@ -62,9 +66,11 @@ pub(crate) struct Node {
     pub(crate) requests: AtomicU64,
     pub(crate) abandoned: AtomicU64,
     pub(crate) round_trips: RoundTrips,
-    /// Whether the node of a cluster runs a script on undeclared keys of its slots, and on no other
-    /// keys. Written by the monitor.
-    pub(crate) crosses_slots: AtomicBool,
+    /// Whether it accepts keys of several hash slots together: a single server in transactions and
+    /// scripts, a node of a cluster undeclared keys in scripts, and there only its own.
+    spans_slots: AtomicBool,
+    /// When it last refused that.
+    slots_refused_at: Mutex<Option<Instant>>,
     /// Written by the monitor.
     pub(crate) latest_status: ArcSwap<ServerStatus>,
     /// The time that the latest request had left, in microseconds; a probe has about as much. 0
@@ -177,7 +183,9 @@ impl Node {
             requests: AtomicU64::default(),
             abandoned: AtomicU64::default(),
             round_trips: RoundTrips::default(),
-            crosses_slots: AtomicBool::new(false),
+            // Of a node of a cluster this is not known before the first inspection.
+            spans_slots: AtomicBool::new(!deployment.is_cluster()),
+            slots_refused_at: Mutex::default(),
             latest_status: ArcSwap::default(),
             budget_micros: AtomicU64::new(0),
             rtt: RttEstimator::default(),
@@ -200,6 +208,7 @@ impl Node {
         let location = Location::new(address, generation);
         self.location.store(Some(location));
         self.clock.forget();
+        self.accept_slots(true);
         // The failures of the old server prove nothing about the new one.
         lock(&self.circuit).breaker = Breaker::default();
         self.is_closed.store(true, Ordering::Relaxed);
@@ -210,6 +219,34 @@ impl Node {
     pub(crate) fn has_address(&self, address: &Address) -> bool {
         let location = self.location.load();
         location.as_ref().is_some_and(|now| now.address == *address)
+    }
+
+    /// Whether it accepts keys of several hash slots together.
+    pub(crate) fn spans_slots(&self) -> bool {
+        self.spans_slots.load(Ordering::Relaxed)
+    }
+
+    /// Whether it refuses keys of several slots; `false` also while that is not known.
+    pub(crate) fn refuses_slots(&self) -> bool {
+        lock(&self.slots_refused_at).is_some()
+    }
+
+    /// Records that it refused keys of several slots. Requests send it the keys of each slot by
+    /// themselves from now on.
+    pub(crate) fn refuse_slots(&self) {
+        *lock(&self.slots_refused_at) = Some(Instant::now());
+        self.spans_slots.store(false, Ordering::Relaxed);
+    }
+
+    /// Records that it accepted keys of several slots. A server that refused them counts as
+    /// accepting them after [`SLOTS_REFUSED`] without a refusal, because some refuse them now and
+    /// then; at once if it is another server.
+    pub(crate) fn accept_slots(&self, is_other_server: bool) {
+        let mut refused_at = lock(&self.slots_refused_at);
+        if is_other_server || refused_at.is_none_or(|at| at.elapsed() >= SLOTS_REFUSED) {
+            *refused_at = None;
+            self.spans_slots.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A redirect of this node with its host: an empty one means the host of the node.
@@ -452,6 +489,13 @@ pub struct ServerStatus {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+impl ServerStatus {
+    /// The names of the diagnostics.
+    pub fn advice(&self) -> impl Iterator<Item = &'static str> {
+        self.diagnostics.iter().map(|diagnostic| diagnostic.name)
+    }
+}
+
 /// A condition of a server that matters to an operator. The label `advice` of `weir_redis_advice`
 /// has its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -538,4 +582,30 @@ fn plain_name(text: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     (!text.is_empty() && text.len() <= MAX_NAME_LEN && text.chars().all(is_plain))
         .then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that refuses several slots now and then does not change to and fro.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_accepts_slots_again_after_a_while_without_a_refusal() {
+        let deployment = Deployment::new(Options::new(Address::Unix("/none".into())));
+        let node = Arc::clone(deployment.map().node(0));
+        let state = || (node.spans_slots(), node.refuses_slots());
+        assert_eq!(state(), (true, false));
+        for _ in 0..3 {
+            node.refuse_slots();
+            tokio::time::advance(SLOTS_REFUSED / 2).await;
+            node.accept_slots(false);
+            assert_eq!(state(), (false, true));
+        }
+        tokio::time::advance(SLOTS_REFUSED / 2).await;
+        node.accept_slots(false);
+        assert_eq!(state(), (true, false));
+        node.refuse_slots();
+        node.accept_slots(true);
+        assert_eq!(state(), (true, false), "another server");
+    }
 }

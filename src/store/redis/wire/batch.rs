@@ -6,11 +6,10 @@
 //! hit on another such window goes in a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE`,
 //! `EXEC`), with the peeks of its request at the same window. All other checks go in a call of the
 //! script. Hits of a batch on one counter are one `INCRBY` of their sum: its reply yields for each
-//! of them the position that separate `INCRBY`s would return. A single server gets at most one
-//! group of each encoding. A node of a cluster gets one transaction per slot, because that may not
-//! use keys of two slots. Its call of the script is one for all slots, with keys that are not
-//! declared, or one per slot if the node refuses that. Every request gets its own answers, even if
-//! others in the batch fail.
+//! of them the position that separate `INCRBY`s would return. The keys that a server accepts
+//! together ([`KeyScope`]) decide how many transactions and calls it gets. A server may begin to
+//! refuse them at any time: what it refused is then sent again, slot by slot. Every request gets
+//! its own answers, even if others in the batch fail.
 
 mod read;
 
@@ -20,7 +19,7 @@ use smallvec::SmallVec;
 
 use super::call::{Call, ClockReading, ScriptRef, longest_jitter, write_key};
 use super::commands::CommandBuffer;
-use super::hash_slot::Slot;
+use super::hash_slot::{self, Slot};
 use super::known_ttls::{CounterKey, KnownTtls};
 use super::request::{CheckPosition, Picked, Reply, Request};
 use crate::core::algorithm::{Algorithm, FixedWindow};
@@ -37,14 +36,25 @@ const GRACE_SECS: u64 = 5;
 /// Bytes reserved for a key; a longer key grows the buffer.
 const KEY_CAPACITY: usize = 256;
 
+/// Keys that a transaction or a call of the script may use together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyScope {
+    /// Any keys: a single server.
+    Any,
+    /// A transaction may use keys of one hash slot, a call keys of all slots of the node, which it
+    /// does not declare: a node of a cluster.
+    Node,
+    /// Keys of one hash slot: a node that refuses undeclared keys, or an address in front of
+    /// several shards.
+    Slot,
+}
+
 /// Options for the encoding of the checks of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchOptions {
-    /// The server is a node of a cluster: neither a transaction nor a call of the script with
-    /// declared keys may use keys of two slots.
-    pub(crate) by_slot: bool,
-    /// The node runs the script on keys of several of its slots: one call is enough.
-    pub(crate) crosses_slots: bool,
+    pub(crate) scope: KeyScope,
+    /// The server is a node of a cluster, and may name another node in its replies.
+    pub(crate) follows_redirects: bool,
     /// Fixed windows are decided by the script too, which counts nothing after the caller's
     /// deadline.
     pub(crate) fixed_windows_by_script: bool,
@@ -77,11 +87,11 @@ struct CommandGroup<'r> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     encoding: GroupEncoding,
-    /// The one hash slot of their keys, where that matters.
+    /// The keys that they may use together; plain commands may use any.
+    scope: KeyScope,
+    /// The hash slot of their keys, if they may be of one slot only.
     slot: Slot,
     is_asking: bool,
-    /// See [`Call::crosses_slots`].
-    crosses_slots: bool,
 }
 
 /// A command on a counter: one peek, or one INCRBY for hits that follow each other on it.
@@ -107,15 +117,23 @@ enum GroupEncoding {
 }
 
 impl BatchOptions {
-    fn way(&self, encoding: GroupEncoding, slot: Slot, is_asking: bool) -> Way {
-        let is_script = matches!(encoding, GroupEncoding::Script(_));
-        let crosses_slots = self.crosses_slots && is_script && !is_asking;
-        let has_slot = self.by_slot && encoding != GroupEncoding::Plain && !crosses_slots;
+    fn way(&self, encoding: GroupEncoding, request: &Request, pick: usize) -> Way {
+        let is_asking = request.is_asking;
+        let scope = match (self.scope, encoding) {
+            (KeyScope::Any, _) | (_, GroupEncoding::Plain) => KeyScope::Any,
+            (KeyScope::Node, GroupEncoding::Script(_)) if !is_asking => KeyScope::Node,
+            _ => KeyScope::Slot,
+        };
+        let slot = match (scope, request.picked[pick].slot) {
+            (KeyScope::Slot, Some(slot)) => slot,
+            (KeyScope::Slot, None) => hash_slot::of(request.checks.key(request.check(pick))),
+            _ => 0,
+        };
         Way {
             encoding,
-            slot: if has_slot { slot } else { 0 },
+            scope,
+            slot,
             is_asking,
-            crosses_slots,
         }
     }
 }
@@ -135,7 +153,8 @@ impl<'r> Batch<'r> {
             now,
             groups: SmallVec::new(),
         };
-        for (index, &request) in batch.requests.iter().enumerate() {
+        for index in 0..batch.requests.len() {
+            let request = batch.requests[index];
             // All checks of a request with a refund go by script, to keep the order of its checks
             // on one key.
             let by_script = batch_options.fixed_windows_by_script || request.checks.has_refund();
@@ -148,47 +167,58 @@ impl<'r> Batch<'r> {
                 } else {
                     encoding(request, picked.index, now.time, known_ttls)
                 };
-                let way = batch_options.way(encoding, picked.slot, request.is_asking);
                 let position = CheckPosition {
                     request: index,
                     pick,
                 };
-                let mut groups = batch.groups.iter_mut();
-                match groups.find(|group| group.way == way && !is_alone) {
-                    Some(group) => group.checks.push(position),
-                    None => {
-                        let likely = if way.slot == 0 {
-                            batch.requests.len()
-                        } else {
-                            1
-                        };
-                        let mut checks = Vec::with_capacity(likely);
-                        checks.push(position);
-                        batch.groups.push(CommandGroup {
-                            way,
-                            checks,
-                            commands: Vec::new(),
-                        });
-                    }
-                }
+                batch.add(position, encoding, is_alone);
             }
         }
-        // The checks of plain commands and transactions, by their counters. Checks of one counter
-        // keep their order.
-        let requests = &batch.requests;
+        batch.make_commands();
+        batch
+    }
+
+    /// Adds a check to the latest group that is sent in the same way, or to a new group: always if
+    /// it `is_alone`.
+    fn add(&mut self, at: CheckPosition, encoding: GroupEncoding, is_alone: bool) {
+        let way = self
+            .options
+            .way(encoding, self.requests[at.request], at.pick);
+        let mut groups = self.groups.iter_mut();
+        match groups.rfind(|group| group.way == way && !is_alone) {
+            Some(group) => group.checks.push(at),
+            None => {
+                let likely = match way.scope {
+                    KeyScope::Any | KeyScope::Node => self.requests.len(),
+                    KeyScope::Slot => 1,
+                };
+                let mut checks = Vec::with_capacity(likely);
+                checks.push(at);
+                self.groups.push(CommandGroup {
+                    way,
+                    checks,
+                    commands: Vec::new(),
+                });
+            }
+        }
+    }
+
+    /// Sorts the checks of plain commands and transactions by their counters, and makes the commands
+    /// on these. Checks of one counter keep their order.
+    fn make_commands(&mut self) {
+        let requests = &self.requests;
         let key = |at: &CheckPosition| {
             let request = requests[at.request];
             (request.checks.key(request.check(at.pick)), *at)
         };
-        for group in &mut batch.groups {
+        for group in &mut self.groups {
             if !matches!(group.way.encoding, GroupEncoding::Script(_)) {
                 group
                     .checks
                     .sort_unstable_by(|one, other| key(one).cmp(&key(other)));
-                group.commands = counter_commands(requests, &group.checks, now.time);
+                group.commands = counter_commands(requests, &group.checks, self.now.time);
             }
         }
-        batch
     }
 
     /// One reply per request in which every answer is an error, for [`Batch::read`] to fill.
@@ -200,10 +230,11 @@ impl<'r> Batch<'r> {
             .collect()
     }
 
-    /// The calls that Redis answered with NOSCRIPT, the first of them with the script's text.
+    /// The calls that Redis answered with NOSCRIPT, the first of them with the script's text; if
+    /// that `was_sent` before, all of them, because shards behind one address do not share a cache.
     /// `None` when there are none, or when a reply broke the protocol: the next replies on that
     /// connection may belong to earlier commands.
-    pub(crate) fn calls_to_resend(&self, replies: &[Reply]) -> Option<Self> {
+    pub(crate) fn calls_to_resend(&self, replies: &[Reply], was_sent: bool) -> Option<Self> {
         let no_script = Err(StoreError::NotExecuted(error::NO_SCRIPT));
         let refused = self.groups.iter().filter(|group| {
             let CheckPosition { request, pick } = group.checks[0];
@@ -213,8 +244,8 @@ impl<'r> Batch<'r> {
         // EVAL puts the text into Redis's cache, where the calls after it find it.
         let mut has_text = [false; 2];
         let groups = refused.map(|group| {
-            let has_text = &mut has_text[usize::from(group.way.crosses_slots)];
-            let script_ref = match std::mem::replace(has_text, true) {
+            let has_text = &mut has_text[usize::from(group.way.scope == KeyScope::Node)];
+            let script_ref = match std::mem::replace(has_text, !was_sent) {
                 true => ScriptRef::ByHash,
                 false => ScriptRef::ByText,
             };
@@ -223,37 +254,67 @@ impl<'r> Batch<'r> {
         self.again(replies, groups, self.now)
     }
 
-    /// The checks that a call across slots did not execute, each in a call of its own with its key
-    /// declared. Checks of a request that commits all or none stay together. `None` if there are no
-    /// such checks, or if a reply broke the protocol.
-    pub(crate) fn calls_by_slot(&self, replies: &[Reply]) -> Option<Self> {
-        let is_refused = |at: &CheckPosition| {
-            replies[at.request].answers[at.pick].is_err_and(error::needs_own_call)
-        };
-        let across = self.groups.iter().filter(|group| group.way.crosses_slots);
-        let of_requests = across.flat_map(|group| {
-            group
-                .checks
-                .chunk_by(|one, other| one.request == other.request)
-        });
-        let parts = of_requests.flat_map(|checks| {
-            checks.chunks(match self.requests[checks[0].request].checks.commit {
-                Commit::Each => 1,
-                Commit::AllOrNone => checks.len(),
-            })
-        });
-        let refused = parts.filter(|part| part.iter().all(is_refused));
-        let groups = refused.map(|part| CommandGroup {
-            way: Way {
-                encoding: GroupEncoding::Script(ScriptRef::ByHash),
-                slot: 0,
-                is_asking: false,
-                crosses_slots: false,
+    /// The checks that a transaction or a call with keys of several slots did not execute, in groups
+    /// of one slot with their keys declared; by themselves if that was not because of the slots.
+    /// Checks of a request that commits all or none stay together. `None` if there are no such
+    /// checks, or if a reply broke the protocol.
+    pub(crate) fn by_slot(&self, replies: &[Reply]) -> Option<Self> {
+        let mut again = Self {
+            requests: self.requests.clone(),
+            groups: SmallVec::new(),
+            now: self.now,
+            options: BatchOptions {
+                scope: KeyScope::Slot,
+                ..self.options
             },
-            checks: part.to_vec(),
-            commands: Vec::new(),
-        });
-        self.again(replies, groups, self.now)
+        };
+        let all_are = |part: &[CheckPosition], is_refused: fn(StoreError) -> bool| {
+            let mut answers = part.iter().map(|at| &replies[at.request].answers[at.pick]);
+            answers.all(|answer| answer.is_err_and(is_refused))
+        };
+        for group in &self.groups {
+            let encoding = match group.way.encoding {
+                GroupEncoding::Script(_) => GroupEncoding::Script(ScriptRef::ByHash),
+                GroupEncoding::Transaction => GroupEncoding::Transaction,
+                GroupEncoding::Plain => continue,
+            };
+            if group.way.scope == KeyScope::Slot {
+                continue;
+            }
+            let of_requests = group
+                .checks
+                .chunk_by(|one, other| one.request == other.request);
+            let parts = of_requests.flat_map(|checks| {
+                checks.chunks(match self.requests[checks[0].request].checks.commit {
+                    Commit::Each => 1,
+                    Commit::AllOrNone => checks.len(),
+                })
+            });
+            for part in parts {
+                let is_alone = !all_are(part, error::refuses_slots);
+                let needs_own =
+                    || group.way.scope == KeyScope::Node && all_are(part, error::needs_own_call);
+                if is_alone && !needs_own() {
+                    continue;
+                }
+                for (index, &at) in part.iter().enumerate() {
+                    again.add(at, encoding, is_alone && index == 0);
+                }
+            }
+        }
+        again.make_commands();
+        self.again(replies, again.groups.into_iter(), self.now)
+    }
+
+    /// Whether this batch, which is [`Batch::by_slot`] of these `replies`, answers checks that were
+    /// refused because of their slots: then the server really refuses several slots. Otherwise a
+    /// slot may have moved.
+    pub(crate) fn proves_refusal(&self, replies: &[Reply], now: &[Reply]) -> bool {
+        let mut all = self.groups.iter().flat_map(|group| &group.checks);
+        all.any(|at| {
+            let of = |replies: &[Reply]| replies[at.request].answers[at.pick];
+            of(replies).is_err_and(error::refuses_slots) && of(now).is_ok()
+        })
     }
 
     /// The checks that the script refused as late although their callers still have time, by a new
@@ -407,7 +468,7 @@ impl<'r> Batch<'r> {
             refused: &[],
             now: self.now,
             is_time_given: false,
-            crosses_slots: group.way.crosses_slots,
+            crosses_slots: group.way.scope == KeyScope::Node,
             jitter_secs: self.options.expiry_jitter_secs,
         }
     }

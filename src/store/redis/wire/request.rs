@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::hash_slot::{self, Redirect, Slot};
+use super::hash_slot::{Redirect, Slot};
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::Summary;
@@ -28,11 +28,11 @@ pub const TRACKED_WEIGHT: usize = 3;
 /// The answer to one check.
 pub(crate) type Answer = Result<Verdict, StoreError>;
 
-/// A check that goes to a server, with the hash slot of its key: 0 without a cluster.
+/// A check that goes to a server, with the hash slot of its key if that decided the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Picked {
     pub(crate) index: CheckIndex,
-    pub(crate) slot: Slot,
+    pub(crate) slot: Option<Slot>,
 }
 
 pub(crate) type PickedChecks = SmallVec<[Picked; 4]>;
@@ -120,12 +120,8 @@ impl Request {
     /// A request for all of these checks whose reply is not awaited: for probes and tests.
     pub fn unawaited(checks: Checks, budget: Budget) -> Self {
         let mut request = Self::new(&Arc::new(checks), false, budget);
-        let slot = |check| hash_slot::of(request.checks.key(check));
         let picked = request.checks.indexed();
-        let picked = picked.map(|(index, check)| Picked {
-            index,
-            slot: slot(check),
-        });
+        let picked = picked.map(|(index, _)| Picked { index, slot: None });
         request.picked = picked.collect();
         request
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, code, id_of, in_seconds};
-use crate::support::cluster::Cluster;
+use crate::support::cluster::{Cluster, one_node};
 use crate::support::sentinel::SentinelSet;
 use crate::support::wait::eventually;
 use crate::support::{RedisServer, Weir, descriptor_with_hits, exclusive, request};
@@ -358,6 +358,22 @@ async fn a_cluster_keeps_them_in_one_slot_and_resets_each_counter_where_it_is() 
         assert!(text.starts_with("shop.user counts from zero"), "{text}");
         // The other replica's denial cache knows a refusal for a second at most.
         becomes_allowed(&other, value).await;
+    }
+}
+
+/// One address that refuses keys of several slots together.
+#[tokio::test]
+async fn an_address_with_shards_keeps_them_and_resets_each_counter() {
+    let (desk, server) = (Desk::new(), one_node());
+    let weir = desk.start(LIMITS, &[("REDIS_URL", &*server.url())]);
+    desk.ok(&weir, &["block", "-d", "shop", "vip=42"]);
+    becomes(&weir, "vip", "42", Code::OverLimit).await;
+    let client = &mut weir.client().await;
+    for value in ["a", "b", "c"] {
+        assert_eq!(code(client, "user", value, 3).await, Code::OverLimit);
+        let text = desk.ok(&weir, &["reset", "-d", "shop", &format!("user={value}")]);
+        assert!(text.starts_with("shop.user counts from zero"), "{text}");
+        assert_eq!(code(client, "user", value, 1).await, Code::Ok);
     }
 }
 

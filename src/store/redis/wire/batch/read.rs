@@ -57,7 +57,7 @@ impl Batch<'_> {
             };
             // After a reply that does not fit its command, a reply may belong to another command.
             is_in_sync &= error != PROTOCOL_ERROR;
-            let cause = cause.filter(|_| self.options.by_slot);
+            let cause = cause.filter(|_| self.options.follows_redirects);
             if let Some(redirect) = cause.and_then(Redirect::read) {
                 self.redirect_group(group, group_tokens, error, &redirect, replies);
                 continue;
@@ -209,7 +209,7 @@ impl Batch<'_> {
         };
         for command in &group.commands {
             let reply = value(tokens)?;
-            let redirect = server_error(reply).filter(|_| self.options.by_slot);
+            let redirect = server_error(reply).filter(|_| self.options.follows_redirects);
             if let Some(redirect) = redirect.and_then(Redirect::read) {
                 for &at in &group.checks[command.answers.clone()] {
                     let redirects = &mut replies[at.request].redirects;

@@ -59,14 +59,15 @@ fn clock(time: Micros) -> ClockReading {
 }
 
 const OPTIONS: BatchOptions = BatchOptions {
-    by_slot: false,
-    crosses_slots: false,
+    scope: KeyScope::Any,
+    follows_redirects: false,
     fixed_windows_by_script: false,
     expiry_jitter_secs: 0,
 };
 
 const BY_SLOT: BatchOptions = BatchOptions {
-    by_slot: true,
+    scope: KeyScope::Slot,
+    follows_redirects: true,
     ..OPTIONS
 };
 
@@ -233,23 +234,23 @@ fn only_calls_without_their_script_are_sent_again() {
     let mut replies = first.unanswered();
     first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
     let again = first
-        .calls_to_resend(&replies)
+        .calls_to_resend(&replies, false)
         .expect("a call was answered with NOSCRIPT");
     assert_eq!(
         (again.groups.len(), again.groups[0].way.encoding),
         (1, GroupEncoding::Script(ScriptRef::ByText))
     );
     assert!(
-        again.calls_to_resend(&replies).is_none(),
+        again.calls_to_resend(&replies, false).is_none(),
         "a call with the text is not sent again"
     );
     replies[1].answers[0] = Err(StoreError::NotExecuted("late"));
-    assert!(first.calls_to_resend(&replies).is_none());
+    assert!(first.calls_to_resend(&replies, false).is_none());
     replies[1].answers[0] = Err(StoreError::NotExecuted(error::NO_SCRIPT));
-    assert!(first.calls_to_resend(&replies).is_some());
+    assert!(first.calls_to_resend(&replies, false).is_some());
     replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
     assert!(
-        first.calls_to_resend(&replies).is_none(),
+        first.calls_to_resend(&replies, false).is_none(),
         "replies do not fit their commands"
     );
 }
@@ -307,7 +308,7 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
 /// A batch for a node that runs the script on keys of several slots.
 fn across_slots(all: &[Request]) -> Batch<'_> {
     let options = BatchOptions {
-        crosses_slots: true,
+        scope: KeyScope::Node,
         fixed_windows_by_script: true,
         ..BY_SLOT
     };
@@ -380,8 +381,13 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
         let mut replies = batch.unanswered();
         replies[0].answers.copy_from_slice(&answers[..3]);
         replies[1].answers.copy_from_slice(&answers[3..]);
-        let again = batch.calls_by_slot(&replies)?;
-        assert!(again.groups.iter().all(|group| !group.way.crosses_slots));
+        let again = batch.by_slot(&replies)?;
+        assert!(
+            again
+                .groups
+                .iter()
+                .all(|group| group.way.scope == KeyScope::Slot)
+        );
         // The node may not have the other text.
         again
             .groups
@@ -391,7 +397,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
                 replies[at.request].answers[at.pick] =
                     Err(StoreError::NotExecuted(error::NO_SCRIPT));
             });
-        let texts = again.calls_to_resend(&replies).expect("no script");
+        let texts = again.calls_to_resend(&replies, false).expect("no script");
         assert_eq!(
             texts.groups[0].way.encoding,
             GroupEncoding::Script(ScriptRef::ByText)
@@ -399,7 +405,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
         Some(positions(&again))
     };
     let (moved, oom) = (
-        Err(StoreError::NotExecuted("moved")),
+        Err(StoreError::NotExecuted("non_local_key")),
         Err(StoreError::NotExecuted("oom")),
     );
     let (wrong, unknown) = (
@@ -437,13 +443,73 @@ fn a_key_that_is_not_local_fails_only_its_own_check() {
         &[[-1.0, 0.0, 0.0], [7.0, 0.0, 0.0]],
         &format!("${}\r\n{line}\r\n", line.len()),
     );
-    let moved = Err(StoreError::NotExecuted("moved"));
-    assert_eq!(used(&replies_of(&batch, &reply)[0]), [moved, Ok(7)]);
+    let refused = Err(StoreError::NotExecuted("non_local_key"));
+    assert_eq!(used(&replies_of(&batch, &reply)[0]), [refused, Ok(7)]);
     let aborted = format!("-{line} script: 5f, on @user_script:1.\r\n");
     assert_eq!(
         used(&replies_of(&batch, aborted.as_bytes())[0]),
-        [Err(StoreError::Unknown("moved")); 2],
-        "it may have written"
+        [refused; 2],
+        "no key is accessed for the first time after a write"
+    );
+}
+
+/// What a server refuses because of several slots is sent again slot by slot, in the same encoding.
+#[test]
+fn a_server_that_refuses_several_slots_gets_each_slot_by_itself() {
+    let all = [
+        hits_on([b"{a}1", b"{b}1", b"{a}2"]),
+        windows(&[b"{c}1", b"{c}2"], Commit::AllOrNone),
+        request(Checks::of([on(b"{a}3", 10, 0)])),
+    ];
+    let first = batch(&all, OPTIONS);
+    assert_eq!(
+        positions(&first),
+        [
+            vec![(0, 0), (0, 2), (0, 1)],
+            vec![(1, 0), (1, 1)],
+            vec![(2, 0)]
+        ]
+    );
+    let refused =
+        "-CROSSSLOT Keys in request don't hash to the same slot (context='', command='x')";
+    let text = format!(
+        "+OK\r\n{}{refused}\r\n{refused}\r\n",
+        "+QUEUED\r\n".repeat(7)
+    );
+    let received = [text.as_bytes(), &wire(&format!("{TIME}|$-1"))].concat();
+    let mut replies = replies_of(&first, &received);
+    let again = first.by_slot(&replies).expect("it was refused");
+    let ways: Vec<_> = again
+        .groups
+        .iter()
+        .map(|group| group.way.encoding)
+        .collect();
+    let script = GroupEncoding::Script(ScriptRef::ByHash);
+    let transaction = GroupEncoding::Transaction;
+    assert_eq!(ways, [transaction, transaction, script]);
+    assert_eq!(
+        positions(&again),
+        [vec![(0, 0), (0, 2)], vec![(0, 1)], vec![(1, 0), (1, 1)]]
+    );
+    let before = replies.clone();
+    assert!(!again.proves_refusal(&before, &replies));
+    again.read(
+        Parser::of(&wire(&format!(
+            "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :1 :1|+OK|+QUEUED|+QUEUED\
+             |+QUEUED|*3 {TIME} :1 :1|-LATE x"
+        ))),
+        &mut replies,
+    );
+    assert_eq!(used(&replies[0]), [Ok(1); 3]);
+    assert!(again.proves_refusal(&before, &replies));
+    assert!(
+        again.by_slot(&before).is_none(),
+        "nothing is smaller than a slot"
+    );
+    replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
+    assert!(
+        first.by_slot(&replies).is_none(),
+        "replies do not fit their commands"
     );
 }
 
