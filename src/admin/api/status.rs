@@ -83,6 +83,8 @@ pub struct RedisServer {
     pub circuit: String,
     /// Whether the server answered the latest inspection.
     pub up: bool,
+    /// Conditions of the server that need attention, by their names in deploy/redis.md.
+    pub advice: Vec<String>,
 }
 
 /// Maximum number of errors of a rejected configuration in a response.
@@ -113,6 +115,7 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
             deployment: (*name).to_owned(),
             circuit: server.state.name().to_owned(),
             up: server.status.is_up,
+            advice: server.status.advice().map(str::to_owned).collect(),
             server: server.address,
         })
     });

@@ -117,7 +117,7 @@ fn server_samples(redis: &str, server: &Server, samples: &mut Vec<Sample>) {
     if let Some(version) = &report.version {
         samples.push(families::REDIS_SERVER_INFO.count(&[redis, address, version], 1));
     }
-    for diagnostic in &status.diagnostics {
-        samples.push(families::REDIS_ADVICE.count(&[redis, address, diagnostic.name], 1));
+    for advice in status.advice() {
+        samples.push(families::REDIS_ADVICE.count(&[redis, address, advice], 1));
     }
 }

@@ -20,7 +20,7 @@ use crate::support::cluster::one_node;
 use crate::support::redis::{RedisServer, connect};
 use crate::support::relay::{Relay, refuse, script_keys};
 use crate::support::wait::eventually_async;
-use crate::support::{Weir, descriptor, request};
+use crate::support::{Weir, descriptor, http_client, request};
 
 const CALLERS: usize = 12;
 const CALLS: u64 = 40;
@@ -291,6 +291,6 @@ async fn operators_see_why_each_slot_is_sent_by_itself() {
         advice.any(|line| line.contains("one_slot") && line.ends_with(" 1")),
         "{page}"
     );
-    let status = weir.command(&["status", "--json"]);
+    let status = http_client::get(weir.listener("debug"), "/api/v1/status").body;
     assert!(status.contains("\"one_slot\""), "{status}");
 }
