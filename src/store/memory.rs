@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 pub use self::bounded::TableSize;
-use self::packed::Packed;
+use self::packed::{Packed, UsedShare};
 use self::reservations::Reservations;
 use self::shard::{NewState, Shard};
 use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
@@ -82,9 +82,6 @@ const KEYS_PER_SHARD: usize = 1_024;
 /// The most shards; an empty one costs 128 bytes. A store of more than 268 million keys has more
 /// keys per shard.
 const MAX_SHARDS: usize = 1 << 18;
-
-/// Keys of which an eviction chooses one.
-const SAMPLE: usize = 5;
 
 /// Maximum number of keys that one step evicts for bytes, which takes some hundred microseconds.
 /// Only a large log or set of holders that grows needs that many.
@@ -286,44 +283,46 @@ impl Memory {
             state,
             keep_for,
         } = step(slot.and_then(|slot| shard.take(slot, algorithm)));
+        let used = UsedShare::after(&verdict);
         let change = |state, keep_for| NewState {
             state,
             algorithm,
             recovers: now + keep_for,
+            used,
         };
         match (slot, state, keep_for) {
             (_, None, _) | (None, _, None) => {}
-            (Some(slot), Some(state), None) => shard.put_back(slot, state),
+            (Some(slot), Some(state), None) => shard.put_back(slot, state, used),
             (Some(slot), Some(state), Some(keep_for)) => {
                 shard.replace(slot, change(state, keep_for));
             }
             (None, Some(state), Some(keep_for)) => {
-                self.add(&mut shard, key, change(state, keep_for));
+                self.add(&mut shard, key, change(state, keep_for), now);
             }
         }
         let has_grown = self.record_growth(before, shard.unpacked_bytes()) || slot.is_none();
         drop(shard);
         if has_grown {
-            self.make_room();
+            self.make_room(now);
         }
         verdict
     }
 
     /// Adds a key that the shard does not hold, and evicts others while the store is full.
-    fn add(&self, shard: &mut Shard, key: EntryKey, change: NewState<'_>) {
+    fn add(&self, shard: &mut Shard, key: EntryKey, change: NewState<'_>, now: Micros) {
         // Up to two: an earlier key may have been added to an empty shard, where there was none to
         // evict.
         for _ in 0..2 {
             if self.0.keys.load(Ordering::Relaxed) >= self.0.max_keys {
-                self.evict(shard, |_| true);
+                self.evict(shard, now, |_| true);
             }
         }
         shard.add(key, change, &self.0.pool);
         self.0.keys.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn evict(&self, shard: &mut Shard, may_go: impl Fn(Packed) -> bool) {
-        if shard.evict_one_of(SAMPLE, may_go) {
+    fn evict(&self, shard: &mut Shard, now: Micros, may_go: impl Fn(Packed) -> bool) {
+        if shard.evict(now, may_go) {
             self.0.keys.fetch_sub(1, Ordering::Relaxed);
             self.0.evicted.fetch_add(1, Ordering::Relaxed);
         }
@@ -343,7 +342,7 @@ impl Memory {
     /// has grown may be too small. If unpacked states take more than half of the bytes, only they
     /// are evicted, because few large states must not displace all small ones. No shard may be
     /// locked.
-    fn make_room(&self) {
+    fn make_room(&self, now: Micros) {
         for _ in 0..MOST_EVICTED {
             if self.size().bytes <= self.0.max_bytes {
                 return;
@@ -352,7 +351,7 @@ impl Memory {
             let mut shard = self.lock(fastrand::usize(..self.shards()));
             let before = shard.unpacked_bytes();
             if before > 0 || !only_unpacked {
-                self.evict(&mut shard, |packed| {
+                self.evict(&mut shard, now, |packed| {
                     !only_unpacked || packed.unpacked_index().is_some()
                 });
                 self.record_growth(before, shard.unpacked_bytes());
@@ -400,16 +399,23 @@ impl Memory {
                 state,
                 algorithm,
                 recovers: at.now + keep_for,
+                used: UsedShare::after(&outcome.verdicts[index.0]),
             };
             let shard = &mut *shards[shard_of(key)];
             match shard.find(key) {
                 Some(slot) => shard.replace(slot, change),
-                None => self.add(shard, key, change),
+                None => self.add(shard, key, change, at.now),
+            }
+        }
+        for (&key, verdict) in keys.iter().zip(&outcome.verdicts) {
+            let shard = &mut *shards[shard_of(key)];
+            if let Some(slot) = shard.find(key).filter(|_| !verdict.allowed) {
+                shard.record_refusal(slot, UsedShare::after(verdict));
             }
         }
         self.record_growth(before, bytes(&shards));
         drop(shards);
-        self.make_room();
+        self.make_room(at.now);
         *changes = outcome.changes;
         outcome.verdicts
     }
@@ -439,7 +445,7 @@ impl Memory {
         self.record_growth(before, shard.unpacked_bytes());
         self.0.keys.fetch_sub(removed, Ordering::Relaxed);
         drop(shard);
-        self.make_room();
+        self.make_room(now);
         self.0.usage.sweep(index, self.shards(), now);
         self.0.reservations.sweep(index, self.shards(), now);
         self.0.pool.refund(freed);

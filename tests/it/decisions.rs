@@ -4,6 +4,7 @@
 pub mod algorithms;
 pub mod all_or_none;
 pub mod calendars;
+pub mod full_store;
 pub mod in_flight;
 pub mod notify;
 pub mod regions;

@@ -11,6 +11,9 @@ use super::ticks::{self, Clock, TickOutcome};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{MAX_SAFE_INTEGER, Period, Span, Tick};
 
+/// Bits of each count in a packed state.
+const COUNT_BITS: u32 = 30;
+
 /// A limit per sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowCounter {
@@ -232,20 +235,17 @@ impl Definition for SlidingWindowCounter {
         else {
             return None;
         };
-        let (current, previous) = (u32::try_from(current).ok()?, u32::try_from(previous).ok()?);
-        let counts = (u64::from(current) << u32::BITS) | u64::from(previous);
-        Some((
-            window.checked_mul(self.tick.span(self.window).micros())?,
-            counts,
-        ))
+        let fits = current.max(previous) < 1 << COUNT_BITS;
+        let start = window.checked_mul(self.tick.span(self.window).micros())?;
+        fits.then_some((start, current << COUNT_BITS | previous))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         let window = micros / self.tick.span(self.window).micros();
         Some(State::Counter {
             window,
-            current: number >> u32::BITS,
-            previous: u64::from(number as u32),
+            current: number >> COUNT_BITS,
+            previous: number & ((1 << COUNT_BITS) - 1),
         })
     }
 }

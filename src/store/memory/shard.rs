@@ -3,7 +3,7 @@
 //! Everything here runs under the shard's lock, and takes at most time in proportion to the shard's
 //! few keys.
 
-use super::packed::Packed;
+use super::packed::{Packed, UsedShare};
 use super::table::{BlockPool, Entry, EntryKey, FreedBlocks, Table};
 use super::unpacked::UnpackedStates;
 use crate::core::algorithm::{Algorithm, State};
@@ -25,6 +25,8 @@ pub(super) struct NewState<'a> {
     pub(super) algorithm: &'a Algorithm,
     /// From then on the state means the same as a missing one.
     pub(super) recovers: Micros,
+    /// The share of the limit that is used now.
+    pub(super) used: UsedShare,
 }
 
 impl Shard {
@@ -53,16 +55,25 @@ impl Shard {
     }
 
     /// Ends a step that changed nothing.
-    pub(super) fn put_back(&mut self, slot: usize, state: State) {
+    pub(super) fn put_back(&mut self, slot: usize, state: State, used: UsedShare) {
         if let (Some(index), Some(unpacked)) =
             (self.table.get(slot).unpacked_index(), &mut self.unpacked)
         {
             unpacked.put_back(index, state);
         }
+        self.record_refusal(slot, used);
+    }
+
+    /// Records that a check of the key in this slot was refused.
+    pub(super) fn record_refusal(&mut self, slot: usize, used: UsedShare) {
+        if used == UsedShare::REFUSED {
+            self.table.set(slot, self.table.get(slot).with_used(used));
+        }
     }
 
     /// Ends a step that changed the state.
     pub(super) fn replace(&mut self, slot: usize, change: NewState<'_>) {
+        let used = change.used;
         let packed = match (self.table.get(slot).unpacked_index(), &mut self.unpacked) {
             (Some(index), Some(unpacked)) => {
                 match Packed::new(&change.state, change.algorithm, change.recovers) {
@@ -78,12 +89,13 @@ impl Shard {
             }
             _ => self.pack(change),
         };
-        self.table.set(slot, packed);
+        self.table.set(slot, packed.with_used(used));
     }
 
     /// Adds a key that the shard does not hold.
     pub(super) fn add(&mut self, key: EntryKey, change: NewState<'_>, pool: &BlockPool) {
-        let packed = self.pack(change);
+        let used = change.used;
+        let packed = self.pack(change).with_used(used);
         self.table.insert(Entry { key, packed }, pool);
     }
 
@@ -111,13 +123,12 @@ impl Shard {
             .map_or(0, |unpacked| unpacked.bytes())
     }
 
-    /// Evicts the key that recovers soonest among `sample` random keys that may go, because it
-    /// loses least. Returns false if the shard has none.
-    pub(super) fn evict_one_of(&mut self, sample: usize, may_go: impl Fn(Packed) -> bool) -> bool {
-        let soonest =
-            self.table
-                .soonest_of(sample, fastrand::usize(..self.table.slots().max(1)), may_go);
-        let removed = soonest.map(|slot| self.table.remove(slot));
+    /// Evicts the key with the least loss among random keys that may go. Returns false if the shard
+    /// has none.
+    pub(super) fn evict(&mut self, now: Micros, may_go: impl Fn(Packed) -> bool) -> bool {
+        let from = fastrand::usize(..self.table.slots().max(1));
+        let found = self.table.least_loss(from, now, may_go);
+        let removed = found.map(|slot| self.table.remove(slot));
         remove_unpacked(&mut self.unpacked, removed.map(|entry| entry.packed));
         removed.is_some()
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use allocation_counter::measure;
 use proptest::prelude::*;
 
+use super::table::SAMPLE;
 use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
 use crate::core::time::{Period, Rate, Span, Unit};
@@ -186,6 +187,46 @@ fn what_recovers_soonest_goes_first() {
                 .allowed,
             "key {key} was forgotten"
         );
+    }
+}
+
+/// A store of which nine tenths have nothing left: most of them stay, because a new key evicts
+/// another one that has something left where there is one among the keys that it looks at.
+#[test]
+fn few_refused_keys_are_forgotten_even_if_most_are() {
+    let memory = Memory::new(Options {
+        max_keys: 2_000,
+        ..Default::default()
+    });
+    let limit = check(5, 3_600);
+    let refused = |key: u32| !memory.decide_one(&key.to_be_bytes(), &limit, START).allowed;
+    for key in 0..1_800 {
+        (0..6).for_each(|_| {
+            refused(key);
+        });
+    }
+    assert!((1_800..5_800).all(|key| !refused(key)));
+    let forgotten = (0..1_800).filter(|&key| !refused(key)).count();
+    assert!(forgotten < 400, "{forgotten} of 1,800");
+}
+
+/// Hits that are lost for a short time are worth less than a few that are lost for long.
+#[test]
+fn a_refused_key_that_recovers_soon_goes_before_a_used_one_that_does_not() {
+    let memory = Memory::new(Options {
+        max_keys: SAMPLE,
+        ..Default::default()
+    });
+    for key in 0..SAMPLE as u32 - 1 {
+        memory.decide_one(&key.to_be_bytes(), &check(2, 86_400), START);
+    }
+    for _ in 0..3 {
+        memory.decide_one(b"soon", &check(1, 60), START);
+    }
+    memory.decide_one(b"one more", &check(2, 86_400), START);
+    for key in 0..SAMPLE as u32 - 1 {
+        let verdict = memory.decide_one(&key.to_be_bytes(), &check(2, 86_400), START);
+        assert_eq!(verdict.remaining, 0, "key {key} was forgotten");
     }
 }
 
@@ -441,7 +482,7 @@ fn few_holders_are_as_exact_as_many() {
     assert!(most > 10, "{most} holders");
 }
 
-/// More than 2^32 hits do not fit next to another number: such a state is unpacked, and packed
+/// More than 2^30 hits do not fit next to another number: such a state is unpacked, and packed
 /// again later.
 #[test]
 fn what_is_too_large_to_be_packed_is_as_exact() {

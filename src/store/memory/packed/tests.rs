@@ -55,6 +55,10 @@ fn numbers() -> impl Strategy<Value = u64> {
     ]
 }
 
+fn shares() -> impl Strategy<Value = UsedShare> {
+    (0..8_u8).prop_map(UsedShare)
+}
+
 fn states() -> impl Strategy<Value = State> {
     (0..4, numbers(), numbers(), numbers(), 0..=15_u8).prop_map(|(kind, one, two, three, tick)| {
         match kind {
@@ -89,11 +93,16 @@ proptest! {
         state in states(),
         algorithm in algorithms(),
         recovers in numbers(),
+        used in shares(),
     ) {
         if let Some(packed) = Packed::new(&state, &algorithm, Micros(recovers)) {
             prop_assert_eq!(packed.state(&algorithm), Some(state));
             prop_assert_eq!(packed.unpacked_index(), None);
             prop_assert!(packed.recovers() >= Micros(recovers));
+            let other = packed.with_used(used);
+            prop_assert_eq!(other.used(), used);
+            prop_assert_eq!(other.state(&algorithm), packed.state(&algorithm));
+            prop_assert_eq!(other.with_used(packed.used()), packed);
         }
     }
 
@@ -127,8 +136,13 @@ proptest! {
     }
 
     #[test]
-    fn a_reference_keeps_its_index_and_its_recovery(index in any::<u32>(), recovers in numbers()) {
-        let packed = Packed::reference(UnpackedIndex(index), Micros(recovers));
+    fn a_reference_keeps_its_index_and_its_recovery(
+        index in any::<u32>(),
+        recovers in numbers(),
+        used in shares(),
+    ) {
+        let packed = Packed::reference(UnpackedIndex(index), Micros(recovers)).with_used(used);
+        prop_assert_eq!(packed.with_index(UnpackedIndex(7)).used(), used);
         prop_assert_eq!(packed.unpacked_index(), Some(UnpackedIndex(index)));
         prop_assert!(packed.recovers() >= Micros(recovers));
         prop_assert_eq!(
@@ -148,6 +162,30 @@ proptest! {
         prop_assert!(expand(short) >= number);
         prop_assert!(expand(short) - number <= number / 8, "{} is {}", number, expand(short));
     }
+}
+
+#[test]
+fn the_used_share_is_of_the_limit() {
+    let after = |used, remaining, allowed| {
+        let verdict = Verdict {
+            allowed,
+            remaining,
+            used,
+            reset_after: Span::ZERO,
+            retry_after: crate::core::verdict::Wait::Never,
+            delay: Span::ZERO,
+        };
+        UsedShare::after(&verdict)
+    };
+    assert_eq!(after(0, 5, true), UsedShare(0));
+    assert_eq!(
+        [1, 2, 3, 4].map(|used| after(used, 5 - used, true).0),
+        [1, 2, 3, 4]
+    );
+    assert_eq!(after(u64::MAX, u64::MAX, true), UsedShare(0));
+    assert_eq!(after(4, 1, false), UsedShare(4), "something is left");
+    assert_eq!(after(5, 0, true), UsedShare::NOTHING_LEFT);
+    assert_eq!(after(9, 0, false), UsedShare::REFUSED);
 }
 
 #[test]

@@ -16,6 +16,10 @@ const SECOND: FixedWindow = FixedWindow {
 
 /// A state that recovers after `second` seconds.
 fn until(second: u64) -> Packed {
+    used(second, UsedShare::NOTHING_LEFT)
+}
+
+fn used(second: u64, share: UsedShare) -> Packed {
     let state = State::FixedWindow {
         window: second - 1,
         count: 1,
@@ -26,6 +30,7 @@ fn until(second: u64) -> Packed {
         SECOND.end(second - 1),
     )
     .expect("it fits")
+    .with_used(share)
 }
 
 fn at(second: u64) -> Micros {
@@ -144,7 +149,7 @@ fn tables_that_share_a_pool_hold_what_maps_hold() {
         for _ in 0..random.usize(..=map.len() / 4) {
             let from = random.usize(..table.slots());
             let removed = table
-                .soonest_of(1, from, |_| true)
+                .least_loss(from, Micros(0), |_| true)
                 .map(|slot| table.remove(slot))
                 .expect("there is one");
             assert_eq!(map.remove(&removed.key), Some(removed.packed));
@@ -238,7 +243,7 @@ fn it_is_never_much_larger_than_what_it_holds() {
 #[test]
 fn a_sample_goes_round() {
     let (mut table, pool) = (Table::default(), BlockPool::default());
-    assert_eq!(table.soonest_of(5, 0, |_| true), None);
+    assert_eq!(table.least_loss(0, Micros(0), |_| true), None);
     for key in 1..=3_u128 {
         table.insert(
             Entry {
@@ -249,8 +254,32 @@ fn a_sample_goes_round() {
         );
     }
     for from in 0..=table.slots() {
-        assert_eq!(table.soonest_of(3, from, |_| true), table.find(3 << 125));
+        let least = table.least_loss(from, Micros(0), |_| true);
+        assert_eq!(least, table.find(3 << 125));
     }
+}
+
+/// Of keys that recover at the same time, those that were refused go last; what has recovered goes
+/// first. More keys than usual are looked at while all have nothing left.
+#[test]
+fn of_keys_that_recover_together_the_refused_go_last() {
+    let (mut table, pool) = (Table::default(), BlockPool::default());
+    let mut insert = |key: u128, packed| {
+        let key = key << 120;
+        table.insert(Entry { key, packed }, &pool);
+    };
+    for key in 1..=20 {
+        insert(key, used(9, UsedShare::REFUSED));
+    }
+    insert(21, used(9, UsedShare::NOTHING_LEFT));
+    insert(22, used(8, UsedShare::REFUSED));
+    let least = |table: &Table, now| table.least_loss(0, now, |_| true);
+    assert_eq!(least(&table, at(1)), table.find(21 << 120));
+    assert_eq!(
+        least(&table, at(8)),
+        table.find(22 << 120),
+        "it has recovered"
+    );
 }
 
 fn maintain(pool: &BlockPool) {
