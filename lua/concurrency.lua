@@ -92,10 +92,12 @@ if steps[72] then -- 'H'
     return found
   end
 
-  -- The first and the last stamp of live acquires or marks: less than `life` before now, or less
-  -- than `life` after it, because the clock may have gone back.
+  -- The first and the last stamp of live acquires or marks. An entry lasts as if it had begun in
+  -- the last of the 16 microseconds of its time: it never ends early. It may also be up to `life`
+  -- after now, because the clock may have gone back.
   local function live(now, life)
-    return now - life - (now - life) % 16 + 1, now + life - (now + life) % 16
+    local after = now - life + 1
+    return after - after % 16 - 15, now + life - (now + life) % 16
   end
 
   -- The scores of marks that have not expired.

@@ -127,9 +127,7 @@ impl Concurrency {
     pub fn new(limit: u64, max_duration: Span) -> Self {
         Self {
             limit,
-            // At least the precision of stored times: a holder that begins now must not have
-            // expired.
-            max_duration: max_duration.micros().max(NUMBERS),
+            max_duration: max_duration.micros().max(1),
         }
     }
 

@@ -5,7 +5,9 @@
 //! once.
 //!
 //! The time of an entry is rounded down to a multiple of [`NUMBERS`] ticks. Less a small number it
-//! is the stamp of the entry, which is one member with one score in Redis.
+//! is the stamp of the entry, which is one member with one score in Redis. The entry may have begun
+//! in the last of these ticks, and lasts as if it had: it never ends early, and at most
+//! `NUMBERS - 1` ticks late.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,9 +87,10 @@ impl FromIterator<(HolderId, Holder)> for Holders {
     }
 }
 
-/// Whether a holder or mark with this stamp that lasts for `life` is over at `now`.
+/// Whether a holder or mark with this stamp that lasts for `life` is over at `now`, even if it
+/// began in the last of the ticks that have this stamp.
 const fn is_past(stamp: u64, now: u64, life: u64) -> bool {
-    stamp.next_multiple_of(NUMBERS) + life <= now
+    stamp.next_multiple_of(NUMBERS) + NUMBERS - 1 + life <= now
 }
 
 /// Whether the stamp is too far in the future: a clock that went back lost at most `life`.

@@ -47,9 +47,9 @@ struct Naive {
 impl Naive {
     fn decide(&mut self, id: u8, hits: i64, now: u64, (limit, life): (u64, u64)) -> (bool, u64) {
         let is_held =
-            |&(_, since, ..): &(u8, u64, u64, u8)| since + life > now && since <= now + life;
+            |&(_, since, ..): &(u8, u64, u64, u8)| since + 15 + life > now && since <= now + life;
         let is_known =
-            |&(_, then, _): &(u8, u64, Mark)| then + 2_000_000 > now && then <= now + 2_000_000;
+            |&(_, then, _): &(u8, u64, Mark)| then + 2_000_015 > now && then <= now + 2_000_000;
         let used = |holders: &[(u8, u64, u64, u8)]| {
             let held = holders.iter().filter(|one| is_held(one));
             held.map(|one| one.2).sum::<u64>()
@@ -213,6 +213,26 @@ fn marks_are_bounded_and_the_oldest_goes_first() {
         (1, 0, 0),
         "the first is forgotten"
     );
+}
+
+/// Times are stored in steps of 16 ticks.
+#[test]
+fn a_place_never_ends_early_and_at_most_a_step_late() {
+    for life in [1, 15, 16, 17, 10_000_000] {
+        let algorithm = limit(1, Span::from_micros(life));
+        for begin in START..START + 16 {
+            let (step, _) = decide(&algorithm, b"a", None, begin, 1);
+            let is_free = |now| {
+                decide(&algorithm, b"b", step.state.clone(), now, 0)
+                    .0
+                    .verdict
+                    .allowed
+            };
+            let end = begin + life;
+            assert!(!is_free(end - 1), "{life} from {begin}");
+            assert!(is_free(end + 15), "{life} from {begin}");
+        }
+    }
 }
 
 /// Acquires whose answers are lost, and retries of their callers, in any order.
