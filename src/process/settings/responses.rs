@@ -34,6 +34,27 @@ pub(super) struct ResponseFlags {
     /// Use this header for the seconds until the limit resets, in the forms legacy and draft-03
     #[arg(long, env, default_value = "RateLimit-Reset", value_name = "HEADER")]
     limit_reset_header: String,
+    /// Add headers with the limit, remaining hits and reset of the nearest limit to requests for the
+    /// upstream
+    ///
+    /// The values are as with RATELIMIT_HEADERS=legacy. Envoy adds the headers after headers of the
+    /// same names that a client sent, which it has to remove before.
+    #[arg(long, env, default_value = "false", value_name = "BOOL")]
+    limit_request_headers_enabled: bool,
+    /// Use this header of requests for the limit
+    #[arg(long, env, default_value = "RateLimit-Limit", value_name = "HEADER")]
+    limit_request_limit_header: String,
+    /// Use this header of requests for the remaining hits
+    #[arg(
+        long,
+        env,
+        default_value = "RateLimit-Remaining",
+        value_name = "HEADER"
+    )]
+    limit_request_remaining_header: String,
+    /// Use this header of requests for the seconds until the limit resets
+    #[arg(long, env, default_value = "RateLimit-Reset", value_name = "HEADER")]
+    limit_request_reset_header: String,
     /// Add the header retry-after, in seconds, to refused requests
     #[arg(long, env, default_value = "false", value_name = "BOOL")]
     retry_after_header_enabled: bool,
@@ -106,6 +127,15 @@ impl ResponseFlags {
                 Form::Legacy => RateLimitHeaders::Legacy(self.names()?),
                 Form::Draft03 => RateLimitHeaders::Draft03(self.names()?),
                 Form::Draft11 => RateLimitHeaders::Draft11,
+            },
+            request_headers: if self.limit_request_headers_enabled {
+                Some(HeaderNames {
+                    limit: checked(setting!(self.limit_request_limit_header))?,
+                    remaining: checked(setting!(self.limit_request_remaining_header))?,
+                    reset: checked(setting!(self.limit_request_reset_header))?,
+                })
+            } else {
+                None
             },
             retry_after: self.retry_after_header_enabled,
             problem_details: self.problem_details_enabled,

@@ -327,10 +327,16 @@ fn header_names_are_validated() {
             "{invalid:?}"
         );
     }
-    assert!(
-        read(&["--limit-reset-header", ""], &[]).is_ok(),
-        "no such header is sent"
-    );
+    let enabled = "--limit-request-headers-enabled";
+    for header in ["limit", "remaining", "reset"] {
+        let flag = format!("--limit-request-{header}-header");
+        let refused = read(&[enabled, &flag, "x y"], &[]).expect_err("an invalid name");
+        let variable = flag[2..].to_uppercase().replace('-', "_");
+        assert!(refused.to_string().starts_with(&variable), "{refused}");
+    }
+    for unused in ["--limit-reset-header", "--limit-request-reset-header"] {
+        assert!(read(&[unused, ""], &[]).is_ok(), "no such header is sent");
+    }
 }
 
 #[test]

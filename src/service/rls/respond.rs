@@ -43,6 +43,9 @@ pub struct Options {
     pub shadow_mode: bool,
     /// `RATELIMIT_HEADERS` and `LIMIT_RESPONSE_HEADERS_ENABLED`: the headers about limits.
     pub ratelimit_headers: RateLimitHeaders,
+    /// `LIMIT_REQUEST_HEADERS_ENABLED`: the names of three headers about one limit that Envoy adds
+    /// to the request for the upstream, as envoyproxy/ratelimit has them.
+    pub request_headers: Option<HeaderNames>,
     /// `RETRY_AFTER_HEADER_ENABLED`: a refused request gets a `retry-after` header.
     pub retry_after: bool,
     /// `PROBLEM_DETAILS_ENABLED`: a refused request gets a body with the limits that refused it.
@@ -62,6 +65,7 @@ impl Options {
     /// Whether any response has more than its statuses.
     fn has_extras(&self) -> bool {
         !matches!(self.ratelimit_headers, RateLimitHeaders::Off)
+            || self.request_headers.is_some()
             || self.retry_after
             || self.problem_details
             || self.refused_by.is_some()
@@ -87,11 +91,11 @@ pub enum RateLimitHeaders {
 /// The names of the three headers.
 #[derive(Clone, Debug)]
 pub struct HeaderNames {
-    /// `LIMIT_LIMIT_HEADER`.
+    /// `LIMIT_LIMIT_HEADER`, or `LIMIT_REQUEST_LIMIT_HEADER`.
     pub limit: String,
-    /// `LIMIT_REMAINING_HEADER`.
+    /// `LIMIT_REMAINING_HEADER`, or `LIMIT_REQUEST_REMAINING_HEADER`.
     pub remaining: String,
-    /// `LIMIT_RESET_HEADER`; its value is in seconds.
+    /// `LIMIT_RESET_HEADER`, or `LIMIT_REQUEST_RESET_HEADER`; its value is in seconds.
     pub reset: String,
 }
 
@@ -222,8 +226,11 @@ fn extras(
             raw_body = problem(outcomes, &violated, &names);
         }
     }
+    let names = options.request_headers.as_ref();
     RateLimitResponse {
         response_headers_to_add: headers,
+        request_headers_to_add: names
+            .map_or_else(Vec::new, |names| fields::legacy(outcomes, names)),
         raw_body,
         dynamic_metadata: options
             .dynamic_metadata

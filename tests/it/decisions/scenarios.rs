@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use weir::core::proto::RateLimitResponse;
+use weir::core::proto::{HeaderValue, RateLimitResponse};
 
 use super::algorithms;
 use crate::support::wait::{TIMEOUT, eventually_async};
@@ -62,6 +62,7 @@ files! {
     tables
     tables_outage
     trials
+    upstream_headers
 }
 
 /// The sequences of `tests/vectors/hits.txt`, each with a limit in its requests.
@@ -213,7 +214,8 @@ impl<'t> Run<'t> {
                 }
             }
             "after" => ensure!(self.took >= rest.parse()?, "after {} s", self.took),
-            "headers" => self.headers(rest)?,
+            "headers" => is_with(&self.answer.response_headers_to_add, rest)?,
+            "upstream" => is_with(&self.answer.request_headers_to_add, rest)?,
             "metadata" => self.metadata(rest)?,
             "metric" => self.metric(rest).await?,
             "log" => self.new_line(&[rest]).await?,
@@ -258,22 +260,6 @@ impl<'t> Run<'t> {
         found.with_context(|| format!("the log has only\n{}", lines().join("\n")))
     }
 
-    fn headers(&self, expected: &str) -> Result<()> {
-        let headers = &self.answer.response_headers_to_add;
-        let is_there = |pair: &str| {
-            let (name, value) = pair.split_once(' ').unwrap_or((pair, ""));
-            headers
-                .iter()
-                .any(|header| header.key == name && line::is_value(value, &header.value))
-        };
-        let are_there = match expected {
-            "none" => headers.is_empty(),
-            _ => expected.split(", ").all(is_there),
-        };
-        ensure!(are_there, "{headers:?}");
-        Ok(())
-    }
-
     fn metadata(&self, expected: &str) -> Result<()> {
         let actual = self
             .answer
@@ -309,4 +295,20 @@ impl<'t> Run<'t> {
         }
         Ok(())
     }
+}
+
+/// Whether an answer has the headers of a line.
+fn is_with(headers: &[HeaderValue], expected: &str) -> Result<()> {
+    let is_there = |pair: &str| {
+        let (name, value) = pair.split_once(' ').unwrap_or((pair, ""));
+        headers
+            .iter()
+            .any(|header| header.key == name && line::is_value(value, &header.value))
+    };
+    let are_there = match expected {
+        "none" => headers.is_empty(),
+        _ => expected.split(", ").all(is_there),
+    };
+    ensure!(are_there, "{headers:?}");
+    Ok(())
 }

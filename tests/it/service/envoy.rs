@@ -5,6 +5,7 @@
 
 mod authority;
 mod responses;
+mod upstream;
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -462,6 +462,9 @@ async fn assert_limits_are_in_force(weir: &Weir, client: &mut Client) {
             .map(|header| header.key.as_str())
             .collect();
         assert_eq!(headers[..3], ["X-Limit", "X-Remaining", "X-Reset"]);
+        let upstream = answer.request_headers_to_add.iter();
+        let upstream: Vec<_> = upstream.map(|header| header.key.as_str()).collect();
+        assert_eq!(upstream, ["X-Up-Limit", "X-Up-Remaining", "X-Up-Reset"]);
         assert!(answer.dynamic_metadata.is_some());
     }
     let series = |name: &str| {

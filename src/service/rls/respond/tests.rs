@@ -228,15 +228,18 @@ fn any_options() -> impl Strategy<Value = Options> {
         any::<bool>(),
         any::<bool>(),
     );
-    (headers, flags).prop_map(
+    let request_headers = prop::option::of(Just(names()));
+    (headers, request_headers, flags).prop_map(
         |(
             ratelimit_headers,
+            request_headers,
             (shadow_mode, retry_after, problem_details, refused_by, paths_as_names, metadata),
         )| {
             let refused_by = refused_by.then(|| "x-refused-by".to_owned());
             Options {
                 shadow_mode,
                 ratelimit_headers,
+                request_headers,
                 retry_after,
                 problem_details,
                 refused_by,
