@@ -42,10 +42,10 @@ pub(super) struct RedisFlags {
     /// Authenticate to Redis with this password, or `user:password`; overrides the one in REDIS_URL
     #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_auth: Option<String>,
-    /// Read the password for Redis from this file, which contains nothing else
+    /// Read the password for Redis, or `user:password`, from this file, which contains nothing else
     ///
-    /// Weir reads it for each new connection. A user name is in REDIS_URL, or in REDIS_AUTH as
-    /// `user:`.
+    /// Weir reads it for each new connection. If a user name is in REDIS_URL, or in REDIS_AUTH as
+    /// `user:`, the file contains only the password.
     #[arg(long, env, value_name = "PATH")]
     redis_auth_file: Option<String>,
     /// Authenticate to the Sentinels with this password, or `user:password`

@@ -38,8 +38,8 @@ impl fmt::Debug for Secret {
 pub enum Password {
     /// The password.
     Text(Secret),
-    /// The path of a file that holds only the password. One newline at the end of the file is not
-    /// part of it.
+    /// The path of a file that holds the password, or `user:password` if the login has no user name.
+    /// One newline at the end of the file is not part of it.
     File(PathBuf),
 }
 
@@ -67,16 +67,24 @@ impl Login {
     /// # Errors
     /// The reason for which the password file cannot be used.
     pub async fn read(&self) -> Result<Option<(Option<String>, Secret)>, String> {
-        let secret = match &self.password {
+        let path = match &self.password {
             None => return Ok(None),
-            Some(Password::Text(secret)) => secret.clone(),
-            Some(Password::File(path)) => {
-                let path = path.clone();
-                let reading = tokio::task::spawn_blocking(move || read_file(&path)).await;
-                reading.map_err(|error| error.to_string())??
+            Some(Password::Text(secret)) => {
+                return Ok(Some((self.username.clone(), secret.clone())));
             }
+            Some(Password::File(path)) => path.clone(),
         };
-        Ok(Some((self.username.clone(), secret)))
+        let reading = tokio::task::spawn_blocking(move || read_file(&path)).await;
+        let secret = reading.map_err(|error| error.to_string())??;
+        Ok(Some(
+            match (&self.username, secret.expose().split_once(':')) {
+                (None, Some((user, password))) => (
+                    Some(user.to_owned()).filter(|user| !user.is_empty()),
+                    Secret::new(password),
+                ),
+                (username, _) => (username.clone(), secret),
+            },
+        ))
     }
 }
 
@@ -153,5 +161,18 @@ mod tests {
             Login::default().read().await.expect("nothing to read"),
             None
         );
+        let login = Login {
+            username: None,
+            ..login
+        };
+        for (content, username, password) in [
+            ("ana:a:b\n", Some("ana"), "a:b"),
+            (":a:b", None, "a:b"),
+            ("ab", None, "ab"),
+        ] {
+            std::fs::write(&path, content).expect("written");
+            let expected = (username.map(ToOwned::to_owned), Secret::new(password));
+            assert_eq!(login.read().await, Ok(Some(expected)), "{content:?}");
+        }
     }
 }
