@@ -1,7 +1,8 @@
 //! Settings of envoyproxy/ratelimit that have no effect in Weir, with the reasons.
 //!
 //! Users of envoyproxy/ratelimit can keep their settings. These settings change no decision, and
-//! Weir logs a warning for each, unless it has its default value.
+//! Weir logs a warning for each, unless it has its default value. Settings that are only proposed
+//! there, in its open pull requests, are in the table too.
 
 use super::setting::without_effect;
 
@@ -59,6 +60,21 @@ pub(super) const NOT_ACTED_ON: &[(&str, &[Setting])] = &[
             ("REDIS_STARTUP_MAX_INTERVAL", &["30s"]),
             ("REDIS_STARTUP_MAX_ELAPSED_TIME", NO_TIME),
         ],
+    ),
+    (
+        "only proposed for envoyproxy/ratelimit; deploy/migration.md has what Weir does instead",
+        &[
+            ("ENABLE_NEGATIVE_HITS", EMPTY),
+            ("GRPC_MAX_CONCURRENT_STREAMS", &["0"]),
+            ("MAX_CONCURRENT_REQUESTS", &["0"]),
+            ("REDIS_AWS_IAM_AUTH", OFF),
+            ("REDIS_PERSECOND_AWS_IAM_AUTH", OFF),
+            ("REQUEST_TIMEOUT", NO_TIME),
+        ],
+    ),
+    (
+        "Weir closes a connection to Redis on READONLY in any case",
+        &[("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", OFF)],
     ),
     (
         "Weir has no memcache; it keeps counters in Redis or in memory",
@@ -157,6 +173,27 @@ mod tests {
                 is_read || reported.starts_with(name),
                 "{name} is ignored without a report"
             );
+        }
+    }
+
+    /// Of its open pull requests.
+    #[test]
+    fn a_proposed_setting_is_named_unless_it_is_off() {
+        for (name, value, is_named) in [
+            ("GRPC_MAX_CONCURRENT_STREAMS", "100", true),
+            ("MAX_CONCURRENT_REQUESTS", "100", true),
+            ("MAX_CONCURRENT_REQUESTS", "0", false),
+            ("REQUEST_TIMEOUT", "1s", true),
+            ("REQUEST_TIMEOUT", "0", false),
+            ("ENABLE_NEGATIVE_HITS", "true", true),
+            ("REDIS_AWS_IAM_AUTH", "true", true),
+            ("REDIS_AWS_IAM_AUTH", "false", false),
+            ("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "true", true),
+        ] {
+            let warnings = check(&[(name.to_owned(), value.to_owned())]);
+            let expected = usize::from(is_named);
+            assert_eq!(warnings.len(), expected, "{name}={value}: {warnings:?}");
+            assert!(warnings.iter().all(|line| line.starts_with(name)));
         }
     }
 
