@@ -17,7 +17,7 @@ use serde_yaml::Value;
 
 use super::limit::Metadata;
 use super::place::{Place, cut};
-pub(super) use events::read;
+pub(super) use events::{read, why_not_text};
 
 /// Maximum characters of the file's own text in a message.
 const LONGEST_QUOTE: usize = 60;

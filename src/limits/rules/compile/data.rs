@@ -83,7 +83,12 @@ pub(crate) fn is_table(name: &str) -> bool {
 fn read<'f>(problems: &Problems, file: &Place, text: &'f [u8]) -> Vec<(&'f str, u32)> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut values = Vec::new();
-    for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+    if let Some((what, remedy)) = source::why_not_text(text) {
+        problems.error(file, what, remedy);
+        return values;
+    }
+    let line_end = if text.contains(&b'\n') { b'\n' } else { b'\r' };
+    for (number, line) in (1..).zip(text.split(|&byte| byte == line_end)) {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;
@@ -100,6 +105,23 @@ fn read<'f>(problems: &Problems, file: &Place, text: &'f [u8]) -> Vec<(&'f str, 
         }
     }
     values
+}
+
+/// Warns of a value that is probably not the one that was meant: of what an export or a copy leaves
+/// in it, and of what no editor shows.
+pub(super) fn warn_of_odd(problems: &Problems, at: &Place, value: &str) {
+    let is_invisible = |c: char| matches!(c, '\0' | '\u{feff}' | '\u{200b}');
+    let (what, odd) = if value.starts_with("=\"") {
+        ("is a formula of a spreadsheet", "formula")
+    } else if value.contains(is_invisible) {
+        ("has an invisible character", "character")
+    } else if value.trim() != value {
+        ("begins or ends with a blank", "blank")
+    } else {
+        return;
+    };
+    let what = format!("the value {what}, and is only found with it");
+    problems.warning(at, what, format!("remove the {odd} if it is not meant"));
 }
 
 /// The names of the files that files of limits name.

@@ -153,6 +153,8 @@ pub(super) fn read<'n>(
             Some((known, _, sections)) if sections.contains(&section) => {
                 fields.found.push((known, value));
             }
+            // A resource that a control plane dumps has its name there.
+            Some(("name", ..)) if section == Section::Root => check_ignored(problems, value),
             Some(known) => {
                 fields.has_misplaced = true;
                 report_misplaced(problems, section, (key, value), known);

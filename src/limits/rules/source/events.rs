@@ -66,6 +66,18 @@ pub(in crate::limits::rules) fn read(bytes: &[u8], whole: &Place) -> Result<Pars
     })
 }
 
+/// Why a file is not text in UTF-8, by its first bytes, and the remedy.
+pub(in crate::limits::rules) fn why_not_text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    match bytes {
+        // With or without a byte order mark.
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1..=0x7f, ..] | [1..=0x7f, 0, ..] => {
+            Some(("the file is UTF-16", "save it as UTF-8"))
+        }
+        [b'P', b'K', 3, 4, ..] => Some(("the file is a workbook, not text", "export it as CSV")),
+        _ => None,
+    }
+}
+
 fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
     if bytes.len() > LARGEST_FILE {
         let what = format!(
@@ -78,8 +90,8 @@ fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
             "split it into several files, with MERGE_DOMAIN_CONFIG where they share a domain",
         ));
     }
-    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return Err(Note::new(whole, "the file is UTF-16", "save it as UTF-8"));
+    if let Some((what, remedy)) = why_not_text(bytes) {
+        return Err(Note::new(whole, what, remedy));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);

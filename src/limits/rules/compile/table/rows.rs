@@ -9,14 +9,14 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::Records;
 use crate::limits::rules::compile::build::Builder;
-use crate::limits::rules::compile::data::{DataFile, LONGEST_VALUE};
+use crate::limits::rules::compile::data::{self, DataFile, LONGEST_VALUE};
 use crate::limits::rules::compile::fields::{self, Section};
 use crate::limits::rules::compile::layers::{Layers, Resolved};
 use crate::limits::rules::compile::partial::PartialLimit;
 use crate::limits::rules::compile::problem::{Problems, quoted};
 use crate::limits::rules::limit::{Limit, LimitId, RowAmount, RowMeaning};
 use crate::limits::rules::place::Place;
-use crate::limits::rules::source::Node;
+use crate::limits::rules::source::{self, Node};
 use crate::limits::rules::table::{NotAdded, Table};
 
 /// Maximum number of rows of all tables. A row takes at most 40 bytes in addition to its value, its
@@ -64,7 +64,14 @@ pub(super) fn read<'a, 'f>(
     layers: &Layers<'_>,
     file: &DataFile<'f>,
 ) -> Option<(Table<RowMeaning>, Vec<Limit>)> {
-    let mut records = Records::new(file.text, &file.at);
+    if let Some((what, remedy)) = source::why_not_text(file.text) {
+        return builder.problems.fail(&file.at, what, remedy);
+    }
+    // Of an export for old Macs. A comment would not end before a `\n`.
+    let line_end = |&byte: &u8| if byte == b'\r' { b'\n' } else { byte };
+    let is_mac = !file.text.contains(&b'\n');
+    let with_lines = is_mac.then(|| file.text.iter().map(line_end).collect::<Vec<_>>());
+    let mut records = Records::new(with_lines.as_deref().unwrap_or(file.text), &file.at);
     if records.next().is_none() {
         let what = "the table is empty";
         let remedy = "write the names of its columns in the first line, such as 'value,plan'";
@@ -106,6 +113,9 @@ pub(super) fn read<'a, 'f>(
 /// name.
 fn header(problems: &Problems, row: &Records<'_>) -> Option<Vec<&'static str>> {
     let mut columns: Vec<&'static str> = Vec::with_capacity(row.cells.len());
+    if let Some(what) = other_separator(row, |cells| cells.contains(&"value")) {
+        return problems.fail(&row.begin(), what, COMMAS);
+    }
     for (index, cell) in row.cells.iter().enumerate() {
         let text = String::from_utf8_lossy(cell.trim_ascii()).into_owned();
         let at = row.at(index);
@@ -144,10 +154,13 @@ impl TableReading<'_, '_, '_> {
     fn row(&mut self, row: &Records<'_>, key: &mut Vec<u8>) {
         let (own, first) = (row.cells.len(), self.columns.len());
         if own != first {
+            if let Some(what) = other_separator(row, |cells| cells.len() == first) {
+                return self.error(&row.begin(), what, COMMAS);
+            }
             let cells = if own == 1 { "cell" } else { "cells" };
             let what = format!("the row has {own} {cells}, and the first line {first}");
-            let remedy = "write a cell for each column, also an empty one, and a cell with a comma \
-                in quotes";
+            let remedy = "write a cell for each column, also an empty one, a cell with a comma in \
+                quotes, and numbers without separators";
             return self.error(&row.begin(), what, remedy);
         }
         for (index, cell) in row.cells.iter().enumerate() {
@@ -164,11 +177,8 @@ impl TableReading<'_, '_, '_> {
             let remedy = "write the value that it is for, or remove the row";
             return self.error(&at, "the row has no value", remedy);
         }
-        if text.trim_ascii() != text {
-            let what = "the value begins or ends with a blank, and is only found with it";
-            let remedy = "remove the blank if it is not meant";
-            self.builder.problems.warning(&at, what, remedy);
-        }
+        let value = str::from_utf8(text).unwrap_or_default();
+        data::warn_of_odd(self.builder.problems, &at, value);
         // The value is added also if the rest is wrong, for the comparison with all others.
         let meaning = meaning.unwrap_or_default();
         match self.table.add(text, row.line, meaning, name) {
@@ -329,6 +339,23 @@ impl TableReading<'_, '_, '_> {
         self.used.push(UsedPlan { layer, limit });
         Some(self.used.len() - 1)
     }
+}
+
+const COMMAS: &str = "separate them by commas, as an export as CSV in English does";
+
+/// The error for a line whose one cell has the cells that are meant, separated by something else.
+fn other_separator(row: &Records<'_>, are_meant: impl Fn(&[&str]) -> bool) -> Option<String> {
+    let text = str::from_utf8(row.cells.get(0)?)
+        .ok()
+        .filter(|_| row.cells.len() == 1)?;
+    let separates = |separator: &char| {
+        let cells = text
+            .split(*separator)
+            .map(|cell| cell.trim().trim_matches('"'));
+        text.contains(*separator) && are_meant(&cells.collect::<Vec<_>>())
+    };
+    let separator = [';', '\t', '|'].into_iter().find(separates)?;
+    Some(format!("the cells are separated by {separator:?}"))
 }
 
 /// Why a cell is invalid. `ends_with_quotes`: a missing quote is noticed where the cell continues
