@@ -105,6 +105,21 @@ pub(super) enum ExportError {
     Grpc(#[from] Box<tonic::Status>),
 }
 
+impl ExportError {
+    /// What happened, for the log. A status with a source is of the client, not of the collector.
+    fn event(&self) -> &'static str {
+        match self {
+            Self::Http(CallError::Unreachable(_)) => "no connection to the trace collector",
+            Self::Grpc(status) if std::error::Error::source(&**status).is_some() => {
+                "no gRPC connection to the trace collector"
+            }
+            Self::Late(_) => "the trace collector does not answer in time",
+            Self::Http(_) => "the trace collector gives no valid answer",
+            Self::Status(_) | Self::Grpc(_) => "the trace collector rejects them",
+        }
+    }
+}
+
 /// The client of one collector.
 pub(super) struct Exporter {
     transport: Transport,
@@ -270,10 +285,10 @@ impl SpanProcessor for Queue {
 impl Queued {
     /// Exports spans until `stop` is sent or dropped, and then the queued spans. `export` returns
     /// how many spans of a batch the collector refused.
-    pub(super) async fn export<E: std::fmt::Display>(
+    pub(super) async fn export(
         mut self,
         mut stop: oneshot::Receiver<()>,
-        export: impl AsyncFn(Vec<SpanData>) -> Result<u64, E>,
+        export: impl AsyncFn(Vec<SpanData>) -> Result<u64, ExportError>,
     ) {
         let mut warnings = Throttle::default();
         let mut stops = false;
@@ -289,8 +304,9 @@ impl Queued {
                     Ok(refused) => refused.min(spans),
                     Err(error) => {
                         if warnings.admit(Instant::now()).is_some() {
-                            tracing::warn!(%error, spans, "dropping spans: the trace collector \
-                                rejects them; check OTEL_EXPORTER_OTLP_ENDPOINT");
+                            tracing::warn!(%error, spans, "dropping spans: {}; check \
+                                OTEL_EXPORTER_OTLP_ENDPOINT and TRACING_EXPORTER_PROTOCOL",
+                                error.event());
                         }
                         spans
                     }

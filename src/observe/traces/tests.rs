@@ -108,7 +108,7 @@ async fn spans_beyond_the_queue_are_dropped_and_counted() {
         spans.fetch_add(batch.len() as u64, Ordering::Relaxed);
         // The first batch is lost, one span of the second is refused.
         match batches.fetch_add(1, Ordering::Relaxed) {
-            0 => Err("lost"),
+            0 => Err(otlp::ExportError::Status(503)),
             1 => Ok(1),
             _ => Ok(0),
         }

@@ -427,12 +427,21 @@ async fn a_collector_that_does_not_work_changes_no_answer() {
     // One refuses connections, one never answers, one answers with an error.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let failing = Collector::http(StatusCode::SERVICE_UNAVAILABLE).await;
-    for (address, protocol) in [
-        (ports::free(), "http"),
-        (ports::free(), "grpc"),
-        (silent.local_addr().expect("an address"), "http"),
-        (silent.local_addr().expect("an address"), "grpc"),
-        (failing.address, "http"),
+    let silent = silent.local_addr().expect("an address");
+    for (address, protocol, event) in [
+        (
+            ports::free(),
+            "http",
+            "no connection to the trace collector",
+        ),
+        (
+            ports::free(),
+            "grpc",
+            "no gRPC connection to the trace collector",
+        ),
+        (silent, "http", "does not answer in time"),
+        (silent, "grpc", "does not answer in time"),
+        (failing.address, "http", "rejects them"),
     ] {
         let collector = Collector {
             address,
@@ -473,6 +482,7 @@ async fn a_collector_that_does_not_work_changes_no_answer() {
         );
         let log = weir.wait_for_log("dropping spans").await;
         assert!(log.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{log}");
+        assert!(log.contains(event), "{address} {protocol}: {log}");
         drop(client);
         let ended = Instant::now();
         assert!(weir.terminate().success());
