@@ -335,8 +335,8 @@ impl Service {
 
 /// The token in the first line of a file that has one.
 fn read_token(path: &Path) -> anyhow::Result<String> {
-    let text = bounded::read_text(path, MAX_TOKEN_BYTES)?;
-    let text = text.context("it is larger than 64 KiB")?;
+    let text = bounded::read_input(path, MAX_TOKEN_BYTES)?;
+    let text = bounded::text(text.context("it is larger than 64 KiB")?)?;
     let mut lines = text.lines().map(str::trim);
     let line = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
     let line = line.context("it has no token")?;

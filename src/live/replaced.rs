@@ -6,12 +6,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use crate::net::bounded;
+
 /// Writes to a file in the same folder, then renames it. The file keeps its permissions, and its
 /// owner and group where the system allows that; through a link, the file that the link names is
 /// replaced.
 ///
 /// # Errors
-/// The operating system's error. The file is the one that it was.
+/// The operating system's error, or there is a folder, a pipe or a device. It is the one that it
+/// was.
 pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let path = &target(path)?;
     let name = path
@@ -23,8 +26,9 @@ pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         name.to_string_lossy(),
         fastrand::u64(..)
     ));
-    let written = write(&beside, fs::metadata(path).ok().as_ref(), parts)
-        .and_then(|()| fs::rename(&beside, path));
+    let before = fs::metadata(path).ok();
+    before.as_ref().map_or(Ok(()), bounded::regular)?;
+    let written = write(&beside, before.as_ref(), parts).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         // It may not even exist; only the first error is reported.
         let _ = fs::remove_file(&beside);

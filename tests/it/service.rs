@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod reload;
 pub mod replicas;
 pub mod server;
+pub mod special_files;
 pub mod tracing;
 pub mod variables;
 pub mod xds;

@@ -190,7 +190,7 @@ impl FileLines {
     fn read(path: &str) -> Result<Self, String> {
         let too_long =
             || format!("{path}: it has more than {MAX_FILE_BYTES} bytes; use a part of it");
-        let bytes = bounded::read(Path::new(path), MAX_FILE_BYTES)
+        let bytes = bounded::read_input(Path::new(path), MAX_FILE_BYTES)
             .map_err(|error| format!("{path}: it cannot be read ({error})"))?
             .ok_or_else(too_long)?;
         let (mut ranges, mut start) = (Vec::new(), 0);

@@ -129,7 +129,10 @@ fn version(path: &Path) -> Result<Version, String> {
         Ok(found) => {
             let (inode, length) = (found.ino(), found.len());
             let modified = format!("{} {}", found.mtime(), found.mtime_nsec());
-            Ok(Version(format!("{inode} {length} {modified}").into_bytes()))
+            let changed = format!("{} {}", found.ctime(), found.ctime_nsec());
+            Ok(Version(
+                format!("{inode} {length} {modified} {changed}").into_bytes(),
+            ))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Version::default()),
         Err(error) => Err(unreadable(path, &error)),

@@ -79,7 +79,12 @@ impl PemFile {
     /// # Errors
     /// The file cannot be read, or is too long.
     pub fn bytes(&self) -> Result<Vec<u8>, TlsError> {
-        let read = bounded::read(&self.path, MAX_BYTES).and_then(|bytes| {
+        // The file of a command's flag may be a pipe, such as `<(...)` of a shell.
+        let read = match self.setting.starts_with("--") {
+            true => bounded::read_input,
+            false => bounded::read,
+        };
+        let read = read(&self.path, MAX_BYTES).and_then(|bytes| {
             bytes.ok_or_else(|| io::Error::other(format!("it has more than {MAX_BYTES} bytes")))
         });
         read.map_err(|error| {

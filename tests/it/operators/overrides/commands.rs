@@ -6,6 +6,7 @@ use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, call, code, id_of, in_seconds};
+use crate::service::special_files;
 use crate::support::Weir;
 
 /// Both blocks are removed, metrics count the changes, and the log names what was replaced.
@@ -780,6 +781,31 @@ async fn a_file_keeps_them_over_a_restart_and_may_be_edited() {
     std::fs::remove_file(&file).expect("removed");
     weir.wait_for_log("overrides: read again").await;
     assert_eq!(code(client, "user", "3", 0).await, Code::Ok);
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_the_file_is_an_error_and_waits_for_nothing() {
+    let desk = Desk::new();
+    let file = desk.path("overrides.json");
+    special_files::pipe(&file);
+    let weir = desk.start(LIMITS, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
+    weir.wait_for_log("it is a pipe").await;
+    let refused = desk.fails(&weir, &["block", "-d", "shop", "user=1"]);
+    assert!(
+        refused.contains("nothing was changed: OVERRIDES_FILE: "),
+        "{refused}"
+    );
+    std::fs::remove_file(&file).expect("removed");
+    weir.wait_for_log("overrides: read again").await;
+    desk.ok(&weir, &["block", "-d", "shop", "user=1"]);
+    // In its place while Weir serves: what is in force stays.
+    special_files::pipe(&desk.path("pipe"));
+    std::fs::rename(desk.path("pipe"), &file).expect("renamed");
+    let refused = desk.fails(&weir, &["block", "-d", "shop", "user=2"]);
+    assert!(refused.contains("it is a pipe"), "{refused}");
+    let client = &mut weir.client().await;
+    assert_eq!(code(client, "user", "1", 1).await, Code::OverLimit);
+    assert_eq!(code(client, "user", "2", 1).await, Code::Ok);
 }
 
 fn header(answer: &RateLimitResponse, key: &str) -> Option<String> {
