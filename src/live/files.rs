@@ -12,6 +12,8 @@ mod debounce;
 pub(crate) mod scan;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,14 +34,15 @@ use scan::{Fingerprint, LimitFile, Scan, scan};
 const READS: usize = 5;
 const BETWEEN_READS: Duration = Duration::from_millis(50);
 
-/// Number of polls that have to find the same change again before it is loaded. `POLLS_IN_PLACE` is
-/// for a file that a program may still be writing: it has not changed for a second.
-const POLLS: u32 = 1;
-const POLLS_IN_PLACE: u32 = 4;
+/// Polls for which a file that is written in place has to rest, because a program may still write
+/// it, before the poll that loads it; and those after which it is loaded as it is.
+const POLLS_IN_PLACE: u32 = 3;
+const MOST_POLLS: u32 = 20;
 
 /// Minimum pause between two polls, as a multiple of the time of the last poll: a slow disk is
-/// polled less often.
+/// polled less often. At most [`MAX_PAUSE`], because a load takes long on a busy machine.
 const BUSY_SHARE: u32 = 10;
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// The most problems of one rejected configuration that are logged.
 pub(crate) const MAX_LOGGED: usize = 50;
@@ -59,8 +62,8 @@ pub struct Options {
     /// Ignore files and folders whose name begins with a dot. Names that begin with two dots are
     /// always ignored.
     pub ignore_dot_files: bool,
-    /// The time between two polls. A change is loaded when two polls found the same files; a change
-    /// of a file in place, when five did. At 250 ms this is within 0.5 s and 1.25 s.
+    /// The time between two polls. At 250 ms a change is loaded within 0.5 s; a change of a file in
+    /// place within 1.25 s, or 5.25 s if it never rests.
     pub poll: Duration,
     /// How the files are compiled.
     pub compile: compile::Options,
@@ -95,34 +98,70 @@ pub struct Read {
 }
 
 impl Read {
+    fn new(texts: Vec<SourceText>, skipped: &[PathBuf]) -> Self {
+        let skipped = skipped.iter().map(|name| name.to_string_lossy());
+        let skipped = skipped.map(Cow::into_owned).collect();
+        Self { texts, skipped }
+    }
+
     /// The text of the only file at `path`.
-    pub(super) fn only(mut self, path: &Path) -> Result<SourceText, Vec<Problem>> {
-        let only = self.texts.pop().filter(|_| self.texts.is_empty());
+    pub(super) fn only(&self, path: &Path) -> Result<SourceText, Vec<Problem>> {
         let what = "it is a folder with several files";
         let remedy = "write the path of one file";
-        only.ok_or_else(|| vec![scan::problem(path, what.to_owned(), remedy)])
+        match &*self.texts {
+            [only] => Ok(only.clone()),
+            _ => Err(vec![scan::problem(path, what.to_owned(), remedy)]),
+        }
     }
 }
 
 /// Files that are watched: limit files, or one that belongs to another source of limits.
+///
+/// A file that is still written in place is loaded with its previous content, and all others as
+/// they are: no file keeps others out, and no file is loaded by half. It is loaded when it rests,
+/// or after [`MOST_POLLS`] as it is, if it has no mistake then.
 #[derive(Debug)]
 pub struct WatchedFolder {
     options: Options,
+    /// The versions that are loaded together.
     debounce: Debounce<Fingerprint>,
-    /// Throttles log lines about files that cannot be opened because no descriptor is free.
-    shortage: Throttle,
+    /// The contents that were loaded or rejected last.
+    texts: Vec<SourceText>,
+    /// The result of the last scan.
+    found: Fingerprint,
+    /// Files that may be half-written.
+    unfinished: BTreeMap<PathBuf, ChangeTimes>,
+    /// Throttles log lines about files that cannot be opened because no descriptor is free, about
+    /// files that change all the time, and about mistakes in these.
+    throttles: [Throttle; 3],
+}
+
+/// The times of the first change of a file that is not in force, of the last one, and of the last
+/// attempt to load it.
+#[derive(Debug)]
+struct ChangeTimes {
+    since: Instant,
+    changed: Instant,
+    tried: Instant,
 }
 
 impl WatchedFolder {
-    /// Reads the files for the first time. Files that cannot be read are watched all the same.
-    pub(super) fn open(options: Options) -> (Self, Result<Read, Vec<Problem>>) {
-        let (read, tried) = try_read(&options, &mut false);
-        let watched = Self {
+    /// Reads the files for the first time, and calls `load` with them. Files that cannot be read
+    /// are watched all the same.
+    pub(super) fn open<T>(
+        options: Options,
+        load: impl FnOnce(&Read) -> Result<T, Vec<Problem>>,
+    ) -> (Self, Result<T, Vec<Problem>>) {
+        let mut watched = Self {
             options,
-            debounce: Debounce::new(tried),
-            shortage: Throttle::default(),
+            debounce: Debounce::default(),
+            texts: Vec::new(),
+            found: Fingerprint::default(),
+            unfinished: BTreeMap::new(),
+            throttles: <[Throttle; 3]>::default(),
         };
-        (watched, read)
+        let loaded = watched.load_all(load, &mut false);
+        (watched, loaded)
     }
 
     /// The path of the files.
@@ -130,31 +169,182 @@ impl WatchedFolder {
         &self.options.path
     }
 
-    /// Polls the files, and reads them if they have changed, or if they are to be read `now`. If
-    /// there is no file descriptor for them, they count as unchanged.
-    pub(super) fn poll(&mut self, now: bool) -> Option<Result<Read, Vec<Problem>>> {
-        let scan = self.options.scan();
+    /// The time of the oldest change that was not loaded or rejected, or now.
+    pub(super) fn oldest(&self) -> Instant {
+        let unfinished = self.unfinished.values().map(|times| times.since);
+        let oldest = unfinished.chain(self.debounce.since()).min();
+        oldest.unwrap_or_else(Instant::now)
+    }
+
+    /// Polls the files, and calls `load` with them if they have changed; or with all of them as
+    /// they are, if they are to be read `now`. If there is no file descriptor for them, they count
+    /// as unchanged.
+    ///
+    /// A mistake may be the work of a file that is still written: while there is one, the others
+    /// are tried again, before they are rejected.
+    pub(super) fn poll<T>(
+        &mut self,
+        now: bool,
+        load: impl FnOnce(&Read) -> Result<T, Vec<Problem>>,
+    ) -> Option<Result<T, Vec<Problem>>> {
+        let mut is_short = false;
+        if now {
+            let loaded = self.load_all(load, &mut is_short);
+            return if is_short {
+                self.postpone()
+            } else {
+                Some(loaded)
+            };
+        }
+        let (scan, at, poll) = (self.options.scan(), Instant::now(), self.options.poll);
         if scan.is_short {
             return self.postpone();
         }
-        let last = self.debounce.last();
-        let is_in_place = last.is_none_or(|last| scan.found.may_be_unfinished(last));
-        let polls = if is_in_place { POLLS_IN_PLACE } else { POLLS };
-        if !self.debounce.observe(scan.found, polls) && !now {
-            return None;
+        let is_forced = self.observe(scan.found, at);
+        let is_old = |since| at - since >= poll * MOST_POLLS;
+        let is_late = self.debounce.since().is_some_and(is_old);
+        // The first limits are not loaded by half either.
+        let is_first = self.debounce.last().files.is_empty() && !self.unfinished.is_empty();
+        let is_due = self.debounce.is_due(at, Duration::MAX, poll) && (is_late || !is_first);
+        if !is_forced && !is_due {
+            return self.wait(at, None);
         }
-        let mut is_short = false;
-        let (read, tried) = try_read(&self.options, &mut is_short);
-        if is_short {
+        let selected = self.debounce.seen().clone();
+        let previous = |file: &LimitFile| {
+            let waits = self.found.get(&file.name) != Some(file);
+            let is_it = |text: &&SourceText| waits && *text.name == *file.name.to_string_lossy();
+            self.texts.iter().find(is_it).map(|text| text.text.clone())
+        };
+        let texts = read_all(&self.options, &selected, previous, &mut is_short);
+        let again = self.options.scan();
+        if is_short || again.is_short {
             return self.postpone();
         }
-        self.debounce.tried(tried);
-        Some(read)
+        let is_half_read = |file: &LimitFile| {
+            let before = selected.get(&file.name).filter(|before| *before != file);
+            let is_known = self.unfinished.contains_key(&file.name);
+            before.is_some() && !is_known && file.may_be_unfinished(before, &[])
+        };
+        let is_gone = texts.is_err() && again.found != self.found;
+        if is_gone || again.found.files.iter().any(is_half_read) {
+            return None;
+        }
+        let read = texts.map(|texts| Read::new(texts, &scan.skipped));
+        let loaded = read.as_ref().map_err(Clone::clone).and_then(load);
+        if let Err(problems) = &loaded
+            && (is_forced || !(self.unfinished.is_empty() || is_late))
+        {
+            return self.wait(at, problems.first());
+        }
+        if read.is_err() && selected.is_usable() {
+            self.debounce.restart(at);
+        } else {
+            self.tried(selected, read);
+            let loaded = self
+                .unfinished
+                .values_mut()
+                .filter(|times| times.tried == at);
+            loaded.for_each(|times| times.since = at);
+        }
+        Some(loaded)
+    }
+
+    /// These versions were loaded or rejected.
+    fn tried(&mut self, versions: Fingerprint, read: Result<Read, Vec<Problem>>) {
+        self.debounce.tried(versions);
+        self.texts = read.map_or_else(|_| Vec::new(), |read| read.texts);
+    }
+
+    /// Reads all files as they are, and calls `load` with them.
+    fn load_all<T>(
+        &mut self,
+        load: impl FnOnce(&Read) -> Result<T, Vec<Problem>>,
+        is_short: &mut bool,
+    ) -> Result<T, Vec<Problem>> {
+        let (read, tried) = try_read(&self.options, is_short);
+        let loaded = read.as_ref().map_err(Clone::clone).and_then(load);
+        if let Some(tried) = tried.filter(|_| !*is_short) {
+            self.unfinished.clear();
+            self.found = tried.clone();
+            self.tried(tried, read);
+        }
+        loaded
+    }
+
+    /// A scan found these files. Selects the versions to load: of a file that is still written, the
+    /// previous one. Returns whether a file is selected although it is still written.
+    fn observe(&mut self, found: Fingerprint, now: Instant) -> bool {
+        let before = |file: &LimitFile| self.found.get(&file.name);
+        let is_changed = |file: &&LimitFile| before(file) != Some(file);
+        let files = found.files.iter().filter(|_| found != self.found);
+        let changed: Vec<_> = files.filter(is_changed).collect();
+        let is_swapped = |file: &&&LimitFile| before(file).is_some_and(|old| old.real != file.real);
+        let swapped = changed.iter().filter(is_swapped);
+        let mut swapped: Vec<_> = swapped.filter_map(|file| file.real.parent()).collect();
+        swapped.dedup();
+        for file in changed {
+            if file.may_be_unfinished(before(file), &swapped) {
+                let (since, changed, tried) = (now, now, now);
+                let times = ChangeTimes {
+                    since,
+                    changed,
+                    tried,
+                };
+                let times = self.unfinished.entry(file.name.clone()).or_insert(times);
+                times.changed = now;
+            } else {
+                self.unfinished.remove(&file.name);
+            }
+        }
+        let (poll, mut forced) = (self.options.poll, Vec::new());
+        self.unfinished.retain(|name, times| {
+            if now - times.tried >= poll * MOST_POLLS {
+                times.tried = now;
+                forced.push(name.clone());
+            }
+            now - times.changed < poll * POLLS_IN_PLACE && found.get(name).is_some()
+        });
+        let select = |file: &LimitFile| match self.unfinished.contains_key(&file.name)
+            && !forced.contains(&file.name)
+        {
+            true => self.debounce.last().get(&file.name).cloned(),
+            false => Some(file.clone()),
+        };
+        let selected = Fingerprint {
+            files: found.files.iter().filter_map(select).collect(),
+            problems: found.problems.clone(),
+        };
+        self.debounce.observe(selected, now);
+        self.found = found;
+        !forced.is_empty()
+    }
+
+    /// Leaves changes to a later poll. Names the files that change all the time, and a `problem` that
+    /// there is with them as they are now.
+    fn wait<T>(&mut self, now: Instant, problem: Option<&Problem>) -> Option<T> {
+        let usual = self.options.poll * (POLLS_IN_PLACE + 2);
+        let unfinished = self.unfinished.iter();
+        let restless = unfinished.filter(|(_, times)| now - times.since > usual);
+        let restless: Vec<_> = restless.map(|(name, _)| name).collect();
+        let throttle = &mut self.throttles[1 + usize::from(problem.is_some())];
+        if !restless.is_empty() && throttle.admit(now).is_some() {
+            let show = |name: &&PathBuf| name.to_string_lossy().escape_debug().to_string();
+            let names = first(&restless, MAX_LOGGED_LIMITS, show);
+            let mistake = problem.map_or_else(String::new, |problem| {
+                format!("; as it is now it has a mistake: {problem}")
+            });
+            tracing::warn!(
+                "a change is not in force yet: {names} is still being written{mistake}; Weir loads \
+                 a file that has not changed for a second, or after 5 s as it is; write another \
+                 file, then rename it"
+            );
+        }
+        None
     }
 
     /// Leaves everything to the next poll.
     fn postpone<T>(&mut self) -> Option<T> {
-        if self.shortage.admit(Instant::now()).is_some() {
+        if self.throttles[0].admit(Instant::now()).is_some() {
             tracing::warn!(
                 "cannot watch {}: no file descriptor left; Weir tries again; raise the limit \
                  (ulimit -n, LimitNOFILE)",
@@ -166,13 +356,22 @@ impl WatchedFolder {
 }
 
 /// Reads all files as they are at one moment: if one changes while they are read, all are read
-/// again.
+/// again. For commands, whose path may be a pipe too, such as `<(...)` of a shell.
 ///
 /// # Errors
 /// A path that does not exist or holds no files; a file that cannot be read, is too large, or keeps
 /// changing.
 pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
-    try_read(options, &mut false).0
+    let path = &*options.path;
+    if !path.metadata().is_ok_and(|it| it.file_type().is_fifo()) {
+        return try_read(options, &mut false).0;
+    }
+    let unusable = |what, remedy| vec![scan::problem(path, what, remedy)];
+    let text = bounded::read_input(path, scan::MAX_FILE_BYTES)
+        .map_err(|error| vec![scan::unreadable(path, &error)])?
+        .ok_or_else(|| unusable("too large for a pipe".to_owned(), "write it into a file"))?;
+    let name = path.to_string_lossy().into_owned();
+    Ok(Read::new(vec![SourceText { name, text }], &[]))
 }
 
 /// As [`read`], with the files that were read or rejected; `None` if another attempt with the same
@@ -186,46 +385,46 @@ fn try_read(
     options: &Options,
     is_short: &mut bool,
 ) -> (Result<Read, Vec<Problem>>, Option<Fingerprint>) {
-    let whole = |what: &str, remedy| vec![scan::problem(&options.path, what.to_owned(), remedy)];
     for attempt in 1..=READS {
-        let scan = options.scan();
-        let found = scan.found;
+        let (scan, no_previous) = (options.scan(), |_: &LimitFile| None);
         *is_short |= scan.is_short;
-        if !found.problems.is_empty() {
-            return (Err(found.problems.clone()), Some(found));
-        }
-        // An empty folder is most often an accident: a wrong path, or a volume that is not mounted.
-        if found.files.is_empty() {
-            let remedy =
-                "add a configuration file; to limit nothing, one with a domain and no descriptors";
-            let problems = whole("there are no files of limits", remedy);
-            return (Err(problems), Some(found));
-        }
-        let texts = read_all(&found.files, is_short);
+        let texts = read_all(options, &scan.found, no_previous, is_short);
         let again = options.scan();
         *is_short |= again.is_short;
-        if *is_short || again.found == found {
-            let skipped = scan.skipped.iter().map(|name| name.to_string_lossy());
-            let skipped = skipped.map(Cow::into_owned).collect();
-            return match texts {
-                Ok(texts) => (Ok(Read { texts, skipped }), Some(found)),
-                Err(problems) => (Err(problems), None),
-            };
+        if *is_short || again.found == scan.found {
+            let is_tried = texts.is_ok() || !scan.found.is_usable();
+            let read = texts.map(|texts| Read::new(texts, &scan.skipped));
+            return (read, is_tried.then_some(scan.found));
         }
         if attempt < READS {
             std::thread::sleep(BETWEEN_READS);
         }
     }
-    let what = "the files keep changing while weir reads them";
-    let problems = whole(what, "wait until they are written, and try again");
-    (Err(problems), None)
+    let what = "the files keep changing while weir reads them".to_owned();
+    let remedy = "wait until they are written, and try again";
+    (Err(vec![scan::problem(&options.path, what, remedy)]), None)
 }
 
-fn read_all(files: &[LimitFile], is_short: &mut bool) -> Result<Vec<SourceText>, Vec<Problem>> {
-    let (mut texts, mut problems) = (Vec::with_capacity(files.len()), Vec::new());
-    for file in files {
+/// Reads these files; those that have a `previous` content are loaded with it.
+fn read_all(
+    options: &Options,
+    found: &Fingerprint,
+    previous: impl Fn(&LimitFile) -> Option<Vec<u8>>,
+    is_short: &mut bool,
+) -> Result<Vec<SourceText>, Vec<Problem>> {
+    let mut problems = found.problems.clone();
+    // An empty folder is most often an accident: a wrong path, or a volume that is not mounted.
+    if !found.is_usable() && problems.is_empty() {
+        let what = "there are no files of limits".to_owned();
+        let remedy =
+            "add a configuration file; to limit nothing, one with a domain and no descriptors";
+        problems.push(scan::problem(&options.path, what, remedy));
+    }
+    let mut texts = Vec::with_capacity(found.files.len());
+    for file in found.files.iter().filter(|_| found.is_usable()) {
         // The file may have grown since the scan.
-        match bounded::read(&file.real, file.max_bytes()) {
+        let read = || bounded::read(&file.real, file.max_bytes());
+        match previous(file).map_or_else(read, |text| Ok(Some(text))) {
             Ok(None) => problems.push(file.too_long()),
             Ok(Some(text)) => texts.push(SourceText {
                 name: file.name.to_string_lossy().into_owned(),
@@ -249,8 +448,8 @@ fn read_all(files: &[LimitFile], is_short: &mut bool) -> Result<Vec<SourceText>,
 /// # Errors
 /// All problems of all files, which are counted and kept in `live`, but not logged.
 pub fn load_once(live: &Live, options: &Options) -> (WatchedFolder, Result<(), Vec<Problem>>) {
-    let (watched, read) = WatchedFolder::open(options.clone());
-    let loaded = read.and_then(|read| put_in_force(live, options, &read));
+    let load = |read: &Read| put_in_force(live, options, read);
+    let (watched, loaded) = WatchedFolder::open(options.clone(), load);
     if let Err(problems) = &loaded {
         live.reject(problems.clone());
     }
@@ -268,24 +467,25 @@ pub async fn watch(live: Arc<Live>, mut watched: WatchedFolder, metrics: Arc<Met
             tracing::error!(
                 "panic while loading limits; the limits in force stay; this is a bug in Weir"
             );
-            let tried = watched.options.scan().found;
-            watched.debounce.tried(Some(tried));
+            let tried = watched.debounce.seen().clone();
+            watched.debounce.tried(tried);
         }
-        pause.max(started.elapsed() * BUSY_SHARE)
+        pause.max((started.elapsed() * BUSY_SHARE).min(MAX_PAUSE))
     };
-    let error = background::repeat("weir-files", pause, step).await;
+    let error = background::repeat("weir-files", false, pause, step).await;
     tracing::error!(%error, "cannot start the thread that watches limits; changes need a restart");
 }
 
 /// Polls once, and loads the files if it is time to.
 fn poll(live: &Live, watched: &mut WatchedFolder) {
     live.free_old();
-    let asked = live.take_reload();
-    let Some(read) = watched.poll(asked) else {
-        return;
-    };
-    if let Err(problems) = read.and_then(|read| put_in_force(live, &watched.options, &read)) {
+    let (asked, options) = (live.take_reload(), watched.options.clone());
+    let load = |read: &Read| background::run("weir-load", || put_in_force(live, &options, read));
+    if let Some(Err(problems)) = watched.poll(asked, load) {
         reject(live, &problems, asked);
+    }
+    if live.rejected().is_none() {
+        live.metrics.config_in_force(watched.oldest());
     }
 }
 

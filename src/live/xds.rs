@@ -127,7 +127,11 @@ impl Client {
             ended.clone(),
             self.applier.run(inbox, answers),
         );
-        let connected = spawn("weir-xds", ended, connection.run());
+        let connected = spawn("weir-xds", ended, async {
+            // A control plane may send without a pause.
+            background::lower_priority();
+            connection.run().await;
+        });
         if let Err(error) = applied.and(connected) {
             self.metrics.panicked();
             tracing::error!(%error, "cannot start the threads of the control plane client; restart \
@@ -137,8 +141,7 @@ impl Client {
     }
 }
 
-/// Runs `work` on a thread of its own, which is of lower priority, until the sender of `ended` is
-/// dropped.
+/// Runs `work` on a thread of its own until the sender of `ended` is dropped.
 fn spawn(
     name: &str,
     mut ended: watch::Receiver<()>,
@@ -163,5 +166,6 @@ fn spawn(
         // A name that is being resolved may take long.
         runtime.shutdown_background();
     };
-    background::spawn(name, run).map(drop)
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    builder.spawn(run).map(drop)
 }

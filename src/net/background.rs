@@ -1,24 +1,43 @@
 //! Threads that no gRPC call waits for, and their priority: they compile limits, encode metrics and
-//! parse JSON. When there are not enough cores, the threads that serve requests run first.
+//! parse JSON. When there are not enough cores, the threads that serve requests run first, except
+//! that new limits, such as the block of a customer, begin at the same priority.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use rustix::process::Pid;
+
+/// The time that work has at normal priority. Limits are to be in force soon on a busy machine too,
+/// but large ones must not slow requests down for long.
+const HEAD_START: Duration = Duration::from_millis(100);
 
 /// Lowers the priority of the calling thread: on the core of a busy worker it gets about a tenth of
 /// that worker's CPU time, and otherwise all idle time.
 ///
 /// Does nothing where the operating system has no priority per thread, or refuses to change it.
 pub fn lower_priority() {
-    /// Same as `nice -n 10`. With a lower priority, a reload would take too long while workers are
-    /// busy.
-    #[cfg(target_os = "linux")]
+    lower(None);
+}
+
+/// Lowers the priority of a thread of this process; `None` is the calling one.
+fn lower(thread: Option<Pid>) {
+    /// Same as `nice -n 10`.
     const NICE: i32 = 10;
-    // On Linux the calling thread, not its process. Source: setpriority(2), "C library/kernel
-    // differences".
+    // On Linux one thread, not its process. Source: setpriority(2), "C library/kernel differences".
+    if cfg!(target_os = "linux") {
+        let _ = rustix::process::setpriority_process(thread, NICE);
+    }
+}
+
+/// The calling thread; where there is no priority per thread, its process.
+fn this_thread() -> Pid {
     #[cfg(target_os = "linux")]
-    let _ = rustix::process::setpriority_process(None, NICE);
+    return rustix::thread::gettid();
+    #[cfg(not(target_os = "linux"))]
+    rustix::process::getpid()
 }
 
 /// Starts a thread of lower priority.
@@ -35,22 +54,52 @@ pub fn spawn(
     })
 }
 
-/// Calls `step` repeatedly on a new thread of lower priority until the future is dropped. The first
-/// call follows after `pause`; each call returns the pause before the next. Returns only if the
-/// operating system cannot start a thread.
+/// Runs `work` on a new thread, and waits for it. It has the priority of the calling thread for
+/// [`HEAD_START`], and a lower one afterwards.
+#[expect(clippy::missing_panics_doc, reason = "only a panic of `work` goes on")]
+pub fn run<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
+    let (mut work, (alive, ended)) = (Some(work), mpsc::sync_channel(1));
+    let done = std::thread::scope(|scope| {
+        let work = &mut work;
+        // Dropping `alive` ends the wait.
+        let run = move || {
+            let _ = alive.send(this_thread());
+            work.take().map(|work| work())
+        };
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        let running = builder.spawn_scoped(scope, run).ok()?;
+        if let Ok(thread) = ended.recv()
+            && ended.recv_timeout(HEAD_START) == Err(RecvTimeoutError::Timeout)
+        {
+            lower(Some(thread));
+        }
+        running.join().unwrap_or_else(|panic| resume_unwind(panic))
+    });
+    // The operating system may have no thread left.
+    let here = || work.take().map(|work| work());
+    done.or_else(here).expect("one of the two threads took it")
+}
+
+/// Calls `step` repeatedly on a new thread until the future is dropped, of lower priority if
+/// `is_lower`. The first call follows after `pause`; each call returns the pause before the next. Returns
+/// only if the operating system cannot start a thread.
 pub async fn repeat(
     name: &str,
+    is_lower: bool,
     mut pause: Duration,
     mut step: impl FnMut() -> Duration + Send + 'static,
 ) -> io::Error {
     // Dropping this future drops `_alive`, which ends the thread.
     let (_alive, ended) = mpsc::sync_channel::<()>(0);
     let run = move || {
+        if is_lower {
+            lower_priority();
+        }
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             pause = step();
         }
     };
-    match spawn(name, run) {
+    match std::thread::Builder::new().name(name.to_owned()).spawn(run) {
         Ok(_) => std::future::pending().await,
         Err(error) => error,
     }
@@ -73,5 +122,20 @@ mod tests {
         });
         assert_eq!(other.join().expect("no panic"), before.max(10));
         assert_eq!(nice(), before);
+    }
+
+    #[test]
+    fn work_begins_at_the_priority_of_its_caller_and_ends_below() {
+        let (before, begin) = (nice(), std::time::Instant::now());
+        assert_eq!(run("short", nice), before);
+        let (first, last) = run("long", || {
+            let first = nice();
+            while nice() == before && begin.elapsed() < Duration::from_secs(60) {}
+            (first, nice())
+        });
+        assert_eq!((first, last), (before, before.max(10)));
+        assert_eq!(nice(), before);
+        let panics = std::panic::catch_unwind(|| run("panics", || panic!("as it has to")));
+        assert!(panics.is_err());
     }
 }

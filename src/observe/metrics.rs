@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 pub use counts::Core;
 pub use dynamic::Labels;
@@ -77,6 +78,8 @@ struct Config {
     generation: u64,
     limits: u64,
     domains: u64,
+    /// When the newest configuration was last known to be in force; at first, the start.
+    in_force_at: Option<Instant>,
 }
 
 impl fmt::Debug for Metrics {
@@ -111,7 +114,10 @@ impl Metrics {
             series: Mutex::default(),
             free: Mutex::default(),
             unknown_domains: Mutex::default(),
-            config: Mutex::default(),
+            config: Mutex::new(Config {
+                in_force_at: Some(Instant::now()),
+                ..Config::default()
+            }),
             panics: AtomicU64::new(0),
             connections_refused: AtomicU64::new(0),
             calls_refused: AtomicU64::new(0),
@@ -160,6 +166,17 @@ impl Metrics {
     /// Records that the last configuration is in force, after one was refused.
     pub fn config_confirmed(&self) {
         lock(&self.config).last_refused = false;
+    }
+
+    /// Records that the configuration of this time is in force: older changes do not wait.
+    pub fn config_in_force(&self, at: Instant) {
+        lock(&self.config).in_force_at = Some(at);
+    }
+
+    /// Time since the newest configuration was known to be in force, or since the start.
+    pub fn config_age(&self) -> Duration {
+        let at = lock(&self.config).in_force_at;
+        at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// Adds the samples of `source` to every scrape.
@@ -214,6 +231,7 @@ impl Metrics {
             families::PANICS.count(&[], sum(&self.panics)),
             families::CONNECTIONS_REFUSED.count(&[], sum(&self.connections_refused)),
             families::CALLS_REFUSED.count(&[], sum(&self.calls_refused)),
+            families::CONFIG_AGE.sample(&[], self.config_age().as_secs_f64()),
         ]);
     }
 

@@ -49,7 +49,7 @@ pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
 pub(super) struct Scan {
     /// The files, and why they cannot be read, if so.
     pub found: Fingerprint,
-    /// The files in the folder that hold no limits, by their names; sorted.
+    /// The files in the folder that hold no limits, by their names, and pipes and the like; sorted.
     pub skipped: Vec<PathBuf>,
     /// The process has no free descriptor for a folder. The scan is then no evidence about the
     /// files.
@@ -86,27 +86,34 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Whether a file may be half-written: since `last` it has appeared, or changed in place. One
-    /// that was renamed over another has another inode, and files under a swapped link have other
-    /// paths: they are whole. A new one that was renamed has changed since it was modified.
-    pub(super) fn may_be_unfinished(&self, last: &Self) -> bool {
-        let before = |file: &LimitFile| {
-            let at = last.files.binary_search_by(|old| old.name.cmp(&file.name));
-            at.ok().map(|at| &last.files[at])
-        };
-        let is_swapped = |file: &LimitFile| before(file).is_some_and(|old| old.real != file.real);
-        let has_swapped = self.files.iter().any(is_swapped);
-        let is_unfinished = |file: &LimitFile| match (before(file), file.version) {
-            (Some(old), now) => {
-                old.version != now && old.real == file.real && old.version.inode == now.inode
-            }
-            (None, now) => !has_swapped && now.modified == now.changed,
-        };
-        self.files.iter().any(is_unfinished)
+    /// Whether there are files, and nothing is wrong with them.
+    pub(super) const fn is_usable(&self) -> bool {
+        self.problems.is_empty() && !self.files.is_empty()
+    }
+
+    /// The file of this name.
+    pub(super) fn get(&self, name: &Path) -> Option<&LimitFile> {
+        let at = self.files.binary_search_by(|file| (*file.name).cmp(name));
+        at.ok().map(|at| &self.files[at])
     }
 }
 
 impl LimitFile {
+    /// Whether it may be half-written: since `before` it has appeared, or changed in place. One
+    /// that was renamed over another has another inode, and a file under a swapped link has another
+    /// path: they are whole. So is a new one that was renamed, which has changed since it was
+    /// modified, and one in a folder that a link was `swapped` to.
+    pub(super) fn may_be_unfinished(&self, before: Option<&Self>, swapped: &[&Path]) -> bool {
+        let version = self.version;
+        match before {
+            Some(old) => old.real == self.real && old.version.inode == version.inode,
+            None => {
+                let is_in = |folder: &&Path| self.real.starts_with(folder);
+                version.modified == version.changed && !swapped.iter().any(is_in)
+            }
+        }
+    }
+
     /// Whether it has the name of a table.
     pub(super) fn is_table(&self) -> bool {
         self.name.to_str().is_some_and(is_table)
@@ -186,6 +193,7 @@ pub(super) fn unreadable(file: &Path, error: &io::Error) -> Problem {
     let remedy = match error.kind() {
         io::ErrorKind::NotFound => "create it, or set another path",
         io::ErrorKind::PermissionDenied => "make it readable for the user that weir runs as",
+        io::ErrorKind::InvalidInput => "write the path of a regular file",
         _ => "repair the file system or the volume",
     };
     problem(file, format!("cannot be read: {error}"), remedy)
@@ -299,7 +307,7 @@ impl Walk {
         }
         // Sockets, pipes and devices hold no limits.
         if !metadata.is_dir() {
-            return;
+            return self.scan.skipped.push(name.into());
         }
         if above.contains(&real) {
             let what = "the link points back to a folder that contains it";
@@ -392,6 +400,16 @@ mod tests {
             .collect()
     }
 
+    fn may_be_unfinished(now: &Fingerprint, before: &Fingerprint) -> bool {
+        let old = |file: &LimitFile| before.get(&file.name);
+        let is_swapped = |file: &LimitFile| old(file).is_some_and(|old| old.real != file.real);
+        let swapped = now.files.iter().filter(|file| is_swapped(file));
+        let swapped: Vec<_> = swapped.filter_map(|file| file.real.parent()).collect();
+        let changed = now.files.iter().filter(|file| old(file) != Some(*file));
+        let mut may_be = changed.map(|file| file.may_be_unfinished(old(file), &swapped));
+        may_be.any(|may_be| may_be)
+    }
+
     fn folder(files: &[&str]) -> TempDir {
         let folder = tempfile::tempdir().unwrap();
         for file in files {
@@ -470,7 +488,7 @@ mod tests {
         fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
         let after = scan(path, false, true).found;
         assert_ne!(after, before.found);
-        assert!(!after.may_be_unfinished(&before.found));
+        assert!(!may_be_unfinished(&after, &before.found));
     }
 
     #[test]
@@ -484,7 +502,7 @@ mod tests {
         symlink("two", &link).unwrap();
         let after = scan(&link, false, true).found;
         assert_ne!(after, before.found);
-        assert!(!after.may_be_unfinished(&before.found));
+        assert!(!may_be_unfinished(&after, &before.found));
     }
 
     #[test]
@@ -517,7 +535,7 @@ mod tests {
             change();
             let now = scan(path, false, true).found;
             assert_ne!(now, last, "{what}");
-            let may_be = now.may_be_unfinished(&last);
+            let may_be = may_be_unfinished(&now, &last);
             assert_eq!(may_be, is_unfinished.unwrap_or(may_be), "{what}");
             last = now;
         }

@@ -6,7 +6,7 @@
 //! become one update.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use crate::limits::rules::compile::{self, Problem};
 use crate::limits::rules::domains::{Overlay, ReadOverlay};
 use crate::live::Live;
 use crate::live::files::{self, MAX_LOGGED, Read, WatchedFolder, log_problems};
+use crate::net::background;
 use crate::observe::metrics::Metrics;
 
 /// The interval at which the thread checks the overlay file, frees old rules, and writes missing
@@ -68,6 +69,10 @@ impl Inbox {
         replaced.is_some()
     }
 
+    fn is_empty(&self) -> bool {
+        lock(&self.update).is_none()
+    }
+
     /// Waits for an update, which is taken at `not_before` at the earliest, or for `idle` to pass.
     pub(super) async fn next(&self, not_before: Instant, idle: Duration) -> Option<Update> {
         let next = async {
@@ -92,21 +97,20 @@ struct OverlayFile(WatchedFolder);
 
 impl OverlayFile {
     /// Reads the file for the first time.
-    fn open(path: PathBuf) -> (Self, Result<Overlay, Vec<Problem>>) {
-        let (file, read) = WatchedFolder::open(files::Options {
-            path,
+    fn open(path: &Path) -> (Self, Result<Overlay, Vec<Problem>>) {
+        let options = files::Options {
+            path: path.to_owned(),
             ..files::Options::default()
-        });
-        let file = Self(file);
-        let overlay = read.and_then(|read| file.overlay(read));
-        (file, overlay)
+        };
+        let (file, overlay) = WatchedFolder::open(options, |read| overlay(path, read));
+        (Self(file), overlay)
     }
 
     /// Polls the file, which is to be read `now` if so. Returns the overlay if the file was read,
     /// and can be used.
     fn poll(&mut self, now: bool) -> Option<Overlay> {
-        let read = self.0.poll(now)?;
-        match read.and_then(|read| self.overlay(read)) {
+        let path = self.0.path().to_owned();
+        match self.0.poll(now, |read| overlay(&path, read))? {
             Ok(overlay) => {
                 tracing::info!(entries = overlay.entries(), "overlay file loaded");
                 Some(overlay)
@@ -121,15 +125,16 @@ impl OverlayFile {
             }
         }
     }
+}
 
-    fn overlay(&self, read: Read) -> Result<Overlay, Vec<Problem>> {
-        let text = read.only(self.0.path())?;
-        let ReadOverlay { overlay, warnings } = Overlay::read(text, &compile::Options::default())?;
-        for warning in warnings.iter().take(MAX_LOGGED) {
-            tracing::warn!("{warning}");
-        }
-        Ok(overlay)
+/// The overlay in the file at `path`.
+fn overlay(path: &Path, read: &Read) -> Result<Overlay, Vec<Problem>> {
+    let text = read.only(path)?;
+    let ReadOverlay { overlay, warnings } = Overlay::read(text, &compile::Options::default())?;
+    for warning in warnings.iter().take(MAX_LOGGED) {
+        tracing::warn!("{warning}");
     }
+    Ok(overlay)
 }
 
 /// Puts configurations in force.
@@ -155,7 +160,7 @@ impl Applier {
         options: &Options,
     ) -> (Self, Vec<Problem>) {
         let (mut rules, mut problems) = (options.rules.clone(), Vec::new());
-        let overlay = options.overlay_file.clone().map(|path| {
+        let overlay = options.overlay_file.as_deref().map(|path| {
             let (file, read) = OverlayFile::open(path);
             match read {
                 Ok(overlay) => rules.overlay = Some(Arc::new(overlay)),
@@ -213,6 +218,11 @@ impl Applier {
         loop {
             let Some(update) = inbox.next(not_before, IDLE).await else {
                 self.idle();
+                if inbox.is_empty() && self.live.rejected().is_none() {
+                    let overlay = self.overlay.as_ref().map(|file| file.0.oldest());
+                    let oldest = overlay.unwrap_or_else(Instant::now);
+                    self.metrics.config_in_force(oldest);
+                }
                 continue;
             };
             let answer = self.apply(update);
@@ -248,9 +258,10 @@ impl Applier {
 
     /// Runs a step of the configuration. A panic, of which there should be none, costs this update
     /// only: it is as if nothing had been compiled.
-    fn guarded(&mut self, step: impl FnOnce(&mut Configuration) -> Applied) -> Applied {
+    fn guarded(&mut self, step: impl FnOnce(&mut Configuration) -> Applied + Send) -> Applied {
         let configuration = &mut self.configuration;
-        if let Ok(applied) = catch_unwind(AssertUnwindSafe(|| step(configuration))) {
+        let work = || background::run("weir-load", || step(configuration));
+        if let Ok(applied) = catch_unwind(AssertUnwindSafe(work)) {
             return applied;
         }
         self.metrics.panicked();
@@ -301,7 +312,8 @@ impl Applier {
         if !self.configuration.take_changed() {
             return;
         }
-        let written = cache.save(&self.configuration.in_force);
+        let resources = &self.configuration.in_force;
+        let written = background::run("weir-load", || cache.save(resources));
         self.status.count(if written.is_ok() {
             Count::Saved
         } else {

@@ -367,6 +367,9 @@ families! {
     CONFIG_LOAD_ERROR = Counter "ratelimit_service_config_load_error" [];
     /// 1 if the last configuration was loaded, 0 if it was refused.
     CONFIG_LAST_LOAD_SUCCESSFUL = Gauge "weir_config_last_load_successful" [];
+    /// Age in seconds of the oldest change of files, or of the control plane, that may not be in
+    /// force; without one, the time since Weir last looked.
+    CONFIG_AGE = Gauge "weir_config_age_seconds" [];
     /// When the configuration in force was loaded, in seconds since 1970.
     CONFIG_LOADED_TIMESTAMP = Gauge "weir_config_loaded_timestamp_seconds" [];
     /// Number of the configuration in force, counted from 1 since the start of the process.

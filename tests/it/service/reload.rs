@@ -8,8 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::support::wait::eventually_async;
 use crate::support::{Client, Weir, config_map, descriptor, descriptor_with_hits, request};
 
 /// Limits of the domain `d`; the amount for `user` shows which version of the file is in force.
@@ -216,4 +218,188 @@ async fn a_lack_of_descriptors_rejects_nothing() {
     let client = &mut weir.client().await;
     wait_until_in_force(client, 11).await;
     assert!(!weir.logs().concat().contains("limits rejected"));
+}
+
+/// A file that a program writes in place all the time.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    writes: JoinHandle<()>,
+}
+
+impl Busy {
+    /// Writes the contents of `text`, for numbers from 0 on, with pauses that are shorter than the
+    /// rest that a file needs.
+    fn start(folder: &Path, name: &str, text: impl Fn(usize) -> String + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, path) = (Arc::clone(&stop), folder.join(name));
+        fs::write(&path, text(0)).expect("written");
+        let writes = std::thread::spawn(move || {
+            for number in 1.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                fs::write(&path, text(number)).expect("written");
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        Self { stop, writes }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.writes.join().expect("written");
+    }
+}
+
+/// Limits of a domain of their own; the file grows and shrinks with the number.
+fn busy(number: usize) -> String {
+    limits(7).replace("domain: d", "domain: busy") + &"# x\n".repeat(1 + number % 3)
+}
+
+#[tokio::test]
+async fn a_file_that_changes_all_the_time_keeps_no_other_out() {
+    let weir = Weir::start(&[("a.yaml", &limits(10)), ("busy.yaml", &busy(0))], &[]);
+    let (folder, client) = (weir.config_dir(), &mut weir.client().await);
+    let load = BackgroundLoad::start(weir.client().await);
+    let writes = Busy::start(folder, "busy.yaml", busy);
+    let mut limit = 10;
+    for _ in 0..3 {
+        limit += 1;
+        write_aside(folder, "a.yaml", &limits(limit));
+        wait_until_in_force(client, limit).await;
+    }
+    // Removed, then in a folder, then under links that are swapped.
+    fs::remove_file(folder.join("a.yaml")).expect("removed");
+    wait_until_in_force(client, 0).await;
+    fs::create_dir(folder.join("more")).expect("a folder");
+    for limit in [20, 21] {
+        write_aside(&folder.join("more"), "b.yaml", &limits(limit));
+        wait_until_in_force(client, limit).await;
+    }
+    fs::remove_dir_all(folder.join("more")).expect("removed");
+    for (version, limit) in [("..1", 30), ("..2", 31)] {
+        config_map::publish(folder, version, "c.yaml", &limits(limit));
+        wait_until_in_force(client, limit).await;
+    }
+    writes.end();
+    load.end().await;
+    assert_eq!(
+        weir.metric("ratelimit_service_config_load_error"),
+        Some(0.0)
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_changes_all_the_time_is_loaded_too_and_named() {
+    let weir = Weir::start(&[("a.yaml", &limits(1))], &[]);
+    let (folder, client) = (weir.config_dir(), &mut weir.client().await);
+    let age = || weir.metric("weir_config_age_seconds").expect("a gauge");
+    let writes = Busy::start(folder, "a.yaml", |number| {
+        limits(2) + &"# x\n".repeat(1 + number % 3)
+    });
+    weir.wait_for_log("a.yaml is still being written").await;
+    assert!(age() > 1.0);
+    wait_until_in_force(client, 2).await;
+    let is_young = eventually_async(|| (age() < 1.0).then_some(())).await;
+    assert!(is_young.is_some(), "what it was is in force");
+    writes.end();
+    assert!(
+        eventually_async(|| (age() < 1.0).then_some(()))
+            .await
+            .is_some()
+    );
+    let lines = weir.logs().into_iter();
+    let named = lines.filter(|line| line.contains("is still being written; Weir"));
+    assert_eq!(named.count(), 1, "not at every poll");
+}
+
+/// Half of `new.yaml` is limits too.
+#[tokio::test]
+async fn half_a_file_is_not_loaded_with_another_file() {
+    let half = limits(11);
+    let weir = Weir::start(
+        &[("a.yaml", &limits(10))],
+        &[("MERGE_DOMAIN_CONFIG", "true")],
+    );
+    let (folder, client) = (weir.config_dir(), &mut weir.client().await);
+    let other = |amount| limits(amount).replace("domain: d", "domain: e");
+    let amount_of_e = async |client: &mut Client| {
+        let peek = descriptor_with_hits(&[("user", "looker")], 0);
+        let asked = client.should_rate_limit(request("e", vec![peek])).await;
+        let limit = asked.expect("an answer").into_inner().statuses[0]
+            .current_limit
+            .clone();
+        limit.map_or(0, |limit| limit.requests_per_unit)
+    };
+    let writes = Busy::start(folder, "a.yaml", move |number| {
+        format!("{half}{}", "# x\n".repeat(1 + number % 3))
+    });
+    write_aside(folder, "b.yaml", &other(5));
+    while amount_of_e(client).await != 5 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(limit_in_force(client).await, 10, "not half of it");
+    writes.end();
+    fs::write(folder.join("a.yaml"), limits(12)).expect("written");
+    wait_until_in_force(client, 12).await;
+}
+
+/// What is being written has a mistake all the time: it keeps nothing out and refuses nothing.
+#[tokio::test]
+async fn a_mistake_in_a_file_that_changes_all_the_time_keeps_no_other_out() {
+    let weir = Weir::start(&[("a.yaml", &limits(10)), ("busy.yaml", &busy(0))], &[]);
+    let (folder, client) = (weir.config_dir(), &mut weir.client().await);
+    let writes = Busy::start(folder, "busy.yaml", |number| {
+        format!("domain: busy\ndescriptors:\n- key: {number}\n  rate_lim")
+    });
+    weir.wait_for_log("as it is now it has a mistake").await;
+    write_aside(folder, "a.yaml", &limits(11));
+    wait_until_in_force(client, 11).await;
+    let metric = |name| weir.metric(name).expect("a series");
+    assert!(metric("weir_config_age_seconds") > 5.0);
+    assert_eq!(metric("ratelimit_service_config_load_error"), 0.0);
+    // A mistake in another file is reported all the same, and one at rest is counted.
+    write_aside(folder, "a.yaml", &limits(12).replace("year", "fortnight"));
+    weir.wait_for_log("fortnight").await;
+    writes.end();
+    write_aside(folder, "a.yaml", &limits(13));
+    weir.wait_for_log("limits rejected").await;
+    fs::write(folder.join("busy.yaml"), busy(0)).expect("written");
+    wait_until_in_force(client, 13).await;
+}
+
+/// Each of the two files is an error without the other one.
+#[tokio::test]
+async fn files_that_need_each_other_are_loaded_together() {
+    let weir = Weir::start(&[("a.yaml", &limits(10))], &[]);
+    let (folder, client) = (weir.config_dir(), &mut weir.client().await);
+    let with_table = "domain: d\ndescriptors:\n- key: user\n  table: t.csv\n  rate_limit: { unit: \
+        year, requests_per_unit: 11 }\n";
+    fs::write(folder.join("a.yaml"), with_table).expect("written");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let rows = "value,requests_per_unit\nlooker,12\n";
+    fs::write(folder.join("t.csv"), rows).expect("written");
+    wait_until_in_force(client, 12).await;
+    assert_eq!(
+        weir.metric("ratelimit_service_config_load_error"),
+        Some(0.0)
+    );
+    // Rows that are appended all the time.
+    let writes = Busy::start(folder, "t.csv", move |number| {
+        let more: String = (0..number).map(|row| format!("u{row},1\n")).collect();
+        rows.replace("12", "13") + &more
+    });
+    write_aside(
+        folder,
+        "b.yaml",
+        &limits(1).replace("domain: d", "domain: e"),
+    );
+    let loads = || weir.metric("weir_config_domains");
+    assert!(
+        eventually_async(|| (loads() == Some(2.0)).then_some(()))
+            .await
+            .is_some()
+    );
+    wait_until_in_force(client, 13).await;
+    writes.end();
 }

@@ -12,7 +12,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio_rustls::rustls::server::NoServerSessionStorage;
@@ -27,6 +27,9 @@ use crate::observe::metrics::{Metrics, families};
 /// The time between two polls. New files are used after at most two polls, and two more while they
 /// are being written.
 const POLL: Duration = Duration::from_millis(500);
+
+/// The age at which a change is used although a file goes on changing.
+const MOST: Duration = Duration::from_secs(5);
 
 /// The protocol that Weir offers (RFC 9113, section 3.2). A client that offers none is accepted,
 /// and speaks HTTP/2 too: Envoy Gateway's Envoys offer none.
@@ -104,16 +107,17 @@ impl Certificates {
         self.current
             .load()
             .log("certificate of the gRPC port loaded");
-        let mut debounce = Debounce::new(Some(self.fingerprint()));
+        let mut debounce = Debounce::new(self.fingerprint());
         let poll = move || {
-            let found = self.fingerprint();
-            if debounce.observe(found, 1) {
+            let (found, now) = (self.fingerprint(), Instant::now());
+            debounce.observe(found, now);
+            if debounce.is_due(now, POLL, MOST) {
                 self.reload();
-                debounce.tried(Some(found));
+                debounce.tried(found);
             }
             POLL
         };
-        let error = background::repeat("weir-certificates", POLL, poll).await;
+        let error = background::repeat("weir-certificates", true, POLL, poll).await;
         tracing::error!(%error, "cannot start the thread that watches certificates; changes need a \
             restart");
     }

@@ -1,6 +1,7 @@
 //! Certificates that are replaced while Weir serves.
 
 use super::*;
+use crate::service::special_files;
 use crate::support::config_map::publish_all;
 use crate::support::wait::eventually_async;
 
@@ -166,4 +167,54 @@ async fn a_secret_of_kubernetes_is_replaced_as_a_whole() {
     let new = second.issue(&["envoy"]);
     assert!(accepts(&client(&new)).await);
     assert!(!accepts(&client(&old)).await, "the authority of before");
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_certificate_changes_nothing() {
+    let secured = Secured::start(&[]);
+    let tls = secured.tls();
+    let first = tls.certificate().await;
+    special_files::pipe(&secured.files.path("pipe"));
+    std::fs::rename(secured.files.path("pipe"), secured.files.path("tls.crt")).expect("renamed");
+    let line = secured
+        .weir
+        .wait_for_log("keeping the current certificate")
+        .await;
+    assert!(line.contains("it is a pipe"), "{line}");
+    assert_eq!(tls.certificate().await, first);
+    std::fs::remove_file(secured.files.path("tls.crt")).expect("removed");
+    secured
+        .files
+        .write_issued("tls", &secured.authority.issue(&["localhost"]));
+    another_is_shown(&tls, &first).await;
+}
+
+#[tokio::test]
+async fn authorities_that_change_all_the_time_do_not_keep_a_certificate_out() {
+    let (authority, files) = (Authority::new("first"), Files::new());
+    let (pem, ca, path) = (authority.pem(), files.path("ca.crt"), files.text("ca.crt"));
+    files.write("ca.crt", &pem);
+    files.write_issued("tls", &authority.issue(&["localhost", "127.0.0.1"]));
+    let settings = [("GRPC_CLIENT_TLS_CACERT", &*path)];
+    let secured = Secured::start_with(authority, files, &settings);
+    let identity = secured.authority.issue(&["client"]);
+    let tls = secured.tls_with(Some(&identity), &[&rustls::version::TLS13]);
+    let first = tls.certificate().await;
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let writes = std::thread::spawn(move || {
+        for number in 1.. {
+            let text = format!("{pem}# {number}\n");
+            std::fs::write(&ca, text).expect("written");
+            let pause = Duration::from_millis(200);
+            if stopped.recv_timeout(pause) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                break;
+            }
+        }
+    });
+    secured
+        .files
+        .write_issued("tls", &secured.authority.issue(&["localhost"]));
+    another_is_shown(&tls, &first).await;
+    drop(stop);
+    writes.join().expect("written");
 }
