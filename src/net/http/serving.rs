@@ -111,6 +111,7 @@ async fn connection<S: Site>(stream: TcpStream, site: Arc<S>, mut stop: watch::R
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
+        .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(MAX_HEAD_BYTES);
     let stream = TimedWrites::new(stream, ANSWER_DEADLINE);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));

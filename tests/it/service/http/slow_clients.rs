@@ -138,6 +138,38 @@ fn heads_that_come_slowly_end_in_time() {
     );
 }
 
+/// A head of exactly this many bytes.
+fn head(bytes: usize) -> Vec<u8> {
+    let start = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: ";
+    format!("{start}{}\r\n\r\n", "x".repeat(bytes - start.len() - 4)).into_bytes()
+}
+
+/// A longer head was served if it arrived with its last bytes in one read.
+#[test]
+fn every_listener_refuses_heads_of_more_than_64_kib() {
+    let weir = Weir::start(
+        DEMO,
+        &[
+            ("PROMETHEUS_ADDR", "127.0.0.1:0"),
+            ("USE_PROMETHEUS", "true"),
+        ],
+    );
+    for listener in ["http", "debug", "prometheus"] {
+        let status = |bytes| {
+            let mut socket = TcpStream::connect(weir.listener(listener)).expect("a connection");
+            // Weir may answer before it has read all.
+            let _ = socket.write_all(&head(bytes));
+            let mut status = [0; 13];
+            socket.read_exact(&mut status).expect("an answer");
+            String::from_utf8_lossy(&status[9..12]).into_owned()
+        };
+        assert_ne!(status(64 << 10), "431", "{listener}");
+        for bytes in [(64 << 10) + 1, 70_000, 100_000, 200_000] {
+            assert_eq!(status(bytes), "431", "{bytes} bytes to {listener}");
+        }
+    }
+}
+
 /// A client that asks on and on, and reads no answer.
 #[test]
 fn a_client_that_does_not_read_is_closed_in_time() {
