@@ -99,8 +99,13 @@ fn connections() -> Vec<Row> {
         [bytes CONNECTION_BYTES in service::server,
             "what each connection counts for in the memory of connections", ""]
         [bytes TLS_BYTES in service::server, "and with TLS, in addition", ""]
+        [count KEPT_STREAM_BYTES in service::server::open_connections,
+            "and in addition for each of the most calls that waited at a time, in bytes; all \
+             connections have half of their memory for that",
+            "a further call that has to wait is refused (REFUSED_STREAM, which says that it may \
+             be sent again), and the connection with the most such calls ends (GOAWAY)"]
         [time IDLE_GRACE in service::server::connection,
-            "time for what is in flight on a connection that has to end for a new one",
+            "time for what is in flight on a connection that has to end for another",
             "the connection is closed"]
         [count RESERVED in net::bounds,
             "file descriptors that connections of the gRPC port do not use; a quarter, if there \
@@ -123,6 +128,13 @@ fn connections() -> Vec<Row> {
         [count server::Options::default() => max_concurrent_streams in service::server,
             "calls at a time on a connection",
             "a further call is refused by HTTP/2 (REFUSED_STREAM)"]
+        [count MIN_STREAMS in service::server::open_connections,
+            "and on a new connection when there are very many: each has an equal share of the \
+             calls for which connections have memory",
+            "a further call is refused by HTTP/2 (REFUSED_STREAM)"]
+        [count FRAMES_OF_A_TURN in service::server::connection,
+            "frames of a connection that are read before their calls are answered",
+            "further frames wait"]
         [bytes MAX_HEADER_BYTES in service::server::connection,
             "headers of a call", "HTTP status 431"]
         [bytes MAX_KEPT_HEADER_BYTES in service::server::call,
@@ -179,7 +191,9 @@ fn messages() -> Vec<Row> {
         [bytes STREAM_BYTES in service::server::body,
             "what each stream counts for in it, in addition to its bytes", ""]
         [bytes CODEC_BYTES in service::server::body,
-            "what each direction of a stream of health or reflection counts for in addition", ""]
+            "what a call of health counts for in addition", ""]
+        [bytes STREAMED_BYTES in service::server::body,
+            "what a stream of reflection counts for instead", ""]
         [bytes SMALL_BYTES in service::server::body,
             "size above which a message takes memory of its own",
             "it takes it when its length is announced"]

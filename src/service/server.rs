@@ -21,7 +21,7 @@ mod client_errors;
 pub(crate) mod connection;
 mod dispatch;
 mod listen;
-mod open_connections;
+pub(crate) mod open_connections;
 mod overload;
 mod reply;
 mod socket;
@@ -37,6 +37,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::net::bounds::memory::give_back;
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Metrics, families};
 pub use body::Budget;
@@ -56,6 +57,9 @@ pub struct Options {
     /// further connection ends the one that was idle for longest. Envoy holds one per worker
     /// thread: more than this is a leak.
     pub max_connections: usize,
+    /// Memory of all connections, and of each without waiting calls, in bytes.
+    pub connections_bytes: u64,
+    pub connection_bytes: u64,
     /// Time for a new connection to send HTTP/2's preface; a silent one would stay open for ever.
     pub preface_timeout: Duration,
     /// Concurrent requests on one connection; tonic's own server sets no bound.
@@ -86,6 +90,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
+            connections_bytes: u64::MAX,
+            connection_bytes: CONNECTION_BYTES,
             preface_timeout: Duration::from_secs(5),
             max_concurrent_streams: 1_024,
             max_waiting_calls: 16_384,
@@ -104,6 +110,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum time between two log lines about errors of accept.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
+/// When connections have freed this much memory, it is given back to the operating system. For less
+/// the worker threads should not have to wait, which takes up to some ten milliseconds.
+const FREED_BYTES: u64 = 8 << 20;
+
 impl Options {
     /// Bounds the connections by this memory.
     #[must_use]
@@ -111,14 +121,16 @@ impl Options {
         let of_each = CONNECTION_BYTES + if is_tls { TLS_BYTES } else { 0 };
         Self {
             max_connections: self.max_connections.min((bytes / of_each) as usize).max(1),
+            connections_bytes: bytes,
+            connection_bytes: of_each,
             ..self
         }
     }
 }
 
-/// The memory of a connection that has made calls and is idle, in bytes, as measured: nearly all of
-/// it is buffers of HTTP/2. With TLS, rustls takes more.
-pub const CONNECTION_BYTES: u64 = 32 << 10;
+/// The memory of a connection that has made calls and is idle, in bytes, as `cost_tests` measures it:
+/// nearly all of it is buffers of HTTP/2. With TLS, rustls takes more.
+pub const CONNECTION_BYTES: u64 = 72 << 10;
 pub(crate) const TLS_BYTES: u64 = 24 << 10;
 
 /// Destination of accepted connections.
@@ -138,19 +150,24 @@ pub async fn accept(
     metrics: Arc<Metrics>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let connections = OpenConnections::new(options.max_connections);
+    let connections = OpenConnections::new(&options);
     let gauge = Arc::clone(&connections);
     metrics.register(Box::new(move || {
         vec![families::CONNECTIONS.count(&[], gauge.count() as u64)]
     }));
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut warnings = Throttle::new(WARNING_INTERVAL);
+    let (mut warnings, mut most_bytes) = (Throttle::new(WARNING_INTERVAL), 0);
     loop {
         let accepted = tokio::select! {
             accepted = accept_one(&listener, &acceptor) => accepted,
             _ = seconds.tick() => {
                 connections.tick();
+                most_bytes = connections.bytes().max(most_bytes);
+                if most_bytes - connections.bytes() > FREED_BYTES {
+                    give_back();
+                    most_bytes = connections.bytes();
+                }
                 continue;
             }
             _ = stop.wait_for(|&stop| stop) => return,

@@ -37,7 +37,7 @@ impl Shares {
     /// Minimum for the process itself. If the limit is less than twice this, it gets half.
     const PROCESS: u64 = 32 * MIB;
     /// More is of no use for connections: 10,000 of them, with TLS.
-    const MOST_CONNECTIONS: u64 = 560 * MIB;
+    const MOST_CONNECTIONS: u64 = 960 * MIB;
     /// More would only wait for longer.
     const MOST_UNFINISHED: u64 = 256 * MIB;
     /// A control plane sends at most 64 MiB, which are some 400,000 limits.
@@ -65,6 +65,22 @@ impl Shares {
 
 /// The limit if neither the operating system nor a setting has one; the same as in the manifests.
 pub const DEFAULT_LIMIT: u64 = 512 * MIB;
+
+/// Gives free memory back to the operating system. glibc keeps most of what a thread has freed; other
+/// allocators do this by themselves.
+pub fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        #[expect(
+            unsafe_code,
+            reason = "malloc_trim(3) is safe to call from any thread, and no safe crate has it"
+        )]
+        unsafe extern "C" {
+            safe fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        malloc_trim(0);
+    }
+}
 
 /// The limit of the control groups that this process is in (`cgroup`), or the memory of the
 /// `machine`, whichever is smaller, and its source; `default` if neither can be read.
@@ -171,7 +187,7 @@ mod tests {
         };
         assert_eq!(mib(64), [9, 9, 9, 4]);
         assert_eq!(mib(512), [128, 128, 128, 64]);
-        assert_eq!(mib(64 << 10), [560, 256, 54_480, 2_048]);
+        assert_eq!(mib(64 << 10), [960, 256, 54_080, 2_048]);
     }
 
     /// A root folder with these files.

@@ -21,7 +21,6 @@
 //! Sources: gRPC, "Compression"; gRPC over HTTP/2, Message-Encoding; RFC 1952, section 2.3.1
 //! (ISIZE).
 
-use std::future::pending;
 use std::io::Read;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,10 +35,11 @@ use http::{HeaderName, HeaderValue};
 use hyper::body::{Body, Frame};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-use crate::net::bounds::{Cut, MemoryBudget};
+use crate::net::bounds::{Cut, MemoryBudget, MemoryReservation};
 use crate::service::rls::respond::PREFIX_BYTES;
 
 /// The largest message for rate limits: gRPC's usual bound.
@@ -61,7 +61,11 @@ pub(crate) const STREAM_WINDOW: u32 = 32 << 10;
 
 /// Memory of a stream in addition to its bytes: its state in HTTP/2, a task, its headers and a
 /// timer.
-pub(crate) const STREAM_BYTES: usize = 4 << 10;
+pub(crate) const STREAM_BYTES: usize = 3 << 10;
+
+/// Memory of a stream of reflection: the unread bytes and small frames of its window, buffers of a
+/// codec, and trailers, whose list may take three times its size.
+pub(crate) const STREAMED_BYTES: usize = 1 << 20;
 
 /// Memory of tonic's services for each direction of a stream: the buffer of a codec.
 pub(crate) const CODEC_BYTES: usize = 8 << 10;
@@ -102,6 +106,13 @@ impl Budget {
             taken_within: Duration::from_secs(10),
             streams_within: Duration::from_secs(60),
         }
+    }
+
+    /// Charges a call whose message has not arrived whole, with the headers that it keeps.
+    pub(super) fn call(&self, headers: &HeaderMap, message: &Message) -> MemoryReservation {
+        let values = headers.values().map(HeaderValue::len).sum::<usize>();
+        self.unfinished
+            .charge(STREAM_BYTES + values + message.len())
     }
 
     /// Waits for the memory of a large message, at most [`MAX_BYTES`].
@@ -232,13 +243,15 @@ fn release(stream: &mut RecvStream, bytes: usize) {
     let _ = stream.flow_control().release_capacity(bytes);
 }
 
-/// Reads the rest of a message of at most `max_bytes`. Bytes after the message are dropped.
+/// Reads the rest of a message of at most `max_bytes`, whose call has this charge. Bytes after the
+/// message are dropped.
 ///
 /// # Errors
 /// `CANCELLED` when the client breaks off, `DEADLINE_EXCEEDED` when the message takes too long,
 /// `OUT_OF_RANGE` when it is too long, and `RESOURCE_EXHAUSTED` when its memory is needed for
 /// others.
 pub(super) async fn read(
+    charge: MemoryReservation,
     stream: &mut RecvStream,
     message: &mut Message,
     budget: &Budget,
@@ -247,7 +260,6 @@ pub(super) async fn read(
     if stream.is_end_stream() {
         return Ok(());
     }
-    let charge = budget.unfinished.charge(STREAM_BYTES + message.len());
     message.copy_first();
     let read = async {
         loop {
@@ -289,26 +301,18 @@ pub(super) async fn read(
     }
 }
 
-/// A body that is passed on frame by frame, for services that stream. It ends when it is too old,
-/// or when its memory is needed for others.
+/// A body that is passed on frame by frame, for services that stream. It ends when it is too old.
 pub(super) struct Streamed {
     stream: RecvStream,
-    ends: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ends: Pin<Box<Sleep>>,
 }
 
 impl Streamed {
     /// The unread bytes of the body are bounded by its flow-control window.
     pub(super) fn new(stream: RecvStream, budget: &Budget) -> Self {
-        let charge = budget
-            .unfinished
-            .charge(STREAM_WINDOW as usize + CODEC_BYTES);
-        let limit = budget.streams_within;
-        let ends = async move {
-            let (Ok(()) | Err(_)) = charge.within(limit, pending::<()>()).await;
-        };
         Self {
             stream,
-            ends: Box::pin(ends),
+            ends: Box::pin(sleep(budget.streams_within)),
         }
     }
 }

@@ -34,16 +34,19 @@ use bytes::Bytes;
 use futures_util::future::CatchUnwind;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use h2::RecvStream;
 use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use super::body::{self, Encoding, GRPC_ENCODING, Message};
+use super::body::{
+    self, CODEC_BYTES, Encoding, GRPC_ENCODING, Message, STREAM_BYTES, STREAMED_BYTES,
+};
 use super::dispatch::{CallFuture, CallResult, LimitMethod, LimitServices, Services};
+use super::open_connections::{OpenConnection, OpenStream};
 use super::overload::{PollBudget, QueueDelay};
 use super::unread::OfConnection;
 use super::{reply, spawn};
@@ -68,6 +71,9 @@ static SERVICE_HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("grpc-timeout"),
 ];
 
+/// Waiting calls that a turn of a connection answers.
+const ANSWERS_OF_A_TURN: usize = 16;
+
 /// A request, with the sender of its answer.
 pub(super) type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
@@ -77,6 +83,7 @@ pub(super) struct Calls<T> {
     pub(super) wait_permits: WaitPermits,
     pub(super) queue_delay: Arc<QueueDelay>,
     pub(super) unread: Arc<OfConnection>,
+    pub(super) open: Arc<OpenConnection>,
     /// The calls that wait for the store or for a shaper.
     pub(super) waiting: FuturesUnordered<WaitingCall>,
 }
@@ -90,6 +97,7 @@ pub(super) struct WaitingCall {
     call: CaughtCall,
     respond: Option<SendResponse<Bytes>>,
     _permits: OwnedSemaphorePermit,
+    _stream: OpenStream,
 }
 
 impl Future for WaitingCall {
@@ -180,27 +188,53 @@ impl<T: LimitServices> Calls<T> {
 
     /// Answers a call. An error means that the client has reset the stream.
     fn answer(&self, mut respond: SendResponse<Bytes>, answer: CallResult) {
-        let budget = &self.services.budget;
-        drop(reply::answer(&mut respond, answer, budget, &self.unread));
+        let (budget, open) = (&self.services.budget, &self.open);
+        drop(reply::answer(
+            &mut respond,
+            answer,
+            budget,
+            &self.unread,
+            open,
+        ));
     }
 
-    /// Answers the waiting calls that are decided.
+    /// Takes the memory of a call that has to wait. If there is none, the call is refused: it has
+    /// not begun, and its client may send it again.
+    fn open_stream(&self, respond: &mut SendResponse<Bytes>) -> Option<OpenStream> {
+        let stream = self.open.stream();
+        if stream.is_none() {
+            self.services.metrics.calls_refused(1);
+            respond.send_reset(Reason::REFUSED_STREAM);
+        }
+        stream
+    }
+
+    /// Answers waiting calls that are decided. More than one turn's have a further turn: HTTP/2
+    /// keeps room for as many answers as it ever had at a time.
     pub(super) fn answer_waiting(&mut self, context: &mut Context<'_>) {
-        while let Poll::Ready(Some(ended)) = self.waiting.poll_next_unpin(context) {
+        for _ in 0..ANSWERS_OF_A_TURN {
+            let Poll::Ready(Some(ended)) = self.waiting.poll_next_unpin(context) else {
+                return;
+            };
             if let Some((respond, answer)) = ended {
                 self.answer(respond, unless_panicked(answer, &self.services));
             }
         }
+        context.waker().wake_by_ref();
     }
 
     /// Keeps a call until it is decided, if it gets permits. A call that was only begun has sent
     /// nothing to the store yet.
-    fn wait(&self, call: CaughtCall, respond: SendResponse<Bytes>, message_bytes: usize) {
+    fn wait(&self, call: CaughtCall, mut respond: SendResponse<Bytes>, message_bytes: usize) {
+        let Some(stream) = self.open_stream(&mut respond) else {
+            return;
+        };
         match self.wait_permits.take(message_bytes) {
             Ok(permits) => self.waiting.push(WaitingCall {
                 call,
                 respond: Some(respond),
                 _permits: permits,
+                _stream: stream,
             }),
             Err(refused) => self.answer(respond, Err(refused)),
         }
@@ -217,12 +251,13 @@ impl<T: LimitServices> Calls<T> {
         (encoding, time_left): (Encoding, Option<Duration>),
     ) {
         let headers = copied(request.headers(), &TRACE_HEADERS);
+        let charge = self.services.budget.call(&headers, &message);
         let mut stream = request.into_body();
         let (services, wait_permits) = (Arc::clone(&self.services), self.wait_permits.clone());
         // Thousands may wait for their messages: the task has room for the reading only.
         let call = Box::pin(async move {
             services
-                .read(&mut stream, &mut message, encoding, body::MAX_BYTES)
+                .read(charge, &mut stream, &mut message, encoding, body::MAX_BYTES)
                 .await?;
             let bytes = message.bytes();
             let first = body::first_message(&bytes)?;
@@ -239,25 +274,42 @@ impl<T: LimitServices> Calls<T> {
         mut respond: SendResponse<Bytes>,
         call: impl Future<Output = CallResult> + Send + 'static,
     ) {
+        let Some(stream) = self.open_stream(&mut respond) else {
+            return;
+        };
         let (services, unread) = (Arc::clone(&self.services), Arc::clone(&self.unread));
         spawn(async move {
             let answer = AssertUnwindSafe(call).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = unless_panicked(answer, &services);
-                let _ = reply::answer(&mut respond, answer, &services.budget, &unread);
+                let open = stream.connection();
+                let _ = reply::answer(&mut respond, answer, &services.budget, &unread, open);
             }
         });
     }
 
     /// Makes a task of a call of another service.
     fn spawn_other(&self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        let Some(stream) = self.open_stream(&mut respond) else {
+            return;
+        };
         let services = Arc::clone(&self.services);
         shrink(&mut request);
+        let charge = services.budget.unfinished.charge(other_bytes(&request));
         spawn(async move {
-            let answer = AssertUnwindSafe(services.answer_other(request)).catch_unwind();
-            if let Some(answer) = unless_reset(&mut respond, answer).await {
-                let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
-                let _ = reply::pass_on(&mut respond, answer, &services.budget).await;
+            let _stream = stream;
+            let answered = charge.unless_oldest(async {
+                let answer = AssertUnwindSafe(services.answer_other(request)).catch_unwind();
+                if let Some(answer) = unless_reset(&mut respond, answer).await {
+                    let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
+                    let _ = reply::pass_on(&mut respond, answer, &services.budget).await;
+                }
+            });
+            if answered.await.is_none() {
+                services.metrics.calls_refused(1);
+                let refused = Status::resource_exhausted("too many calls are unfinished");
+                // An error means that its answer has begun: the stream is reset.
+                drop(respond.send_response(refused.into_http(), true));
             }
         });
     }
@@ -313,6 +365,15 @@ fn shrink(request: &mut Request<RecvStream>) {
     *request.headers_mut() = copied(request.headers(), &SERVICE_HEADERS);
     if let Ok(path) = Uri::try_from(request.uri().path().to_owned()) {
         *request.uri_mut() = path;
+    }
+}
+
+/// The memory of a call of another service, in addition to its messages.
+fn other_bytes(request: &Request<RecvStream>) -> usize {
+    if request.uri().path().starts_with("/grpc.reflection.") {
+        STREAMED_BYTES
+    } else {
+        STREAM_BYTES + CODEC_BYTES
     }
 }
 

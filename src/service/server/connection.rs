@@ -31,7 +31,7 @@ use super::overload::{Overload, QueueDelay};
 use super::socket::{Detached, Socket, attach};
 use super::tls::Session;
 use super::unread::{OfConnection, UnreadAnswers};
-use super::wire::{self, MAX_FRAME_BYTES, Wire};
+use super::wire::{self, MAX_FRAME_BYTES, Turn, Wire};
 use super::{Options, Services};
 use crate::net::bounds::TimedWrites;
 use crate::observe::metrics::{ConnectionError, Metrics, families};
@@ -68,7 +68,7 @@ enum Close {
 }
 
 /// The connection preface of an HTTP/2 client. Source: RFC 9113, section 3.4.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The largest header list of one request, in bytes (SETTINGS_MAX_HEADER_LIST_SIZE). gRPC needs few
 /// headers, but with tracing Envoy copies the `tracestate` of its client into the call: up to
@@ -82,8 +82,8 @@ pub(crate) const MAX_HEADER_BYTES: u32 = 256 * 1_024;
 pub(crate) const CONNECTION_WINDOW: u32 = (512 << 10) + MAX_WAITING_LARGE as u32 * STREAM_WINDOW;
 
 /// The memory that unread DATA frames of a connection may take in addition to their content: many
-/// small frames cost more than their bytes.
-const DATA_FRAME_BUDGET: usize = 512 * 1_024;
+/// small frames cost more than their bytes. Calls read theirs in the turn in which they arrive.
+const DATA_FRAME_BUDGET: usize = 64 * 1_024;
 
 /// The bytes of answers that one stream may buffer before a streaming service has to wait; hyper's
 /// default.
@@ -97,16 +97,19 @@ pub(crate) const MAX_LOCAL_ERROR_RESETS: usize = 65_536;
 
 /// Weir remembers this many streams that it has reset, for this long: frames that were already
 /// under way to them are then no error.
-const MAX_REMEMBERED_RESETS: usize = 50;
+const MAX_REMEMBERED_RESETS: usize = 16;
 const REMEMBERED_RESET: Duration = Duration::from_secs(1);
 
 /// Weir pings each client this often, and closes a connection whose client does not answer in time.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(30);
 pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Grace period for requests on a connection that was idle for longest when there were too many: it
-/// has none, or hardly any.
+/// Grace period for requests on a connection that was idle for longest when there were too many, or
+/// had the most calls that wait: few calls take as long.
 pub(crate) const IDLE_GRACE: Duration = Duration::from_secs(1);
+
+/// Frames that HTTP/2 reads before their calls are answered. It keeps room for all of them.
+pub(crate) const FRAMES_OF_A_TURN: usize = 16;
 
 /// Bytes of a request in another protocol that Weir reads before it closes the connection.
 const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
@@ -203,12 +206,13 @@ pub(super) async fn serve<T: LimitServices>(
 ) {
     let options = worker.options;
     let NewConnection { stream, tls, open } = connection;
+    let (open, turn) = (Arc::new(open), Arc::<Turn>::default());
     let queue_delay = QueueDelay::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
     let unread = OfConnection::new(&worker.unread);
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
     // shutdown does not wait for it.
     let begun = tokio::select! {
-        begun = begin_http2(stream, tls, &queue_delay, &unread, &worker) => begun,
+        begun = begin_http2(stream, tls, &queue_delay, &unread, &open, &turn, &worker) => begun,
         _ = draining(&mut phase) => return,
         () = open.must_end() => return,
     };
@@ -220,13 +224,14 @@ pub(super) async fn serve<T: LimitServices>(
     if let Some(pings) = http2.ping_pong() {
         close_timers.spawn(close_without_pong(pings));
     }
-    close_timers.spawn(close_in_time(options, phase, open.must_end()));
+    close_timers.spawn(close_in_time(options, phase, Arc::clone(&open)));
     let mut accepted = Vec::new();
     let mut calls = Calls {
         services: Arc::clone(&worker.services),
         wait_permits: worker.wait_permits.clone(),
         queue_delay: Arc::clone(&queue_delay),
         unread: Arc::clone(&unread),
+        open: Arc::clone(&open),
         waiting: FuturesUnordered::new(),
     };
     let http2_waker = Http2Waker::of_task().await;
@@ -251,8 +256,16 @@ pub(super) async fn serve<T: LimitServices>(
             }
         }
         queue_delay.begin();
-        http2_waker.while_answering(|| calls.answer_waiting(context));
+        let is_blocked = turn.is_blocked();
+        if !is_blocked {
+            http2_waker.while_answering(|| calls.answer_waiting(context));
+        }
         let http2_context = &mut Context::from_waker(&waker);
+        // Writes the answers of the last turn first: HTTP/2 would read on before.
+        if turn.is_over() && accept(&mut http2, &mut accepted, metrics, http2_context).is_ready() {
+            return Poll::Ready(());
+        }
+        turn.begin(FRAMES_OF_A_TURN);
         if accept(&mut http2, &mut accepted, metrics, http2_context).is_ready() {
             return Poll::Ready(());
         }
@@ -260,6 +273,9 @@ pub(super) async fn serve<T: LimitServices>(
             open.called();
         }
         calls.serve(accepted.drain(..), context);
+        if turn.is_over() || is_blocked && !turn.is_blocked() {
+            context.waker().wake_by_ref();
+        }
         Poll::Pending
     })
     .await;
@@ -273,6 +289,8 @@ async fn begin_http2<T>(
     tls: Option<Session>,
     queue_delay: &Arc<QueueDelay>,
     unread: &Arc<OfConnection>,
+    open: &OpenConnection,
+    turn: &Arc<Turn>,
     worker: &WorkerState<T>,
 ) -> Option<Http2Connection> {
     let stream = attach(stream).ok()?;
@@ -296,7 +314,11 @@ async fn begin_http2<T>(
         Arc::clone(metrics),
         Some(Arc::clone(unread)),
     );
-    http2(worker.options).handshake(wire).await.ok()
+    let streams = open.share(worker.options.max_concurrent_streams);
+    http2(worker.options, streams)
+        .handshake(wire.in_turns(turn))
+        .await
+        .ok()
 }
 
 /// Accepts all requests that were read in this turn before it serves any: their answers then leave
@@ -324,10 +346,10 @@ fn accept(
 
 /// The settings of HTTP/2, all written out: a changed default of the library must not change a
 /// bound.
-fn http2(options: Options) -> server::Builder {
+fn http2(options: Options, streams: u32) -> server::Builder {
     let mut builder = server::Builder::new();
     builder
-        .max_concurrent_streams(options.max_concurrent_streams)
+        .max_concurrent_streams(streams)
         .max_pending_accept_reset_streams(options.max_pending_resets)
         .max_local_error_reset_streams(Some(MAX_LOCAL_ERROR_RESETS))
         .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
@@ -381,19 +403,15 @@ where
 }
 
 /// Waits until the connection has reached its maximum age, varied by a tenth, the process drains,
-/// or another connection needs the memory of this one, which was idle for longest.
-async fn close_in_time(
-    options: Options,
-    mut phase: Draining,
-    must_end: impl Future<Output = ()>,
-) -> Close {
+/// or another connection needs the memory of this one.
+async fn close_in_time(options: Options, mut phase: Draining, open: Arc<OpenConnection>) -> Close {
     let age = options
         .max_connection_age
         .mul_f64(0.9 + 0.2 * fastrand::f64());
     Close::Graceful(tokio::select! {
         () = sleep(age) => options.max_connection_age_grace,
         grace = draining(&mut phase) => grace,
-        () = must_end => IDLE_GRACE,
+        () = open.must_end() => IDLE_GRACE,
     })
 }
 

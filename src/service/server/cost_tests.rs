@@ -4,15 +4,16 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-use allocation_counter::measure;
+use allocation_counter::{AllocationInfo, measure};
 use tokio::sync::watch;
 use tokio_util::either::Either;
 use tonic::{Request, Response, Status};
 
-use super::connection::{WorkerState, serve};
-use super::open_connections::OpenConnections;
+use super::body::STREAM_BYTES;
+use super::connection::{PREFACE, WorkerState, serve};
+use super::open_connections::{KEPT_STREAM_BYTES, OpenConnections};
 use super::wire::tests::frame;
-use super::{Budget, GrpcHealth, NewConnection, Options, Services};
+use super::{Budget, CONNECTION_BYTES, GrpcHealth, NewConnection, Options, Services};
 use crate::observe::metrics::Metrics;
 use crate::service::kuadrant::KuadrantService;
 use crate::service::rls::respond::Framed;
@@ -69,43 +70,52 @@ fn call(stream: u32) -> Vec<u8> {
 }
 
 /// Makes `calls` calls, one after the other.
-fn client(mut socket: TcpStream, calls: u32) {
-    socket
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .expect("a server");
+fn client(socket: &mut TcpStream, calls: u32) {
+    socket.write_all(PREFACE).expect("a server");
     socket
         .write_all(&[frame(4, 0, 0, &[]), frame(4, 1, 0, &[])].concat())
         .expect("a server");
     for index in 0..calls {
         let stream = 2 * index + 1;
         socket.write_all(&call(stream)).expect("a server");
-        while !ends(&mut socket, stream) {}
+        while !ends(socket, stream) {}
     }
 }
 
-/// Reads one frame. True: it ends the stream.
-fn ends(socket: &mut TcpStream, stream: u32) -> bool {
+/// Reads one frame, and returns its header.
+fn read_frame(socket: &mut TcpStream) -> [u8; 9] {
     let mut head = [0; 9];
     socket.read_exact(&mut head).expect("an answer");
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
     std::io::copy(&mut socket.take(length.into()), &mut std::io::sink()).expect("an answer");
+    head
+}
+
+/// Reads one frame. True: it ends the stream.
+fn ends(socket: &mut TcpStream, stream: u32) -> bool {
+    let head = read_frame(socket);
     head[4] & 1 == 1
         && head[3] <= 1
         && u32::from_be_bytes([head[5], head[6], head[7], head[8]]) == stream
 }
 
-/// The allocations of a connection with `calls` calls.
-fn connection(calls: u32) -> u64 {
+/// What a connection allocates until `client` returns, and `client`'s socket is dropped.
+fn connection(
+    client: impl FnOnce(&mut TcpStream) + Send + 'static,
+    budget: &Budget,
+) -> AllocationInfo {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let asking =
+    let mut asking =
         TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
     let (stream, _) = listener.accept().expect("a connection");
     stream.set_nonblocking(true).expect("a socket");
-    let (open, _) = OpenConnections::new(1).open().expect("the only one");
+    let (open, _) = OpenConnections::new(&Options::default())
+        .open()
+        .expect("the only one");
     let services = Services::new(
         Nothing,
         GrpcHealth::new(),
-        Budget::new(128 << 20),
+        budget.clone(),
         Metrics::new(1, 0.8),
     );
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -113,24 +123,33 @@ fn connection(calls: u32) -> u64 {
         .build()
         .expect("a runtime");
     let (_stay, phase) = watch::channel(None);
-    let client = std::thread::spawn(move || client(asking, calls));
     let shared = Arc::new(WorkerState::new(
         0,
         services,
         Arc::default(),
-        Options::default(),
-    ));
-    let serving = serve(
-        NewConnection {
-            stream: Either::Left(stream),
-            tls: None,
-            open,
+        Options {
+            sheds_load: false,
+            ..Options::default()
         },
-        shared,
-        phase,
-    );
-    let counted = measure(|| runtime.block_on(serving)).count_total;
-    client.join().expect("all were answered");
+    ));
+    let connection = NewConnection {
+        stream: Either::Left(stream),
+        tls: None,
+        open,
+    };
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    let client = std::thread::spawn(move || {
+        client(&mut asking);
+        done.send(()).expect("it is awaited");
+        asking
+    });
+    let counted = measure(|| {
+        let serving = serve(connection, shared, phase);
+        let serving = runtime.spawn(serving);
+        runtime.block_on(is_done).expect("all were answered");
+        drop(serving);
+    });
+    drop(client.join());
     counted
 }
 
@@ -138,10 +157,76 @@ fn connection(calls: u32) -> u64 {
 /// trailers, and ten for the request's headers and their values.
 #[test]
 fn a_call_costs_sixteen_allocations() {
-    let (few, many) = (connection(1_000), connection(3_000));
+    let of_all = |calls| {
+        let budget = Budget::new(128 << 20);
+        connection(move |socket| client(socket, calls), &budget).count_total
+    };
+    let (few, many) = (of_all(1_000), of_all(3_000));
     let of_a_call = (many - few) as f64 / 2_000.0;
     assert!(
         (of_a_call - 16.0).abs() < 0.1,
         "{of_a_call} allocations per call"
     );
+}
+
+/// Sends these frames on a new connection, and waits until the server has read them.
+fn sent(frames: Vec<u8>) -> impl FnOnce(&mut TcpStream) + Send + 'static {
+    move |socket| {
+        let ping = frame(6, 0, 0, &[7; 8]);
+        let all = [
+            &PREFACE[..],
+            &frame(4, 0, 0, &[]),
+            &frame(4, 1, 0, &[]),
+            &frames,
+            &ping,
+        ]
+        .concat();
+        socket.write_all(&all).expect("a server");
+        while read_frame(socket)[3..5] != [6, 1] {}
+    }
+}
+
+/// The bytes that a connection holds when it has served these frames.
+fn held(frames: Vec<u8>) -> i64 {
+    connection(sent(frames), &Budget::new(128 << 20)).bytes_current
+}
+
+/// A thousand frames, or pairs of them, for as many streams.
+fn thousand(frames: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    (0..1_000).flat_map(|index| frames(2 * index + 1)).collect()
+}
+
+/// The headers of a call, without its message.
+fn head(stream: u32) -> Vec<u8> {
+    let call = call(stream);
+    call[..9 + usize::from(call[2])].to_vec()
+}
+
+/// The constants are at most twice the truth, and never less.
+#[track_caller]
+fn assert_counts_for(bytes: i64, counted: u64) {
+    println!("{bytes} bytes, counted as {counted}");
+    let counted = i64::try_from(counted).expect("a size");
+    assert!(
+        (counted / 2..=counted).contains(&bytes),
+        "{bytes} of {counted}"
+    );
+}
+
+#[test]
+fn an_idle_connection_holds_what_it_counts_for() {
+    assert_counts_for(held(thousand(call)), CONNECTION_BYTES);
+}
+
+/// HTTP/2 keeps the room of its calls, which the rest of a call does not.
+#[test]
+fn a_call_that_waits_holds_what_it_counts_for() {
+    let idle = held(call(1));
+    let reset = |stream| frame(3, 0, stream, &[0, 0, 0, 8]);
+    let [waiting, kept] = [
+        held(thousand(head)),
+        held([thousand(head), thousand(reset)].concat()),
+    ];
+    assert_counts_for((kept - idle) / 1_000, KEPT_STREAM_BYTES);
+    assert_counts_for((waiting - kept) / 1_000, STREAM_BYTES as u64);
 }

@@ -17,6 +17,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use super::body::{self, Budget, Encoding, GRPC_ENCODING, Message, Streamed};
 use crate::core::proto::{self, kuadrant};
+use crate::net::bounds::MemoryReservation;
 use crate::observe::metrics::Metrics;
 use crate::service::kuadrant::KuadrantService;
 use crate::service::rls::respond::Framed;
@@ -147,13 +148,14 @@ impl<T: LimitServices> Services<T> {
     /// The errors of [`body::read`] and [`body::decompress`].
     pub(super) async fn read(
         &self,
+        charge: MemoryReservation,
         stream: &mut RecvStream,
         message: &mut Message,
         encoding: Encoding,
         max_bytes: usize,
     ) -> Result<(), Status> {
         let read = async {
-            body::read(stream, message, &self.budget, max_bytes).await?;
+            body::read(charge, stream, message, &self.budget, max_bytes).await?;
             body::decompress(encoding, message, &self.budget, max_bytes).await
         };
         read.await.inspect_err(|status| {
@@ -167,8 +169,15 @@ impl<T: LimitServices> Services<T> {
     async fn whole(&self, request: Request<RecvStream>) -> Result<Request<Full<Bytes>>, Status> {
         let (mut head, mut stream) = request.into_parts();
         let (mut message, encoding) = (Message::default(), Encoding::of(&head.headers));
-        self.read(&mut stream, &mut message, encoding, body::MAX_SIDE_BYTES)
-            .await?;
+        let charge = self.budget.call(&head.headers, &message);
+        self.read(
+            charge,
+            &mut stream,
+            &mut message,
+            encoding,
+            body::MAX_SIDE_BYTES,
+        )
+        .await?;
         head.headers.remove(GRPC_ENCODING);
         Ok(Request::from_parts(head, Full::new(message.bytes())))
     }

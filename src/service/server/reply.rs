@@ -20,8 +20,9 @@ use hyper::body::Body as _;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::body::{Budget, CODEC_BYTES, STREAM_BYTES};
+use super::body::{Budget, STREAM_BYTES};
 use super::dispatch::CallResult;
+use super::open_connections::OpenConnection;
 use super::spawn;
 use super::unread::OfConnection;
 use crate::limiter::Places;
@@ -47,6 +48,7 @@ pub(super) fn answer(
     answer: CallResult,
     budget: &Budget,
     unread: &Arc<OfConnection>,
+    open: &Arc<OpenConnection>,
 ) -> Result<(), h2::Error> {
     let (answer, places) = match answer {
         Ok(answer) => {
@@ -65,7 +67,12 @@ pub(super) fn answer(
             budget.taken_within,
         );
         let unread = Arc::clone(unread);
+        let Some(waits) = open.stream() else {
+            stream.send_reset(Reason::CANCEL);
+            return Err(Reason::CANCEL.into());
+        };
         spawn(async move {
+            let _waits = waits;
             let sent = charge.within(limit, send(&mut stream, answer)).await;
             let _ = unless_cut(&mut stream, sent).and_then(|()| end(&mut stream, places, &unread));
         });
@@ -104,7 +111,6 @@ pub(super) async fn pass_on(
     }
     let mut stream = respond.send_response(head, false)?;
     let mut body = pin!(body);
-    let charge = budget.unfinished.charge(STREAM_BYTES + CODEC_BYTES);
     loop {
         let next = poll_fn(|context| match body.as_mut().poll_frame(context) {
             Poll::Ready(Some(frame)) => {
@@ -116,8 +122,7 @@ pub(super) async fn pass_on(
                 .poll_reset(context)
                 .map(|gone| Err(gone.map_or_else(|error| error, h2::Error::from))),
         });
-        let next = charge.unless_oldest(next).await.ok_or(Cut::Oldest);
-        match unless_cut(&mut stream, next)? {
+        match next.await? {
             None => return stream.send_data(Bytes::new(), true),
             Some(frame) => match frame.into_data() {
                 Ok(data) => {

@@ -11,6 +11,10 @@
 //! A header list may have 256 KiB: with tracing, Envoy copies the `tracestate` of its client into
 //! the call, and a call that is refused for its headers lets that client pass.
 //!
+//! HTTP/2 reads on until nothing more has arrived, and keeps room for as many calls and frames as it
+//! ever had at a time. Therefore a turn of a connection passes on only as many frames as [`Turn`]
+//! has left. Further bytes that were read with them wait for the next turn.
+//!
 //! In the other direction, the adapter counts the calls that HTTP/2 resets by itself, and the
 //! connections that end with an error. It reports resets that arrive and answers that leave to
 //! `unread`, because h2 reports neither.
@@ -49,6 +53,7 @@ use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
@@ -71,12 +76,37 @@ pub(crate) struct Wire<S> {
     /// socket.
     first: &'static [u8],
     blocks: HeaderBlocks,
+    turn: Arc<Turn>,
     budget: MemoryBudget,
-    /// An unfinished block, after `complete` bytes that may be passed on. Empty most of the time.
+    /// `complete` bytes that may be passed on, an unfinished block up to `followed`, and frames for
+    /// the next turn. Empty most of the time.
     held: BytesMut,
     complete: usize,
+    followed: usize,
     memory: Option<Held>,
     resets: Resets,
+}
+
+/// The frames that a connection may still pass on in its turn.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    frames_left: AtomicUsize,
+    /// The client does not read fast enough: something is not written yet.
+    is_blocked: AtomicBool,
+}
+
+impl Turn {
+    pub(super) fn begin(&self, frames: usize) {
+        self.frames_left.store(frames, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.frames_left.load(Ordering::Relaxed) == 0
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
 }
 
 /// The charge of an unfinished block, and the wait until others need that memory.
@@ -98,10 +128,15 @@ impl<S> Wire<S> {
         Self {
             socket,
             first,
+            turn: Arc::new(Turn {
+                frames_left: AtomicUsize::new(usize::MAX),
+                ..Turn::default()
+            }),
             blocks: HeaderBlocks::new(Some(Authorities::new(Arc::clone(&metrics)))),
             budget,
             held: BytesMut::new(),
             complete: 0,
+            followed: 0,
             memory: None,
             resets: Resets {
                 frames: FrameWalker::default(),
@@ -110,6 +145,12 @@ impl<S> Wire<S> {
                 unread,
             },
         }
+    }
+
+    /// Passes on the frames of each turn only.
+    pub(super) fn in_turns(mut self, turn: &Arc<Turn>) -> Self {
+        self.turn = Arc::clone(turn);
+        self
     }
 
     /// Checks no authority, as after the first call of most connections.
@@ -131,17 +172,27 @@ impl<S> Wire<S> {
             let capacity = (self.held.len() + bytes.len())
                 .next_power_of_two()
                 .max(FIRST_BYTES);
-            let charge = || {
-                let charge = self.budget.charge(0);
-                let ended = Box::pin(charge.ended());
-                Held(charge, ended)
-            };
-            self.memory.get_or_insert_with(charge).0.set(capacity);
             let mut grown = BytesMut::with_capacity(capacity);
             grown.extend_from_slice(&self.held);
             self.held = grown;
         }
         self.held.extend_from_slice(bytes);
+    }
+
+    /// Charges the held bytes, if they are an unfinished block. Frames that wait for their turn are
+    /// less than a turn reads, and must not end the connection.
+    fn charge(&mut self) {
+        if self.blocks.unfinished.is_some() {
+            let charge = || {
+                let charge = self.budget.charge(0);
+                let ended = Box::pin(charge.ended());
+                Held(charge, ended)
+            };
+            let held = self.memory.get_or_insert_with(charge);
+            held.0.set(self.held.capacity());
+        } else {
+            self.memory = None;
+        }
     }
 
     /// Ready when the budget needs the memory of the unfinished block, because it is the oldest
@@ -168,12 +219,21 @@ impl<S> Wire<S> {
         }
     }
 
+    /// Follows the held bytes of earlier turns.
+    fn follow_held(&mut self) {
+        let (held, followed) = (&mut self.held, self.followed);
+        (self.complete, self.followed) = self.blocks.follow(held, followed, &self.turn);
+        self.charge();
+        self.reset();
+    }
+
     /// Passes on the complete part of the held bytes.
     fn give(&mut self, buffer: &mut ReadBuf<'_>) {
         let count = self.complete.min(buffer.remaining());
         buffer.put_slice(&self.held[..count]);
         self.held.advance(count);
         self.complete -= count;
+        self.followed -= count;
         if self.held.is_empty() {
             self.held = BytesMut::new();
             self.memory = None;
@@ -200,6 +260,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
             if let Poll::Ready(error) = this.poll_ended(context) {
                 return Poll::Ready(Err(error));
             }
+            if this.turn.is_over() {
+                // The connection begins the next one.
+                return Poll::Pending;
+            }
+            if this.followed < this.held.len() {
+                this.follow_held();
+                continue;
+            }
             let before = buffer.filled().len();
             ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
             let read = &mut buffer.filled_mut()[before..];
@@ -207,19 +275,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
                 return Poll::Ready(Ok(()));
             }
             if this.held.is_empty() {
-                let complete = this.blocks.follow(read, 0);
+                let (complete, followed) = this.blocks.follow(read, 0, &this.turn);
                 this.hold(&read[complete..]);
+                this.followed = followed - complete;
+                if !this.held.is_empty() {
+                    this.charge();
+                }
                 buffer.set_filled(before + complete);
                 this.reset();
                 if complete > 0 {
                     return Poll::Ready(Ok(()));
                 }
             } else {
-                let held = this.held.len();
                 this.hold(read);
                 buffer.set_filled(before);
-                this.complete = this.blocks.follow(&mut this.held, held);
-                this.reset();
+                this.follow_held();
             }
         }
         this.give(buffer);
@@ -235,13 +305,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.socket).poll_write(context, bytes))?;
+        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
+        if written.is_pending() {
+            self.turn.is_blocked.store(true, Ordering::Relaxed);
+        }
+        let written = ready!(written)?;
         self.resets.follow(&bytes[..written]);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
+        ready!(Pin::new(&mut self.socket).poll_flush(context))?;
+        self.turn.is_blocked.store(false, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -340,16 +416,22 @@ impl HeaderBlocks {
 
     /// Follows `bytes[from..]`, which have just arrived, and rewrites the blocks that end there. If
     /// a block is unfinished at the call, it begins at `bytes[0]`. Returns the number of bytes
-    /// before the block that is unfinished at the end.
+    /// before the block that is unfinished at the end, and the number of bytes that were followed:
+    /// the turn may be over before a frame.
     #[inline]
-    fn follow(&mut self, bytes: &mut [u8], from: usize) -> usize {
+    fn follow(&mut self, bytes: &mut [u8], from: usize, turn: &Turn) -> (usize, usize) {
         let (mut start, mut at) = (0, from);
+        let mut frames_left = turn.frames_left.load(Ordering::Relaxed);
         while at < bytes.len() && !self.is_violated {
+            if frames_left == 0 && self.unfinished.is_none() && self.frames.is_between() {
+                break;
+            }
             let frame_start = at;
             let Some(piece) = self.frames.next(bytes, &mut at) else {
                 break;
             };
             if piece.begins {
+                frames_left = frames_left.saturating_sub(1);
                 if self.unfinished.is_none() {
                     start = frame_start;
                 }
@@ -362,11 +444,10 @@ impl HeaderBlocks {
                 self.resets.push(self.frames.stream());
             }
         }
-        if self.unfinished.is_some() {
-            start
-        } else {
-            bytes.len()
-        }
+        turn.frames_left.store(frames_left, Ordering::Relaxed);
+        let followed = if self.is_violated { bytes.len() } else { at };
+        let is_whole = self.unfinished.is_none();
+        (if is_whole { followed } else { start }, followed)
     }
 
     fn begin_frame(&mut self) {
@@ -464,6 +545,11 @@ impl FrameWalker {
             payload,
             ends: self.payload_left == 0,
         })
+    }
+
+    /// Whether the bytes so far end with a frame.
+    fn is_between(&self) -> bool {
+        self.header_bytes == 0 && self.payload_left == 0
     }
 
     /// The length of the payload of the frame that began last.
