@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
+use weir::core::answer::Answers;
 use weir::core::time::{Rate, Span, Unit};
 use weir::core::usage::{Settings, Tracking};
-use weir::core::verdict::Answers;
 use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
 use weir::net::clock;
 use weir::store::redis::UsageClient;
@@ -236,7 +236,7 @@ async fn in_redis_with(
     for index in (0..IN_REDIS).step_by(batch) {
         let budget = Budget::until(Instant::now() + Duration::from_secs(10));
         let answers = decide(redis, checks_of(algorithm, batch, index, tracking), budget).await;
-        assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+        assert!(answers.verdicts().iter().all(Result::is_ok), "{answers:?}");
     }
     (first_thread_micros(process) - begin) / IN_REDIS as f64
 }

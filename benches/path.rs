@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
+use weir::core::answer::Decisions;
 use weir::core::request::Entry;
 use weir::core::time::{Rate, Span, Unit};
-use weir::core::verdict::{Decision, Decisions};
 use weir::limits::plan::{self, Check, CheckIndex, Checks, Modes, Plan};
 use weir::limits::rules::Rules;
 use weir::net::clock;
@@ -266,16 +266,11 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
             max_hold: Span::ZERO,
         },
     );
-    let decisions: Decisions = answers
-        .checks
-        .into_iter()
-        .map(|answer| Decision::Store(answer.expect("memory answers")))
-        .collect();
+    let decisions = Decisions::of_store(&answers);
     rows.push(Row::new(of("respond and encode"), move || {
         drop(black_box(
             respond(
                 &request,
-                &plan.checks,
                 &plan.outcomes(&decisions),
                 &respond::Options::default(),
             )

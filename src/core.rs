@@ -3,6 +3,7 @@
 //! random secret of `fingerprint`.
 
 pub mod algorithm;
+pub mod answer;
 pub mod breaker;
 pub mod digest;
 pub mod fingerprint;

@@ -9,7 +9,7 @@
 //! | word | meaning |
 //! |---|---|
 //! | domain, descriptor, entry | Envoy's: a request names one domain and has descriptors; a descriptor is a list of entries, which are key and value |
-//! | ask | a decoded request: its domain, its descriptors and their hits ([`core::request`]) |
+//! | request | what Envoy asks, decoded: its domain, its descriptors and their hits ([`core::request`]) |
 //! | hits | how much a descriptor asks for (`hits_addend`), 1 by default |
 //! | peek | a descriptor with 0 hits: it reads the state of a limit and counts nothing |
 //! | give-back | a descriptor with negative hits (`is_negative_hits`): it takes hits back |
@@ -23,8 +23,8 @@
 //! | check | one thing to decide: a counter key, an algorithm with its numbers, and hits ([`limits::plan`]) |
 //! | plan | the checks of one request, and which slot of the response each one fills ([`limits::plan`]) |
 //! | store | keeps the counters and decides checks atomically: Redis or memory ([`store`]) |
-//! | verdict | a store's answer to one check: allowed or not, remaining, reset after, retry after ([`core::verdict`]) |
-//! | decision | the final answer to one check, by its source: the store, a lease, the denial cache, or the failure policy ([`core::verdict`]) |
+//! | answer, verdict, effect | a store's answer to one check has the verdict (allowed or not, remaining, reset after, retry after) and the effect: what the check held, settled, acquired, released or drew ([`core::answer`], [`core::verdict`]) |
+//! | decision | the final answer to one check, by its source: the store, a lease, the denial cache, or the failure policy ([`core::answer`]) |
 //! | denial cache | the keys that a store has refused lately; their checks are refused without the store ([`limiter`]) |
 //! | lease | hits of a busy key that a replica has drawn from the store ahead of its requests ([`limiter::leases`]) |
 //! | outage | a store cannot answer before the deadline of a request |

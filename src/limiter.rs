@@ -5,10 +5,15 @@
 //! `outages` logs failures of the store with the answers of the failure policies meanwhile, and
 //! `replicas` follows the number of replicas that share the limits; no request waits for either.
 //!
-//! All of them work on one draft of the decisions, in which each check is decided or open. The
-//! store does not depend on the others. It receives the open checks once, and a second time only
-//! the checks that its first answer leaves open: draws that it refused where refused hits do not
-//! count, and checks for which a peek was not enough.
+//! All of them work on one draft of the decisions, in which the state of each check is open or
+//! decided; leases, the denial cache, the store and the policies decide open checks, and nothing
+//! else does. The store does not depend on the others. It receives the open checks once, and a
+//! second time only the checks that its first answer leaves open: draws that it refused where
+//! refused hits do not count, and checks for which a peek was not enough.
+//!
+//! There is one door, [`Limiter::decide`]. What needs no store is decided at once, without a future;
+//! everything else waits in [`Later`]: for the store, for a shaper, or for a task that continues
+//! when the call is dropped.
 //!
 //! A trial is a check of the same draft that takes no part in the request: no lease and no denial
 //! cache answers it, because it has to be counted also where they answer the limit, and no failure
@@ -16,7 +21,7 @@
 //! mix two counts: hits that the store did not count are `not_counted`.
 //!
 //! `STORE_TIMEOUT` (500 ms) bounds callers with a longer deadline. The `grpc-timeout` of the
-//! caller, less a reserve, comes first.
+//! caller, less a margin, comes first.
 
 pub mod replicas;
 mod table;
@@ -35,11 +40,14 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::core::algorithm::Arrival;
-use crate::core::algorithm::reservations::Held;
+use crate::core::algorithm::reservations::HeldHits;
+use crate::core::answer::{Answer, Answers, Decision, Decisions, Effect, Effects};
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Decisions, StoreError, Verdict};
+use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
 use crate::net::clock;
+use crate::net::rare::rare;
+use crate::observe::metrics::Tallies;
 use crate::observe::traces::{SpanKind, TraceSpan};
 use crate::store::{Budget, Memory, Store};
 pub use denial_cache::DenialCache;
@@ -69,11 +77,11 @@ impl Default for Options {
     }
 }
 
-/// The part of the caller's deadline that is reserved for the response to travel back.
-const RESERVE: Duration = Duration::from_millis(3);
+/// The part of the caller's deadline that the response needs to travel back.
+const MARGIN: Duration = Duration::from_millis(3);
 
 /// The same for callers with a deadline below [`SHORT_DEADLINE`].
-const SMALL_RESERVE: Duration = Duration::from_millis(2);
+const SMALL_MARGIN: Duration = Duration::from_millis(2);
 const SHORT_DEADLINE: Duration = Duration::from_millis(10);
 
 /// The longest wait for the reset of a counter. An operator waits longer than a request.
@@ -88,38 +96,86 @@ pub struct Limiter {
     store: Store,
     failure_policies: FailurePolicies,
     options: Options,
-    /// A permit per request that shapers may hold.
-    hold_permits: Arc<Semaphore>,
+    /// A permit per request that shapers may delay.
+    delay_permits: Arc<Semaphore>,
 }
 
-/// An open check, which the store has to decide.
-const OPEN: Decision = Decision::Fails(StoreError::NotExecuted("not queried yet"));
-
-/// The answer of a store to one check.
-type Answer = Result<Verdict, StoreError>;
-
-/// Checks that are decided, or that the store has to decide.
-#[derive(Debug)]
-pub enum Begun<'c> {
-    /// All checks are decided.
-    Decided(Decisions),
-    /// The store has to decide.
-    Open(Draft<'c>),
+/// The decisions on a request, and the places in flight that it has acquired.
+#[derive(Debug, Default)]
+pub struct Decided {
+    pub decisions: Decisions,
+    pub places: Option<Box<Places>>,
 }
 
-/// Decisions of which some are open.
+/// The checks of a request, and what their decision depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Undecided<'c> {
+    pub checks: &'c Arc<Checks>,
+    /// The time to the caller's deadline, from now on; `None` if there is none.
+    pub timeout: Option<Duration>,
+    /// The span of the call.
+    pub span: &'c TraceSpan,
+    /// Count the effects of the checks, where metrics do.
+    pub tallies: Option<&'c Tallies>,
+}
+
+/// A decision, or the wait for it.
 #[derive(Debug)]
-pub struct Draft<'c> {
-    checks: &'c Arc<Checks>,
+pub enum Decide<'c> {
+    Now(Decided),
+    Later(Later<'c>),
+}
+
+/// A decision that has to wait.
+#[derive(Debug)]
+pub struct Later<'c> {
+    limiter: &'c Limiter,
+    of: Undecided<'c>,
+    /// `None`: a task of its own decides.
+    draft: Option<Draft<'c>>,
+}
+
+/// State of a check in a draft.
+#[derive(Clone, Copy, Debug)]
+enum CheckState {
+    /// The store has to decide it.
+    Open,
+    Decided(Decision),
+}
+
+/// The states of the checks of a request that is being decided.
+#[derive(Debug)]
+struct Draft<'c> {
+    of: Undecided<'c>,
     began: Instant,
+    /// The span of the decision.
     span: TraceSpan,
-    /// One per check, by its index; `Fails` if the store has to decide it, or gave no answer.
-    each: Decisions,
-    /// The checks to send to the store, in ascending order.
-    open: CheckIndices,
+    /// One per check, by its index.
+    states: SmallVec<[CheckState; 4]>,
+    effects: Effects,
+    /// The checks to send to the store, in ascending order: the open ones, or all of them as peeks.
+    to_send: CheckIndices,
     /// The checks as they are sent, if some have other hits than their own.
-    asked: Option<Arc<Checks>>,
+    sent_as: Option<Arc<Checks>>,
     draws: Option<Box<Draws<'c>>>,
+}
+
+impl Decide<'_> {
+    /// Waits for the decision, once. It is borrowed: a moved draft would take its place in the
+    /// future of a call twice.
+    pub async fn wait(&mut self) -> Decided {
+        let Later { limiter, of, draft } = match self {
+            Self::Now(decided) => return std::mem::take(decided),
+            Self::Later(later) => later,
+        };
+        match draft {
+            Some(draft) => Decided {
+                decisions: limiter.complete(draft).await,
+                places: None,
+            },
+            None => rare(limiter.decide_in_task(*of)).await,
+        }
+    }
 }
 
 impl Limiter {
@@ -137,7 +193,7 @@ impl Limiter {
             store,
             failure_policies,
             options,
-            hold_permits: Arc::new(Semaphore::new(options.max_waiting)),
+            delay_permits: Arc::new(Semaphore::new(options.max_waiting)),
         }
     }
 
@@ -147,26 +203,38 @@ impl Limiter {
         Self { leases, ..self }
     }
 
-    /// Begins to decide checks, by leases, the denial cache or counters of this process, none of
-    /// which waits. It is not async, because a future costs more than such a decision.
+    /// Makes one decision per check and trial, in time for the caller.
     #[must_use]
-    pub fn begin<'c>(&'c self, checks: &'c Arc<Checks>, parent: &TraceSpan) -> Begun<'c> {
-        if checks.total() == 0 {
-            return Begun::Decided(Decisions::new());
+    pub fn decide<'c>(&'c self, of: Undecided<'c>) -> Decide<'c> {
+        if let Some(decisions) = self.decide_at_once(of) {
+            let places = self.places(of, &decisions);
+            return Decide::Now(Decided { decisions, places });
         }
-        let span = parent.child("decide", SpanKind::Internal);
-        span.set("weir.checks", checks.len() as i64);
-        if let Some(memory) = self.memory_at_once(checks) {
-            let at = arriving(Span::ZERO);
-            let answers = memory.decide_at(checks, &checks.all(), at).checks;
-            // It answers all checks.
-            return Begun::Decided(answers.into_iter().map(by_store).collect());
+        let mut draft = None;
+        if !of.checks.has_holders() {
+            let mut drafted = self.draft(of);
+            if drafted.to_send.is_empty() {
+                let (decisions, places) = (drafted.decisions(), None);
+                return Decide::Now(Decided { decisions, places });
+            }
+            draft = Some(drafted);
         }
-        let draft = self.draft(checks, span);
-        if draft.open.is_empty() {
-            return Begun::Decided(draft.each);
+        let limiter = self;
+        Decide::Later(Later { limiter, of, draft })
+    }
+
+    /// Decides checks by counters of this process, if nothing else can have a part in it.
+    #[inline]
+    fn decide_at_once(&self, of: Undecided<'_>) -> Option<Decisions> {
+        if of.checks.total() == 0 {
+            return Some(Decisions::default());
         }
-        Begun::Open(draft)
+        let memory = self.memory_at_once(of.checks)?;
+        let _span = of.decide_span();
+        let answers = memory.decide_at(of.checks, &of.checks.all(), arriving(Span::ZERO));
+        of.observe(answers.effects());
+        // It answers all checks.
+        Some(Decisions::of_store(&answers))
     }
 
     /// The store, if it is memory and nothing else can have a part in the decision of these checks.
@@ -181,7 +249,7 @@ impl Limiter {
 
     /// The time of a decision that begins now, for a caller with this deadline.
     fn budget(&self, began: Instant, timeout: Option<Duration>) -> Budget {
-        let left = timeout.map(less_reserve);
+        let left = timeout.map(less_margin);
         let most = self.options.store_timeout;
         let allowed = left.unwrap_or(Duration::MAX).min(most);
         Budget {
@@ -192,60 +260,44 @@ impl Limiter {
         }
     }
 
-    /// Makes one decision per check and trial, in time for a caller whose deadline is `timeout`
-    /// from now; `None` means no deadline.
-    pub async fn decide(
-        &self,
-        checks: &Arc<Checks>,
-        timeout: Option<Duration>,
-        parent: &TraceSpan,
-    ) -> Decisions {
-        // Borrowed: a moved draft would take its place in this future twice.
-        match &mut self.begin(checks, parent) {
-            Begun::Decided(decisions) => std::mem::take(decisions),
-            Begun::Open(draft) => self.finish(draft, timeout).await,
-        }
-    }
-
-    /// Decides the open checks, by the store or by failure policies, and holds the request if a
-    /// shaper delays it.
-    pub async fn finish(&self, draft: &mut Draft<'_>, timeout: Option<Duration>) -> Decisions {
-        let (checks, began) = (draft.checks, draft.began);
+    /// Decides the open checks of a draft, by the store or by failure policies, and delays the
+    /// request if a shaper does.
+    async fn complete(&self, draft: &mut Draft<'_>) -> Decisions {
+        let (of, checks, began) = (draft.of, draft.of.checks, draft.began);
         let is_shaped = is_shaped(checks);
         let permit = if is_shaped {
-            self.hold_permits.try_acquire().ok()
+            self.delay_permits.try_acquire().ok()
         } else {
             None
         };
-        let mut budget = self.budget(began, timeout);
+        let mut budget = self.budget(began, of.timeout);
         if is_shaped && permit.is_none() {
             // A shaper refuses a request that would have to wait.
             budget.max_hold = Span::ZERO;
         }
 
-        while !draft.open.is_empty() {
-            let picked = std::mem::take(&mut draft.open);
-            let asked = draft.asked.take();
-            let asked = asked.as_ref().unwrap_or(checks);
+        let tallies = of.tallies.filter(|_| checks.has_effects());
+        let observed = tallies.map(|tallies| self.store.with_tallies(tallies));
+        let store = observed.as_ref().unwrap_or(&self.store);
+        while !draft.to_send.is_empty() {
+            let picked = std::mem::take(&mut draft.to_send);
+            let sent = draft.sent_as.take();
+            let sent = sent.as_ref().unwrap_or(checks);
             let trip = self.trip(&draft.span, picked.len());
-            let answers = self.store.decide(asked, &picked, &budget).await.checks;
-            end_trip(trip, checks, &picked, &answers);
+            let answers = store.decide(sent, &picked, &budget).await;
+            end_trip(trip, checks, &picked, &answers.each);
+            of.observe(answers.effects());
             self.take_in(draft, picked, answers);
         }
-        let mut decisions = std::mem::take(&mut draft.each);
-        self.failure_policies.apply(checks, &mut decisions, || {
+        let mut decisions = draft.decisions();
+        let effects = self.failure_policies.complete(checks, &mut decisions, || {
             let passed = Span::from(began.elapsed()).micros();
             let left = budget.max_hold.micros().saturating_sub(passed);
             arriving(Span::from_micros(left))
         });
-        if checks.has_holders() || checks.has_reservations() {
-            // The local counters release them too, whether the store or a policy decided the
-            // releases.
-            let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
-            let at = || arriving(Span::ZERO);
-            self.failure_policies.release(checks, is_open, at);
-        }
-        // `decide_places` holds the others.
+        of.observe(effects.iter().copied());
+        decisions.add_effects(effects);
+        // A request with places is delayed after its task.
         let delay = if is_shaped && !checks.has_holders() {
             longest_delay(checks, &decisions[..checks.len()])
         } else {
@@ -253,10 +305,9 @@ impl Limiter {
         };
         // A sleep takes a tick of the timer even when its time has come already.
         if delay > Span::ZERO {
-            let held_until = Instant::now() + Duration::from(delay);
-            let held_until = held_until.min(began + Duration::from(budget.max_hold));
-            // Boxed: it would make the futures of all other requests larger.
-            Box::pin(tokio::time::sleep_until(held_until)).await;
+            let delayed_until = Instant::now() + Duration::from(delay);
+            let latest = began + Duration::from(budget.max_hold);
+            rare(tokio::time::sleep_until(delayed_until.min(latest))).await;
         }
         decisions
     }
@@ -296,28 +347,28 @@ impl Limiter {
         existed
     }
 
-    /// The hits of a check that are reserved and not settled.
+    /// The sum of the holds of a check's counter that are not settled.
     ///
     /// # Errors
     /// The store did not answer.
-    pub async fn reserved(
+    pub async fn held_hits(
         &self,
         checks: &Checks,
         index: CheckIndex,
-    ) -> Result<Option<Held>, StoreError> {
+    ) -> Result<Option<HeldHits>, StoreError> {
         match &self.store {
-            Store::Memory(memory) => Ok(memory.held(checks.key(&checks[index]), clock::now())),
+            Store::Memory(memory) => Ok(memory.held_hits(checks.key(&checks[index]), clock::now())),
             Store::Redis(redis) => {
                 let deadline = Instant::now() + RESET_TIMEOUT;
-                redis.held(checks, index, deadline).await
+                redis.held_hits(checks, index, deadline).await
             }
         }
     }
 
-    /// The hits that this process has drawn ahead for a check and still holds.
-    pub fn held(&self, checks: &Checks, index: CheckIndex) -> u64 {
+    /// The hits that this process has drawn ahead for a check and not used.
+    pub fn leased(&self, checks: &Checks, index: CheckIndex) -> u64 {
         let leases = self.leases.as_ref();
-        leases.map_or(0, |leases| leases.held(checks, index, Instant::now()))
+        leases.map_or(0, |leases| leases.leased(checks, index, Instant::now()))
     }
 
     /// The span of a round trip to Redis for `checks` checks. It is not around the call of the
@@ -336,22 +387,29 @@ impl Limiter {
     }
 }
 
-/// Whether a check has no decision yet.
-fn is_open(decision: &Decision) -> bool {
-    decision.failure().is_some()
-}
-
-fn by_store(answer: Answer) -> Decision {
-    answer.map_or_else(Decision::Fails, Decision::Store)
-}
-
 /// Arrival of a request that is decided now, and may be held for at most `max_hold`.
 fn arriving(max_hold: Span) -> Arrival {
     let now = clock::now();
     Arrival { now, max_hold }
 }
 
-/// Whether a check may hold its request.
+impl Undecided<'_> {
+    /// The span of the decision.
+    fn decide_span(&self) -> TraceSpan {
+        let span = self.span.child("decide", SpanKind::Internal);
+        span.set("weir.checks", self.checks.len() as i64);
+        span
+    }
+
+    /// Counts effects of the checks.
+    fn observe(&self, effects: impl IntoIterator<Item = (CheckIndex, Effect)>) {
+        if let Some(tallies) = self.tallies {
+            tallies.observe_effects(self.checks, effects);
+        }
+    }
+}
+
+/// Whether a check may delay its request.
 fn is_shaped(checks: &Checks) -> bool {
     checks.iter().any(|check| check.algorithm.may_delay())
 }
@@ -364,9 +422,9 @@ fn end_trip(trip: TraceSpan, checks: &Checks, picked: &[CheckIndex], answers: &[
         && let Some(error) = picked
             .iter()
             .filter(|&&index| !checks.is_trial(index))
-            .find_map(|&CheckIndex(index)| answers[index].as_ref().err())
+            .find_map(|&CheckIndex(index)| answers[index].verdict.err())
     {
-        trip.fail(error_type(*error));
+        trip.fail(error_type(error));
     }
 }
 
@@ -379,16 +437,16 @@ fn error_type(error: StoreError) -> &'static str {
     }
 }
 
-/// The rest of a deadline without the part that is reserved for the response.
-pub(crate) fn less_reserve(timeout: Duration) -> Duration {
+/// The rest of a deadline without the margin for the response.
+pub(crate) fn less_margin(timeout: Duration) -> Duration {
     timeout.saturating_sub(if timeout < SHORT_DEADLINE {
-        SMALL_RESERVE
+        SMALL_MARGIN
     } else {
-        RESERVE
+        MARGIN
     })
 }
 
-/// Time that a request is held: the longest delay of its shapers if the whole request is allowed,
+/// Time that a request is delayed: the longest delay of its shapers if the whole request is allowed,
 /// else zero. A shaper in shadow mode does not delay.
 pub(crate) fn longest_delay(checks: &Checks, decisions: &[Decision]) -> Span {
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
@@ -411,116 +469,160 @@ pub(crate) fn longest_delay(checks: &Checks, decisions: &[Decision]) -> Span {
 }
 
 impl Limiter {
-    /// Draft of a request that begins now, as far as leases and the denial cache decide it.
-    fn draft<'c>(&'c self, checks: &'c Arc<Checks>, span: TraceSpan) -> Draft<'c> {
-        let began = Instant::now();
-        let mut each: Decisions = SmallVec::from_elem(OPEN, checks.total());
-        let (mut asked, replicas) = (None, self.failure_policies.replicas());
-        let leases = self.leases.as_ref();
-        let mut draws = leases.and_then(|leases| leases.begin(checks, began, replicas));
-        if let Some(draws) = &draws {
-            for (index, _) in checks.indexed() {
-                let ahead = draws.ahead(index);
-                if let Some(held) = draws.answer(index) {
-                    each[index.0] = Decision::Lease(held);
-                } else if ahead > 0 {
-                    let asked = asked.get_or_insert_with(|| Checks::clone(checks));
-                    asked.draw_ahead(index, ahead);
-                }
-            }
-        }
-        if let Some(denial_cache) = &self.denial_cache
-            && each.iter().any(is_open)
-        {
-            let refused = denial_cache.refused(checks, began);
-            for ((index, _), refusal) in checks.indexed().zip(refused) {
-                let Some(refusal) = refusal.filter(|_| is_open(&each[index.0])) else {
-                    continue;
-                };
-                let is_lifted = draws
-                    .as_mut()
-                    .is_some_and(|draws| draws.lifts_refusal(checks, index));
-                let held = draws.as_ref().and_then(|draws| draws.answer(index));
-                each[index.0] = match held {
-                    Some(verdict) => Decision::Lease(verdict),
-                    None if is_lifted => OPEN,
-                    None => Decision::DenialCache(refusal),
-                };
-            }
-        }
-        let mut open = checks.all();
-        open.retain(|index| is_open(&each[index.0]));
-        let is_part = (checks.trials().len() + 1..checks.total()).contains(&open.len());
-        if checks.is_all_or_none() && is_part {
-            // The others only peek: they must not be counted.
-            asked.insert(Checks::clone(checks)).peek_only(checks.len());
-            open = checks.all();
-        } else {
-            self.note_refused(checks, &each);
-        }
-        Draft {
-            checks,
+    /// Decides checks by leases and the denial cache, as far as these do. Neither waits.
+    fn draft<'c>(&'c self, of: Undecided<'c>) -> Draft<'c> {
+        let (checks, began) = (of.checks, Instant::now());
+        let (leases, replicas) = (self.leases.as_ref(), self.failure_policies.replicas());
+        let draws = leases.and_then(|leases| leases.draws(checks, began, replicas));
+        let mut draft = Draft {
+            of,
             began,
-            span,
-            each,
-            open,
-            asked: asked.map(Arc::new),
+            span: of.decide_span(),
+            states: SmallVec::from_elem(CheckState::Open, checks.total()),
+            effects: Effects::new(),
+            to_send: checks.all(),
+            sent_as: None,
             draws: draws.map(Box::new),
+        };
+        let ahead = draft.use_leases();
+        if let Some(denial_cache) = &self.denial_cache {
+            draft.use_denial_cache(denial_cache);
         }
+        let states = &draft.states;
+        let is_open = |index: &mut CheckIndex| matches!(states[index.0], CheckState::Open);
+        draft.to_send.retain(is_open);
+        let is_part = (checks.trials().len() + 1..checks.total()).contains(&draft.to_send.len());
+        draft.sent_as = if checks.is_all_or_none() && is_part {
+            // The others only peek: they must not be counted.
+            let mut peeks = Checks::clone(checks);
+            peeks.peek_only(checks.len());
+            draft.to_send = checks.all();
+            Some(Arc::new(peeks))
+        } else {
+            self.note_refused(&draft);
+            ahead.map(Arc::new)
+        };
+        draft
     }
 
     /// Takes in the store's answers to the checks at `picked`.
-    fn take_in(
-        &self,
-        draft: &mut Draft<'_>,
-        mut picked: CheckIndices,
-        mut answers: SmallVec<[Answer; 4]>,
-    ) {
-        let checks = draft.checks;
-        let are_peeks = picked.iter().any(|index| !is_open(&draft.each[index.0]));
-        if are_peeks && draft.fits(&answers) {
-            self.note_refused(checks, &draft.each);
-        } else if are_peeks {
-            // Only the store decides which of them are over their limits.
-            draft.each[..checks.len()].fill(OPEN);
-            draft.open = checks.indices();
+    fn take_in(&self, draft: &mut Draft<'_>, mut picked: CheckIndices, answers: Answers) {
+        let (checks, mut each) = (draft.of.checks, answers.each);
+        let are_peeks = picked.iter().any(|index| !draft.is_open(*index));
+        if are_peeks {
+            if draft.fits(&each) {
+                self.note_refused(draft);
+            } else {
+                // Only the store decides which of them are over their limits.
+                draft.states[..checks.len()].fill(CheckState::Open);
+                draft.to_send = checks.indices();
+            }
         } else if let Some(draws) = &mut draft.draws {
-            draft.open = draws.finish(checks, &picked, &mut answers);
+            draft.to_send = draws.take_in(checks, &picked, &mut each);
         }
-        picked.retain(|index| !draft.open.contains(index));
+        picked.retain(|index| !draft.to_send.contains(index));
         if let Some(denial_cache) = self.denial_cache.as_ref().filter(|_| !are_peeks) {
-            denial_cache.record(checks, &picked, &answers, draft.began, Instant::now);
+            denial_cache.record(checks, &picked, &each, draft.began, Instant::now);
         }
         for index in picked {
-            let each = &mut draft.each[index.0];
-            if is_open(each) {
-                let draws = draft.draws.as_ref();
-                let held = draws.and_then(|draws| draws.answer(index));
-                *each = match held {
-                    Some(verdict) => Decision::Lease(verdict),
-                    None => by_store(answers[index.0]),
-                };
+            if !draft.is_open(index) {
+                continue;
             }
+            let answer = &each[index.0];
+            if answer.effect != Effect::None {
+                draft.effects.push((index, answer.effect));
+            }
+            let decision = match draft.leased(index) {
+                Some(verdict) => Decision::Lease(verdict),
+                None => Decision::of_store(answer.verdict),
+            };
+            draft.states[index.0] = CheckState::Decided(decision);
         }
     }
 
-    fn note_refused(&self, checks: &Checks, each: &Decisions) {
+    /// Notes hits on tracked checks that the denial cache has refused.
+    fn note_refused(&self, draft: &Draft<'_>) {
+        let checks = draft.of.checks;
         if checks.is_tracked() {
             self.store.note_refused(checks, |CheckIndex(index)| {
-                matches!(each[index], Decision::DenialCache(_))
+                matches!(
+                    draft.states[index],
+                    CheckState::Decided(Decision::DenialCache(_))
+                )
             });
         }
     }
 }
 
 impl Draft<'_> {
+    fn is_open(&self, CheckIndex(index): CheckIndex) -> bool {
+        matches!(self.states[index], CheckState::Open)
+    }
+
+    /// The answer of leases to a check.
+    fn leased(&self, index: CheckIndex) -> Option<Verdict> {
+        self.draws.as_ref()?.answer(index)
+    }
+
+    /// Decides the checks that leases answer. Returns the checks with the hits to draw ahead, if
+    /// there are some.
+    fn use_leases(&mut self) -> Option<Checks> {
+        let (draws, mut ahead) = (self.draws.as_ref()?, None);
+        for index in self.of.checks.indices() {
+            let hits = draws.ahead(index);
+            if let Some(verdict) = draws.answer(index) {
+                self.states[index.0] = CheckState::Decided(Decision::Lease(verdict));
+            } else if hits > 0 {
+                let checks = ahead.get_or_insert_with(|| Checks::clone(self.of.checks));
+                checks.draw_ahead(index, hits);
+            }
+        }
+        ahead
+    }
+
+    /// Decides the open checks that the denial cache refuses. Leases may lift a refusal: held hits
+    /// answer it, or the store is asked.
+    fn use_denial_cache(&mut self, denial_cache: &DenialCache) {
+        let is_open = |state: &CheckState| matches!(state, CheckState::Open);
+        if !self.states.iter().any(is_open) {
+            return;
+        }
+        let checks = self.of.checks;
+        let refused = denial_cache.refused(checks, self.began);
+        for (index, refusal) in checks.indices().into_iter().zip(refused) {
+            let Some(refusal) = refusal.filter(|_| self.is_open(index)) else {
+                continue;
+            };
+            let draws = self.draws.as_mut();
+            let is_lifted = draws.is_some_and(|draws| draws.lifts_refusal(checks, index));
+            let decision = match self.leased(index) {
+                Some(verdict) => Decision::Lease(verdict),
+                None if is_lifted => continue,
+                None => Decision::DenialCache(refusal),
+            };
+            self.states[index.0] = CheckState::Decided(decision);
+        }
+    }
+
     /// Whether each check that peeked has as many hits left as it needs.
     fn fits(&self, peeks: &[Answer]) -> bool {
-        self.checks.indexed().all(|(CheckIndex(index), check)| {
+        self.of.checks.indexed().all(|(index, check)| {
             let has_left =
-                |peek: &Verdict| peek.allowed && check.hits.unsigned_abs() <= peek.remaining;
-            !is_open(&self.each[index]) || peeks[index].as_ref().is_ok_and(has_left)
+                |peek: Verdict| peek.allowed && check.hits.unsigned_abs() <= peek.remaining;
+            !self.is_open(index) || peeks[index.0].verdict.is_ok_and(has_left)
         })
+    }
+
+    /// The decisions on all checks, of which none is open.
+    fn decisions(&mut self) -> Decisions {
+        let each = self.states.iter().map(|state| match state {
+            CheckState::Open => Decision::Fails(StoreError::NotExecuted("not sent")),
+            CheckState::Decided(decision) => *decision,
+        });
+        Decisions {
+            each: each.collect(),
+            effects: std::mem::take(&mut self.effects),
+        }
     }
 }
 
@@ -561,14 +663,15 @@ mod tests {
                 key.as_bytes(),
                 Check::new(algorithm, hits, modes),
             )]));
-            let decisions = limiter
-                .decide(
-                    &checks,
-                    Some(Duration::from_secs(5_000)),
-                    &TraceSpan::default(),
-                )
-                .now_or_never()?;
-            Some(decisions[0].allows())
+            let span = TraceSpan::default();
+            let mut decided = limiter.decide(Undecided {
+                checks: &checks,
+                timeout: Some(Duration::from_secs(5_000)),
+                span: &span,
+                tallies: None,
+            });
+            let decided = decided.wait().now_or_never()?;
+            Some(decided.decisions[0].allows())
         };
         let enforced = Modes::default();
         let shadow = Modes {
@@ -601,10 +704,10 @@ mod tests {
     }
 
     #[test]
-    fn the_deadline_leaves_a_reserve_for_the_response() {
+    fn the_deadline_leaves_a_margin_for_the_response() {
         for (timeout_ms, left_ms) in [(20, 17), (10, 7), (9, 7), (2, 0), (0, 0), (10_000, 9_997)] {
             assert_eq!(
-                less_reserve(Duration::from_millis(timeout_ms)),
+                less_margin(Duration::from_millis(timeout_ms)),
                 Duration::from_millis(left_ms),
                 "{timeout_ms} ms"
             );

@@ -9,5 +9,6 @@ pub mod bounds;
 pub mod clock;
 pub mod dial;
 pub mod http;
+pub mod rare;
 pub mod throttle;
 pub mod tls;

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use tokio::time::{Duration, Instant};
 
 use crate::core::algorithm::{Algorithm, State};
+use crate::core::answer::Answers;
 use crate::core::time::{Micros, Span};
 use crate::core::usage::{Order, Page, Record, Top, Tracking};
-use crate::core::verdict::Answers;
 pub use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Checks, key};
 use crate::net::clock;
+use crate::observe::metrics::Tallies;
 pub use memory::Memory;
 pub use redis::Redis;
 use redis::UsageClient;
@@ -73,6 +74,16 @@ impl Store {
         match self {
             Self::Memory(memory) => memory.decide(checks, picked, *budget),
             Self::Redis(redis) => redis.decide(checks, picked, budget).await,
+        }
+    }
+
+    /// The same store, of which these tallies count the effects of answers that come after their
+    /// callers have gone.
+    #[must_use]
+    pub fn with_tallies(&self, tallies: &Tallies) -> Self {
+        match self {
+            Self::Memory(memory) => Self::Memory(memory.clone()),
+            Self::Redis(redis) => Self::Redis(redis.with_tallies(tallies)),
         }
     }
 

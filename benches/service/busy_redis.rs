@@ -137,7 +137,7 @@ async fn decide(stores: &[Redis], requests: &[Arc<Checks>], window: Duration) ->
             .await;
             assert!(
                 answers
-                    .checks
+                    .verdicts()
                     .iter()
                     .all(|answer| answer.as_ref().is_ok_and(|verdict| verdict.allowed)),
                 "{answers:?}"

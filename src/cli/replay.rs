@@ -29,7 +29,7 @@ use crate::admin::api::explain;
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Micros, Span, people};
-use crate::limiter::less_reserve;
+use crate::limiter::less_margin;
 use crate::limits::overrides::{Overrides, instant};
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::compile::OneLine;
@@ -132,13 +132,13 @@ fn percent(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     let configs = replay.config.len();
-    let wrong = match () {
-        () if configs > 2 => "--config can be given at most twice",
-        () if configs == 2 && replay.algorithms.is_some() => "--algorithms is of one --config",
-        () if configs < 2 && replay.fail_if_newly_refused.is_some() => {
+    let wrong = match configs {
+        3.. => "--config can be given at most twice",
+        2 if replay.algorithms.is_some() => "--algorithms is of one --config",
+        0..2 if replay.fail_if_newly_refused.is_some() => {
             "--fail-if-newly-refused compares two configurations: write --config twice"
         }
-        () => "",
+        _ => "",
     };
     if !wrong.is_empty() {
         return Err(UsageError(wrong.to_owned()).into());
@@ -291,9 +291,9 @@ impl Pass {
                     ..plan::Options::default()
                 },
                 overrides: overrides.clone(),
-                max_hold: replay.timeout.map_or(Span::MAX, |timeout| {
-                    Span::from(less_reserve(timeout.into()))
-                }),
+                max_hold: replay
+                    .timeout
+                    .map_or(Span::MAX, |timeout| Span::from(less_margin(timeout.into()))),
                 variant,
             };
             match &replay.algorithms {

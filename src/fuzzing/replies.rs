@@ -157,7 +157,7 @@ fn count_decided(request: &Request, reply: &Reply) -> usize {
         .checks
         .iter()
         .zip(&reply.answers)
-        .filter_map(|(check, answer)| Some((check, answer.ok()?)))
+        .filter_map(|(check, answer)| Some((check, answer.verdict.ok()?)))
     {
         decided += 1;
         assert!(
@@ -229,7 +229,7 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
         decided += count_decided(request, reply);
         for (index, redirect) in &reply.redirects {
             assert!(
-                reply.answers[index.0].is_err() && usize::from(redirect.slot) < SLOTS,
+                reply.answers[index.0].verdict.is_err() && usize::from(redirect.slot) < SLOTS,
                 "{reply:?}"
             );
         }

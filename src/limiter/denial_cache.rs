@@ -33,10 +33,11 @@ use tokio::time::Instant;
 
 use super::table::{Table, fingerprint, part};
 use crate::core::algorithm::Algorithm;
+use crate::core::answer::Answer;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::time::Span;
-use crate::core::verdict::{StoreError, Verdict, Wait};
+use crate::core::verdict::{Verdict, Wait};
 use crate::limits::plan::{Check, CheckIndex, Checks};
 use crate::limits::rules::Commit;
 
@@ -148,13 +149,13 @@ impl DenialCache {
         &self,
         checks: &Checks,
         picked: &[CheckIndex],
-        answers: &[Result<Verdict, StoreError>],
+        answers: &[Answer],
         began: Instant,
         now: impl Fn() -> Instant,
     ) {
         for &index in picked {
             let check = &checks[index];
-            if let Ok(verdict) = &answers[index.0]
+            if let Ok(verdict) = &answers[index.0].verdict
                 && !verdict.allowed
                 && !checks.is_trial(index)
                 && is_cacheable(checks, check, verdict)
@@ -291,9 +292,9 @@ const fn waits_alike(algorithm: &Algorithm) -> bool {
 fn bypasses(check: &Check) -> bool {
     let algorithm = &check.algorithm;
     // A shaper's refusal depends on the caller's deadline. A refusal by a limit of requests in
-    // flight depends on when they end, and one by reserved hits on when they are settled. A hit that
+    // flight depends on when they end, and one by held hits on when they are settled. A hit that
     // is refused and counts is a charge.
-    check.reserving().is_some()
+    check.has_holds()
         || algorithm.may_delay()
         || algorithm.has_holders()
         || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))

@@ -13,8 +13,8 @@ use std::num::NonZeroU32;
 
 use super::replicas::{ReplicaCount, Source};
 use crate::core::algorithm::Arrival;
-use crate::core::algorithm::reservations::Purpose;
-use crate::core::verdict::Decision;
+use crate::core::answer::{Decision, Decisions, Effects};
+use crate::core::time::Span;
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
@@ -80,9 +80,34 @@ impl FailurePolicies {
         &self.replicas
     }
 
+    /// Completes the decisions of a request: decides the checks that the store did not decide, and
+    /// releases what checks hold in the counters of `local`. Returns the effects on these counters.
+    #[must_use]
+    pub fn complete(
+        &self,
+        checks: &Checks,
+        decisions: &mut Decisions,
+        at: impl FnOnce() -> Arrival,
+    ) -> Effects {
+        let mut effects = self.apply(checks, &mut decisions.each, at);
+        if checks.has_holders() || checks.has_holds() {
+            // Whether the store or a policy decided the releases.
+            let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
+            effects.extend(self.release(checks, is_open));
+        }
+        effects
+    }
+
     /// Decides the checks that the store did not decide ([`Decision::Fails`]). Policies do not
-    /// apply to trials. `at` is called only if `local` decides a check.
-    pub fn apply(&self, checks: &Checks, decisions: &mut [Decision], at: impl FnOnce() -> Arrival) {
+    /// apply to trials. `at` is called only if `local` decides a check. Returns the effects on the
+    /// local counters.
+    #[must_use]
+    pub fn apply(
+        &self,
+        checks: &Checks,
+        decisions: &mut [Decision],
+        at: impl FnOnce() -> Arrival,
+    ) -> Effects {
         let (decisions, trials) = decisions.split_at_mut(checks.len());
         for trial in trials {
             if let Decision::Fails(error) = *trial {
@@ -90,7 +115,7 @@ impl FailurePolicies {
             }
         }
         let Some(first) = decisions.iter().find_map(Decision::failure) else {
-            return;
+            return Effects::new();
         };
         // Checks that commit all or none fail together.
         let of_all = (checks.commit == Commit::AllOrNone).then_some(first);
@@ -111,7 +136,7 @@ impl FailurePolicies {
             }
             if checks.commit == Commit::AllOrNone {
                 // A request that is refused as a whole is counted nowhere.
-                return;
+                return Effects::new();
             }
         } else if decisions
             .iter()
@@ -122,27 +147,23 @@ impl FailurePolicies {
                     decisions[index.0] = Decision::Fails(error);
                 }
             }
-            return;
+            return Effects::new();
         }
-        if !local.is_empty() {
-            self.decide_locally(checks, &local, decisions, at());
+        if local.is_empty() {
+            return Effects::new();
         }
+        self.decide_locally(checks, &local, decisions, at())
     }
 
-    /// Releases places and settles reservations in the counters of `local` too, for the checks that
-    /// are `is_open`: they may have been acquired while the store failed. `at` is called only if
-    /// there are such checks.
-    pub fn release(
-        &self,
-        checks: &Checks,
-        is_open: impl Fn(CheckIndex) -> bool,
-        at: impl FnOnce() -> Arrival,
-    ) {
+    /// Releases places and settles holds in the counters of `local` too, for the checks that
+    /// are `is_open`: they may have been acquired while the store failed. Returns the effects on
+    /// these counters.
+    #[must_use]
+    pub fn release(&self, checks: &Checks, is_open: impl Fn(CheckIndex) -> bool) -> Effects {
         let is_held = |check: &Check| {
             let key = checks.key(check);
-            match check.reserving().map(|reserving| reserving.purpose) {
-                Some(Purpose::Settle(id)) => self.local.holds(key, id, clock::now()),
-                Some(_) => false,
+            match check.settles() {
+                Some(id) => self.local.holds(key, id, clock::now()),
                 None => check.hits < 0 && check.algorithm.has_holders() && self.local.contains(key),
             }
         };
@@ -150,10 +171,19 @@ impl FailurePolicies {
             check.on_store_failure == OnStoreFailure::Local && is_open(*index) && is_held(check)
         });
         let picked: CheckIndices = open.map(|(index, _)| index).collect();
-        if !picked.is_empty() {
-            let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);
-            let _ = self.local.decide_at(&releases, &releases.indices(), at());
+        if picked.is_empty() {
+            return Effects::new();
         }
+        let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);
+        let at = Arrival {
+            now: clock::now(),
+            max_hold: Span::ZERO,
+        };
+        let answers = self.local.decide_at(&releases, &releases.indices(), at);
+        answers
+            .effects()
+            .map(|(at, effect)| (picked[at.0], effect))
+            .collect()
     }
 
     fn decide_locally(
@@ -162,7 +192,7 @@ impl FailurePolicies {
         local: &[CheckIndex],
         decisions: &mut [Decision],
         at: Arrival,
-    ) {
+    ) -> Effects {
         let replicas = self.replicas.get();
         let shares = checks.subset(
             local,
@@ -170,11 +200,15 @@ impl FailurePolicies {
             |index| decisions[index.0].allows(),
         );
         let answers = self.local.decide_at(&shares, &shares.indices(), at);
-        for (&index, answer) in local.iter().zip(answers.checks) {
-            if let (Ok(verdict), Some(error)) = (answer, decisions[index.0].store_error()) {
+        for (&index, answer) in local.iter().zip(&answers.each) {
+            if let (Ok(verdict), Some(error)) = (answer.verdict, decisions[index.0].store_error()) {
                 decisions[index.0] = Decision::Local(verdict, error, replicas);
             }
         }
+        answers
+            .effects()
+            .map(|(at, effect)| (local[at.0], effect))
+            .collect()
     }
 }
 

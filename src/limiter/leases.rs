@@ -22,9 +22,10 @@ use tokio::time::Instant;
 use self::lease::{Lease, LeaseStep, Terms};
 use super::replicas::ReplicaCount;
 use super::table::{Table, fingerprint};
+use crate::core::answer::{Answer, Effect};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
-use crate::core::verdict::{StoreError, Verdict};
+use crate::core::verdict::Verdict;
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
 
 /// Maximum number of keys in the table. A process that serves more busy keys at a time sends some
@@ -100,7 +101,7 @@ impl Leases {
 
     /// Applies the leases to a request that begins now; `None` if they have no part in it. A
     /// request with a refund sends all of its checks to the store.
-    pub(super) fn begin(
+    pub(super) fn draws(
         &self,
         checks: &Checks,
         began: Instant,
@@ -121,7 +122,7 @@ impl Leases {
                 algorithm: &check.algorithm,
                 replicas,
             };
-            Some((key, entry.lease.turn(now, hits, terms)))
+            Some((key, entry.lease.decide(now, hits, terms)))
         });
         Some(Draws {
             leases: self,
@@ -131,8 +132,8 @@ impl Leases {
         })
     }
 
-    /// The hits that this process holds of a counter.
-    pub fn held(&self, checks: &Checks, index: CheckIndex, now: Instant) -> u64 {
+    /// The hits of a counter that this process has drawn and not used.
+    pub fn leased(&self, checks: &Checks, index: CheckIndex, now: Instant) -> u64 {
         let check = &checks[index];
         let Some(table) = self.0.table.get().filter(|_| check.lease) else {
             return 0;
@@ -141,7 +142,7 @@ impl Leases {
         let set = table.set(key);
         set.iter()
             .find(|entry| entry.key == key)
-            .map_or(0, |entry| entry.lease.held(now))
+            .map_or(0, |entry| entry.lease.leased(now))
     }
 
     /// Drops the hits that this process holds of the counters of these checks.
@@ -175,7 +176,7 @@ impl Leases {
             return 0;
         };
         let now = table.micros(now);
-        let holds = |entry: &&LeaseEntry| entry.lease.held(now) > 0;
+        let holds = |entry: &&LeaseEntry| entry.lease.leased(now) > 0;
         let in_set = |set: &Mutex<LeaseSet>| lock(set).iter().filter(holds).count();
         table.sets.iter().map(in_set).sum()
     }
@@ -221,7 +222,7 @@ impl Draws<'_> {
     /// The answer to a check that needs no store.
     pub(super) fn answer(&self, CheckIndex(index): CheckIndex) -> Option<Verdict> {
         match self.each.get(index) {
-            Some(Some((_, LeaseStep::Held(verdict)))) => Some(*verdict),
+            Some(Some((_, LeaseStep::Leased(verdict)))) => Some(*verdict),
             _ => None,
         }
     }
@@ -229,8 +230,8 @@ impl Draws<'_> {
     /// The hits to draw beyond the hits of a check.
     pub(super) fn ahead(&self, CheckIndex(index): CheckIndex) -> u64 {
         match self.each[index] {
-            Some((_, LeaseStep::DecodedRequest { ahead, .. })) => ahead,
-            Some((_, LeaseStep::Held(_))) | None => 0,
+            Some((_, LeaseStep::Sent { ahead, .. })) => ahead,
+            Some((_, LeaseStep::Leased(_))) | None => 0,
         }
     }
 
@@ -240,9 +241,9 @@ impl Draws<'_> {
         let answer = self.with_lease(checks, index, |lease, now, hits, terms| {
             lease.take(now, hits, terms)
         });
-        self.end(index);
+        self.end_draw(index);
         match (answer.flatten(), &mut self.each[index.0]) {
-            (Some(verdict), Some((_, turn))) => *turn = LeaseStep::Held(verdict),
+            (Some(verdict), Some((_, step))) => *step = LeaseStep::Leased(verdict),
             _ => return false,
         }
         true
@@ -257,47 +258,61 @@ impl Draws<'_> {
 
     /// Takes in the store's answers to the checks at `picked`. Returns the checks to send again,
     /// with their own hits alone: draws that were refused, if the limit does not count refused
-    /// hits.
-    pub(super) fn finish(
+    /// hits. Nothing of these was counted.
+    pub(super) fn take_in(
         &mut self,
         checks: &Checks,
         picked: &[CheckIndex],
-        answers: &mut [Result<Verdict, StoreError>],
+        answers: &mut [Answer],
     ) -> CheckIndices {
         let mut again = CheckIndices::new();
         for &index in picked {
             if !matches!(
                 self.each.get(index.0),
-                Some(Some((_, LeaseStep::DecodedRequest { .. })))
+                Some(Some((_, LeaseStep::Sent { .. })))
             ) {
                 continue;
             }
             let answer = &mut answers[index.0];
-            let verdict = match *answer {
-                Ok(verdict) => self.drawn(checks, index, &verdict),
+            let verdict = match answer.verdict {
+                Ok(verdict) => self.drawn(checks, index, &verdict, &mut answer.effect),
                 Err(_) => {
                     self.failed(checks, index);
                     None
                 }
             };
             if let Some(verdict) = verdict {
-                *answer = Ok(verdict);
+                answer.verdict = Ok(verdict);
             }
             if verdict.is_some_and(|verdict| verdict.allowed) {
-                self.end(index);
-            } else if !self.take(checks, index) && verdict.is_none() && answer.is_ok() {
+                self.end_draw(index);
+            } else if !self.take(checks, index) && verdict.is_none() && answer.verdict.is_ok() {
                 again.push(index);
             }
         }
         again
     }
 
-    /// The answer to a check that the store has answered; `None`: its own hits have to be sent
+    /// The verdict on a check that the store has answered; `None`: its own hits have to be sent
     /// again.
-    fn drawn(&self, checks: &Checks, index: CheckIndex, verdict: &Verdict) -> Option<Verdict> {
+    fn drawn(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+        verdict: &Verdict,
+        effect: &mut Effect,
+    ) -> Option<Verdict> {
         let (ahead, began) = (self.ahead(index), self.leases.table().micros(self.began));
         let hits = Leases::hits(&checks[index])?;
-        checks.record_drawn(index, verdict, hits + ahead);
+        let before = checks[index]
+            .algorithm
+            .counted_before(verdict, hits + ahead);
+        if let Some(before) = before {
+            *effect = Effect::Drawn {
+                before,
+                after: verdict.used,
+            };
+        }
         let drawn = self.with_lease(checks, index, |lease, now, hits, terms| {
             lease.drawn((began, now), (hits, ahead), verdict, terms)
         })?;
@@ -334,7 +349,7 @@ impl Draws<'_> {
         index: CheckIndex,
         work: impl FnOnce(&mut Lease, u64, u64, Terms<'_>) -> T,
     ) -> Option<T> {
-        let Some((key, LeaseStep::DecodedRequest { .. })) = self.each[index.0] else {
+        let Some((key, LeaseStep::Sent { .. })) = self.each[index.0] else {
             return None;
         };
         let (check, table) = (&checks[index], self.leases.table());
@@ -349,8 +364,8 @@ impl Draws<'_> {
     }
 
     /// Ends the draw of a check, if it has one.
-    fn end(&mut self, CheckIndex(index): CheckIndex) {
-        let Some((key, LeaseStep::DecodedRequest { ahead, draws })) = &mut self.each[index] else {
+    fn end_draw(&mut self, CheckIndex(index): CheckIndex) {
+        let Some((key, LeaseStep::Sent { ahead, draws })) = &mut self.each[index] else {
             return;
         };
         *ahead = 0;
@@ -369,7 +384,7 @@ impl Drop for Draws<'_> {
         for index in (0..self.each.len()).map(CheckIndex) {
             let is_draw = self.ahead(index) > 0;
             self.leases.count(Event::Failed, is_draw.into());
-            self.end(index);
+            self.end_draw(index);
         }
     }
 }

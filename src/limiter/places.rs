@@ -16,11 +16,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Limiter, arriving, is_shaped, longest_delay};
+use super::{Decided, Limiter, Undecided, arriving, is_shaped, longest_delay};
+use crate::core::answer::{Decision, Decisions};
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Decisions, StoreError};
+use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
-use crate::observe::traces::TraceSpan;
+use crate::observe::metrics::Tallies;
 use crate::store::{Budget, Store};
 
 /// A script runs at most this much later than the deadline of its caller, by the clock of Redis,
@@ -37,6 +38,7 @@ const PAUSES_MS: [u64; 4] = [100, 300, 900, 2_700];
 #[derive(Debug)]
 pub struct Places {
     limiter: Limiter,
+    tallies: Option<Tallies>,
     /// The checks that take them back; `None` when the answer is delivered.
     checks: Option<Arc<Checks>>,
 }
@@ -56,15 +58,15 @@ impl Places {
 impl Drop for Places {
     fn drop(&mut self) {
         if let Some(checks) = self.checks.take() {
-            self.limiter.take_back(checks, None);
+            self.limiter.take_back(checks, self.tallies.take(), None);
         }
     }
 }
 
 impl Limiter {
     /// The allowed acquires among these checks. A request that is refused as a whole has none.
-    #[must_use]
-    pub fn places(&self, checks: &Checks, decisions: &Decisions) -> Option<Box<Places>> {
+    pub(super) fn places(&self, of: Undecided<'_>, decisions: &Decisions) -> Option<Box<Places>> {
+        let checks = of.checks;
         if !checks.has_holders() {
             return None;
         }
@@ -77,77 +79,74 @@ impl Limiter {
         (!acquired.is_empty()).then(|| {
             Box::new(Places {
                 limiter: self.clone(),
+                tallies: of.tallies.cloned(),
                 checks: Some(Arc::new(checks.taken_back(&acquired))),
             })
         })
     }
 
-    /// Whether checks move places and may wait: then [`Limiter::decide_places`] decides them.
-    pub fn may_leave_places(&self, checks: &Checks) -> bool {
-        checks.has_holders() && self.memory_at_once(checks).is_none()
-    }
-
     /// Decides the checks of a request that may move places. When the future is dropped, the
     /// decision continues, and the places that it acquires are taken back.
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "the task is not cancelled, and a panic in it is one of the request"
-    )]
-    pub async fn decide_places(
-        &self,
-        checks: &Arc<Checks>,
-        timeout: Option<Duration>,
-        parent: &TraceSpan,
-    ) -> (Decisions, Option<Box<Places>>) {
+    pub(super) async fn decide_in_task(&self, of: Undecided<'_>) -> Decided {
         let (sender, receiver) = oneshot::channel();
-        let (limiter, shared, span) = (self.clone(), Arc::clone(checks), parent.clone());
+        let (limiter, checks, span) = (self.clone(), Arc::clone(of.checks), of.span.clone());
+        let (timeout, tallies) = (of.timeout, of.tallies.cloned());
         spawn(async move {
-            let placed = limiter.placed(&shared, timeout, &span);
+            let decided = limiter.decide_with_places(Undecided {
+                checks: &checks,
+                timeout,
+                span: &span,
+                tallies: tallies.as_ref(),
+            });
             // Without a receiver its places are dropped here.
-            let _ = sender.send(placed.await);
+            let _ = sender.send(decided.await);
         });
-        let (decisions, places) = receiver.await.expect("the task ends with a decision");
+        let decided = receiver.await.expect("the task ends with a decision");
         // A shaped request is delayed here, after the decision, because it has its places while it
         // waits.
-        if is_shaped(checks) {
-            sleep(longest_delay(checks, &decisions).into()).await;
+        if is_shaped(of.checks) {
+            sleep(longest_delay(of.checks, &decided.decisions).into()).await;
         }
-        (decisions, places)
+        decided
     }
 
-    async fn placed(
-        &self,
-        checks: &Arc<Checks>,
-        timeout: Option<Duration>,
-        span: &TraceSpan,
-    ) -> (Decisions, Option<Box<Places>>) {
-        let deadline = self.budget(Instant::now(), timeout).deadline;
-        let decisions = self.decide(checks, timeout, span).await;
+    async fn decide_with_places(&self, of: Undecided<'_>) -> Decided {
+        let deadline = self.budget(Instant::now(), of.timeout).deadline;
+        let decisions = self.complete(&mut self.draft(of)).await;
         let is_unknown = |&CheckIndex(index): &CheckIndex| {
             matches!(decisions[index].store_error(), Some(StoreError::Unknown(_)))
         };
-        let unknown: CheckIndices = checks.acquires().filter(is_unknown).collect();
+        let unknown: CheckIndices = of.checks.acquires().filter(is_unknown).collect();
         if !unknown.is_empty() {
-            let checks = Arc::new(checks.taken_back(&unknown));
-            self.take_back(checks, Some(deadline + RUNS_LATE));
+            let checks = Arc::new(of.checks.taken_back(&unknown));
+            self.take_back(checks, of.tallies.cloned(), Some(deadline + RUNS_LATE));
         }
-        let places = self.places(checks, &decisions);
-        (decisions, places)
+        let places = self.places(of, &decisions);
+        Decided { decisions, places }
     }
 
     /// Takes acquires back, from this instant on: in the store, and if it has failed, in the
     /// counters of this process.
-    fn take_back(&self, checks: Arc<Checks>, from: Option<Instant>) {
-        let at = || arriving(Span::ZERO);
-        let redis = match &self.store {
+    fn take_back(&self, checks: Arc<Checks>, tallies: Option<Tallies>, from: Option<Instant>) {
+        let store = match &tallies {
+            Some(tallies) => self.store.with_tallies(tallies),
+            None => self.store.clone(),
+        };
+        let redis = match store {
             Store::Memory(memory) => {
-                let _ = memory.decide_at(&checks, &checks.indices(), at());
+                let answers = memory.decide_at(&checks, &checks.indices(), arriving(Span::ZERO));
+                if let Some(tallies) = tallies {
+                    tallies.observe_effects(&checks, answers.effects());
+                }
                 return;
             }
-            Store::Redis(redis) => redis.clone(),
+            Store::Redis(redis) => redis,
         };
         if from.is_none() {
-            self.failure_policies.release(&checks, |_| true, at);
+            let effects = self.failure_policies.release(&checks, |_| true);
+            if let Some(tallies) = &tallies {
+                tallies.observe_effects(&checks, effects);
+            }
         }
         let timeout = self.options.store_timeout;
         spawn(async move {
@@ -157,10 +156,13 @@ impl Limiter {
             let mut checks = checks;
             for pause_ms in PAUSES_MS {
                 let budget = Budget::until(Instant::now() + timeout);
-                let picked = checks.indices();
-                let answers = redis.decide(&checks, &picked, &budget).await.checks;
+                let answers = redis.decide(&checks, &checks.indices(), &budget).await;
+                if let Some(tallies) = &tallies {
+                    tallies.observe_effects(&checks, answers.effects());
+                }
                 let is_open = |&CheckIndex(index): &CheckIndex| {
-                    matches!(answers[index], Err(StoreError::NotExecuted(_)))
+                    let verdict = &answers.each[index].verdict;
+                    matches!(verdict, Err(StoreError::NotExecuted(_)))
                 };
                 let open: CheckIndices = checks.indices().into_iter().filter(is_open).collect();
                 if open.is_empty() {

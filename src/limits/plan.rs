@@ -15,7 +15,7 @@ mod outcome;
 mod subject;
 
 pub use all_or_none::AllOrNone;
-pub use checks::{Changes, Check, CheckIndex, CheckIndices, Checks, Modes, Reserving};
+pub use checks::{Check, CheckIndex, CheckIndices, Checks, Modes, Reservation};
 pub use explain::Explanation;
 pub use outcome::{DecidedBy, Outcome, Outcomes};
 pub(crate) use subject::PlanError;
@@ -24,12 +24,12 @@ pub(crate) use subject::request_of;
 
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::concurrency::{Gauge, HolderId};
-use crate::core::algorithm::reservations::{self, Purpose, Tally};
+use crate::core::algorithm::concurrency::HolderId;
+use crate::core::algorithm::reservations::{self, Purpose};
 use crate::core::algorithm::{self, Algorithm};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
@@ -41,7 +41,6 @@ use crate::limits::rules::limit::{
 use crate::limits::rules::table::RowNumber;
 use crate::limits::rules::thresholds::Thresholds;
 use crate::limits::rules::{Domain, Rules};
-use checks::Holding;
 
 /// The plan of one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
@@ -134,31 +133,6 @@ impl Plan {
         Self::with_overrides(rules, None, request, options)
     }
 
-    /// Has the holders of limits of requests in flight, and reservations, counted by their limits.
-    #[inline]
-    pub fn count_holders(
-        &mut self,
-        gauge_of: impl Fn(LimitId) -> Option<Arc<Gauge>>,
-        tally_of: impl Fn(LimitId) -> Option<Arc<Tally>>,
-    ) {
-        if !self.checks.has_holders() && !self.checks.has_reservations() {
-            return;
-        }
-        let checks = Arc::make_mut(&mut self.checks);
-        for slot in &self.slots {
-            if let (Disposition::Checked(checked), Some(limit)) = (&slot.disposition, slot.limit)
-                && let Some(extras) = &mut checks.list[checked.check.0].extras
-            {
-                if let Some(holding) = &mut extras.holding {
-                    holding.gauge = gauge_of(limit);
-                }
-                if let Some(reserving) = &mut extras.reserving {
-                    reserving.tally = tally_of(limit);
-                }
-            }
-        }
-    }
-
     /// Matches the descriptors of a request against `rules`, and against the overrides in force if
     /// there are any.
     pub fn with_overrides(
@@ -199,7 +173,7 @@ impl Plan {
                 .filter(|slot| matches!(slot.disposition, Disposition::Free))
                 .count();
         }
-        if checks.are_made_peeks() {
+        if checks.are_peeks() {
             checks.peek_only(checks.len());
         }
         Self {
@@ -353,8 +327,9 @@ impl Matcher<'_, '_> {
         if let Disposition::Checked(Checked { check, .. }) = disposition
             && self.checks[check].algorithm.has_holders()
         {
-            let id = HolderId::of(id);
-            self.checks.extras_mut(check).holding = Some(Holding { id, gauge: None });
+            let extras = self.checks.extras_mut(check);
+            extras.holder = Some(HolderId::of(id));
+            extras.limit = planned.limit.map(|found| found.limit.id);
         }
         disposition
     }
@@ -376,12 +351,14 @@ impl Matcher<'_, '_> {
         let is_cancelled = std::mem::take(&mut self.is_cancelled);
         if let Disposition::Checked(Checked { check, .. }) = disposition
             && let Check { hits, extras, .. } = &mut self.checks.list[check.0]
-            && let Some(reserving) = extras.as_mut().and_then(|extras| extras.reserving.as_mut())
+            && let Some(reservation) = extras
+                .as_mut()
+                .and_then(|extras| extras.reservation.as_mut())
         {
             if is_cancelled {
                 *hits = -1;
             }
-            reserving.purpose = match is_settlement {
+            reservation.purpose = match is_settlement {
                 true => Purpose::Settle(id),
                 false => Purpose::Reserve(id),
             };
@@ -526,7 +503,7 @@ impl Matcher<'_, '_> {
     /// trial gets the requested hits of the limit; a raise changes the real amount only.
     #[cold]
     fn add_trials(&mut self, slots: &[Slot]) {
-        if self.checks.are_made_peeks() {
+        if self.checks.are_peeks() {
             // Nothing of the request is counted.
             return;
         }
@@ -594,10 +571,14 @@ impl Checks {
             self.extras_mut(index).tracking = Some(Arc::clone(tracking));
         }
         if let Some(terms) = amount.reservations {
-            self.extras_mut(index).reserving = Some(Reserving::new(terms));
+            let extras = self.extras_mut(index);
+            extras.limit = limit.map(|found| found.limit.id);
+            // Without an id so far.
+            let purpose = Purpose::Plain;
+            extras.reservation = Some(Reservation { terms, purpose });
         }
         if amount.notify != Thresholds::default() {
-            self.extras_mut(index).notified = Some((amount.notify, OnceLock::new()));
+            self.extras_mut(index).thresholds = Some(amount.notify);
         }
         index
     }

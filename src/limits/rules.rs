@@ -185,8 +185,7 @@ impl Domain {
             return None;
         }
         self.tree.find(path)?;
-        self.find(path)
-            .filter(|found| found.limit.has_reservations())
+        self.find(path).filter(|found| found.limit.has_holds())
     }
 
     /// The limit of a descriptor whose branch has a table. A separate function, to keep look-ups

@@ -25,6 +25,7 @@ use crate::core::lock;
 use crate::core::time::Span;
 use crate::limits::overrides::{Kind, Override, Overrides, Record, instant};
 use crate::net::clock;
+use crate::net::rare::rare;
 use crate::observe::metrics::{Sample, families};
 use crate::observe::telemetry::AUDIT;
 
@@ -231,8 +232,7 @@ impl Registry {
             return;
         }
         let _gate = self.gate.lock().await;
-        // Boxed, because the future would make every call of the admin API larger.
-        if let Err(error) = Box::pin(self.change(None, None, true)).await {
+        if let Err(error) = rare(self.change(None, None, true)).await {
             tracing::warn!(%error, "overrides: cannot announce the reset of a counter; other \
                 replicas may still use hits that they have drawn from it");
         }

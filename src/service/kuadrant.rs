@@ -18,11 +18,12 @@ use super::rls::decode::bytes_and_number;
 use super::rls::respond::Framed;
 use super::rls::{Call, EncodedRequest, Method, Rls};
 use crate::core::algorithm::reservations::{RESERVE, SETTLE};
+use crate::core::answer::{Decision, Decisions};
 use crate::core::proto::kuadrant::{self, CommitResponse, ReserveResponse};
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Decisions, Wait};
+use crate::core::verdict::Wait;
 use crate::limits::plan::{Disposition, Plan, Slot};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::Amount;
@@ -35,31 +36,31 @@ type Answer = Result<Response<Framed>, Status>;
 #[tonic::async_trait]
 impl KuadrantService for Rls {
     async fn check_rate_limit(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
-        let call = self.begin(request, kuadrant::CHECK_RATE_LIMIT);
+        let call = self.call(request, kuadrant::CHECK_RATE_LIMIT);
         let check = CheckRateLimit::default();
         let answer = self.answer_by(check, &call.message, call.timeout, &call.span);
-        self.end(&call, answer.await)
+        self.count_call(&call, answer.await)
     }
 
     async fn report(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
-        let call = self.begin(request, kuadrant::REPORT);
+        let call = self.call(request, kuadrant::REPORT);
         let answer = self.answer_by(Report, &call.message, call.timeout, &call.span);
-        self.end(&call, answer.await)
+        self.count_call(&call, answer.await)
     }
 
     async fn reserve(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
-        let call = self.begin(request, kuadrant::RESERVE);
+        let call = self.call(request, kuadrant::RESERVE);
         let id = format!("{:032x}", fastrand::u128(..));
         let (answer, code) = self.reserve_all(&call, id.as_bytes()).await;
         let response = ReserveResponse {
             code: code.into(),
             reservation_id: Some(id).filter(|_| code == Code::Ok).unwrap_or_default(),
         };
-        self.end(&call, answer.map(|answer| answer.with_message(&response)))
+        self.count_call(&call, answer.map(|answer| answer.with_message(&response)))
     }
 
     async fn commit(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
-        let call = self.begin(request, kuadrant::COMMIT);
+        let call = self.call(request, kuadrant::COMMIT);
         let (id, hits) = bytes_and_number(&call.message, [3, 4]);
         let mut reservation_released = false;
         let settle = Settle {
@@ -72,7 +73,7 @@ impl KuadrantService for Rls {
         let response = CommitResponse {
             reservation_released,
         };
-        self.end(&call, answer.map(|answer| answer.with_message(&response)))
+        self.count_call(&call, answer.map(|answer| answer.with_message(&response)))
     }
 }
 
@@ -162,7 +163,7 @@ impl Method<'_> for CheckRateLimit {
 
     fn decided(&mut self, plan: &Plan, decisions: &mut Decisions) {
         let checks = plan.checks.iter().zip(&self.wanted);
-        for ((check, &wanted), decision) in checks.zip(decisions) {
+        for ((check, &wanted), decision) in checks.zip(&mut decisions.each) {
             let (Decision::Store(verdict)
             | Decision::Lease(verdict)
             | Decision::DenialCache(verdict)
@@ -222,9 +223,7 @@ impl<'m> Method<'m> for Reserve<'m> {
         if self.hits == 0 {
             self.check.plan(plan);
         }
-        for one in Arc::make_mut(&mut plan.checks).reserving_mut() {
-            one.terms.ttl = one.terms.ttl.min(self.longest);
-        }
+        Arc::make_mut(&mut plan.checks).shorten_holds(self.longest);
     }
 
     fn decided(&mut self, plan: &Plan, decisions: &mut Decisions) {
@@ -260,8 +259,11 @@ impl<'m> Method<'m> for Settle<'m> {
         add_id(rules, request, (SETTLE, self.id), self.hits, self.picked)
     }
 
-    fn decided(&mut self, plan: &Plan, _: &mut Decisions) {
-        *self.has_released = plan.checks.have_released();
+    fn decided(&mut self, _: &Plan, decisions: &mut Decisions) {
+        *self.has_released = decisions
+            .effects
+            .iter()
+            .any(|(_, effect)| effect.has_settled());
     }
 }
 

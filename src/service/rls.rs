@@ -28,11 +28,11 @@ use http::{HeaderMap, HeaderName};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Request, Response, Status};
 
+use crate::core::answer::Decisions;
 use crate::core::proto;
 use crate::core::proto::rate_limit_response::Code as Overall;
 use crate::core::request::DecodedRequest;
-use crate::core::verdict::Decisions;
-use crate::limiter::{Begun, Limiter};
+use crate::limiter::{Limiter, Undecided};
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::Rules;
 use crate::live::Live;
@@ -150,24 +150,14 @@ impl Rls {
         let mut plan =
             Plan::with_overrides(&live.rules, live.overrides(), &request, &self.options.plan);
         method.plan(&mut plan);
-        let tallies = &live.tallies;
-        plan.count_holders(
-            |limit| tallies.gauge(limit),
-            |limit| tallies.reservations(limit),
-        );
-        let (limiter, checks) = (&self.limiter, &plan.checks);
-        let (mut decisions, places) = if limiter.may_leave_places(checks) {
-            // Boxed: this future would make the futures of all other calls larger.
-            Box::pin(limiter.decide_places(checks, timeout, span)).await
-        } else {
-            // Borrowed: a moved draft would take its place in this future twice.
-            let decisions = match &mut limiter.begin(checks, span) {
-                Begun::Decided(decisions) => std::mem::take(decisions),
-                Begun::Open(draft) => limiter.finish(draft, timeout).await,
-            };
-            let places = limiter.places(checks, &decisions);
-            (decisions, places)
-        };
+        let mut decided = self.limiter.decide(Undecided {
+            checks: &plan.checks,
+            timeout,
+            span,
+            tallies: Some(&live.tallies),
+        });
+        let decided = decided.wait().await;
+        let (mut decisions, places) = (decided.decisions, decided.places);
         method.decided(&plan, &mut decisions);
         let mut outcomes = plan.outcomes(&decisions);
         outcomes.is_over_limit &= M::REFUSES;
@@ -183,7 +173,7 @@ impl Rls {
         if let Some(refusals) = &self.options.refusals {
             refusals.observe(&request, &outcomes, live.generation);
         }
-        let reply = respond(&request, &plan.checks, &outcomes, &self.options.respond);
+        let reply = respond(&request, &outcomes, &self.options.respond);
         let reply = reply.map_err(|error| {
             let why = redis_error::for_callers(error);
             let status = Status::unavailable(format!("{why}; on_store_failure is error"));
@@ -217,9 +207,9 @@ impl RateLimitService for Rls {
         self: Arc<Self>,
         request: Request<EncodedRequest>,
     ) -> Result<Response<Framed>, Status> {
-        let call = self.begin(request, proto::METHOD_PATH);
+        let call = self.call(request, proto::METHOD_PATH);
         let answer = self.answer(&call.message, call.timeout, &call.span).await;
-        self.end(&call, answer)
+        self.count_call(&call, answer)
     }
 }
 
@@ -233,9 +223,9 @@ pub(super) struct Call {
 }
 
 impl Rls {
-    /// Begins a call of the method at this path.
+    /// The call of the method at this path, which begins now.
     #[inline]
-    pub(super) fn begin(&self, request: Request<EncodedRequest>, path: &'static str) -> Call {
+    pub(super) fn call(&self, request: Request<EncodedRequest>, path: &'static str) -> Call {
         let started = Instant::now();
         let (metadata, _, EncodedRequest { message, time_left }) = request.into_parts();
         // Dropped here: they may take a megabyte.
@@ -249,9 +239,9 @@ impl Rls {
         }
     }
 
-    /// Counts a call.
+    /// Counts a call that has ended.
     #[inline]
-    pub(super) fn end(
+    pub(super) fn count_call(
         &self,
         call: &Call,
         answer: Result<Framed, Status>,

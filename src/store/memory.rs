@@ -32,14 +32,15 @@ use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
 use self::usage::UsageRecords;
 use super::Budget;
 use crate::core::algorithm::concurrency::HolderId;
-use crate::core::algorithm::reservations::Held;
+use crate::core::algorithm::reservations::HeldHits;
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
+use crate::core::answer::{Answer, Answers};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
-use crate::core::verdict::{Answers, StoreError, Verdict};
-use crate::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, key};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::{AllOrNone, CheckIndex, Checks, key};
 use crate::limits::rules::Commit;
 use crate::net::clock;
 
@@ -165,58 +166,36 @@ impl Memory {
             picked.is_sorted_by(|one, next| one.0 < next.0),
             "picked indices ascend: {picked:?}"
         );
-        let mut changes = Changes::new();
         let is_whole = checks.commit == Commit::AllOrNone
             && picked.first().is_some_and(|&index| !checks.is_trial(index));
-        let mut answers: SmallVec<[Result<Verdict, StoreError>; 4]> = SmallVec::new();
+        let mut each: SmallVec<[Answer; 4]> = SmallVec::new();
         if is_whole {
-            let verdicts = self.all_or_none(checks, at, &mut changes);
-            answers.extend(verdicts.into_iter().map(Ok));
+            each = self.all_or_none(checks, at);
         }
-        let rest = answers.len()..checks.total();
-        let mut picked = picked[answers.len()..].iter().peekable();
+        let rest = each.len()..checks.total();
+        let mut picked = picked[each.len()..].iter().peekable();
         let answer = |index| match picked.next_if_eq(&&index) {
-            Some(_) => {
-                let check = &checks[index];
-                let step = |state| match check.reserving() {
-                    None => checks.step(index, state, at, &mut changes),
-                    Some(reserving) => {
-                        let (key, table) = (checks.key(check), &self.0.reservations);
-                        let (step, effect) = table.decide(key, check, reserving, state, at);
-                        checks.record_reservation(index, &effect, at.now);
-                        step
-                    }
-                };
-                Ok(self.check(check, at.now, step))
-            }
-            None => Err(NOT_PICKED),
+            Some(_) => self.answer(checks, index, at),
+            None => NOT_PICKED.into(),
         };
-        answers.extend(rest.map(CheckIndex).map(answer));
+        each.extend(rest.map(CheckIndex).map(answer));
         if checks.is_tracked() {
-            self.record_usage(checks, &answers, at.now);
+            self.record_usage(checks, &each, at.now);
         }
-        for (index, change) in changes {
-            checks.record_holders(index, change, at.now);
-        }
-        Answers {
-            now: at.now,
-            checks: answers,
-        }
+        Answers { now: at.now, each }
     }
 
     /// Records the usage of the tracked checks that were answered. Of a request that is refused as
     /// a whole, only hits over their limits are recorded.
-    fn record_usage(&self, checks: &Checks, answers: &[Result<Verdict, StoreError>], now: Micros) {
-        let is_allowed =
-            |answer: &Result<Verdict, _>| answer.as_ref().is_ok_and(|verdict| verdict.allowed);
+    fn record_usage(&self, checks: &Checks, answers: &[Answer], now: Micros) {
+        let is_allowed = |answer: &Answer| answer.verdict.is_ok_and(|verdict| verdict.allowed);
         let is_refused = checks.commit == Commit::AllOrNone
             && checks.is_over_limit(answers.iter().map(is_allowed));
         let mut key = Vec::new();
         for (index, tracking) in checks.all_tracking() {
-            let Ok(verdict) = &answers[index.0] else {
-                continue;
-            };
-            let hits = Hits::of_check(checks.counted_hits(index), verdict.allowed);
+            let Answer { verdict, effect } = answers[index.0];
+            let Ok(verdict) = verdict else { continue };
+            let hits = Hits::of_check(effect.hits_of(checks[index].hits), verdict.allowed);
             let is_undone = is_refused && verdict.allowed && !checks.is_trial(index);
             if !(hits.is_none() || is_undone) {
                 key::write_usage(checks.key(&checks[index]), &mut key);
@@ -232,8 +211,8 @@ impl Memory {
     }
 
     /// The holds of a counter that have not expired.
-    pub fn held(&self, key: &[u8], now: Micros) -> Option<Held> {
-        self.0.reservations.held(key, now)
+    pub fn held_hits(&self, key: &[u8], now: Micros) -> Option<HeldHits> {
+        self.0.reservations.held_hits(key, now)
     }
 
     /// Whether a request has hits of a counter that a settlement would release.
@@ -268,21 +247,25 @@ impl Memory {
         self.0.usage.size()
     }
 
-    fn check(
-        &self,
-        check: &Check,
-        now: Micros,
-        step: impl FnOnce(Option<State>) -> Step,
-    ) -> Verdict {
+    fn answer(&self, checks: &Checks, index: CheckIndex, at: Arrival) -> Answer {
+        let (check, now) = (&checks[index], at.now);
         let (key, algorithm) = (key_of(check.fingerprint), &check.algorithm);
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
         let slot = shard.find(key);
+        let state = slot.and_then(|slot| shard.take(slot, algorithm));
+        let (step, effect) = match check.reservation() {
+            None => checks.step(index, state, at),
+            Some(reservation) => {
+                let (key, holds) = (checks.key(check), &self.0.reservations);
+                holds.decide(key, check, reservation, state, at)
+            }
+        };
         let Step {
             verdict,
             state,
             keep_for,
-        } = step(slot.and_then(|slot| shard.take(slot, algorithm)));
+        } = step;
         let used = UsedShare::after(&verdict);
         let change = |state, keep_for| NewState {
             state,
@@ -305,7 +288,10 @@ impl Memory {
         if has_grown {
             self.make_room(now);
         }
-        verdict
+        Answer {
+            verdict: Ok(verdict),
+            effect,
+        }
     }
 
     /// Adds a key that the shard does not hold, and evicts others while the store is full.
@@ -361,12 +347,7 @@ impl Memory {
 
     /// Decides all checks under the locks of all their shards. Writes nothing when the request is
     /// over its limit.
-    fn all_or_none(
-        &self,
-        checks: &Checks,
-        at: Arrival,
-        changes: &mut Changes,
-    ) -> SmallVec<[Verdict; 4]> {
+    fn all_or_none(&self, checks: &Checks, at: Arrival) -> SmallVec<[Answer; 4]> {
         let keys: SmallVec<[EntryKey; 4]> = checks
             .iter()
             .map(|check| key_of(check.fingerprint))
@@ -416,8 +397,15 @@ impl Memory {
         self.record_growth(before, bytes(&shards));
         drop(shards);
         self.make_room(at.now);
-        *changes = outcome.changes;
-        outcome.verdicts
+        let answers = outcome
+            .verdicts
+            .into_iter()
+            .map(|verdict| Ok(verdict).into());
+        let mut answers: SmallVec<[Answer; 4]> = answers.collect();
+        for (index, effect) in outcome.effects {
+            answers[index.0].effect = effect;
+        }
+        answers
     }
 
     /// Removes a key, which then counts from zero. Returns whether it existed.

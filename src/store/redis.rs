@@ -68,10 +68,13 @@ use self::wire::hash_slot::Redirect;
 pub use self::wire::request::{CheckPosition, Request, TRACKED_WEIGHT};
 use self::wire::request::{PendingReply, Picked};
 use super::Budget;
+use crate::core::answer::Answers;
 use crate::core::lock;
-use crate::core::verdict::{Answers, StoreError};
+use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Checks};
 use crate::limits::rules::Commit;
+use crate::net::rare::rare;
+use crate::observe::metrics::Tallies;
 
 /// The wait before a check is sent again after TRYAGAIN, or after a node refused a declared key. A
 /// slot of few keys has migrated by then.
@@ -86,6 +89,8 @@ pub struct Redis {
     main: Arc<WorkerLanes>,
     /// The deployment that counts the limits per second, if they have a Redis of their own.
     per_second: Option<Arc<WorkerLanes>>,
+    /// Counts the effects of replies that come after their callers have gone.
+    tallies: Option<Tallies>,
 }
 
 /// The lanes of one runtime to the servers of one deployment.
@@ -121,6 +126,16 @@ impl Redis {
         Self {
             main: lanes_of(main),
             per_second: per_second.map(lanes_of),
+            tallies: None,
+        }
+    }
+
+    /// The same store, of which these tallies count the effects of late replies.
+    #[must_use]
+    pub fn with_tallies(&self, tallies: &Tallies) -> Self {
+        Self {
+            tallies: Some(tallies.clone()),
+            ..self.clone()
         }
     }
 
@@ -174,6 +189,7 @@ impl WorkerLanes {
         picked: impl Iterator<Item = RoutedCheck>,
         answers: &mut Answers,
         all_sent: &mut SmallVec<[Sent; 1]>,
+        tallies: Option<&Tallies>,
     ) {
         let map = self.deployment.map();
         let mut parts: SmallVec<[(Arc<Node>, Request); 1]> = SmallVec::new();
@@ -186,7 +202,7 @@ impl WorkerLanes {
             let node = match owner {
                 Ok(node) => node,
                 Err(name) => {
-                    answers.checks[index.0] = Err(StoreError::NotExecuted(name));
+                    answers.each[index.0] = StoreError::NotExecuted(name).into();
                     continue;
                 }
             };
@@ -203,12 +219,11 @@ impl WorkerLanes {
         if checks.has_holders() && !parts.is_empty() {
             self.deployment.has_holders.store(true, Ordering::Relaxed);
         }
-        if checks.has_reservations() && !parts.is_empty() {
-            self.deployment
-                .has_reservations
-                .store(true, Ordering::Relaxed);
+        if checks.has_holds() && !parts.is_empty() {
+            self.deployment.has_holds.store(true, Ordering::Relaxed);
         }
-        for (node, request) in parts {
+        for (node, mut request) in parts {
+            request.tallies = tallies.cloned();
             let (queued, reply) = request.share();
             let admitted = node.admit(budget.deadline, queued.since);
             let admitted = admitted.map_err(StoreError::NotExecuted);
@@ -216,7 +231,7 @@ impl WorkerLanes {
                 Ok(()) => all_sent.push(Sent { node, reply }),
                 Err(error) => {
                     for Picked { index, .. } in &reply.picked {
-                        answers.checks[index.0] = Err(error);
+                        answers.each[index.0] = error.into();
                     }
                 }
             }
@@ -231,8 +246,8 @@ impl Sent {
         let reply = (&mut self.reply).await;
         answers.now = answers.now.max(reply.now);
         for (&Picked { index, .. }, answer) in self.reply.picked.iter().zip(&reply.answers) {
-            answers.checks[index.0] = *answer;
-            if answer.is_err_and(error::is_retryable) {
+            answers.each[index.0] = *answer;
+            if answer.verdict.is_err_and(error::is_retryable) {
                 let mut redirects = reply.redirects.iter();
                 let redirect = redirects.find(|(redirected, _)| *redirected == index);
                 let redirect = redirect.map(|(_, redirect)| redirect.clone());
@@ -253,8 +268,7 @@ impl Redis {
         let is_own = |index: &CheckIndex| !checks.is_trial(*index);
         match picked.split_at(picked.partition_point(is_own)) {
             (own, []) => self.query(checks, own, budget).await,
-            // In a box of its own, because it would make the futures of all other calls larger.
-            (own, trials) => Box::pin(self.query_with_trials(checks, own, trials, budget)).await,
+            (own, trials) => rare(self.query_with_trials(checks, own, trials, budget)).await,
         }
     }
 
@@ -278,7 +292,9 @@ impl Redis {
         let tried = pin!(self.query(&each, trials, budget));
         let (mut answers, tried) = match select(decided, tried).await {
             Either::Left((answers, tried)) => {
-                let has_failed = own.iter().any(|index| answers.checks[index.0].is_err());
+                let has_failed = own
+                    .iter()
+                    .any(|index| answers.each[index.0].verdict.is_err());
                 let tried = if has_failed {
                     tried.now_or_never()
                 } else {
@@ -289,19 +305,18 @@ impl Redis {
             Either::Right((tried, decided)) => (decided.await, Some(tried)),
         };
         for &CheckIndex(index) in trials {
-            let answer = tried.as_ref().map(|tried| tried.checks[index]);
-            answers.checks[index] = answer.unwrap_or(Err(ABANDONED));
+            let answer = tried.as_ref().map(|tried| tried.each[index]);
+            answers.each[index] = answer.unwrap_or(ABANDONED.into());
         }
         answers
     }
 
     async fn query(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: &Budget) -> Answers {
         let mut answers = Answers::failed(checks.total(), StoreError::NotExecuted(error::TIMEOUT));
-        // In boxes, here and below: rare futures would make the futures of all calls larger.
         for &index in picked {
             let deployment = &self.worker_lanes(checks, index).deployment;
             if !deployment.has_nodes() {
-                Box::pin(deployment.map_by(budget.deadline)).await;
+                rare(deployment.map_by(budget.deadline)).await;
             }
         }
         let mut again = Vec::new();
@@ -311,7 +326,7 @@ impl Redis {
             sent.wait(&mut answers, &mut again).await;
         }
         if !again.is_empty() {
-            Box::pin(self.send_again(checks, budget, again, &mut answers)).await;
+            rare(self.send_again(checks, budget, again, &mut answers)).await;
         }
         self.count_errors(checks, picked, budget, &answers);
         answers
@@ -331,7 +346,8 @@ impl Redis {
                 std::ptr::eq(self.worker_lanes(checks, *index), &raw const **worker_lanes)
             };
             let own = picked.clone().filter(is_own);
-            worker_lanes.send(checks, budget, own, answers, &mut all_sent);
+            let tallies = self.tallies.as_ref();
+            worker_lanes.send(checks, budget, own, answers, &mut all_sent, tallies);
         }
         all_sent
     }
@@ -347,7 +363,7 @@ impl Redis {
         let first = self.worker_lanes(checks, picked[0].0);
         first.deployment.retries.fetch_add(1, Ordering::Relaxed);
         let is_migrating = |&(index, _): &RoutedCheck| {
-            let error = answers.checks[index.0].err();
+            let error = answers.each[index.0].verdict.err();
             matches!(
                 error,
                 Some(StoreError::NotExecuted(
@@ -378,7 +394,7 @@ impl Redis {
         answers: &Answers,
     ) {
         let mut last = None;
-        let error_of = |&index: &CheckIndex| Some((index, answers.checks[index.0].err()?));
+        let error_of = |&index: &CheckIndex| Some((index, answers.each[index.0].verdict.err()?));
         for (index, error) in picked.iter().filter_map(error_of) {
             if last != Some(error) {
                 let deployment = &self.worker_lanes(checks, index).deployment;

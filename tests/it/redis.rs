@@ -23,12 +23,11 @@ use std::time::Duration;
 
 use bb8_redis::redis::{Cmd, Value};
 use tokio::time::Instant;
-use weir::core::algorithm::concurrency::Change;
-use weir::core::algorithm::reservations::Effect;
 use weir::core::algorithm::{Algorithm, FixedWindow};
+use weir::core::answer::{Answer, Answers, Effect};
 use weir::core::time::{Micros, Period, Span};
 use weir::core::usage::Summary;
-use weir::core::verdict::{Answers, Verdict};
+use weir::core::verdict::Verdict;
 use weir::limits::plan::{Check, Checks, Modes};
 use weir::store::redis::{
     Call, CheckPosition, ClockReading, Notes, RefusedHits, Request, ScriptRef,
@@ -141,31 +140,31 @@ impl ScriptCall {
     pub fn read(
         &self,
         reply: &Value,
-        answers: &mut [Result<Verdict, StoreError>],
+        verdicts: &mut [Result<Verdict, StoreError>],
     ) -> Result<Micros, StoreError> {
-        self.with(|call| call.read(reply, answers, &mut Notes::default()))
+        let (now, answers, _) = self.answers(reply, verdicts.len())?;
+        for (verdict, answer) in verdicts.iter_mut().zip(answers) {
+            *verdict = answer.verdict;
+        }
+        Ok(now)
     }
 
-    /// What checks took or gave back of limits of requests in flight, by their positions.
-    pub fn changes(&self, reply: &Value) -> Vec<(usize, Change)> {
-        let mut notes = Notes::default();
-        let mut answers = vec![Err(StoreError::Unknown("unanswered")); self.len()];
-        self.with(|call| call.read(reply, &mut answers, &mut notes))
-            .expect("a good reply");
-        notes.changes
+    /// Reads a reply into this many answers.
+    fn answers(
+        &self,
+        reply: &Value,
+        count: usize,
+    ) -> Result<(Micros, Vec<Answer>, Notes), StoreError> {
+        let unanswered = Answer::from(StoreError::Unknown("unanswered"));
+        let (mut answers, mut notes) = (vec![unanswered; count], Notes::default());
+        let now = self.with(|call| call.read(reply, &mut answers, &mut notes))?;
+        Ok((now, answers, notes))
     }
 
-    /// What checks did to reservations, by their positions.
+    /// The effects of checks, by their positions.
     pub fn effects(&self, reply: &Value) -> Vec<Effect> {
-        let mut notes = Notes::default();
-        let mut answers = vec![Err(StoreError::Unknown("unanswered")); self.len()];
-        self.with(|call| call.read(reply, &mut answers, &mut notes))
-            .expect("a good reply");
-        notes
-            .effects
-            .into_iter()
-            .map(|(_, effect)| effect)
-            .collect()
+        let (_, answers, _) = self.answers(reply, self.len()).expect("a good reply");
+        answers.into_iter().map(|answer| answer.effect).collect()
     }
 
     /// How long each check's state has to be kept, which the script says behind the rows; `None`
@@ -193,10 +192,7 @@ impl ScriptCall {
     }
 
     pub fn usage(&self, reply: &Value) -> Vec<Option<Summary>> {
-        let mut notes = Notes::default();
-        let mut answers = vec![Err(StoreError::Unknown("unanswered")); self.len()];
-        self.with(|call| call.read(reply, &mut answers, &mut notes))
-            .expect("a good reply");
+        let (_, _, notes) = self.answers(reply, self.len()).expect("a good reply");
         let tracked = notes.usage.into_iter().map(|(_, summary)| summary);
         tracked.chain(notes.refused).collect()
     }
@@ -218,8 +214,8 @@ pub async fn decide_one(
     hits: i64,
 ) -> Result<Verdict, StoreError> {
     let answers = decide_all(redis, &[(key, check(limit, hits))]).await;
-    assert_eq!(answers.checks.len(), 1);
-    answers.checks[0]
+    assert_eq!(answers.verdicts().len(), 1);
+    answers.verdicts()[0]
 }
 
 /// The name in Redis of the counter of `key` in the current window.

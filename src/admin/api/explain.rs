@@ -19,9 +19,9 @@ use serde_json::Value;
 use self::reason::{by_override, field, one_line, reason, unknown_domain};
 use super::reply::{Failure, blocking};
 use super::{Call, Parts, subject};
-use crate::core::algorithm::reservations::Held;
+use crate::core::algorithm::reservations::HeldHits;
+use crate::core::answer::Decision;
 use crate::core::request::{DecodedRequest, Entry};
-use crate::core::verdict::Decision;
 use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation, Outcomes, Plan};
@@ -189,7 +189,7 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
         request.peek();
         parts.peek(&request).await?
     };
-    let reserved = parts.reserved(&plan).await;
+    let reserved = parts.held_hits(&plan).await;
     let report = blocking(move || {
         let snapshot = parts.live.load();
         let now = Now {
@@ -270,7 +270,7 @@ struct Now<'n> {
     parts: &'n Parts,
     plan: &'n Plan,
     /// By the index of a check.
-    reserved: &'n [Option<Held>],
+    reserved: &'n [Option<HeldHits>],
     outcomes: Outcomes<'n>,
     overrides: Option<InForce<'n>>,
 }
@@ -322,9 +322,9 @@ impl Now<'_> {
                 descriptor.refused_now = !check.modes.shadow;
                 descriptor.reason += ", never passes: the request has more hits than the limit";
             }
-            let held = self.parts.limiter.held(&plan.checks, planned.check);
+            let leased = self.parts.limiter.leased(&plan.checks, planned.check);
             descriptor.live = Some(State {
-                held: Some(planned.scale.units(held)).filter(|&units| units > 0),
+                held: Some(planned.scale.units(leased)).filter(|&units| units > 0),
                 reserved: self.reserved[planned.check.0]
                     .map(|held| Reserved::new(&held, planned.scale)),
                 ..State::new(decision, planned.scale, check, is_alone)
@@ -420,7 +420,7 @@ impl State {
 }
 
 impl Reserved {
-    fn new(held: &Held, scale: Scale) -> Self {
+    fn new(held: &HeldHits, scale: Scale) -> Self {
         Self {
             reservations: held.reservations,
             hits: scale.units_rounded_up(held.hits),

@@ -97,7 +97,7 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     for one in &mut subjects {
         one.overridden = overrides(&one.subject).map(|(kind, _)| kind);
     }
-    if limit.has_reservations() {
+    if limit.has_holds() {
         subjects = with_holds(&parts, &tracked, subjects, ends).await;
     }
     let is_full = all.len() >= tracked.tracking.settings.subjects as usize;
@@ -123,7 +123,7 @@ fn counted(parts: &Parts, tracked: &TrackedLimit, subject: &Subject) -> Option<C
     is_same.then_some(found)
 }
 
-/// These subjects with the hits that reservations hold, as far as they can be read until `ends`.
+/// These subjects with the hits that requests hold, as far as they can be read until `ends`.
 async fn with_holds(
     parts: &Parts,
     tracked: &TrackedLimit,

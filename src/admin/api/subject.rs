@@ -8,11 +8,12 @@ use std::sync::Arc;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, names};
-use crate::core::algorithm::reservations::Held;
+use crate::core::algorithm::reservations::HeldHits;
+use crate::core::answer::{Decision, Decisions};
 use crate::core::request::notation::WildcardText;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::text::first_names;
-use crate::core::verdict::{Decision, Decisions};
+use crate::limiter::Undecided;
 use crate::limits::overrides::record::read_digits;
 use crate::limits::overrides::{Applied, InForce, Override, Pattern, Value};
 use crate::limits::plan::key::{EntryText, Part, Subject, SubjectEntry};
@@ -52,21 +53,24 @@ impl Parts {
     /// Peeks at the limits and the trials of these checks. The checks have no hits.
     pub(super) async fn peek_at(&self, checks: &Arc<Checks>) -> Decisions {
         let span = TraceSpan::default();
-        self.limiter.decide(checks, None, &span).await
+        let mut decided = self.limiter.decide(Undecided {
+            checks,
+            timeout: None,
+            span: &span,
+            tallies: None,
+        });
+        decided.wait().await.decisions
     }
 
     /// The reservations of each check, by its index; `None` for those without, and where the store
     /// does not answer. Of the first [`MOST_INSPECTED`] checks.
-    pub(super) async fn reserved(&self, plan: &Plan) -> Vec<Option<Held>> {
+    pub(super) async fn held_hits(&self, plan: &Plan) -> Vec<Option<HeldHits>> {
         let mut all = vec![None; plan.checks.len()];
-        let reserving = plan
-            .checks
-            .indexed()
-            .filter(|(_, check)| check.reserving().is_some());
-        for (index, _) in reserving.take(MOST_INSPECTED) {
+        let with_holds = plan.checks.indexed().filter(|(_, check)| check.has_holds());
+        for (index, _) in with_holds.take(MOST_INSPECTED) {
             all[index.0] = self
                 .limiter
-                .reserved(&plan.checks, index)
+                .held_hits(&plan.checks, index)
                 .await
                 .ok()
                 .flatten();
@@ -175,8 +179,10 @@ impl CountedSubject {
     /// The hits that reservations hold, in the units of the limit; `None` if the limit has no
     /// `reservations`, or the store did not answer.
     pub(super) async fn held(&self, parts: &Parts) -> Option<u64> {
-        self.checks()[self.check].reserving()?;
-        let held = parts.limiter.reserved(self.checks(), self.check).await;
+        if !self.checks()[self.check].has_holds() {
+            return None;
+        }
+        let held = parts.limiter.held_hits(self.checks(), self.check).await;
         let hits = held.ok()?.map_or(0, |held| held.hits);
         Some(self.scale().units_rounded_up(hits))
     }

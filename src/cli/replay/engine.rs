@@ -10,9 +10,9 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::core::algorithm::{self, Algorithm, AlgorithmKind, Arrival};
+use crate::core::answer::Decisions;
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Micros, Span};
-use crate::core::verdict::{Decision, Decisions};
 use crate::limiter::longest_delay;
 use crate::limits::overrides::Overrides;
 use crate::limits::plan::{
@@ -34,7 +34,7 @@ pub(super) struct Setup {
     pub(super) rules: Arc<Rules>,
     pub(super) plan: plan::Options,
     pub(super) overrides: Option<Arc<Overrides>>,
-    /// The deadline of a request, less the service's reserve: no shaper holds it for longer.
+    /// The deadline of a request, less the service's margin: no shaper holds it for longer.
     pub(super) max_hold: Span,
     /// Only this limit is checked, with this algorithm instead of its own.
     pub(super) variant: Option<Variant>,
@@ -219,10 +219,7 @@ impl Engine {
         };
         let answers = self.store.decide_at(checks, &checks.all(), at);
         // It answers all checks.
-        let answers = answers.checks.into_iter();
-        answers
-            .map(|answer| answer.map_or_else(Decision::Fails, Decision::Store))
-            .collect()
+        Decisions::of_store(&answers)
     }
 
     /// Releases what requests hold that end until this instant.

@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use super::engine::Decided;
 use super::*;
 use crate::core::algorithm::Arrival;
-use crate::core::verdict::{Decision, Decisions};
+use crate::core::answer::{Decision, Decisions};
 use crate::limits::plan::Plan;
 use crate::live::files;
 use crate::service::pages::json;
@@ -175,7 +175,7 @@ fn answer(decoded: &DecodedRequest<'_>, plan: &Plan, decisions: &Decisions) -> S
     let tried = &decisions[plan.checks.len()..];
     let outcomes = plan.outcomes(decisions);
     let options = respond::Options::default();
-    let reply = respond(decoded, &plan.checks, &outcomes, &options).expect("an answer");
+    let reply = respond(decoded, &outcomes, &options).expect("an answer");
     format!("{:?} {:?} {tried:?}", reply.code, reply.answer)
 }
 
@@ -197,7 +197,9 @@ fn rows_are_decided_as_by_the_service() {
                 now,
                 max_hold: Span::MAX,
             };
-            let answers = store.decide_at(&plan.checks, &plan.checks.all(), at).checks;
+            let answers = store
+                .decide_at(&plan.checks, &plan.checks.all(), at)
+                .verdicts();
             let decisions = answers
                 .into_iter()
                 .map(|answer| Decision::Store(answer.expect("memory answers")))

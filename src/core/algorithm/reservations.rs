@@ -119,34 +119,35 @@ impl Outcome {
     ];
 }
 
-/// The changes that a step has made to the holds of its key.
+/// The change that a step has made to the holds of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Effect {
+pub struct HoldChange {
     pub outcome: Outcome,
-    /// The hits that the reservation or the settlement has counted or refunded, without the hits
-    /// of expired holds; see [`Effect::hits_of`].
-    pub hits: i64,
-    /// The hits that the id of the reservation holds now, or that the settlement has released, and
-    /// the age of the hold.
-    pub change: Change,
     /// Number of holds that expired.
-    pub expired: u64,
+    pub expired: u32,
+    /// The hits that the reservation or the settlement has counted or refunded, without the hits
+    /// of expired holds; see [`HoldChange::hits_of`].
+    pub counted: i64,
+    /// The hits that the id of the reservation holds now, or that the settlement has released.
+    pub held: u64,
+    /// The time since the hold was made; zero without one.
+    pub age: Span,
 }
 
-impl Effect {
+impl HoldChange {
     /// The hits that a check has counted, of which so many were requested.
     pub const fn hits_of(&self, requested: i64) -> i64 {
         match self.outcome {
             Outcome::Plain => requested,
-            _ => self.hits,
+            _ => self.counted,
         }
     }
 
     /// The hits that the id of a reservation holds, and until when.
     pub fn hold(&self, ttl: Span, now: Micros) -> Option<(u64, Micros)> {
-        let Change { age, places } = self.change;
-        let is_held = self.outcome.is_reservation() && places > 0;
-        is_held.then(|| (places, Micros(now.0.saturating_sub(age.micros())) + ttl))
+        let is_held = self.outcome.is_reservation() && self.held > 0;
+        let since = now.0.saturating_sub(self.age.micros());
+        is_held.then(|| (self.held, Micros(since) + ttl))
     }
 
     /// The answer to the check, by the verdict of the algorithm on its hits.
@@ -161,6 +162,19 @@ impl Effect {
             Outcome::Full => answer(false, Wait::For(RETRY)),
             Outcome::HeldBefore => answer(true, Wait::For(Span::ZERO)),
             _ => verdict,
+        }
+    }
+
+    /// The change of the hits that all ids of the limit hold.
+    fn places(&self) -> Change {
+        let places = match self.outcome {
+            Outcome::Held | Outcome::Shortened => self.counted.unsigned_abs(),
+            outcome if outcome.is_reservation() => 0,
+            _ => self.held,
+        };
+        Change {
+            places,
+            age: self.age,
         }
     }
 }
@@ -210,25 +224,16 @@ impl Tally {
     }
 
     /// Counts a step of a check with these hits.
-    pub fn record(&self, effect: &Effect, hits: i64, now: Micros) {
-        let is_settled = effect.outcome == Outcome::Matched;
-        let places = match effect.outcome {
-            Outcome::Held | Outcome::Shortened => effect.hits.unsigned_abs(),
-            outcome if outcome.is_reservation() => 0,
-            _ => effect.change.places,
-        };
-        let change = Change {
-            places,
-            ..effect.change
-        };
-        self.held.record(change, !is_settled, now);
+    pub fn record(&self, change: &HoldChange, hits: i64, now: Micros) {
+        let is_settled = change.outcome == Outcome::Matched;
+        self.held.record(change.places(), !is_settled, now);
         let add = |counter: &AtomicU64, number| counter.fetch_add(number, Ordering::Relaxed);
-        add(&self.outcomes[effect.outcome as usize], 1);
-        add(&self.expired, effect.expired);
+        add(&self.outcomes[change.outcome as usize], 1);
+        add(&self.expired, change.expired.into());
         if is_settled {
-            let (cost, held) = (hits.max(0).unsigned_abs(), effect.change.places);
-            add(&self.above, cost.saturating_sub(held));
-            add(&self.below, held.saturating_sub(cost));
+            let cost = hits.max(0).unsigned_abs();
+            add(&self.above, cost.saturating_sub(change.held));
+            add(&self.below, change.held.saturating_sub(cost));
         }
     }
 }
@@ -273,15 +278,18 @@ impl Hold {
         })
     }
 
-    /// Its hits and its age, as an [`Effect`] has them.
-    const fn change(&self, now: Micros) -> Change {
-        Change {
+    /// A change of this hold.
+    const fn change(&self, outcome: Outcome, counted: i64, now: Micros) -> HoldChange {
+        HoldChange {
+            outcome,
+            expired: 0,
+            counted,
+            held: self.hits,
             age: if self.hits > 0 {
                 now.since(self.since)
             } else {
                 Span::ZERO
             },
-            places: self.hits,
         }
     }
 }
@@ -358,9 +366,9 @@ impl Holds {
     }
 }
 
-/// The holds of a key that have not expired.
+/// The sum of the holds of a key that have not expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldHits {
     pub reservations: u64,
     /// The sum of their hits.
     pub hits: u64,
@@ -368,7 +376,7 @@ pub struct Held {
     pub since: Micros,
 }
 
-impl Held {
+impl HeldHits {
     /// Of these holds at `now`; `None` if all have expired.
     pub fn of(holds: impl Iterator<Item = Hold>, now: Micros) -> Option<Self> {
         let held = holds.filter(|hold| hold.kind == Kind::Held && hold.until > now);
@@ -427,14 +435,14 @@ impl Key<'_> {
     }
 
     /// The answer to a peek, which changes nothing. The hits of expired holds are `refund`.
-    fn peek(mut self, refund: i64) -> (Step, Effect) {
+    fn peek(mut self, refund: i64) -> (Step, HoldChange) {
         let before = (refund > 0).then(|| self.state.clone());
         if refund > 0 {
             self.charge(-refund);
         }
         let verdict = self.charge(0);
         let state = before.unwrap_or(self.state);
-        (Step::unchanged(verdict, state), Effect::default())
+        (Step::unchanged(verdict, state), HoldChange::default())
     }
 
     /// Reserves hits for an id, if it has them already or there is room for another one.
@@ -444,7 +452,7 @@ impl Key<'_> {
         hits: i64,
         terms: &Reservations,
         has_room: bool,
-    ) -> (Verdict, Effect) {
+    ) -> (Verdict, HoldChange) {
         let (now, asked) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let wanted = asked.min(terms.most_held(self.limit));
         let known = self.holds.find(id, now);
@@ -473,17 +481,11 @@ impl Key<'_> {
             hold.hits += missing;
             self.holds.set(id, hold);
         }
-        let effect = Effect {
-            outcome,
-            hits: missing.cast_signed(),
-            change: hold.change(now),
-            expired: 0,
-        };
-        (verdict, effect)
+        (verdict, hold.change(outcome, missing.cast_signed(), now))
     }
 
     /// Settles the hold of an id.
-    fn release(&mut self, id: HolderId, hits: i64) -> (Verdict, Effect) {
+    fn release(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
         let (now, cost) = (self.at.now, hits.clamp(0, MOST_HITS));
         let known = self.holds.find(id, now);
         let (outcome, counted) = match known {
@@ -517,13 +519,13 @@ impl Key<'_> {
                 self.holds.remove(first);
             }
         }
-        let effect = Effect {
+        let without_hold = HoldChange {
             outcome,
-            hits: counted,
-            change: known.map_or_else(Change::default, |hold| hold.change(now)),
-            expired: 0,
+            counted,
+            ..HoldChange::default()
         };
-        (verdict, effect)
+        let change = known.map_or(without_hold, |hold| hold.change(outcome, counted, now));
+        (verdict, change)
     }
 }
 
@@ -546,7 +548,7 @@ impl Reservations {
         state: Option<State>,
         holds: &mut Holds,
         at: Arrival,
-    ) -> (Step, Effect) {
+    ) -> (Step, HoldChange) {
         let (now, window) = (at.now, window_number(limit, at.now));
         let expired = holds.ending(Kind::Held, now).take(MOST_EXPIRED);
         let expired = expired.map(|id| (id, holds.by_id[&id]));
@@ -586,8 +588,8 @@ impl Reservations {
             (hold.kind, hold.until) = (Kind::Kept, now + ttl);
             key.holds.set(id, hold);
         }
-        let (verdict, mut effect) = match purpose {
-            Purpose::Plain => (key.charge(hits), Effect::default()),
+        let (verdict, mut change) = match purpose {
+            Purpose::Plain => (key.charge(hits), HoldChange::default()),
             Purpose::Reserve(id) => {
                 let is_added = is_full && key.holds.find(id, now).is_none();
                 if is_added && let Some(spare) = spare {
@@ -597,13 +599,13 @@ impl Reservations {
             }
             Purpose::Settle(id) => key.release(id, hits),
         };
-        effect.expired = (refunded.len() + kept.len()) as u64;
+        change.expired = (refunded.len() + kept.len()) as u32;
         let step = Step {
-            verdict: effect.verdict(verdict),
+            verdict: change.verdict(verdict),
             state: key.state,
             keep_for: key.keep_for,
         };
-        (step, effect)
+        (step, change)
     }
 }
 

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::algorithm::{AlgorithmKind, Arrival, FixedWindow, State};
 use crate::core::time::{Micros, Period, Rate, Unit};
+use crate::core::verdict::StoreError;
 use crate::limits::plan::{AllOrNone, Modes};
 
 const FIXED: FixedWindow = FixedWindow {
@@ -94,7 +95,7 @@ impl DenialCache {
 
     /// Learns the answers to all checks in a decision without length.
     fn record_all(&self, checks: &Checks, answers: &[Verdict], at: Instant) {
-        let answers: Vec<_> = answers.iter().copied().map(Ok).collect();
+        let answers: Vec<_> = answers.iter().map(|one| Ok(*one).into()).collect();
         self.record(checks, &checks.indices(), &answers, at, || at);
     }
 }
@@ -103,7 +104,7 @@ impl DenialCache {
 fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() {
     let (cache, began) = (cache(), Instant::now());
     let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 1)]);
-    let answers = [Ok(refused_for(100))];
+    let answers = [Ok(refused_for(100)).into()];
     cache.record(&one, &[CheckIndex(0)], &answers, began, || began + ms(30));
     assert_eq!(cache.entries_at(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
@@ -252,7 +253,7 @@ fn a_give_back_asks_the_store_and_ends_the_entry() {
     assert_eq!(known, [false, false]);
     // Whether it certainly happened or not, and whatever the same request was refused.
     let both = fixed(&[("a", -1), ("a", 1)]);
-    let answers = [Err(StoreError::Unknown("timeout")), Ok(denied)];
+    let answers = [StoreError::Unknown("timeout").into(), Ok(denied).into()];
     cache.record(&both, &both.indices(), &answers, now, || now);
     let known = cache.knows(&fixed(&[("a", 1), ("b", 1)]), now);
     assert_eq!(known, [false, true]);
@@ -454,6 +455,7 @@ proptest! {
             }
             micros += trip;
             let now = || epoch + Duration::from_micros(micros);
+            let answers: Vec<_> = answers.into_iter().map(Answer::from).collect();
             cache.record(&checks, &picked, &answers, began, now);
         }
     }

@@ -80,7 +80,7 @@ fn decided(
 ) -> String {
     let decision = |answer: &Result<_, _>| answer.unwrap_or_else(Decision::Fails);
     let mut decisions: Vec<Decision> = partial.iter().map(decision).collect();
-    outage.apply(checks, &mut decisions, at);
+    let _ = outage.apply(checks, &mut decisions, at);
     let letter = |decision: &Decision| match decision {
         Decision::PolicyAllows(_) => 'a',
         Decision::PolicyRefuses(_) => 'd',

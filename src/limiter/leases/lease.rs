@@ -57,10 +57,10 @@ impl Terms<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseStep {
     /// The lease answers.
-    Held(Verdict),
+    Leased(Verdict),
     /// The store decides. With `draws`, no other request draws until this one ends; `ahead` are the
     /// hits to draw beyond its own.
-    DecodedRequest { ahead: u64, draws: bool },
+    Sent { ahead: u64, draws: bool },
 }
 
 /// Result of the store's answer to a request.
@@ -84,7 +84,7 @@ struct RecentDemand {
 }
 
 impl RecentDemand {
-    fn turn(&mut self, is_next: bool) {
+    fn next(&mut self, is_next: bool) {
         self.before = if is_next { self.now } else { 0 };
         self.now = 0;
     }
@@ -118,16 +118,16 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// The turn of a request of `hits`, at least one and not above the limit.
-    pub(super) fn turn(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> LeaseStep {
+    /// Decides who answers a request of `hits`, at least one and not above the limit.
+    pub(super) fn decide(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> LeaseStep {
         self.measure(now, terms.algorithm);
         if self.answers(now)
             && let Some(verdict) = self.take(now, hits, terms)
         {
-            return LeaseStep::Held(verdict);
+            return LeaseStep::Leased(verdict);
         }
         if self.is_drawing {
-            return LeaseStep::DecodedRequest {
+            return LeaseStep::Sent {
                 ahead: 0,
                 draws: false,
             };
@@ -137,10 +137,10 @@ impl Lease {
             && is_fresh
             && let Some(verdict) = self.take(now, hits, terms)
         {
-            return LeaseStep::Held(verdict);
+            return LeaseStep::Leased(verdict);
         }
         self.is_drawing = ahead > 0 || !is_fresh;
-        LeaseStep::DecodedRequest {
+        LeaseStep::Sent {
             ahead,
             draws: self.is_drawing,
         }
@@ -227,7 +227,7 @@ impl Lease {
     }
 
     /// Hits that a request at `now` could be answered with.
-    pub(super) fn held(&self, now: u64) -> u64 {
+    pub(super) fn leased(&self, now: u64) -> u64 {
         if now < self.until { self.rest } else { 0 }
     }
 
@@ -245,8 +245,8 @@ impl Lease {
         if passed >= measured {
             self.slot = now;
             let is_next = passed < measured.saturating_mul(2);
-            self.requests.turn(is_next);
-            self.hits.turn(is_next);
+            self.requests.next(is_next);
+            self.hits.next(is_next);
         }
     }
 
@@ -268,7 +268,7 @@ impl Lease {
 
     /// Whether there are enough hits, of a count that is too old to answer with.
     pub(super) fn is_old(&self, now: u64, hits: u64) -> bool {
-        self.held(now) >= hits && !self.is_fresh(now)
+        self.leased(now) >= hits && !self.is_fresh(now)
     }
 
     /// The hits to draw ahead of a request: none for a key that is not busy, in a window that no

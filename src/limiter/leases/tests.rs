@@ -9,6 +9,7 @@ use tokio::time::{Duration, advance};
 use super::*;
 use crate::core::algorithm::{Algorithm, Arrival, FixedWindow, State};
 use crate::core::time::{Micros, Period, Span};
+use crate::core::verdict::StoreError;
 use crate::limits::plan::Modes;
 
 const LIMIT: FixedWindow = FixedWindow {
@@ -79,7 +80,7 @@ impl Bench {
     /// A request, as `Limiter` sends it without a denial cache.
     fn request(&mut self, checks: &Checks) -> Vec<By> {
         let leases = self.leases.clone();
-        let Some(mut draws) = leases.begin(checks, Instant::now(), &self.replicas) else {
+        let Some(mut draws) = leases.draws(checks, Instant::now(), &self.replicas) else {
             let decide = |index| by(self.decide(checks, index));
             return checks.indices().into_iter().map(decide).collect();
         };
@@ -94,23 +95,23 @@ impl Bench {
         for &index in &picked {
             asked.draw_ahead(index, draws.ahead(index));
         }
-        let mut answers = vec![Err(NOT_EXECUTED); checks.len()];
+        let mut answers: Vec<Answer> = vec![NOT_EXECUTED.into(); checks.len()];
         for &index in &picked {
-            answers[index.0] = self.decide(&asked, index);
+            answers[index.0] = self.decide(&asked, index).into();
         }
-        let again = draws.finish(checks, &picked, &mut answers);
+        let again = draws.take_in(checks, &picked, &mut answers);
         for &index in &again {
             assert_eq!(draws.ahead(index), 0);
-            answers[index.0] = self.decide(checks, index);
+            answers[index.0] = self.decide(checks, index).into();
         }
-        let none = draws.finish(checks, &again, &mut answers);
+        let none = draws.take_in(checks, &again, &mut answers);
         assert!(none.is_empty(), "asked again twice");
-        let decided = |(index, answer)| match draws.answer(CheckIndex(index)) {
+        let decided = |(index, answer): (usize, Answer)| match draws.answer(CheckIndex(index)) {
             Some(verdict) => {
                 assert!(verdict.allowed);
                 By::Lease
             }
-            None => by(answer),
+            None => by(answer.verdict),
         };
         answers.into_iter().enumerate().map(decided).collect()
     }
@@ -125,18 +126,18 @@ impl Bench {
 
     fn begin(&self, checks: &Checks) -> Draws<'_> {
         self.leases
-            .begin(checks, Instant::now(), &self.replicas)
+            .draws(checks, Instant::now(), &self.replicas)
             .expect("leases have a part in it")
     }
 
     fn at_once(&self, checks: &Checks) -> Option<Verdict> {
         let now = Instant::now();
-        let draws = self.leases.begin(checks, now, &self.replicas)?;
+        let draws = self.leases.draws(checks, now, &self.replicas)?;
         draws.answer(CheckIndex(0))
     }
 
     fn held(&self, checks: &Checks) -> u64 {
-        self.leases.held(checks, CheckIndex(0), Instant::now())
+        self.leases.leased(checks, CheckIndex(0), Instant::now())
     }
 
     fn len(&self) -> usize {
@@ -310,7 +311,7 @@ async fn an_answered_request_ends_its_draw_once() {
     bench.requests(&key, 8);
     let leases = bench.leases.clone();
     let mut draws = leases
-        .begin(&key, Instant::now(), &bench.replicas)
+        .draws(&key, Instant::now(), &bench.replicas)
         .expect("a draw");
     assert_eq!(bench.finish(&key, &mut draws), [By::Store(true)]);
     // Another draw begins; the end of the first one does not end it.
@@ -409,7 +410,7 @@ async fn only_hits_that_are_held_are_answered_at_once() {
         ReplicaCount::new(NonZeroU32::MIN),
         checks_with(false, LIMIT, &[("a", 1)]),
     );
-    assert!(new.begin(&without, Instant::now(), &replicas).is_none());
+    assert!(new.draws(&without, Instant::now(), &replicas).is_none());
     assert!(new.0.table.get().is_none(), "no table for it");
     let mut bench = Bench::new().await;
     bench.requests(&key, 100);
@@ -420,7 +421,7 @@ async fn only_hits_that_are_held_are_answered_at_once() {
     }
     assert!(bench.at_once(&without).is_none());
     assert_eq!(
-        bench.leases.held(&without, CheckIndex(0), Instant::now()),
+        bench.leases.leased(&without, CheckIndex(0), Instant::now()),
         0
     );
     assert_eq!(bench.held(&key), held);
@@ -434,7 +435,7 @@ async fn only_hits_that_are_held_are_answered_at_once() {
 async fn requests_without_leases_and_with_give_backs_are_left_alone() {
     let bench = Bench::new().await;
     let begin = |checks: &Checks| {
-        let draws = bench.leases.begin(checks, Instant::now(), &bench.replicas);
+        let draws = bench.leases.draws(checks, Instant::now(), &bench.replicas);
         draws.is_some()
     };
     for keys in [

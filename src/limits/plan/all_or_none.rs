@@ -4,8 +4,9 @@
 
 use smallvec::SmallVec;
 
-use super::{Changes, CheckIndex, Checks};
+use super::{CheckIndex, Checks};
 use crate::core::algorithm::{Algorithm, Arrival, State};
+use crate::core::answer::{Effect, Effects};
 use crate::core::time::Span;
 use crate::core::verdict::Verdict;
 
@@ -18,7 +19,7 @@ pub struct AllOrNone {
     /// Each key occurs once. If the request is over its limit: marks of the ids of its acquires.
     pub writes: SmallVec<[(CheckIndex, State, Span); 4]>,
     /// Acquires and releases of the checks of limits of requests in flight.
-    pub changes: Changes,
+    pub effects: Effects,
 }
 
 /// The first check with a key, the key's current state, and how long to keep that if it changed.
@@ -40,7 +41,7 @@ impl AllOrNone {
         stored: impl Fn(CheckIndex) -> Option<State>,
         same: impl Fn(CheckIndex, CheckIndex) -> bool,
     ) -> Self {
-        let mut changes = Changes::new();
+        let mut effects = Effects::new();
         let mut verdicts: SmallVec<[Verdict; 4]> = SmallVec::new();
         let mut states: SmallVec<[Stepped; 4]> = SmallVec::new();
         for (index, check) in checks.indexed() {
@@ -51,17 +52,19 @@ impl AllOrNone {
             });
             let (_, state, keep_for) = &mut states[known];
             let free = check.algorithm.without_debt();
-            let step = checks.step_as(index, &free, check.hits, state.take(), at, &mut changes);
+            let (step, effect) = checks.step_as(index, &free, check.hits, state.take(), at);
             *state = step.state;
             *keep_for = step.keep_for.or(*keep_for);
             verdicts.push(step.verdict);
+            if effect != Effect::None {
+                effects.push((index, effect));
+            }
         }
         if checks.is_over_limit(verdicts.iter().map(|verdict| verdict.allowed)) {
-            changes.clear();
             for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
                 if verdict.allowed {
                     let (algorithm, state) = (&check.algorithm, stored(index));
-                    let peek = checks.step_as(index, algorithm, 0, state, at, &mut changes);
+                    let (peek, _) = checks.step_as(index, algorithm, 0, state, at);
                     *verdict = Verdict {
                         allowed: true,
                         ..peek.verdict
@@ -71,7 +74,7 @@ impl AllOrNone {
             return Self {
                 verdicts,
                 writes: Self::refused_acquires(checks, at, stored, same),
-                changes,
+                effects: Effects::new(),
             };
         }
         for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
@@ -90,7 +93,7 @@ impl AllOrNone {
         Self {
             verdicts,
             writes: states.into_iter().filter_map(written).collect(),
-            changes,
+            effects,
         }
     }
 
@@ -108,7 +111,7 @@ impl AllOrNone {
             let known = writes.iter().position(|(other, ..)| same(*other, index));
             let state = known.map_or_else(|| stored(index), |at| Some(writes[at].1.clone()));
             if let Some((state, keep_for)) =
-                limit.note_refused(checks[index].holder(), state, at.now)
+                limit.note_refused(check.holder().unwrap_or_default(), state, at.now)
             {
                 match known {
                     Some(known) => (writes[known].1, writes[known].2) = (state, keep_for),

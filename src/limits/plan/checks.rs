@@ -1,25 +1,22 @@
 //! The checks of one request, as stores decide them. They do not depend on the rules or on the
-//! response.
+//! response. They are plain data, to which no store writes: a clone is a copy.
 
 use std::ops::{Index, Range};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::concurrency::{Change, Gauge, HolderId, TAKE_BACK};
-use crate::core::algorithm::reservations::{Effect, Outcome, Purpose, Tally};
+use crate::core::algorithm::concurrency::{HolderId, TAKE_BACK};
+use crate::core::algorithm::reservations::Purpose;
 use crate::core::algorithm::{Algorithm, Arrival, Reservations, State, Step};
+pub use crate::core::answer::CheckIndex;
+use crate::core::answer::Effect;
 use crate::core::fingerprint::Fingerprint;
-use crate::core::time::Micros;
+use crate::core::time::Span;
 use crate::core::usage::Tracking;
 use crate::limits::rules::Commit;
-use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::limit::{LimitId, OnStoreFailure};
 use crate::limits::rules::thresholds::Thresholds;
-
-/// The number of a check among the [`Checks`] of its request, from 0 on. Everything that has one
-/// element per check is indexed by it: the answers of a store, and the decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckIndex(pub usize);
 
 /// Some checks of a request, in ascending order.
 pub type CheckIndices = SmallVec<[CheckIndex; 4]>;
@@ -51,41 +48,22 @@ pub struct Checks {
 pub(super) struct Extras {
     /// Its limit has `track_usage`.
     pub(super) tracking: Option<Arc<Tracking>>,
-    /// Its limit is one of requests in flight.
-    pub(super) holding: Option<Holding>,
+    /// The limit whose holders or holds metrics count.
+    pub(super) limit: Option<LimitId>,
+    /// Its limit is one of requests in flight: the id of the request.
+    pub(super) holder: Option<HolderId>,
     /// Its limit has `reservations`.
-    pub(super) reserving: Option<Reserving>,
+    pub(super) reservation: Option<Reservation>,
     /// Its limit has `notify`.
-    pub(super) notified: Option<Notified>,
-}
-
-/// The holder of a place of a limit of requests in flight.
-#[derive(Clone, Debug)]
-pub(super) struct Holding {
-    /// The id of the request.
-    pub(super) id: HolderId,
-    /// Counts the holders of its limit, where metrics do; see `Plan::count_holders`.
-    pub(super) gauge: Option<Arc<Gauge>>,
+    pub(super) thresholds: Option<Thresholds>,
 }
 
 /// The reservation or the settlement that a check makes.
-#[derive(Clone, Debug)]
-pub struct Reserving {
+#[derive(Clone, Copy, Debug)]
+pub struct Reservation {
     pub terms: Reservations,
     pub purpose: Purpose,
-    /// Counts the reservations of its limit, where metrics do; see `Plan::count_holders`.
-    pub(super) tally: Option<Arc<Tally>>,
-    /// Its effect, once a store has decided it.
-    pub effect: Arc<OnceLock<Effect>>,
 }
-
-/// The thresholds of a limit with `notify`. Of a check that leases sent to the store, also the
-/// count before and after its hits: those of the request, and hits drawn ahead, which cross nothing
-/// when they are used.
-pub(super) type Notified = (Thresholds, OnceLock<Range<u64>>);
-
-/// Changes that checks of a request made to limits of requests in flight.
-pub type Changes = SmallVec<[(CheckIndex, Change); 2]>;
 
 /// One thing to decide.
 #[derive(Clone, Debug)]
@@ -107,18 +85,6 @@ pub struct Check {
     pub lease: bool,
     /// In a box, which keeps the checks of most limits small.
     pub(super) extras: Option<Box<Extras>>,
-}
-
-impl Reserving {
-    /// Plain hits of a limit with these reservations.
-    pub(super) fn new(terms: Reservations) -> Self {
-        Self {
-            terms,
-            purpose: Purpose::Plain,
-            tally: None,
-            effect: Arc::default(),
-        }
-    }
 }
 
 impl Check {
@@ -143,24 +109,40 @@ impl Check {
         self.extras.as_ref()?.tracking.as_ref()
     }
 
-    fn holding(&self) -> Option<&Holding> {
-        self.extras.as_ref()?.holding.as_ref()
+    /// The limit whose holders or holds metrics count, if it has some.
+    #[inline]
+    pub fn limit(&self) -> Option<LimitId> {
+        self.extras.as_ref()?.limit
     }
 
     /// The id of the request, for a limit of requests in flight.
-    pub fn holder(&self) -> HolderId {
-        self.holding().map_or_else(HolderId::default, |one| one.id)
+    pub fn holder(&self) -> Option<HolderId> {
+        self.extras.as_ref()?.holder
     }
 
     /// The reservation or the settlement, if the limit has `reservations`.
     #[inline]
-    pub fn reserving(&self) -> Option<&Reserving> {
-        self.extras.as_ref()?.reserving.as_ref()
+    pub fn reservation(&self) -> Option<&Reservation> {
+        self.extras.as_ref()?.reservation.as_ref()
+    }
+
+    /// Whether requests can hold hits of the limit: then a counter has more than its state.
+    #[inline]
+    pub fn has_holds(&self) -> bool {
+        self.reservation().is_some()
+    }
+
+    /// The id whose hold the check settles.
+    pub fn settles(&self) -> Option<HolderId> {
+        match self.reservation()?.purpose {
+            Purpose::Settle(id) => Some(id),
+            Purpose::Reserve(_) | Purpose::Plain => None,
+        }
     }
 
     #[inline]
-    pub(super) fn notified(&self) -> Option<&Notified> {
-        self.extras.as_ref()?.notified.as_ref()
+    pub(super) fn thresholds(&self) -> Option<&Thresholds> {
+        self.extras.as_ref()?.thresholds.as_ref()
     }
 }
 
@@ -207,27 +189,28 @@ impl Checks {
     /// The same checks, where the one at `index` is a check of a limit of requests in flight by the
     /// request with this id: for tests of stores.
     #[must_use]
-    pub fn held_by(mut self, index: CheckIndex, id: &[u8]) -> Self {
-        let id = HolderId::of(id);
-        self.extras_mut(index).holding = Some(Holding { id, gauge: None });
+    pub fn with_holder(mut self, index: CheckIndex, id: &[u8]) -> Self {
+        self.extras_mut(index).holder = Some(HolderId::of(id));
         self
     }
 
-    /// The reservations and settlements of the request.
-    pub fn reserving_mut(&mut self) -> impl Iterator<Item = &mut Reserving> {
+    /// Shortens the life of the holds that the request makes.
+    pub fn shorten_holds(&mut self, longest: Span) {
         let all = self.list.iter_mut();
-        all.filter_map(|check| check.extras.as_mut()?.reserving.as_mut())
+        let reservations = all.filter_map(|check| check.extras.as_mut()?.reservation.as_mut());
+        reservations.for_each(|one| one.terms.ttl = one.terms.ttl.min(longest));
     }
 
     /// The same checks, where the limit of the one at `index` has `reservations`: for tests of
     /// stores.
     #[must_use]
-    pub fn reserved(mut self, index: CheckIndex, terms: Reservations, purpose: Purpose) -> Self {
-        let reserving = Reserving::new(terms);
-        self.extras_mut(index).reserving = Some(Reserving {
-            purpose,
-            ..reserving
-        });
+    pub fn with_reservation(
+        mut self,
+        index: CheckIndex,
+        terms: Reservations,
+        purpose: Purpose,
+    ) -> Self {
+        self.extras_mut(index).reservation = Some(Reservation { terms, purpose });
         self
     }
 
@@ -250,55 +233,30 @@ impl Checks {
     /// Whether a check is of a limit of requests in flight.
     #[inline]
     pub fn has_holders(&self) -> bool {
-        self.extras().any(|extras| extras.holding.is_some())
+        self.extras().any(|extras| extras.holder.is_some())
     }
 
-    /// Whether a check is of a limit with `reservations`.
+    /// Whether requests can hold hits of a check's limit.
     #[inline]
-    pub fn has_reservations(&self) -> bool {
-        self.extras().any(|extras| extras.reserving.is_some())
+    pub fn has_holds(&self) -> bool {
+        self.extras().any(|extras| extras.reservation.is_some())
+    }
+
+    /// Whether metrics count the holders or the holds of a check's limit.
+    #[inline]
+    pub fn has_effects(&self) -> bool {
+        self.extras().any(|extras| extras.limit.is_some())
     }
 
     /// Whether a check is of a limit with `notify`.
     #[inline]
     pub fn has_thresholds(&self) -> bool {
-        self.extras().any(|extras| extras.notified.is_some())
-    }
-
-    /// Counts what a check did to reservations, as the store reports it.
-    pub fn record_reservation(&self, index: CheckIndex, effect: &Effect, now: Micros) {
-        let Some(reserving) = self[index].reserving() else {
-            return;
-        };
-        // Only a check of which nothing was counted is decided again.
-        let _ = reserving.effect.set(*effect);
-        if let Some(tally) = &reserving.tally {
-            tally.record(effect, self[index].hits, now);
-        }
-    }
-
-    /// The hits that a check has counted, of which a reservation or a settlement may count others
-    /// than it requests.
-    #[inline]
-    pub fn counted_hits(&self, index: CheckIndex) -> i64 {
-        let Check { hits, .. } = self[index];
-        let effect = self[index].reserving().and_then(|one| one.effect.get());
-        effect.map_or(hits, |effect| effect.hits_of(hits))
-    }
-
-    /// Whether a settlement among the checks has ended a hold, as far as they are decided.
-    pub fn have_released(&self) -> bool {
-        let effects = self
-            .iter()
-            .filter_map(|check| check.reserving()?.effect.get());
-        effects
-            .into_iter()
-            .any(|effect| effect.outcome == Outcome::Matched)
+        self.extras().any(|extras| extras.thresholds.is_some())
     }
 
     /// The checks that acquire places of limits of requests in flight.
     pub fn acquires(&self) -> impl Iterator<Item = CheckIndex> {
-        let acquires = |check: &Check| check.hits > 0 && check.holding().is_some();
+        let acquires = |check: &Check| check.hits > 0 && check.holder().is_some();
         let all = self.indexed().filter(move |(_, check)| acquires(check));
         all.map(|(index, _)| index)
     }
@@ -320,19 +278,12 @@ impl Checks {
         size_of::<Self>() + self.keys.capacity() + self.list.len() * of_each
     }
 
-    /// Decides a check on the state of its key. Adds acquires and releases of a limit of requests
-    /// in flight to `changes`.
-    pub fn step(
-        &self,
-        index: CheckIndex,
-        state: Option<State>,
-        at: Arrival,
-        changes: &mut Changes,
-    ) -> Step {
+    /// Decides a check on the state of its key. A limit with holds has more than a state.
+    pub fn step(&self, index: CheckIndex, state: Option<State>, at: Arrival) -> (Step, Effect) {
         let Check {
             algorithm, hits, ..
         } = &self[index];
-        self.step_as(index, algorithm, *hits, state, at, changes)
+        self.step_as(index, algorithm, *hits, state, at)
     }
 
     /// Decides `hits` hits of a check by another form of its algorithm.
@@ -344,24 +295,13 @@ impl Checks {
         hits: i64,
         state: Option<State>,
         at: Arrival,
-        changes: &mut Changes,
-    ) -> Step {
+    ) -> (Step, Effect) {
         let Algorithm::Concurrency(limit) = algorithm else {
-            return algorithm.step(state, at, hits);
+            return (algorithm.step(state, at, hits), Effect::None);
         };
-        let (step, change) = limit.step_by(self[index].holder(), state, at.now, hits);
-        if change.places > 0 {
-            changes.push((index, change));
-        }
-        step
-    }
-
-    /// Records the holders that a check acquired or released, as the store reports them with each
-    /// change.
-    pub fn record_holders(&self, index: CheckIndex, change: Change, now: Micros) {
-        if let Some(gauge) = self[index].holding().and_then(|held| held.gauge.as_ref()) {
-            gauge.record(change, self[index].hits > 0, now);
-        }
+        let holder = self[index].holder().unwrap_or_default();
+        let (step, change) = limit.step_by(holder, state, at.now, hits);
+        (step, Effect::of_places(hits, change))
     }
 
     /// The checks and trials of limits with `track_usage`.
@@ -459,7 +399,7 @@ impl Checks {
 
     /// Whether all checks became peeks, because an override blocks a descriptor of the request and
     /// nothing of it counts.
-    pub fn are_made_peeks(&self) -> bool {
+    pub fn are_peeks(&self) -> bool {
         self.is_blocked && self.commit == Commit::AllOrNone
     }
 
@@ -470,8 +410,8 @@ impl Checks {
             check.hits = 0;
             if let Some(extras) = &mut check.extras {
                 extras.tracking = None;
-                if let Some(reserving) = &mut extras.reserving {
-                    reserving.purpose = Purpose::Plain;
+                if let Some(reservation) = &mut extras.reservation {
+                    reservation.purpose = Purpose::Plain;
                 }
             }
         }
@@ -519,7 +459,7 @@ impl Checks {
             let mut check = self[index].clone();
             check.algorithm = change(check.algorithm);
             if let Some(extras) = &mut check.extras {
-                (extras.tracking, extras.notified) = (None, None);
+                (extras.tracking, extras.thresholds) = (None, None);
             }
             check
         };

@@ -7,51 +7,41 @@
 
 use std::ops::Range;
 
-use super::{CheckIndex, Checks};
-use crate::core::verdict::{Decision, Verdict};
+use super::Check;
+use crate::core::answer::{Decision, Effect};
 use crate::limits::rules::thresholds::Thresholds;
 
-impl Checks {
-    /// Records the store's verdict on a check that leases sent with `hits`.
-    pub fn record_drawn(&self, index: CheckIndex, verdict: &Verdict, hits: u64) {
-        if let Some((_, drawn)) = self[index].notified()
-            && let Some(before) = self[index].algorithm.counted_before(verdict, hits)
-        {
-            // Only a check of which nothing was counted is sent again.
-            let _ = drawn.set(before..verdict.used);
-        }
-    }
-
-    /// The thresholds of a check, and the count before and after its hits; `None` if it counted
-    /// nothing, or its limit has no thresholds.
+impl Check {
+    /// The thresholds of the check, and the count before and after its hits; `None` if it counted
+    /// nothing, or its limit has no thresholds. The hits that leases drew ahead cross nothing when
+    /// they are used.
     pub fn counted(
         &self,
-        index: CheckIndex,
         decision: &Decision,
+        effect: &Effect,
     ) -> Option<(Thresholds, Range<u64>)> {
-        let (thresholds, drawn) = self[index].notified()?;
-        let taken = match (drawn.get(), decision) {
-            (Some(drawn), _) => drawn.clone(),
-            (None, Decision::Store(verdict)) => {
-                let hits = self.counted_hits(index).try_into().ok()?;
-                self[index].algorithm.counted_before(verdict, hits)?..verdict.used
+        let thresholds = self.thresholds()?;
+        let counted = match (effect, decision) {
+            (Effect::Drawn { before, after }, _) => *before..*after,
+            (_, Decision::Store(verdict)) => {
+                let hits = effect.hits_of(self.hits).try_into().ok()?;
+                self.algorithm.counted_before(verdict, hits)?..verdict.used
             }
-            (None, _) => return None,
+            (_, _) => return None,
         };
-        Some((*thresholds, taken))
+        Some((*thresholds, counted))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
-    use std::sync::OnceLock;
 
     use super::*;
     use crate::core::algorithm::{Algorithm, Debt, FixedWindow, SlidingWindowCounter};
     use crate::core::time::{Period, Span};
-    use crate::core::verdict::{StoreError, Wait};
-    use crate::limits::plan::{Check, Modes};
+    use crate::core::verdict::{StoreError, Verdict, Wait};
+    use crate::limits::plan::{CheckIndex, Checks, Modes};
 
     const MINUTE: Span = Span::from_secs(60);
     const INDEX: CheckIndex = CheckIndex(1);
@@ -80,14 +70,17 @@ mod tests {
         let check = Check::new(algorithm, hits, Modes::default());
         let mut checks = Checks::of([(&b"a"[..], check.clone()), (&b"b"[..], check)]);
         let thresholds = Thresholds::read(&["80%"]).expect("a threshold");
-        checks.extras_mut(INDEX).notified = Some((thresholds, OnceLock::new()));
+        checks.extras_mut(INDEX).thresholds = Some(thresholds);
         checks
     }
 
-    fn taken(algorithm: Algorithm, hits: i64, decision: &Decision) -> Option<Range<u64>> {
+    fn counted(algorithm: Algorithm, hits: i64, decision: &Decision) -> Option<Range<u64>> {
         let checks = checks(algorithm, hits);
-        assert!(checks.counted(CheckIndex(0), decision).is_none());
-        checks.counted(INDEX, decision).map(|(_, taken)| taken)
+        let none = Effect::None;
+        assert!(checks[CheckIndex(0)].counted(decision, &none).is_none());
+        checks[INDEX]
+            .counted(decision, &none)
+            .map(|(_, counted)| counted)
     }
 
     #[test]
@@ -120,34 +113,34 @@ mod tests {
             (fixed(true), 3, Decision::PolicyRefuses(error), None),
             (fixed(true), 3, Decision::Fails(error), None),
         ] {
-            assert_eq!(taken(algorithm, hits, &decision), expected, "{decision:?}");
+            assert_eq!(
+                counted(algorithm, hits, &decision),
+                expected,
+                "{decision:?}"
+            );
         }
         // A window in full debt counts only a part of the hits.
         let counter = SlidingWindowCounter::new(10, MINUTE, Debt::ONE);
         let counter = Algorithm::SlidingWindowCounter(counter);
-        assert_eq!(taken(counter, 3, &stored(false, 13)), Some(10..13));
-        assert_eq!(taken(counter, 30, &stored(false, 20)), None);
+        assert_eq!(counted(counter, 3, &stored(false, 13)), Some(10..13));
+        assert_eq!(counted(counter, 30, &stored(false, 20)), None);
     }
 
     #[test]
-    fn a_draw_takes_the_part_of_all_its_hits() {
+    fn a_draw_counts_all_its_hits() {
         let checks = checks(fixed(false), 2);
-        // A refused draw is sent again, without the hits ahead.
-        checks.record_drawn(INDEX, &verdict(false, 4), 9);
-        checks.record_drawn(CheckIndex(0), &verdict(true, 9), 5);
-        assert!(
-            checks
-                .counted(INDEX, &Decision::Lease(verdict(true, 4)))
-                .is_none()
-        );
-        checks.record_drawn(INDEX, &verdict(true, 9), 5);
+        let drawn = Effect::Drawn {
+            before: 4,
+            after: 9,
+        };
         for decision in [
             Decision::Store(verdict(true, 6)),
             Decision::Lease(verdict(true, 6)),
         ] {
-            let (thresholds, taken) = checks.counted(INDEX, &decision).expect("a part");
-            assert_eq!(taken, 4..9);
-            assert_eq!(thresholds.crossed(10, &taken).collect::<Vec<_>>(), [80]);
+            let counted = checks[INDEX].counted(&decision, &drawn);
+            let (thresholds, counted) = counted.expect("it has thresholds");
+            assert_eq!(counted, 4..9);
+            assert_eq!(thresholds.crossed(10, &counted).collect::<Vec<_>>(), [80]);
         }
     }
 }

@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 
 use super::{Block, Check, Checked, Disposition, Plan};
 use crate::core::algorithm::Algorithm;
+use crate::core::answer::{Decision, Decisions, Effect};
 use crate::core::time::{Rate, Span};
-use crate::core::verdict::{Decision, Decisions, StoreError, Wait};
+use crate::core::verdict::{StoreError, Wait};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::LimitInForce;
 
@@ -65,10 +66,8 @@ pub enum DecidedBy<'p> {
         planned: &'p Checked,
         /// The check that was sent to the store.
         check: &'p Check,
-        /// The hits that it counts, or would count: of a settlement the difference.
-        hits: i64,
-        /// The decision of the store.
         decision: &'p Decision,
+        effect: &'p Effect,
     },
 }
 
@@ -81,11 +80,10 @@ impl Plan {
             let limit = self.limit(slot);
             each.push(match &slot.disposition {
                 Disposition::Checked(planned) => {
-                    let check = (&checks[planned.check], checks.counted_hits(planned.check));
-                    let decision = &decisions[planned.check.0];
+                    let check = &checks[planned.check];
                     Outcome {
-                        counter: Some(checks.key(check.0)),
-                        ..Outcome::of_check(limit, planned, check, decision)
+                        counter: Some(checks.key(check)),
+                        ..Outcome::of_check(limit, planned, check, decisions)
                     }
                 }
                 Disposition::Free => Outcome::of(limit, DecidedBy::NoLimit, 0),
@@ -132,15 +130,15 @@ impl<'p> Outcome<'p> {
     fn of_check(
         limit: Option<LimitInForce<'p>>,
         planned: &'p Checked,
-        check: (&'p Check, i64),
-        decision: &'p Decision,
+        check: &'p Check,
+        decisions: &'p Decisions,
     ) -> Self {
-        let (check, hits) = check;
+        let decision = &decisions[planned.check.0];
         let by = DecidedBy::Check {
             planned,
             check,
-            hits,
             decision,
+            effect: decisions.effect(planned.check),
         };
         let rate = match *decision {
             // The remaining hits are not available. With a limit, Envoy informs the client that
@@ -172,10 +170,10 @@ impl<'p> Outcome<'p> {
         }
     }
 
-    /// The hits that were requested from a counter; of a settlement the difference.
+    /// The hits that a counter counts, or would count: of a settlement the difference.
     pub const fn hits(&self) -> i64 {
         match self.by {
-            DecidedBy::Check { hits, .. } => hits,
+            DecidedBy::Check { check, effect, .. } => effect.hits_of(check.hits),
             DecidedBy::Block(block) => block.hits,
             DecidedBy::NoLimit | DecidedBy::Unlimited | DecidedBy::Exempt => 0,
         }

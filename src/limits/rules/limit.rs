@@ -479,8 +479,8 @@ impl Limit {
         amount.is_some_and(|amount| amount.algorithm.has_holders())
     }
 
-    /// Whether hits of it, or of a row, can be reserved.
-    pub fn has_reservations(&self) -> bool {
+    /// Whether requests can hold hits of it, or of a row.
+    pub fn has_holds(&self) -> bool {
         self.amounts().any(|amount| amount.reservations.is_some())
     }
 

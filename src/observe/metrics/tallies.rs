@@ -17,11 +17,10 @@ use super::counts::{
 use super::dynamic::{LimitReading, Part};
 use super::exposition::{Exposition, labels};
 use super::{Count, Metrics, Sample, families};
-use crate::core::algorithm::concurrency::Gauge;
-use crate::core::algorithm::reservations::Tally;
+use crate::core::answer::{CheckIndex, Decision, Decisions, Effect};
 use crate::core::lock;
-use crate::core::verdict::{Decision, Decisions, StoreError};
-use crate::limits::plan::{Check, DecidedBy, Outcomes, Plan};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::{Check, Checks, DecidedBy, Outcomes, Plan};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::LimitId;
 use crate::net::clock;
@@ -198,8 +197,8 @@ impl Tallies {
                 DecidedBy::Check {
                     planned,
                     check,
-                    hits,
                     decision,
+                    effect,
                 } => {
                     if planned.is_default_cost {
                         process.count(core, Count::DefaultCost);
@@ -211,9 +210,10 @@ impl Tallies {
                         process.count(core, count);
                     }
                     let ratio = self.metrics.options.near_limit_ratio;
-                    if check.hits == 0 && !plan.checks.are_made_peeks() {
+                    if check.hits == 0 && !plan.checks.are_peeks() {
                         self.peeked(core, id);
                     }
+                    let hits = effect.hits_of(check.hits);
                     let counts = counts(check, hits, decision, outcomes.is_undone, ratio);
                     self.checked(core, domain, id, planned.metric.as_deref(), &counts);
                 }
@@ -226,15 +226,39 @@ impl Tallies {
         }
     }
 
-    /// The gauge of a limit of requests in flight.
-    pub fn gauge(&self, limit: LimitId) -> Option<Arc<Gauge>> {
-        let holders = self.of_limit(limit)?.holders.as_ref()?;
-        Some(Arc::clone(&holders.current))
+    /// Counts effects on the holders and the holds of limits, each where its answer arrives, also
+    /// after its call has ended.
+    #[inline]
+    pub fn observe_effects(
+        &self,
+        checks: &Checks,
+        effects: impl IntoIterator<Item = (CheckIndex, Effect)>,
+    ) {
+        if checks.has_effects() {
+            for (index, effect) in effects {
+                self.observe_effect(&checks[index], effect);
+            }
+        }
     }
 
-    /// The tally of a limit with `reservations`.
-    pub fn reservations(&self, limit: LimitId) -> Option<Arc<Tally>> {
-        self.of_limit(limit)?.reservations.clone()
+    /// Counts one effect, by the clock that scrapes read.
+    pub fn observe_effect(&self, check: &Check, effect: Effect) {
+        let Some(counters) = check.limit().and_then(|limit| self.of_limit(limit)) else {
+            return;
+        };
+        let (holders, holds) = (counters.holders.as_ref(), counters.holds.as_ref());
+        match (effect, holders, holds) {
+            (Effect::Acquired(change), Some(holders), _) => {
+                holders.current.record(change, true, clock::now());
+            }
+            (Effect::Released(change), Some(holders), _) => {
+                holders.current.record(change, false, clock::now());
+            }
+            (Effect::Hold(change), _, Some(tally)) => {
+                tally.record(&change, check.hits, clock::now());
+            }
+            _ => {}
+        }
     }
 
     /// Adds the counts of a check. If a request names labels of its own, its hits are in the series

@@ -5,9 +5,10 @@ use tonic::Code;
 
 use super::*;
 use crate::core::algorithm::{Algorithm, FixedWindow};
+use crate::core::answer::{Decision, Decisions};
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Period, Rate, Span, Unit};
-use crate::core::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
+use crate::core::verdict::{StoreError, Verdict, Wait};
 use crate::limits::plan::{
     self, Check, CheckIndex, Checked, Checks, Disposition, Modes, Plan, Slot,
 };
@@ -493,7 +494,7 @@ fn unknown_domains_are_named_up_to_a_bound() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = tallies_of(&metrics, &[]);
     for number in (0..MAX_UNKNOWN_DOMAINS + 50).chain([0, 0]) {
-        let (domain, plan, none) = (format!("d{number}"), empty_plan(), Decisions::new());
+        let (domain, plan, none) = (format!("d{number}"), empty_plan(), Decisions::default());
         let outcomes = plan.outcomes(&none);
         tallies.observe(CORE, domain.as_bytes(), &plan, &outcomes);
     }

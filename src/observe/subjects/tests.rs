@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use smallvec::smallvec;
-
 use super::*;
+use crate::core::answer::{Decision, Decisions};
 use crate::core::request::{Descriptor, Entry};
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
+use crate::core::verdict::{StoreError, Verdict, Wait};
 use crate::limits::plan::Options;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::rules_of;
@@ -89,7 +88,7 @@ impl Process {
             Core(0),
             &request,
             &plan,
-            &smallvec![decision],
+            &Decisions::from_iter([decision]),
         );
     }
 
@@ -158,7 +157,13 @@ fn what_an_override_blocks_is_refused() {
                 &request,
                 &Options::default(),
             );
-            observe(&process.subjects, Core(0), &request, &plan, &smallvec![]);
+            observe(
+                &process.subjects,
+                Core(0),
+                &request,
+                &plan,
+                &Decisions::default(),
+            );
         };
     observe_blocked("shop", "user", b"ann", 3);
     observe_blocked("shop", "path", b"/ac", 4);
@@ -438,7 +443,7 @@ fn ask_at_random(subjects: &Subjects, rules: &Arc<Rules>, thread: u64, is_zipf: 
         let (hits, is_refused) = (1 + (next() * 3.0) as u64, next() < 0.3);
         let request = one("shop", "user", user.as_bytes(), hits);
         let plan = Plan::new(rules, &request, &Options::default());
-        let decisions = smallvec![if is_refused { refused() } else { allowed() }];
+        let decisions = Decisions::from_iter([if is_refused { refused() } else { allowed() }]);
         observe(subjects, Core(thread as usize), &request, &plan, &decisions);
         drop(request);
         let [all, of_refused] = exact.entry(user).or_default();

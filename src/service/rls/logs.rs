@@ -20,10 +20,11 @@ use hashbrown::HashMap;
 use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::SystemRandom;
 
+use crate::core::answer::Decision;
 use crate::core::digest::hex;
 use crate::core::lock;
 use crate::core::request::{DecodedRequest, Entry};
-use crate::core::verdict::{Decision, Wait};
+use crate::core::verdict::Wait;
 use crate::limits::plan::{DecidedBy, Outcome, Outcomes, Plan};
 use crate::limits::rules::limit::{Limit, LimitId};
 use crate::observe::subjects::REQUEST_LIMIT;

@@ -23,13 +23,14 @@ use bytes::{Buf, Bytes};
 use prost::Message;
 use serde::Serialize;
 
+use crate::core::answer::Decision;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::proto::{HeaderValue, RateLimitResponse};
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Rate, Span};
-use crate::core::verdict::{Decision, StoreError, Wait};
+use crate::core::verdict::{StoreError, Wait};
 use crate::limiter::Places;
-use crate::limits::plan::{Checks, DecidedBy, Outcome, Outcomes};
+use crate::limits::plan::{DecidedBy, Outcome, Outcomes};
 use fields::names;
 
 /// Optional parts of responses, named like the settings.
@@ -57,7 +58,7 @@ pub struct Options {
     /// a name.
     pub paths_as_names: bool,
     /// `RESPONSE_DYNAMIC_METADATA`: the request, the `metadata` of the limits that were not
-    /// exceeded, the limits that refuse, and the reservation.
+    /// exceeded, the limits that refuse, and the hits that the request holds.
     pub dynamic_metadata: bool,
 }
 
@@ -153,7 +154,6 @@ pub struct Reply {
 /// The store's error, if a check fails the request.
 pub fn respond(
     request: &DecodedRequest<'_>,
-    checks: &Checks,
     outcomes: &Outcomes<'_>,
     options: &Options,
 ) -> Result<Reply, StoreError> {
@@ -162,18 +162,13 @@ pub fn respond(
     }
     Ok(if options.paths_as_names {
         let paths = fields::all_names(request, outcomes);
-        reply(request, checks, &outcomes.named(&paths), options)
+        reply(request, &outcomes.named(&paths), options)
     } else {
-        reply(request, checks, outcomes, options)
+        reply(request, outcomes, options)
     })
 }
 
-fn reply(
-    request: &DecodedRequest<'_>,
-    checks: &Checks,
-    outcomes: &Outcomes<'_>,
-    options: &Options,
-) -> Reply {
+fn reply(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>, options: &Options) -> Reply {
     let shadowed = outcomes.is_over_limit && options.shadow_mode;
     let code = if outcomes.is_over_limit && !shadowed {
         Code::OverLimit
@@ -182,7 +177,7 @@ fn reply(
     };
     let extras = options
         .has_extras()
-        .then(|| extras(request, checks, outcomes, code, options));
+        .then(|| extras(request, outcomes, code, options));
     Reply {
         answer: encode(code, &outcomes.each, extras.as_ref()),
         code,
@@ -193,7 +188,6 @@ fn reply(
 /// The optional parts of a response that `options` select, and nothing else.
 fn extras(
     request: &DecodedRequest<'_>,
-    checks: &Checks,
     outcomes: &Outcomes<'_>,
     overall: Code,
     options: &Options,
@@ -234,7 +228,7 @@ fn extras(
         raw_body,
         dynamic_metadata: options
             .dynamic_metadata
-            .then(|| metadata::dynamic_metadata(request, checks, outcomes, &violated)),
+            .then(|| metadata::dynamic_metadata(request, outcomes, &violated)),
         ..RateLimitResponse::default()
     }
 }

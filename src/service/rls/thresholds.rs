@@ -3,7 +3,7 @@
 //! A store gives each position of a count to one request. The count of a `fixed_window` does not
 //! fall by itself, so each of its thresholds is crossed once in a window, by one replica, and no
 //! state is needed; hits can cross it again only after a refund or a reset. Counts of sliding
-//! windows and buckets fall by themselves, and counts of limits with reservations by refunds, and
+//! windows and buckets fall by themselves, and counts of limits with holds by refunds, and
 //! may oscillate around a threshold: this process is silent about such a threshold of a subject for
 //! the length of a window.
 //!
@@ -70,16 +70,16 @@ impl ThresholdLog {
                 planned,
                 check,
                 decision,
-                ..
+                effect,
             } = outcome.by
                 && let Some(found) = outcome.limit
-                && let Some((all, taken)) = plan.checks.counted(planned.check, decision)
+                && let Some((all, counted)) = check.counted(decision, effect)
             {
-                // Without the id of a reservation.
+                // Without the id of a hold.
                 let entries = &entries[..entries.len().min(found.limit.levels.len())];
-                let (id, used) = (found.limit.id, taken.end);
+                let (id, used) = (found.limit.id, counted.end);
                 let amount = check.algorithm.capacity();
-                for threshold in all.crossed(amount, &taken) {
+                for threshold in all.crossed(amount, &counted) {
                     let now = clock::now();
                     if !self.is_due(check, threshold, now, decision.until_reset()) {
                         continue;
@@ -110,7 +110,7 @@ impl ThresholdLog {
     /// the last report of this one is less than a window ago.
     fn is_due(&self, check: &Check, threshold: u8, now: Micros, left: Option<Span>) -> bool {
         let is_fixed = matches!(check.algorithm, Algorithm::FixedWindow(_));
-        if is_fixed && check.reserving().is_none() {
+        if is_fixed && !check.has_holds() {
             return true;
         }
         let key = check.fingerprint.with(&(check.algorithm, threshold));

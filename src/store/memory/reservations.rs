@@ -2,10 +2,11 @@
 
 use super::bounded::{Bounded, BoundedTable};
 use crate::core::algorithm::concurrency::HolderId;
-use crate::core::algorithm::reservations::{Effect, Held, Holds};
+use crate::core::algorithm::reservations::{HeldHits, Holds};
 use crate::core::algorithm::{Arrival, State, Step};
+use crate::core::answer::Effect;
 use crate::core::time::Micros;
-use crate::limits::plan::{Check, Reserving};
+use crate::limits::plan::{Check, Reservation};
 
 /// The holds of all counters.
 pub(super) type Reservations = BoundedTable<Holds>;
@@ -26,20 +27,20 @@ impl Reservations {
         &self,
         key: &[u8],
         check: &Check,
-        reserving: &Reserving,
+        &Reservation { terms, purpose }: &Reservation,
         state: Option<State>,
         at: Arrival,
     ) -> (Step, Effect) {
-        let Reserving { terms, purpose, .. } = *reserving;
-        self.step(key, at.now, Holds::default, |holds| {
+        let (step, change) = self.step(key, at.now, Holds::default, |holds| {
             terms.step(&check.algorithm, purpose, check.hits, state, holds, at)
-        })
+        });
+        (step, change.into())
     }
 
     /// The holds of a key that have not expired.
-    pub(super) fn held(&self, key: &[u8], now: Micros) -> Option<Held> {
+    pub(super) fn held_hits(&self, key: &[u8], now: Micros) -> Option<HeldHits> {
         self.read(key, now, |holds| {
-            Held::of(holds.iter().map(|(_, hold)| hold), now)
+            HeldHits::of(holds.iter().map(|(_, hold)| hold), now)
         })?
     }
 

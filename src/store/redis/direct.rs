@@ -26,7 +26,7 @@ use super::wire::hash_slot::Redirect;
 use super::wire::replies::time_of;
 use super::{Redis, error};
 use crate::core::algorithm::Algorithm;
-use crate::core::algorithm::reservations::{Held, Hold};
+use crate::core::algorithm::reservations::{HeldHits, Hold};
 use crate::core::breaker::CircuitState;
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
@@ -136,16 +136,16 @@ fn redirect(replies: &[Value]) -> Option<Redirect> {
 }
 
 impl Redis {
-    /// The holds of the counter of a check that have not expired.
+    /// The sum of the holds of the counter of a check that have not expired.
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn held(
+    pub async fn held_hits(
         &self,
         checks: &Checks,
         index: CheckIndex,
         deadline: Instant,
-    ) -> Result<Option<Held>, StoreError> {
+    ) -> Result<Option<HeldHits>, StoreError> {
         let lanes = self.worker_lanes(checks, index);
         let direct = Direct::new(Arc::clone(&lanes.deployment));
         let (owner, mut key) = (checks.key(&checks[index]), Vec::new());
@@ -166,7 +166,7 @@ impl Redis {
             Value::BulkString(packed) => Hold::unpack(packed),
             _ => None,
         });
-        Ok(Held::of(packed, now))
+        Ok(HeldHits::of(packed, now))
     }
 
     /// Deletes the counter of a check, on the server that counts it. Returns whether it existed.
@@ -202,7 +202,7 @@ impl Redis {
         } else {
             keys.push(owner.to_vec());
         }
-        if check.reserving().is_some() {
+        if check.has_holds() {
             for part in key::ReservationKey::ALL {
                 let mut key = Vec::new();
                 key::write_reservations(owner, part, &mut key);

@@ -199,7 +199,8 @@ impl LaneQueue {
     /// Takes the next batch, in the order of arrival. Requests that were cancelled or are past
     /// their deadlines are dropped. Also returns how many those were.
     fn take(&mut self, now: Instant) -> (Option<BatchUnderWay>, u64) {
-        let (mut taken, mut weight, mut abandoned) = (Vec::new(), 0, 0);
+        let likely = self.waiting.len().min(MAX_BATCH_CHECKS);
+        let (mut taken, mut weight, mut abandoned) = (Vec::with_capacity(likely), 0, 0);
         while let Some(next) = self.waiting.front().map(|next| next.weight()) {
             if weight > 0 && weight + next > MAX_BATCH_CHECKS {
                 break;
@@ -362,7 +363,7 @@ impl Lanes {
             let deadline = deadlines.max().unwrap_or(now.at);
             self.send(connection, &batch, deadline, &mut replies).await;
             let mut answers = replies.iter().flat_map(|reply| &reply.answers);
-            if answers.any(Result::is_err) {
+            if answers.any(|answer| answer.verdict.is_err()) {
                 self.send_again(connection, &batch, deadline, &mut replies)
                     .await;
             }
@@ -467,7 +468,7 @@ impl Lanes {
                     self.node.clock.observe(now, Instant::now());
                 }
                 let mut answers = replies.iter().flat_map(|reply| &reply.answers);
-                if answers.any(|answer| answer.is_err_and(error::breaks_connection)) {
+                if answers.any(|answer| answer.verdict.is_err_and(error::breaks_connection)) {
                     connection.give_up();
                 }
             }

@@ -175,7 +175,7 @@ async fn count_hit(
             again.read(connection.exchange(deadline).await?, &mut replies);
         }
         for answer in &replies[0].answers {
-            match answer {
+            match answer.verdict {
                 Ok(_) | Err(StoreError::Data(_)) => {}
                 // The server works. The slot is migrating or has moved, or the user has no right to
                 // a command that other requests may not need.
@@ -187,7 +187,7 @@ async fn count_hit(
                     | error::NO_PERMISSION
                     | error::UNSUPPORTED,
                 )) => {}
-                Err(error) => return Err(*error),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -52,8 +52,8 @@ pub struct Deployment {
     failed_discovery: Mutex<Option<RedisFailure>>,
     /// Whether requests had limits with `algorithm: concurrency`.
     pub(crate) has_holders: AtomicBool,
-    /// Hits were reserved.
-    pub(crate) has_reservations: AtomicBool,
+    /// Requests held hits.
+    pub(crate) has_holds: AtomicBool,
     /// Usage records that are not written yet.
     pub(crate) usage: UsageQueue,
 }
@@ -113,7 +113,7 @@ impl Deployment {
             retries: AtomicU64::default(),
             failed_discovery: Mutex::default(),
             has_holders: AtomicBool::new(false),
-            has_reservations: AtomicBool::new(false),
+            has_holds: AtomicBool::new(false),
             usage: UsageQueue::default(),
         };
         let node = match &deployment.options.topology {
@@ -249,7 +249,7 @@ impl Deployment {
     pub(crate) fn uses(&self) -> Uses {
         Uses {
             holders: self.has_holders.load(Ordering::Relaxed),
-            reservations: self.has_reservations.load(Ordering::Relaxed),
+            reservations: self.has_holds.load(Ordering::Relaxed),
             usage: self.usage.is_used(),
         }
     }

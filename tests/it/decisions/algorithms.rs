@@ -6,7 +6,7 @@
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::core::time::{Micros, PeriodKind, Rate, Span, Unit, WEEKDAYS, Zone};
 use weir::core::verdict::{Verdict, Wait};
-use weir::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, Modes};
+use weir::limits::plan::{AllOrNone, Check, CheckIndex, Checks, Modes};
 use weir::limits::rules::Commit;
 use weir::store::{Memory, memory};
 
@@ -43,7 +43,7 @@ impl Sequence {
         };
         let mut checks = Checks::of(ask.hits.iter().map(check));
         for (index, id) in ask.ids.iter().enumerate() {
-            checks = checks.held_by(CheckIndex(index), id.as_bytes());
+            checks = checks.with_holder(CheckIndex(index), id.as_bytes());
         }
         checks.commit = self.commit;
         checks
@@ -399,8 +399,7 @@ fn the_pure_steps_match_the_tables() {
                 }
                 Commit::Each => {
                     let mut verdict = |index| {
-                        let step =
-                            checks.step(index, state.take(), ask.at, &mut Changes::default());
+                        let (step, _) = checks.step(index, state.take(), ask.at);
                         state = step.state;
                         step.verdict
                     };
@@ -420,7 +419,7 @@ fn the_memory_store_matches_the_tables() {
             let checks = sequence.checks("key", ask);
             let answers = memory.decide_at(&checks, &checks.indices(), ask.at);
             let verdicts: Vec<Verdict> = answers
-                .checks
+                .verdicts()
                 .into_iter()
                 .map(|answer| answer.expect("a verdict"))
                 .collect();

@@ -9,7 +9,7 @@ use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 use weir::core::time::{Rate, Span, Unit};
-use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
+use weir::limiter::{self, FailurePolicies, Limiter, Undecided, failure_policies};
 use weir::limits::plan::{Check, Checks, Modes};
 use weir::observe::traces::TraceSpan;
 use weir::store::{Memory, Store, memory};
@@ -99,10 +99,14 @@ async fn the_number_of_waiting_requests_is_limited() {
         },
     );
     let allowed = async || {
-        limiter
-            .decide(&checks, Some(TIMEOUT), &TraceSpan::default())
-            .await[0]
-            .allows()
+        let span = TraceSpan::default();
+        let mut decided = limiter.decide(Undecided {
+            checks: &checks,
+            timeout: Some(TIMEOUT),
+            span: &span,
+            tallies: None,
+        });
+        decided.wait().await.decisions[0].allows()
     };
     assert!(allowed().await, "the first does not wait");
     let answers = tokio::join!(allowed(), allowed(), allowed());

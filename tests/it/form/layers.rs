@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["request"],
             &["verdict"],
             &["algorithm"],
+            &["answer"],
             &["usage"],
             &["breaker"],
             &["proto"],
@@ -28,7 +29,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "net",
         &[
-            &["background", "bounded", "clock", "throttle"],
+            &["background", "bounded", "clock", "rare", "throttle"],
             &["bounds", "tls"],
             &["dial"],
             &["http"],

@@ -117,7 +117,7 @@ async fn scripts_run_once_within_the_deadline_after_a_jump_of_the_clock() {
             },
         )
         .await;
-        for ((name, _), answer) in all.iter().zip(&answers.checks) {
+        for ((name, _), answer) in all.iter().zip(&answers.verdicts()) {
             assert_eq!(
                 answer.map(|verdict| (verdict.allowed, verdict.used)),
                 Ok((true, 1)),

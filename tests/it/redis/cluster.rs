@@ -76,7 +76,7 @@ async fn wait_for_calls_across_slots(redis: &Redis, cluster: &Cluster) {
     for _ in 0..100 {
         let before = calls(cluster, "evalsha");
         let answers = decide_all(redis, &checks).await;
-        assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+        assert!(answers.verdicts().iter().all(Result::is_ok), "{answers:?}");
         if calls(cluster, "evalsha") - before <= 3 {
             return;
         }
@@ -120,7 +120,7 @@ async fn a_node_gets_one_call_for_all_slots() {
         let expected = Ok(round == 0);
         assert!(
             answers
-                .checks
+                .verdicts()
                 .iter()
                 .all(|answer| allowed(answer) == expected),
             "round {round}: {answers:?}"
@@ -183,7 +183,7 @@ async fn a_cluster_decides_as_one_server_does() {
                 let verdict = answer.expect("Redis is well");
                 (verdict.allowed, verdict.used, verdict.remaining)
             };
-            answers.checks.iter().map(read).collect::<Vec<_>>()
+            answers.verdicts().iter().map(read).collect::<Vec<_>>()
         });
         assert_eq!(ours, others, "round {round}: {checks:?}");
         refused += ours.iter().filter(|(allowed, ..)| !allowed).count();
@@ -245,8 +245,8 @@ async fn load(redis: &Redis, keys: &[String], amount: u32, is_over: &AtomicBool)
             let answers =
                 decide_within(redis, checks, Budget::until(Instant::now() + TIMEOUT)).await;
             let is_refused = |answer: &Result<Verdict, _>| answer.is_ok_and(|it| !it.allowed);
-            let is_undone = is_group && answers.checks.iter().any(is_refused);
-            for (index, answer) in picked.into_iter().zip(&answers.checks) {
+            let is_undone = is_group && answers.verdicts().iter().any(is_refused);
+            for (index, answer) in picked.into_iter().zip(&answers.verdicts()) {
                 let mut outcomes = outcomes.borrow_mut();
                 let outcome = outcomes.entry(keys[index].clone()).or_default();
                 match answer {
@@ -386,7 +386,7 @@ async fn three(redis: &Redis, keys: &[String], full: &str) -> [Result<bool, Stor
         (full, bucket(1, 1)),
     ];
     let answers = decide_all(redis, &checks).await;
-    [0, 1, 2].map(|index| answers.checks[index].map(|verdict| verdict.allowed))
+    [0, 1, 2].map(|index| answers.verdicts()[index].map(|verdict| verdict.allowed))
 }
 
 /// While a node refuses writes, a hit is an error, and a look and a refusal stand. While it refuses
@@ -440,7 +440,7 @@ async fn refusals_of_a_node_mean_what_they_mean_on_a_single_slot() {
     assert!(eventually_async(is_up).await.is_some(), "still down");
     let used = decide_all(&redis, &[(&*keys[0], bucket(5, 0))])
         .await
-        .checks[0]
+        .verdicts()[0]
         .map(|verdict| verdict.used);
     assert_eq!(used, Ok(1), "refused hits count nothing");
 }
@@ -458,7 +458,7 @@ async fn usage_is_recorded_across_slots_and_while_one_moves() {
     };
     for _ in 0..2 {
         let before = calls(&cluster, "evalsha");
-        assert!(hit_all().await.checks.iter().all(Result::is_ok));
+        assert!(hit_all().await.verdicts().iter().all(Result::is_ok));
         assert!(calls(&cluster, "evalsha") - before <= 3);
     }
     // Its record has moved, and the counter has not.
@@ -476,8 +476,14 @@ async fn usage_is_recorded_across_slots_and_while_one_moves() {
     source.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
     source.run::<()>(&["MIGRATE", "127.0.0.1", &to.to_string(), record, "0", "5000"]);
     let answers = hit_all().await;
-    assert_eq!(answers.checks[0], Err(StoreError::NotExecuted("tryagain")));
-    assert!(answers.checks[1..].iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(
+        answers.verdicts()[0],
+        Err(StoreError::NotExecuted("tryagain"))
+    );
+    assert!(
+        answers.verdicts()[1..].iter().all(Result::is_ok),
+        "{answers:?}"
+    );
     let counter = &*keys[0];
     source.run::<()>(&[
         "MIGRATE",
@@ -487,7 +493,7 @@ async fn usage_is_recorded_across_slots_and_while_one_moves() {
         "0",
         "5000",
     ]);
-    assert!(hit_all().await.checks.iter().all(Result::is_ok));
+    assert!(hit_all().await.verdicts().iter().all(Result::is_ok));
     let client = UsageClient::new(Arc::clone(redis.deployment()), String::new());
     for (node, id) in [(target, &to_id), (source, &to_id)] {
         node.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", id]);
@@ -495,8 +501,10 @@ async fn usage_is_recorded_across_slots_and_while_one_moves() {
     let began = Instant::now();
     for (index, key) in keys.iter().enumerate() {
         // A check that Redis answers with MOVED makes Weir read the slots again.
-        let used =
-            decide_all(&redis, &[(&**key, bucket(100, 0))]).await.checks[0].map(|it| it.used);
+        let used = decide_all(&redis, &[(&**key, bucket(100, 0))])
+            .await
+            .verdicts()[0]
+            .map(|it| it.used);
         let read = async || {
             let deadline = Instant::now() + TIMEOUT;
             client.record(key.as_bytes(), deadline).await
@@ -532,10 +540,10 @@ async fn a_place_passes_to_another_request_while_its_slot_moves() {
         let limits: Vec<_> = keys.iter().map(|&key| (key, hit_on(limit, 1))).collect();
         let mut checks = checks_of(&limits);
         for index in checks.indices() {
-            checks = checks.held_by(index, id);
+            checks = checks.with_holder(index, id);
         }
         let budget = Budget::until(Instant::now() + TIMEOUT);
-        let answers = decide_within(&redis, checks, budget).await.checks;
+        let answers = decide_within(&redis, checks, budget).await.verdicts();
         let allowed = answers
             .iter()
             .map(|answer| answer.map(|verdict| verdict.allowed));
@@ -592,7 +600,7 @@ async fn a_node_that_refuses_undeclared_keys_gets_a_call_for_each_slot() {
         let expected = Ok(round <= 3);
         assert!(
             answers
-                .checks
+                .verdicts()
                 .iter()
                 .all(|answer| allowed(answer) == expected),
             "{answers:?}"
@@ -647,7 +655,7 @@ impl Refusing {
         for round in 0.. {
             let before = cluster.node(port).calls("evalsha");
             let answers = decide_all(&redis, &checks).await;
-            assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+            assert!(answers.verdicts().iter().all(Result::is_ok), "{answers:?}");
             if cluster.node(port).calls("evalsha") - before == 1 {
                 break;
             }
@@ -681,10 +689,8 @@ impl Refusing {
             let plain = windows.iter().map(|key| (&**key, check(1_000, 1)));
             let checks: Vec<_> = scripts.chain(plain).collect();
             let answers = decide_all(&self.redis, &checks).await;
-            let used = answers
-                .checks
-                .iter()
-                .map(|it| it.map(|verdict| verdict.used));
+            let used = answers.verdicts().into_iter();
+            let used = used.map(|it| it.map(|verdict| verdict.used));
             assert!(
                 used.clone().all(|used| used == Ok(round)),
                 "{round}: {answers:?}"
@@ -736,7 +742,7 @@ async fn a_declared_key_that_is_refused_now_and_then_is_sent_once_more() {
     for _ in 0..100 {
         let checks = [(&*refusing.keys[0], bucket(1_000, 1))];
         let answers = decide_all(&refusing.redis, &checks).await;
-        match answers.checks[0].map(|verdict| verdict.used) {
+        match answers.verdicts()[0].map(|verdict| verdict.used) {
             Ok(used) => {
                 answered += 1;
                 assert_eq!(used, answered, "a hit counted twice");
@@ -793,7 +799,7 @@ async fn a_script_accesses_each_key_first_without_failing() {
             let mut checks = checks_of(&checks);
             if kind == AlgorithmKind::Concurrency {
                 for index in checks.indices() {
-                    checks = checks.held_by(index, b"holder");
+                    checks = checks.with_holder(index, b"holder");
                 }
             } else {
                 checks = tracked(checks, &tracking);
@@ -839,12 +845,12 @@ async fn slots_without_an_owner_are_decided_soon_after_they_have_one() {
             cluster.abandon(slots[0]);
             cluster.migrate(slots[1], to, Duration::ZERO);
             let answers = decide_all(&redis, &[(&*moving[0], bucket(1_000, 1))]).await;
-            assert!(answers.checks[0].is_ok(), "{answers:?}");
+            assert!(answers.verdicts()[0].is_ok(), "{answers:?}");
         }
         for _ in 0..20 {
             let answers = decide_all(&redis, &checks).await;
             assert_eq!(
-                answers.checks[0],
+                answers.verdicts()[0],
                 Err(StoreError::NotExecuted("clusterdown")),
                 "{has_moved}"
             );
@@ -855,7 +861,7 @@ async fn slots_without_an_owner_are_decided_soon_after_they_have_one() {
             .node(from)
             .run::<()>(&["CLUSTER", "ADDSLOTS", &slot]);
         let decided = async {
-            while decide_all(&redis, &checks).await.checks[0].is_err() {
+            while decide_all(&redis, &checks).await.verdicts()[0].is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -920,6 +926,6 @@ async fn a_cluster_that_is_too_large_is_refused_by_name() {
         assert!(named.is_some(), "{nodes}: {:?}", deployment.error_counts());
         assert!(deployment.servers().is_empty(), "{nodes}");
         let answers = decide_all(&redis, &[("w1{a}x", bucket(1, 1))]).await;
-        assert!(answers.checks[0].is_err(), "{answers:?}");
+        assert!(answers.verdicts()[0].is_err(), "{answers:?}");
     }
 }

@@ -66,7 +66,7 @@ async fn ask_all(redis: &Redis, algorithm: Algorithm) {
     assert!(
         answers
             .iter()
-            .all(|answers| answers.checks[0].is_ok_and(|verdict| verdict.allowed)),
+            .all(|answers| answers.verdicts()[0].is_ok_and(|verdict| verdict.allowed)),
         "{:?}",
         answers[0]
     );
@@ -169,7 +169,7 @@ async fn hits_on_one_key_are_few_commands() {
         let answers = join_all((0..REQUESTS).map(|_| decide_all(&redis, &hit))).await;
         let mut used: Vec<u64> = answers
             .iter()
-            .map(|answers| answers.checks[0].expect("counted").used)
+            .map(|answers| answers.verdicts()[0].expect("counted").used)
             .collect();
         used.sort_unstable();
         let first = round * REQUESTS as u64;

@@ -86,7 +86,10 @@ async fn a_counter_that_was_lost_gets_an_expiry_again() {
     server.run::<()>(&["SET", &key, "seven"]);
     for _ in 0..4 {
         let answers = decide_all(&redis, &[("lost", check(100, 1))]).await;
-        assert_eq!(answers.checks[0], Err(StoreError::Data("not_an_integer")));
+        assert_eq!(
+            answers.verdicts()[0],
+            Err(StoreError::Data("not_an_integer"))
+        );
     }
     server.assert_every_key_expires();
     assert_eq!(redis.deployment().error_counts(), [("not_an_integer", 4)]);
@@ -144,7 +147,7 @@ async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2_300) {
         let answers = decide_all(&redis, &[("edge", second.clone())]).await;
-        let verdict = answers.checks[0].expect("Redis is well");
+        let verdict = answers.verdicts()[0].expect("Redis is well");
         assert!(verdict.reset_after <= Span::from_secs(1));
         // A call that an edge overtakes is counted in the window before.
         let end = match verdict.reset_after {
@@ -180,7 +183,7 @@ async fn a_hundred_checks_go_in_one_batch() {
         .map(|(index, key)| (key.as_str(), check(1_000, index as i64 + 1)))
         .collect();
     let answers = decide_all(&redis, &checks).await;
-    for (index, answer) in answers.checks.iter().enumerate() {
+    for (index, answer) in answers.verdicts().iter().enumerate() {
         assert_eq!(answer.map(|verdict| verdict.used), Ok(index as u64 + 1));
     }
     assert_eq!(redis.deployment().connections().opened, 1);
@@ -248,7 +251,7 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
         )
         .await;
         let used: Vec<_> = answers
-            .checks
+            .verdicts()
             .iter()
             .map(|answer| answer.map(|verdict| verdict.used))
             .collect();
@@ -269,7 +272,7 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
     )
     .await;
     let used: Vec<_> = answers
-        .checks
+        .verdicts()
         .iter()
         .map(|answer| answer.map(|verdict| verdict.used))
         .collect();
@@ -346,23 +349,27 @@ async fn a_value_that_is_no_counter_fails_only_its_own_check() {
         let checks = ["good", "list", "text", "below", "fine"].map(|key| (key, check(10, hits)));
         let answers = decide_all(&redis, &checks).await;
         assert!(
-            answers.checks[0].is_ok_and(|verdict| verdict.allowed),
+            answers.verdicts()[0].is_ok_and(|verdict| verdict.allowed),
             "{hits}: {answers:?}"
         );
         assert_eq!(
-            answers.checks[1],
+            answers.verdicts()[1],
             Err(StoreError::Data("wrongtype")),
             "{hits}"
         );
         assert_eq!(
-            answers.checks[2],
+            answers.verdicts()[2],
             Err(StoreError::Data("not_an_integer")),
             "{hits}"
         );
         let below = if hits < 0 { "not_an_integer" } else { "range" };
-        assert_eq!(answers.checks[3], Err(StoreError::Data(below)), "{hits}");
+        assert_eq!(
+            answers.verdicts()[3],
+            Err(StoreError::Data(below)),
+            "{hits}"
+        );
         assert!(
-            answers.checks[4].is_ok_and(|verdict| verdict.allowed),
+            answers.verdicts()[4].is_ok_and(|verdict| verdict.allowed),
             "{hits}: {answers:?}"
         );
     }
@@ -445,7 +452,7 @@ async fn redis_and_the_pure_step_agree() {
             })
             .collect();
         let answers = decide_all(&redis, &checks).await;
-        for ((key, check), answer) in checks.iter().zip(&answers.checks) {
+        for ((key, check), answer) in checks.iter().zip(&answers.verdicts()) {
             let state = states.entry(key).or_default();
             let step = check.algorithm.step(
                 state.take(),

@@ -16,7 +16,7 @@ use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, cmd};
 use weir::core::algorithm::{self, AlgorithmKind, Arrival, State};
 use weir::core::time::{Period, PeriodKind, Rate, Unit, Zone};
 use weir::core::verdict::Wait;
-use weir::limits::plan::{AllOrNone, Changes, CheckIndex};
+use weir::limits::plan::{AllOrNone, CheckIndex};
 use weir::limits::rules::Commit;
 
 use self::generator::Generator;
@@ -87,8 +87,8 @@ struct Expected {
     checks: Checks,
     when: When,
     verdicts: Vec<Verdict>,
-    /// Of holders, by the check.
-    changes: Vec<(usize, Change)>,
+    /// One per check.
+    effects: Vec<Effect>,
     /// One per check; `None` for `all_or_none`.
     kept: Option<Vec<Option<Span>>>,
     /// Each key of the batch, and its state after the batch.
@@ -102,7 +102,7 @@ fn expect_all_or_none(
     at: Arrival,
     keys: &[Vec<u8>],
     model: &mut Model,
-) -> (Vec<Verdict>, Changes) {
+) -> (Vec<Verdict>, Vec<Effect>) {
     let known = |index: CheckIndex| {
         model
             .get(&keys[index.0])
@@ -127,7 +127,11 @@ fn expect_all_or_none(
             if is_one { keep_for } else { Span::MAX },
         );
     }
-    (group.verdicts.to_vec(), group.changes)
+    let mut effects = vec![Effect::None; checks.len()];
+    for (index, effect) in group.effects {
+        effects[index.0] = effect;
+    }
+    (group.verdicts.to_vec(), effects)
 }
 
 /// Deletes some of the states that equal a missing one, and returns their keys.
@@ -147,11 +151,8 @@ fn forget(
             continue;
         };
         if generator.random.bool() {
-            let mut ignored = Changes::new();
-            let (old, none) = (
-                checks.step(index, known.state.clone(), at, &mut ignored),
-                checks.step(index, None, at, &mut ignored),
-            );
+            let (old, _) = checks.step(index, known.state.clone(), at);
+            let (none, _) = checks.step(index, None, at);
             assert_eq!(
                 old.verdict, none.verdict,
                 "after keep_for the state equals a missing one: {check:?} {known:?} {at:?}"
@@ -174,13 +175,14 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         max_hold: when.max_hold,
     };
     let deleted = forget(&checks, &keys, at, model, generator);
-    let mut changes = Changes::new();
+    let mut effects = Vec::new();
     let (verdicts, kept) = match checks.commit {
         Commit::Each => {
             let (mut verdicts, mut kept) = (Vec::new(), Vec::new());
             for (key, (index, check)) in keys.iter().zip(checks.indexed()) {
                 let state = model.get(key).and_then(|known| known.state.clone());
-                let step = checks.step(index, state, at, &mut changes);
+                let (step, effect) = checks.step(index, state, at);
+                effects.push(effect);
                 verdicts.push(step.verdict);
                 kept.push(step.keep_for);
                 if let Some(keep_for) = step.keep_for {
@@ -191,7 +193,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         }
         Commit::AllOrNone => {
             let (verdicts, of_group) = expect_all_or_none(&checks, at, &keys, model);
-            changes = of_group;
+            effects = of_group;
             (verdicts, None)
         }
     };
@@ -210,10 +212,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         checks,
         when,
         verdicts,
-        changes: changes
-            .into_iter()
-            .map(|(CheckIndex(index), change)| (index, change))
-            .collect(),
+        effects,
         kept,
         stored,
         deleted,
@@ -283,7 +282,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
                 details()
             );
         }
-        assert_eq!(call.changes(reply), batch.changes, "{}", details());
+        assert_eq!(call.effects(reply), batch.effects, "{}", details());
         if let Some(kept) = &batch.kept {
             assert_eq!(&call.keep_for(reply), kept, "{}", details());
         }

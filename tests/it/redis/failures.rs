@@ -28,7 +28,7 @@ async fn ask_with_short_deadline(redis: &Redis, key: &str) -> Result<Verdict, St
         "answered after {:?}",
         began.elapsed()
     );
-    answers.checks[0]
+    answers.verdicts()[0]
 }
 
 /// Asks until an answer is no error. Returns how long that took.
@@ -158,7 +158,7 @@ async fn new_requests_do_not_wait_for_overdue_answers() {
     let call = async |key| {
         decide_within(&redis, checks_of(&[(key, check(1_000, 1))]), within())
             .await
-            .checks[0]
+            .verdicts()[0]
     };
     // A far server gets two lanes, so that this opens two connections. Then the server is near
     // again.
@@ -231,7 +231,7 @@ async fn a_hit_on_a_lost_counter_does_not_wait_for_its_expiry() {
         Budget::until(Instant::now() + DELAY * 7 / 4),
     )
     .await;
-    assert_eq!(answers.checks[0].map(|verdict| verdict.used), Ok(1));
+    assert_eq!(answers.verdicts()[0].map(|verdict| verdict.used), Ok(1));
     proxy.to_client(Forwarding::Pass);
     let expires = eventually_async(|| {
         (server
@@ -262,7 +262,7 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
         Budget::until(Instant::now() + SHORT_DEADLINE),
     )
     .await;
-    assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
+    assert_eq!(answers.verdicts()[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
     assert!(recovery_time(&redis, "other").await < Duration::from_secs(2));

@@ -68,7 +68,7 @@ async fn must_count(redis: &Redis, name: &str, check: &Check) {
         let key = format!("w1{{{name}={number}}}x");
         for round in 1..=CALLS {
             let answers = decide_all(redis, &[(&*key, check.clone())]).await;
-            let used = answers.checks[0].map(|verdict| verdict.used);
+            let used = answers.verdicts()[0].map(|verdict| verdict.used);
             assert_eq!(used, Ok(round), "{key}");
         }
     };
@@ -109,7 +109,7 @@ async fn requests_with_keys_of_several_slots_are_decided() {
     let tracking = tracking(60, 5);
     let decide = async |checks: Checks| {
         let budget = Budget::until(Instant::now() + TIMEOUT);
-        let answers = decide_within(&redis, checks, budget).await.checks;
+        let answers = decide_within(&redis, checks, budget).await.verdicts();
         let allowed = answers.iter().map(|it| it.map(|verdict| verdict.allowed));
         allowed.collect::<Vec<_>>()
     };
@@ -140,7 +140,7 @@ async fn requests_with_keys_of_several_slots_are_decided() {
             .collect();
         let mut checks = checks_of(&held);
         for index in checks.indices() {
-            checks = checks.held_by(index, &[round]);
+            checks = checks.with_holder(index, &[round]);
         }
         assert_eq!(decide(checks).await, [Ok(round < 2); 2]);
         // Keys of a domain, as `limits::plan::key` writes them.
@@ -204,10 +204,8 @@ async fn each_shard_gets_the_text_of_the_script() {
     for round in 1..=3 {
         let checks: Vec<_> = keys.iter().map(|key| (&**key, bucket())).collect();
         let answers = decide_all(&redis, &checks).await;
-        let used = answers
-            .checks
-            .iter()
-            .map(|it| it.map(|verdict| verdict.used));
+        let used = answers.verdicts().into_iter();
+        let used = used.map(|it| it.map(|verdict| verdict.used));
         assert!(used.clone().all(|used| used == Ok(round)), "{answers:?}");
     }
 }
@@ -225,7 +223,7 @@ async fn another_server_at_the_address_is_found_out() {
     let count_all = async || {
         let checks: Vec<_> = keys.iter().map(|key| (&**key, bucket())).collect();
         let answers = decide_all(&redis, &checks).await;
-        answers.checks.iter().all(Result::is_ok)
+        answers.verdicts().iter().all(Result::is_ok)
     };
     let wait_until = async |is_refusing: bool| {
         let began = Instant::now();

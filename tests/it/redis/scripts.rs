@@ -62,7 +62,7 @@ fn all_or_none(checks: &[(&str, Check)]) -> Checks {
 
 fn used(answers: &Answers) -> Vec<Result<(bool, u64), StoreError>> {
     answers
-        .checks
+        .verdicts()
         .iter()
         .map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used)))
         .collect()
@@ -120,7 +120,7 @@ async fn assert_fails_alone(redis: &Redis, unreadable: &Unreadable<'_>) {
     let answers = decide(redis, all_or_none(&checks)).await;
     assert!(
         answers
-            .checks
+            .verdicts()
             .iter()
             .all(|answer| matches!(answer, Err(StoreError::Data(_)))),
         "{name}: {answers:?}"
@@ -267,7 +267,7 @@ async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow
                 .map(|(key, &(role, hits))| (key.as_str(), Check::new(algorithm, hits, role)))
                 .collect();
             let answers = decide(&redis, all_or_none(&checks)).await;
-            for (answer, (_, hits)) in answers.checks.iter().zip(roles) {
+            for (answer, (_, hits)) in answers.verdicts().iter().zip(roles) {
                 assert_eq!(
                     answer.map(|verdict| verdict.allowed),
                     Ok(*hits == 1),
@@ -358,7 +358,7 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
         Budget::until(Instant::now() + Duration::from_millis(20)),
     )
     .await;
-    assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
+    assert_eq!(answers.verdicts()[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
     let answers = decide(&redis, checks_of(&[("late", check_of(algorithm, 0))])).await;
@@ -397,7 +397,9 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                                             )
                                             .await;
                                             allowed += u64::from(
-                                                answers.checks[0].expect("Redis is well").allowed,
+                                                answers.verdicts()[0]
+                                                    .expect("Redis is well")
+                                                    .allowed,
                                             );
                                         }
                                         allowed
@@ -443,7 +445,7 @@ async fn a_hit_after_retry_after_is_allowed_by_redis_s_clock() {
         while wait.is_none() {
             let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))]))
                 .await
-                .checks[0]
+                .verdicts()[0]
                 .expect("Redis is well");
             wait = (!verdict.allowed).then_some(verdict.retry_after);
         }
@@ -454,7 +456,7 @@ async fn a_hit_after_retry_after_is_allowed_by_redis_s_clock() {
         tokio::time::sleep(wait.into()).await;
         let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))]))
             .await
-            .checks[0]
+            .verdicts()[0]
             .expect("Redis is well");
         assert!(verdict.allowed, "{name}: {verdict:?} after {wait:?}");
     }
@@ -654,7 +656,7 @@ async fn a_key_lives_until_its_state_has_recovered_and_its_ttl_is_set_ahead() {
         for hit in 0..60 {
             let verdict = decide(&redis, checks_of(&[("kept", check_of(algorithm, 1))]))
                 .await
-                .checks[0]
+                .verdicts()[0]
                 .expect("Redis is well");
             assert!(verdict.allowed, "{kind:?}");
             let lives_for_ms: u64 = server.run(&["PTTL", "kept"]);

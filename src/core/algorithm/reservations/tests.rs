@@ -45,16 +45,16 @@ impl Key {
         }
     }
 
-    fn step(&mut self, purpose: Purpose, hits: i64) -> (Verdict, Effect) {
+    fn step(&mut self, purpose: Purpose, hits: i64) -> (Verdict, HoldChange) {
         let at = Arrival {
             now: Micros(self.now),
             max_hold: Span::ZERO,
         };
         let state = self.state.take();
-        let (step, effect) =
+        let (step, change) =
             (self.terms).step(&self.limit, purpose, hits, state, &mut self.holds, at);
         self.state = step.state;
-        (step.verdict, effect)
+        (step.verdict, change)
     }
 
     fn reserve(&mut self, id: u8, hits: i64) -> Outcome {
@@ -155,22 +155,22 @@ fn a_kept_hold_stays_counted_and_a_peek_changes_nothing() {
         let before = (key.state.clone(), key.holds.clone());
         assert_eq!(key.used(), used);
         assert_eq!((key.state.clone(), key.holds.clone()), before);
-        assert_eq!(key.step(Purpose::Plain, 0).1, Effect::default());
+        assert_eq!(key.step(Purpose::Plain, 0).1, HoldChange::default());
     }
 }
 
 #[test]
-fn an_effect_has_the_hold_of_its_id() {
+fn a_change_has_the_hold_of_its_id() {
     let mut key = Key::new(window(1_000, 86_400), terms(10, OnExpiry::Release));
     let (tally, first) = (Tally::new(Span::from_secs(10)), key.now);
     let mut hold_after = |seconds, purpose: fn(HolderId) -> Purpose, hits| {
         key.now += seconds * SECOND;
         let now = Micros(key.now);
-        let effect = key.step(purpose(HolderId::of(b"1")), hits).1;
-        tally.record(&effect, hits, now);
-        let hold = effect.hold(key.terms.ttl, now);
+        let change = key.step(purpose(HolderId::of(b"1")), hits).1;
+        tally.record(&change, hits, now);
+        let hold = change.hold(key.terms.ttl, now);
         let hold = hold.map(|(hits, until)| (hits, (until.0 - first) / SECOND));
-        (effect.outcome, hold, tally.held.places(now))
+        (change.outcome, hold, tally.held.places(now))
     };
     for (hits, outcome, held) in [
         (100, Outcome::Held, 100_u64),
@@ -190,10 +190,7 @@ fn an_effect_has_the_hold_of_its_id() {
     full.reserve(1, 50);
     full.step(Purpose::Plain, 50);
     let (_, refused) = full.step(Purpose::Reserve(HolderId::of(&[2])), 1);
-    assert_eq!(
-        (refused.outcome, refused.change.places),
-        (Outcome::Refused, 0)
-    );
+    assert_eq!((refused.outcome, refused.held), (Outcome::Refused, 0));
 }
 
 #[test]

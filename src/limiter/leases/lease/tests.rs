@@ -254,9 +254,9 @@ impl<'s> World<'s> {
         let (began, terms) = (self.clock(replica), self.terms(limit));
         let hits = hits.min(terms.limit());
         let lease = &mut self.replicas[replica].leases[limit];
-        match lease.turn(began, hits, terms) {
-            LeaseStep::Held(_) => self.admit_held(replica, limit, hits),
-            LeaseStep::DecodedRequest { draws, .. } if trip == Trip::Refused => {
+        match lease.decide(began, hits, terms) {
+            LeaseStep::Leased(_) => self.admit_held(replica, limit, hits),
+            LeaseStep::Sent { draws, .. } if trip == Trip::Refused => {
                 let taken = lease.take(began, hits, terms);
                 if draws {
                     lease.end_draw();
@@ -265,7 +265,7 @@ impl<'s> World<'s> {
                     self.admit_held(replica, limit, hits);
                 }
             }
-            LeaseStep::DecodedRequest { ahead, draws } => {
+            LeaseStep::Sent { ahead, draws } => {
                 self.messages.push(Message {
                     replica,
                     limit,
@@ -630,9 +630,9 @@ fn step(lease: &mut Lease, line: &str, terms: Terms<'_>) -> String {
     let name = words.next().expect("the name of a step");
     let mut numbers = Numbers(words);
     match name {
-        "turn" => match lease.turn(numbers.next(), numbers.next(), terms) {
-            LeaseStep::Held(verdict) => format!("held {}", answer(Some(verdict))),
-            LeaseStep::DecodedRequest { ahead, draws } => {
+        "turn" => match lease.decide(numbers.next(), numbers.next(), terms) {
+            LeaseStep::Leased(verdict) => format!("held {}", answer(Some(verdict))),
+            LeaseStep::Sent { ahead, draws } => {
                 format!("ask {ahead} {}", u8::from(draws))
             }
         },

@@ -82,7 +82,7 @@ pub(super) fn build(
     built.limits.extend(of_plans);
     for (limit, at) in domain.below_limits.drain(..) {
         let mut limits = built.limits.iter();
-        if limits.any(|other| other.id == limit && other.has_reservations()) {
+        if limits.any(|other| other.id == limit && other.has_holds()) {
             let what = "the descriptor above has 'reservations', for which the keys 'reserve' and \
                 'settle' below it name a request's id";
             builder

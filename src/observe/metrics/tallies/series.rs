@@ -54,7 +54,7 @@ pub(super) struct Counters {
     /// Of a limit of requests in flight.
     pub(super) holders: Option<HolderGauges>,
     /// Of a limit with `reservations`.
-    pub(super) reservations: Option<Arc<Tally>>,
+    pub(super) holds: Option<Arc<Tally>>,
     /// Of a limit with `notify`. Cores share them, because crossings are rare.
     pub(super) thresholds: Option<Arc<ThresholdCounts>>,
 }
@@ -162,10 +162,7 @@ impl DomainSeries {
                 limit,
                 known.and_then(|known| known.counters.holders.as_ref()),
             );
-            let reservations = reservations(
-                limit,
-                known.and_then(|known| known.counters.reservations.as_ref()),
-            );
+            let holds = reservations(limit, known.and_then(|known| known.counters.holds.as_ref()));
             let all = limit.amounts().flat_map(|amount| amount.notify.each());
             let all: BTreeSet<u8> = all.collect();
             let thresholds = (!all.is_empty()).then(|| {
@@ -176,7 +173,7 @@ impl DomainSeries {
                 own,
                 trial,
                 holders,
-                reservations,
+                holds,
                 thresholds,
             };
             by_limit.push(counters.clone());
@@ -237,7 +234,7 @@ impl LimitSeries {
             let (family, places) = (&families::CONCURRENCY_HOLDERS, holders.places(now) as f64);
             exposition.push(family, "", Rc::clone(&of_limit), None, places);
         }
-        if let Some(tally) = &self.counters.reservations {
+        if let Some(tally) = &self.counters.holds {
             add_reservations(exposition, &of_limit, tally, now);
         }
         for &percent in &self.thresholds {

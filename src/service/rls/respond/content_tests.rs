@@ -5,10 +5,11 @@ use std::sync::Arc;
 use prost::Message;
 
 use super::*;
+use crate::core::answer::{Decision, Decisions};
 use crate::core::proto::rate_limit_descriptor::{Entry, RateLimitOverride};
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Decisions, Verdict, Wait};
+use crate::core::verdict::{Verdict, Wait};
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::compile::rules_of;
 use crate::service::rls::decode::decode;
@@ -87,9 +88,8 @@ fn answer(
         decisions.len(),
         "a decision for each check"
     );
-    let decisions = Decisions::from_slice(decisions);
-    let reply = respond(&decoded, &plan.checks, &plan.outcomes(&decisions), options)
-        .expect("nothing fails");
+    let decisions = Decisions::from_iter(decisions.iter().copied());
+    let reply = respond(&decoded, &plan.outcomes(&decisions), options).expect("nothing fails");
     RateLimitResponse::decode(reply.answer.message()).expect("a response")
 }
 

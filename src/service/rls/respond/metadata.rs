@@ -9,9 +9,10 @@ use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use serde_json::{Value as Json, json};
 
+use crate::core::answer::Effect;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::core::time::people::timestamp;
-use crate::limits::plan::{Checks, DecidedBy, Outcome, Outcomes};
+use crate::limits::plan::{DecidedBy, Outcome, Outcomes};
 use crate::limits::rules::limit::{Metadata, encoded_bytes};
 use crate::net::clock;
 
@@ -29,7 +30,6 @@ const MAX_PATH_BYTES: usize = 1_024;
 /// descriptors, nor `reservation`, which is there if an id of the request holds hits.
 pub(super) fn dynamic_metadata(
     request: &DecodedRequest<'_>,
-    checks: &Checks,
     outcomes: &Outcomes<'_>,
     violated: &[usize],
 ) -> Struct {
@@ -77,7 +77,7 @@ pub(super) fn dynamic_metadata(
         let refusals = refusals.map(|&index| refusal(request, index, &outcomes.each[index]));
         all["refusedBy"] = refusals.collect();
     }
-    if let Some(reservation) = reservation(request, checks, outcomes) {
+    if let Some(reservation) = reservation(request, outcomes) {
         all["reservation"] = reservation;
     }
     match all {
@@ -97,19 +97,20 @@ fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
 
 /// The first descriptor that has reserved hits: its index and id, the hits that the id holds, in the
 /// units of the limit, and when they expire.
-fn reservation(
-    request: &DecodedRequest<'_>,
-    checks: &Checks,
-    outcomes: &Outcomes<'_>,
-) -> Option<Json> {
+fn reservation(request: &DecodedRequest<'_>, outcomes: &Outcomes<'_>) -> Option<Json> {
     let mut each = request.descriptors().zip(&outcomes.each).enumerate();
     each.find_map(|(index, ((_, entries), outcome))| {
-        let DecidedBy::Check { planned, .. } = outcome.by else {
+        let DecidedBy::Check {
+            planned,
+            check,
+            effect: Effect::Hold(change),
+            ..
+        } = outcome.by
+        else {
             return None;
         };
-        let reserving = checks[planned.check].reserving()?;
-        let hold = reserving.effect.get()?;
-        let (hits, expires) = hold.hold(reserving.terms.ttl, clock::now())?;
+        let ttl = check.reservation()?.terms.ttl;
+        let (hits, expires) = change.hold(ttl, clock::now())?;
         Some(json!({
             "descriptor": index,
             "id": cut(entries.last()?.value),

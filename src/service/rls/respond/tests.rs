@@ -11,10 +11,11 @@ use prost::Message;
 
 use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
+use crate::core::answer::{Decision, Decisions};
 use crate::core::proto::RateLimitResponse;
 use crate::core::proto::rate_limit_response::{DescriptorStatus, RateLimit};
 use crate::core::time::{Micros, Rate, Span, Unit};
-use crate::core::verdict::{Decision, Decisions, Verdict, Wait};
+use crate::core::verdict::{Verdict, Wait};
 use crate::limits::overrides::{EntryRecord, Kind, Override, Overrides, RateRecord, Record};
 use crate::limits::plan::{self, Block, Checked, Disposition, Plan, Slot};
 use crate::limits::rules::compile::rules_of;
@@ -109,7 +110,7 @@ fn as_message(
             .zip(&paths)
             .map(|(slot, path)| status(plan, decisions, slot, path))
             .collect(),
-        ..extras(decoded, &plan.checks, &named, overall, options)
+        ..extras(decoded, &named, overall, options)
     }
 }
 
@@ -270,7 +271,7 @@ proptest! {
         let in_force = (!orders.is_empty()).then(|| overrides.at(Micros(999_999)));
         let plan = Plan::with_overrides(&Arc::new(rules_of(LIMITS)), in_force, &decoded, &plan_options);
         let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
-        let reply = respond(&decoded, &plan.checks, &plan.outcomes(&decisions), &options).expect("nothing fails");
+        let reply = respond(&decoded, &plan.outcomes(&decisions), &options).expect("nothing fails");
 
         let Framed(bytes, _) = reply.answer;
         let mut framed = bytes.clone();
@@ -311,7 +312,6 @@ fn a_failed_check_fails_the_request() {
     assert_eq!(
         respond(
             &DecodedRequest::default(),
-            &plan.checks,
             &plan.outcomes(&decisions),
             &Options::default()
         )

@@ -11,8 +11,9 @@ use tokio::time::{Duration, Instant, sleep_until, timeout};
 use super::super::Redis;
 use super::counters::{Execution, FakeCounters, SHARED_KEY_PREFIX, WRONG_TYPE_PREFIX};
 use crate::core::algorithm::{Algorithm, Debt, FixedWindow, TokenBucket};
+use crate::core::answer::Answers;
 use crate::core::time::{Period, Span};
-use crate::core::verdict::{Answers, StoreError, Verdict};
+use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks, Modes};
 use crate::limits::rules::Commit;
 use crate::store::Budget;
@@ -238,7 +239,7 @@ impl RequestOutcome {
         self.request
             .picked
             .iter()
-            .filter_map(move |&index| Some((index, &answers?.checks[index.0])))
+            .filter_map(move |&index| Some((index, &answers?.each[index.0].verdict)))
     }
 
     /// Whether the server received any of its checks.
@@ -279,7 +280,7 @@ impl RequestOutcome {
         let is_open = |index: &&CheckIndex| {
             let answers = self.answers.as_ref();
             answers.is_none_or(|answers| {
-                matches!(answers.checks[index.0], Err(StoreError::Unknown(_)))
+                matches!(answers.verdicts()[index.0], Err(StoreError::Unknown(_)))
             })
         };
         let open = self.request.picked.iter().filter(is_open);
@@ -346,7 +347,7 @@ impl RequestOutcome {
         counts: &mut AnswerCounts,
     ) {
         assert_eq!(
-            answers.checks.len(),
+            answers.verdicts().len(),
             self.request.checks.len(),
             "one answer per check"
         );

@@ -136,7 +136,10 @@ impl BatchOutcome {
     /// Counts the reply to a request, which came at `now`. Of several failures in one reply, a
     /// configuration error counts.
     pub(crate) fn add(&mut self, reply: &Reply, request: &Request, now: Instant) {
-        let errors = reply.answers.iter().filter_map(|answer| answer.err());
+        let errors = reply
+            .answers
+            .iter()
+            .filter_map(|answer| answer.verdict.err());
         let failures = errors.filter(|&error| error::server_failure(error).is_some());
         let failure = failures
             .map(error::name)

@@ -33,7 +33,7 @@ use crate::store::redis::error;
 /// windows may lag the clock that expires keys.
 const GRACE_SECS: u64 = 5;
 
-/// Bytes reserved for a key; a longer key grows the buffer.
+/// Bytes allocated for a key; a longer key grows the buffer.
 const KEY_CAPACITY: usize = 256;
 
 /// Keys that a transaction or a call of the script may use together.
@@ -239,7 +239,7 @@ impl<'r> Batch<'r> {
         let refused = self.groups.iter().filter(|group| {
             let CheckPosition { request, pick } = group.checks[0];
             group.way.encoding == GroupEncoding::Script(ScriptRef::ByHash)
-                && replies[request].answers[pick] == no_script
+                && replies[request].answers[pick].verdict == no_script
         });
         // EVAL puts the text into Redis's cache, where the calls after it find it.
         let mut has_text = [false; 2];
@@ -270,7 +270,7 @@ impl<'r> Batch<'r> {
         };
         let all_are = |part: &[CheckPosition], is_refused: fn(StoreError) -> bool| {
             let mut answers = part.iter().map(|at| &replies[at.request].answers[at.pick]);
-            answers.all(|answer| answer.is_err_and(is_refused))
+            answers.all(|answer| answer.verdict.is_err_and(is_refused))
         };
         for group in &self.groups {
             let encoding = match group.way.encoding {
@@ -312,7 +312,7 @@ impl<'r> Batch<'r> {
     pub(crate) fn proves_refusal(&self, replies: &[Reply], now: &[Reply]) -> bool {
         let mut all = self.groups.iter().flat_map(|group| &group.checks);
         all.any(|at| {
-            let of = |replies: &[Reply]| replies[at.request].answers[at.pick];
+            let of = |replies: &[Reply]| replies[at.request].answers[at.pick].verdict;
             of(replies).is_err_and(error::refuses_slots) && of(now).is_ok()
         })
     }
@@ -326,7 +326,8 @@ impl<'r> Batch<'r> {
         now: impl FnOnce() -> Option<ClockReading>,
     ) -> Option<Self> {
         let is_late = |at: &CheckPosition| {
-            replies[at.request].answers[at.pick] == Err(StoreError::NotExecuted(error::LATE))
+            replies[at.request].answers[at.pick].verdict
+                == Err(StoreError::NotExecuted(error::LATE))
         };
         let mut all = self.groups.iter().flat_map(|group| &group.checks);
         let now = all.any(is_late).then(now)??;
@@ -352,7 +353,7 @@ impl<'r> Batch<'r> {
         now: ClockReading,
     ) -> Option<Self> {
         let mut answers = replies.iter().flat_map(|reply| &reply.answers);
-        if answers.any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
+        if answers.any(|answer| answer.verdict == Err(StoreError::Unknown(error::PROTOCOL))) {
             return None;
         }
         let groups: SmallVec<[CommandGroup<'r>; 2]> = groups.collect();
@@ -434,7 +435,7 @@ impl<'r> Batch<'r> {
             for command in group.commands.iter().filter(|command| command.hits > 0) {
                 let (first, counter) = (group.checks[command.answers.start], command.counter);
                 let own_hits = FixedWindow::clamp(self.check(first).1.hits).unsigned_abs();
-                match replies[first.request].answers[first.pick] {
+                match replies[first.request].answers[first.pick].verdict {
                     Err(_) => known_ttls.forget(counter),
                     Ok(_) if group.way.encoding == GroupEncoding::Transaction => {
                         known_ttls.learn(counter);
@@ -485,7 +486,7 @@ impl<'r> Batch<'r> {
     /// Answers all checks of this batch with the same error.
     pub(crate) fn fail(&self, error: StoreError, replies: &mut [Reply]) {
         for at in self.groups.iter().flat_map(|group| &group.checks) {
-            replies[at.request].answers[at.pick] = Err(error);
+            replies[at.request].answers[at.pick] = error.into();
         }
     }
 
@@ -542,7 +543,7 @@ fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c Fi
         Algorithm::FixedWindow(fixed)
             if fixed.count_denied
                 && check.hits >= 0
-                && check.reserving().is_none()
+                && !check.has_holds()
                 && checks.commit == Commit::Each =>
         {
             Some(fixed)

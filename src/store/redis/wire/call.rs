@@ -27,13 +27,13 @@ use tokio::time::Instant;
 
 use super::request::{CheckPosition, Request};
 use super::script;
-use crate::core::algorithm::concurrency::{Change, HolderId, TAKE_BACK};
-use crate::core::algorithm::reservations::{self, Effect, Purpose};
+use crate::core::algorithm::concurrency::{HolderId, TAKE_BACK};
+use crate::core::algorithm::reservations::{self, Purpose};
 use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT, OnExpiry};
 use crate::core::fingerprint::Fingerprint;
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::usage::{Settings, Summary, Tracking};
-use crate::limits::plan::{Check, CheckIndex, Checks, Reserving, key};
+use crate::limits::plan::{Check, CheckIndex, Checks, Reservation, key};
 use crate::limits::rules::Commit;
 
 /// The largest integer up to which Lua's numbers, which are doubles, hold every integer exactly:
@@ -184,10 +184,11 @@ impl Call<'_> {
             let mut run = self.run(request, check, number(&mut rows.limits, &&check.algorithm));
             if check.algorithm.has_holders() {
                 run.check_number = (position - rows.holders.len() / HolderId::BYTES) as u64;
-                rows.holders.extend_from_slice(&check.holder().0);
+                rows.holders
+                    .extend_from_slice(&check.holder().unwrap_or_default().0);
             }
             // The step of a run returns only for its last check whether it is allowed.
-            let is_alone = check.reserving().is_some() || check.tracking().is_some();
+            let is_alone = check.has_holds() || check.tracking().is_some();
             match rows.runs.last_mut() {
                 Some(last) if run == (Run { checks: 1, ..*last }) && !is_alone && !was_alone => {
                     last.checks += 1;
@@ -317,10 +318,15 @@ impl Call<'_> {
     }
 
     /// The checks of limits with `reservations` by their positions in the call.
-    fn reserving(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Reserving)> {
+    fn reservations(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Reservation)> {
         let all = self.indexed().enumerate();
         all.filter_map(|(position, (request, index))| {
-            Some((position, request, index, request.checks[index].reserving()?))
+            Some((
+                position,
+                request,
+                index,
+                request.checks[index].reservation()?,
+            ))
         })
     }
 }
@@ -336,18 +342,14 @@ pub struct RefusedHits {
     pub hits: u64,
 }
 
-/// Results of checks in a reply in addition to their verdicts, each with the position of the check
-/// in the call.
+/// Summaries in a reply in addition to the answers.
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// The totals of each tracked check; `None` where nothing was recorded.
+    /// The totals of each tracked check, with its position in the call; `None` where nothing was
+    /// recorded.
     pub usage: Vec<(usize, Option<Summary>)>,
     /// The same of each of [`Call::refused`].
     pub refused: Vec<Option<Summary>>,
-    /// Requests in flight that checks added to limits or released.
-    pub changes: Vec<(usize, Change)>,
-    /// The effects of checks of limits with `reservations`.
-    pub effects: Vec<(usize, Effect)>,
 }
 
 /// The ten arguments after the keys, packed one after the other; see `lua/frame.lua`.
@@ -437,7 +439,7 @@ struct ReservationRows {
 impl ReservationRows {
     fn new(call: &Call<'_>) -> Self {
         let mut all = Self::default();
-        for (position, request, index, reserving) in call.reserving() {
+        for (position, request, index, reservation) in call.reservations() {
             let check = &request.checks[index];
             let keys = key::ReservationKey::ALL.map(|part| {
                 let mut key = Vec::new();
@@ -452,8 +454,8 @@ impl ReservationRows {
             for number in [position + 1, first / 2 + 1] {
                 pack_short(&mut all.rows, number);
             }
-            let (terms, limit) = (&reserving.terms, &check.algorithm);
-            let (code, id) = match reserving.purpose {
+            let (terms, limit) = (&reservation.terms, &check.algorithm);
+            let (code, id) = match reservation.purpose {
                 Purpose::Plain => (0, HolderId::default()),
                 Purpose::Reserve(id) => (1, id),
                 Purpose::Settle(id) => (2, id),

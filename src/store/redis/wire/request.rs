@@ -13,20 +13,19 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::hash_slot::{Redirect, Slot};
+use crate::core::answer::Answer;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::Summary;
-use crate::core::verdict::{StoreError, Verdict};
+use crate::core::verdict::StoreError;
 use crate::limits::plan::{Check, CheckIndex, Checks};
+use crate::observe::metrics::Tallies;
 use crate::store::Budget;
 use crate::store::redis::error;
 
 /// Weight of a check with `track_usage`: it takes Redis three times as long as another, because its
 /// record is also read and written.
 pub const TRACKED_WEIGHT: usize = 3;
-
-/// The answer to one check.
-pub(crate) type Answer = Result<Verdict, StoreError>;
 
 /// A check that goes to a server, with the hash slot of its key if that decided the server.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +52,8 @@ pub struct Request {
     pub is_asking: bool,
     /// Instant of its creation.
     pub since: Instant,
+    /// Counts the effects of a reply that comes after the caller has gone.
+    pub(crate) tallies: Option<Tallies>,
     reply: Mutex<ReplySlot>,
 }
 
@@ -107,6 +108,7 @@ impl Request {
             budget,
             is_asking,
             since: Instant::now(),
+            tallies: None,
             reply: Mutex::new(ReplySlot::Open(None)),
         }
     }
@@ -133,6 +135,15 @@ impl Request {
         self.picked.len() + (TRACKED_WEIGHT - 1) * tracked
     }
 
+    /// Counts the effects of a reply that no caller takes.
+    fn observe_lost(&self, reply: &Reply) {
+        if let Some(tallies) = &self.tallies {
+            for (picked, answer) in self.picked.iter().zip(&reply.answers) {
+                tallies.observe_effect(&self.checks[picked.index], answer.effect);
+            }
+        }
+    }
+
     /// A picked check, by its index into them.
     pub(crate) fn check(&self, pick: usize) -> &Check {
         &self.checks[self.picked[pick].index]
@@ -149,6 +160,8 @@ impl QueuedRequest {
     pub(crate) fn reply(&self, reply: Reply) -> bool {
         let mut slot = lock(&self.reply);
         let ReplySlot::Open(waker) = &mut *slot else {
+            drop(slot);
+            self.observe_lost(&reply);
             return false;
         };
         let waker = waker.take();
@@ -211,7 +224,10 @@ impl Future for PendingReply {
 
 impl Drop for PendingReply {
     fn drop(&mut self) {
-        *lock(&self.0.reply) = ReplySlot::Cancelled;
+        let slot = std::mem::replace(&mut *lock(&self.0.reply), ReplySlot::Cancelled);
+        if let ReplySlot::Filled(reply) = slot {
+            self.observe_lost(&reply);
+        }
     }
 }
 
@@ -230,9 +246,56 @@ impl Reply {
     pub(crate) fn failed(count: usize, error: StoreError) -> Self {
         Self {
             now: Micros::default(),
-            answers: SmallVec::from_elem(Err(error), count),
+            answers: SmallVec::from_elem(error.into(), count),
             redirects: Vec::new(),
             usage: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::algorithm::concurrency::Change;
+    use crate::core::answer::Effect;
+    use crate::core::time::Span;
+    use crate::limits::plan::{self, Plan, request_of};
+    use crate::limits::rules::compile::rules_of;
+    use crate::observe::metrics::Metrics;
+
+    #[test]
+    fn effects_count_although_the_caller_has_gone_before_or_after_the_reply() {
+        let rules = Arc::new(rules_of(
+            "domain: d\ndescriptors:\n- key: user\n  descriptors:\n  - key: request\n    \
+             rate_limit: { algorithm: concurrency, requests_per_unit: 2, max_duration: 60s }\n",
+        ));
+        let request = request_of(b"d", &[(b"user", b"a"), (b"request", b"1")]);
+        let checks = Plan::new(&rules, &request, &plan::Options::default()).checks;
+        for is_before in [true, false] {
+            let metrics = Metrics::new(1, 0.8);
+            let mut request = Request::new(&checks, false, Budget::until(Instant::now()));
+            request.tallies = Some(metrics.tallies(&rules));
+            let (index, slot) = (CheckIndex(0), None);
+            request.picked.push(Picked { index, slot });
+            let (queued, pending) = request.share();
+            let mut reply = Reply::failed(1, StoreError::Unknown("a test"));
+            reply.answers[0].effect = Effect::Acquired(Change {
+                age: Span::ZERO,
+                places: 1,
+            });
+            if is_before {
+                drop(pending);
+                assert!(!queued.reply(reply), "no caller takes it");
+            } else {
+                assert!(queued.reply(reply));
+                drop(pending);
+            }
+            let page = metrics.encode();
+            let mut holders = page
+                .lines()
+                .filter(|line| line.starts_with("weir_concurrency_holders{"));
+            let counted = holders.next().is_some_and(|line| line.ends_with(" 1"));
+            assert!(counted, "the caller goes before the reply: {is_before}");
         }
     }
 }

@@ -66,7 +66,7 @@ async fn hit(
         )
         .await;
     answers
-        .checks
+        .verdicts()
         .iter()
         .map(|answer| answer.expect("a verdict").allowed)
         .collect()
@@ -357,7 +357,7 @@ async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
                     &Budget::until(Instant::now() + Duration::from_secs(10)),
                 )
                 .await;
-            assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+            assert!(answers.verdicts().iter().all(Result::is_ok), "{answers:?}");
         }
     };
     let writer = UsageClient::new(Arc::clone(redis.deployment()), String::new());
@@ -498,10 +498,10 @@ async fn checks_that_failed_are_not_recorded() {
             )
             .await;
         assert!(
-            matches!(answers.checks[0], Err(StoreError::Data(_))),
+            matches!(answers.verdicts()[0], Err(StoreError::Data(_))),
             "{answers:?}"
         );
-        assert_eq!(answers.checks[1].is_ok(), commit == Commit::Each);
+        assert_eq!(answers.verdicts()[1].is_ok(), commit == Commit::Each);
         assert_eq!(
             stored(&mut server.connection(), "w1{d|user=1}us").map(|record| total(&record)),
             recorded,

@@ -262,7 +262,7 @@ impl Generator {
                 .map(|(key, check)| (key.as_bytes(), check.clone())),
         );
         for (index, id) in ids.into_iter().enumerate() {
-            checks = checks.held_by(CheckIndex(index), &[id]);
+            checks = checks.with_holder(CheckIndex(index), &[id]);
         }
         checks.commit = if self.random.u8(..3) == 0 {
             Commit::AllOrNone

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use weir::core::algorithm::concurrency::HolderId;
-use weir::core::algorithm::reservations::{Effect, Hold, Holds, Kind, Outcome, Purpose};
+use weir::core::algorithm::reservations::{Hold, HoldChange, Holds, Kind, Outcome, Purpose};
 use weir::core::algorithm::{OnExpiry, Options, Reservations};
+use weir::core::answer::Effect;
 
 use super::*;
 
@@ -112,7 +113,7 @@ impl Scene {
                 _ => Purpose::Settle(id),
             };
             let terms = self.terms[usize::from(self.random.u8(..8) == 0)];
-            checks = checks.reserved(CheckIndex(index), terms, purpose);
+            checks = checks.with_reservation(CheckIndex(index), terms, purpose);
         }
         checks
     }
@@ -127,15 +128,15 @@ impl Scene {
     }
 
     /// Decides the checks by the pure steps.
-    fn expect(&mut self, checks: &Checks, at: Arrival) -> Vec<(Verdict, Effect)> {
+    fn expect(&mut self, checks: &Checks, at: Arrival) -> Vec<(Verdict, HoldChange)> {
         let each = checks.indexed().map(|(index, check)| {
             let key = stored_state::key(checks, check, at.now);
             let holds = self.holds.entry(checks.key(check).to_vec()).or_default();
-            let reserving = checks[index].reserving().expect("it has terms");
+            let reservation = checks[index].reservation().expect("it has terms");
             let state = self.states.get(&key).cloned();
-            let (step, effect) = reserving.terms.step(
+            let (step, effect) = reservation.terms.step(
                 &check.algorithm,
-                reserving.purpose,
+                reservation.purpose,
                 check.hits,
                 state,
                 holds,
@@ -235,7 +236,7 @@ fn run_reservations(kind: AlgorithmKind) {
             let effects = call.effects(&reply);
             for (position, (verdict, effect)) in expected.iter().enumerate() {
                 let details = format!("seed {seed}, check {position} of {checks:#?} at {now:?}");
-                assert_eq!(effects[position], *effect, "{details}");
+                assert_eq!(effects[position], Effect::from(*effect), "{details}");
                 assert_eq!(
                     answers[position].map(comparable),
                     Ok(comparable(*verdict)),

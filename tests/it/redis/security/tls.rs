@@ -56,7 +56,7 @@ async fn large_batches_arrive_whole() {
         .await;
         assert!(
             answers
-                .checks
+                .verdicts()
                 .iter()
                 .all(|answer| answer.is_ok_and(|verdict| verdict.used == round)),
             "round {round}"
@@ -321,7 +321,7 @@ async fn a_hang_is_an_unknown_outcome_over_tls_too() {
     let budget = weir::store::Budget::until(Instant::now() + Duration::from_millis(50));
     let checks = std::sync::Arc::new(crate::redis::checks_of(&[("key", check(10, 1))]));
     let answers = redis.decide(&checks, &checks.indices(), &budget).await;
-    assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
+    assert_eq!(answers.verdicts()[0], Err(StoreError::Unknown("timeout")));
     secured.server.resume();
     recovery_time(&redis).await;
 }

@@ -11,14 +11,13 @@ use smallvec::SmallVec;
 
 use super::{Batch, CommandGroup, CounterCommand, GroupEncoding, Reply, window_without_script};
 use crate::core::algorithm::FixedWindow;
+use crate::core::answer::Answer;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
-use crate::net::clock;
 use crate::store::redis::error;
 use crate::store::redis::wire::call::Notes;
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::replies::{Parser, Token, time};
-use crate::store::redis::wire::request::Answer;
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
@@ -63,7 +62,7 @@ impl Batch<'_> {
                 continue;
             }
             for at in &group.checks {
-                replies[at.request].answers[at.pick] = Err(error);
+                replies[at.request].answers[at.pick] = error.into();
             }
         }
     }
@@ -96,10 +95,11 @@ impl Batch<'_> {
         }
         for (&at, redirect) in group.checks.iter().zip(redirects) {
             let reply = &mut replies[at.request];
-            reply.answers[at.pick] = Err(match redirect {
+            let error = match redirect {
                 Some(_) => error,
                 None => StoreError::NotExecuted(error::EXEC_ABORT),
-            });
+            };
+            reply.answers[at.pick] = error.into();
             let redirect = redirect.map(|redirect| (self.index(at), redirect));
             reply.redirects.extend(redirect);
         }
@@ -144,7 +144,7 @@ impl Batch<'_> {
         replies: &mut [Reply],
     ) -> Result<Micros, StoreError> {
         let mut answers: SmallVec<[Answer; 16]> =
-            SmallVec::from_elem(Err(PROTOCOL_ERROR), group.checks.len());
+            SmallVec::from_elem(PROTOCOL_ERROR.into(), group.checks.len());
         let mut notes = Notes::default();
         let call = self.call(group);
         let now = call.read_tokens(tokens, &mut answers, &mut notes)?;
@@ -155,17 +155,6 @@ impl Batch<'_> {
             let at = group.checks[position];
             let summary = summary.map(|summary| (self.index(at), summary));
             replies[at.request].usage.extend(summary);
-        }
-        for (position, change) in notes.changes {
-            let at = group.checks[position];
-            let checks = &self.requests[at.request].checks;
-            // By the clock that scrapes read, which may differ from Redis's clock.
-            checks.record_holders(self.index(at), change, clock::now());
-        }
-        for (position, effect) in notes.effects {
-            let at = group.checks[position];
-            let checks = &self.requests[at.request].checks;
-            checks.record_reservation(self.index(at), &effect, clock::now());
         }
         Ok(now)
     }
@@ -238,7 +227,7 @@ impl Batch<'_> {
             position = position.map(|before| before + FixedWindow::clamp(check.hits));
             // Limits of different amounts may share a counter.
             if let Some(fixed) = window_without_script(checks, check) {
-                replies[at.request].answers[at.pick] = position.and_then(|position| {
+                replies[at.request].answers[at.pick].verdict = position.and_then(|position| {
                     let count = u64::try_from(position);
                     let count = count.map_err(|_| StoreError::Data(error::RANGE))?;
                     Ok(fixed.judge(command.counter.window, count, now?, check.hits))

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::core::algorithm::LARGEST_COUNT;
+use crate::core::answer::Answer;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::time::{Micros, Period, Span};
 use crate::core::verdict::Verdict;
@@ -86,7 +87,9 @@ fn replies_of(batch: &Batch<'_>, received: &[u8]) -> Vec<Reply> {
 /// For each check the hits that count.
 fn used(reply: &Reply) -> Vec<Result<u64, StoreError>> {
     let answers = reply.answers.iter();
-    answers.map(|answer| answer.map(|it| it.used)).collect()
+    answers
+        .map(|answer| answer.verdict.map(|it| it.used))
+        .collect()
 }
 
 /// The reply to a call of the script: a row of three numbers for each check, of which the first is
@@ -244,11 +247,11 @@ fn only_calls_without_their_script_are_sent_again() {
         again.calls_to_resend(&replies, false).is_none(),
         "a call with the text is not sent again"
     );
-    replies[1].answers[0] = Err(StoreError::NotExecuted("late"));
+    replies[1].answers[0] = StoreError::NotExecuted("late").into();
     assert!(first.calls_to_resend(&replies, false).is_none());
-    replies[1].answers[0] = Err(StoreError::NotExecuted(error::NO_SCRIPT));
+    replies[1].answers[0] = StoreError::NotExecuted(error::NO_SCRIPT).into();
     assert!(first.calls_to_resend(&replies, false).is_some());
-    replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
+    replies[0].answers[0] = StoreError::Unknown(error::PROTOCOL).into();
     assert!(
         first.calls_to_resend(&replies, false).is_none(),
         "replies do not fit their commands"
@@ -379,6 +382,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
     };
     let again = |answers: [Result<Verdict, StoreError>; 5]| {
         let mut replies = batch.unanswered();
+        let answers = answers.map(Answer::from);
         replies[0].answers.copy_from_slice(&answers[..3]);
         replies[1].answers.copy_from_slice(&answers[3..]);
         let again = batch.by_slot(&replies)?;
@@ -394,7 +398,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
             .iter()
             .flat_map(|group| &group.checks)
             .for_each(|at| {
-                replies[at.request].answers[at.pick] =
+                replies[at.request].answers[at.pick].verdict =
                     Err(StoreError::NotExecuted(error::NO_SCRIPT));
             });
         let texts = again.calls_to_resend(&replies, false).expect("no script");
@@ -506,7 +510,7 @@ fn a_server_that_refuses_several_slots_gets_each_slot_by_itself() {
         again.by_slot(&before).is_none(),
         "nothing is smaller than a slot"
     );
-    replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
+    replies[0].answers[0] = StoreError::Unknown(error::PROTOCOL).into();
     assert!(
         first.by_slot(&replies).is_none(),
         "replies do not fit their commands"
@@ -714,7 +718,7 @@ fn allocations(all: &[Request], replies: &[u8]) -> u64 {
         assert!(
             answers
                 .iter()
-                .all(|reply| reply.answers.iter().all(Result::is_ok)),
+                .all(|reply| reply.answers.iter().all(|answer| answer.verdict.is_ok())),
             "{answers:?}"
         );
     };
@@ -767,7 +771,7 @@ fn hits_on_one_counter_are_one_command_and_each_has_its_own_position() {
     assert_eq!(out.commands(), 3 + 2 * 2, "MULTI, TIME, two counters, EXEC");
     let exec = format!("+OK{}|*5 {TIME} :16 :1 :1 :1", "|+QUEUED".repeat(5));
     let replies = replies_of(&batch, &wire(&exec));
-    let verdict = |answer: &Result<Verdict, _>| answer.map(|one| (one.allowed, one.used));
+    let verdict = |answer: &Answer| answer.verdict.map(|one| (one.allowed, one.used));
     let answers = replies.iter().flat_map(|reply| &reply.answers);
     let expected = [(true, 4), (true, 1), (false, 7), (false, 11), (true, 16)].map(Ok);
     assert_eq!(
@@ -942,7 +946,7 @@ fn answered(
     let replies = replies_of(&batch, &executed(&out, counters));
     let answers = replies.iter().flat_map(|reply| &reply.answers);
     let summary = |verdict: Verdict| (verdict.allowed, verdict.remaining);
-    answers.map(|answer| answer.map(summary)).collect()
+    answers.map(|answer| answer.verdict.map(summary)).collect()
 }
 
 proptest! {

@@ -20,8 +20,9 @@ use smallvec::SmallVec;
 
 use super::{Call, NUMBER_BYTES, Notes};
 use crate::core::algorithm::concurrency::Change;
-use crate::core::algorithm::reservations::{Effect, Outcome};
+use crate::core::algorithm::reservations::{HoldChange, Outcome};
 use crate::core::algorithm::{Algorithm, Arrival, LARGEST_COUNT, State};
+use crate::core::answer::{Answer, Effect};
 use crate::core::time::{Micros, Span};
 use crate::core::usage::Summary;
 use crate::core::verdict::{StoreError, Verdict, Wait};
@@ -29,7 +30,7 @@ use crate::limits::plan::Check;
 use crate::limits::rules::Commit;
 use crate::store::redis::error;
 use crate::store::redis::wire::replies::{Token, time};
-use crate::store::redis::wire::request::{Answer, CheckPosition, Request};
+use crate::store::redis::wire::request::{CheckPosition, Request};
 
 /// Elements of a reply before the error lines: the two of TIME, and the packed text.
 const HEADER_VALUES: usize = 3;
@@ -37,8 +38,8 @@ const HEADER_VALUES: usize = 3;
 /// Numbers of a packed summary of a usage record.
 const SUMMARY_NUMBERS: usize = 4;
 
-/// Numbers of a packed effect on reservations.
-const EFFECT_NUMBERS: usize = 5;
+/// Numbers of a packed change of holds.
+const CHANGE_NUMBERS: usize = 5;
 
 /// Bytes of a packed position of a check.
 const POSITION_BYTES: usize = 2;
@@ -51,8 +52,8 @@ struct ReplyParts<'r> {
     rows: &'r [u8],
     /// For each usage record that the call adds to: its summary.
     usage: &'r [u8],
-    /// For each check of a limit with `reservations`: its effect on them.
-    effects: &'r [u8],
+    /// For each check of a limit with `reservations`: its change of their holds.
+    changes: &'r [u8],
     /// Packed positions, counted from 1, of the checks that were allowed in a request that was
     /// refused: the script changed nothing for them.
     peeks: &'r [u8],
@@ -111,13 +112,11 @@ impl Call<'_> {
             };
             lines.push(line);
         }
-        let positions = self.reserving().map(|(position, ..)| position);
-        for (position, effect) in positions.zip(effects(parts.effects)) {
-            notes
-                .effects
-                .push((position, effect.ok_or(PROTOCOL_ERROR)?));
+        let mut changes: SmallVec<[HoldChange; 2]> = SmallVec::new();
+        for change in hold_changes(parts.changes) {
+            changes.push(change.ok_or(PROTOCOL_ERROR)?);
         }
-        let mut effects = notes.effects.iter().peekable();
+        let mut changes = changes.into_iter();
         let (mut rows, mut peeks, mut begin) = (parts.rows, parts.peeks().peekable(), 0);
         for (request, checks) in self.parts() {
             let (own_rows, end) = (rows, begin + checks.len());
@@ -129,25 +128,23 @@ impl Call<'_> {
             for (position, (at, answer)) in (begin..).zip(checks.iter().zip(&mut *own)) {
                 let check = request.check(at.pick);
                 let row = take_row(&mut rows, &check.algorithm);
-                if let Some(CheckRow::Decided {
-                    reset: reset @ 1.., ..
-                }) = row
-                    && check.algorithm.has_holders()
-                {
-                    notes.changes.push((position, Change::of_row(reset)));
-                }
-                let effect = effects.next_if(|(of, _)| *of == position);
                 let is_peek = peeks.next_if_eq(&(position + 1)).is_some();
-                *answer = match row {
-                    Some(CheckRow::Failed(line)) => Err(lines
+                let change = check.reservation().and_then(|_| changes.next());
+                answer.effect = match (&row, change) {
+                    (_, Some(change)) => change.into(),
+                    (Some(CheckRow::Decided { reset, .. }), _) if check.algorithm.has_holders() => {
+                        Effect::of_places(check.hits, Change::of_row(*reset))
+                    }
+                    _ => Effect::None,
+                };
+                answer.verdict = match (row, change) {
+                    (Some(CheckRow::Failed(line)), _) => Err(lines
                         .get(line.wrapping_sub(1))
                         .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
-                    Some(row) if is_peek => self.peek(row, check, arrival),
-                    Some(row) => match effect {
-                        Some((_, effect)) => self.of_reservation(row, check, *effect, arrival),
-                        None => self.verdict(row, check, check.hits, arrival),
-                    },
-                    None => Err(PROTOCOL_ERROR),
+                    (Some(row), _) if is_peek => self.peek(row, check, arrival),
+                    (Some(row), Some(change)) => self.with_holds(row, check, &change, arrival),
+                    (Some(row), None) => self.verdict(row, check, check.hits, arrival),
+                    (None, _) => Err(PROTOCOL_ERROR),
                 };
             }
             if request.checks.commit == Commit::AllOrNone {
@@ -169,7 +166,7 @@ impl Call<'_> {
 
     /// The answer to a check that would have been allowed in a request that was refused. Its row is
     /// the result of a peek.
-    fn peek(&self, row: CheckRow, check: &Check, arrival: Arrival) -> Answer {
+    fn peek(&self, row: CheckRow, check: &Check, arrival: Arrival) -> Result<Verdict, StoreError> {
         let row = match row {
             CheckRow::Decided { used, reset, .. } => CheckRow::Decided {
                 used,
@@ -185,15 +182,21 @@ impl Call<'_> {
         })
     }
 
-    /// The answer to a check of a limit with `reservations`.
-    fn of_reservation(&self, row: CheckRow, check: &Check, effect: Effect, at: Arrival) -> Answer {
+    /// The verdict on a check of a limit with `reservations`.
+    fn with_holds(
+        &self,
+        row: CheckRow,
+        check: &Check,
+        change: &HoldChange,
+        at: Arrival,
+    ) -> Result<Verdict, StoreError> {
         let mut check = check.clone();
-        check.hits = effect.hits_of(check.hits);
-        if effect.outcome.is_reservation() {
+        check.hits = change.hits_of(check.hits);
+        if change.outcome.is_reservation() {
             check.algorithm = check.algorithm.without_debt();
         }
         let verdict = self.verdict(row, &check, check.hits, at)?;
-        Ok(effect.verdict(verdict))
+        Ok(change.verdict(verdict))
     }
 
     /// Reads everything before the error lines.
@@ -228,8 +231,8 @@ impl Call<'_> {
         let (usage, rest) = rest
             .split_at_checked(usage_rows * SUMMARY_NUMBERS * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
-        let (effects, peeks) = rest
-            .split_at_checked(self.reserving().count() * EFFECT_NUMBERS * NUMBER_BYTES)
+        let (changes, peeks) = rest
+            .split_at_checked(self.reservations().count() * CHANGE_NUMBERS * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
         // Only a request that commits all or none has peeks.
         if peeks.len() % POSITION_BYTES > 0 || !(peeks.is_empty() || self.has_groups()) {
@@ -239,14 +242,20 @@ impl Call<'_> {
             now,
             rows,
             usage,
-            effects,
+            changes,
             peeks,
             error_lines: values - HEADER_VALUES,
         })
     }
 
     /// The verdict of a row on `hits` hits of a check.
-    fn verdict(&self, row: CheckRow, check: &Check, hits: i64, at: Arrival) -> Answer {
+    fn verdict(
+        &self,
+        row: CheckRow,
+        check: &Check,
+        hits: i64,
+        at: Arrival,
+    ) -> Result<Verdict, StoreError> {
         let (used, reset, retry) = match row {
             CheckRow::Found(state) => return Ok(check.algorithm.step(state, at, hits).verdict),
             CheckRow::Decided { used, reset, retry } => (used, reset, retry),
@@ -296,22 +305,21 @@ fn summaries(packed: &[u8]) -> impl Iterator<Item = Option<Summary>> {
         })
 }
 
-/// The effects in packed bytes; `None` for one that no script writes.
-fn effects(packed: &[u8]) -> impl Iterator<Item = Option<Effect>> {
-    let rows = packed.as_chunks::<{ EFFECT_NUMBERS * NUMBER_BYTES }>().0;
+/// The changes of holds in packed bytes; `None` for one that no script writes.
+fn hold_changes(packed: &[u8]) -> impl Iterator<Item = Option<HoldChange>> {
+    let rows = packed.as_chunks::<{ CHANGE_NUMBERS * NUMBER_BYTES }>().0;
     rows.iter().map(|row| {
         let mut numbers = numbers(row).map(integer);
         let mut number = || numbers.next().flatten();
         let outcome = usize::try_from(number()?).ok()?;
-        let (outcome, hits) = (*Outcome::ALL.get(outcome)?, number()?);
+        let (outcome, counted) = (*Outcome::ALL.get(outcome)?, number()?);
         let mut count = || u64::try_from(number()?).ok();
-        let places = count()?;
-        let age = Span::from_micros(count()?);
-        Some(Effect {
+        Some(HoldChange {
             outcome,
-            hits,
-            change: Change { age, places },
-            expired: count()?,
+            counted,
+            held: count()?,
+            age: Span::from_micros(count()?),
+            expired: count()?.try_into().ok()?,
         })
     })
 }
@@ -330,18 +338,19 @@ fn read_without_debt(
     arrival: Arrival,
     answers: &mut [Answer],
 ) {
-    let allowed = answers.iter().flatten().map(|verdict| verdict.allowed);
-    if answers.iter().any(Result::is_err) || !request.checks.is_over_limit(allowed) {
+    let verdicts = answers.iter().map(|answer| answer.verdict);
+    let allowed = verdicts.clone().flatten().map(|verdict| verdict.allowed);
+    if verdicts.clone().any(|verdict| verdict.is_err()) || !request.checks.is_over_limit(allowed) {
         return;
     }
     for (at, answer) in checks.iter().zip(answers) {
         let check = request.check(at.pick);
         if let Some(CheckRow::Found(state)) = take_row(&mut rows, &check.algorithm)
-            && answer.is_ok_and(|verdict| !verdict.allowed)
+            && answer.verdict.is_ok_and(|verdict| !verdict.allowed)
             && check.algorithm.counts_denied()
         {
             let free = check.algorithm.without_debt();
-            *answer = Ok(free.step(state, arrival, check.hits).verdict);
+            answer.verdict = Ok(free.step(state, arrival, check.hits).verdict);
         }
     }
 }
