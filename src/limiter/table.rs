@@ -17,7 +17,8 @@ pub(super) fn fingerprint(check: &Check) -> Fingerprint {
     check.fingerprint.with(&check.algorithm)
 }
 
-/// The part, of so many equal ones, in which a counter is. Fewer parts unite neighbors.
+/// The number of the part in which a counter is, of `parts` equal ones. A part of a smaller number
+/// of parts is a union of neighboring ones.
 pub(super) fn part(key: Fingerprint, parts: usize) -> usize {
     ((u128::from(key.half()) * parts as u128) >> u64::BITS) as usize
 }

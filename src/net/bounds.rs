@@ -15,7 +15,7 @@ pub use timed_writes::TimedWrites;
 pub use unfinished::{Cut, MemoryBudget, MemoryReservation};
 
 /// File descriptors that clients of the gRPC port do not get: they are for the listeners for
-/// operators, Redis, files and event queues. A process with few descriptors reserves a quarter.
+/// operators, Redis, files and event queues. A process with few descriptors keeps a quarter.
 pub(crate) const RESERVED: u64 = 1_024;
 
 /// Raises the process's soft limit to the hard one, and returns how many connections of clients fit

@@ -342,7 +342,7 @@ fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
     out.extend(mark);
     let mut rest = text;
     // Most parts need no escape and are copied at once.
-    while let Some(index) = rest.iter().position(|&byte| is_reserved(byte)) {
+    while let Some(index) = rest.iter().position(|&byte| is_escaped(byte)) {
         let byte = rest[index];
         out.extend_from_slice(&rest[..index]);
         out.push(b'%');
@@ -354,19 +354,19 @@ fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
 
 /// The separators between parts, and the escape character.
 #[inline]
-const fn is_reserved(byte: u8) -> bool {
+const fn is_escaped(byte: u8) -> bool {
     // A look-up for each byte of a key takes half as long as seven comparisons.
-    RESERVED[byte as usize]
+    ESCAPED[byte as usize]
 }
 
-static RESERVED: [bool; 256] = {
-    let mut reserved = [false; 256];
+static ESCAPED: [bool; 256] = {
+    let mut escaped = [false; 256];
     let mut rest: &[u8] = &[b'%', b'{', b'}', b'|', VALUE, PATTERN, DIGEST];
     while let [byte, behind @ ..] = rest {
-        reserved[*byte as usize] = true;
+        escaped[*byte as usize] = true;
         rest = behind;
     }
-    reserved
+    escaped
 };
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Frees memory that was reserved for further rows.
+    /// Frees the spare memory for further rows.
     pub fn complete(&mut self) {
         self.rows.shrink_to_fit();
         self.texts.shrink_to_fit();

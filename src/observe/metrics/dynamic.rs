@@ -50,7 +50,6 @@ impl Labels {
         }
     }
 
-    /// The second level alone, which may hold dots itself; empty when there is only one.
     /// The labels with their names. A limit of one level has no `key2`.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         [
@@ -62,7 +61,7 @@ impl Labels {
         .filter(|(name, value)| *name != "key2" || !value.is_empty())
     }
 
-    /// The second level, without the further ones in `key2`.
+    /// The second level alone, which may have dots itself; empty if there is only one.
     pub fn second_level(&self) -> &str {
         self.key2.get(..self.second_bytes).unwrap_or(&self.key2)
     }

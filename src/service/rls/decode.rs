@@ -1,5 +1,6 @@
-//! Decodes a `RateLimitRequest` into an [`DecodedRequest`] that borrows from the received bytes. Errors name
-//! the field and become INVALID_ARGUMENT.
+//! Decodes a `RateLimitRequest` into a [`DecodedRequest`], by a reader of the protobuf wire format
+//! that copies nothing: the request borrows from the received bytes. Errors name the field and
+//! become INVALID_ARGUMENT.
 //!
 //! Only the numbers of descriptors and of entries are capped, which Envoy's configuration
 //! determines. Values of any length and any bytes, which a client can choose, are never rejected,
@@ -9,12 +10,8 @@
 //! loses its higher bits, as in the Go and C++ runtimes.
 //!
 //! Source of the field numbers: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitRequest`) and
-//! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` (`RateLimitDescriptor`).
-//!
-//! A reader of the protobuf wire format that copies nothing.
-//!
-//! A message is an iterator of numbered fields, which borrow from it. Source: protobuf.dev,
-//! "Encoding".
+//! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` (`RateLimitDescriptor`); of the wire
+//! format: protobuf.dev, "Encoding".
 
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::core::time::{Rate, Unit};
@@ -114,11 +111,13 @@ pub fn decode_into<'m>(
             _ => {}
         }
     }
-    match () {
-        () if request.domain.is_empty() => Err(InvalidRequest::NoDomain),
-        () if request.is_empty() => Err(InvalidRequest::NoDescriptors),
-        () => Ok(()),
+    if request.domain.is_empty() {
+        return Err(InvalidRequest::NoDomain);
     }
+    if request.is_empty() {
+        return Err(InvalidRequest::NoDescriptors);
+    }
+    Ok(())
 }
 
 fn descriptor<'a>(

@@ -1,4 +1,4 @@
-//! A table of records next to the counters, bounded in bytes: of usage, and of reservations.
+//! A table of records next to the counters, bounded in bytes: of usage, and of holds.
 //!
 //! When it is full, the record that was idle for longest is dropped. It consists of many small
 //! tables, each with a mutex that is held for one step, and for a walk over its records when it is

@@ -278,8 +278,16 @@ fn comments_and_pages_have_ever_fewer_of_the_patterns() {
 }
 
 /// Names of types and functions that were replaced, with the words of the field for them.
-const RETIRED: [(&str, &str); 18] = [
-    ("Ask", "DecodedRequest"),
+const RETIRED: [(&str, &str); 23] = [
+    (
+        "Ask",
+        "DecodedRequest for a request, another noun for another thing",
+    ),
+    ("Begun", "Decide"),
+    ("Reserving", "Reservation"),
+    ("Holding", "Reservation for hits, HolderId for places"),
+    ("are_made_peeks", "are_peeks"),
+    ("counted_hits", "Effect::hits_of"),
     ("Asked", "PlannedDescriptor or ExplainTarget"),
     ("Fate", "Disposition"),
     ("Entrance", "Acceptor"),

@@ -16,7 +16,7 @@ use percent_encoding::percent_decode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DIGEST, PATTERN, VALUE, is_reserved, write_part};
+use super::{DIGEST, PATTERN, VALUE, is_escaped, write_part};
 use crate::core::request::notation::is_visible;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 
@@ -156,7 +156,7 @@ fn check_part(part: &[u8]) -> Result<(), NoSubject> {
             if !(is_digit() && is_digit()) {
                 return Err(NoSubject("a % is followed by two hexadecimal digits"));
             }
-        } else if is_reserved(*byte) {
+        } else if is_escaped(*byte) {
             return Err(NoSubject(
                 "a part has one of {}|=~#, which is written as % and two digits",
             ));
