@@ -14,7 +14,7 @@ use crate::limits::plan::{Check, Checks, Modes};
 use crate::limits::rules::Commit;
 use crate::store::Budget;
 use crate::store::redis::error;
-use crate::store::redis::wire::batch::{Batch, BatchOptions, KeyScope};
+use crate::store::redis::wire::batch::{Batch, BatchOptions, KeyScope, Retry};
 use crate::store::redis::wire::call::ClockReading;
 use crate::store::redis::wire::hash_slot::{Redirect, SLOTS};
 use crate::store::redis::wire::known_ttls::KnownTtls;
@@ -241,8 +241,14 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
         replies.len()
     );
     let _ = batch.learn(&answers, &mut known_ttls);
-    let _ = batch.calls_to_resend(&answers, false);
-    let _ = batch.by_slot(&answers);
+    for retry in [
+        Retry::NoScript,
+        Retry::NoSharedScript,
+        Retry::Slots,
+        Retry::Late(now),
+    ] {
+        let _ = batch.retries(retry, &answers);
+    }
 }
 
 fn algorithm(kind: AlgorithmKind) -> Algorithm {

@@ -48,7 +48,7 @@ use crate::store::redis::connection::Connection;
 use crate::store::redis::topology::Deployment;
 use crate::store::redis::topology::node::{BatchOutcome, Node};
 use crate::store::redis::usage::queue;
-use crate::store::redis::wire::batch::Batch;
+use crate::store::redis::wire::batch::{Batch, Retry};
 use crate::store::redis::wire::request::{QueuedRequest, Reply};
 
 /// The checks that have to wait before a further lane starts for a server that is far. For one that
@@ -362,11 +362,6 @@ impl Lanes {
             let deadlines = taken.iter().map(|request| request.budget.deadline);
             let deadline = deadlines.max().unwrap_or(now.at);
             self.send(connection, &batch, deadline, &mut replies).await;
-            let mut answers = replies.iter().flat_map(|reply| &reply.answers);
-            if answers.any(|answer| answer.verdict.is_err()) {
-                self.send_again(connection, &batch, deadline, &mut replies)
-                    .await;
-            }
             let without_ttl = batch.learn(&replies, &mut connection.known_ttls);
             if !without_ttl.is_empty() {
                 batch.write_expiries(&without_ttl, connection.outgoing());
@@ -406,30 +401,8 @@ impl Lanes {
         }
     }
 
-    /// Sends what Redis did not execute of a batch again, where that may succeed on the same
-    /// connection.
-    async fn send_again(
-        &self,
-        connection: &mut Connection,
-        batch: &Batch<'_>,
-        deadline: Instant,
-        replies: &mut [Reply],
-    ) {
-        if let Some(again) = batch.by_slot(replies) {
-            let refused = replies.to_vec();
-            self.send(connection, &again, deadline, replies).await;
-            if again.proves_refusal(&refused, replies) {
-                self.node.refuse_slots();
-            }
-        }
-        // The reply that refused them as late has renewed the estimate of the clock.
-        let now = || self.node.clock.reading();
-        if let Some(again) = batch.calls_that_were_not_late(replies, now) {
-            self.send(connection, &again, deadline, replies).await;
-        }
-    }
-
-    /// Sends a batch, and fills `replies`. Sends the calls again whose script Redis does not have.
+    /// Sends a batch, and fills `replies`. What Redis did not execute of it is sent again, where that
+    /// may succeed on the same connection.
     async fn send(
         &self,
         connection: &mut Connection,
@@ -437,12 +410,35 @@ impl Lanes {
         deadline: Instant,
         replies: &mut [Reply],
     ) {
-        self.send_once(connection, batch, deadline, replies).await;
-        for was_sent in [false, true] {
-            let Some(again) = batch.calls_to_resend(replies, was_sent) else {
-                return;
+        for round in 0..3 {
+            let retry = match round {
+                0 => None,
+                1 => Some(Retry::Slots),
+                // The reply that refused checks as late has renewed the estimate of the clock.
+                _ => match self.node.clock.reading() {
+                    None => return,
+                    reading => reading.map(Retry::Late),
+                },
             };
-            self.send_once(connection, &again, deadline, replies).await;
+            let again = retry.map(|retry| batch.retries(retry, replies));
+            let Some(sent) = again.as_ref().map_or(Some(batch), Option::as_ref) else {
+                continue;
+            };
+            let before = (round == 1).then(|| replies.to_vec());
+            self.send_once(connection, sent, deadline, replies).await;
+            for retry in [Retry::NoScript, Retry::NoSharedScript] {
+                let Some(again) = sent.retries(retry, replies) else {
+                    break;
+                };
+                self.send_once(connection, &again, deadline, replies).await;
+            }
+            if before.is_some_and(|before| sent.proves_refusal(&before, replies)) {
+                self.node.refuse_slots();
+            }
+            let mut answers = replies.iter().flat_map(|reply| &reply.answers);
+            if answers.all(|answer| answer.verdict.is_ok()) {
+                return;
+            }
         }
     }
 

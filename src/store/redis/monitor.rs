@@ -29,7 +29,7 @@ use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::{Deployment, SlotMap, cluster, sentinel};
-use crate::store::redis::wire::batch::{Batch, BatchOptions, KeyScope};
+use crate::store::redis::wire::batch::{Batch, BatchOptions, KeyScope, Retry};
 use crate::store::redis::wire::request::Request;
 
 /// The window of the counters of probes, which is short because they should expire soon.
@@ -170,7 +170,7 @@ async fn count_hit(
         let mut replies = batch.unanswered();
         batch.write(connection.outgoing());
         batch.read(connection.exchange(deadline).await?, &mut replies);
-        if let Some(again) = batch.calls_to_resend(&replies, false) {
+        if let Some(again) = batch.retries(Retry::NoScript, &replies) {
             again.write(connection.outgoing());
             again.read(connection.exchange(deadline).await?, &mut replies);
         }

@@ -8,10 +8,11 @@
 //! script. Hits of a batch on one counter are one `INCRBY` of their sum: its reply yields for each
 //! of them the position that separate `INCRBY`s would return. The keys that a server accepts
 //! together ([`KeyScope`]) decide how many transactions and calls it gets. A server may begin to
-//! refuse them at any time: what it refused is then sent again, slot by slot. Every request gets
-//! its own answers, even if others in the batch fail.
+//! refuse them at any time: what it refused is then sent again, slot by slot ([`Retry`]). Every
+//! request gets its own answers, even if others in the batch fail.
 
 mod read;
+mod retries;
 
 use std::ops::Range;
 
@@ -114,6 +115,24 @@ enum GroupEncoding {
     Transaction,
     /// One call of the script.
     Script(ScriptRef),
+}
+
+/// A reason to send a part of a batch again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Retry {
+    /// Redis does not have the script. The first of the calls has its text: EVAL puts it into the
+    /// cache, where the others find it.
+    NoScript,
+    /// It still does not have it: shards behind one address do not share a cache. All calls have
+    /// the text.
+    NoSharedScript,
+    /// The server does not accept keys of several slots, or undeclared ones. What a transaction or
+    /// a call with such keys did not execute is sent in groups of one slot with declared keys; by
+    /// itself if that was not because of the slots.
+    Slots,
+    /// The script refused checks as late although their callers still have time, by this new
+    /// reading of the clock: Redis's clock has jumped.
+    Late(ClockReading),
 }
 
 impl BatchOptions {
@@ -228,141 +247,6 @@ impl<'r> Batch<'r> {
             .iter()
             .map(|request| Reply::failed(request.picked.len(), unanswered))
             .collect()
-    }
-
-    /// The calls that Redis answered with NOSCRIPT, the first of them with the script's text; if
-    /// that `was_sent` before, all of them, because shards behind one address do not share a cache.
-    /// `None` when there are none, or when a reply broke the protocol: the next replies on that
-    /// connection may belong to earlier commands.
-    pub(crate) fn calls_to_resend(&self, replies: &[Reply], was_sent: bool) -> Option<Self> {
-        let no_script = Err(StoreError::NotExecuted(error::NO_SCRIPT));
-        let refused = self.groups.iter().filter(|group| {
-            let CheckPosition { request, pick } = group.checks[0];
-            group.way.encoding == GroupEncoding::Script(ScriptRef::ByHash)
-                && replies[request].answers[pick].verdict == no_script
-        });
-        // EVAL puts the text into Redis's cache, where the calls after it find it.
-        let mut has_text = [false; 2];
-        let groups = refused.map(|group| {
-            let has_text = &mut has_text[usize::from(group.way.scope == KeyScope::Node)];
-            let script_ref = match std::mem::replace(has_text, !was_sent) {
-                true => ScriptRef::ByHash,
-                false => ScriptRef::ByText,
-            };
-            group.sent_as(script_ref)
-        });
-        self.again(replies, groups, self.now)
-    }
-
-    /// The checks that a transaction or a call with keys of several slots did not execute, in groups
-    /// of one slot with their keys declared; by themselves if that was not because of the slots.
-    /// Checks of a request that commits all or none stay together. `None` if there are no such
-    /// checks, or if a reply broke the protocol.
-    pub(crate) fn by_slot(&self, replies: &[Reply]) -> Option<Self> {
-        let mut again = Self {
-            requests: self.requests.clone(),
-            groups: SmallVec::new(),
-            now: self.now,
-            options: BatchOptions {
-                scope: KeyScope::Slot,
-                ..self.options
-            },
-        };
-        let all_are = |part: &[CheckPosition], is_refused: fn(StoreError) -> bool| {
-            let mut answers = part.iter().map(|at| &replies[at.request].answers[at.pick]);
-            answers.all(|answer| answer.verdict.is_err_and(is_refused))
-        };
-        for group in &self.groups {
-            let encoding = match group.way.encoding {
-                GroupEncoding::Script(_) => GroupEncoding::Script(ScriptRef::ByHash),
-                GroupEncoding::Transaction => GroupEncoding::Transaction,
-                GroupEncoding::Plain => continue,
-            };
-            if group.way.scope == KeyScope::Slot {
-                continue;
-            }
-            let of_requests = group
-                .checks
-                .chunk_by(|one, other| one.request == other.request);
-            let parts = of_requests.flat_map(|checks| {
-                checks.chunks(match self.requests[checks[0].request].checks.commit {
-                    Commit::Each => 1,
-                    Commit::AllOrNone => checks.len(),
-                })
-            });
-            for part in parts {
-                let is_alone = !all_are(part, error::refuses_slots);
-                let needs_own =
-                    || group.way.scope == KeyScope::Node && all_are(part, error::needs_own_call);
-                if is_alone && !needs_own() {
-                    continue;
-                }
-                for (index, &at) in part.iter().enumerate() {
-                    again.add(at, encoding, is_alone && index == 0);
-                }
-            }
-        }
-        again.make_commands();
-        self.again(replies, again.groups.into_iter(), self.now)
-    }
-
-    /// Whether this batch, which is [`Batch::by_slot`] of these `replies`, answers checks that were
-    /// refused because of their slots: then the server really refuses several slots. Otherwise a
-    /// slot may have moved.
-    pub(crate) fn proves_refusal(&self, replies: &[Reply], now: &[Reply]) -> bool {
-        let mut all = self.groups.iter().flat_map(|group| &group.checks);
-        all.any(|at| {
-            let of = |replies: &[Reply]| replies[at.request].answers[at.pick].verdict;
-            of(replies).is_err_and(error::refuses_slots) && of(now).is_ok()
-        })
-    }
-
-    /// The checks that the script refused as late although their callers still have time, by a new
-    /// reading of the clock: Redis's clock has jumped. `None` when there are none, or when a reply
-    /// broke the protocol.
-    pub(crate) fn calls_that_were_not_late(
-        &self,
-        replies: &[Reply],
-        now: impl FnOnce() -> Option<ClockReading>,
-    ) -> Option<Self> {
-        let is_late = |at: &CheckPosition| {
-            replies[at.request].answers[at.pick].verdict
-                == Err(StoreError::NotExecuted(error::LATE))
-        };
-        let mut all = self.groups.iter().flat_map(|group| &group.checks);
-        let now = all.any(is_late).then(now)??;
-        let has_time = |at: &CheckPosition| self.requests[at.request].budget.deadline > now.at;
-        let groups = self.groups.iter().map(|group| {
-            let mut group = group.sent_as(ScriptRef::ByHash);
-            group.checks.retain(|at| is_late(at) && has_time(at));
-            group
-        });
-        self.again(
-            replies,
-            groups.filter(|group| !group.checks.is_empty()),
-            now,
-        )
-    }
-
-    /// These groups of the same requests. `None` if there are none, or if a reply broke the
-    /// protocol: the next replies on its connection may belong to earlier commands.
-    fn again(
-        &self,
-        replies: &[Reply],
-        groups: impl Iterator<Item = CommandGroup<'r>>,
-        now: ClockReading,
-    ) -> Option<Self> {
-        let mut answers = replies.iter().flat_map(|reply| &reply.answers);
-        if answers.any(|answer| answer.verdict == Err(StoreError::Unknown(error::PROTOCOL))) {
-            return None;
-        }
-        let groups: SmallVec<[CommandGroup<'r>; 2]> = groups.collect();
-        (!groups.is_empty()).then(|| Self {
-            requests: self.requests.clone(),
-            groups,
-            now,
-            options: self.options,
-        })
     }
 
     /// Encodes all commands.
@@ -584,21 +468,6 @@ fn counter(check: &Check, fixed: &FixedWindow, now: Micros) -> CounterKey {
     CounterKey {
         key: check.fingerprint,
         window: fixed.number(now),
-    }
-}
-
-impl CommandGroup<'_> {
-    /// The same checks in a call of the script.
-    fn sent_as(&self, script_ref: ScriptRef) -> Self {
-        let encoding = GroupEncoding::Script(script_ref);
-        Self {
-            way: Way {
-                encoding,
-                ..self.way
-            },
-            checks: self.checks.clone(),
-            commands: Vec::new(),
-        }
     }
 }
 

@@ -237,23 +237,23 @@ fn only_calls_without_their_script_are_sent_again() {
     let mut replies = first.unanswered();
     first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
     let again = first
-        .calls_to_resend(&replies, false)
+        .retries(Retry::NoScript, &replies)
         .expect("a call was answered with NOSCRIPT");
     assert_eq!(
         (again.groups.len(), again.groups[0].way.encoding),
         (1, GroupEncoding::Script(ScriptRef::ByText))
     );
     assert!(
-        again.calls_to_resend(&replies, false).is_none(),
+        again.retries(Retry::NoScript, &replies).is_none(),
         "a call with the text is not sent again"
     );
     replies[1].answers[0] = StoreError::NotExecuted("late").into();
-    assert!(first.calls_to_resend(&replies, false).is_none());
+    assert!(first.retries(Retry::NoScript, &replies).is_none());
     replies[1].answers[0] = StoreError::NotExecuted(error::NO_SCRIPT).into();
-    assert!(first.calls_to_resend(&replies, false).is_some());
+    assert!(first.retries(Retry::NoScript, &replies).is_some());
     replies[0].answers[0] = StoreError::Unknown(error::PROTOCOL).into();
     assert!(
-        first.calls_to_resend(&replies, false).is_none(),
+        first.retries(Retry::NoScript, &replies).is_none(),
         "replies do not fit their commands"
     );
 }
@@ -385,7 +385,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
         let answers = answers.map(Answer::from);
         replies[0].answers.copy_from_slice(&answers[..3]);
         replies[1].answers.copy_from_slice(&answers[3..]);
-        let again = batch.by_slot(&replies)?;
+        let again = batch.retries(Retry::Slots, &replies)?;
         assert!(
             again
                 .groups
@@ -401,7 +401,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
                 replies[at.request].answers[at.pick].verdict =
                     Err(StoreError::NotExecuted(error::NO_SCRIPT));
             });
-        let texts = again.calls_to_resend(&replies, false).expect("no script");
+        let texts = again.retries(Retry::NoScript, &replies).expect("no script");
         assert_eq!(
             texts.groups[0].way.encoding,
             GroupEncoding::Script(ScriptRef::ByText)
@@ -482,7 +482,9 @@ fn a_server_that_refuses_several_slots_gets_each_slot_by_itself() {
     );
     let received = [text.as_bytes(), &wire(&format!("{TIME}|$-1"))].concat();
     let mut replies = replies_of(&first, &received);
-    let again = first.by_slot(&replies).expect("it was refused");
+    let again = first
+        .retries(Retry::Slots, &replies)
+        .expect("it was refused");
     let ways: Vec<_> = again
         .groups
         .iter()
@@ -507,12 +509,12 @@ fn a_server_that_refuses_several_slots_gets_each_slot_by_itself() {
     assert_eq!(used(&replies[0]), [Ok(1); 3]);
     assert!(again.proves_refusal(&before, &replies));
     assert!(
-        again.by_slot(&before).is_none(),
+        again.retries(Retry::Slots, &before).is_none(),
         "nothing is smaller than a slot"
     );
     replies[0].answers[0] = StoreError::Unknown(error::PROTOCOL).into();
     assert!(
-        first.by_slot(&replies).is_none(),
+        first.retries(Retry::Slots, &replies).is_none(),
         "replies do not fit their commands"
     );
 }

@@ -18,13 +18,12 @@
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::{Call, NUMBER_BYTES, Notes};
-use crate::core::algorithm::concurrency::Change;
-use crate::core::algorithm::reservations::{HoldChange, Outcome};
-use crate::core::algorithm::{Algorithm, Arrival, LARGEST_COUNT, State};
+use super::sections::SECTIONS;
+use super::{Call, NUMBER_BYTES, Notes, PROTOCOL_ERROR, holders, integer, numbers};
+use crate::core::algorithm::reservations::HoldChange;
+use crate::core::algorithm::{Algorithm, Arrival, State};
 use crate::core::answer::{Answer, Effect};
 use crate::core::time::{Micros, Span};
-use crate::core::usage::Summary;
 use crate::core::verdict::{StoreError, Verdict, Wait};
 use crate::limits::plan::Check;
 use crate::limits::rules::Commit;
@@ -35,28 +34,16 @@ use crate::store::redis::wire::request::{CheckPosition, Request};
 /// Elements of a reply before the error lines: the two of TIME, and the packed text.
 const HEADER_VALUES: usize = 3;
 
-/// Numbers of a packed summary of a usage record.
-const SUMMARY_NUMBERS: usize = 4;
-
-/// Numbers of a packed change of holds.
-const CHANGE_NUMBERS: usize = 5;
-
 /// Bytes of a packed position of a check.
 const POSITION_BYTES: usize = 2;
-
-const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
 /// The parts of a reply before its error lines.
 struct ReplyParts<'r> {
     now: Micros,
     rows: &'r [u8],
-    /// For each usage record that the call adds to: its summary.
-    usage: &'r [u8],
-    /// For each check of a limit with `reservations`: its change of their holds.
-    changes: &'r [u8],
-    /// Packed positions, counted from 1, of the checks that were allowed in a request that was
-    /// refused: the script changed nothing for them.
-    peeks: &'r [u8],
+    /// The rows of the sections. After them packed positions, counted from 1, of the checks that
+    /// were allowed in a request that was refused: the script changed nothing for them.
+    rest: &'r [u8],
     /// The number of error lines that follow.
     error_lines: usize,
 }
@@ -70,13 +57,6 @@ enum CheckRow {
     Decided { used: u64, reset: u64, retry: i64 },
     /// The number of an error line, counted from 1.
     Failed(usize),
-}
-
-impl ReplyParts<'_> {
-    fn peeks(&self) -> impl Iterator<Item = usize> {
-        let peeks = self.peeks.as_chunks::<POSITION_BYTES>().0.iter();
-        peeks.map(|&position| u16::from_le_bytes(position).into())
-    }
 }
 
 impl Call<'_> {
@@ -104,7 +84,7 @@ impl Call<'_> {
         answers: &mut [Answer],
         notes: &mut Notes,
     ) -> Result<Micros, StoreError> {
-        let parts = self.begin(tokens)?;
+        let parts = self.head(tokens)?;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for _ in 0..parts.error_lines {
             let Some(Token::BulkString(line)) = tokens.next() else {
@@ -112,12 +92,20 @@ impl Call<'_> {
             };
             lines.push(line);
         }
-        let mut changes: SmallVec<[HoldChange; 2]> = SmallVec::new();
-        for change in hold_changes(parts.changes) {
-            changes.push(change.ok_or(PROTOCOL_ERROR)?);
+        let mut rest = parts.rest;
+        for section in &SECTIONS {
+            (section.read)(self, &mut rest, answers, notes)?;
         }
-        let mut changes = changes.into_iter();
-        let (mut rows, mut peeks, mut begin) = (parts.rows, parts.peeks().peekable(), 0);
+        // Only a request that commits all or none has peeks.
+        let (peeks, []) = rest.as_chunks::<POSITION_BYTES>() else {
+            return Err(PROTOCOL_ERROR);
+        };
+        if !(peeks.is_empty() || self.has_groups()) {
+            return Err(PROTOCOL_ERROR);
+        }
+        let peeks = peeks.iter().map(|&position| u16::from_le_bytes(position));
+        let mut peeks = peeks.map(usize::from).peekable();
+        let (mut rows, mut begin) = (parts.rows, 0);
         for (request, checks) in self.parts() {
             let (own_rows, end) = (rows, begin + checks.len());
             let own = answers.get_mut(begin..end).ok_or(PROTOCOL_ERROR)?;
@@ -129,21 +117,20 @@ impl Call<'_> {
                 let check = request.check(at.pick);
                 let row = take_row(&mut rows, &check.algorithm);
                 let is_peek = peeks.next_if_eq(&(position + 1)).is_some();
-                let change = check.reservation().and_then(|_| changes.next());
-                answer.effect = match (&row, change) {
-                    (_, Some(change)) => change.into(),
-                    (Some(CheckRow::Decided { reset, .. }), _) if check.algorithm.has_holders() => {
-                        Effect::of_places(check.hits, Change::of_row(*reset))
-                    }
-                    _ => Effect::None,
-                };
-                answer.verdict = match (row, change) {
+                if let Some(CheckRow::Decided { reset, .. }) = row
+                    && answer.effect == Effect::None
+                {
+                    answer.effect = holders::effect(check, reset);
+                }
+                answer.verdict = match (row, answer.effect) {
                     (Some(CheckRow::Failed(line)), _) => Err(lines
                         .get(line.wrapping_sub(1))
                         .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
                     (Some(row), _) if is_peek => self.peek(row, check, arrival),
-                    (Some(row), Some(change)) => self.with_holds(row, check, &change, arrival),
-                    (Some(row), None) => self.verdict(row, check, check.hits, arrival),
+                    (Some(row), Effect::Hold(change)) => {
+                        self.with_holds(row, check, &change, arrival)
+                    }
+                    (Some(row), _) => self.verdict(row, check, check.hits, arrival),
                     (None, _) => Err(PROTOCOL_ERROR),
                 };
             }
@@ -154,12 +141,6 @@ impl Call<'_> {
         }
         if peeks.next().is_some() {
             return Err(PROTOCOL_ERROR);
-        }
-        let mut summaries = summaries(parts.usage);
-        if !parts.usage.is_empty() {
-            let positions = self.tracked().map(|(position, ..)| position);
-            notes.usage.extend(positions.zip(&mut summaries));
-            notes.refused.extend(summaries);
         }
         Ok(parts.now)
     }
@@ -200,7 +181,7 @@ impl Call<'_> {
     }
 
     /// Reads everything before the error lines.
-    fn begin<'r>(
+    fn head<'r>(
         &self,
         tokens: &mut impl Iterator<Item = Token<'r>>,
     ) -> Result<ReplyParts<'r>, StoreError> {
@@ -227,23 +208,10 @@ impl Call<'_> {
         let (_, rest) = rest
             .split_at_checked(kept_numbers * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
-        let usage_rows = self.tracked().count() + self.refused.len();
-        let (usage, rest) = rest
-            .split_at_checked(usage_rows * SUMMARY_NUMBERS * NUMBER_BYTES)
-            .ok_or(PROTOCOL_ERROR)?;
-        let (changes, peeks) = rest
-            .split_at_checked(self.reservations().count() * CHANGE_NUMBERS * NUMBER_BYTES)
-            .ok_or(PROTOCOL_ERROR)?;
-        // Only a request that commits all or none has peeks.
-        if peeks.len() % POSITION_BYTES > 0 || !(peeks.is_empty() || self.has_groups()) {
-            return Err(PROTOCOL_ERROR);
-        }
         Ok(ReplyParts {
             now,
             rows,
-            usage,
-            changes,
-            peeks,
+            rest,
             error_lines: values - HEADER_VALUES,
         })
     }
@@ -285,43 +253,6 @@ impl Call<'_> {
             delay: Span::ZERO,
         })
     }
-}
-
-/// The summaries in packed bytes.
-fn summaries(packed: &[u8]) -> impl Iterator<Item = Option<Summary>> {
-    packed
-        .as_chunks::<{ SUMMARY_NUMBERS * NUMBER_BYTES }>()
-        .0
-        .iter()
-        .map(|row| {
-            let mut numbers = numbers(row).map(|number| u64::try_from(integer(number)?).ok());
-            let mut number = || numbers.next().flatten();
-            Some(Summary {
-                asked: number()?,
-                refused: number()?,
-                first_seen: Micros(number()?),
-                last_seen: Micros(number()?),
-            })
-        })
-}
-
-/// The changes of holds in packed bytes; `None` for one that no script writes.
-fn hold_changes(packed: &[u8]) -> impl Iterator<Item = Option<HoldChange>> {
-    let rows = packed.as_chunks::<{ CHANGE_NUMBERS * NUMBER_BYTES }>().0;
-    rows.iter().map(|row| {
-        let mut numbers = numbers(row).map(integer);
-        let mut number = || numbers.next().flatten();
-        let outcome = usize::try_from(number()?).ok()?;
-        let (outcome, counted) = (*Outcome::ALL.get(outcome)?, number()?);
-        let mut count = || u64::try_from(number()?).ok();
-        Some(HoldChange {
-            outcome,
-            counted,
-            held: count()?,
-            age: Span::from_micros(count()?),
-            expired: count()?.try_into().ok()?,
-        })
-    })
 }
 
 /// Bytes of the row of a check.
@@ -375,20 +306,6 @@ fn take_row(rows: &mut &[u8], algorithm: &Algorithm) -> Option<CheckRow> {
         });
     };
     Some(CheckRow::Found((first > 0.0).then_some(state)))
-}
-
-/// The numbers of packed bytes.
-fn numbers(packed: &[u8]) -> impl Iterator<Item = f64> {
-    packed
-        .as_chunks::<NUMBER_BYTES>()
-        .0
-        .iter()
-        .map(|&bytes| f64::from_le_bytes(bytes))
-}
-
-/// The number as an integer; `None` for a fraction, and for a number that no step makes.
-fn integer(number: f64) -> Option<i64> {
-    (number.fract() == 0.0 && number.abs() <= LARGEST_COUNT as f64).then_some(number as i64)
 }
 
 /// The tokens of a value that the redis crate has parsed. Types that the script never answers

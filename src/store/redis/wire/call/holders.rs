@@ -1,0 +1,34 @@
+//! The section of limits of requests in flight: the ids of their checks. In the reply, the row of
+//! such a check has the change of its places instead of a reset time.
+
+use super::{Call, Section, SectionRows};
+use crate::core::algorithm::concurrency::Change;
+use crate::core::answer::Effect;
+use crate::limits::plan::Check;
+
+pub(super) const SECTION: Section = Section {
+    code: None,
+    write,
+    read: |_, _, _, _| Ok(()),
+};
+
+fn write(call: &Call<'_>) -> SectionRows {
+    let mut rows = SectionRows::default();
+    let mut ids = Vec::new();
+    for (request, index) in call.indexed() {
+        let check = &request.checks[index];
+        if check.algorithm.has_holders() {
+            ids.extend_from_slice(&check.holder().unwrap_or_default().0);
+        }
+    }
+    rows.arguments.push(ids);
+    rows
+}
+
+/// The effect of a check whose row has this number.
+pub(super) fn effect(check: &Check, number: u64) -> Effect {
+    match check.algorithm.has_holders() {
+        true => Effect::of_places(check.hits, Change::of_row(number)),
+        false => Effect::None,
+    }
+}

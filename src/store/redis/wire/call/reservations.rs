@@ -1,0 +1,111 @@
+//! The section of limits with `reservations`, whose other end is `lua/reservations.lua`: two keys
+//! for each counter, a row for each check, and the changes of holds in the reply.
+
+use smallvec::smallvec;
+
+use super::{Call, MAX_INTEGER, NUMBER_BYTES, Notes, PROTOCOL_ERROR, Section, SectionRows};
+use super::{integer, numbers, pack, pack_short};
+use crate::core::algorithm::OnExpiry;
+use crate::core::algorithm::concurrency::HolderId;
+use crate::core::algorithm::reservations::{HoldChange, Outcome, Purpose, window_number};
+use crate::core::answer::Answer;
+use crate::core::time::Span;
+use crate::core::verdict::StoreError;
+use crate::limits::plan::{CheckIndex, Reservation, key};
+use crate::store::redis::wire::request::Request;
+
+/// Bytes of the change of a hold: five numbers.
+const CHANGE_BYTES: usize = 5 * NUMBER_BYTES;
+
+pub(super) const SECTION: Section = Section {
+    code: Some(b'R'),
+    write,
+    read,
+};
+
+fn write(call: &Call<'_>) -> SectionRows {
+    let (mut keys, mut rows) = (Vec::<Vec<u8>>::new(), Vec::new());
+    for (position, request, index, reservation) in call.reservations() {
+        let check = &request.checks[index];
+        let pair = key::ReservationKey::ALL.map(|part| {
+            let mut key = Vec::new();
+            key::write_reservations(request.checks.key(check), part, &mut key);
+            key
+        });
+        let known = keys.iter().position(|known| *known == pair[0]);
+        let first = known.unwrap_or_else(|| {
+            keys.extend(pair);
+            keys.len() - 2
+        });
+        for number in [position + 1, first / 2 + 1] {
+            pack_short(&mut rows, number);
+        }
+        let (terms, limit) = (&reservation.terms, &check.algorithm);
+        let (code, id) = match reservation.purpose {
+            Purpose::Plain => (0, HolderId::default()),
+            Purpose::Reserve(id) => (1, id),
+            Purpose::Settle(id) => (2, id),
+        };
+        let keeps = terms.on_expiry == OnExpiry::Keep;
+        rows.extend([code, u8::from(keeps)]);
+        let numbers = [
+            terms.ttl.micros(),
+            terms.most_held(limit),
+            window_number(limit, call.now.time),
+            limit.largest_charge(),
+        ];
+        pack(&mut rows, &numbers);
+        let hits = check.hits.clamp(-MAX_INTEGER, MAX_INTEGER) as f64;
+        rows.extend(hits.to_le_bytes());
+        rows.extend(id.0);
+    }
+    SectionRows {
+        keys,
+        arguments: smallvec![rows],
+    }
+}
+
+fn read(
+    call: &Call<'_>,
+    rest: &mut &[u8],
+    answers: &mut [Answer],
+    _: &mut Notes,
+) -> Result<(), StoreError> {
+    for (position, ..) in call.reservations() {
+        let change = rest.split_off(..CHANGE_BYTES).and_then(change);
+        let answer = answers.get_mut(position).ok_or(PROTOCOL_ERROR)?;
+        answer.effect = change.ok_or(PROTOCOL_ERROR)?.into();
+    }
+    Ok(())
+}
+
+/// The change of a hold in packed bytes; `None` for one that no script writes.
+fn change(packed: &[u8]) -> Option<HoldChange> {
+    let mut numbers = numbers(packed).map(integer);
+    let mut number = || numbers.next().flatten();
+    let outcome = usize::try_from(number()?).ok()?;
+    let (outcome, counted) = (*Outcome::ALL.get(outcome)?, number()?);
+    let mut count = || u64::try_from(number()?).ok();
+    Some(HoldChange {
+        outcome,
+        counted,
+        held: count()?,
+        age: Span::from_micros(count()?),
+        expired: count()?.try_into().ok()?,
+    })
+}
+
+impl Call<'_> {
+    /// The checks of limits with `reservations` by their positions in the call.
+    fn reservations(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Reservation)> {
+        let all = self.indexed().enumerate();
+        all.filter_map(|(position, (request, index))| {
+            Some((
+                position,
+                request,
+                index,
+                request.checks[index].reservation()?,
+            ))
+        })
+    }
+}
