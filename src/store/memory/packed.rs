@@ -28,6 +28,7 @@ impl UsedShare {
     pub(super) const NOTHING_LEFT: Self = Self(6);
     pub(super) const REFUSED: Self = Self(7);
 
+    #[inline]
     pub(super) fn after(verdict: &Verdict) -> Self {
         let used = verdict.used.min(LARGEST_COUNT);
         Self(match verdict.remaining {
@@ -76,9 +77,8 @@ impl Packed {
     /// Packs a state that has recovered at `recovers`. `None` if it does not fit.
     pub(super) fn new(state: &State, algorithm: &Algorithm, recovers: Micros) -> Option<Self> {
         let (time, number) = algorithm.pack(state)?;
-        (time <= LATEST)
-            .then(|| Self::assemble(mark_of(algorithm), time, recovers, number))
-            .filter(|packed| packed.number() == number)
+        let fits = time <= LATEST && unshifted(number << SHARE_BITS) == number;
+        fits.then(|| Self::assemble(mark_of(algorithm), time, recovers, number))
     }
 
     /// A reference to an unpacked state.
@@ -101,6 +101,7 @@ impl Packed {
     }
 
     /// The same state of a key that has used another share of its limit.
+    #[inline]
     pub(super) const fn with_used(self, used: UsedShare) -> Self {
         Self {
             tail: self.tail >> SHARE_BITS << SHARE_BITS | used.0 as u64,
@@ -143,9 +144,8 @@ impl Packed {
         }
     }
 
-    /// The number of the state; it may be below zero.
     const fn number(self) -> u64 {
-        (self.tail.cast_signed() >> SHARE_BITS).cast_unsigned()
+        unshifted(self.tail)
     }
 
     const fn time(self) -> u64 {
@@ -155,6 +155,11 @@ impl Packed {
     const fn mark(self) -> u64 {
         self.when & ((1 << MARK_BITS) - 1)
     }
+}
+
+/// The number of a state, which may be below zero.
+const fn unshifted(tail: u64) -> u64 {
+    (tail.cast_signed() >> SHARE_BITS).cast_unsigned()
 }
 
 /// Bits of a shortened number after its highest set bit.

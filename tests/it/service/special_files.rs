@@ -1,4 +1,4 @@
-//! Pipes, sockets, devices and folders in the place of files that Weir reads: no start and no change
+//! Pipes, sockets, devices and folders instead of files that Weir reads: no start and no change
 //! waits for them. Commands read pipes.
 
 use std::os::unix::net::UnixListener;
