@@ -99,11 +99,16 @@ fn connections() -> Vec<Row> {
         [bytes CONNECTION_BYTES in service::server,
             "what each connection counts for in the memory of connections", ""]
         [bytes TLS_BYTES in service::server, "and with TLS, in addition", ""]
+        [bytes BUSY_BYTES in service::server::open_connections,
+            "and if several calls arrived at a time, or one has waited, in addition",
+            "if all take more than they have, those end whose last call is longest ago (GOAWAY)"]
         [count KEPT_STREAM_BYTES in service::server::open_connections,
-            "and in addition for each of the most calls that waited at a time, in bytes; all \
-             connections have half of their memory for that",
-            "a further call that has to wait is refused (REFUSED_STREAM, which says that it may \
-             be sent again), and the connection with the most such calls ends (GOAWAY)"]
+            "and in addition for each of the most calls that waited at a time from the 17th on, in \
+             bytes; all connections have half of their memory for that, and a quarter for calls \
+             whose messages have not arrived",
+            "a further call that has to wait is refused (REFUSED_STREAM: its client may send \
+             it again), and the connection ends that has most of it without need (GOAWAY): \
+             calls that wait for the store or for a shaper need it"]
         [time IDLE_GRACE in service::server::connection,
             "time for what is in flight on a connection that has to end for another",
             "the connection is closed"]

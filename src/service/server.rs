@@ -37,7 +37,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::net::bounds::memory::give_back;
+use crate::net::bounds::memory::trim_memory;
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Metrics, families};
 pub use body::Budget;
@@ -128,9 +128,9 @@ impl Options {
     }
 }
 
-/// The memory of a connection that has made calls and is idle, in bytes, as `cost_tests` measures it:
-/// nearly all of it is buffers of HTTP/2. With TLS, rustls takes more.
-pub const CONNECTION_BYTES: u64 = 72 << 10;
+/// The memory of a connection that makes a call at a time, in bytes, as measured: nearly all of it is
+/// buffers of HTTP/2. With TLS, rustls takes more.
+pub const CONNECTION_BYTES: u64 = 32 << 10;
 pub(crate) const TLS_BYTES: u64 = 24 << 10;
 
 /// Destination of accepted connections.
@@ -165,7 +165,7 @@ pub async fn accept(
                 connections.tick();
                 most_bytes = connections.bytes().max(most_bytes);
                 if most_bytes - connections.bytes() > FREED_BYTES {
-                    give_back();
+                    trim_memory();
                     most_bytes = connections.bytes();
                 }
                 continue;

@@ -36,8 +36,8 @@ pub struct Shares {
 impl Shares {
     /// Minimum for the process itself. If the limit is less than twice this, it gets half.
     const PROCESS: u64 = 32 * MIB;
-    /// More is of no use for connections: 10,000 of them, with TLS.
-    const MOST_CONNECTIONS: u64 = 960 * MIB;
+    /// More is of no use for connections: 10,000 busy ones, with TLS.
+    const MOST_CONNECTIONS: u64 = 880 * MIB;
     /// More would only wait for longer.
     const MOST_UNFINISHED: u64 = 256 * MIB;
     /// A control plane sends at most 64 MiB, which are some 400,000 limits.
@@ -68,7 +68,7 @@ pub const DEFAULT_LIMIT: u64 = 512 * MIB;
 
 /// Gives free memory back to the operating system. glibc keeps most of what a thread has freed; other
 /// allocators do this by themselves.
-pub fn give_back() {
+pub fn trim_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         #[expect(
@@ -187,7 +187,7 @@ mod tests {
         };
         assert_eq!(mib(64), [9, 9, 9, 4]);
         assert_eq!(mib(512), [128, 128, 128, 64]);
-        assert_eq!(mib(64 << 10), [960, 256, 54_080, 2_048]);
+        assert_eq!(mib(64 << 10), [880, 256, 54_160, 2_048]);
     }
 
     /// A root folder with these files.

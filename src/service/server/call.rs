@@ -200,8 +200,8 @@ impl<T: LimitServices> Calls<T> {
 
     /// Takes the memory of a call that has to wait. If there is none, the call is refused: it has
     /// not begun, and its client may send it again.
-    fn open_stream(&self, respond: &mut SendResponse<Bytes>) -> Option<OpenStream> {
-        let stream = self.open.stream();
+    fn open_stream(&self, respond: &mut SendResponse<Bytes>, is_whole: bool) -> Option<OpenStream> {
+        let stream = self.open.stream(is_whole);
         if stream.is_none() {
             self.services.metrics.calls_refused(1);
             respond.send_reset(Reason::REFUSED_STREAM);
@@ -226,7 +226,7 @@ impl<T: LimitServices> Calls<T> {
     /// Keeps a call until it is decided, if it gets permits. A call that was only begun has sent
     /// nothing to the store yet.
     fn wait(&self, call: CaughtCall, mut respond: SendResponse<Bytes>, message_bytes: usize) {
-        let Some(stream) = self.open_stream(&mut respond) else {
+        let Some(stream) = self.open_stream(&mut respond, true) else {
             return;
         };
         match self.wait_permits.take(message_bytes) {
@@ -246,10 +246,13 @@ impl<T: LimitServices> Calls<T> {
         &self,
         method: LimitMethod,
         request: Request<RecvStream>,
-        respond: SendResponse<Bytes>,
+        mut respond: SendResponse<Bytes>,
         mut message: Message,
         (encoding, time_left): (Encoding, Option<Duration>),
     ) {
+        let Some(mut open) = self.open_stream(&mut respond, false) else {
+            return;
+        };
         let headers = copied(request.headers(), &TRACE_HEADERS);
         let charge = self.services.budget.call(&headers, &message);
         let mut stream = request.into_body();
@@ -259,38 +262,28 @@ impl<T: LimitServices> Calls<T> {
             services
                 .read(charge, &mut stream, &mut message, encoding, body::MAX_BYTES)
                 .await?;
+            open.message_arrived();
             let bytes = message.bytes();
             let first = body::first_message(&bytes)?;
             let request = with_headers(headers, bytes.slice_ref(first), time_left);
             let call = method.call(Arc::clone(&services.limits), request);
             wait_permits.run(call, bytes.len()).await?
         });
-        self.spawn(respond, call);
-    }
-
-    /// Makes a task of a call, which ends when its client resets the stream.
-    fn spawn(
-        &self,
-        mut respond: SendResponse<Bytes>,
-        call: impl Future<Output = CallResult> + Send + 'static,
-    ) {
-        let Some(stream) = self.open_stream(&mut respond) else {
-            return;
-        };
         let (services, unread) = (Arc::clone(&self.services), Arc::clone(&self.unread));
+        let connection = Arc::clone(&self.open);
         spawn(async move {
             let answer = AssertUnwindSafe(call).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = unless_panicked(answer, &services);
-                let open = stream.connection();
-                let _ = reply::answer(&mut respond, answer, &services.budget, &unread, open);
+                let budget = &services.budget;
+                let _ = reply::answer(&mut respond, answer, budget, &unread, &connection);
             }
         });
     }
 
     /// Makes a task of a call of another service.
     fn spawn_other(&self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
-        let Some(stream) = self.open_stream(&mut respond) else {
+        let Some(stream) = self.open_stream(&mut respond, false) else {
             return;
         };
         let services = Arc::clone(&self.services);

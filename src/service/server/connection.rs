@@ -105,7 +105,7 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(30);
 pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Grace period for requests on a connection that was idle for longest when there were too many, or
-/// had the most calls that wait: few calls take as long.
+/// had the most calls that wait, unless one of them waits for the store or for a shaper.
 pub(crate) const IDLE_GRACE: Duration = Duration::from_secs(1);
 
 /// Frames that HTTP/2 reads before their calls are answered. It keeps room for all of them.
@@ -270,7 +270,7 @@ pub(super) async fn serve<T: LimitServices>(
             return Poll::Ready(());
         }
         if !accepted.is_empty() {
-            open.called();
+            open.called(accepted.len());
         }
         calls.serve(accepted.drain(..), context);
         if turn.is_over() || is_blocked && !turn.is_blocked() {
@@ -411,7 +411,12 @@ async fn close_in_time(options: Options, mut phase: Draining, open: Arc<OpenConn
     Close::Graceful(tokio::select! {
         () = sleep(age) => options.max_connection_age_grace,
         grace = draining(&mut phase) => grace,
-        () = open.must_end() => IDLE_GRACE,
+        // A shaper may hold calls for longer.
+        () = open.must_end() => if open.is_needed() {
+            options.max_connection_age_grace
+        } else {
+            IDLE_GRACE
+        },
     })
 }
 

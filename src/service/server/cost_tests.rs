@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::body::STREAM_BYTES;
 use super::connection::{PREFACE, WorkerState, serve};
-use super::open_connections::{KEPT_STREAM_BYTES, OpenConnections};
+use super::open_connections::{BUSY_BYTES, KEPT_STREAM_BYTES, OpenConnections};
 use super::wire::tests::frame;
 use super::{Budget, CONNECTION_BYTES, GrpcHealth, NewConnection, Options, Services};
 use crate::observe::metrics::Metrics;
@@ -214,8 +214,8 @@ fn assert_counts_for(bytes: i64, counted: u64) {
 }
 
 #[test]
-fn an_idle_connection_holds_what_it_counts_for() {
-    assert_counts_for(held(thousand(call)), CONNECTION_BYTES);
+fn a_connection_that_was_busy_holds_what_it_counts_for() {
+    assert_counts_for(held(thousand(call)), CONNECTION_BYTES + BUSY_BYTES);
 }
 
 /// HTTP/2 keeps the room of its calls, which the rest of a call does not.

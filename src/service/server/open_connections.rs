@@ -7,9 +7,10 @@
 //!
 //! HTTP/2 never gives back the room for the calls that a connection had at a time. Therefore a
 //! connection takes memory for them when it has more than ever, and holds it until it is closed. All
-//! connections together have half of their memory for that. When it is used up, further calls that
-//! have to wait are refused, and the connection with the most room is asked to end: a reconnect costs
-//! a client less than the calls of others are worth. A new connection is told its share of calls.
+//! connections together have half of their memory for that, and calls whose messages have not arrived
+//! take at most a half of this half: clients that send none leave the rest to others. When it is used
+//! up, further calls that have to wait are refused, and the connection ends that has the most room
+//! without need, which calls with whole messages are. A new connection gets its share of calls.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -31,8 +32,12 @@ pub(crate) const MIN_STREAMS: u64 = 100;
 /// its client does not read. `cost_tests` measures it.
 pub(crate) const KEPT_STREAM_BYTES: u64 = 768;
 
-/// Room for calls grows from this number on, by doubling, as that of HTTP/2.
+/// Room for calls from the first one that waits on. It grows by doubling, as that of HTTP/2.
 const FIRST_STREAMS: usize = 16;
+
+/// Memory that a connection keeps, in bytes, when several calls arrived at a time, or one has waited:
+/// the buffers of HTTP/2 are used then, and it has the first room for calls.
+pub(crate) const BUSY_BYTES: u64 = 32 << 10;
 
 /// Connections with much room that were asked to end, and have not ended yet.
 const MAX_LEAVING: usize = 4;
@@ -47,8 +52,9 @@ pub(super) struct OpenConnections {
     /// Memory of all connections, and of each without waiting calls.
     max_bytes: u64,
     bytes_of_each: u64,
-    /// Memory for waiting calls.
+    /// Memory for waiting calls, apart from the first room of each busy connection.
     stream_bytes: AtomicU64,
+    busy: AtomicUsize,
     /// Including those that were asked to end.
     open: AtomicUsize,
     /// The clock of last calls, in seconds. A clock that is read for each call would cost the call
@@ -70,9 +76,10 @@ struct Activity {
     last_call: AtomicU64,
     /// Its key in the map. Changes only under the map's lock.
     recorded: AtomicU64,
-    /// Calls for which it has room, apart from those of a turn, and those that wait.
+    /// Calls for which it has room, those that wait, and among them those with whole messages.
     streams: AtomicUsize,
     waiting: AtomicUsize,
+    whole: AtomicUsize,
     must_end: Arc<Notify>,
 }
 
@@ -86,7 +93,10 @@ pub(super) struct OpenConnection {
 
 /// A call that waits; dropped when it has ended.
 #[derive(Debug)]
-pub(super) struct OpenStream(Arc<OpenConnection>);
+pub(super) struct OpenStream {
+    connection: Arc<OpenConnection>,
+    is_whole: bool,
+}
 
 impl OpenConnections {
     /// At most as many connections as these options allow.
@@ -101,16 +111,30 @@ impl OpenConnections {
 
     /// Memory of all connections, in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.count() as u64 * self.bytes_of_each + self.stream_bytes.load(Ordering::Relaxed)
+        self.count() as u64 * self.bytes_of_each
+            + self.busy.load(Ordering::Relaxed) as u64 * BUSY_BYTES
+            + self.stream_bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn count(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// A second has passed.
+    /// The calls that may wait on each connection when all have as many, in this part of the memory.
+    fn streams_of_each(&self, part: u64) -> u64 {
+        self.max_bytes / part / KEPT_STREAM_BYTES / self.count().max(1) as u64
+    }
+
+    /// A second has passed. If connections take more memory than they have, those end whose last call
+    /// is longest ago: they may have become busy together.
     pub(super) fn tick(&self) {
-        self.now.fetch_add(1, Ordering::Relaxed);
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut by_last_call = lock(&self.by_last_call);
+        let freed = |all: &ByLastCall| self.leaving(all) as u64 * self.bytes_of_each;
+        while self.bytes().saturating_sub(freed(&by_last_call)) > self.max_bytes
+            && self.may_end(&by_last_call)
+            && Self::end_idle(&mut by_last_call, now + 1)
+        {}
     }
 
     /// Opens one more, and returns whether another had to be asked to end. `None`: no connection is
@@ -120,10 +144,7 @@ impl OpenConnections {
         let mut by_last_call = lock(&self.by_last_call);
         let is_full =
             self.count() >= self.max || self.bytes() + self.bytes_of_each > self.max_bytes;
-        if is_full
-            && (self.leaving(&by_last_call) > self.max / LEAVING_PART
-                || !Self::end_idle(&mut by_last_call, now))
-        {
+        if is_full && !(self.may_end(&by_last_call) && Self::end_idle(&mut by_last_call, now)) {
             return None;
         }
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -165,33 +186,41 @@ impl OpenConnections {
         self.count().saturating_sub(by_last_call.len())
     }
 
-    /// Makes room for more calls at a time on a connection.
-    fn grow(&self, own: &Activity, streams: usize) -> bool {
+    /// Whether a further connection may be asked to end in favour of another.
+    fn may_end(&self, by_last_call: &ByLastCall) -> bool {
+        self.leaving(by_last_call) <= self.max / LEAVING_PART
+    }
+
+    /// Makes room for more calls at a time on a connection, for one whose message `is_whole` or not.
+    fn grow(&self, own: &Activity, streams: usize, is_whole: bool) -> bool {
         let streams = streams.next_power_of_two().max(FIRST_STREAMS);
         let mut by_last_call = lock(&self.by_last_call);
-        let more = streams.saturating_sub(own.streams.load(Ordering::Relaxed));
-        let more = more as u64 * KEPT_STREAM_BYTES;
-        let is_free = self.stream_bytes.load(Ordering::Relaxed) + more <= self.max_bytes / 2
-            && self.bytes() + more <= self.max_bytes;
+        let before = own.streams.load(Ordering::Relaxed);
+        let more = bytes_of(streams).saturating_sub(bytes_of(before));
+        let max = self.max_bytes / if is_whole { 2 } else { 4 };
+        let is_free = more == 0 || self.stream_bytes.load(Ordering::Relaxed) + more <= max;
         if is_free {
             self.stream_bytes.fetch_add(more, Ordering::Relaxed);
+            let is_first = usize::from(before == 0);
+            self.busy.fetch_add(is_first, Ordering::Relaxed);
             own.streams.fetch_max(streams, Ordering::Relaxed);
         } else if self.leaving(&by_last_call) < MAX_LEAVING {
-            self.end_larger(&mut by_last_call, streams);
+            self.end_largest(&mut by_last_call);
         }
         is_free
     }
 
-    /// Asks the connection to end that has the most room, if that is as much as `streams`.
-    fn end_larger(&self, by_last_call: &mut ByLastCall, streams: usize) {
+    /// Asks the connection to end that has the most room without need, if that is more than its share
+    /// of what calls without messages may take.
+    fn end_largest(&self, by_last_call: &mut ByLastCall) {
         let now = self.now.load(Ordering::Relaxed);
         if self.found_none.load(Ordering::Relaxed) > now {
             return;
         }
-        let room = |activity: &Activity| activity.streams.load(Ordering::Relaxed);
+        let share = self.streams_of_each(4).max(FIRST_STREAMS as u64) as usize;
         let looked_at = by_last_call.iter().take(MAX_LOOKS);
-        let largest = looked_at.max_by_key(|(_, activity)| room(activity));
-        match largest.filter(|(_, largest)| room(largest) >= streams) {
+        let largest = looked_at.max_by_key(|(_, activity)| activity.spare());
+        match largest.filter(|(_, largest)| largest.spare() > share) {
             Some((&key, activity)) => {
                 activity.must_end.notify_one();
                 by_last_call.remove(&key);
@@ -201,28 +230,55 @@ impl OpenConnections {
     }
 }
 
+/// Memory of room for calls, apart from the first room.
+fn bytes_of(streams: usize) -> u64 {
+    streams.saturating_sub(FIRST_STREAMS) as u64 * KEPT_STREAM_BYTES
+}
+
+impl Activity {
+    /// Room that no call with a whole message needs.
+    fn spare(&self) -> usize {
+        let whole = self.whole.load(Ordering::Relaxed);
+        self.streams.load(Ordering::Relaxed).saturating_sub(whole)
+    }
+}
+
 impl OpenConnection {
     /// The calls that may wait at a time, of at most `max`, when all connections have as many.
     pub(super) fn share(&self, max: u32) -> u32 {
-        let all = self.all.max_bytes / 2 / KEPT_STREAM_BYTES;
-        let share = all / self.all.count().max(1) as u64;
+        let share = self.all.streams_of_each(2);
         share.max(MIN_STREAMS).min(max.into()) as u32
     }
 
-    /// Takes the memory of a call that has to wait. `None`: all is used up.
-    pub(super) fn stream(self: &Arc<Self>) -> Option<OpenStream> {
+    /// Takes the memory of a call that has to wait, for its message or with a whole one. `None`: all
+    /// is used up.
+    pub(super) fn stream(self: &Arc<Self>, is_whole: bool) -> Option<OpenStream> {
         let waiting = self.activity.waiting.fetch_add(1, Ordering::Relaxed) + 1;
-        let stream = OpenStream(Arc::clone(self));
+        let mut stream = OpenStream {
+            connection: Arc::clone(self),
+            is_whole: false,
+        };
+        if is_whole {
+            stream.message_arrived();
+        }
         let has_room = waiting <= self.activity.streams.load(Ordering::Relaxed)
-            || self.all.grow(&self.activity, waiting);
+            || self.all.grow(&self.activity, waiting, is_whole);
         has_room.then_some(stream)
     }
 
-    /// Records a call.
-    pub(super) fn called(&self) {
+    /// Whether calls wait for the store or for a shaper.
+    pub(super) fn is_needed(&self) -> bool {
+        self.activity.whole.load(Ordering::Relaxed) > 0
+    }
+
+    /// Records calls that arrived at a time.
+    pub(super) fn called(&self, calls: usize) {
         self.activity
             .last_call
             .store(self.all.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        if calls > 1 && self.activity.streams.load(Ordering::Relaxed) == 0 {
+            self.all.grow(&self.activity, FIRST_STREAMS, true);
+        }
     }
 
     /// Waits until a new connection needs its place.
@@ -236,23 +292,30 @@ impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut by_last_call = lock(&self.all.by_last_call);
         by_last_call.remove(&(self.activity.recorded.load(Ordering::Relaxed), self.id));
-        let streams = self.activity.streams.load(Ordering::Relaxed) as u64;
-        let bytes = streams * KEPT_STREAM_BYTES;
+        let streams = self.activity.streams.load(Ordering::Relaxed);
+        let bytes = bytes_of(streams);
         self.all.stream_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let busy = usize::from(streams > 0);
+        self.all.busy.fetch_sub(busy, Ordering::Relaxed);
         self.all.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl OpenStream {
-    pub(super) fn connection(&self) -> &Arc<OpenConnection> {
-        &self.0
+    /// From now on, the call waits for the store or for a shaper.
+    pub(super) fn message_arrived(&mut self) {
+        self.is_whole = true;
+        let whole = &self.connection.activity.whole;
+        whole.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        let Self(connection) = self;
-        connection.activity.waiting.fetch_sub(1, Ordering::Relaxed);
+        let activity = &self.connection.activity;
+        activity.waiting.fetch_sub(1, Ordering::Relaxed);
+        let whole = usize::from(self.is_whole);
+        activity.whole.fetch_sub(whole, Ordering::Relaxed);
     }
 }
 
@@ -282,7 +345,7 @@ mod tests {
         });
         assert!(all.count() == 3 && ![&first, &second, &third].into_iter().any(must_end));
         all.tick();
-        first.called();
+        first.called(1);
         all.tick();
         let (fourth, has_ended_another) = all.open().expect("one is idle");
         assert!(has_ended_another && must_end(&second) && !must_end(&first) && !must_end(&third));
@@ -294,23 +357,70 @@ mod tests {
         assert_eq!(all.count(), 1);
     }
 
-    #[test]
-    fn calls_that_wait_take_half_of_the_memory_and_the_connection_with_the_most_ends() {
-        let all = OpenConnections::new(&Options {
-            connections_bytes: 200 * KEPT_STREAM_BYTES,
+    fn with_room_for(streams: u64) -> Arc<OpenConnections> {
+        OpenConnections::new(&Options {
+            connections_bytes: 2 * streams * KEPT_STREAM_BYTES,
             connection_bytes: KEPT_STREAM_BYTES,
             ..Options::default()
+        })
+    }
+
+    fn opened(all: &Arc<OpenConnections>) -> Arc<OpenConnection> {
+        Arc::new(all.open().expect("there is space").0)
+    }
+
+    fn take(connection: &Arc<OpenConnection>, count: usize, is_whole: bool) -> Vec<OpenStream> {
+        (0..count)
+            .map_while(|_| connection.stream(is_whole))
+            .collect()
+    }
+
+    #[test]
+    fn calls_without_messages_take_half_of_the_room_and_their_connection_ends() {
+        let all = with_room_for(512);
+        let [store, attacker, other] = [(); 3].map(|()| opened(&all));
+        let of_store = take(&store, 128, true);
+        let of_attacker = take(&attacker, 1_024, false);
+        assert_eq!((of_store.len(), of_attacker.len()), (128, 128), "of 256");
+        assert!(must_end(&attacker) && !must_end(&store) && !must_end(&other));
+        assert_eq!(take(&other, 64, false).len(), 32);
+        assert_eq!(take(&other, 64, true).len(), 64, "with whole messages");
+        drop((of_attacker, attacker));
+        assert!(!must_end(&other), "it has no more than its share");
+        assert_eq!(take(&other, 64, false).len(), 64);
+        drop((of_store, store, other));
+        assert_eq!(all.bytes(), 0);
+    }
+
+    #[test]
+    fn a_connection_whose_calls_wait_for_the_store_does_not_end_for_others() {
+        let all = with_room_for(256);
+        let [store, idle, other] = [(); 3].map(|()| opened(&all));
+        let of_store = take(&store, 128, true);
+        drop(take(&idle, 64, true));
+        assert_eq!(take(&other, 128, true).len(), 64);
+        assert!(must_end(&idle) && !must_end(&store) && !must_end(&other));
+        assert!(store.is_needed() && !idle.is_needed());
+        drop(of_store);
+        assert!(!store.is_needed());
+    }
+
+    #[test]
+    fn connections_that_become_busy_together_end_by_their_last_calls() {
+        let all = OpenConnections::new(&Options {
+            connections_bytes: 64 * BUSY_BYTES,
+            connection_bytes: BUSY_BYTES,
+            ..Options::default()
         });
-        let [first, second] = [(); 2].map(|()| Arc::new(all.open().expect("there is space").0));
-        let take = |connection: &Arc<OpenConnection>, count| -> Vec<_> {
-            (0..count).map_while(|_| connection.stream()).collect()
-        };
-        let (of_first, of_second) = (take(&first, 64), take(&second, 40));
-        assert_eq!((of_first.len(), of_second.len()), (64, 32), "of 100");
-        assert!(must_end(&first) && !must_end(&second));
-        drop((of_first, first));
-        assert_eq!(take(&second, 40).len(), 32, "with those that wait already");
-        drop((of_second, second));
+        let open: Vec<_> = (0..64).map(|_| opened(&all)).collect();
+        assert_eq!(all.bytes(), all.max_bytes);
+        open[32..]
+            .iter()
+            .for_each(|connection| connection.called(2));
+        all.tick();
+        let ended: Vec<_> = open.iter().map(|connection| must_end(connection)).collect();
+        assert_eq!(ended, [[true; 32], [false; 32]].concat());
+        drop(open);
         assert_eq!(all.bytes(), 0);
     }
 
@@ -321,7 +431,7 @@ mod tests {
             .map(|_| all.open().expect("there is space").0)
             .collect();
         all.tick();
-        open.iter().for_each(OpenConnection::called);
+        open.iter().for_each(|connection| connection.called(1));
         assert!(all.open().is_none() && all.open().is_none());
         all.tick();
         assert!(

@@ -67,7 +67,7 @@ pub(super) fn answer(
             budget.taken_within,
         );
         let unread = Arc::clone(unread);
-        let Some(waits) = open.stream() else {
+        let Some(waits) = open.stream(false) else {
             stream.send_reset(Reason::CANCEL);
             return Err(Reason::CANCEL.into());
         };

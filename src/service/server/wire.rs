@@ -423,7 +423,11 @@ impl HeaderBlocks {
         let (mut start, mut at) = (0, from);
         let mut frames_left = turn.frames_left.load(Ordering::Relaxed);
         while at < bytes.len() && !self.is_violated {
-            if frames_left == 0 && self.unfinished.is_none() && self.frames.is_between() {
+            // A turn does not end between the headers of a call and a message that came with them.
+            let is_over = frames_left == 0
+                || frames_left == 1 && bytes.get(at + FRAME_KIND_AT) == Some(&HEADERS);
+            if is_over && self.unfinished.is_none() && self.frames.is_between() {
+                frames_left = 0;
                 break;
             }
             let frame_start = at;
@@ -488,6 +492,9 @@ impl HeaderBlocks {
 
 /// The length of a frame header.
 const FRAME_HEADER_BYTES: usize = 9;
+
+/// Position of a frame's type in its header.
+const FRAME_KIND_AT: usize = 3;
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
