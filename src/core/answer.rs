@@ -11,7 +11,8 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::Change;
-use crate::core::algorithm::reservations::{HoldChange, Outcome};
+pub use crate::core::algorithm::reservations::HoldChange;
+use crate::core::algorithm::reservations::Outcome;
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{StoreError, Verdict, Wait};
 

@@ -100,7 +100,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Whether it is of a reservation, which takes no debt.
-    pub const fn is_reservation(self) -> bool {
+    pub const fn is_of_hold(self) -> bool {
         (self as u8) >= Self::Held as u8 && (self as u8) <= Self::Overtaken as u8
     }
 
@@ -145,7 +145,7 @@ impl HoldChange {
 
     /// The hits that the id of a reservation holds, and until when.
     pub fn hold(&self, ttl: Span, now: Micros) -> Option<(u64, Micros)> {
-        let is_held = self.outcome.is_reservation() && self.held > 0;
+        let is_held = self.outcome.is_of_hold() && self.held > 0;
         let since = now.0.saturating_sub(self.age.micros());
         is_held.then(|| (self.held, Micros(since) + ttl))
     }
@@ -169,7 +169,7 @@ impl HoldChange {
     fn places(&self) -> Change {
         let places = match self.outcome {
             Outcome::Held | Outcome::Shortened => self.counted.unsigned_abs(),
-            outcome if outcome.is_reservation() => 0,
+            outcome if outcome.is_of_hold() => 0,
             _ => self.held,
         };
         Change {

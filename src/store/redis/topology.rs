@@ -64,7 +64,7 @@ pub struct Deployment {
 pub(crate) struct Uses {
     /// Limits with `algorithm: concurrency`.
     pub(crate) holders: bool,
-    pub(crate) reservations: bool,
+    pub(crate) holds: bool,
     /// Limits with `track_usage`.
     pub(crate) usage: bool,
 }
@@ -249,7 +249,7 @@ impl Deployment {
     pub(crate) fn uses(&self) -> Uses {
         Uses {
             holders: self.has_holders.load(Ordering::Relaxed),
-            reservations: self.has_holds.load(Ordering::Relaxed),
+            holds: self.has_holds.load(Ordering::Relaxed),
             usage: self.usage.is_used(),
         }
     }

@@ -128,7 +128,7 @@ pub(super) fn purposes(topology: &Topology, uses: Uses) -> Vec<Purpose> {
     };
     let holders = uses.holders.then_some(CONCURRENCY);
     let usage = uses.usage.then_some(USAGE);
-    let reservations = uses.reservations.then_some(RESERVATIONS);
+    let reservations = uses.holds.then_some(RESERVATIONS);
     let uses = [holders, reservations, usage].into_iter().flatten();
     let further = of_topology.into_iter().chain(uses);
     std::iter::once(REQUESTS).chain(further).collect()

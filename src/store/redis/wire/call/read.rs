@@ -20,9 +20,8 @@ use smallvec::SmallVec;
 
 use super::sections::SECTIONS;
 use super::{Call, NUMBER_BYTES, Notes, PROTOCOL_ERROR, holders, integer, numbers};
-use crate::core::algorithm::reservations::HoldChange;
 use crate::core::algorithm::{Algorithm, Arrival, State};
-use crate::core::answer::{Answer, Effect};
+use crate::core::answer::{Answer, Effect, HoldChange};
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{StoreError, Verdict, Wait};
 use crate::limits::plan::Check;
@@ -163,7 +162,7 @@ impl Call<'_> {
         })
     }
 
-    /// The verdict on a check of a limit with `reservations`.
+    /// The verdict on a check that has changed holds.
     fn with_holds(
         &self,
         row: CheckRow,
@@ -173,7 +172,7 @@ impl Call<'_> {
     ) -> Result<Verdict, StoreError> {
         let mut check = check.clone();
         check.hits = change.hits_of(check.hits);
-        if change.outcome.is_reservation() {
+        if change.outcome.is_of_hold() {
             check.algorithm = check.algorithm.without_debt();
         }
         let verdict = self.verdict(row, &check, check.hits, at)?;
