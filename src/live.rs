@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwapOption;
 
+use crate::core::heap;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::limits::overrides::{InForce, Overrides};
@@ -67,6 +68,8 @@ pub struct Live {
     rejected: Mutex<Option<Arc<RejectedConfig>>>,
     /// The files are to be read at the next poll, changed or not.
     reload: AtomicBool,
+    /// Limits were read since memory was last returned to the operating system.
+    has_garbage: AtomicBool,
 }
 
 impl Live {
@@ -79,6 +82,7 @@ impl Live {
             overrides: Mutex::default(),
             rejected: Mutex::default(),
             reload: AtomicBool::new(false),
+            has_garbage: AtomicBool::new(false),
         }
     }
 
@@ -114,6 +118,7 @@ impl Live {
         self.metrics.config_loaded(&snapshot.rules, generation);
         *lock(&self.rejected) = None;
         free(&mut old, Some(&snapshot));
+        self.has_garbage.store(true, Ordering::Release);
         snapshot
     }
 
@@ -147,6 +152,7 @@ impl Live {
         if last == Some(&problems) {
             return false;
         }
+        self.has_garbage.store(true, Ordering::Release);
         *rejected = Some(Arc::new(RejectedConfig {
             at: clock::now(),
             problems,
@@ -168,16 +174,21 @@ impl Live {
         lock(&self.rejected).clone()
     }
 
-    /// Frees rules that are no longer in force and that no request uses.
+    /// Frees rules that are no longer in force and that no request uses, and returns their memory,
+    /// and what reading the new ones took, to the operating system.
     pub fn free_old(&self) {
-        free(&mut lock(&self.old), self.current.load().as_ref());
+        let has_freed = free(&mut lock(&self.old), self.current.load().as_ref());
+        if self.has_garbage.swap(false, Ordering::AcqRel) || has_freed {
+            heap::trim();
+        }
     }
 }
 
 /// Drops the snapshots that nothing uses. A plan may use rules for longer than their snapshot; of
 /// snapshots that differ in their overrides only, and share their rules, the newest one keeps
-/// those.
-fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) {
+/// those. Returns whether it dropped some.
+fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) -> bool {
+    let before = old.len();
     let current = current.iter().map(|snapshot| Arc::as_ptr(&snapshot.rules));
     let mut kept: Vec<*const Rules> = current.collect();
     for index in (0..old.len()).rev() {
@@ -191,6 +202,7 @@ fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) {
             old.remove(index);
         }
     }
+    old.len() < before
 }
 
 #[cfg(test)]

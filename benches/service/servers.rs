@@ -209,6 +209,16 @@ impl Server {
             * 4_096.0
     }
 
+    /// The most that it was, in bytes.
+    pub fn peak_resident_bytes(&self) -> f64 {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(status).expect("Linux");
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+        kib.expect("a size") * 1_024.0
+    }
+
     /// CPU time of all its threads so far, in microseconds.
     pub fn cpu_micros(&self) -> f64 {
         cpu_micros(self.child.id())

@@ -95,6 +95,9 @@ fn compile(check: &CheckArgs, served: &files::Options) -> Result<CheckedFiles, V
     let mut options = check.read.options(path.clone(), check.strict);
     options.beside = check.path.is_none() && served.beside;
     options.compile.for_check = true;
+    if check.path.is_none() {
+        options.compile.max_memory = served.compile.max_memory;
+    }
     let read = read(&options)?;
     let (problems, rules) = match compile::compile(&read.texts, &options.compile) {
         Ok(compiled) => (compiled.warnings, Some(compiled.rules)),

@@ -35,6 +35,8 @@
 
 pub(crate) mod options;
 
+use std::sync::Arc;
+
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 pub use options::{DEFAULT_EXPIRY, MOST_BUCKETS, Options, Settings};
 
@@ -54,7 +56,7 @@ pub struct Tracking {
     /// The options of `track_usage`.
     pub settings: Settings,
     /// The domain of the limit.
-    pub domain: Box<str>,
+    pub domain: Arc<str>,
     /// The key and the value or pattern of each level, as written.
     pub levels: Box<[Level]>,
     /// It is the `trial` of the limit, which has records and lists of its own.
@@ -90,7 +92,7 @@ pub struct Top {
 }
 
 /// A key, and a value or pattern.
-pub type Level = (Box<str>, Option<Box<str>>);
+pub type Level = (Arc<str>, Option<Arc<str>>);
 
 /// Hits of a subject, in total or of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

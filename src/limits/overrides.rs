@@ -502,10 +502,8 @@ impl Members<'_> {
     fn tree(self) -> Tree<Ranks> {
         let mut tree = Tree::default();
         for (Pattern { key, value }, mut members) in self.below {
-            let branch = Branch {
-                leaf: Some(std::mem::take(&mut members.ranks)).filter(|ranks| !ranks.is_empty()),
-                children: members.tree(),
-            };
+            let ranks = Some(std::mem::take(&mut members.ranks));
+            let branch = Branch::new(ranks.filter(|ranks| !ranks.is_empty()), members.tree());
             match (value, key.as_literal()) {
                 (Value::Any, _) => tree.add_texts(key, None, branch),
                 (Value::Text(value), _) => tree.add_texts(key, Some(value), branch),

@@ -47,7 +47,7 @@ pub struct Rules {
 #[derive(Debug, Default)]
 pub struct Domain {
     /// The name that Envoy sends.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     tree: Tree,
     /// By [`LimitId::limit`]: the limits of descriptors in the order of the files, then the limits
     /// of plans in tables.
@@ -61,6 +61,8 @@ pub struct Domain {
     pub region: Option<Arc<str>>,
     /// The region's share of limits that requests bring along.
     pub share: RegionShare,
+    /// The memory of its limits in bytes, estimated while they were read.
+    pub memory: u64,
 }
 
 /// Whether a refused request counts in its other checks.
@@ -148,6 +150,11 @@ impl Rules {
     /// The number of limits.
     pub fn limit_count(&self) -> usize {
         self.limits().count()
+    }
+
+    /// The memory of all limits in bytes, estimated while they were read.
+    pub fn memory(&self) -> u64 {
+        self.by_number.iter().map(|domain| domain.memory).sum()
     }
 
     /// The names of all domains, in no particular order.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use super::Live;
 use crate::limits::rules::Rules;
-use crate::limits::rules::compile::{self, Problem, SourceText, compile};
+use crate::limits::rules::compile::{self, Problem, SourceText, compile, too_much_memory};
 use crate::limits::rules::diff::Difference;
 use crate::net::throttle::Throttle;
 use crate::net::{background, bounded};
@@ -164,9 +164,8 @@ impl WatchedFolder {
         (watched, loaded)
     }
 
-    /// The path of the files.
-    pub(super) fn path(&self) -> &Path {
-        &self.options.path
+    pub(super) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// The time of the oldest change that was not loaded or rejected, or now.
@@ -421,15 +420,23 @@ fn read_all(
         problems.push(scan::problem(&options.path, what, remedy));
     }
     let mut texts = Vec::with_capacity(found.files.len());
+    let most = options.compile.max_memory.unwrap_or(u64::MAX);
+    let mut left = most;
     for file in found.files.iter().filter(|_| found.is_usable()) {
         // The file may have grown since the scan.
-        let read = || bounded::read(&file.real, file.max_bytes());
+        let read = || bounded::read(&file.real, file.max_bytes().min(left));
         match previous(file).map_or_else(read, |text| Ok(Some(text))) {
+            Ok(None) if left < file.max_bytes() => {
+                let (what, remedy) = too_much_memory(most);
+                problems.push(scan::problem(&file.name, what, remedy));
+                break;
+            }
             Ok(None) => problems.push(file.too_long()),
-            Ok(Some(text)) => texts.push(SourceText {
-                name: file.name.to_string_lossy().into_owned(),
-                text,
-            }),
+            Ok(Some(text)) => {
+                left = left.saturating_sub(text.len() as u64);
+                let name = file.name.to_string_lossy().into_owned();
+                texts.push(SourceText { name, text });
+            }
             Err(error) => {
                 *is_short |= scan::is_shortage(&error);
                 problems.push(scan::unreadable(&file.name, &error));
@@ -478,7 +485,6 @@ pub async fn watch(live: Arc<Live>, mut watched: WatchedFolder, metrics: Arc<Met
 
 /// Polls once, and loads the files if it is time to.
 fn poll(live: &Live, watched: &mut WatchedFolder) {
-    live.free_old();
     let (asked, options) = (live.take_reload(), watched.options.clone());
     let load = |read: &Read| background::run("weir-load", || put_in_force(live, &options, read));
     if let Some(Err(problems)) = watched.poll(asked, load) {
@@ -487,6 +493,7 @@ fn poll(live: &Live, watched: &mut WatchedFolder) {
     if live.rejected().is_none() {
         live.metrics.config_in_force(watched.oldest());
     }
+    live.free_old();
 }
 
 fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<Problem>> {
@@ -507,6 +514,7 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
         Some(files),
         None,
         None,
+        options.compile.max_memory,
     );
     if !read.skipped.is_empty() {
         let shown = first(&read.skipped, MAX_LOGGED, |name| {
@@ -519,7 +527,7 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
 
 /// Logs that limits are in force, and their differences from the previous ones. `files` is the
 /// number of files, or `version` is the version of the control plane. `loads` is the number of
-/// loads if the line is about several.
+/// loads if the line is about several, and `share` the memory that limits may take.
 pub(super) fn log_loaded(
     rules: &Rules,
     generation: u64,
@@ -527,6 +535,7 @@ pub(super) fn log_loaded(
     files: Option<usize>,
     version: Option<&str>,
     loads: Option<u32>,
+    share: Option<u64>,
 ) {
     let count = |of: fn(&Difference) -> usize| difference.map(of);
     tracing::info!(
@@ -535,6 +544,8 @@ pub(super) fn log_loaded(
         files,
         domains = rules.domains().count(),
         limits = rules.limit_count(),
+        memory_kib = rules.memory() >> 10,
+        share_mib = share.map(|share| share >> 20),
         generation,
         added = count(|found| found.added.len()),
         removed = count(|found| found.removed.len()),

@@ -80,6 +80,7 @@ struct Config {
     domains: u64,
     /// When the newest configuration was last known to be in force; at first, the start.
     in_force_at: Option<Instant>,
+    memory: u64,
 }
 
 impl fmt::Debug for Metrics {
@@ -152,6 +153,7 @@ impl Metrics {
             generation,
             limits: rules.limit_count() as u64,
             domains: rules.domains().count() as u64,
+            memory: rules.memory(),
             ..*config
         };
     }
@@ -227,6 +229,7 @@ impl Metrics {
             families::CONFIG_GENERATION.count(&[], config.generation),
             families::CONFIG_LIMITS.count(&[], config.limits),
             families::CONFIG_DOMAINS.count(&[], config.domains),
+            families::CONFIG_MEMORY.count(&[], config.memory),
             families::CONFIG_LAST_LOAD_SUCCESSFUL.count(&[], was_loaded),
             families::PANICS.count(&[], sum(&self.panics)),
             families::CONNECTIONS_REFUSED.count(&[], sum(&self.connections_refused)),

@@ -418,7 +418,7 @@ fn log_memory(settings: &Settings) {
         connections_mib = mib(shares.connections),
         unfinished_mib = mib(shares.unfinished),
         store_mib = mib(shares.store),
-        resources_mib = mib(shares.resources),
+        limits_mib = mib(shares.resources),
         "memory budget"
     );
 }

@@ -195,11 +195,13 @@ impl Settings {
             max_bytes: memory.max_bytes,
         };
         let files = flags.files;
+        let mut read = files.options(flags.config);
+        read.compile.max_memory = Some(shares.resources);
         Ok(Self {
             grpc: flags.listeners.grpc()?,
             certificates,
             http: flags.listeners.http()?,
-            files: files.options(flags.config),
+            files: read,
             xds,
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,

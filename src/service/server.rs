@@ -37,7 +37,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::net::bounds::memory::trim_memory;
+use crate::core::heap;
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Metrics, families};
 pub use body::Budget;
@@ -165,7 +165,7 @@ pub async fn accept(
                 connections.tick();
                 most_bytes = connections.bytes().max(most_bytes);
                 if most_bytes - connections.bytes() > FREED_BYTES {
-                    trim_memory();
+                    heap::trim();
                     most_bytes = connections.bytes();
                 }
                 continue;

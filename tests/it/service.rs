@@ -8,6 +8,7 @@ pub mod instructions;
 pub mod kuadrant;
 pub mod listeners;
 pub mod logs;
+pub mod many_limits;
 pub mod metrics;
 pub mod reload;
 pub mod replicas;

@@ -74,10 +74,10 @@ pub(crate) fn further_fields(
 
 /// A limit as JSON.
 pub(crate) fn object(rules: &Rules, limit: &Limit) -> Value {
-    let level = |level: &Level| json!({ "key": level.key, "value": level.value });
+    let level = |level: &Level| json!({ "key": &*level.key, "value": level.value.as_deref() });
     let mut object = json!({
         "limit": limit.path(),
-        "domain": limit.domain,
+        "domain": &*limit.domain,
         "path": limit.levels.iter().map(level).collect::<Vec<_>>(),
         "unlimited": limit.is_unlimited(),
         "shadow_mode": limit.shadow_mode,

@@ -61,7 +61,7 @@ impl<'r> Reach<'r> {
                 }
             }
             None => {
-                let of_domain = rules.limits().filter(|limit| limit.domain == one.domain);
+                let of_domain = rules.limits().filter(|limit| *limit.domain == *one.domain);
                 for limit in of_domain.filter(|limit| overlaps(&one.entries, &limit.levels)) {
                     // Rows of a limit may have different amounts, of which some fit.
                     reach.add(limit.into(), limit.amounts(), one.kind);

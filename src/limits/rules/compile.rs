@@ -16,6 +16,7 @@ pub(crate) mod domain;
 mod fields;
 mod layers;
 pub(crate) mod matching;
+mod memory;
 mod options;
 pub mod outline;
 pub(crate) mod overlay;
@@ -26,20 +27,22 @@ mod sections;
 mod siblings;
 pub(crate) mod table;
 
-use std::rc::Rc;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::region::RegionShare;
+pub(crate) use super::source::too_much_memory;
 use super::source::{Content, Node, ValueType};
 use super::{Commit, Rules};
-use build::build;
+use crate::core::heap;
+use build::{build, share_of_domain};
 use data::Data;
 pub(crate) use data::is_table;
 use domain::Domain;
 use fields::Section;
 pub(crate) use fields::nearest;
+use memory::Memory;
 use overlay::Cursor;
 pub(super) use overlay::EntryNumber;
 pub use overlay::{Overlay, ReadOverlay, XdsDefaults};
@@ -63,7 +66,13 @@ pub struct Options {
     /// For `weir check`: files that envoyproxy/ratelimit accepts, but that cannot mean what they
     /// do, are errors. A service that loads files warns of them.
     pub for_check: bool,
+    /// Maximum memory of the limits in bytes, together with the texts of their files; `None`:
+    /// without a bound.
+    pub max_memory: Option<u64>,
 }
+
+/// The descriptors that are compiled whose nodes are freed together.
+const MOST_COMPILED: usize = 2_000;
 
 /// Settings of the process for all limits of files and control planes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,8 +122,11 @@ pub(crate) fn rules_of(text: &str) -> Rules {
 /// least one is an error.
 pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<Problem>> {
     let problems = Problems::default();
+    let texts = files.iter().map(|file| file.text.len() as u64);
+    let memory = Memory::new(options.max_memory, texts.sum());
     let mut compiler = Compiler {
-        data: Data::read(&problems, files),
+        data: Data::read(&problems, files, memory.left()),
+        memory,
         ..Compiler::new(&problems)
     };
     let mut domains: HashMap<Box<str>, (Domain, Siblings)> = HashMap::new();
@@ -124,13 +136,15 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     }
     let mut built = Vec::with_capacity(domains.len());
     for (mut domain, mut siblings) in domains.into_values() {
+        let before = compiler.memory.used;
         siblings.finish(&mut compiler);
         check_for_limits(&problems, &domain);
         let tree = siblings.tree;
-        let rules = super::Domain {
+        let mut rules = super::Domain {
             tree,
             ..build(&mut compiler, &mut domain, &options.process)
         };
+        rules.memory = domain.memory + compiler.memory.used - before;
         check_replaced(&problems, &domain);
         built.push((domain.number, Arc::new(rules)));
     }
@@ -153,6 +167,11 @@ struct Compiler<'o> {
     /// Rows of all tables so far.
     rows: usize,
     matched: matching::Totals,
+    memory: Memory,
+    /// The keys of levels, each once.
+    keys: HashSet<Arc<str>>,
+    /// Nodes of descriptors that are compiled, and not freed yet.
+    compiled: Vec<Arc<Node>>,
 }
 
 impl<'o> Compiler<'o> {
@@ -165,7 +184,26 @@ impl<'o> Compiler<'o> {
             data: Data::default(),
             rows: 0,
             matched: matching::Totals::default(),
+            memory: Memory::new(None, 0),
+            keys: HashSet::new(),
+            compiled: Vec::new(),
         }
+    }
+
+    /// Frees the nodes of descriptors that are compiled, thousands at a time, with their pages. If
+    /// each were freed alone, the next limits would take single places between them, and keep all
+    /// pages from going back to the operating system.
+    fn compiled(&mut self, item: Arc<Node>) {
+        if self.compiled.len() >= MOST_COMPILED {
+            self.compiled.clear();
+            heap::trim();
+        }
+        self.compiled.push(item);
+    }
+
+    /// The text of a key, which limits share.
+    fn key(&mut self, key: &str) -> Arc<str> {
+        Arc::clone(self.keys.get_or_insert_with(key, |key| key.into()))
     }
 }
 
@@ -177,12 +215,13 @@ fn compile_file(
 ) {
     let problems = compiler.problems;
     let whole = problems.open(&file.name);
-    let Some(document) = problems.document(&whole, &file.text) else {
+    let before = compiler.memory.used;
+    let Some(document) = problems.document(&whole, &file.text, compiler.memory.left()) else {
         return;
     };
     let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
-    let is_something = |root: &Rc<Node>| root.value_type() != ValueType::Nothing;
-    let Some(root) = document.root.filter(is_something) else {
+    let is_something = |root: &Arc<Node>| root.value_type() != ValueType::Nothing;
+    let Some(mut root) = document.root.filter(is_something) else {
         let what = if holds_only_comments {
             "the file holds only comments"
         } else {
@@ -193,6 +232,7 @@ fn compile_file(
     if let Some((what, remedy)) = foreign(&root) {
         return problems.error(&root.at, what, remedy);
     }
+    let items = Node::take_list(&mut root, "descriptors");
     let Some(fields) = fields::read(problems, &root, Section::Root) else {
         return;
     };
@@ -224,13 +264,17 @@ fn compile_file(
     domain::read(problems, &fields, domain);
     domain.mentions_limit |= fields.meant("descriptors") || fields.has_misplaced;
     if let Some(list) = fields.get("descriptors") {
+        let is_complete =
+            !options.merge_domains && share_of_domain(compiler, domain, &options.process).is_some();
         let mut reader = descriptor::DescriptorReader {
             compiler,
             domain,
+            complete: is_complete.then_some(&options.process),
             path: Vec::new(),
         };
-        reader.list(list, siblings);
+        reader.list(list, items, siblings);
     }
+    domain.memory += compiler.memory.used - before;
     // Reports the errors of limits in the dropped domain, too.
     build(compiler, &mut scratch.0, &options.process);
 }

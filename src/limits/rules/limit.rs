@@ -74,7 +74,7 @@ pub struct Limit {
     /// Its position in the rules.
     pub id: LimitId,
     /// The domain that it belongs to.
-    pub domain: Box<str>,
+    pub domain: Arc<str>,
     /// The levels from the root to the limit, one per entry of a descriptor that finds it.
     pub levels: Box<[Level]>,
     /// Other limits replace this one by it.
@@ -439,10 +439,11 @@ impl Matching {
 /// One level of the path to a limit, as it is written.
 #[derive(Clone, Debug, Default)]
 pub struct Level {
-    pub key: Box<str>,
+    /// Limits below one level share its texts, which the tree has too.
+    pub key: Arc<str>,
     /// The value or pattern, or `set:`, `cidr:` or `regex:` followed by the values or the
     /// expression; `None` = any value. It is unique among the branches of a level.
-    pub value: Option<Box<str>>,
+    pub value: Option<Arc<str>>,
     pub matching: Matching,
     /// All values that match the pattern share one counter.
     pub share_threshold: bool,

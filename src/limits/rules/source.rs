@@ -10,7 +10,7 @@ mod events;
 mod quotes;
 mod scalar;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_yaml::Value;
@@ -18,6 +18,18 @@ use serde_yaml::Value;
 use super::limit::Metadata;
 use super::place::{Place, cut};
 pub(super) use events::{read, why_not_text};
+
+/// The problem of what needs more memory than limits may take, and its remedy.
+pub(crate) fn too_much_memory(most: u64) -> (String, &'static str) {
+    let mib = most as f64 / f64::from(1 << 20);
+    (
+        format!(
+            "the limits up to here need more than the {mib:.1} MiB that MEMORY_LIMIT leaves them"
+        ),
+        "raise MEMORY_LIMIT, an eighth of which is for limits and their files, or write fewer; a \
+         row of a table takes a tenth of a limit",
+    )
+}
 
 /// Maximum characters of the file's own text in a message.
 const LONGEST_QUOTE: usize = 60;
@@ -64,7 +76,7 @@ impl Note {
 #[derive(Debug)]
 pub(super) struct ParsedDocument {
     /// `None` if there are only comments.
-    pub(super) root: Option<Rc<Node>>,
+    pub(super) root: Option<Arc<Node>>,
     /// Values that may not mean what their author intended.
     pub(super) warnings: Vec<Note>,
     /// The number of warnings beyond those that are kept.
@@ -77,28 +89,36 @@ pub(super) struct Node {
     /// Where it begins; for an alias, where the alias is.
     pub(super) at: Place,
     pub(super) content: Content,
-    /// The nodes in it and itself, with every alias expanded.
-    size: usize,
-    /// The levels of lists and maps in it, including itself.
-    height: usize,
 }
+
+/// A limit has about ten nodes while its file is read.
+const _: () = assert!(size_of::<Node>() <= 40);
 
 #[derive(Clone, Debug)]
 pub(super) enum Content {
+    /// Scalars of a file with the same text share it.
     Scalar {
-        text: Box<str>,
-        /// Without quotes and without a tag.
-        plain: bool,
-        /// As its text, its quotes and its tag decide.
-        value_type: ValueType,
+        text: Arc<str>,
+        form: Form,
     },
-    Sequence(Vec<Rc<Node>>),
+    Sequence(Box<[Arc<Node>]>),
     /// Merge keys are resolved, and of a key that was repeated only the last one is there.
-    Mapping(Vec<Pair>),
+    Mapping(Box<[Pair]>),
+}
+
+/// The form of a scalar, which decides its type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Form {
+    /// Without quotes and without a tag.
+    Plain,
+    /// As if it were plain, by its tag.
+    AsPlain,
+    Text,
+    Binary,
 }
 
 /// A key and its value.
-pub(super) type Pair = (Rc<Node>, Rc<Node>);
+pub(super) type Pair = (Arc<Node>, Arc<Node>);
 
 /// The type of a node, for messages and decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -140,54 +160,55 @@ impl ValueType {
 /// Limits of a control plane and rows of tables become the same nodes as a file, and one compiler
 /// checks all.
 impl Node {
-    /// A node to which no alias refers. Size and height bound the expansion of aliases.
-    const fn new(at: Place, content: Content) -> Self {
-        Self {
-            at,
-            content,
-            size: 1,
-            height: 0,
-        }
-    }
-
     /// A text node, even if the text is like a number or a bool.
-    pub(super) fn of_text(at: &Place, text: &str) -> Rc<Self> {
-        Self::of_scalar(at, text, ValueType::Text)
+    pub(super) fn of_text(at: &Place, text: &str) -> Arc<Self> {
+        Self::of_scalar(at, text, Form::Text)
     }
 
     /// A plain scalar without quotes, which may be a number, a bool or null.
-    pub(super) fn of_plain(at: &Place, text: &str) -> Rc<Self> {
-        Self::of_scalar(at, text, scalar::resolve(text))
+    pub(super) fn of_plain(at: &Place, text: &str) -> Arc<Self> {
+        Self::of_scalar(at, text, Form::AsPlain)
     }
 
-    fn of_scalar(at: &Place, text: &str, value_type: ValueType) -> Rc<Self> {
-        let content = Content::Scalar {
-            text: text.into(),
-            plain: false,
-            value_type,
-        };
-        Rc::new(Self::new(at.clone(), content))
+    fn of_scalar(at: &Place, text: &str, form: Form) -> Arc<Self> {
+        let text = text.into();
+        let content = Content::Scalar { text, form };
+        Self::of(at, content)
     }
 
-    pub(super) fn of_list(at: &Place, items: Vec<Rc<Self>>) -> Rc<Self> {
-        Rc::new(Self::new(at.clone(), Content::Sequence(items)))
+    fn of(at: &Place, content: Content) -> Arc<Self> {
+        let at = at.clone();
+        Arc::new(Self { at, content })
+    }
+
+    pub(super) fn of_list(at: &Place, items: Vec<Arc<Self>>) -> Arc<Self> {
+        Self::of(at, Content::Sequence(items.into()))
     }
 
     /// A map, in which no key occurs twice.
-    pub(super) fn of_map(at: &Place, entries: Vec<Pair>) -> Rc<Self> {
-        Rc::new(Self::new(at.clone(), Content::Mapping(entries)))
+    pub(super) fn of_map(at: &Place, entries: Vec<Pair>) -> Arc<Self> {
+        Self::of(at, Content::Mapping(entries.into()))
     }
 
     pub(super) fn value_type(&self) -> ValueType {
         match &self.content {
             Content::Sequence(_) => ValueType::Sequence,
             Content::Mapping(_) => ValueType::Mapping,
-            Content::Scalar { value_type, .. } => *value_type,
+            Content::Scalar { text, form } => match form {
+                Form::Plain | Form::AsPlain => scalar::resolve(text),
+                Form::Text => ValueType::Text,
+                Form::Binary => ValueType::Binary,
+            },
         }
     }
 
     /// The text of a scalar as in the file, without quotes.
     pub(super) fn text(&self) -> Option<&str> {
+        self.shared_text().map(AsRef::as_ref)
+    }
+
+    /// The text of a scalar, for what shares it.
+    pub(super) fn shared_text(&self) -> Option<&Arc<str>> {
         match &self.content {
             Content::Scalar { text, .. } => Some(text),
             Content::Sequence(_) | Content::Mapping(_) => None,
@@ -201,6 +222,25 @@ impl Node {
         };
         let entry = entries.iter().find(|(key, _)| key.text() == Some(name));
         entry.map(|(_, value)| &**value)
+    }
+
+    /// Takes the items out of a list in a map: who reads them drops each, and the nodes of a large
+    /// file make room for its limits.
+    pub(super) fn take_list(this: &mut Arc<Self>, name: &str) -> Vec<Arc<Self>> {
+        let Content::Mapping(entries) = &mut Arc::make_mut(this).content else {
+            return Vec::new();
+        };
+        let list = entries.iter_mut().find(|(key, _)| key.text() == Some(name));
+        list.map(|(_, list)| Self::take_items(list))
+            .unwrap_or_default()
+    }
+
+    /// Takes the items out of a list. One that aliases share is copied.
+    pub(super) fn take_items(this: &mut Arc<Self>) -> Vec<Arc<Self>> {
+        match &mut Arc::make_mut(this).content {
+            Content::Sequence(items) => std::mem::take(items).into(),
+            Content::Scalar { .. } | Content::Mapping(_) => Vec::new(),
+        }
     }
 
     /// Reads the node as a `T`; `None` if it is something else.
@@ -233,9 +273,7 @@ impl Node {
     /// The value of YAML, if JSON can hold it.
     fn value(&self) -> Result<Value, Note> {
         Ok(match &self.content {
-            Content::Scalar {
-                text, value_type, ..
-            } => match *value_type {
+            Content::Scalar { text, .. } => match self.value_type() {
                 ValueType::Nothing => Value::Null,
                 ValueType::Bool(bool) => bool.into(),
                 ValueType::Int(int) => int.into(),

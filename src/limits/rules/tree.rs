@@ -18,6 +18,8 @@ mod matchers;
 pub(crate) mod regexes;
 pub mod trace;
 
+use std::sync::Arc;
+
 use hashbrown::{Equivalent, HashMap};
 use ipnet::IpNet;
 use matchers::{Matchers, OfKey};
@@ -50,7 +52,7 @@ pub(crate) struct Tree<T = LimitId> {
     /// Keys with the SHA-256 of a value. Only overrides have them.
     by_digest: HashMap<Box<[u8]>, HashMap<[u8; 32], BranchIndex>>,
     /// Keys without a value.
-    any_value: HashMap<Box<[u8]>, BranchIndex>,
+    any_value: HashMap<Arc<[u8]>, BranchIndex>,
     /// Conditions other than text; `None` on most levels.
     matchers: Option<Box<Matchers>>,
 }
@@ -73,13 +75,25 @@ pub(super) enum Matched {
 /// A key and value, the content for a path that ends with it, and the level below.
 #[derive(Debug)]
 pub(crate) struct Branch<T = LimitId> {
-    pub(crate) leaf: Option<T>,
-    pub(crate) children: Tree<T>,
+    leaf: Option<T>,
+    /// `None` without a level below: most branches are leaves, and an empty tree takes ten times as
+    /// much memory.
+    children: Option<Box<Tree<T>>>,
 }
 
-/// A key and a value. An entry of a request and an equal one of a tree have the same hash.
+impl<T> Branch<T> {
+    pub(crate) fn new(leaf: Option<T>, children: Tree<T>) -> Self {
+        Self {
+            leaf,
+            children: (!children.branches.is_empty()).then(|| Box::new(children)),
+        }
+    }
+}
+
+/// A key and a value, of which the limits hold the texts too. An entry of a request and an equal one
+/// of a tree have the same hash.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct TreeKey<B = Box<[u8]>> {
+struct TreeKey<B = Arc<[u8]>> {
     key: B,
     value: B,
 }
@@ -93,13 +107,16 @@ impl Equivalent<TreeKey> for TreeKey<&[u8]> {
 impl<T> Tree<T> {
     /// Adds a branch as the last one. Of two branches with the same key and value, the first one
     /// counts. A value of a file is not empty.
-    pub(crate) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch<T>) {
+    pub(crate) fn add(&mut self, key: &Arc<str>, value: Option<&Arc<str>>, branch: Branch<T>) {
         let index = self.push(branch);
         let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
         match value {
-            _ if is_pattern => self.add_pattern(Glob::new(key), value.map(Glob::new), index),
-            Some(value) => self.add_exact(key, value, index),
-            None => self.add_any_value(key, index),
+            _ if is_pattern => {
+                let value = value.map(|value| Glob::new(value));
+                self.add_pattern(Glob::new(key), value, index);
+            }
+            Some(value) => self.add_exact(Arc::clone(key), Arc::clone(value), index),
+            None => self.add_any_value(Arc::clone(key), index),
         }
     }
 
@@ -113,8 +130,8 @@ impl<T> Tree<T> {
     ) {
         let index = self.push(branch);
         match (key.as_literal(), value.map(WildcardText::as_literal)) {
-            (Some(key), Some(Some(value))) => self.add_exact(key, value, index),
-            (Some(key), None) => self.add_any_value(key, index),
+            (Some(key), Some(Some(value))) => self.add_exact(key.into(), value.into(), index),
+            (Some(key), None) => self.add_any_value(key.into(), index),
             _ => {
                 let glob = |text: &WildcardText| Glob::of(text.pieces());
                 self.add_pattern(glob(key), value.map(glob), index);
@@ -127,17 +144,13 @@ impl<T> Tree<T> {
         BranchIndex(self.branches.len() - 1)
     }
 
-    fn add_exact(&mut self, key: &str, value: &str, branch: BranchIndex) {
-        let pair = TreeKey {
-            key: key.as_bytes().into(),
-            value: value.as_bytes().into(),
-        };
-        self.exact.entry(pair).or_insert(branch);
+    fn add_exact(&mut self, key: Arc<str>, value: Arc<str>, branch: BranchIndex) {
+        let (key, value) = (key.into(), value.into());
+        self.exact.entry(TreeKey { key, value }).or_insert(branch);
     }
 
-    fn add_any_value(&mut self, key: &str, branch: BranchIndex) {
-        let key = key.as_bytes().into();
-        self.any_value.entry(key).or_insert(branch);
+    fn add_any_value(&mut self, key: Arc<str>, branch: BranchIndex) {
+        self.any_value.entry(key.into()).or_insert(branch);
     }
 
     /// Adds a branch for the addresses and the networks in this one.
@@ -189,12 +202,13 @@ impl<T> Tree<T> {
             .collect()
     }
 
-    /// Compiles the regular expressions of the level, one table for each key, and returns their
+    /// Ends the level: compiles its regular expressions, one table for each key, and returns their
     /// bytes.
     ///
     /// # Errors
     /// The expressions of a key are too large together: the number of the branch of the last one.
-    pub(super) fn compile_regexes(&mut self) -> Result<usize, usize> {
+    pub(super) fn complete(&mut self) -> Result<usize, usize> {
+        self.branches.shrink_to_fit();
         let all = self.matchers.iter_mut().flat_map(|all| all.values_mut());
         let bytes: Result<_, BranchIndex> = all.map(|of_key| of_key.regexes.compile()).sum();
         bytes.map_err(|last| last.0)
@@ -206,7 +220,7 @@ impl<T> Tree<T> {
                 if !self.prefix_lengths.contains(&prefix.len()) {
                     self.prefix_lengths.push(prefix.len());
                 }
-                let (key, value) = (first.clone(), prefix.clone());
+                let (key, value) = (first[..].into(), prefix[..].into());
                 self.by_prefix.entry(TreeKey { key, value }).or_default()
             }
             _ => &mut self.by_trying,
@@ -264,7 +278,10 @@ impl<T> Tree<T> {
             match (&branch.leaf, below) {
                 (Some(found), []) => visit(found),
                 (None, []) => {}
-                _ => branch.children.each_match(below, visit),
+                _ => {
+                    let children = branch.children.iter();
+                    children.for_each(|children| children.each_match(below, visit));
+                }
             }
         }
     }
@@ -290,7 +307,7 @@ impl<T> Tree<T> {
         let (last, above) = entries.split_last()?;
         let mut level = self;
         for entry in above {
-            level = &level.branch(entry)?.children;
+            level = level.branch(entry)?.children.as_deref()?;
         }
         level.branch(last)?.leaf
     }

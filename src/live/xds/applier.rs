@@ -97,20 +97,23 @@ struct OverlayFile(WatchedFolder);
 
 impl OverlayFile {
     /// Reads the file for the first time.
-    fn open(path: &Path) -> (Self, Result<Overlay, Vec<Problem>>) {
-        let options = files::Options {
+    fn open(path: &Path, max_memory: u64) -> (Self, Result<Overlay, Vec<Problem>>) {
+        let mut options = files::Options {
             path: path.to_owned(),
             ..files::Options::default()
         };
-        let (file, overlay) = WatchedFolder::open(options, |read| overlay(path, read));
+        options.compile.max_memory = Some(max_memory);
+        let compile = options.compile.clone();
+        let (file, overlay) = WatchedFolder::open(options, |read| overlay(path, read, &compile));
         (Self(file), overlay)
     }
 
     /// Polls the file, which is to be read `now` if so. Returns the overlay if the file was read,
     /// and can be used.
     fn poll(&mut self, now: bool) -> Option<Overlay> {
-        let path = self.0.path().to_owned();
-        match self.0.poll(now, |read| overlay(&path, read))? {
+        let options = self.0.options().clone();
+        let load = |read: &Read| overlay(&options.path, read, &options.compile);
+        match self.0.poll(now, load)? {
             Ok(overlay) => {
                 tracing::info!(entries = overlay.entries(), "overlay file loaded");
                 Some(overlay)
@@ -128,9 +131,9 @@ impl OverlayFile {
 }
 
 /// The overlay in the file at `path`.
-fn overlay(path: &Path, read: &Read) -> Result<Overlay, Vec<Problem>> {
+fn overlay(path: &Path, read: &Read, options: &compile::Options) -> Result<Overlay, Vec<Problem>> {
     let text = read.only(path)?;
-    let ReadOverlay { overlay, warnings } = Overlay::read(text, &compile::Options::default())?;
+    let ReadOverlay { overlay, warnings } = Overlay::read(text, options)?;
     for warning in warnings.iter().take(MAX_LOGGED) {
         tracing::warn!("{warning}");
     }
@@ -161,7 +164,7 @@ impl Applier {
     ) -> (Self, Vec<Problem>) {
         let (mut rules, mut problems) = (options.rules.clone(), Vec::new());
         let overlay = options.overlay_file.as_deref().map(|path| {
-            let (file, read) = OverlayFile::open(path);
+            let (file, read) = OverlayFile::open(path, options.max_memory);
             match read {
                 Ok(overlay) => rules.overlay = Some(Arc::new(overlay)),
                 Err(found) => problems = found,
@@ -181,7 +184,7 @@ impl Applier {
             configuration: Configuration::new(rules, max_bytes, max_memory),
             overlay,
             cache,
-            report: Report::default(),
+            report: Report::new(max_memory),
             save_failed: false,
         };
         applier.restore();

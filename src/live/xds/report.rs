@@ -20,6 +20,8 @@ const MAX_COMPARED_LIMITS: usize = 5_000;
 /// The last lines about limits of the control plane, which later ones are compared with.
 #[derive(Debug)]
 pub(super) struct Report {
+    /// The memory that limits may take.
+    share: u64,
     /// The lines about loaded limits.
     lines: Throttle,
     /// The limits of that line, to be compared with the next ones.
@@ -34,9 +36,11 @@ fn is_compared(rules: &Arc<Rules>) -> bool {
     rules.limit_count() <= MAX_COMPARED_LIMITS
 }
 
-impl Default for Report {
-    fn default() -> Self {
+impl Report {
+    /// Without lines so far.
+    pub(super) fn new(share: u64) -> Self {
         Self {
+            share,
             lines: Throttle::new(INTERVAL),
             reported: None,
             unreported: None,
@@ -44,9 +48,7 @@ impl Default for Report {
             warnings: Vec::new(),
         }
     }
-}
 
-impl Report {
     /// Reports that limits are in force.
     pub(super) fn loaded(
         &mut self,
@@ -94,6 +96,7 @@ impl Report {
             None,
             Some(&version),
             loads,
+            Some(self.share),
         );
     }
 

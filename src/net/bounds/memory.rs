@@ -29,7 +29,8 @@ pub struct Shares {
     pub unfinished: u64,
     /// For counters in memory.
     pub store: u64,
-    /// For messages of a control plane, while they are decoded and compiled.
+    /// For limits: of files with their texts, or of a control plane, while they are read. Limits
+    /// that are replaced are in the process's own part until they are freed.
     pub resources: u64,
 }
 
@@ -65,22 +66,6 @@ impl Shares {
 
 /// The limit if neither the operating system nor a setting has one; the same as in the manifests.
 pub const DEFAULT_LIMIT: u64 = 512 * MIB;
-
-/// Gives free memory back to the operating system. glibc keeps most of what a thread has freed; other
-/// allocators do this by themselves.
-pub fn trim_memory() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        #[expect(
-            unsafe_code,
-            reason = "malloc_trim(3) is safe to call from any thread, and no safe crate has it"
-        )]
-        unsafe extern "C" {
-            safe fn malloc_trim(pad: usize) -> std::ffi::c_int;
-        }
-        malloc_trim(0);
-    }
-}
 
 /// The limit of the control groups that this process is in (`cgroup`), or the memory of the
 /// `machine`, whichever is smaller, and its source; `default` if neither can be read.

@@ -376,6 +376,8 @@ families! {
     CONFIG_GENERATION = Gauge "weir_config_generation" [];
     /// Limits in force.
     CONFIG_LIMITS = Gauge "weir_config_limits" [];
+    /// Memory of the limits in force, estimated while they were read, in bytes.
+    CONFIG_MEMORY = Gauge "weir_config_memory_bytes" [];
     /// Domains in force.
     CONFIG_DOMAINS = Gauge "weir_config_domains" [];
 

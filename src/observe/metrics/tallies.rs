@@ -24,7 +24,9 @@ use crate::limits::plan::{Check, Checks, DecidedBy, Outcomes, Plan};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::LimitId;
 use crate::net::clock;
-use series::{Counters, LimitSeries, SeriesId, SeriesOfDomain, add_decisions, add_negative_hits};
+use series::{
+    Counters, LimitSeries, OtherCounters, SeriesOfDomain, add_decisions, add_negative_hits,
+};
 pub(super) use series::{DomainSeries, Register};
 
 /// The label `limit` of all limits that requests bring along, which have no path.
@@ -56,7 +58,7 @@ impl Metrics {
         for domain in &rules.by_number {
             let next = match known.remove(&*domain.name) {
                 Some(same) if Arc::ptr_eq(&same.domain, domain) => same,
-                before => Arc::new(DomainSeries::new(domain, before.as_deref(), self.cores)),
+                before => Arc::new(DomainSeries::new(domain, before.as_deref())),
             };
             series.push(Arc::clone(&next.by_limit));
             register.insert(domain.name.clone(), next);
@@ -103,15 +105,16 @@ impl Metrics {
         add_hits: impl Fn(&mut Exposition, &LimitReading<'_>),
     ) {
         let (domains, now) = (self.series_by_domain(), clock::now());
-        let mut all: Vec<(&SeriesId, &LimitSeries)> =
-            domains.iter().flat_map(|domain| &domain.by_id).collect();
-        all.sort_unstable_by_key(|(id, _)| *id);
-        for (id, limit) in all {
-            let counts = limit.counters.own.counts.sums();
-            if !self.options.omits_unused_limits || counts != Counts::default() {
-                add_hits(exposition, &limit.reading(id, &counts));
-                limit.gather(id, &counts, now, exposition);
-            }
+        let is_shown = |limit: &LimitSeries<'_>| {
+            !self.options.omits_unused_limits || limit.own.counts.sums() != Counts::default()
+        };
+        let all = domains.iter().flat_map(|domain| domain.series());
+        let mut all: Vec<LimitSeries<'_>> = all.filter(is_shown).collect();
+        all.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+        for limit in all {
+            let counts = limit.own.counts.sums();
+            add_hits(exposition, &limit.reading(&counts));
+            limit.gather(&counts, now, exposition);
         }
         for (of_hits, counts) in self.dynamic.series() {
             add_hits(
@@ -138,12 +141,12 @@ impl Metrics {
         let outcomes =
             |counts: Counts| OUTCOMES.into_iter().zip(counts.into_iter().skip(DECISIONS));
         let domains = self.series_by_domain();
-        for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
+        for series in domains.iter().flat_map(|domain| domain.series()) {
             visit(
-                &id.labels.domain,
-                &limit.path,
-                limit.counters.own.peeks(),
-                &mut outcomes(limit.counters.own.counts.sums()),
+                &series.limit.domain,
+                &series.limit.path_in_domain(),
+                series.own.peeks(),
+                &mut outcomes(series.own.counts.sums()),
             );
         }
         for (labels, counts) in self.dynamic.series() {
@@ -160,10 +163,10 @@ impl Metrics {
     /// order.
     pub fn read_limits(&self, mut visit: impl FnMut(&LimitReading<'_>)) {
         let domains = self.series_by_domain();
-        for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
-            let counts = limit.counters.own.counts.sums();
+        for series in domains.iter().flat_map(|domain| domain.series()) {
+            let counts = series.own.counts.sums();
             if counts[..HITS.len()].iter().any(|&count| count > 0) {
-                visit(&limit.reading(id, &counts));
+                visit(&series.reading(&counts));
             }
         }
         for (labels, counts) in self.dynamic.series() {
@@ -243,10 +246,10 @@ impl Tallies {
 
     /// Counts one effect, by the clock that scrapes read.
     pub fn observe_effect(&self, check: &Check, effect: Effect) {
-        let Some(counters) = check.limit().and_then(|limit| self.of_limit(limit)) else {
+        let Some(others) = check.limit().and_then(|limit| self.others(limit)) else {
             return;
         };
-        let (holders, holds) = (counters.holders.as_ref(), counters.holds.as_ref());
+        let (holders, holds) = (others.holders.as_ref(), others.holds.as_ref());
         match (effect, holders, holds) {
             (Effect::Acquired(change), Some(holders), _) => {
                 holders.current.record(change, true, clock::now());
@@ -283,15 +286,16 @@ impl Tallies {
             self.metrics.dynamic.add(domain, levels, &named);
         }
         if let Some(series) = series {
+            let rows = series.own.counts.rows(self.metrics.cores);
             for &(counter, count) in counts.filter(|(counter, _)| !is_named(*counter)) {
-                series.own.counts.add(core, counter, count);
+                rows.add(core, counter, count);
             }
         }
     }
 
     /// Counts a crossed threshold of a limit, in per cent.
     pub fn crossed(&self, limit: LimitId, percent: u8) {
-        let counts = self.of_limit(limit).and_then(|all| all.thresholds.as_ref());
+        let counts = self.others(limit).and_then(|all| all.thresholds.as_ref());
         if let Some(count) = counts.and_then(|all| all.get(usize::from(percent))) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -301,8 +305,8 @@ impl Tallies {
     pub fn observe_trials(&self, core: Core, plan: &Plan, decisions: &Decisions) {
         let near_limit_ratio = self.metrics.options.near_limit_ratio;
         for (index, _, limit) in plan.trials() {
-            let series = self.of_limit(limit.id).and_then(|all| all.trial.as_ref());
-            if let Some(series) = series {
+            let series = self.others(limit.id).and_then(|all| all.trial.as_ref());
+            if let Some(series) = series.map(|series| series.rows(self.metrics.cores)) {
                 let (check, decision) = (&plan.checks[index], &decisions[index.0]);
                 for (counter, count) in counts(check, check.hits, decision, false, near_limit_ratio)
                 {
@@ -316,6 +320,10 @@ impl Tallies {
         self.series.get(id.domain as usize)?.get(id.limit as usize)
     }
 
+    fn others(&self, id: LimitId) -> Option<&OtherCounters> {
+        self.of_limit(id)?.others.as_deref()
+    }
+
     #[cold]
     fn peeked(&self, core: Core, limit: Option<LimitId>) {
         if let Some(series) = limit.and_then(|id| self.of_limit(id)) {
@@ -326,7 +334,8 @@ impl Tallies {
 
     fn decided(&self, core: Core, limit: Option<LimitId>, label: Label) {
         if let Some(series) = limit.and_then(|id| self.of_limit(id)) {
-            series.own.counts.add(core, DECISIONS + label as usize, 1);
+            let rows = series.own.counts.rows(self.metrics.cores);
+            rows.add(core, DECISIONS + label as usize, 1);
         }
     }
 }

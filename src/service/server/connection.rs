@@ -109,7 +109,7 @@ pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const IDLE_GRACE: Duration = Duration::from_secs(1);
 
 /// Frames that HTTP/2 reads before their calls are answered. It keeps room for all of them.
-pub(crate) const FRAMES_OF_A_TURN: usize = 16;
+pub(crate) const FRAMES_OF_A_TURN: usize = 64;
 
 /// Bytes of a request in another protocol that Weir reads before it closes the connection.
 const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
@@ -237,23 +237,8 @@ pub(super) async fn serve<T: LimitServices>(
     let http2_waker = Http2Waker::of_task().await;
     let waker = Waker::from(Arc::clone(&http2_waker));
     poll_fn(|context| {
-        while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
-            match close {
-                Close::Graceful(grace) => {
-                    http2.graceful_shutdown();
-                    unread.closing();
-                    close_timers.spawn(async move {
-                        sleep(grace).await;
-                        Close::Now
-                    });
-                }
-                Close::Now => return Poll::Ready(()),
-                Close::WithoutPong => {
-                    metrics.http2.connection_ended(ConnectionError::NoPong);
-                    unread.broken();
-                    return Poll::Ready(());
-                }
-            }
+        if poll_close(&mut close_timers, &mut http2, &unread, metrics, context).is_ready() {
+            return Poll::Ready(());
         }
         queue_delay.begin();
         let is_blocked = turn.is_blocked();
@@ -280,6 +265,35 @@ pub(super) async fn serve<T: LimitServices>(
     })
     .await;
     unread.end();
+}
+
+/// Ends the connection gracefully when a timer asks for it. Ready: it ends at once.
+fn poll_close(
+    close_timers: &mut JoinSet<Close>,
+    http2: &mut Http2Connection,
+    unread: &OfConnection,
+    metrics: &Metrics,
+    context: &mut Context<'_>,
+) -> Poll<()> {
+    while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
+        match close {
+            Close::Graceful(grace) => {
+                http2.graceful_shutdown();
+                unread.closing();
+                close_timers.spawn(async move {
+                    sleep(grace).await;
+                    Close::Now
+                });
+            }
+            Close::Now => return Poll::Ready(()),
+            Close::WithoutPong => {
+                metrics.http2.connection_ended(ConnectionError::NoPong);
+                unread.broken();
+                return Poll::Ready(());
+            }
+        }
+    }
+    Poll::Pending
 }
 
 /// HTTP/2 on a connection, when its client has sent the preface. `None`: it does not speak HTTP/2,

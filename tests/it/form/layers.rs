@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "core",
         &[
-            &["digest", "fingerprint", "lock", "text", "time"],
+            &["digest", "fingerprint", "heap", "lock", "text", "time"],
             &["request"],
             &["verdict"],
             &["algorithm"],

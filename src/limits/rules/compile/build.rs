@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::data::Data;
 use super::domain::{Domain, NamedPlan, PendingLimit, Plans};
 use super::layers::{Layers, NoRate, Resolved, Terms};
+use super::memory::{self, Memory};
 use super::options::checked_window;
 use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problems, quoted};
@@ -32,62 +33,44 @@ pub(super) fn build(
     domain: &mut Domain,
     process: &ProcessDefaults,
 ) -> crate::limits::rules::Domain {
-    let defaults = domain.defaults.iter().chain(compiler.overlay.base());
-    let defaults: Vec<_> = defaults.cloned().collect();
+    let on_store_failure = (domain.defaults.iter())
+        .chain(compiler.overlay.base())
+        .find_map(|layer| layer.on_store_failure);
     let mut built = crate::limits::rules::Domain {
         name: domain.name.clone(),
         commit: domain
             .commit
             .as_ref()
             .map_or(process.commit, |(commit, _)| *commit),
-        on_store_failure: defaults.iter().find_map(|layer| layer.on_store_failure),
+        on_store_failure,
         region: process.region.clone(),
         ..Default::default()
     };
-    // Wrong defaults are reported. Without them, errors of the limits would be guesses.
-    if domain.has_wrong_defaults {
-        return built;
-    }
-    let mut builder = Builder {
-        problems: compiler.problems,
-        data: &compiler.data,
-        rows: &mut compiler.rows,
-        defaults: domain.defaults.as_ref(),
-        plans: &domain.plans,
-        process,
-        terms: Terms {
-            share: process.region_share,
-            calendar_months: process.calendar_months,
-            commit: built.commit,
-            declares_commit: domain.commit.is_some(),
-        },
-        next_limit: &mut domain.next_limit,
-    };
-    let of_domain = Layers {
-        own: &[],
-        below: &defaults,
-        ends_with_value: false,
-    };
-    let Some(share) = builder.share(&of_domain, &domain.first) else {
+    let Some(share) = share_of_domain(compiler, domain, process) else {
         return built;
     };
+    let problems = compiler.problems;
+    let pending = std::mem::take(&mut domain.pending);
+    built.limits = std::mem::take(&mut domain.limits);
+    built.limits.reserve_exact(pending.len());
+    let mut builder = Builder::new(compiler, domain, process);
     built.share = share;
     let mut of_plans = Vec::new();
-    for pending in domain.pending.drain(..) {
-        if let Some((limit, more)) = builder.limits(pending) {
+    for pending in pending {
+        if let Some((limit, more)) = builder.limits(*pending) {
             built.limits.push(limit);
             of_plans.extend(more);
         }
     }
     built.limits.extend(of_plans);
+    built.limits.sort_by_key(|limit| limit.id.limit);
+    built.limits.shrink_to_fit();
     for (limit, at) in domain.below_limits.drain(..) {
         let mut limits = built.limits.iter();
         if limits.any(|other| other.id == limit && other.has_holds()) {
             let what = "the descriptor above has 'reservations', for which the keys 'reserve' and \
                 'settle' below it name a request's id";
-            builder
-                .problems
-                .error(&at, what, "write another key, or remove 'reservations'");
+            problems.error(&at, what, "write another key, or remove 'reservations'");
         }
     }
     if !domain.replaced.is_empty() {
@@ -103,12 +86,34 @@ pub(super) fn build(
     built
 }
 
+/// The region's share of limits that requests bring along; `None`, with an error, if the domain's
+/// defaults give it none, or are wrong: errors of its limits would be guesses.
+pub(super) fn share_of_domain(
+    compiler: &mut Compiler<'_>,
+    domain: &mut Domain,
+    process: &ProcessDefaults,
+) -> Option<RegionShare> {
+    let defaults = domain.defaults.iter().chain(compiler.overlay.base());
+    let defaults: Vec<_> = defaults.cloned().collect();
+    let of_domain = Layers {
+        own: &[],
+        below: &defaults,
+        ends_with_value: false,
+    };
+    let first = domain.first.clone();
+    if domain.has_wrong_defaults {
+        return None;
+    }
+    Builder::new(compiler, domain, process).share(&of_domain, &first)
+}
+
 /// Inputs for the limits of a domain.
 pub(super) struct Builder<'a, 'f> {
     pub(super) problems: &'a Problems,
     pub(super) data: &'a Data<'f>,
     /// Rows of all tables so far.
     pub(super) rows: &'a mut usize,
+    pub(super) memory: &'a mut Memory,
     defaults: Option<&'a Arc<PartialLimit>>,
     plans: &'a Plans,
     process: &'a ProcessDefaults,
@@ -118,7 +123,32 @@ pub(super) struct Builder<'a, 'f> {
     pub(super) next_limit: &'a mut u32,
 }
 
-impl<'a> Builder<'a, '_> {
+impl<'a, 'f> Builder<'a, 'f> {
+    /// For limits of a domain of which all defaults and plans are read.
+    pub(super) fn new(
+        compiler: &'a mut Compiler<'f>,
+        domain: &'a mut Domain,
+        process: &'a ProcessDefaults,
+    ) -> Self {
+        let commit = domain.commit.as_ref().map(|(commit, _)| *commit);
+        Self {
+            problems: compiler.problems,
+            data: &compiler.data,
+            rows: &mut compiler.rows,
+            memory: &mut compiler.memory,
+            defaults: domain.defaults.as_ref(),
+            plans: &domain.plans,
+            process,
+            terms: Terms {
+                share: process.region_share,
+                calendar_months: process.calendar_months,
+                commit: commit.unwrap_or(process.commit),
+                declares_commit: commit.is_some(),
+            },
+            next_limit: &mut domain.next_limit,
+        }
+    }
+
     /// A limit with `track_usage`, or its trial.
     fn tracking(&self, settings: usage::Settings, limit: &Limit, is_trial: bool) -> Arc<Tracking> {
         let levels = limit.levels.iter();
@@ -134,7 +164,7 @@ impl<'a> Builder<'a, '_> {
 
     /// The limit of a descriptor, from its `rate_limit` or else from rows without a plan; and the
     /// limits of the plans that rows use.
-    fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
+    pub(super) fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
         let PendingLimit {
             mut limit,
             partial,
@@ -195,10 +225,17 @@ impl<'a> Builder<'a, '_> {
         if table.is_none() && partial.plan.is_none() && limit.is_unlimited() {
             limit.on_store_failure = None;
         }
-        match table {
-            Some(table) => self.with_rows(limit, shadow_mode, &layers, &table),
-            None => Some((limit, Vec::new())),
+        let Some(table) = table else {
+            self.memory
+                .take(self.problems, at, memory::of_extras(&limit))?;
+            return Some((limit, Vec::new()));
+        };
+        let (limit, of_plans) = self.with_rows(limit, shadow_mode, &layers, &table)?;
+        for limit in of_plans.iter().chain([&limit]) {
+            let bytes = memory::of_limit(limit, 128) + memory::of_extras(limit);
+            self.memory.take(self.problems, at, bytes)?;
         }
+        Some((limit, of_plans))
     }
 
     /// The trial of a limit: its own or else the trial of the overlay, which is left out where it

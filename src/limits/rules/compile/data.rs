@@ -8,6 +8,7 @@ use hashbrown::{HashMap, HashSet};
 use memchr::memmem;
 
 use super::SourceText;
+use super::memory::VALUE;
 use super::problem::Problems;
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{self, Content, Node};
@@ -36,9 +37,9 @@ pub(super) struct DataFile<'f> {
 
 impl<'f> Data<'f> {
     /// Reads the files that limit files name, and all other files that are tables.
-    pub(super) fn read(problems: &Problems, files: &'f [SourceText]) -> Self {
+    pub(super) fn read(problems: &Problems, files: &'f [SourceText], mut left: u64) -> Self {
         let mut data = Self::default();
-        let named = named(files);
+        let named = named(files, left);
         for SourceText { name, text } in files {
             let is_list = named.lists.contains(name);
             let is_known = named.tables.contains(name);
@@ -47,7 +48,7 @@ impl<'f> Data<'f> {
                 continue;
             }
             let at = problems.open(name);
-            let values = is_list.then(|| read(problems, &at, text));
+            let values = is_list.then(|| read(problems, &at, text, &mut left));
             if !is_list && !is_known && !named.has_unreadable {
                 let what = "no descriptor names this table";
                 let remedy = "write 'table: ' and its name in a descriptor, or remove the file";
@@ -80,7 +81,13 @@ pub(crate) fn is_table(name: &str) -> bool {
 }
 
 /// The lines that are values. A line that begins with `#` is a comment.
-fn read<'f>(problems: &Problems, file: &Place, text: &'f [u8]) -> Vec<(&'f str, u32)> {
+fn read<'f>(
+    problems: &Problems,
+    file: &Place,
+    text: &'f [u8],
+    left: &mut u64,
+) -> Vec<(&'f str, u32)> {
+    let most = *left;
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut values = Vec::new();
     if let Some((what, remedy)) = source::why_not_text(text) {
@@ -94,6 +101,12 @@ fn read<'f>(problems: &Problems, file: &Place, text: &'f [u8]) -> Vec<(&'f str, 
             continue;
         }
         let at = file.at((number, 1));
+        if *left < VALUE as u64 {
+            let (what, remedy) = source::too_much_memory(most);
+            problems.error(&at, what, remedy);
+            break;
+        }
+        *left -= VALUE as u64;
         match str::from_utf8(line) {
             Ok(value) if value.len() <= LONGEST_VALUE => values.push((value, number)),
             Ok(_) => problems.error(
@@ -133,7 +146,7 @@ struct NamedFiles {
     has_unreadable: bool,
 }
 
-fn named(files: &[SourceText]) -> NamedFiles {
+fn named(files: &[SourceText], left: u64) -> NamedFiles {
     let mut named = NamedFiles::default();
     let finders = [memmem::Finder::new(KEY), memmem::Finder::new(TABLE_KEY)];
     let is_limits = |file: &&SourceText| {
@@ -143,7 +156,7 @@ fn named(files: &[SourceText]) -> NamedFiles {
                 .any(|finder| finder.find(&file.text).is_some())
     };
     for file in files.iter().filter(is_limits) {
-        match source::read(&file.text, &Place::default()) {
+        match source::read(&file.text, &Place::default(), left) {
             Ok(document) => document
                 .root
                 .iter()
@@ -233,6 +246,7 @@ mod tests {
             &problems,
             &problems.open("v.txt"),
             b"\xef\xbb\xbfalice\r\n\n# bob\n  carol d \n\xff\nlast",
+            &mut u64::MAX.clone(),
         );
         assert_eq!(values, [("alice", 1), ("carol d", 4), ("last", 6)]);
         let problems = problems.finish(false, false).expect_err("a line is wrong");

@@ -1,17 +1,19 @@
 //! Descriptors: compiles a list of maps to a level of the tree, and to its limits.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
-use super::Compiler;
+use super::build::Builder;
 use super::domain::{Domain, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
+use super::memory;
 use super::options::{self, NO_UNIT};
 use super::overlay;
 use super::partial::PartialLimit;
 use super::problem::{Grade, Problems, quoted};
 use super::siblings::Siblings;
 use super::table;
+use super::{Compiler, ProcessDefaults};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::algorithm::reservations::is_reservation_key;
 use crate::core::time::{Rate, Unit};
@@ -20,7 +22,7 @@ use crate::limits::rules::limit::{
     Level, Limit, LimitId, MAX_METADATA_BYTES, Matching, Metadata, OnStoreFailure, encoded_bytes,
 };
 use crate::limits::rules::place::Place;
-use crate::limits::rules::source::{Content, Node, ValueType};
+use crate::limits::rules::source::{Node, ValueType};
 use crate::limits::rules::tree::Branch;
 
 /// Maximum sum of the bytes of all limits' paths. Every limit holds the texts of its levels: long
@@ -34,28 +36,36 @@ const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric",
 pub(super) struct DescriptorReader<'r, 'o> {
     pub(super) compiler: &'r mut Compiler<'o>,
     pub(super) domain: &'r mut Domain,
+    /// Set if all defaults and plans of the domain are read: its limits are then built at once,
+    /// because a pending one takes twice as much memory.
+    pub(super) complete: Option<&'r ProcessDefaults>,
     /// The levels from the root to the current descriptor.
     pub(super) path: Vec<Level>,
 }
 
 impl DescriptorReader<'_, '_> {
-    /// Reads a list of descriptors into a level.
-    pub(super) fn list(&mut self, list: &Node, siblings: &mut Siblings) {
+    /// Reads descriptors into a level: `items`, which were taken out of `list`.
+    pub(super) fn list(&mut self, list: &Node, items: Vec<Arc<Node>>, siblings: &mut Siblings) {
         let problems = self.compiler.problems;
         let remedy = "begin each descriptor below it with '- key: '";
-        let items = fields::items(problems, list, "descriptors", remedy).unwrap_or_default();
-        siblings.add_networks(problems, items);
-        for item in items {
+        fields::items(problems, list, "descriptors", remedy);
+        siblings.add_networks(problems, &items);
+        for mut item in items {
+            if self.compiler.memory.is_over {
+                return;
+            }
+            let below = Node::take_list(&mut item, "descriptors");
             if item.value_type() == ValueType::Nothing {
                 let remedy = "write 'key: ' after the '-', or remove it";
                 problems.error(&item.at, "a descriptor is empty", remedy);
-            } else if let Some(fields) = fields::read(problems, item, Section::Descriptor) {
-                self.descriptor(&fields, siblings);
+            } else if let Some(fields) = fields::read(problems, &item, Section::Descriptor) {
+                self.descriptor(&fields, below, siblings);
             }
+            self.compiler.compiled(item);
         }
     }
 
-    fn descriptor(&mut self, fields: &Fields<'_>, siblings: &mut Siblings) {
+    fn descriptor(&mut self, fields: &Fields<'_>, below: Vec<Arc<Node>>, siblings: &mut Siblings) {
         let (mut level, matched) = read_level(self.compiler, fields).unzip();
         let matched = matched.flatten();
         let has_table = fields.get("table").is_some();
@@ -69,6 +79,13 @@ impl DescriptorReader<'_, '_> {
         {
             siblings.warn_of_unreachable(problems, at, level, matched.as_ref());
         }
+        if let Some(level) = &level {
+            let values = matched
+                .as_ref()
+                .map_or(0, |matched| matched.len() * memory::VALUE);
+            let bytes = memory::of_branch(level) + values;
+            let _ = self.compiler.memory.take(problems, at, bytes);
+        }
         let has_key = fields
             .locations()
             .any(|(key, _)| matches!(key, "rate_limit" | "table") || NEED_A_LIMIT.contains(&key));
@@ -76,18 +93,15 @@ impl DescriptorReader<'_, '_> {
         let limit = self.limit(fields, level);
         let mut children = Siblings::default();
         if let Some(list) = fields.get("descriptors") {
-            self.list(list, &mut children);
             if let Some(limit) = limit {
-                self.note_reservation_keys(limit, list);
+                self.note_reservation_keys(limit, &below);
             }
+            self.list(list, below, &mut children);
         }
         children.finish(self.compiler);
         self.compiler.overlay.leave();
         if let Some(level) = self.path.pop() {
-            let branch = Branch {
-                leaf: limit,
-                children: children.tree,
-            };
+            let branch = Branch::new(limit, children.tree);
             siblings.add(problems, at, &level, matched.as_ref(), branch);
         }
     }
@@ -130,7 +144,7 @@ impl DescriptorReader<'_, '_> {
         if switches.contains(&"shadow_mode") && partial.plan.is_none() {
             warn_of_shadow(problems, &partial);
         }
-        self.count_path(fields)?;
+        let path_bytes = self.count_path(fields)?;
         let domain = &mut *self.domain;
         let id = LimitId::new(domain.number, domain.next_limit);
         domain.next_limit = domain.next_limit.checked_add(1)?;
@@ -147,20 +161,29 @@ impl DescriptorReader<'_, '_> {
             origin: fields.node.at.clone().without_path(),
             ..Limit::default()
         };
-        domain.pending.push(PendingLimit {
+        let pending = PendingLimit {
             limit,
             partial,
             table,
             added: added.layers.into_iter().cloned().collect(),
-        });
+        };
+        let bytes = memory::of_limit(&pending.limit, path_bytes);
+        self.compiler
+            .memory
+            .take(problems, &fields.node.at, bytes)?;
+        // The limits of a table's plans come after all others.
+        match self.complete {
+            Some(process) if pending.table.is_none() => {
+                let built = Builder::new(self.compiler, domain, process).limits(pending);
+                domain.limits.extend(built.map(|(limit, _)| limit));
+            }
+            _ => domain.pending.push(Box::new(pending)),
+        }
         Some(id)
     }
 
     /// Remembers the descriptors of a list that have keys of reservations.
-    fn note_reservation_keys(&mut self, limit: LimitId, list: &Node) {
-        let Content::Sequence(items) = &list.content else {
-            return;
-        };
+    fn note_reservation_keys(&mut self, limit: LimitId, items: &[Arc<Node>]) {
         for item in items {
             let key = item.get("key").and_then(Node::text).unwrap_or_default();
             if is_reservation_key(key.as_bytes()) {
@@ -169,15 +192,15 @@ impl DescriptorReader<'_, '_> {
         }
     }
 
-    /// Counts the bytes of a path; `None`, with an error, if all together are too many.
-    fn count_path(&mut self, fields: &Fields<'_>) -> Option<()> {
+    /// Counts the bytes of a path, and returns them; `None`, with an error, if all together are too many.
+    fn count_path(&mut self, fields: &Fields<'_>) -> Option<usize> {
         let of_level =
             |level: &Level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len());
         let bytes = self.path.iter().map(of_level).sum::<usize>() + self.domain.name.len();
         let total = &mut self.compiler.path_bytes;
         *total = total.saturating_add(bytes);
         if *total <= LONGEST_PATHS {
-            return Some(());
+            return Some(bytes);
         }
         let what = format!(
             "the keys and values above all limits have more than {LONGEST_PATHS} bytes in total"
@@ -221,7 +244,7 @@ pub(super) fn read_level(
     };
     let text = matched.as_ref().map(|matched| matched.text.clone());
     let level = Level {
-        key: key.into(),
+        key: compiler.key(key),
         value: text.or_else(|| value.map(Into::into)),
         matching,
         share_threshold,
@@ -389,7 +412,7 @@ fn replaces(
     own_name: Option<&str>,
 ) -> Vec<(Place, Box<str>)> {
     let remedy = "write '- name: ' and the name of a limit below it";
-    let replaced = |item: &Rc<Node>| {
+    let replaced = |item: &Arc<Node>| {
         if item.value_type() == ValueType::Nothing {
             let remedy = "write '- name: ' and the name of a limit, or remove it";
             return problems.fail(&item.at, "an entry of replaces is empty", remedy);

@@ -21,7 +21,7 @@ use crate::limits::rules::source::{Content, Node};
 /// A domain under construction.
 #[derive(Default)]
 pub(super) struct Domain {
-    pub(super) name: Box<str>,
+    pub(super) name: Arc<str>,
     /// Its number in the rules.
     pub(super) number: u32,
     /// The number of its next limit.
@@ -40,8 +40,14 @@ pub(super) struct Domain {
     pub(super) plans: Plans,
     /// Whether a file contains a limit, or the attempt of one.
     pub(super) mentions_limit: bool,
-    /// Its limits, which depend on the defaults that a later file may hold.
-    pub(super) pending: Vec<PendingLimit>,
+    /// The memory of its limits so far.
+    pub(super) memory: u64,
+    /// Its limits so far, except those that are pending.
+    pub(super) limits: Vec<Limit>,
+    /// Limits that depend on the defaults that a later file may hold, or have a table. Boxes,
+    /// because each is dropped when it is built.
+    #[expect(clippy::vec_box, reason = "each is dropped when it is built")]
+    pub(super) pending: Vec<Box<PendingLimit>>,
     /// Descriptors with the keys of reservations, each with the limit above it.
     pub(super) below_limits: Vec<(LimitId, Place)>,
 }

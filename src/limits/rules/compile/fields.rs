@@ -5,7 +5,7 @@
 //! that service within an ignored value is an error here too.
 
 use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::problem::{Grade, Problems, excerpt, quoted};
 pub(super) use super::sections::Section;
@@ -110,7 +110,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The entries of a list; empty if it is missing or, with an error, not a list.
-    pub(super) fn items(&self, key: &str, remedy: &str) -> &'n [Rc<Node>] {
+    pub(super) fn items(&self, key: &str, remedy: &str) -> &'n [Arc<Node>] {
         self.get(key)
             .and_then(|node| items(self.problems, node, key, remedy))
             .unwrap_or_default()
@@ -337,7 +337,7 @@ pub(super) fn items<'n>(
     node: &'n Node,
     key: &str,
     remedy: &str,
-) -> Option<&'n [Rc<Node>]> {
+) -> Option<&'n [Arc<Node>]> {
     if let Content::Sequence(items) = &node.content {
         return Some(items);
     }

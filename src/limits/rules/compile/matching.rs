@@ -1,6 +1,8 @@
 //! `match`: conditions of a descriptor other than text. Sets, networks and regular expressions,
 //! with their bounds.
 
+use std::sync::Arc;
+
 use ipnet::IpNet;
 
 use super::data::Data;
@@ -53,7 +55,7 @@ pub(super) struct Totals {
 pub(super) struct Match {
     /// Its form in names of limits and in keys: `set:`, `cidr:` or `regex:`, followed by the values
     /// or the expression.
-    pub(super) text: Box<str>,
+    pub(super) text: Arc<str>,
     pub(super) matching: Matching,
     pub(super) what: Matched,
     /// The place of each value or network, in the same order.
@@ -61,6 +63,11 @@ pub(super) struct Match {
 }
 
 impl Match {
+    /// The number of values or networks.
+    pub(super) fn len(&self) -> usize {
+        self.at.len()
+    }
+
     /// The text of a regular expression.
     pub(super) fn regex(&self) -> Option<&str> {
         match &self.what {

@@ -101,13 +101,13 @@ pub fn outline(files: &[SourceText], domain: &str) -> Vec<DescriptorTree> {
     let mut all = Vec::new();
     let problems = Problems::default();
     let mut compiler = Compiler {
-        data: Data::read(&problems, files),
+        data: Data::read(&problems, files, u64::MAX),
         ..Compiler::new(&problems)
     };
     let is_limits = |file: &&SourceText| !compiler.data.has(&file.name);
     for file in files.iter().filter(is_limits).collect::<Vec<_>>() {
         let root = problems
-            .document(&problems.open(&file.name), &file.text)
+            .document(&problems.open(&file.name), &file.text, u64::MAX)
             .and_then(|document| document.root);
         let Some(root) = root else {
             continue;
@@ -128,7 +128,7 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
         return Vec::new();
     };
     let problems = compiler.problems;
-    let descriptor = |item: &std::rc::Rc<Node>| {
+    let descriptor = |item: &std::sync::Arc<Node>| {
         let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
         let (own, matched) = descriptor::read_level(compiler, &fields)?;
         let limit = fields.get("rate_limit");
@@ -137,8 +137,8 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
             .and_then(|limit| fields::read(problems, limit, Section::RateLimit))
             .and_then(|limit| limit.get("algorithm")?.text());
         Some(DescriptorTree {
-            key: own.key,
-            value: own.value,
+            key: own.key.as_ref().into(),
+            value: own.value.as_deref().map(Into::into),
             matched,
             share_threshold: own.share_threshold,
             has_limit: limit.is_some() || fields.get("table").is_some(),
@@ -159,7 +159,7 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
 pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
     let problems = Problems::default();
     let whole = problems.open(&file.name);
-    let document = problems.document(&whole, &file.text);
+    let document = problems.document(&whole, &file.text, u64::MAX);
     let pairs = document.and_then(|document| pairs(&problems, &whole, document.root.as_deref()));
     problems.finish(true, true)?;
     Ok(pairs.unwrap_or_default())

@@ -9,7 +9,6 @@
 //! algorithm of a limit, the limit is compiled without them, with a warning: the author of the
 //! overlay did not see that limit, and its domain without limits would be worse.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
@@ -228,8 +227,9 @@ impl Overlay {
             entries: 0,
         };
         let (mut defaults, mut domains) = (None, Vec::new());
-        if let Some(document) = problems.document(&whole, &file.text) {
-            let is_something = |root: &Rc<Node>| root.value_type() != ValueType::Nothing;
+        let most = options.max_memory.unwrap_or(u64::MAX);
+        if let Some(document) = problems.document(&whole, &file.text, most) {
+            let is_something = |root: &Arc<Node>| root.value_type() != ValueType::Nothing;
             match document.root.filter(is_something) {
                 Some(root) => {
                     if let Some(fields) = fields::read(&problems, &root, Section::Overlay) {
@@ -372,7 +372,7 @@ impl std::str::FromStr for XdsDefaults {
         let text = format!("{{{content}}}");
         let problems = Problems::default();
         let root = problems
-            .document(&problems.open(""), text.as_bytes())
+            .document(&problems.open(""), text.as_bytes(), u64::MAX)
             .and_then(|document| document.root);
         let read = root.and_then(|root| {
             let fields = fields::read(&problems, &root, Section::Defaults)?;

@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::panic::Location;
 use std::sync::Arc;
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use serde::{Serialize, Serializer};
 
 use super::sections::Section;
@@ -16,6 +17,13 @@ pub(super) use crate::limits::rules::source::{excerpt, quoted};
 /// Maximum number of problems shown per file: messages of a broken file of 16 MiB could take
 /// gigabytes.
 const MOST_PER_FILE: usize = 1_000;
+
+/// Maximum number of problems of one kind shown per file: an author who repeats a mistake needs the
+/// first few of them, and then the other kinds.
+pub(crate) const MOST_OF_A_KIND: usize = 20;
+
+/// Maximum number of problems shown of all files.
+const MOST: usize = 10_000;
 
 /// Maximum number of problems shown per domain of a control plane: there may be thousands of
 /// domains, and their problems are kept until they are solved.
@@ -164,6 +172,8 @@ struct File {
     whole: Place,
     found: usize,
     unshown: usize,
+    /// The number of problems of each kind, which is the line of code that reports them.
+    kinds: HashMap<&'static Location<'static>, usize>,
 }
 
 impl Found {
@@ -173,7 +183,8 @@ impl Found {
         } else {
             MOST_PER_FILE
         };
-        self.files.get(file).is_some_and(|file| file.found >= most)
+        let file = self.files.get(file);
+        self.all.len() >= MOST || file.is_some_and(|file| file.found + file.unshown >= most)
     }
 }
 
@@ -190,6 +201,7 @@ impl Problems {
             whole: whole.clone(),
             found: 0,
             unshown: 0,
+            kinds: HashMap::new(),
         });
         whole
     }
@@ -209,11 +221,13 @@ impl Problems {
     }
 
     /// Adds an error.
+    #[track_caller]
     pub(super) fn error(&self, at: &Place, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(at, Grade::Error, what, remedy);
     }
 
     /// Adds an error instead of a value.
+    #[track_caller]
     pub(super) fn fail<T>(
         &self,
         at: &Place,
@@ -225,6 +239,7 @@ impl Problems {
     }
 
     /// The value; or adds an error, which has a message and a remedy.
+    #[track_caller]
     pub(super) fn accept<T, W: Into<String>, R: Into<String>>(
         &self,
         at: &Place,
@@ -237,14 +252,15 @@ impl Problems {
     }
 
     /// Adds a warning.
+    #[track_caller]
     pub(super) fn warning(&self, at: &Place, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(at, Grade::Warning, what, remedy);
     }
 
-    /// Reads the document of a file, and adds its warnings; `None`, with an error, if it is
-    /// unreadable.
-    pub(super) fn document(&self, file: &Place, text: &[u8]) -> Option<ParsedDocument> {
-        let mut document = source::read(text, file)
+    /// Reads the document of a file, whose nodes may take `most` bytes, and adds its warnings;
+    /// `None`, with an error, if it is unreadable.
+    pub(super) fn document(&self, file: &Place, text: &[u8], most: u64) -> Option<ParsedDocument> {
+        let mut document = source::read(text, file, most)
             .map_err(|note| self.error(&note.at, note.what, note.remedy))
             .ok()?;
         for note in std::mem::take(&mut document.warnings) {
@@ -273,7 +289,8 @@ impl Problems {
         self.0.borrow_mut().left_out = left_out;
     }
 
-    /// Adds a problem of this grade.
+    /// Adds a problem of this grade. Its kind is the caller's line.
+    #[track_caller]
     pub(super) fn add(
         &self,
         at: &Place,
@@ -303,9 +320,11 @@ impl Problems {
         let Some(file) = found.files.get_mut(index) else {
             return;
         };
-        if is_full {
+        let of_kind = file.kinds.entry(Location::caller()).or_default();
+        if is_full || *of_kind >= MOST_OF_A_KIND {
             file.unshown += 1;
         } else if found.reported.insert((at.order(), what.clone())) {
+            *of_kind += 1;
             file.found += 1;
             found.all.push((at.clone(), grade, what, remedy));
         }

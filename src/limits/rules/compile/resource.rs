@@ -4,7 +4,6 @@
 //! A control plane generates its messages: duplicates are merged with a warning instead of an
 //! error, and unusual structures are not reported.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -91,7 +90,7 @@ pub(in crate::limits::rules) fn compile_domain(
         let descriptors = resource.descriptors.iter();
         descriptors.map(move |one| (index, one))
     });
-    let list = Converter {
+    let mut list = Converter {
         problems: &problems,
         resources: &named,
         descriptors: 0,
@@ -103,15 +102,21 @@ pub(in crate::limits::rules) fn compile_domain(
     let mut reader = descriptor::DescriptorReader {
         compiler: &mut compiler,
         domain: &mut domain,
+        complete: None,
         path: Vec::new(),
     };
-    reader.list(&list, &mut siblings);
+    let items = Node::take_items(&mut list);
+    reader.list(&list, items, &mut siblings);
     siblings.finish(&mut compiler);
     let of_overlay = compiler.overlay.commit;
     domain.commit = of_overlay.map(|commit| (commit, whole));
     let built = crate::limits::rules::Domain {
         tree: siblings.tree,
         ..build(&mut compiler, &mut domain, &settings.process)
+    };
+    let built = crate::limits::rules::Domain {
+        memory: compiler.memory.used,
+        ..built
     };
     check_replaced(&problems, &domain);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
@@ -137,7 +142,7 @@ struct Converter<'p> {
     /// The number of descriptors so far.
     descriptors: u32,
     /// The nodes of keys, which all descriptors share.
-    keys: HashMap<&'static str, Rc<Node>>,
+    keys: HashMap<&'static str, Arc<Node>>,
     /// Some metadata has options, which is reported.
     has_options: bool,
 }
@@ -153,7 +158,7 @@ impl Converter<'_> {
         all: impl Iterator<Item = SentDescriptor<'r>>,
         parent: &Place,
         depth: usize,
-    ) -> Rc<Node> {
+    ) -> Arc<Node> {
         let mut groups: IndexMap<(&str, &str), Vec<SentDescriptor<'_>>> = IndexMap::new();
         for (resource, one) in all {
             let group = groups.entry((&one.key, &one.value)).or_default();
@@ -170,7 +175,7 @@ impl Converter<'_> {
         group: &[SentDescriptor<'_>],
         parent: &Place,
         depth: usize,
-    ) -> Rc<Node> {
+    ) -> Arc<Node> {
         let with_limit = group.iter().find(|(_, one)| one.rate_limit.is_some());
         let (resource, descriptor) = *with_limit.unwrap_or(&group[0]);
         let at = &self.place(resource, descriptor, parent);
@@ -277,7 +282,7 @@ impl Converter<'_> {
     }
 
     /// A limit.
-    fn policy(&mut self, at: &Place, policy: &RateLimitPolicy) -> Rc<Node> {
+    fn policy(&mut self, at: &Place, policy: &RateLimitPolicy) -> Arc<Node> {
         let mut entries = Vec::new();
         if policy.unlimited {
             entries.push((self.key("unlimited"), Node::of_plain(at, "true")));
@@ -296,7 +301,10 @@ impl Converter<'_> {
         if !policy.replaces.is_empty() {
             let name = self.key("name");
             let replaced = policy.replaces.iter().map(|other| {
-                Node::of_map(at, vec![(Rc::clone(&name), Node::of_text(at, &other.name))])
+                Node::of_map(
+                    at,
+                    vec![(Arc::clone(&name), Node::of_text(at, &other.name))],
+                )
             });
             let replaced = Node::of_list(at, replaced.collect());
             entries.push((self.key("replaces"), replaced));
@@ -310,13 +318,13 @@ impl Converter<'_> {
         at: &Place,
         fields: impl Iterator<Item = (&'v String, &'v Value)>,
         depth: usize,
-    ) -> Rc<Node> {
+    ) -> Arc<Node> {
         let fields =
             fields.map(|(name, value)| (Node::of_text(at, name), self.value(at, value, depth + 1)));
         Node::of_map(at, fields.collect())
     }
 
-    fn value(&mut self, at: &Place, Value { kind }: &Value, depth: usize) -> Rc<Node> {
+    fn value(&mut self, at: &Place, Value { kind }: &Value, depth: usize) -> Arc<Node> {
         if depth > DEEPEST {
             let what = format!("the metadata has more than {DEEPEST} levels");
             self.problems
@@ -337,8 +345,8 @@ impl Converter<'_> {
         }
     }
 
-    fn key(&mut self, name: &'static str) -> Rc<Node> {
-        Rc::clone(
+    fn key(&mut self, name: &'static str) -> Arc<Node> {
+        Arc::clone(
             self.keys
                 .entry(name)
                 .or_insert_with(|| Node::of_text(&Place::default(), name)),

@@ -1,7 +1,7 @@
 //! One level of the tree under construction, and conflicts between its descriptors: one may be a
 //! duplicate, or unreachable.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
@@ -24,22 +24,22 @@ const MOST_PATTERNS: usize = 1_000;
 pub(super) struct Siblings {
     pub(super) tree: Tree,
     /// Key and value as a pair: (`a_b`, `c`) is not (`a`, `b_c`).
-    seen: HashMap<(Box<str>, Option<Box<str>>), Place>,
+    seen: HashMap<(Arc<str>, Option<Arc<str>>), Place>,
     /// The place of each branch of the tree in the file, in the order of the branches.
     places: Vec<Place>,
     /// The patterns so far.
     patterns: usize,
     /// Keys with networks: all values that are addresses count by their canonical text there.
-    with_networks: HashSet<Box<str>>,
+    with_networks: HashSet<Arc<str>>,
     /// Keys whose values count as they are sent, and where each was first written.
-    as_sent: HashMap<Box<str>, Place>,
+    as_sent: HashMap<Arc<str>, Place>,
 }
 
 impl Siblings {
     /// Notes which keys of a list have networks, before its descriptors are read: their addresses
     /// then count by canonical text. Descriptors of an earlier file are already read, and are
     /// reported.
-    pub(super) fn add_networks(&mut self, problems: &Problems, items: &[Rc<Node>]) {
+    pub(super) fn add_networks(&mut self, problems: &Problems, items: &[Arc<Node>]) {
         for item in items {
             let text = |name| item.get(name).and_then(Node::text);
             let Some(key) = text("match")
@@ -94,11 +94,10 @@ impl Siblings {
     ) {
         let own = self.places.len();
         self.places.push(at.clone());
-        let text = level.value.as_deref();
         let Some(matched) = matched else {
-            return self.tree.add(&level.key, text, branch);
+            return self.tree.add(&level.key, level.value.as_ref(), branch);
         };
-        let text = text.unwrap_or_default();
+        let text = level.value.as_deref().unwrap_or_default();
         let known = self
             .tree
             .add_matched(&level.key, text, &matched.what, branch);
@@ -126,13 +125,16 @@ impl Siblings {
         }
     }
 
-    /// Completes the level: compiles its regular expressions.
+    /// Completes the level.
     pub(super) fn finish(&mut self, compiler: &mut Compiler<'_>) {
-        let (what, branch) = match self.tree.compile_regexes() {
+        let (what, branch) = match self.tree.complete() {
             Ok(0) => return,
             Ok(bytes) => {
                 let total = &mut compiler.matched.regex_bytes;
                 *total = total.saturating_add(bytes);
+                if let Some(at) = self.places.last() {
+                    let _ = compiler.memory.take(compiler.problems, at, bytes);
+                }
                 if *total <= MOST_REGEX_BYTES {
                     return;
                 }

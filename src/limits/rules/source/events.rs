@@ -5,12 +5,13 @@
 //! everywhere else.
 
 use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use super::{
-    Content, Node, Note, Pair, ParsedDocument, Place, ValueType, after, quoted, quotes, scalar,
+    Content, Form, Node, Note, Pair, ParsedDocument, Place, ValueType, after, quoted, quotes,
+    too_much_memory,
 };
 
 /// Maximum bytes of one file: 160,000 limits of a hundred bytes.
@@ -19,25 +20,37 @@ const LARGEST_FILE: usize = 16 << 20;
 const DEEPEST: usize = 64;
 /// Maximum number of nodes of one file, before aliases. It bounds the memory for reading.
 const MOST_NODES: usize = 2_000_000;
+/// Memory of a node, with its place in a list or map.
+const NODE: u64 = 90;
 /// Maximum number of commas and opening brackets of one file. The parser holds all tokens of a list
 /// or map in brackets until it knows whether that is a key. A bound on nodes would be too late for
 /// these: each can cost 800 bytes.
 const MOST_IN_BRACKETS: usize = 500_000;
-/// Maximum number of warnings of one file that are kept. Further ones are counted: each takes more
-/// bytes than the repeated key that it is about.
-const MOST_WARNINGS: usize = 1_000;
+/// Maximum number of warnings of one file that are kept, as [`MOST_OF_A_KIND`]. Further ones are
+/// counted: each takes more bytes than the repeated key that it is about.
+///
+/// [`MOST_OF_A_KIND`]: crate::limits::rules::compile::problem::MOST_OF_A_KIND
+const MOST_WARNINGS: usize = 20;
 /// Maximum number of nodes that all aliases of a file expand to together, because aliases of
 /// aliases can grow exponentially.
 const MOST_ALIASED: usize = 100_000;
 
-/// Reads the first document of a file. `whole` is the place of the file.
+/// Reads the first document of a file, whose nodes may take `most` bytes. `whole` is the place of
+/// the file.
 ///
 /// # Errors
 /// The file is unreadable: the position, the error, and the remedy.
-pub(in crate::limits::rules) fn read(bytes: &[u8], whole: &Place) -> Result<ParsedDocument, Note> {
+pub(in crate::limits::rules) fn read(
+    bytes: &[u8],
+    whole: &Place,
+    most: u64,
+) -> Result<ParsedDocument, Note> {
     let text = decode(bytes, whole)?;
     let mut parser = Parser::new_from_str(text);
-    let mut builder = Builder::default();
+    let mut builder = Builder {
+        most,
+        ..Builder::default()
+    };
     let mut root = None;
     // Ends at the end of the first document, or of the stream if it has no document.
     while let Some(event) = parser.next_event() {
@@ -119,22 +132,83 @@ fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
-    root: Option<Rc<Node>>,
+    root: Option<Arc<Node>>,
     /// By the parser's number; an anchor whose node is still open is not in it.
-    anchors: HashMap<usize, Rc<Node>>,
+    anchors: HashMap<usize, Arc<Node>>,
+    /// Of scalars, each once: most texts of a file are keys and units.
+    texts: HashSet<Arc<str>>,
     nodes: usize,
+    /// The most bytes of nodes.
+    most: u64,
     aliased: usize,
     warnings: Vec<Note>,
     further_warnings: usize,
 }
 
-/// A list or map whose end has not come yet. The children of a map are its keys and values by
-/// turns.
+/// A list or map whose end has not come yet.
 struct Open {
     at: Place,
     anchor: usize,
     is_mapping: bool,
-    children: Vec<Rc<Node>>,
+    /// The items of a list, or the maps that a map merges, the strongest first.
+    items: Vec<Arc<Node>>,
+    /// The pairs of a map so far, each key once: a file may repeat one a million times.
+    pairs: Vec<Pair>,
+    /// A key whose value has not come yet.
+    key: Option<Arc<Node>>,
+    /// The index of each key.
+    indices: HashMap<Arc<str>, usize>,
+}
+
+impl Open {
+    /// Adds an item, or a key or value. Returns a key that came before, and the line of the first.
+    fn add(&mut self, node: Arc<Node>) -> Result<Option<(Arc<Node>, u32)>, Note> {
+        if !self.is_mapping {
+            self.items.push(node);
+            return Ok(None);
+        }
+        let Some(key) = self.key.take() else {
+            self.key = Some(node);
+            return Ok(None);
+        };
+        if is_merge(&key) {
+            self.items.extend(merge_sources(&node)?);
+            return Ok(None);
+        }
+        let Some(name) = key.shared_text().cloned() else {
+            self.pairs.push((key, node));
+            return Ok(None);
+        };
+        let index = *self.indices.entry(name).or_insert(self.pairs.len());
+        let Some(pair) = self.pairs.get_mut(index) else {
+            self.pairs.push((key, node));
+            return Ok(None);
+        };
+        let first = pair.0.at.line;
+        *pair = (Arc::clone(&key), node);
+        Ok(Some((key, first)))
+    }
+
+    /// Its content, with the merged maps.
+    fn content(mut self) -> Content {
+        if !self.is_mapping {
+            return Content::Sequence(self.items.into());
+        }
+        if !self.items.is_empty() {
+            let mut taken: HashSet<Arc<str>> = self.indices.into_keys().collect();
+            for source in self.items {
+                let Content::Mapping(entries) = &source.content else {
+                    continue;
+                };
+                let is_new = |(key, _): &&Pair| {
+                    let name = key.shared_text();
+                    name.is_none_or(|name| taken.insert(Arc::clone(name)))
+                };
+                self.pairs.extend(entries.iter().filter(is_new).cloned());
+            }
+        }
+        Content::Mapping(self.pairs.into())
+    }
 }
 
 impl Builder {
@@ -142,13 +216,10 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.count_node(&at)?;
-                let is_plain = style == ScalarStyle::Plain;
-                let content = Content::Scalar {
-                    value_type: type_of(&text, is_plain, tag.as_deref()),
-                    text: text.into(),
-                    plain: is_plain && tag.is_none(),
-                };
-                self.finish(Node::new(at, content), anchor);
+                let form = form_of(style == ScalarStyle::Plain, tag.as_deref());
+                let text = self.shared(&text);
+                let content = Content::Scalar { text, form };
+                self.finish(Node { at, content }, anchor)?;
             }
             Event::SequenceStart(anchor, _) => self.begin(at, anchor, false)?,
             Event::MappingStart(anchor, _) => self.begin(at, anchor, true)?,
@@ -157,6 +228,15 @@ impl Builder {
             _ => {}
         }
         Ok(())
+    }
+
+    fn shared(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = text.into();
+        self.texts.insert(Arc::clone(&new));
+        new
     }
 
     fn warn(&mut self, note: impl FnOnce() -> Note) {
@@ -173,6 +253,10 @@ impl Builder {
             let what = format!("the file has more than {MOST_NODES} values");
             return Err(Note::new(at, what, "split it into several files"));
         }
+        if self.nodes as u64 * NODE > self.most {
+            let (what, remedy) = too_much_memory(self.most);
+            return Err(Note::new(at, what, remedy));
+        }
         Ok(())
     }
 
@@ -185,7 +269,10 @@ impl Builder {
             at,
             anchor,
             is_mapping,
-            children: Vec::new(),
+            items: Vec::new(),
+            pairs: Vec::new(),
+            key: None,
+            indices: HashMap::new(),
         });
         Ok(())
     }
@@ -194,23 +281,9 @@ impl Builder {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
-        let children = open.children;
-        let size = children
-            .iter()
-            .fold(1, |sum, child| child.size.saturating_add(sum));
-        let height = children.iter().map(|child| child.height).max().unwrap_or(0) + 1;
-        let content = if open.is_mapping {
-            Content::Mapping(self.entries(children)?)
-        } else {
-            Content::Sequence(children)
-        };
-        let node = Node {
-            size,
-            height,
-            ..Node::new(open.at, content)
-        };
-        self.finish(node, open.anchor);
-        Ok(())
+        let (at, anchor) = (open.at.clone(), open.anchor);
+        let content = open.content();
+        self.finish(Node { at, content }, anchor)
     }
 
     fn alias(&mut self, anchor: usize, at: Place) -> Result<(), Note> {
@@ -219,86 +292,69 @@ impl Builder {
             let remedy = "write the node out, or move the anchor '&' to a node that is complete";
             return Err(Note::new(&at, what, remedy));
         };
-        self.aliased = self.aliased.saturating_add(target.size);
+        let height = height(target, &mut self.aliased);
         if self.aliased > MOST_ALIASED {
             let what = format!("the aliases of this file expand to more than {MOST_ALIASED} nodes");
             return Err(Note::new(&at, what, "use fewer aliases, or split the file"));
         }
-        if self.open.len() + target.height > DEEPEST {
+        if self.open.len() + height > DEEPEST {
             return Err(too_deep(&at));
         }
         let node = Node {
             at,
             ..Node::clone(target)
         };
-        self.finish(node, 0);
+        self.finish(node, 0)
+    }
+
+    fn finish(&mut self, node: Node, anchor: usize) -> Result<(), Note> {
+        let node = Arc::new(node);
+        if anchor > 0 {
+            self.anchors.insert(anchor, Arc::clone(&node));
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        if let Some((key, first)) = open.add(node)? {
+            self.warn(|| {
+                let name = quoted(key.text().unwrap_or_default());
+                let what =
+                    format!("the key {name} occurs twice in one map, and the last one counts");
+                let remedy = format!("remove one of them; the first is in line {first}");
+                Note::new(&key.at, what, remedy)
+            });
+        }
         Ok(())
     }
+}
 
-    fn finish(&mut self, node: Node, anchor: usize) {
-        let node = Rc::new(node);
-        if anchor > 0 {
-            self.anchors.insert(anchor, Rc::clone(&node));
+/// The levels of lists and maps in a node, including itself. Adds its nodes to `size`, with every
+/// alias expanded, until these are more than aliases may expand to.
+fn height(node: &Node, size: &mut usize) -> usize {
+    *size += 1;
+    let below: &mut dyn Iterator<Item = &Arc<Node>> = match &node.content {
+        Content::Scalar { .. } => return 0,
+        Content::Sequence(items) => &mut items.iter(),
+        Content::Mapping(pairs) => &mut pairs.iter().flat_map(|(key, value)| [key, value]),
+    };
+    let mut highest = 0;
+    for node in below {
+        if *size > MOST_ALIASED {
+            break;
         }
-        match self.open.last_mut() {
-            Some(open) => open.children.push(node),
-            None => self.root = Some(node),
-        }
+        highest = highest.max(height(node, size));
     }
-
-    /// Pairs keys with values, takes merged maps in, and keeps the last of repeated keys.
-    fn entries(&mut self, children: Vec<Rc<Node>>) -> Result<Vec<Pair>, Note> {
-        let mut own: Vec<Pair> = Vec::with_capacity(children.len() / 2);
-        let mut indices: HashMap<Box<str>, usize> = HashMap::new();
-        let mut merged: Vec<Rc<Node>> = Vec::new();
-        let mut children = children.into_iter();
-        while let (Some(key), Some(value)) = (children.next(), children.next()) {
-            if is_merge(&key) {
-                merged.extend(merge_sources(&value)?);
-                continue;
-            }
-            let Some(name) = key.text() else {
-                own.push((key, value));
-                continue;
-            };
-            if let Some(&index) = indices.get(name) {
-                let first = own[index].0.at.line;
-                let name = quoted(name);
-                self.warn(|| {
-                    let what =
-                        format!("the key {name} occurs twice in one map, and the last one counts");
-                    let remedy = format!("remove one of them; the first is in line {first}");
-                    Note::new(&key.at, what, remedy)
-                });
-                own[index] = (key, value);
-            } else {
-                indices.insert(name.into(), own.len());
-                own.push((key, value));
-            }
-        }
-        let mut taken: HashSet<Box<str>> = indices.into_keys().collect();
-        for source in merged {
-            let Content::Mapping(entries) = &source.content else {
-                continue;
-            };
-            own.extend(
-                entries
-                    .iter()
-                    .filter(|(key, _)| key.text().is_none_or(|name| taken.insert(name.into())))
-                    .cloned(),
-            );
-        }
-        Ok(own)
-    }
+    highest + 1
 }
 
 /// `<<` without quotes.
 fn is_merge(key: &Node) -> bool {
-    matches!(&key.content, Content::Scalar { text, plain: true, .. } if &**text == "<<")
+    matches!(&key.content, Content::Scalar { text, form: Form::Plain } if &**text == "<<")
 }
 
 /// The maps that a merge key names, the strongest first.
-fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
+fn merge_sources(value: &Arc<Node>) -> Result<Vec<Arc<Node>>, Note> {
     let wrong = |node: &Node| {
         let what = format!(
             "the merge key '<<' takes a map or a list of maps, not {}",
@@ -309,24 +365,24 @@ fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
         Note::new(&node.at, what, remedy)
     };
     match &value.content {
-        Content::Mapping(_) => Ok(vec![Rc::clone(value)]),
+        Content::Mapping(_) => Ok(vec![Arc::clone(value)]),
         Content::Sequence(items) => {
             let wrong_item = items
                 .iter()
                 .find(|item| item.value_type() != ValueType::Mapping);
-            wrong_item.map_or_else(|| Ok(items.clone()), |item| Err(wrong(item)))
+            wrong_item.map_or_else(|| Ok(items.to_vec()), |item| Err(wrong(item)))
         }
         Content::Scalar { .. } => Err(wrong(value)),
     }
 }
 
-/// The type of a scalar. A tag that YAML does not define makes it text, as `!!str` does.
-fn type_of(text: &str, is_plain: bool, tag: Option<&Tag>) -> ValueType {
+/// The form of a scalar. A tag that YAML does not define makes it text, as `!!str` does.
+fn form_of(is_plain: bool, tag: Option<&Tag>) -> Form {
     match tag.map(|tag| (tag.is_yaml_core_schema(), tag.suffix.as_str())) {
-        None if is_plain => scalar::resolve(text),
-        Some((true, "int" | "bool" | "float" | "null")) => scalar::resolve(text),
-        Some((true, "binary")) => ValueType::Binary,
-        None | Some(_) => ValueType::Text,
+        None if is_plain => Form::Plain,
+        Some((true, "int" | "bool" | "float" | "null")) => Form::AsPlain,
+        Some((true, "binary")) => Form::Binary,
+        None | Some(_) => Form::Text,
     }
 }
 
@@ -451,8 +507,8 @@ fn scan_error(text: &str, error: &ScanError, whole: &Place) -> Note {
 mod tests {
     use super::*;
 
-    fn root(text: &str) -> Rc<Node> {
-        read(text.as_bytes(), &Place::default())
+    fn root(text: &str) -> Arc<Node> {
+        read(text.as_bytes(), &Place::default(), u64::MAX)
             .expect("reads")
             .root
             .expect("has a root")
@@ -492,7 +548,7 @@ mod tests {
     #[test]
     fn nothing_but_comments_is_no_document() {
         for text in ["# nothing\n", ""] {
-            let document = read(text.as_bytes(), &Place::default()).expect("reads");
+            let document = read(text.as_bytes(), &Place::default(), u64::MAX).expect("reads");
             assert!(document.root.is_none());
         }
     }

@@ -33,28 +33,26 @@ impl Kind {
     }
 
     fn add(&self, tree: &mut Tree, number: u32) {
-        let branch = Branch {
-            leaf: Some(LimitId::new(0, number)),
-            children: Tree::default(),
-        };
+        let branch = Branch::new(Some(LimitId::new(0, number)), Tree::default());
         let text = self.text();
-        let written = text.as_deref().unwrap_or_default();
+        let written = text.clone().unwrap_or_default();
         match self {
             Self::Exact(_) | Self::Wildcard(_) | Self::Any => {
-                tree.add("ip", text.as_deref(), branch);
+                let text = text.map(Into::into);
+                tree.add(&"ip".into(), text.as_ref(), branch);
             }
             Self::Set(values) => {
                 let values: Vec<Box<str>> =
                     values.iter().map(|value| value.as_str().into()).collect();
-                tree.add_matched("ip", written, &Matched::Set(values), branch);
+                tree.add_matched("ip", &written, &Matched::Set(values), branch);
             }
             Self::Networks(networks) => {
                 let networks = Matched::Networks(networks.clone());
-                drop(tree.add_matched("ip", written, &networks, branch));
+                drop(tree.add_matched("ip", &written, &networks, branch));
             }
             Self::Regex(regex) => {
                 let regex = Matched::Regex((*regex).into());
-                drop(tree.add_matched("ip", written, &regex, branch));
+                drop(tree.add_matched("ip", &written, &regex, branch));
             }
         }
     }
@@ -65,7 +63,7 @@ fn tree(kinds: &[Kind]) -> Tree {
     (0..)
         .zip(kinds)
         .for_each(|(number, kind)| kind.add(&mut tree, number));
-    tree.compile_regexes().expect("small expressions");
+    tree.complete().expect("small expressions");
     tree
 }
 

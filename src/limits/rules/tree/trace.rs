@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
 use hashbrown::HashMap;
 
@@ -114,6 +115,9 @@ impl<T> Named<T> {
     }
 }
 
+/// The level below a branch without one.
+static NO_BRANCHES: LazyLock<Tree> = LazyLock::new(Tree::default);
+
 /// The look-ups of one request. The branches of a level are listed once, even if several
 /// descriptors pass it.
 #[derive(Debug)]
@@ -160,7 +164,8 @@ impl<'t> Tracer<'t> {
                     end: End::NoBranch(self.keys(tree)),
                 };
             };
-            (tree, limit) = (&branch.children, branch.leaf);
+            let children = branch.children.as_deref();
+            (tree, limit) = (children.unwrap_or(&NO_BRANCHES), branch.leaf);
         }
         let end = limit.map_or_else(|| End::NoLimit(self.below(tree)), End::Limit);
         Trace { levels, end }
@@ -341,22 +346,11 @@ mod tests {
         let mut tree = Tree::default();
         for (number, (key, value)) in (0..).zip(branches) {
             let mut children = Tree::default();
-            children.add(
-                "below",
-                None,
-                Branch {
-                    leaf: Some(LimitId::new(1, number)),
-                    children: Tree::default(),
-                },
-            );
-            tree.add(
-                key,
-                *value,
-                Branch {
-                    leaf: Some(LimitId::new(0, number)).filter(|_| number % 2 == 0),
-                    children,
-                },
-            );
+            let below = Branch::new(Some(LimitId::new(1, number)), Tree::default());
+            children.add(&"below".into(), None, below);
+            let leaf = Some(LimitId::new(0, number)).filter(|_| number % 2 == 0);
+            let value = value.map(Into::into);
+            tree.add(&(*key).into(), value.as_ref(), Branch::new(leaf, children));
         }
         tree
     }

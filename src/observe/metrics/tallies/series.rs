@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::concurrency::Gauge;
 use crate::core::algorithm::reservations::{Outcome, Tally};
+use crate::core::fingerprint::Fingerprint;
 use crate::core::time::{Micros, Span};
 use crate::limits::rules::Domain;
 use crate::limits::rules::limit::{Level, Limit};
@@ -19,25 +20,32 @@ use crate::observe::metrics::dynamic::{Labels, LimitReading, Part};
 use crate::observe::metrics::exposition::{Exposition, labels};
 use crate::observe::metrics::families;
 
-pub(super) type TallyCells = Cells<COUNTERS>;
+/// The counters of checks. The first check makes their rows: most limits of a large configuration
+/// are never used, and a row for each core is the largest part of a limit.
+#[derive(Debug, Default)]
+pub(super) struct TallyCells(OnceLock<Cells<COUNTERS>>);
+
+impl TallyCells {
+    /// The rows, of so many `cores` if there are none yet.
+    #[inline]
+    pub(super) fn rows(&self, cores: usize) -> &Cells<COUNTERS> {
+        self.0.get_or_init(|| Cells::new(cores))
+    }
+
+    pub(super) fn sums(&self) -> Counts {
+        self.0.get().map_or([0; COUNTERS], Cells::sums)
+    }
+}
 
 /// The counters of a limit's own checks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OwnCells {
     pub(super) counts: TallyCells,
-    /// Checks of 0 hits. The first of them makes the rows, because few limits are peeked at, and
-    /// `counts` fills its cache lines.
+    /// Checks of 0 hits, for which `counts` has no room in its cache lines.
     pub(super) peeks: OnceLock<Cells<1>>,
 }
 
 impl OwnCells {
-    fn new(cores: usize) -> Self {
-        Self {
-            counts: TallyCells::new(cores),
-            peeks: OnceLock::new(),
-        }
-    }
-
     pub(super) fn peeks(&self) -> u64 {
         self.peeks.get().map_or(0, |cells| cells.sums()[0])
     }
@@ -47,9 +55,18 @@ impl OwnCells {
 pub(super) type SeriesOfDomain = Arc<[Counters]>;
 
 /// The counters of one limit.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) own: Arc<OwnCells>,
+    /// A later limit has the same series, and scrapes show that one.
+    is_hidden: bool,
+    /// Few limits have others.
+    pub(super) others: Option<Box<OtherCounters>>,
+}
+
+/// The counters of limits with certain fields.
+#[derive(Debug, Default)]
+pub(super) struct OtherCounters {
     pub(super) trial: Option<Arc<TallyCells>>,
     /// Of a limit of requests in flight.
     pub(super) holders: Option<HolderGauges>,
@@ -62,28 +79,67 @@ pub(super) struct Counters {
 /// Crossings of each threshold, by its per cents.
 pub(super) type ThresholdCounts = [AtomicU64; 101];
 
+impl OtherCounters {
+    /// The counters of `limit`, which go on counting in the same series; `None` if it has none.
+    fn new(limit: &Limit, known: Option<&Counters>) -> Option<Box<Self>> {
+        let known = known.and_then(|known| known.others.as_deref());
+        let trial = limit.trial.as_ref().map(|_| {
+            let known = known.and_then(|known| known.trial.clone());
+            known.unwrap_or_default()
+        });
+        let holders = HolderGauges::new(limit, known.and_then(|known| known.holders.as_ref()));
+        let holds = reservations(limit, known.and_then(|known| known.holds.as_ref()));
+        let thresholds = thresholds(limit).next().map(|_| {
+            let known = known.and_then(|known| known.thresholds.clone());
+            known.unwrap_or_else(|| Arc::new([const { AtomicU64::new(0) }; 101]))
+        });
+        let is_one =
+            trial.is_some() || holders.is_some() || holds.is_some() || thresholds.is_some();
+        is_one.then(|| {
+            Box::new(Self {
+                trial,
+                holders,
+                holds,
+                thresholds,
+            })
+        })
+    }
+}
+
+/// The thresholds of a limit's amounts, in per cent.
+fn thresholds(limit: &Limit) -> impl Iterator<Item = u8> {
+    limit.amounts().flat_map(|amount| amount.notify.each())
+}
+
 /// Identity of a limit's series. Limits with equal labels and different names have one series in
 /// the metrics of envoyproxy/ratelimit, and one each in Weir's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct SeriesId {
+pub(super) struct SeriesId<'l> {
     pub(super) labels: Labels,
     /// The label `name` of Weir's own metrics, which a limit without a name does not have.
-    name: Option<Box<str>>,
+    name: Option<&'l str>,
     /// The label `plan`, which a limit without a plan does not have.
-    plan: Option<Box<str>>,
+    plan: Option<&'l str>,
 }
 
-/// The series of one limit, as scrapes show it.
+impl<'l> SeriesId<'l> {
+    fn of(limit: &'l Limit) -> Self {
+        let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
+        Self {
+            labels: Labels::new(limit.domain.to_string(), &levels),
+            name: limit.name.as_deref(),
+            plan: limit.plan.as_deref(),
+        }
+    }
+}
+
+/// The series of one limit, as scrapes show it. Only a scrape has its texts.
 #[derive(Debug)]
-pub(super) struct LimitSeries {
-    pub(super) counters: Counters,
-    /// The label `limit` of Weir's own metrics.
-    pub(super) path: String,
-    unlimited: bool,
-    /// Hits are counted in series whose labels depend on the request.
-    dynamic: bool,
-    /// The thresholds of its amounts, in per cent.
-    thresholds: BTreeSet<u8>,
+pub(super) struct LimitSeries<'l> {
+    pub(super) limit: &'l Limit,
+    pub(super) id: SeriesId<'l>,
+    pub(super) own: &'l OwnCells,
+    others: Option<&'l OtherCounters>,
 }
 
 /// The gauges of a limit of requests in flight: one of the rules in force, and one of the previous
@@ -124,7 +180,7 @@ impl HolderGauges {
 ///
 /// A reload removes the series of limits that it removes: the configuration bounds their number. A
 /// limit that comes back starts at zero, which Prometheus takes as a reset of the counter.
-pub(in crate::observe::metrics) type Register = HashMap<Box<str>, Arc<DomainSeries>>;
+pub(in crate::observe::metrics) type Register = HashMap<Arc<str>, Arc<DomainSeries>>;
 
 /// The series of a domain. A domain that the next rules share keeps them unchanged: of 100,000
 /// limits, a reload touches only the changed ones.
@@ -132,113 +188,99 @@ pub(in crate::observe::metrics) type Register = HashMap<Box<str>, Arc<DomainSeri
 pub(in crate::observe::metrics) struct DomainSeries {
     pub(super) domain: Arc<Domain>,
     pub(super) by_limit: SeriesOfDomain,
-    pub(super) by_id: HashMap<SeriesId, LimitSeries>,
 }
 
 impl DomainSeries {
     /// The series of a domain. A limit with the labels and the name of a limit in `known` takes
     /// over its counters.
-    pub(super) fn new(domain: &Arc<Domain>, known: Option<&Self>, cores: usize) -> Self {
-        let limits = &domain.limits;
-        let mut by_id: HashMap<SeriesId, LimitSeries> = HashMap::with_capacity(limits.len());
-        let mut by_limit = Vec::with_capacity(limits.len());
-        for limit in limits {
-            let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
-            let id = SeriesId {
-                labels: Labels::new(limit.domain.to_string(), &levels),
-                name: limit.name.clone(),
-                plan: limit.plan.clone(),
-            };
-            let known = by_id.get(&id).or_else(|| known?.by_id.get(&id));
-            let trial = limit.trial.as_ref().map(|_| {
-                let known = known.and_then(|known| known.counters.trial.clone());
-                known.unwrap_or_else(|| Arc::new(TallyCells::new(cores)))
-            });
-            let own = known.map_or_else(
-                || Arc::new(OwnCells::new(cores)),
-                |known| Arc::clone(&known.counters.own),
-            );
-            let holders = HolderGauges::new(
-                limit,
-                known.and_then(|known| known.counters.holders.as_ref()),
-            );
-            let holds = reservations(limit, known.and_then(|known| known.counters.holds.as_ref()));
-            let all = limit.amounts().flat_map(|amount| amount.notify.each());
-            let all: BTreeSet<u8> = all.collect();
-            let thresholds = (!all.is_empty()).then(|| {
-                let known = known.and_then(|known| known.counters.thresholds.clone());
-                known.unwrap_or_else(|| Arc::new([const { AtomicU64::new(0) }; 101]))
-            });
+    pub(super) fn new(domain: &Arc<Domain>, known: Option<&Self>) -> Self {
+        // Texts of all limits would take more memory than their counters.
+        let key = |limit: &Limit| Fingerprint::of_value(&SeriesId::of(limit));
+        let known = known.into_iter().flat_map(|known| {
+            let limits = known.domain.limits.iter();
+            limits.map(key).zip(&*known.by_limit)
+        });
+        let before: HashMap<Fingerprint, &Counters> = known.collect();
+        let mut own: HashMap<Fingerprint, usize> = HashMap::new();
+        let mut by_limit: Vec<Counters> = Vec::with_capacity(domain.limits.len());
+        for (index, limit) in domain.limits.iter().enumerate() {
+            let key = key(limit);
+            let same = own.insert(key, index);
+            let known = same.map_or_else(|| before.get(&key).copied(), |same| by_limit.get(same));
             let counters = Counters {
-                own,
-                trial,
-                holders,
-                holds,
-                thresholds,
+                own: known.map_or_else(Arc::default, |known| Arc::clone(&known.own)),
+                is_hidden: false,
+                others: OtherCounters::new(limit, known),
             };
-            by_limit.push(counters.clone());
-            let dynamic =
-                limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            let series = LimitSeries {
-                counters,
-                path: limit.path_in_domain(),
-                unlimited: limit.is_unlimited(),
-                dynamic,
-                thresholds: all,
-            };
-            by_id.insert(id, series);
+            if let Some(same) = same {
+                by_limit[same].is_hidden = true;
+            }
+            by_limit.push(counters);
         }
         Self {
             domain: Arc::clone(domain),
             by_limit: by_limit.into(),
-            by_id,
         }
+    }
+
+    /// The series of all limits, each once.
+    pub(super) fn series(&self) -> impl Iterator<Item = LimitSeries<'_>> {
+        let all = self.domain.limits.iter().zip(&*self.by_limit);
+        let shown = all.filter(|(_, counters)| !counters.is_hidden);
+        shown.map(|(limit, counters)| LimitSeries {
+            limit,
+            id: SeriesId::of(limit),
+            own: &counters.own,
+            others: counters.others.as_deref(),
+        })
     }
 }
 
-impl LimitSeries {
-    pub(super) fn reading<'a>(&self, id: &'a SeriesId, counts: &'a Counts) -> LimitReading<'a> {
-        let part = Part::Limit(id.name.as_deref(), id.plan.as_deref());
-        LimitReading::new(&id.labels, part, counts, !self.dynamic && !self.unlimited)
+impl LimitSeries<'_> {
+    pub(super) fn reading<'a>(&'a self, counts: &'a Counts) -> LimitReading<'a> {
+        let part = Part::Limit(self.id.name, self.id.plan);
+        let limit = self.limit;
+        // The labels of such series depend on the request.
+        let is_dynamic =
+            limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
+        let is_expected = !is_dynamic && !limit.is_unlimited();
+        LimitReading::new(&self.id.labels, part, counts, is_expected)
     }
 
-    pub(super) fn gather(
-        &self,
-        id: &SeriesId,
-        counts: &Counts,
-        now: Micros,
-        exposition: &mut Exposition,
-    ) {
-        let named = id.name.as_deref().map(|name| ("name", name));
-        let of_plan = id.plan.as_deref().map(|plan| ("plan", plan));
+    pub(super) fn gather(&self, counts: &Counts, now: Micros, exposition: &mut Exposition) {
+        let (id, is_unlimited) = (&self.id, self.limit.is_unlimited());
+        let path = self.limit.path_in_domain();
+        let named = id.name.map(|name| ("name", name));
+        let of_plan = id.plan.map(|plan| ("plan", plan));
         let of_limit = labels(
-            [("domain", &*id.labels.domain), ("limit", &self.path)]
+            [("domain", &*id.labels.domain), ("limit", &path)]
                 .into_iter()
                 .chain(named)
                 .chain(of_plan),
         );
         let expected = |outcome| {
             outcome < Label::Blocked as usize
-                && self.unlimited == (outcome == Label::Unlimited as usize)
+                && is_unlimited == (outcome == Label::Unlimited as usize)
         };
         add_decisions(exposition, &of_limit, counts, expected);
-        add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
-        let peeks = self.counters.own.peeks();
+        add_negative_hits(exposition, &of_limit, counts, !is_unlimited);
+        let peeks = self.own.peeks();
         if peeks > 0 {
             exposition.count(&families::PEEKS, &of_limit, None, peeks);
         }
-        if let Some(trial) = &self.counters.trial {
+        let Some(others) = self.others else { return };
+        if let Some(trial) = &others.trial {
             add_trial(exposition, &of_limit, &trial.sums());
         }
-        if let Some(holders) = &self.counters.holders {
+        if let Some(holders) = &others.holders {
             let (family, places) = (&families::CONCURRENCY_HOLDERS, holders.places(now) as f64);
             exposition.push(family, "", Rc::clone(&of_limit), None, places);
         }
-        if let Some(tally) = &self.counters.holds {
+        if let Some(tally) = &others.holds {
             add_reservations(exposition, &of_limit, tally, now);
         }
-        for &percent in &self.thresholds {
-            let counts = self.counters.thresholds.as_ref();
+        for percent in thresholds(self.limit).collect::<BTreeSet<_>>() {
+            let counts = others.thresholds.as_ref();
             let count = counts.map_or(0, |all| all[usize::from(percent)].load(Ordering::Relaxed));
             let labels = format!("{of_limit},threshold=\"{percent}\"").into();
             exposition.count(&families::BUDGET_THRESHOLDS, &labels, None, count);

@@ -198,7 +198,7 @@ fn repeated_keys_are_counted_and_not_listed() {
     let compiled =
         compile(&[text("a.yaml", &yaml)], &Options::default()).expect("these are warnings");
     assert_eq!(
-        (compiled.warnings.len(), &*compiled.warnings[1_000].what),
-        (1_001, "2000 more problems in this file are not shown")
+        (compiled.warnings.len(), &*compiled.warnings[20].what),
+        (21, "2980 more problems in this file are not shown")
     );
 }

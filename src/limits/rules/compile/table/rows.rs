@@ -12,6 +12,7 @@ use crate::limits::rules::compile::build::Builder;
 use crate::limits::rules::compile::data::{self, DataFile, LONGEST_VALUE};
 use crate::limits::rules::compile::fields::{self, Section};
 use crate::limits::rules::compile::layers::{Layers, Resolved};
+use crate::limits::rules::compile::memory;
 use crate::limits::rules::compile::partial::PartialLimit;
 use crate::limits::rules::compile::problem::{Problems, quoted};
 use crate::limits::rules::limit::{Limit, LimitId, RowAmount, RowMeaning};
@@ -100,7 +101,18 @@ pub(super) fn read<'a, 'f>(
             reading.error(&records.begin(), what, "write fewer rows, or a pattern");
             break;
         }
+        let before = reading.table.meanings().len();
         reading.row(&records, &mut key);
+        let bytes = memory::of_row(
+            records.cells.as_slice().len(),
+            reading.table.meanings().len() - before,
+        );
+        let Builder {
+            memory, problems, ..
+        } = &mut *reading.builder;
+        if memory.take(problems, &records.begin(), bytes).is_none() {
+            break;
+        }
     }
     let TableReading {
         mut table, used, ..
