@@ -111,7 +111,7 @@ pub struct Decided {
 #[derive(Clone, Copy, Debug)]
 pub struct Undecided<'c> {
     pub checks: &'c Arc<Checks>,
-    /// The time to the caller's deadline, from now on; `None` if there is none.
+    /// The time to the caller's deadline, from now on; `None` means no deadline.
     pub timeout: Option<Duration>,
     /// The span of the call.
     pub span: &'c TraceSpan,

@@ -166,13 +166,17 @@ pub struct Decisions {
 impl Decisions {
     /// The decisions of a store that has answered all checks.
     pub fn of_store(answers: &Answers) -> Self {
-        let each = answers.each.iter();
-        Self {
-            each: each
-                .map(|answer| Decision::of_store(answer.verdict))
-                .collect(),
-            effects: answers.effects().collect(),
+        let mut all = Self {
+            each: SmallVec::with_capacity(answers.each.len()),
+            effects: Effects::new(),
+        };
+        for (index, answer) in answers.each.iter().enumerate() {
+            all.each.push(Decision::of_store(answer.verdict));
+            if !matches!(answer.effect, Effect::None) {
+                all.effects.push((CheckIndex(index), answer.effect));
+            }
         }
+        all
     }
 
     /// The effect of a check.

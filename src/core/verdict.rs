@@ -1,4 +1,4 @@
-//! The verdict of a store on one check, and the reasons why there is none.
+//! The verdict of a store on one check, and the reasons for a missing one.
 
 use crate::core::time::Span;
 

@@ -241,14 +241,8 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
         replies.len()
     );
     let _ = batch.learn(&answers, &mut known_ttls);
-    for retry in [
-        Retry::NoScript,
-        Retry::NoSharedScript,
-        Retry::Slots,
-        Retry::Late(now),
-    ] {
-        let _ = batch.retries(retry, &answers);
-    }
+    let reasons = [Retry::NoScript, Retry::Slots, Retry::Late(now)];
+    let _ = reasons.map(|reason| batch.retries(reason, &answers));
 }
 
 fn algorithm(kind: AlgorithmKind) -> Algorithm {

@@ -32,7 +32,7 @@ use crate::core::answer::Decisions;
 use crate::core::proto;
 use crate::core::proto::rate_limit_response::Code as Overall;
 use crate::core::request::DecodedRequest;
-use crate::limiter::{Limiter, Undecided};
+use crate::limiter::{Decide, Limiter, Undecided};
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::Rules;
 use crate::live::Live;
@@ -156,7 +156,11 @@ impl Rls {
             span,
             tallies: Some(&live.tallies),
         });
-        let decided = decided.wait().await;
+        // A decision that is made needs no future.
+        let decided = match decided {
+            Decide::Now(ref mut decided) => std::mem::take(decided),
+            Decide::Later(_) => decided.wait().await,
+        };
         let (mut decisions, places) = (decided.decisions, decided.places);
         method.decided(&plan, &mut decisions);
         let mut outcomes = plan.outcomes(&decisions);

@@ -88,7 +88,7 @@ fn answer(
         decisions.len(),
         "a decision for each check"
     );
-    let decisions = Decisions::from_iter(decisions.iter().copied());
+    let decisions: Decisions = decisions.iter().copied().collect();
     let reply = respond(&decoded, &plan.outcomes(&decisions), options).expect("nothing fails");
     RateLimitResponse::decode(reply.answer.message()).expect("a response")
 }

@@ -123,7 +123,7 @@ pub(crate) enum Retry {
     /// Redis does not have the script. The first of the calls has its text: EVAL puts it into the
     /// cache, where the others find it.
     NoScript,
-    /// It still does not have it: shards behind one address do not share a cache. All calls have
+    /// It still does not have it: shards with one address do not share a cache. All calls have
     /// the text.
     NoSharedScript,
     /// The server does not accept keys of several slots, or undeclared ones. What a transaction or

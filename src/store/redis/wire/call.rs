@@ -119,8 +119,10 @@ struct Section {
     write: fn(&Call<'_>) -> SectionRows,
     /// Takes the rows of the section from the front of the reply, and adds what they have to the
     /// answers and to the notes.
-    read: fn(&Call<'_>, &mut &[u8], &mut [Answer], &mut Notes) -> Result<(), StoreError>,
+    read: ReadSection,
 }
+
+type ReadSection = fn(&Call<'_>, &mut &[u8], &mut [Answer], &mut Notes) -> Result<(), StoreError>;
 
 /// Rows of a section in a call.
 #[derive(Default)]

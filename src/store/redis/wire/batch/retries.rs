@@ -11,7 +11,7 @@ use crate::store::redis::wire::call::{ClockReading, ScriptRef};
 use crate::store::redis::wire::request::{CheckPosition, Reply};
 
 impl<'r> Batch<'r> {
-    /// The part of this batch to send again for a reason. `None` if there is none, or if a reply
+    /// The part of this batch to send again for a reason. `None` if it is empty, or if a reply
     /// broke the protocol: the next replies on the connection may belong to earlier commands.
     pub(crate) fn retries(&self, retry: Retry, replies: &[Reply]) -> Option<Self> {
         let (mut now, mut options) = (self.now, self.options);
