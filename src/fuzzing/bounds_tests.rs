@@ -137,8 +137,9 @@ fn connections() -> Vec<Row> {
             "and on a new connection when there are very many: each has an equal share of the \
              calls for which connections have memory",
             "a further call is refused by HTTP/2 (REFUSED_STREAM)"]
-        [count FRAMES_OF_A_TURN in service::server::connection,
-            "frames of a connection that are read before their calls are answered",
+        [count MAX_FRAMES_OF_A_TURN in service::server::open_connections,
+            "frames of a connection that are read before their calls are answered; fewer, at least \
+             16, with more than 64 connections",
             "further frames wait"]
         [bytes MAX_HEADER_BYTES in service::server::connection,
             "headers of a call", "HTTP status 431"]

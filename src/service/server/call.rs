@@ -198,7 +198,7 @@ impl<T: LimitServices> Calls<T> {
         ));
     }
 
-    /// Takes the memory of a call that has to wait. If there is none, the call is refused: it has
+    /// Takes the memory of a call that has to wait. Without memory, the call is refused: it has
     /// not begun, and its client may send it again.
     fn open_stream(&self, respond: &mut SendResponse<Bytes>, is_whole: bool) -> Option<OpenStream> {
         let stream = self.open.stream(is_whole);

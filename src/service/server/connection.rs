@@ -108,9 +108,6 @@ pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// had the most calls that wait, unless one of them waits for the store or for a shaper.
 pub(crate) const IDLE_GRACE: Duration = Duration::from_secs(1);
 
-/// Frames that HTTP/2 reads before their calls are answered. It keeps room for all of them.
-pub(crate) const FRAMES_OF_A_TURN: usize = 64;
-
 /// Bytes of a request in another protocol that Weir reads before it closes the connection.
 const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
 
@@ -250,7 +247,7 @@ pub(super) async fn serve<T: LimitServices>(
         if turn.is_over() && accept(&mut http2, &mut accepted, metrics, http2_context).is_ready() {
             return Poll::Ready(());
         }
-        turn.begin(FRAMES_OF_A_TURN);
+        turn.begin(open.frames_of_a_turn());
         if accept(&mut http2, &mut accepted, metrics, http2_context).is_ready() {
             return Poll::Ready(());
         }

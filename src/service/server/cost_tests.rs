@@ -109,9 +109,10 @@ fn connection(
         TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
     let (stream, _) = listener.accept().expect("a connection");
     stream.set_nonblocking(true).expect("a socket");
-    let (open, _) = OpenConnections::new(&Options::default())
-        .open()
-        .expect("the only one");
+    let all = OpenConnections::new(&Options::default());
+    // Many others: a connection of few keeps more.
+    let _others: Vec<_> = (0..512).map(|_| all.open()).collect();
+    let (open, _) = all.open().expect("another one");
     let services = Services::new(
         Nothing,
         GrpcHealth::new(),
