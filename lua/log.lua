@@ -11,11 +11,13 @@
 -- In a call a log is a table that never changes. `tip` and `total` are the newest entry, `newest`
 -- is the latest tick of any change, `room` is the number of cells that the string has space for,
 -- and `base` is the total before the oldest entry. One cell may be `pushed` and not yet written;
--- there is never a second one, because time does not advance within a call.
+-- there is never a second one, because time does not advance within a call. A `patch` is the index
+-- of a cell, and new texts of the cells from there on.
 --
 -- Defines, for this file and the two algorithms: log_of makes a log, log_step steps one check,
--- log_run steps the checks of a run; for decide.lua: log_read and log_write.
-local log_of, log_step, log_run
+-- log_run steps the checks of a run; for reservations.lua: log_give_back; for decide.lua: log_read
+-- and log_write.
+local log_of, log_step, log_run, log_give_back
 if steps[76] or steps[66] then -- 'L', 'B'
   local pack, unpack, min, max = struct.pack, struct.unpack, math.min, math.max
   local HEADER, HEADER_SIZE, VERSION = '>BI4I4I4I7I7I6I6', 39, 1
@@ -27,9 +29,9 @@ if steps[76] or steps[66] then -- 'L', 'B'
     [66] = { '>I7I6', 13, 281474976710656 }, -- 'B'
   }
 
-  log_of = function(code, first, last, room, newest, tip, base, total, pushed)
+  log_of = function(code, first, last, room, newest, tip, base, total, pushed, patch)
     return { code = code, first = first, last = last, room = room, newest = newest, tip = tip,
-      base = base, total = total, pushed = pushed }
+      base = base, total = total, pushed = pushed, patch = patch }
   end
 
   -- Reads the header. Returns false if there is no key, and a table with `err` if it is not a log;
@@ -63,7 +65,10 @@ if steps[76] or steps[66] then -- 'L', 'B'
     if log.pushed and log.pushed[1] == index then
       return log.pushed[2], log.pushed[3]
     end
-    local packing = packings[log.code]
+    local packing, patch = packings[log.code], log.patch
+    if patch and index >= patch[1] and (index - patch[1]) * packing[2] < #patch[2] then
+      return unpack(packing[1], patch[2], (index - patch[1]) * packing[2] + 1)
+    end
     local start = HEADER_SIZE + index * packing[2]
     return unpack(packing[1], call('GETRANGE', key, start, start + packing[2] - 1))
   end
@@ -110,20 +115,21 @@ if steps[76] or steps[66] then -- 'L', 'B'
     end
     local index = log_search(log, key, log.first, -1, left)
     local tip = log_entry(log, key, index)
-    return log_of(log.code, log.first, index, log.room, newest, tip, log.base, total, log.pushed)
+    return log_of(log.code, log.first, index, log.room, newest, tip, log.base, total, log.pushed,
+      log.patch)
   end
 
   local function log_push(log, tick, hits)
     local total = (log.total + hits) % packings[log.code][3]
     if log.tip == tick then
       return log_of(log.code, log.first, log.last, log.room, tick, tick, log.base, total,
-        log.pushed)
+        log.pushed, log.patch)
     end
     if log.total == log.base then
       return log_of(log.code, log.first, log.first, log.room, tick, tick, log.base, total)
     end
     return log_of(log.code, log.first, log.last + 1, log.room, tick, tick, log.base, total,
-      { log.last, log.tip, log.total })
+      { log.last, log.tip, log.total }, log.patch)
   end
 
   -- Drops the entries up to `tick`.
@@ -137,7 +143,7 @@ if steps[76] or steps[66] then -- 'L', 'B'
     end
     local base = (log.base + log_before(log, key, index)) % packings[log.code][3]
     return log_of(log.code, index, log.last, log.room, log.newest, log.tip, base, log.total,
-      log.pushed)
+      log.pushed, log.patch)
   end
 
   -- Steps a log at `tick`. Entries up to the tick `over` count no more; entries up to `gone` are
@@ -179,6 +185,62 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return allowed, count, count > 0 and after.tip, retry, after ~= log and after
   end
 
+  -- Gives back hits of entries: `parts` has their ticks, which ascend, and the hits of each. `scale`
+  -- is the length of an entry's tick, `t` the time, and `window` how long hits count, all three in
+  -- ticks of the clock. Returns the log if it changed, and how many hits it still had.
+  log_give_back = function(log, key, parts, scale, t, window)
+    local packing, size, modulus = packings[log.code][1], packings[log.code][2], packings[log.code][3]
+    local newest = scale == 1 and log.tip or log.newest
+    if newest * scale - t > (scale == 1 and window or math.ceil(window / scale) * scale) then
+      return nil, 0
+    end
+    local oldest, at = floor((max(t, newest * scale) - window + 1) / scale), 1
+    while parts[at] and parts[at][1] < oldest do
+      at = at + 1
+    end
+    local from = parts[at] and log_search(log, key, log.first, parts[at][1] - 1, 0) or log.last + 1
+    if from > log.last then
+      return nil, 0
+    end
+    local before, less = log_before(log, key, from), 0
+    local function next_total(tick, total)
+      local own, asked = (total - log.base) % modulus - before, 0
+      before = before + own
+      while parts[at] and parts[at][1] <= tick do
+        asked = asked + (parts[at][1] == tick and parts[at][2] or 0)
+        at = at + 1
+      end
+      less = less + min(asked, own)
+      return (total - less) % modulus
+    end
+    local cells, last, pushed = {}, log.last, log.pushed
+    -- A refund may have removed the pushed cell.
+    pushed = pushed and pushed[1] < last and pushed or nil
+    for index = from, (pushed and last - 1 or last) - 1 do
+      local tick, total = log_entry(log, key, index)
+      cells[#cells + 1] = pack(packing, tick, next_total(tick, total))
+    end
+    if pushed and pushed[1] >= from then
+      pushed = { pushed[1], pushed[2], next_total(pushed[2], pushed[3]) }
+    end
+    local total = next_total(log.tip, log.total)
+    if less == 0 then
+      return nil, 0
+    end
+    local patch = log.patch
+    if cells[1] then
+      local text = table.concat(cells)
+      if patch and patch[1] < from then
+        -- What an earlier change has before these cells.
+        text, from = string.sub(patch[2], 1, (from - patch[1]) * size) .. text, patch[1]
+      end
+      patch = { from, text }
+    end
+    local after = log_of(log.code, log.first, last, log.room, log.newest, log.tip, log.base, total,
+      pushed, patch)
+    return log_pop(after, key, log.newest, (total - log.base) % modulus), less
+  end
+
   -- Writes a changed log. The log does not contain its expiry: every write sets it.
   log_write = function(key, log, life)
     local packing = packings[log.code]
@@ -191,6 +253,9 @@ if steps[76] or steps[66] then -- 'L', 'B'
     -- with space for an eighth more.
     local is_full = log.room == 0
       or pushed and (log.last > log.room or (log.first > 64 and log.first * 2 > log.last))
+    if log.patch then
+      call('SETRANGE', key, HEADER_SIZE + log.patch[1] * packing[2], log.patch[2])
+    end
     if not is_full then
       call('SETRANGE', key, '0', pack(HEADER, VERSION, log.first, log.last, log.room, log.newest,
         log.tip, log.base, log.total))

@@ -4,17 +4,21 @@
 -- State, in addition to the state of the counter: a sorted set with the ids of a counter, and a
 -- hash with a packed value for each. KEYS ends with these two keys for each counter, each pair
 -- once. The score of an id is the end of its life in microseconds, minus 2^52 for a kept hold and
--- minus 2^53 for a settled id. A value has the kind, the hits, the number of the window that
--- counted them, when the hold was made, and the end of its life.
+-- minus 2^53 for a settled id. A value has the kind, 1 if the hold stays charged, when it was made,
+-- the end of its life, and for each place of the counter that has hits of it the place and the
+-- hits. The field "p" has the peaks of a token bucket: the units of a hit, then since when and how
+-- high, the oldest first.
 --
 -- ARGV[10]: one row per check, packed: the index of the check; the number of the pair of keys, from
--- 1 on; 0 for plain hits, 1 to reserve, 2 to settle; 1 if expired holds stay counted; ttl; the most
--- hits of a hold; the number of the current window (sliding_window_counter computes it); the
--- largest charge of the limit; the requested hits; the id.
+-- 1 on; 0 for plain hits, 1 to reserve, 2 to settle, 3 to give back; 1 if expired holds stay charged, plus 2 if the
+-- reply needs the hits of open holds; ttl; the most hits of a hold; the number of the current
+-- window of a fixed window; the largest charge of the limit; the requested hits; the id.
 --
--- The reply has five numbers for each row: the outcome, by its number in Rust; the hits of the last
--- step; the hits that the id holds, or that were released; the age of the hold; the number of
--- expired holds. They are zeros if the check failed, and for plain hits without expired holds.
+-- The reply has nine numbers for each row: the outcome, by its number in Rust; the hits of the step
+-- on the counter; the hits that a settlement gave back; the hits that the id holds, or that were
+-- released; the age of the hold; the number of expired holds; the hits of those that stay charged;
+-- the hits of open holds; the microseconds until holds expire that make room for refused hits, or
+-- 0. They are zeros if the check failed.
 --
 -- A step writes its set and its hash at once, after everything that may fail was read. What it adds
 -- is written before anything is removed, because a key without members could not be written while
@@ -22,11 +26,11 @@
 
 -- The keys of the checks alone, if there are others.
 local checked
--- By the index of a check: the hits that it has counted. effects() returns this part of the reply.
+-- By the index of a check: the hits that usage records. effects() returns this part of the reply.
 local counted, effects
 if steps[82] then -- 'R'
   local unpack, pcall = struct.unpack, redis.pcall
-  local ROW_SIZE, EFFECT_SIZE = 62, 40
+  local ROW_SIZE, EFFECT_SIZE = 62, 72
 
   local entries, at_index, pairs_of_keys, results = ARGV[10], {}, 0, {}
   for at = 1, #entries, ROW_SIZE do
@@ -37,13 +41,13 @@ if steps[82] then -- 'R'
   local keys_before = #KEYS - 2 * pairs_of_keys
   checked = { list(KEYS, 1, keys_before) }
 
-  -- Returns the function that decides a check with an id, or with expired holds. Most calls need
-  -- none, and creating its parts would be much of their cost.
+  -- Returns the function that decides a check with an id, or with holds. Most calls need none, and
+  -- creating its parts would be much of their cost.
   local function define()
-    local pack, text = struct.pack, string.format
-    local ROW, ID_SIZE, EFFECT, VALUE = '<HHBBddddd', 16, '<ddddd', '<Bdddd'
-    local HELD, KEPT, SETTLED, MOST_IDS, MOST_SETTLED = 0, 1, 2, 10000, 256
-    local SETTLED_LIFE, MARGIN = 60000000, 5000
+    local pack, text, min, max = struct.pack, string.format, math.min, math.max
+    local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<ddddddddd', '<BBdd', '<dd'
+    local HELD, KEPT, SETTLED, MOST_IDS, MOST_SETTLED, MOST_PARTS = 0, 1, 2, 10000, 256, 8
+    local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 64, 'p'
     local OFFSETS = { [HELD] = 0, [KEPT] = -4503599627370496, [SETTLED] = -9007199254740992 }
 
     local function score(kind, life)
@@ -59,177 +63,485 @@ if steps[82] then -- 'R'
       return ending(order, kind, 4503599627370495, '1')[1]
     end
 
-    -- The changes of a step on the ids of a counter.
-    local function write(order, values, added, removed, ttl)
-      local scores, fields, gone = {}, {}, {}
+    -- Sends a command with any number of arguments: Lua passes at most some thousand.
+    local function send(command, key, arguments)
+      for from = 1, #arguments, 4000 do
+        call(command, key, list(arguments, from, min(from + 3999, #arguments)))
+      end
+    end
+
+    -- The values of names in a hash, false for none; or a table with `err`.
+    local function values_of(key, names)
+      local all = {}
+      for from = 1, #names, 4000 do
+        local values = pcall('HMGET', key, list(names, from, min(from + 3999, #names)))
+        if values.err then
+          return values
+        end
+        for position = 1, #values do
+          all[#all + 1] = values[position]
+        end
+      end
+      return all
+    end
+
+    local function hold_of(value)
+      local kind, keeps, since, life = unpack(HEAD, value)
+      local hold = { kind = kind, keeps = keeps, since = since, life = life, hits = 0 }
+      for at = 19, #value, 16 do
+        local place, hits = unpack(PART, value, at)
+        hold[#hold + 1], hold.hits = { place, hits }, hold.hits + hits
+      end
+      return hold
+    end
+
+    local function value_of(hold)
+      local parts = { pack(HEAD, hold.kind, hold.keeps, hold.since, hold.life) }
+      for position = 1, #hold do
+        parts[position + 1] = pack(PART, list(hold[position]))
+      end
+      return table.concat(parts)
+    end
+
+    -- Writes the changes of a step on the ids of a counter, and the peaks of a bucket if they
+    -- changed. The keys live as long as the ids, and with open holds as long as the counter.
+    local function write(order, values, added, removed, counter_life, peaks)
+      local scores, fields, gone, life, is_open = {}, {}, {}, SETTLED_LIFE, false
       for id, hold in pairs(added) do
-        scores[#scores + 1], scores[#scores + 2] = score(hold[1], hold[5]), id
-        fields[#fields + 1], fields[#fields + 2] = id, pack(VALUE, list(hold))
-        -- Others may have a longer life than this check gives.
-        ttl = math.max(ttl, hold[5] - now)
+        scores[#scores + 1], scores[#scores + 2] = score(hold.kind, hold.life), id
+        fields[#fields + 1], fields[#fields + 2] = id, value_of(hold)
+        local kept = hold.kind == HELD and hold.keeps == 1 and hold.life - hold.since or 0
+        life, is_open = max(life, hold.life + kept - now), is_open or hold.kind == HELD
       end
       for id in pairs(removed) do
         if not added[id] then
           gone[#gone + 1] = id
         end
       end
-      if scores[1] then
-        call('ZADD', order, list(scores))
-        call('HSET', values, list(fields))
+      if peaks and peaks.has_changed and peaks[1] then
+        local parts = { pack('<d', peaks.unit) }
+        for position = 1, #peaks do
+          parts[position + 1] = pack(PART, list(peaks[position]))
+        end
+        fields[#fields + 1], fields[#fields + 2] = PEAKS, table.concat(parts)
+        peaks.has_changed = false
       end
-      if gone[1] then
-        call('ZREM', order, list(gone))
-        call('HDEL', values, list(gone))
+      send('ZADD', order, scores)
+      send('HSET', values, fields)
+      send('ZREM', order, gone)
+      send('HDEL', values, gone)
+      if not (scores[1] or gone[1]) then
+        return
       end
-      -- Setting an expiry costs more than the write that it belongs to: it is set ahead.
-      local needed = math.max(2 * ttl, SETTLED_LIFE) / 1000 + MARGIN
-      if scores[1] and call('PTTL', values) < needed then
-        local life = text('%.0f', kept and LONGEST or 2 * needed)
-        call('PEXPIRE', order, life)
-        call('PEXPIRE', values, life)
-      end
-    end
-
-    -- The holds that have expired: the ids whose hits are refunded, these hits, and the holds that
-    -- stay counted.
-    local function split(expired, stored, window, keeps)
-      local refunded, refund, stay = {}, 0, {}
-      for position = 1, #expired do
-        local hold = stored[position + 1] and { unpack(VALUE, stored[position + 1]) }
-        if hold and (keeps == 1 or hold[3] ~= window) then
-          stay[expired[position]] = { KEPT, hold[2], hold[3], hold[4], now + hold[5] - hold[4] }
-        else
-          refunded[expired[position]] = true
-          refund = refund + (hold and hold[2] or 0)
+      is_open = is_open or call('ZCOUNT', order, '0', '+inf') > 0
+      if not is_open and peaks and peaks[1] then
+        call('HDEL', values, PEAKS)
+        while peaks[1] do
+          table.remove(peaks)
         end
       end
-      return refunded, refund, stay
+      -- Setting an expiry costs more than the write that it belongs to: it is set ahead.
+      local needed, left = life / 1000 + MARGIN, call('PTTL', values)
+      if is_open then
+        needed = max(needed, counter_life + MARGIN)
+      end
+      if left < needed or left > 8 * needed then
+        local ahead = text('%.0f', kept and LONGEST or min(2 * needed, LONGEST))
+        call('PEXPIRE', order, ahead)
+        call('PEXPIRE', values, ahead)
+      end
     end
 
-    local function size(set)
-      local count = 0
-      for _ in pairs(set) do
-        count = count + 1
+    -- The level of a token bucket: the tick, the level, and the expiry of a state.
+    local function bucket_at(state, present, tick_ms, count_denied, rate, window, burst, code, unit)
+      local full, mark, per_window = burst * unit, code / 16, code > 6 and rate * unit
+      local empty = -full * (count_denied - count_denied % 2) / 2
+      local expiry, last, stored = unpack('<ddd', state)
+      if expiry % 1 ~= mark then
+        last, stored = convert(mark, expiry % 1, window * tick_ms * 1000, last, stored, floor)
+        expiry = expiry - expiry % 1 + mark
       end
-      return count
+      stored = max(stored, empty)
+      if last <= present then
+        return present, expiry, min(full, stored
+          + (per_window and come_back(per_window, window, last, present) or (present - last) * rate))
+      elseif last - present <= window and stored < full then
+        return last, expiry, stored
+      end
+      return present, expiry, full
     end
 
-    -- The hold of an id; nil also after the end of its time as kept or settled.
-    local function known_hold(id, value, refunded, stay)
-      if refunded[id] or not value then
-        return nil
+    -- Notes the level of a bucket before hits are taken from it.
+    local function rise(peaks, level, unit)
+      if peaks.unit ~= unit then
+        for position = 1, #peaks do
+          peaks[position][2] = math.ceil(peaks[position][2] / peaks.unit) * unit
+        end
+        peaks.unit, peaks.has_changed = unit, true
       end
-      local hold = stay[id] or { unpack(VALUE, value) }
-      return (hold[1] == HELD or hold[5] > now) and hold or nil
+      local since
+      while peaks[1] and peaks[#peaks][2] <= level do
+        since = table.remove(peaks)[1]
+      end
+      if since then
+        peaks[#peaks + 1], peaks.has_changed = { since, level }, true
+      end
     end
 
-    -- Reserves hits for an id. Returns the outcome, the hits, the verdict, and the id's new hold.
-    local function reserve(hold, window, most, asked, ttl, has_room, take)
-      local wanted = math.min(math.max(asked, 0), most)
-      if hold and hold[1] == SETTLED then
-        return 6, 0, take(0, true)
-      elseif not (hold or has_room) then
-        local allowed = take(0, true)
-        return 4, 0, allowed and false or allowed
+    -- Begins a hold of a bucket whose hits were taken. Returns its place.
+    local function begin(peaks, level, unit)
+      local last = peaks[1] and peaks[#peaks][1] or 0
+      local since = max(now, last)
+      if since == last then
+        table.remove(peaks)
       end
-      local missing = math.max(0, wanted - (hold and hold[2] or 0))
-      local allowed = take(missing, true)
-      if hold and missing == 0 then
-        return 5, 0, allowed ~= nil or nil
-      elseif not allowed then
-        return 3, missing, allowed
+      peaks[#peaks + 1], peaks.unit, peaks.has_changed = { since, level }, unit, true
+      if #peaks > MOST_PEAKS then
+        table.remove(peaks, 2)
       end
-      local next_hold = hold or { HELD, 0, window, now, now + ttl }
-      return wanted < asked and 2 or 1, missing, allowed,
-        { next_hold[1], next_hold[2] + missing, next_hold[3], next_hold[4], next_hold[5] }
+      return since
     end
 
-    -- Settles the hold of an id. Returns the same.
-    local function settle(hold, window, asked, take)
-      local cost = math.max(asked, 0)
-      if hold and hold[1] == SETTLED then
-        return 9, 0, take(0)
+    -- The units that a hold made at `since` gives back of so many.
+    local function give_units(peaks, since, units, level, full)
+      local own
+      for position = 1, #peaks do
+        if peaks[position][1] <= since then
+          own = position
+        end
       end
-      local hits = cost - (hold and hold[2] or 0)
-      if hold and (hold[1] ~= HELD or hold[3] ~= window) then
-        hits = math.max(hits, 0)
+      local peak = own and peaks[own][2] or level
+      units = max(0, min(units, full - peak))
+      for position = 1, #peaks do
+        local other = peaks[position]
+        if own and position >= own then
+          other[2] = other[2] + units
+        else
+          other[2] = max(other[2], peak + units)
+        end
       end
-      return hold and 7 or 8, hits, take(hits), { SETTLED, 0, 0, now, now + SETTLED_LIFE }
+      peaks.has_changed = true
+      return units
+    end
+
+    -- The windows of a counter: the expiry of the state, the number of the current one, its hits, and
+    -- those of the previous one.
+    local function windows_at(state, present, count_denied, limit, window)
+      local expiry, stored, latest, before = unpack('<dddd', state)
+      local most, number = (1 + floor(count_denied / 2)) * limit, floor(present / window)
+      latest, before = min(latest, most), min(before, most)
+      if stored == number or stored == number + 1 and latest + before > 0 then
+        return expiry, stored, latest, before
+      end
+      return expiry, number, 0, stored + 1 == number and latest or 0
+    end
+
+    -- Gives back hits at the places where a state has counted them; `parts` are sorted. Returns the
+    -- new state, or nil if it did not change, and the hits.
+    local function give_back(code, slot, state, parts, peaks, window, present, tick_ms, count_denied,
+      a, b, c, d, e)
+      local function hits_at(place)
+        local hits = 0
+        for position = 1, #parts do
+          hits = hits + (parts[position][1] == place and parts[position][2] or 0)
+        end
+        return hits
+      end
+      if not state then
+        return nil, 0
+      elseif code == 70 then -- 'F'
+        local hits = hits_at(window)
+        if hits == 0 or #state > 19 or not string.match(state, '^%d+$') then
+          return nil, 0
+        end
+        local count = min(tonumber(state), 9007199254740992)
+        return text('%.0f', count - min(hits, count)), min(hits, count)
+      elseif code == 76 or code == 66 then -- 'L', 'B'
+        return log_give_back(state, KEYS[slot], parts, code == 76 and 1 or c, present, b)
+      elseif code == 67 and #state == 32 then -- 'C'
+        local expiry, number, current, previous = windows_at(state, present, count_denied, a, b)
+        local less, older = min(hits_at(number), current), min(hits_at(number - 1), previous)
+        if less + older == 0 then
+          return nil, 0
+        end
+        return pack('<dddd', expiry, number, current - less, previous - older), less + older
+      elseif code == 84 and #state == 24 then -- 'T'
+        local t, expiry, level = bucket_at(state, present, tick_ms, count_denied, a, b, c, d, e)
+        local before, most = level, c + max(1, (count_denied - count_denied % 2) / 2 * c)
+        for position = 1, #parts do
+          local part = parts[position]
+          level = level + give_units(peaks, part[1], min(part[2], most) * e, level, c * e)
+        end
+        if level == before then
+          return nil, 0
+        end
+        return pack('<ddd', expiry, t, level), floor((level - before) / e)
+      end
+      return nil, 0
+    end
+
+    -- The hits that count in a state or in a row, rounded up.
+    local function used_of(code, state, row, present, tick_ms, count_denied, a, b, c, d, e)
+      if code ~= 84 and code ~= 67 then -- 'T', 'C'
+        return (unpack('<d', row))
+      elseif not state then
+        return 0
+      elseif code == 67 then -- 'C'
+        local _, number, current, previous = windows_at(state, present, count_denied, a, b)
+        local passed = max(0, present - number * b)
+        return current + previous - product(previous, passed, b)
+      end
+      local _, _, level = bucket_at(state, present, tick_ms, count_denied, a, b, c, d, e)
+      return math.ceil((c * e - level) / e)
+    end
+
+    -- The hits of open holds, of a fixed window those in `window`; and the time until so many of
+    -- those that do not stay charged have expired that they make room for `lacking` hits, or 0.
+    local function open_holds(order, values, window, lacking)
+      local open, room = 0, 0
+      local ids = call('ZRANGEBYSCORE', order, text('(%.0f', now), '+inf')
+      local stored = values_of(values, ids)
+      for position = 1, #stored do
+        local hold = hold_of(stored[position])
+        for part = 1, #hold do
+          open = open + ((window == 0 or hold[part][1] == window) and hold[part][2] or 0)
+        end
+        if lacking > 0 and hold.keeps == 0 then
+          lacking = lacking - hold.hits
+          room = lacking <= 0 and hold.life - now or 0
+        end
+      end
+      return open, room
     end
 
     -- Decides the check at `index`, whose row is at `at`; `expired` has the ids of expired holds.
     return function(step, code, at, index, expired, hits, parameter, present, tick_ms, count_denied,
       a, b, c, d, e)
-      local _, pair, purpose, keeps, ttl, most, window, largest, asked = unpack(ROW, entries, at)
+      local _, pair, purpose, flags, ttl, most, window, largest, asked = unpack(ROW, entries, at)
       local id = string.sub(entries, at + ROW_SIZE - ID_SIZE, at + ROW_SIZE - 1)
       local order, values = KEYS[keys_before + 2 * pair - 1], KEYS[keys_before + 2 * pair]
-      if code == 67 then -- 'C'
-        window = floor(present / b)
+      local names = { id, code == 84 and PEAKS or nil } -- 'T'
+      local before = #names
+      for position = 1, #expired do
+        names[before + position] = expired[position]
       end
-      local stored = expired.err and expired or pcall('HMGET', values, id, list(expired))
+      local stored = expired.err and expired or values_of(values, names)
       if stored.err then
         return fail(index, code, stored.err)
       end
-      local removed, refund, stay = split(expired, stored, window, keeps)
-      local slot = firsts and firsts[index] or index
-      local function take(wanted, is_free)
-        return step(index, index, math.min(wanted, largest), parameter, present, tick_ms,
-          is_free and count_denied - count_denied % 2 or count_denied, a, b, c, d, e)
-      end
-      local state, life = states[slot] or false, lives[slot]
-      if refund > 0 then
-        if take(-refund) == nil then
+      local slot, row = firsts and firsts[index] or index, rows[index]
+      if not states[slot] then
+        local _, _, readable = read(index, code)
+        if not readable then
           return nil
         end
-        if type(states[slot]) == 'string' then
-          -- The row is the state that the next step finds.
-          rows[index] = states[slot]
+        -- Refused hits have one already.
+        rows[index] = row or rows[index]
+      end
+      local function take(wanted, is_free)
+        return step(index, index, min(wanted, largest), parameter, present, tick_ms,
+          is_free and count_denied - count_denied % 2 or count_denied, a, b, c, d, e)
+      end
+      local peaks = { unit = e }
+      if code == 84 and stored[2] then -- 'T'
+        peaks.unit = unpack('<d', stored[2])
+        for from = 9, #stored[2], 16 do
+          peaks[#peaks + 1] = { unpack(PART, stored[2], from) }
+          peaks[#peaks][3] = nil
         end
       end
-      if purpose == 0 and hits == 0 then
-        local allowed = take(0)
-        -- A peek writes nothing.
-        states[slot], lives[slot] = state or found[slot], life
-        if kept then
-          kept[index] = nil
+      local function level()
+        local found = states[slot]
+        if not found or #found ~= 24 then
+          return c * e
         end
-        results[index] = pack(EFFECT, 0, 0, 0, 0, 0)
-        return allowed
+        local _, _, at_present = bucket_at(found, present, tick_ms, count_denied, a, b, c, d, e)
+        return at_present
       end
-      local outcome, taken, allowed, next_hold, spare = 0, 0, nil, nil, nil
-      local hold = purpose > 0 and known_hold(id, stored[1], removed, stay) or nil
-      if purpose == 0 then
-        allowed = take(hits)
+      if peaks[1] then
+        rise(peaks, level(), e)
+      end
+      local function returns(parts)
+        if not parts[1] then
+          return 0
+        end
+        table.sort(parts, function(left, right)
+          return left[1] < right[1]
+        end)
+        local after, returned = give_back(code, slot, states[slot], parts, peaks, window, present,
+          tick_ms, count_denied, a, b, c, d, e)
+        if after then
+          states[slot] = after
+          if code == 84 or code == 67 then -- 'T', 'C'
+            -- The row is the state that the next step finds.
+            rows[index] = after
+          else
+            local keep = code == 70 and parameter or code == 76 and b or e -- 'F', 'L'
+            lives[slot] = max(lives[slot] or 0, soonest + keep * tick_ms)
+          end
+          if kept then
+            kept[index] = kept[index] or 1
+          end
+        end
+        return returned
+      end
+      local function counter_life()
+        local written = states[slot]
+        if code == 84 then -- 'T'
+          return written and #written == 24 and unpack('<d', written) - now_ms or 0
+        end
+        local keep = code == 70 and parameter or code == 67 and 2 * b or code == 76 and b or e
+        return keep * tick_ms
+      end
+
+      -- Ends the holds that have expired.
+      local removed, added, released, kept_hits = {}, {}, {}, 0
+      for position = 1, #expired do
+        local name, value = expired[position], stored[before + position]
+        local hold = value and hold_of(value)
+        removed[name] = true
+        if hold and hold.keeps == 1 then
+          kept_hits = kept_hits + hold.hits
+          hold.kind, hold.life = KEPT, 2 * hold.life - hold.since
+          added[name] = hold.life > now and hold or nil
+        elseif hold then
+          for part = 1, #hold do
+            released[#released + 1] = hold[part]
+          end
+        end
+      end
+      returns(released)
+      if kept_hits > 0 then
+        local forgotten = ending(order, KEPT, now, '100')
+        for position = 1, #forgotten do
+          removed[forgotten[position]] = true
+        end
+      end
+      if expired[1] then
+        write(order, values, added, removed, counter_life(), peaks)
+      end
+      local hold = purpose > 0 and not (removed[id] and not added[id]) and stored[1] or nil
+      hold = added[id] or hold and hold_of(hold)
+      local was_settled = hold and hold.kind == SETTLED
+      if hold and hold.kind ~= HELD and hold.life <= now then
+        hold = nil
+      end
+
+      local outcome, stepped, returned, allowed = 0, 0, 0, nil
+      added, removed = {}, {}
+      if purpose == 0 or purpose == 1 and not hold and asked <= 0 then
+        hits = purpose == 0 and hits or 0
+        purpose, allowed = 0, take(hits)
       elseif purpose == 1 then
-        local has_room = hold or call('HLEN', values) - size(removed) < MOST_IDS
-        spare = not has_room and (first(order, KEPT) or first(order, SETTLED)) or nil
-        outcome, taken, allowed, next_hold =
-          reserve(hold, window, most, asked, ttl, has_room or spare, take)
+        local wanted = min(max(asked, 0), most)
+        local missing = hold and hold.kind == SETTLED and 0
+          or max(0, wanted - (hold and hold.hits or 0))
+        local has_room = hold and (missing == 0 or #hold < MOST_PARTS)
+          or not hold and call('ZCOUNT', order, score(KEPT, 0), '+inf') < MOST_IDS
+        if not hold and not has_room then
+          local spare = first(order, KEPT)
+          if spare then
+            removed[spare], has_room = true, true
+          end
+        end
+        stepped = has_room and missing or 0
+        allowed = take(stepped, true)
+        if not has_room then
+          outcome = 4
+        elseif hold and hold.kind == SETTLED then
+          outcome = 6
+        elseif hold and missing == 0 then
+          outcome = 5
+        elseif not allowed then
+          outcome = 3
+        else
+          outcome = wanted < asked and 2 or 1
+          hold = hold
+            or { kind = HELD, keeps = flags % 2, since = now, life = now + ttl, hits = 0 }
+          local place = window
+          if code == 84 then -- 'T'
+            place = begin(peaks, level(), e)
+          elseif code == 67 then -- 'C'
+            local _, number = unpack('<dd', states[slot])
+            place = number
+          elseif code ~= 70 then -- 'F'
+            place = states[slot].tip
+          end
+          local last = hold[#hold]
+          if last and last[1] == place then
+            last[2] = last[2] + stepped
+          else
+            hold[#hold + 1] = { place, stepped }
+          end
+          hold.hits = hold.hits + stepped
+          added[id] = hold
+        end
+      elseif purpose == 3 then
+        outcome = 10
+        local rest, parts, since = max(asked, 0), {}, hold and hold.since
+        if hold and hold.kind == HELD then
+          for position = #hold, 1, -1 do
+            local less = min(hold[position][2], rest)
+            rest, hold[position][2] = rest - less, hold[position][2] - less
+            if less > 0 then
+              parts[#parts + 1] = { hold[position][1], less }
+            end
+            if hold[position][2] == 0 then
+              table.remove(hold, position)
+            end
+          end
+          if hold[1] then
+            added[id] = hold
+          else
+            removed[id] = true
+          end
+          returned = returns(parts)
+          hold = { hits = max(asked, 0) - rest, since = since }
+        else
+          hold = nil
+        end
+        allowed = take(0)
+      elseif hold and hold.kind == SETTLED then
+        outcome, hold, allowed = 9, nil, take(0)
       else
-        outcome, taken, allowed, next_hold = settle(hold, window, asked, take)
+        local rest, parts = max(asked, 0), {}
+        outcome = hold and 7 or 8
+        for position = 1, hold and #hold or 0 do
+          local own = min(hold[position][2], rest)
+          rest = rest - own
+          if own < hold[position][2] then
+            parts[#parts + 1] = { hold[position][1], hold[position][2] - own }
+          end
+        end
+        if hold and hold.kind == HELD then
+          returned = returns(parts)
+        end
+        added[id] = { kind = SETTLED, keeps = 0, since = now, life = now + SETTLED_LIFE }
+        if not was_settled and call('ZCOUNT', order, '-inf', score(KEPT, -1)) >= MOST_SETTLED then
+          removed[first(order, SETTLED)] = true
+        end
+        stepped, allowed = rest, take(rest)
       end
       if allowed == nil then
         return nil
       end
-      local forgotten = next(stay) and ending(order, KEPT, now, '100') or {}
-      forgotten[#forgotten + 1] = spare
-      for position = 1, #forgotten do
-        removed[forgotten[position]] = true
+      write(order, values, added, removed, counter_life(), peaks)
+      local asked_hits, capacity = purpose == 0 and hits or stepped, code == 84 and c or a -- 'T'
+      local lacking = not allowed and asked_hits <= capacity
+          and used_of(code, states[slot], rows[index], present, tick_ms, count_denied, a, b, c, d, e)
+            + max(0, asked_hits) - capacity
+        or 0
+      local open, room = 0, 0
+      if flags > 1 or lacking > 0 then
+        open, room = open_holds(order, values, code == 70 and window or 0, lacking) -- 'F'
       end
-      stay[id] = next_hold or stay[id]
-      write(order, values, stay, removed, ttl)
-      if purpose == 2
-        and next_hold
-        and call('ZCOUNT', order, '-inf', score(KEPT, -1)) > MOST_SETTLED
-      then
-        write(order, values, {}, { [first(order, SETTLED)] = true }, ttl)
-      end
-      counted[index] = purpose > 0 and taken or nil
-      local own = purpose == 1 and next_hold or hold
-      local held = own and own[2] or 0
-      results[index] = pack(EFFECT, outcome, taken, held,
-        held > 0 and math.max(0, now - own[4]) or 0, #expired)
-      return allowed
+      local used = purpose == 0 and hits or outcome == 3 and stepped
+        or (outcome == 7 or outcome == 8) and max(asked, 0) or 0
+      counted[index] = used + kept_hits
+      local held = purpose > 0 and hold and hold.hits or 0
+      results[index] = pack(EFFECT, outcome, stepped, returned, held,
+        held > 0 and max(0, now - hold.since) or 0, #expired, kept_hits, flags > 1 and open or 0, room)
+      return outcome > 6 or allowed
     end
   end
 
@@ -239,14 +551,26 @@ if steps[82] then -- 'R'
       steps[code] = function(from, to, hits, ...)
         local at = at_index[from]
         if at then
-          local _, pair, purpose = unpack('<HHB', entries, at)
+          local _, pair, purpose, flags = unpack('<HHBB', entries, at)
           present = present or string.format('%.0f', now)
-          local expired = pcall('ZRANGEBYSCORE', KEYS[keys_before + 2 * pair - 1], '0', present,
-            'LIMIT', '0', '100')
-          if purpose > 0 or expired.err or expired[1] then
-            decide = decide or define()
-            return decide(step, code, at, from, expired, hits, ...)
+          local order = KEYS[keys_before + 2 * pair - 1]
+          local expired, own = pcall('ZRANGEBYSCORE', order, '0', present), step
+          -- Hits have to know open holds if a bucket's level is noted for them, if the reply names
+          -- them, or if the hits are refused.
+          if purpose == 0 and not (expired.err or expired[1] or code == 84 or flags > 1) then
+            local allowed = step(from, to, hits, ...)
+            own = function()
+              return allowed
+            end
+            if allowed ~= false then
+              return allowed
+            end
           end
+          if purpose > 0 or expired.err or expired[1] or call('EXISTS', order) == 1 then
+            decide = decide or define()
+            return decide(own, code, at, from, expired, hits, ...)
+          end
+          return own(from, to, hits, ...)
         end
         return step(from, to, hits, ...)
       end

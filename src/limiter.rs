@@ -31,6 +31,7 @@ pub mod failure_policies;
 pub mod leases;
 pub mod outages;
 mod places;
+mod reservations;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -234,7 +235,11 @@ impl Limiter {
         let answers = memory.decide_at(of.checks, &of.checks.all(), arriving(Span::ZERO));
         of.observe(answers.effects());
         // It answers all checks.
-        Some(Decisions::of_store(&answers))
+        let mut decisions = Decisions::of_store(&answers);
+        if !decisions.effects.is_empty() {
+            self.give_back_in(memory, of, &mut decisions, |_| true, |algorithm| algorithm);
+        }
+        Some(decisions)
     }
 
     /// The store, if it is memory and nothing else can have a part in the decision of these checks.
@@ -297,6 +302,9 @@ impl Limiter {
         });
         of.observe(effects.iter().copied());
         decisions.add_effects(effects);
+        if checks.has_holds() {
+            rare(self.give_back(store, of, &budget, &mut decisions)).await;
+        }
         // A request with places is delayed after its task.
         let delay = if is_shaped && !checks.has_holders() {
             longest_delay(checks, &decisions[..checks.len()])

@@ -271,6 +271,8 @@ pub enum State {
     },
     /// Of [`Concurrency`].
     Holders(Box<concurrency::Holders>),
+    /// Of a counter with [`reservations`].
+    Holds(Box<reservations::Holds>),
 }
 
 /// The options of a limit except its rate; `None` = not written.

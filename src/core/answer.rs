@@ -63,6 +63,20 @@ impl Effect {
         }
     }
 
+    /// The hits that a check has used for good, of which so many were requested.
+    #[inline]
+    pub const fn used_by(&self, requested: i64, allowed: bool) -> i64 {
+        match self {
+            Self::Hold(change) => change.used_by(requested, allowed),
+            _ => requested,
+        }
+    }
+
+    /// Whether it is of a settlement, which refuses nothing.
+    pub const fn is_settlement(&self) -> bool {
+        matches!(self, Self::Hold(change) if change.outcome.is_of_settlement())
+    }
+
     /// Whether a settlement has ended a hold.
     pub fn has_settled(&self) -> bool {
         matches!(self, Self::Hold(change) if change.outcome == Outcome::Matched)

@@ -251,7 +251,7 @@ fn decisions() -> Vec<Row> {
             "settled ids of a key, in addition", "the oldest is forgotten"]
         [span SETTLED_LIFE in core::algorithm::reservations,
             "the time for which they are remembered", ""]
-        [count MOST_EXPIRED in core::algorithm::reservations,
+        [count MOST_FORGOTTEN in core::algorithm::reservations,
             "expired holds that one check ends", "the next check ends further ones"]
         [count MAX_NODES in store::redis::topology,
             "primaries of a Redis Cluster, also of redirects",

@@ -163,7 +163,7 @@ impl FailurePolicies {
         let is_held = |check: &Check| {
             let key = checks.key(check);
             match check.settles() {
-                Some(id) => self.local.holds(key, id, clock::now()),
+                Some(id) => self.local.has_hits(key, id),
                 None => check.hits < 0 && check.algorithm.has_holders() && self.local.contains(key),
             }
         };

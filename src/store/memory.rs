@@ -13,7 +13,6 @@
 
 mod bounded;
 mod packed;
-mod reservations;
 mod shard;
 mod table;
 mod unpacked;
@@ -26,13 +25,12 @@ use smallvec::SmallVec;
 
 pub use self::bounded::TableSize;
 use self::packed::{Packed, UsedShare};
-use self::reservations::Reservations;
 use self::shard::{NewState, Shard};
 use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
 use self::usage::UsageRecords;
 use super::Budget;
 use crate::core::algorithm::concurrency::HolderId;
-use crate::core::algorithm::reservations::HeldHits;
+use crate::core::algorithm::reservations::{HeldHits, Holds};
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
 use crate::core::answer::{Answer, Answers};
 use crate::core::fingerprint::Fingerprint;
@@ -107,8 +105,6 @@ struct Contents {
     unpacked: AtomicUsize,
     evicted: AtomicU64,
     usage: UsageRecords,
-    /// At most an eighth of `max_bytes`, of which they are a part.
-    reservations: Reservations,
 }
 
 /// A shard in two cache lines of its own, which hold its lock and its list of blocks. Threads on
@@ -147,7 +143,6 @@ impl Memory {
             unpacked: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             usage: UsageRecords::new(options.usage_bytes),
-            reservations: Reservations::new(options.max_bytes / 8),
         }))
     }
 
@@ -195,7 +190,8 @@ impl Memory {
         for (index, tracking) in checks.all_tracking() {
             let Answer { verdict, effect } = answers[index.0];
             let Ok(verdict) = verdict else { continue };
-            let hits = Hits::of_check(effect.hits_of(checks[index].hits), verdict.allowed);
+            let used = effect.used_by(checks[index].hits, verdict.allowed);
+            let hits = Hits::of_check(used, verdict.allowed || effect.is_settlement());
             let is_undone = is_refused && verdict.allowed && !checks.is_trial(index);
             if !(hits.is_none() || is_undone) {
                 key::write_usage(checks.key(&checks[index]), &mut key);
@@ -212,12 +208,18 @@ impl Memory {
 
     /// The holds of a counter that have not expired.
     pub fn held_hits(&self, key: &[u8], now: Micros) -> Option<HeldHits> {
-        self.0.reservations.held_hits(key, now)
+        HeldHits::of(self.holds(key)?.iter().map(|(_, hold)| hold), now)
     }
 
     /// Whether a request has hits of a counter that a settlement would release.
-    pub fn holds(&self, key: &[u8], id: HolderId, now: Micros) -> bool {
-        self.0.reservations.holds(key, id, now)
+    pub fn has_hits(&self, key: &[u8], id: HolderId) -> bool {
+        self.holds(key).is_some_and(|holds| holds.has_hits(id))
+    }
+
+    /// A copy of the holds of a counter.
+    fn holds(&self, key: &[u8]) -> Option<Box<Holds>> {
+        let key = key_of(Fingerprint::of(key));
+        self.lock(self.shard_index(key)).holds(key)
     }
 
     /// The usage record under a key at `now`.
@@ -254,13 +256,7 @@ impl Memory {
         let before = shard.unpacked_bytes();
         let slot = shard.find(key);
         let state = slot.and_then(|slot| shard.take(slot, algorithm));
-        let (step, effect) = match check.reservation() {
-            None => checks.step(index, state, at),
-            Some(reservation) => {
-                let (key, holds) = (checks.key(check), &self.0.reservations);
-                holds.decide(key, check, reservation, state, at)
-            }
-        };
+        let (step, effect) = checks.step(index, state, at);
         let Step {
             verdict,
             state,
@@ -410,7 +406,6 @@ impl Memory {
 
     /// Removes a key, which then counts from zero. Returns whether it existed.
     pub fn reset(&self, key: &[u8]) -> bool {
-        self.0.reservations.remove(key);
         let key = key_of(Fingerprint::of(key));
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
@@ -435,7 +430,6 @@ impl Memory {
         drop(shard);
         self.make_room(now);
         self.0.usage.sweep(index, self.shards(), now);
-        self.0.reservations.sweep(index, self.shards(), now);
         self.0.pool.refund(freed);
         removed
     }
@@ -457,9 +451,7 @@ impl Memory {
         let keys = self.0.keys.load(Ordering::Relaxed);
         Size {
             keys,
-            bytes: keys * KEY_BYTES
-                + self.0.unpacked.load(Ordering::Relaxed)
-                + self.0.reservations.bytes(),
+            bytes: keys * KEY_BYTES + self.0.unpacked.load(Ordering::Relaxed),
             evicted: self.0.evicted.load(Ordering::Relaxed),
         }
     }

@@ -18,6 +18,7 @@
 use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 
+use super::reservations::Part;
 use super::{
     Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Spec, State, TABLE, Terms,
     dispatch, ticks,
@@ -85,6 +86,12 @@ pub trait Definition {
     /// Decides `hits` at an arrival: above 0 takes, 0 peeks, below 0 refunds. Total: it never
     /// panics, whatever is stored and requested. A state of another algorithm counts as none.
     fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
+
+    /// Gives back hits at the places where they were counted, which ascend. Returns how many the
+    /// state still had. Only of algorithms that have `reservations`.
+    fn give_back(&self, state: Option<State>, _: Arrival, _: &[Part]) -> (Option<State>, u64) {
+        (state, 0)
+    }
 
     /// Hits per window.
     fn limit(&mut self) -> &mut u64;
@@ -283,6 +290,15 @@ impl Algorithm {
             Ok(with(limit))
         } else {
             Err(ticks::largest(fits))
+        }
+    }
+
+    /// For so long a state means something after a verdict, unless it changes.
+    pub(super) fn idle_life(&self, verdict: &Verdict) -> Span {
+        let life = ticks::keep_for(self.tick(), verdict);
+        match self {
+            Self::SlidingWindowBuckets(buckets) => life.max(Span::from_micros(buckets.expiry)),
+            _ => life,
         }
     }
 

@@ -5,6 +5,7 @@
 //! the plain `INCRBY` of `store/redis/batch.rs`.
 
 use super::definition::Definition;
+use super::reservations::Part;
 use super::{Arrival, Debt, LARGEST_COUNT, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Period, Span};
 use crate::core::verdict::{Verdict, Wait};
@@ -100,6 +101,15 @@ impl Definition for FixedWindow {
         }
         let count = after;
         Step::changed(verdict, State::FixedWindow { window, count }, keep_for)
+    }
+
+    fn give_back(&self, state: Option<State>, _: Arrival, parts: &[Part]) -> (Option<State>, u64) {
+        let Some(State::FixedWindow { window, count }) = state else {
+            return (state, 0);
+        };
+        let less = Part::hits_at(parts, window).min(count);
+        let count = count - less;
+        (Some(State::FixedWindow { window, count }), less)
     }
 
     fn limit(&mut self) -> &mut u64 {

@@ -202,7 +202,7 @@ pub const LONGEST_TTL: Span = Span::from_secs(86_400);
 pub const SHORTEST_TTL: Span = Span::from_secs(1);
 
 /// The option `reservations` of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Reservations {
     /// A hold that is not settled expires after it.
     pub ttl: Span,

@@ -1,47 +1,60 @@
 //! `reservations`: hits that a request reserves when it starts and settles when their number is
 //! known, as the tokens of a language model.
 //!
-//! A key with reservations has, in addition to its state, a set of [`Holds`]: the digest of a
-//! request's id, its hits, and the window in which they were counted. A reservation is counted when
-//! it is made, by the step of the algorithm. Its settlement counts the difference. So the state and
-//! every other check on it need no knowledge of holds.
+//! The rule: a hold counts as its estimate from the instant of its reservation; once settled, as its
+//! cost at that instant (what exceeds the hold, at the settlement); once expired, as nothing
+//! (`on_expiry: release`) or as the estimate (`keep`). It is held only if its request was admitted
+//! as a whole. It does not matter when or whether anybody looks. `tests/vectors/holds.py` is the
+//! model of it.
+//!
+//! A key has its counter, which counts the hits of holds as any others, and the [`Holds`]: of each
+//! open one the places at which the counter has its hits. Every step first ends the holds that have
+//! expired. What a hold does not cost is given back at its place, so that hits that have left the
+//! window, and those of others, stay as they are; a token bucket gets at most what it would have
+//! without the hold ([`Peaks`]).
 //!
 //! - Reserve (`n` hits): refused if the step refuses them, and then nothing is counted. The same id
 //!   again takes only hits beyond those that it holds. An id that was settled holds nothing: its
-//!   settlement has overtaken it.
-//! - Settle (`m` hits; negative hits count as 0): ends the hold and counts `m` - `n`, above 0 as
-//!   debt. An id without a hold counts `m`. The same id again counts nothing for
-//!   [`SETTLED_LIFE`].
-//! - A hold expires after `ttl`. The next check of its key refunds it, or keeps it counted
-//!   (`on_expiry: keep`). A peek computes the refund and writes nothing.
-//!
-//! Hits that an earlier window has counted are never refunded: the settlement of such a hold, and
-//! of one that expired and was kept, counts `m` - `n` only above 0. Kept holds are known for
-//! another `ttl`.
+//!   settlement has overtaken it. 0 hits hold nothing.
+//! - Settle (`m` hits; negative hits count as 0): ends the hold, gives back what exceeds `m`, and
+//!   counts what `m` exceeds it by, as debt if the limit refuses it. An id without a hold counts
+//!   `m`. The same id again counts nothing for [`SETTLED_LIFE`].
+//! - A hold that expired and is kept is known for another `ttl`: its settlement counts only what
+//!   exceeds it.
 //!
 //! The twin is `lua/reservations.lua`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+mod holds;
+mod peaks;
+mod tally;
 
-use super::concurrency::{Change, Gauge, HolderId};
+use smallvec::SmallVec;
+
+use self::holds::place_of;
+pub use self::holds::{HeldHits, Hold, Holds, Kind, Part};
+pub use self::peaks::{Peak, Peaks};
+pub use self::tally::Tally;
+use super::concurrency::{Change, HolderId};
 use super::options::{OnExpiry, Reservations};
 use super::{Algorithm, Arrival, State, Step};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::verdict::{Verdict, Wait};
 
-/// Maximum number of ids of a key: some hundred bytes each in Redis and in memory. Beyond it the
-/// oldest kept hold is dropped, or the oldest settled id; if there is none, a reservation is refused.
+/// Maximum number of holds of a key, open and kept: some hundred bytes each in Redis and in memory.
+/// Beyond it the oldest kept one is dropped; if there is none, a reservation is refused.
 pub const MOST_IDS: usize = 10_000;
 
 /// Maximum number of settled ids of a key, in addition to [`MOST_IDS`]; then the oldest is dropped.
 pub const MOST_SETTLED: usize = 256;
 
+/// Maximum number of places of a hold: the same id can grow so often in further windows or ticks.
+pub const MOST_PARTS: usize = 8;
+
 /// For so long another settlement of an id counts nothing: longer than any proxy retries.
 pub const SETTLED_LIFE: Span = Span::from_secs(60);
 
-/// Maximum number of expired holds that one step ends.
-pub const MOST_EXPIRED: usize = 100;
+/// Maximum number of kept holds that one step forgets.
+pub const MOST_FORGOTTEN: usize = 100;
 
 /// The most hits of a reservation or a settlement: numbers up to here are exact in Lua.
 const MOST_HITS: i64 = MAX_SAFE_INTEGER.cast_signed();
@@ -70,6 +83,8 @@ pub enum Purpose {
     Reserve(HolderId),
     /// Settles the hold of this id with its hits.
     Settle(HolderId),
+    /// Gives back hits that this id has just reserved, because its request was refused.
+    GiveBack(HolderId),
 }
 
 /// The result of a reservation or a settlement. `lua/reservations.lua` has the same numbers.
@@ -96,6 +111,8 @@ pub enum Outcome {
     Unknown = 8,
     /// The id was settled before.
     SettledBefore = 9,
+    /// The request was refused, and its reservation given back.
+    GivenBack = 10,
 }
 
 impl Outcome {
@@ -104,8 +121,13 @@ impl Outcome {
         (self as u8) >= Self::Held as u8 && (self as u8) <= Self::Overtaken as u8
     }
 
+    /// Whether it is of a settlement.
+    pub const fn is_of_settlement(self) -> bool {
+        (self as u8) >= Self::Matched as u8
+    }
+
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Plain,
         Self::Held,
         Self::Shortened,
@@ -116,6 +138,7 @@ impl Outcome {
         Self::Matched,
         Self::Unknown,
         Self::SettledBefore,
+        Self::GivenBack,
     ];
 }
 
@@ -125,13 +148,21 @@ pub struct HoldChange {
     pub outcome: Outcome,
     /// Number of holds that expired.
     pub expired: u32,
-    /// The hits that the reservation or the settlement has counted or refunded, without the hits
-    /// of expired holds; see [`HoldChange::hits_of`].
-    pub counted: i64,
+    /// The hits of those among them that stay charged.
+    pub kept: u64,
+    /// The hits of the step on the counter: those that a reservation lacked, or by which a cost
+    /// exceeds its hold.
+    pub stepped: u64,
+    /// The hits that a settlement has given back to the counter.
+    pub returned: u64,
     /// The hits that the id of the reservation holds now, or that the settlement has released.
     pub held: u64,
     /// The time since the hold was made; zero without one.
     pub age: Span,
+    /// The hits of all open holds that the counter counts.
+    pub open: u64,
+    /// The time until holds expire that make room for refused hits; zero if none do.
+    pub room_after: Span,
 }
 
 impl HoldChange {
@@ -139,8 +170,21 @@ impl HoldChange {
     pub const fn hits_of(&self, requested: i64) -> i64 {
         match self.outcome {
             Outcome::Plain => requested,
-            _ => self.counted,
+            _ => self.stepped.cast_signed() - self.returned.cast_signed(),
         }
+    }
+
+    /// The hits that a check has used for good, of which so many were requested: what is reserved
+    /// is not used, a settlement uses its cost, and so does a hold that stays charged.
+    pub const fn used_by(&self, requested: i64, allowed: bool) -> i64 {
+        let cost = if requested > 0 { requested } else { 0 };
+        let own = match self.outcome {
+            Outcome::Plain => requested,
+            Outcome::Matched | Outcome::Unknown => cost,
+            Outcome::Refused if !allowed => self.stepped.cast_signed(),
+            _ => 0,
+        };
+        own.saturating_add(self.kept.cast_signed())
     }
 
     /// The hits that the id of a reservation holds, and until when.
@@ -150,7 +194,8 @@ impl HoldChange {
         is_held.then(|| (self.held, Micros(since) + ttl))
     }
 
-    /// The answer to the check, by the verdict of the algorithm on its hits.
+    /// The answer to the check, by the verdict of the algorithm on its hits. What takes nothing
+    /// refuses nothing, and holds that expire may make room before the counter has recovered.
     #[must_use]
     pub fn verdict(&self, verdict: Verdict) -> Verdict {
         let answer = |allowed, retry_after| Verdict {
@@ -161,14 +206,32 @@ impl HoldChange {
         match self.outcome {
             Outcome::Full => answer(false, Wait::For(RETRY)),
             Outcome::HeldBefore => answer(true, Wait::For(Span::ZERO)),
-            _ => verdict,
+            outcome if outcome.is_of_settlement() && self.stepped == 0 => {
+                answer(true, Wait::For(Span::ZERO))
+            }
+            _ => match verdict.retry_after {
+                Wait::For(retry) if self.room_after > Span::ZERO && self.room_after < retry => {
+                    answer(verdict.allowed, Wait::For(self.room_after))
+                }
+                _ => verdict,
+            },
         }
+    }
+
+    /// Whether it is the first of its id, or adds to its hits.
+    pub const fn is_new(&self) -> bool {
+        matches!(self.outcome, Outcome::Held | Outcome::Shortened)
+    }
+
+    /// Whether it ends a hold, or a part of it.
+    const fn is_end(&self) -> bool {
+        matches!(self.outcome, Outcome::Matched | Outcome::GivenBack)
     }
 
     /// The change of the hits that all ids of the limit hold.
     fn places(&self) -> Change {
         let places = match self.outcome {
-            Outcome::Held | Outcome::Shortened => self.counted.unsigned_abs(),
+            Outcome::Held | Outcome::Shortened => self.stepped,
             outcome if outcome.is_of_hold() => 0,
             _ => self.held,
         };
@@ -179,229 +242,13 @@ impl HoldChange {
     }
 }
 
-/// Counts the reservations and settlements of one limit, as far as this process has made them.
-#[derive(Debug)]
-pub struct Tally {
-    /// The `ttl` of the limit.
-    pub ttl: Span,
-    /// Reserved hits that are not settled.
-    pub held: Gauge,
-    /// By the number of the outcome.
-    outcomes: [AtomicU64; Outcome::ALL.len()],
-    expired: AtomicU64,
-    /// Settled hits beyond the reserved ones.
-    above: AtomicU64,
-    /// Reserved hits beyond the settled ones.
-    below: AtomicU64,
-}
-
-impl Tally {
-    /// Of a limit with this `ttl`.
-    pub fn new(ttl: Span) -> Self {
-        Self {
-            ttl,
-            held: Gauge::new(ttl),
-            outcomes: Default::default(),
-            expired: AtomicU64::new(0),
-            above: AtomicU64::new(0),
-            below: AtomicU64::new(0),
-        }
-    }
-
-    /// Number of checks with this outcome.
-    pub fn count(&self, outcome: Outcome) -> u64 {
-        self.outcomes[outcome as usize].load(Ordering::Relaxed)
-    }
-
-    /// Settled hits above the reserved ones, and reserved hits above the settled ones.
-    pub fn differences(&self) -> [u64; 2] {
-        [&self.above, &self.below].map(|hits| hits.load(Ordering::Relaxed))
-    }
-
-    /// Number of holds that expired.
-    pub fn expired(&self) -> u64 {
-        self.expired.load(Ordering::Relaxed)
-    }
-
-    /// Counts a step of a check with these hits.
-    pub fn record(&self, change: &HoldChange, hits: i64, now: Micros) {
-        let is_settled = change.outcome == Outcome::Matched;
-        self.held.record(change.places(), !is_settled, now);
-        let add = |counter: &AtomicU64, number| counter.fetch_add(number, Ordering::Relaxed);
-        add(&self.outcomes[change.outcome as usize], 1);
-        add(&self.expired, change.expired.into());
-        if is_settled {
-            let cost = hits.max(0).unsigned_abs();
-            add(&self.above, cost.saturating_sub(change.held));
-            add(&self.below, change.held.saturating_sub(cost));
-        }
-    }
-}
-
-/// The ids of a key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holds {
-    by_id: BTreeMap<HolderId, Hold>,
-    /// By kind and by the end of their lives.
-    order: BTreeSet<(Kind, Micros, HolderId)>,
-    /// When all of them have ended, also those that are kept until then.
-    pub until: Micros,
-}
-
-/// An id of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    pub kind: Kind,
-    /// Its hits; 0 if it is settled.
-    pub hits: u64,
-    /// The number of the window that counted them; 0 for algorithms without windows.
-    pub window: u64,
-    /// When it was made.
-    pub since: Micros,
-    /// When it expires, or is forgotten.
-    pub until: Micros,
-}
-
-impl Hold {
-    /// A value of the hash that `lua/reservations.lua` stores: the kind in one byte, and four
-    /// numbers as little-endian doubles. `None` for anything else.
-    pub fn unpack(packed: &[u8]) -> Option<Self> {
-        let (&kind, numbers) = packed.split_first()?;
-        let numbers = numbers.as_chunks().0.iter();
-        let mut numbers = numbers.map(|&bytes| f64::from_le_bytes(bytes) as u64);
-        Some(Self {
-            kind: *[Kind::Held, Kind::Kept, Kind::Settled].get(usize::from(kind))?,
-            hits: numbers.next()?,
-            window: numbers.next()?,
-            since: Micros(numbers.next()?),
-            until: Micros(numbers.next()?),
-        })
-    }
-
-    /// A change of this hold.
-    const fn change(&self, outcome: Outcome, counted: i64, now: Micros) -> HoldChange {
-        HoldChange {
-            outcome,
-            expired: 0,
-            counted,
-            held: self.hits,
-            age: if self.hits > 0 {
-                now.since(self.since)
-            } else {
-                Span::ZERO
-            },
-        }
-    }
-}
-
-/// The kind of an id. `lua/reservations.lua` has the same values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// It has not expired.
-    Held,
-    /// It has expired, and its hits stay counted.
-    Kept,
-    /// It is settled, and has no hits.
-    Settled,
-}
-
-/// The bytes of a hold in memory, with its share of both trees.
-const HOLD_BYTES: usize = 160;
-
-impl Holds {
-    /// Whether it has no ids.
-    pub fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
-    }
-
-    /// All ids, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = (HolderId, Hold)> {
-        self.by_id.iter().map(|(&id, &hold)| (id, hold))
-    }
-
-    /// The bytes of memory that they take.
-    pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.by_id.len() * HOLD_BYTES
-    }
-
-    /// Whether this id has hits that a settlement would release.
-    pub fn holds(&self, id: HolderId) -> bool {
-        let hold = self.by_id.get(&id);
-        hold.is_some_and(|hold| hold.kind != Kind::Settled)
-    }
-
-    /// The ids of a kind whose lives end up to an instant, in this order.
-    fn ending(&self, kind: Kind, last: Micros) -> impl Iterator<Item = HolderId> {
-        let (low, high) = (
-            HolderId([0; HolderId::BYTES]),
-            HolderId([u8::MAX; HolderId::BYTES]),
-        );
-        let range = (kind, Micros(0), low)..=(kind, last, high);
-        self.order.range(range).map(|(.., id)| *id)
-    }
-
-    /// The first id of a kind.
-    fn first(&self, kind: Kind) -> Option<HolderId> {
-        self.ending(kind, Micros(u64::MAX)).next()
-    }
-
-    /// The hold of an id; `None` also after the end of its time as kept or settled.
-    fn find(&self, id: HolderId, now: Micros) -> Option<Hold> {
-        let hold = self.by_id.get(&id).copied();
-        hold.filter(|hold| hold.kind == Kind::Held || hold.until > now)
-    }
-
-    fn remove(&mut self, id: HolderId) {
-        if let Some(hold) = self.by_id.remove(&id) {
-            self.order.remove(&(hold.kind, hold.until, id));
-        }
-    }
-
-    fn set(&mut self, id: HolderId, hold: Hold) {
-        self.remove(id);
-        let ttl = hold.until.since(hold.since);
-        self.until = self.until.max(hold.until + ttl);
-        self.order.insert((hold.kind, hold.until, id));
-        self.by_id.insert(id, hold);
-    }
-}
-
-/// The sum of the holds of a key that have not expired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldHits {
-    pub reservations: u64,
-    /// The sum of their hits.
-    pub hits: u64,
-    /// When the oldest was made.
-    pub since: Micros,
-}
-
-impl HeldHits {
-    /// Of these holds at `now`; `None` if all have expired.
-    pub fn of(holds: impl Iterator<Item = Hold>, now: Micros) -> Option<Self> {
-        let held = holds.filter(|hold| hold.kind == Kind::Held && hold.until > now);
-        held.fold(None, |sum: Option<Self>, hold| {
-            let sum = sum.unwrap_or(Self {
-                reservations: 0,
-                hits: 0,
-                since: hold.since,
-            });
-            Some(Self {
-                reservations: sum.reservations + 1,
-                hits: sum.hits.saturating_add(hold.hits),
-                since: sum.since.min(hold.since),
-            })
-        })
-    }
-}
-
-/// The number of the window that counts hits at `now`; 0 for algorithms whose hits leave one by
-/// one.
-pub fn window_number(limit: &Algorithm, now: Micros) -> u64 {
-    match limit {
-        Algorithm::FixedWindow(fixed) => fixed.number(now),
-        Algorithm::SlidingWindowCounter(counter) => counter.tick.at(now) / counter.window,
-        _ => 0,
+impl Verdict {
+    /// The verdict of a limit with reservations that takes nothing from anybody: a peek before a
+    /// reservation is refused too.
+    #[must_use]
+    pub fn of_capacity(self, limit: &Algorithm, hits: i64, settles: bool) -> Self {
+        let allowed = self.allowed && (limit.capacity() > 0 || hits < 0 || settles);
+        Self { allowed, ..self }
     }
 }
 
@@ -409,10 +256,9 @@ pub fn window_number(limit: &Algorithm, now: Micros) -> u64 {
 struct Key<'a> {
     limit: &'a Algorithm,
     at: Arrival,
-    /// The number of the current window.
-    window: u64,
     holds: &'a mut Holds,
-    state: Option<State>,
+    /// The counter or a hold was changed.
+    has_changed: bool,
     keep_for: Option<Span>,
 }
 
@@ -428,115 +274,248 @@ impl Key<'_> {
     }
 
     fn step(&mut self, limit: &Algorithm, hits: i64) -> Verdict {
-        let step = limit.step(self.state.take(), self.at, hits);
-        self.state = step.state;
+        let step = limit.step(self.holds.counter.take(), self.at, hits);
+        self.holds.counter = step.state;
         self.keep_for = step.keep_for.or(self.keep_for);
+        self.has_changed |= step.keep_for.is_some();
         step.verdict
     }
 
-    /// The answer to a peek, which changes nothing. The hits of expired holds are `refund`.
-    fn peek(mut self, refund: i64) -> (Step, HoldChange) {
-        let before = (refund > 0).then(|| self.state.clone());
-        if refund > 0 {
-            self.charge(-refund);
+    fn set(&mut self, id: HolderId, hold: Hold) {
+        self.holds.set(id, hold);
+        self.has_changed = true;
+    }
+
+    fn give_back(&mut self, parts: &mut [Part]) -> u64 {
+        if parts.is_empty() {
+            return 0;
         }
-        let verdict = self.charge(0);
-        let state = before.unwrap_or(self.state);
-        (Step::unchanged(verdict, state), HoldChange::default())
+        self.has_changed = true;
+        self.holds.give_back(self.limit, self.at, parts)
+    }
+
+    /// The level of a token bucket with holds, and the units of a hit.
+    fn level(&self) -> Option<(i64, i64)> {
+        match self.limit {
+            Algorithm::TokenBucket(bucket) => Some((
+                bucket.level(self.holds.counter.as_ref(), self.at),
+                bucket.flow.per_hit().cast_signed(),
+            )),
+            _ => None,
+        }
+    }
+
+    /// Ends the holds that have expired, and forgets ids whose time is over.
+    fn end_expired(&mut self) -> HoldChange {
+        let now = self.at.now;
+        if !self.holds.peaks.list.is_empty()
+            && let Some((level, per_hit)) = self.level()
+        {
+            self.holds.peaks.rise(level, per_hit);
+        }
+        let mut change = HoldChange::default();
+        let expired: Vec<_> = self.holds.ending(Kind::Held, now).collect();
+        let mut released = Vec::new();
+        for id in expired {
+            let Some(mut hold) = self.holds.remove(id) else {
+                continue;
+            };
+            change.expired += 1;
+            if !hold.is_kept {
+                released.extend_from_slice(&hold.parts);
+                continue;
+            }
+            change.kept = change.kept.saturating_add(hold.hits());
+            (hold.kind, hold.until) = (Kind::Kept, hold.forgotten());
+            if hold.until > now {
+                self.set(id, hold);
+            }
+        }
+        self.has_changed |= change.expired > 0;
+        self.give_back(&mut released);
+        if change.kept > 0 {
+            let forgotten = self.holds.ending(Kind::Kept, now).take(MOST_FORGOTTEN);
+            for id in forgotten.collect::<Vec<_>>() {
+                self.holds.remove(id);
+            }
+        }
+        if self.holds.count(Kind::Held) == 0 {
+            self.holds.peaks.list.clear();
+        }
+        change
     }
 
     /// Reserves hits for an id, if it has them already or there is room for another one.
-    fn reserve(
-        &mut self,
-        id: HolderId,
-        hits: i64,
-        terms: &Reservations,
-        has_room: bool,
-    ) -> (Verdict, HoldChange) {
+    fn reserve(&mut self, id: HolderId, hits: i64, terms: &Reservations) -> (Verdict, HoldChange) {
         let (now, asked) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let wanted = asked.min(terms.most_held(self.limit));
-        let known = self.holds.find(id, now);
+        let known = self.holds.find(id, now).cloned();
+        if known.is_none() && asked == 0 {
+            return (self.charge(0), HoldChange::default());
+        }
+        let is_known = known.is_some();
         let mut hold = known.unwrap_or(Hold {
             kind: Kind::Held,
-            hits: 0,
-            window: self.window,
+            is_kept: terms.on_expiry == OnExpiry::Keep,
             since: now,
             until: now + terms.ttl,
+            parts: SmallVec::new(),
         });
         let is_settled = hold.kind == Kind::Settled;
-        let missing = match has_room && !is_settled {
-            true => wanted.saturating_sub(hold.hits),
-            false => 0,
+        let mut missing = match is_settled {
+            true => 0,
+            false => wanted.saturating_sub(hold.hits()),
         };
+        let has_room = match is_known {
+            true => missing == 0 || hold.parts.len() < MOST_PARTS,
+            false => self.make_room(),
+        };
+        if !has_room {
+            missing = 0;
+        }
         let verdict = self.take(missing);
-        let outcome = match known {
+        let outcome = match is_known {
             _ if !has_room => Outcome::Full,
             _ if is_settled => Outcome::Overtaken,
-            Some(_) if missing == 0 => Outcome::HeldBefore,
+            true if missing == 0 => Outcome::HeldBefore,
             _ if !verdict.allowed => Outcome::Refused,
             _ if wanted < asked => Outcome::Shortened,
             _ => Outcome::Held,
         };
         if matches!(outcome, Outcome::Held | Outcome::Shortened) {
-            hold.hits += missing;
-            self.holds.set(id, hold);
+            self.add(&mut hold, missing);
+            self.set(id, hold.clone());
         }
-        (verdict, hold.change(outcome, missing.cast_signed(), now))
+        (verdict, hold.change(outcome, missing, now))
+    }
+
+    /// Whether the key may have one more hold. Drops the oldest kept one of a full key.
+    fn make_room(&mut self) -> bool {
+        if self.holds.count(Kind::Held) + self.holds.count(Kind::Kept) < MOST_IDS {
+            return true;
+        }
+        self.holds.remove_first(Kind::Kept)
+    }
+
+    /// Adds hits to a hold that the counter has just counted.
+    fn add(&mut self, hold: &mut Hold, hits: u64) {
+        let place = match self.level() {
+            Some((level, per_hit)) => {
+                self.holds.peaks.per_hit = per_hit;
+                self.holds.peaks.begin(self.at.now.0, level)
+            }
+            None => self.holds.counter.as_ref().map_or(0, place_of),
+        };
+        match hold.parts.last_mut() {
+            Some(last) if last.place == place => last.hits += hits,
+            _ => hold.parts.push(Part { place, hits }),
+        }
+    }
+
+    /// Gives back the newest hits of an open hold.
+    fn give_back_new(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
+        let mut change = HoldChange {
+            outcome: Outcome::GivenBack,
+            ..HoldChange::default()
+        };
+        let (now, mut rest) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
+        let open = self.holds.find(id, now);
+        if let Some(mut hold) = open.filter(|hold| hold.kind == Kind::Held).cloned() {
+            let mut parts = hold.parts.clone();
+            for (own, less) in hold.parts.iter_mut().zip(&mut parts).rev() {
+                less.hits = own.hits.min(rest);
+                (own.hits, rest) = (own.hits - less.hits, rest - less.hits);
+            }
+            hold.parts.retain(|part| part.hits > 0);
+            parts.retain(|part| part.hits > 0);
+            change.held = Part::sum(&parts);
+            if change.held > 0 {
+                change.age = now.since(hold.since);
+            }
+            change.returned = self.give_back(&mut parts);
+            if hold.parts.is_empty() {
+                self.holds.remove(id);
+            } else {
+                self.set(id, hold);
+            }
+        }
+        (self.charge(0), change)
     }
 
     /// Settles the hold of an id.
     fn release(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
-        let (now, cost) = (self.at.now, hits.clamp(0, MOST_HITS));
-        let known = self.holds.find(id, now);
-        let (outcome, counted) = match known {
-            None => (Outcome::Unknown, cost),
-            Some(hold) if hold.kind == Kind::Settled => (Outcome::SettledBefore, 0),
-            Some(hold) => {
-                let is_open = hold.kind == Kind::Held && hold.window == self.window;
-                let difference = cost - hold.hits.cast_signed();
-                let counted = if is_open {
-                    difference
-                } else {
-                    difference.max(0)
-                };
-                (Outcome::Matched, counted)
-            }
+        let (now, cost) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
+        let known = self.holds.find(id, now).cloned();
+        let outcome = match &known {
+            None => Outcome::Unknown,
+            Some(hold) if hold.kind == Kind::Settled => Outcome::SettledBefore,
+            Some(_) => Outcome::Matched,
         };
-        let verdict = self.charge(counted);
-        if outcome != Outcome::SettledBefore {
-            let settled = Hold {
-                kind: Kind::Settled,
-                hits: 0,
-                window: 0,
-                since: now,
-                until: now + SETTLED_LIFE,
+        if outcome == Outcome::SettledBefore {
+            let verdict = self.charge(0);
+            let change = HoldChange {
+                outcome,
+                ..HoldChange::default()
             };
-            self.holds.set(id, settled);
-            let settled = self.holds.ending(Kind::Settled, Micros(u64::MAX));
-            if settled.count() > MOST_SETTLED
-                && let Some(first) = self.holds.first(Kind::Settled)
-            {
-                self.holds.remove(first);
+            return (verdict, change);
+        }
+        let (mut rest, mut returned) = (cost, 0);
+        if let Some(hold) = &known {
+            let mut parts = hold.parts.clone();
+            for part in &mut parts {
+                let own = part.hits.min(rest);
+                (part.hits, rest) = (part.hits - own, rest - own);
+            }
+            if hold.kind == Kind::Held {
+                parts.retain(|part| part.hits > 0);
+                returned = self.give_back(&mut parts);
             }
         }
-        let without_hold = HoldChange {
-            outcome,
-            counted,
-            ..HoldChange::default()
+        let settled = Hold {
+            kind: Kind::Settled,
+            is_kept: false,
+            since: now,
+            until: now + SETTLED_LIFE,
+            parts: SmallVec::new(),
         };
-        let change = known.map_or(without_hold, |hold| hold.change(outcome, counted, now));
+        self.set(id, settled);
+        if self.holds.count(Kind::Settled) > MOST_SETTLED {
+            self.holds.remove_first(Kind::Settled);
+        }
+        let verdict = self.charge(rest.cast_signed());
+        let change = known.map_or_else(HoldChange::default, |hold| hold.change(outcome, 0, now));
+        let change = HoldChange {
+            outcome,
+            stepped: rest,
+            returned,
+            ..change
+        };
         (verdict, change)
     }
 }
 
+impl Hold {
+    /// A change of this hold.
+    fn change(&self, outcome: Outcome, stepped: u64, now: Micros) -> HoldChange {
+        let held = self.hits();
+        HoldChange {
+            outcome,
+            stepped,
+            held,
+            age: match held {
+                0 => Span::ZERO,
+                _ => now.since(self.since),
+            },
+            ..HoldChange::default()
+        }
+    }
+}
+
 impl Reservations {
-    /// The most hits that one reservation can hold.
+    /// The most hits that one reservation can hold, at least one: a limit of 0 refuses it.
     pub fn most_held(&self, limit: &Algorithm) -> u64 {
-        let capacity = limit.capacity();
-        let share = u128::from(capacity) * u128::from(self.max_share) / 100;
-        u64::try_from(share)
-            .unwrap_or(u64::MAX)
-            .max(capacity.min(1))
+        let share = u128::from(limit.capacity()) * u128::from(self.max_share) / 100;
+        u64::try_from(share).unwrap_or(u64::MAX).max(1)
     }
 
     /// Decides a check on the state and the holds of its key.
@@ -546,64 +525,52 @@ impl Reservations {
         purpose: Purpose,
         hits: i64,
         state: Option<State>,
-        holds: &mut Holds,
         at: Arrival,
     ) -> (Step, HoldChange) {
-        let (now, window) = (at.now, window_number(limit, at.now));
-        let expired = holds.ending(Kind::Held, now).take(MOST_EXPIRED);
-        let expired = expired.map(|id| (id, holds.by_id[&id]));
-        let is_refunded =
-            |hold: &Hold| self.on_expiry == OnExpiry::Release && hold.window == window;
-        let (refunded, kept): (Vec<_>, Vec<_>) = expired.partition(|(_, hold)| is_refunded(hold));
-        let refund = refunded.iter().map(|(_, hold)| hold.hits.cast_signed());
-        let refund = refund.sum();
+        let mut holds = match state {
+            Some(State::Holds(holds)) => holds,
+            counter if purpose == Purpose::Plain => {
+                let step = limit.step(counter, at, hits);
+                let verdict = step.verdict.of_capacity(limit, hits, false);
+                return (Step { verdict, ..step }, HoldChange::default());
+            }
+            counter => Holds::of(counter),
+        };
         let mut key = Key {
             limit,
             at,
-            window,
-            holds,
-            state,
+            holds: &mut holds,
+            has_changed: false,
             keep_for: None,
         };
-        if purpose == Purpose::Plain && hits == 0 {
-            return key.peek(refund);
-        }
-        if refund > 0 {
-            key.charge(-refund);
-        }
-        let spare = key.holds.first(Kind::Kept);
-        let spare = spare.or_else(|| key.holds.first(Kind::Settled));
-        for (id, _) in &refunded {
-            key.holds.remove(*id);
-        }
-        let is_full = key.holds.by_id.len() >= MOST_IDS;
-        if !kept.is_empty() {
-            let forgotten = key.holds.ending(Kind::Kept, now).take(MOST_EXPIRED);
-            for id in forgotten.collect::<Vec<_>>() {
-                key.holds.remove(id);
-            }
-        }
-        for &(id, mut hold) in &kept {
-            let ttl = hold.until.since(hold.since);
-            (hold.kind, hold.until) = (Kind::Kept, now + ttl);
-            key.holds.set(id, hold);
-        }
-        let (verdict, mut change) = match purpose {
+        let ended = key.end_expired();
+        let (verdict, change) = match purpose {
             Purpose::Plain => (key.charge(hits), HoldChange::default()),
-            Purpose::Reserve(id) => {
-                let is_added = is_full && key.holds.find(id, now).is_none();
-                if is_added && let Some(spare) = spare {
-                    key.holds.remove(spare);
-                }
-                key.reserve(id, hits, self, !is_added || spare.is_some())
-            }
+            Purpose::Reserve(id) => key.reserve(id, hits, self),
             Purpose::Settle(id) => key.release(id, hits),
+            Purpose::GiveBack(id) => key.give_back_new(id, hits),
         };
-        change.expired = (refunded.len() + kept.len()) as u32;
+        let (has_changed, keep_for) = (key.has_changed, key.keep_for);
+        let change = HoldChange {
+            expired: ended.expired,
+            kept: ended.kept,
+            room_after: holds.room_for(limit, hits, &verdict, &change, at.now),
+            ..change
+        };
+        let settles = change.outcome.is_of_settlement();
+        let verdict = (change.verdict(verdict)).of_capacity(limit, hits, settles);
+        let keep_for = has_changed.then(|| {
+            let counter = keep_for.unwrap_or_else(|| limit.idle_life(&verdict));
+            counter.max(holds.until.since(at.now))
+        });
+        let state = match &holds.counter {
+            Some(_) if holds.is_empty() => holds.counter.take(),
+            _ => Some(State::Holds(holds)),
+        };
         let step = Step {
-            verdict: change.verdict(verdict),
-            state: key.state,
-            keep_for: key.keep_for,
+            verdict,
+            state,
+            keep_for,
         };
         (step, change)
     }

@@ -10,6 +10,7 @@
 //! takes fewer bytes.
 
 use super::definition::Definition;
+use super::reservations::Part;
 use super::ticks::{self, Clock, TickOutcome};
 use super::{
     Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
@@ -249,6 +250,30 @@ impl Definition for SlidingWindowBuckets {
         let verdict = found.verdict(Tick::FINEST, clock);
         let keep_for = ticks::keep_for(Tick::FINEST, &verdict).max(Span::from_micros(self.expiry));
         Step::changed(verdict, State::Buckets(ring), keep_for)
+    }
+
+    fn give_back(
+        &self,
+        mut state: Option<State>,
+        at: Arrival,
+        parts: &[Part],
+    ) -> (Option<State>, u64) {
+        let (clock, known) = self.read(state.as_ref(), Tick::FINEST.at(at.now));
+        let (first, is_known) = (self.first(clock.now, self.window), known.is_some());
+        let mut returned = 0;
+        if let Some(State::Buckets(ring)) = &mut state
+            && is_known
+        {
+            for part in parts.iter().filter(|part| part.place >= first) {
+                let less = part.hits.min(ring.count(part.place));
+                if less > 0 {
+                    let index = ring.index(part.place);
+                    ring.counts[index] -= less;
+                    returned += less;
+                }
+            }
+        }
+        (state, returned)
     }
 
     fn limit(&mut self) -> &mut u64 {

@@ -7,6 +7,7 @@
 //! twin is `lua/sliding_window_counter.lua`.
 
 use super::definition::Definition;
+use super::reservations::Part;
 use super::ticks::{self, Clock, TickOutcome};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{MAX_SAFE_INTEGER, Period, Span, Tick};
@@ -185,6 +186,29 @@ impl Definition for SlidingWindowCounter {
             previous: after.previous,
         };
         Step::changed(verdict, state, keep_for)
+    }
+
+    fn give_back(&self, state: Option<State>, at: Arrival, parts: &[Part]) -> (Option<State>, u64) {
+        if state.is_none() {
+            return (None, 0);
+        }
+        let windows = self.read(state.as_ref(), self.tick.at(at.now)).1;
+        let hits_of = |age| {
+            let number = windows.number.checked_sub(age);
+            number.map_or(0, |number| Part::hits_at(parts, number))
+        };
+        let [current, previous] = [(windows.current, 0), (windows.previous, 1)]
+            .map(|(count, age)| count.saturating_sub(hits_of(age)));
+        let less = windows.current - current + windows.previous - previous;
+        if less == 0 {
+            return (state, 0);
+        }
+        let state = State::Counter {
+            window: windows.number,
+            current,
+            previous,
+        };
+        (Some(state), less)
     }
 
     fn limit(&mut self) -> &mut u64 {

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::definition::Definition;
+use super::reservations::Part;
 use super::ticks::{self, Clock, TickOutcome};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{Period, Span, Tick};
@@ -72,6 +73,30 @@ impl Log {
             Some(entry) if entry.tick == tick => entry.total = total,
             _ => self.entries.push_back(LoggedHits { tick, total }),
         }
+    }
+
+    /// Gives back hits of ticks, which ascend. Returns how many it had. Entries without hits stay,
+    /// but for the newest.
+    fn give_back(&mut self, parts: &[Part]) -> u64 {
+        let oldest = parts.first().map_or(u64::MAX, |part| part.place);
+        let first = self.entries.partition_point(|entry| entry.tick < oldest);
+        let (mut before, mut less) = (self.total_before(first), 0);
+        let mut parts = parts.iter().peekable();
+        for entry in self.entries.range_mut(first..) {
+            let (own, mut asked) = (entry.total - before, 0_u64);
+            before = entry.total;
+            while let Some(part) = parts.next_if(|part| part.place <= entry.tick) {
+                if part.place == entry.tick {
+                    asked = asked.saturating_add(part.hits);
+                }
+            }
+            less += asked.min(own);
+            entry.total -= less;
+        }
+        if less > 0 {
+            self.refund(0);
+        }
+        less
     }
 
     /// Removes hits, the newest first.
@@ -195,6 +220,23 @@ impl Definition for SlidingWindowLog {
         let verdict = found.verdict(Tick::FINEST, clock);
         let keep_for = ticks::keep_for(Tick::FINEST, &verdict);
         Step::changed(verdict, State::Log(log), keep_for)
+    }
+
+    fn give_back(
+        &self,
+        mut state: Option<State>,
+        at: Arrival,
+        parts: &[Part],
+    ) -> (Option<State>, u64) {
+        let (clock, known) = self.read(state.as_ref(), Tick::FINEST.at(at.now));
+        let has_left = |part: &Part| part.place.saturating_add(self.window) <= clock.now;
+        let parts = &parts[parts.partition_point(has_left)..];
+        let is_known = known.is_some();
+        let less = match &mut state {
+            Some(State::Log(log)) if is_known => log.give_back(parts),
+            _ => 0,
+        };
+        (state, less)
     }
 
     fn limit(&mut self) -> &mut u64 {

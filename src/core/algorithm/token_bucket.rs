@@ -11,6 +11,7 @@
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
+use super::reservations::{Part, Peaks};
 use super::ticks::{Clock, Flow, TickOutcome, Units};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
 use crate::core::time::{Period, Span, Tick};
@@ -79,6 +80,43 @@ impl TokenBucket {
         (Clock::fresh(now), full)
     }
 
+    /// The units of a full bucket.
+    fn full(&self) -> i64 {
+        (self.burst * self.flow.per_hit()).cast_signed()
+    }
+
+    /// The level of a state in units.
+    pub(super) fn level(&self, state: Option<&State>, at: Arrival) -> i64 {
+        self.read(state, self.tick.at(at.now), self.full()).1
+    }
+
+    /// Gives back the hits of holds that were made at these places: at most what the bucket would
+    /// have without the holds.
+    pub(super) fn give_back_held(
+        &self,
+        state: Option<State>,
+        at: Arrival,
+        parts: &[Part],
+        peaks: &mut Peaks,
+    ) -> (Option<State>, u64) {
+        let (full, per_hit) = (self.full(), self.flow.per_hit());
+        let (clock, before) = self.read(state.as_ref(), self.tick.at(at.now), full);
+        let mut level = before;
+        for part in parts {
+            let units = part.hits.min(self.burst + self.most_debt()) * per_hit;
+            level += peaks.give_back(part.place, units.cast_signed(), level, full);
+        }
+        if level == before {
+            return (state, 0);
+        }
+        let state = State::Tokens {
+            last: clock.now,
+            level,
+            units: self.flow.units,
+        };
+        (Some(state), (level - before).unsigned_abs() / per_hit)
+    }
+
     /// The units of the deepest debt of a bucket that is full with so many.
     #[inline]
     fn deepest(&self, full: i64) -> i64 {
@@ -110,7 +148,7 @@ impl Definition for TokenBucket {
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let per_hit = self.flow.per_hit();
-        let (full, parts) = ((self.burst * per_hit).cast_signed(), per_hit.cast_signed());
+        let (full, parts) = (self.full(), per_hit.cast_signed());
         let (clock, level) = self.read(state.as_ref(), self.tick.at(now), full);
         let (allowed, after) = if hits > 0 {
             // More than from a full bucket to the bound of its debt makes no difference.

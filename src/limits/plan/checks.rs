@@ -59,7 +59,7 @@ pub(super) struct Extras {
 }
 
 /// The reservation or the settlement that a check makes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Reservation {
     pub terms: Reservations,
     pub purpose: Purpose,
@@ -132,16 +132,23 @@ impl Check {
         self.reservation().is_some()
     }
 
+    /// Whether the check reserves hits.
+    pub fn reserves(&self) -> bool {
+        let purpose = self.reservation().map(|reservation| reservation.purpose);
+        matches!(purpose, Some(Purpose::Reserve(_)))
+    }
+
     /// The id whose hold the check settles.
     pub fn settles(&self) -> Option<HolderId> {
         match self.reservation()?.purpose {
             Purpose::Settle(id) => Some(id),
-            Purpose::Reserve(_) | Purpose::Plain => None,
+            Purpose::Reserve(_) | Purpose::GiveBack(_) | Purpose::Plain => None,
         }
     }
 
+    /// The thresholds, if its limit has `notify`.
     #[inline]
-    pub(super) fn thresholds(&self) -> Option<&Thresholds> {
+    pub fn thresholds(&self) -> Option<&Thresholds> {
         self.extras.as_ref()?.thresholds.as_ref()
     }
 }
@@ -280,10 +287,20 @@ impl Checks {
 
     /// Decides a check on the state of its key. A limit with holds has more than a state.
     pub fn step(&self, index: CheckIndex, state: Option<State>, at: Arrival) -> (Step, Effect) {
-        let Check {
-            algorithm, hits, ..
-        } = &self[index];
-        self.step_as(index, algorithm, *hits, state, at)
+        let check = &self[index];
+        let own = check.reservation().copied();
+        if own.is_none() && !matches!(state, Some(State::Holds(_))) {
+            return self.step_as(index, &check.algorithm, check.hits, state, at);
+        }
+        // Holds end also where the limit has no reservations any more.
+        let Reservation { terms, purpose } = own.unwrap_or_default();
+        let (step, mut change) = terms.step(&check.algorithm, purpose, check.hits, state, at);
+        if check.thresholds().is_some()
+            && let Some(State::Holds(holds)) = &step.state
+        {
+            change.open = holds.open_hits(&check.algorithm);
+        }
+        (step, change.into())
     }
 
     /// Decides `hits` hits of a check by another form of its algorithm.
@@ -414,6 +431,21 @@ impl Checks {
                     reservation.purpose = Purpose::Plain;
                 }
             }
+        }
+    }
+
+    /// Lets a check that has reserved hits give them back.
+    pub fn give_back(&mut self, CheckIndex(index): CheckIndex, hits: u64) {
+        let Check {
+            hits: own, extras, ..
+        } = &mut self.list[index];
+        let reservation = extras
+            .as_mut()
+            .and_then(|extras| extras.reservation.as_mut());
+        if let Some(Reservation { purpose, .. }) = reservation
+            && let Purpose::Reserve(id) = *purpose
+        {
+            (*own, *purpose) = (hits.cast_signed(), Purpose::GiveBack(id));
         }
     }
 

@@ -135,15 +135,6 @@ impl<R: Bounded> BoundedTable<R> {
         }
     }
 
-    pub(super) fn remove(&self, key: &[u8]) {
-        if let Some(tables) = self.tables.get() {
-            let mut part = lock(&tables[part_of(key)]);
-            let before = part.bytes;
-            part.remove(key);
-            self.count(before, part.bytes);
-        }
-    }
-
     /// Removes the expired records of part `part` of `parts` parts.
     pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
         let range = part * TABLES / parts..(part + 1) * TABLES / parts;
@@ -159,11 +150,6 @@ impl<R: Bounded> BoundedTable<R> {
             }
             self.count(before, part.bytes);
         }
-    }
-
-    /// The bytes of all records.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Locks each table in turn.

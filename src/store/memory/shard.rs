@@ -6,6 +6,7 @@
 use super::packed::{Packed, UsedShare};
 use super::table::{BlockPool, Entry, EntryKey, FreedBlocks, Table};
 use super::unpacked::UnpackedStates;
+use crate::core::algorithm::reservations::Holds;
 use crate::core::algorithm::{Algorithm, State};
 use crate::core::time::Micros;
 
@@ -45,12 +46,24 @@ impl Shard {
         }
     }
 
-    /// A copy of the state of a key.
+    /// A copy of the state of a key, without its holds.
     pub(super) fn peek(&self, key: EntryKey, algorithm: &Algorithm) -> Option<State> {
         let packed = self.table.get(self.table.find(key)?);
         match (packed.unpacked_index(), &self.unpacked) {
-            (Some(index), Some(unpacked)) => unpacked.peek(index),
+            (Some(index), Some(unpacked)) => match unpacked.peek(index)? {
+                State::Holds(holds) => holds.counter,
+                state => Some(state),
+            },
             _ => packed.state(algorithm),
+        }
+    }
+
+    /// A copy of the holds of a key.
+    pub(super) fn holds(&self, key: EntryKey) -> Option<Box<Holds>> {
+        let index = self.table.get(self.table.find(key)?).unpacked_index()?;
+        match self.unpacked.as_ref()?.peek(index)? {
+            State::Holds(holds) => Some(holds),
+            _ => None,
         }
     }
 

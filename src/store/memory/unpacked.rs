@@ -6,6 +6,7 @@
 
 use crate::core::algorithm::State;
 use crate::core::algorithm::concurrency::{Holder, HolderId, Holders};
+use crate::core::algorithm::reservations::Holds;
 use crate::core::algorithm::sliding_window_buckets::Ring;
 use crate::core::algorithm::sliding_window_log::{Log, LoggedHits};
 
@@ -35,6 +36,7 @@ enum Cell {
     Holders(Box<Holders>),
     /// Up to [`FEW`] with their marks, in one block; the trees of a single one take 800 bytes.
     FewHolders(Box<[(HolderId, Holder)]>),
+    Holds(Box<Holds>),
     Other(Box<State>),
     /// Taken out for the length of a step.
     Taken,
@@ -123,6 +125,7 @@ impl From<State> for Cell {
                 Self::FewHolders(holders.iter().collect())
             }
             State::Holders(holders) => Self::Holders(holders),
+            State::Holds(holds) => Self::Holds(holds),
             other => Self::Other(Box::new(other)),
         }
     }
@@ -135,6 +138,7 @@ impl Cell {
             Self::Buckets(ring) => Some(State::Buckets(ring)),
             Self::Holders(holders) => Some(State::Holders(holders)),
             Self::FewHolders(few) => Some(State::Holders(Box::new(few.iter().copied().collect()))),
+            Self::Holds(holds) => Some(State::Holds(holds)),
             Self::Other(state) => Some(*state),
             Self::Taken | Self::Free { .. } => None,
         }
@@ -143,19 +147,30 @@ impl Cell {
     /// The bytes that its state takes.
     fn bytes(&self) -> usize {
         match self {
-            Self::Log(log) => {
-                allocated(size_of::<Log>())
-                    + allocated(log.entries.capacity() * size_of::<LoggedHits>())
-            }
-            Self::Buckets(ring) => {
-                allocated(size_of::<Ring>()) + allocated(size_of_val(&*ring.counts))
-            }
+            Self::Log(log) => log_bytes(log),
+            Self::Buckets(ring) => ring_bytes(ring),
             Self::Holders(holders) => allocated(holders.bytes()),
             Self::FewHolders(few) => allocated(size_of_val(&**few)),
+            Self::Holds(holds) => {
+                let counter = match &holds.counter {
+                    Some(State::Log(log)) => log_bytes(log),
+                    Some(State::Buckets(ring)) => ring_bytes(ring),
+                    _ => 0,
+                };
+                allocated(holds.bytes()) + counter
+            }
             Self::Other(_) => allocated(size_of::<State>()),
             Self::Taken | Self::Free { .. } => 0,
         }
     }
+}
+
+fn log_bytes(log: &Log) -> usize {
+    allocated(size_of::<Log>()) + allocated(log.entries.capacity() * size_of::<LoggedHits>())
+}
+
+fn ring_bytes(ring: &Ring) -> usize {
+    allocated(size_of::<Ring>()) + allocated(size_of_val(&*ring.counts))
 }
 
 /// The bytes that an allocation takes, as glibc's allocator rounds them.

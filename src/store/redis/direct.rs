@@ -166,7 +166,8 @@ impl Redis {
             Value::BulkString(packed) => Hold::unpack(packed),
             _ => None,
         });
-        Ok(HeldHits::of(packed, now))
+        let holds: Vec<Hold> = packed.collect();
+        Ok(HeldHits::of(holds.iter(), now))
     }
 
     /// Deletes the counter of a check, on the server that counts it. Returns whether it existed.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use weir::core::algorithm::concurrency::HolderId;
-use weir::core::algorithm::reservations::{Hold, HoldChange, Holds, Kind, Outcome, Purpose};
+use weir::core::algorithm::reservations::{Hold, HoldChange, Holds, Outcome, Peak, Purpose};
 use weir::core::algorithm::{OnExpiry, Options, Reservations};
 use weir::core::answer::Effect;
 
@@ -110,6 +110,7 @@ impl Scene {
             let purpose = match self.random.u8(..8) {
                 0..=1 => Purpose::Plain,
                 2..=4 => Purpose::Reserve(id),
+                5 => Purpose::GiveBack(id),
                 _ => Purpose::Settle(id),
             };
             let terms = self.terms[usize::from(self.random.u8(..8) == 0)];
@@ -133,17 +134,31 @@ impl Scene {
             let key = stored_state::key(checks, check, at.now);
             let holds = self.holds.entry(checks.key(check).to_vec()).or_default();
             let reservation = checks[index].reservation().expect("it has terms");
-            let state = self.states.get(&key).cloned();
+            let counter = self.states.get(&key).cloned();
+            let state = match holds.is_empty() {
+                true => counter,
+                false => {
+                    let holds = std::mem::take(holds).with_counter(counter);
+                    Some(State::Holds(Box::new(holds)))
+                }
+            };
             let (step, effect) = reservation.terms.step(
                 &check.algorithm,
                 reservation.purpose,
                 check.hits,
                 state,
-                holds,
                 at,
             );
-            if let (Some(state), Some(_)) = (step.state, step.keep_for) {
-                self.states.insert(key, state);
+            let counter = match step.state {
+                Some(State::Holds(mut after)) => {
+                    let counter = after.counter.take();
+                    *holds = *after;
+                    counter
+                }
+                counter => counter,
+            };
+            if let Some(counter) = counter {
+                self.states.insert(key, counter);
             }
             (step.verdict, effect)
         });
@@ -151,8 +166,8 @@ impl Scene {
     }
 }
 
-/// The stored ids of a counter.
-fn stored(connection: &mut Connection, counter: &[u8]) -> Vec<(HolderId, Hold)> {
+/// The stored ids of a counter, and the peaks of a bucket.
+fn stored(connection: &mut Connection, counter: &[u8]) -> (Vec<(HolderId, Hold)>, Vec<Peak>) {
     let end = counter
         .iter()
         .position(|&byte| byte == b'}')
@@ -166,35 +181,28 @@ fn stored(connection: &mut Connection, counter: &[u8]) -> Vec<(HolderId, Hold)> 
         .arg("WITHSCORES")
         .query(connection)
         .expect("a sorted set");
-    let values: BTreeMap<Vec<u8>, Vec<u8>> = cmd("HGETALL")
+    let mut values: BTreeMap<Vec<u8>, Vec<u8>> = cmd("HGETALL")
         .arg(key(b"rh"))
         .query(connection)
         .expect("a hash");
+    let peaks = values.remove(&b"p"[..]).unwrap_or_default();
+    let peaks = peaks.as_chunks::<8>().0.iter();
+    let peaks: Vec<_> = peaks.map(|&bytes| f64::from_le_bytes(bytes)).collect();
+    let peaks = peaks.get(1..).unwrap_or_default().chunks_exact(2);
+    let peaks = peaks.map(|pair| Peak {
+        since: pair[0] as u64,
+        level: pair[1] as i64,
+    });
     assert_eq!(scores.len(), values.len(), "both keys have the same ids");
     let hold = |(id, value): (Vec<u8>, Vec<u8>)| {
-        let kind = [Kind::Held, Kind::Kept, Kind::Settled][usize::from(value[0])];
-        let numbers: Vec<f64> = value[1..]
-            .as_chunks()
-            .0
-            .iter()
-            .map(|&bytes| f64::from_le_bytes(bytes))
-            .collect();
-        let offset = [0.0, (1_u64 << 52) as f64, (1_u64 << 53) as f64][usize::from(value[0])];
-        assert_eq!(
-            scores[&id] + offset,
-            numbers[3],
-            "the order is that of the values"
-        );
-        let hold = Hold {
-            kind,
-            hits: numbers[0] as u64,
-            window: numbers[1] as u64,
-            since: Micros(numbers[2] as u64),
-            until: Micros(numbers[3] as u64),
-        };
+        let hold = Hold::unpack(&value).expect("a hold");
+        let offset = [0.0, (1_u64 << 52) as f64, (1_u64 << 53) as f64][hold.kind as usize];
+        let until = (scores[&id] + offset) as u64;
+        assert_eq!(until, hold.until.0, "the order is that of the values");
         (HolderId(id.try_into().expect("16 bytes")), hold)
     };
-    values.into_iter().map(hold).collect()
+    let peaks = peaks.collect();
+    (values.into_iter().map(hold).collect(), peaks)
 }
 
 fn run_reservations(kind: AlgorithmKind) {
@@ -246,11 +254,13 @@ fn run_reservations(kind: AlgorithmKind) {
                 expired += effect.expired;
             }
             for (counter, holds) in &scene.holds {
-                assert_eq!(
-                    stored(&mut connection, counter),
-                    holds.iter().collect::<Vec<_>>(),
-                    "seed {seed}, after {checks:#?} at {now:?}"
-                );
+                let details = format!("seed {seed}, after {checks:#?} at {now:?}");
+                let (ids, peaks) = stored(&mut connection, counter);
+                let expected: Vec<_> = holds.iter().map(|(id, hold)| (id, hold.clone())).collect();
+                assert_eq!(ids, expected, "{details}");
+                if holds.open().next().is_some() {
+                    assert_eq!(peaks, holds.peaks.list, "{details}");
+                }
             }
             done += expected.len();
         }

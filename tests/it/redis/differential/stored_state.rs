@@ -115,6 +115,7 @@ pub fn key(checks: &Checks, check: &Check, now: Micros) -> Vec<u8> {
 /// `None` for a state that no key stands for.
 pub fn of_state(state: &State) -> Option<Stored> {
     Some(match state {
+        State::Holds(holds) => return of_state(holds.counter.as_ref()?),
         State::Holders(all) => {
             let holders: Vec<_> = all
                 .iter()

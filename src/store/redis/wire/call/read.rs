@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 
 use super::sections::SECTIONS;
 use super::{Call, NUMBER_BYTES, Notes, PROTOCOL_ERROR, holders, integer, numbers};
+use crate::core::algorithm::reservations::Outcome;
 use crate::core::algorithm::{Algorithm, Arrival, State};
 use crate::core::answer::{Answer, Effect, HoldChange};
 use crate::core::time::{Micros, Span};
@@ -126,8 +127,8 @@ impl Call<'_> {
                         .get(line.wrapping_sub(1))
                         .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
                     (Some(row), _) if is_peek => self.peek(row, check, arrival),
-                    (Some(row), Effect::Hold(change)) => {
-                        self.with_holds(row, check, &change, arrival)
+                    (Some(row), effect) if check.has_holds() => {
+                        self.with_holds(row, check, effect, arrival)
                     }
                     (Some(row), _) => self.verdict(row, check, check.hits, arrival),
                     (None, _) => Err(PROTOCOL_ERROR),
@@ -162,21 +163,28 @@ impl Call<'_> {
         })
     }
 
-    /// The verdict on a check that has changed holds.
+    /// The verdict on a check of a limit with reservations.
     fn with_holds(
         &self,
         row: CheckRow,
         check: &Check,
-        change: &HoldChange,
+        effect: Effect,
         at: Arrival,
     ) -> Result<Verdict, StoreError> {
-        let mut check = check.clone();
-        check.hits = change.hits_of(check.hits);
+        let (requested, mut check) = (check.hits, check.clone());
+        let change = match effect {
+            Effect::Hold(change) => change,
+            _ => HoldChange::default(),
+        };
+        if change.outcome != Outcome::Plain || check.reserves() {
+            check.hits = change.stepped.cast_signed();
+        }
         if change.outcome.is_of_hold() {
             check.algorithm = check.algorithm.without_debt();
         }
         let verdict = self.verdict(row, &check, check.hits, at)?;
-        Ok(change.verdict(verdict))
+        let settles = change.outcome.is_of_settlement();
+        Ok((change.verdict(verdict)).of_capacity(&check.algorithm, requested, settles))
     }
 
     /// Reads everything before the error lines.

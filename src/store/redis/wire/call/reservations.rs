@@ -5,17 +5,17 @@ use smallvec::smallvec;
 
 use super::{Call, MAX_INTEGER, NUMBER_BYTES, Notes, PROTOCOL_ERROR, Section, SectionRows};
 use super::{integer, numbers, pack, pack_short};
-use crate::core::algorithm::OnExpiry;
 use crate::core::algorithm::concurrency::HolderId;
-use crate::core::algorithm::reservations::{HoldChange, Outcome, Purpose, window_number};
+use crate::core::algorithm::reservations::{HoldChange, Outcome, Purpose};
+use crate::core::algorithm::{Algorithm, OnExpiry};
 use crate::core::answer::Answer;
 use crate::core::time::Span;
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Reservation, key};
 use crate::store::redis::wire::request::Request;
 
-/// Bytes of the change of a hold: five numbers.
-const CHANGE_BYTES: usize = 5 * NUMBER_BYTES;
+/// Bytes of the change of a hold: nine numbers.
+const CHANGE_BYTES: usize = 9 * NUMBER_BYTES;
 
 pub(super) const SECTION: Section = Section {
     code: Some(b'R'),
@@ -45,13 +45,19 @@ fn write(call: &Call<'_>) -> SectionRows {
             Purpose::Plain => (0, HolderId::default()),
             Purpose::Reserve(id) => (1, id),
             Purpose::Settle(id) => (2, id),
+            Purpose::GiveBack(id) => (3, id),
         };
         let keeps = terms.on_expiry == OnExpiry::Keep;
-        rows.extend([code, u8::from(keeps)]);
+        let tells_open = check.thresholds().is_some();
+        rows.extend([code, u8::from(keeps) + 2 * u8::from(tells_open)]);
+        let window = match limit {
+            Algorithm::FixedWindow(fixed) => fixed.number(call.now.time),
+            _ => 0,
+        };
         let numbers = [
             terms.ttl.micros(),
             terms.most_held(limit),
-            window_number(limit, call.now.time),
+            window,
             limit.largest_charge(),
         ];
         pack(&mut rows, &numbers);
@@ -84,14 +90,17 @@ fn change(packed: &[u8]) -> Option<HoldChange> {
     let mut numbers = numbers(packed).map(integer);
     let mut number = || numbers.next().flatten();
     let outcome = usize::try_from(number()?).ok()?;
-    let (outcome, counted) = (*Outcome::ALL.get(outcome)?, number()?);
     let mut count = || u64::try_from(number()?).ok();
     Some(HoldChange {
-        outcome,
-        counted,
+        outcome: *Outcome::ALL.get(outcome)?,
+        stepped: count()?,
+        returned: count()?,
         held: count()?,
         age: Span::from_micros(count()?),
         expired: count()?.try_into().ok()?,
+        kept: count()?,
+        open: count()?,
+        room_after: Span::from_micros(count()?),
     })
 }
 

@@ -1,0 +1,311 @@
+//! The ids of a key: open holds, expired ones that stay charged, and settled ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use smallvec::SmallVec;
+
+use super::peaks::Peaks;
+use super::{HoldChange, Outcome};
+use crate::core::algorithm::concurrency::HolderId;
+use crate::core::algorithm::{Algorithm, Arrival, State};
+use crate::core::time::{Micros, Span};
+use crate::core::verdict::Verdict;
+
+/// The state of a key with reservations: its counter, and its holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    /// The state of the algorithm, which counts the hits of open holds too.
+    pub counter: Option<State>,
+    by_id: BTreeMap<HolderId, Hold>,
+    /// By kind and by the end of their lives.
+    order: BTreeSet<(Kind, Micros, HolderId)>,
+    /// Number of ids of each kind.
+    counts: [usize; Kind::ALL.len()],
+    /// The hits that come back when all open holds expire.
+    released: u64,
+    /// When all of them have ended; kept ones end when they are forgotten.
+    pub until: Micros,
+    /// Of a token bucket with open holds.
+    pub peaks: Peaks,
+}
+
+/// An id of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    pub kind: Kind,
+    /// `on_expiry: keep`.
+    pub is_kept: bool,
+    /// When it was made, or settled.
+    pub since: Micros,
+    /// When it expires, or is forgotten.
+    pub until: Micros,
+    /// None of a settled id.
+    pub parts: SmallVec<[Part; 1]>,
+}
+
+/// Hits of a hold that were counted at one place of the counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The number of a window or of a bucket, a tick, or microseconds for a token bucket.
+    pub place: u64,
+    pub hits: u64,
+}
+
+impl Part {
+    /// The hits of all parts.
+    pub(super) fn sum(parts: &[Self]) -> u64 {
+        let hits = parts.iter().map(|part| part.hits);
+        hits.fold(0, u64::saturating_add)
+    }
+
+    /// The hits of all parts at one place.
+    pub(in crate::core::algorithm) fn hits_at(parts: &[Self], place: u64) -> u64 {
+        let own = parts.iter().filter(|part| part.place == place);
+        own.fold(0, |sum, part| sum.saturating_add(part.hits))
+    }
+}
+
+/// The kind of an id. `lua/reservations.lua` has the same values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It has not expired.
+    Held,
+    /// It has expired, and its hits stay counted.
+    Kept,
+    /// It is settled, and has no hits.
+    Settled,
+}
+
+impl Kind {
+    /// All of them, in the order of their values.
+    pub const ALL: [Self; 3] = [Self::Held, Self::Kept, Self::Settled];
+}
+
+/// The bytes of a hold in memory, with its share of both trees.
+const HOLD_BYTES: usize = 200;
+
+/// Bytes of a packed hold before its parts.
+const HEAD_BYTES: usize = 18;
+
+impl Hold {
+    /// A value of the hash that `lua/reservations.lua` stores: the kind, 1 if it is kept, and
+    /// little-endian doubles: two times, and two numbers for each part. `None` for anything else.
+    pub fn unpack(packed: &[u8]) -> Option<Self> {
+        let (head, parts) = packed.split_at_checked(HEAD_BYTES)?;
+        let (&[kind, is_kept], times) = head.split_first_chunk()?;
+        let number = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes) as u64;
+        let (times, parts) = (times.as_chunks().0, parts.as_chunks().0);
+        let part = |pair: &[[u8; 8]]| Part {
+            place: number(&pair[0]),
+            hits: number(&pair[1]),
+        };
+        Some(Self {
+            kind: *Kind::ALL.get(usize::from(kind))?,
+            is_kept: is_kept == 1,
+            since: Micros(number(&times[0])),
+            until: Micros(number(&times[1])),
+            parts: parts.chunks_exact(2).map(part).collect(),
+        })
+    }
+
+    /// Its hits at all places.
+    pub fn hits(&self) -> u64 {
+        Part::sum(&self.parts)
+    }
+
+    /// The hits that come back when it expires.
+    fn released(&self) -> u64 {
+        match (self.kind, self.is_kept) {
+            (Kind::Held, false) => self.hits(),
+            _ => 0,
+        }
+    }
+
+    /// When a hold that has expired is forgotten: one `ttl` later if it stays charged.
+    pub(super) fn forgotten(&self) -> Micros {
+        match (self.kind, self.is_kept) {
+            (Kind::Held, true) => self.until + self.until.since(self.since),
+            _ => self.until,
+        }
+    }
+}
+
+impl Holds {
+    /// The same ids with another counter.
+    #[must_use]
+    pub fn with_counter(self, counter: Option<State>) -> Self {
+        Self { counter, ..self }
+    }
+
+    /// A key without holds.
+    pub(super) fn of(counter: Option<State>) -> Box<Self> {
+        Box::new(Self {
+            counter,
+            ..Self::default()
+        })
+    }
+
+    /// Whether it has no ids.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// All ids, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (HolderId, &Hold)> {
+        self.by_id.iter().map(|(&id, hold)| (id, hold))
+    }
+
+    /// The bytes of memory that they take, without those of the counter.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.by_id.len() * HOLD_BYTES + size_of_val(&*self.peaks.list)
+    }
+
+    /// Whether this id has hits that a settlement would release.
+    pub fn has_hits(&self, id: HolderId) -> bool {
+        let hold = self.by_id.get(&id);
+        hold.is_some_and(|hold| hold.kind != Kind::Settled)
+    }
+
+    /// The ids of a kind whose lives end up to an instant, in this order.
+    pub(super) fn ending(&self, kind: Kind, last: Micros) -> impl Iterator<Item = HolderId> {
+        let (low, high) = (
+            HolderId([0; HolderId::BYTES]),
+            HolderId([u8::MAX; HolderId::BYTES]),
+        );
+        let range = (kind, Micros(0), low)..=(kind, last, high);
+        self.order.range(range).map(|(.., id)| *id)
+    }
+
+    /// Number of the ids of a kind.
+    pub(super) const fn count(&self, kind: Kind) -> usize {
+        self.counts[kind as usize]
+    }
+
+    /// The open holds, by their expiry.
+    pub fn open(&self) -> impl Iterator<Item = &Hold> {
+        let all = self.ending(Kind::Held, Micros(u64::MAX));
+        all.map(|id| &self.by_id[&id])
+    }
+
+    /// The hold of an id; `None` also after the end of its time as kept or settled.
+    pub(super) fn find(&self, id: HolderId, now: Micros) -> Option<&Hold> {
+        let hold = self.by_id.get(&id);
+        hold.filter(|hold| hold.kind == Kind::Held || hold.until > now)
+    }
+
+    pub(super) fn remove(&mut self, id: HolderId) -> Option<Hold> {
+        let hold = self.by_id.remove(&id)?;
+        self.order.remove(&(hold.kind, hold.until, id));
+        self.counts[hold.kind as usize] -= 1;
+        self.released -= hold.released();
+        Some(hold)
+    }
+
+    /// Removes the id of a kind whose life ends first. Returns whether there was one.
+    pub(super) fn remove_first(&mut self, kind: Kind) -> bool {
+        let first = self.ending(kind, Micros(u64::MAX)).next();
+        first.is_some_and(|first| self.remove(first).is_some())
+    }
+
+    pub(super) fn set(&mut self, id: HolderId, hold: Hold) {
+        self.remove(id);
+        self.order.insert((hold.kind, hold.until, id));
+        self.counts[hold.kind as usize] += 1;
+        self.released += hold.released();
+        self.until = self.until.max(hold.forgotten());
+        self.by_id.insert(id, hold);
+    }
+
+    /// The hits of open holds that the counter counts: of a fixed window those of this window.
+    pub fn open_hits(&self, limit: &Algorithm) -> u64 {
+        let window = match (limit, &self.counter) {
+            (Algorithm::FixedWindow(_), Some(State::FixedWindow { window, .. })) => Some(*window),
+            _ => None,
+        };
+        let parts = self.open().flat_map(|hold| &hold.parts);
+        let own = parts.filter(|part| window.is_none_or(|window| part.place == window));
+        own.fold(0, |sum, part| sum.saturating_add(part.hits))
+    }
+
+    /// The time until holds have expired that make room for the hits of a refused check; zero if
+    /// none do. Those that stay charged make none.
+    pub(super) fn room_for(
+        &self,
+        limit: &Algorithm,
+        hits: i64,
+        verdict: &Verdict,
+        change: &HoldChange,
+        now: Micros,
+    ) -> Span {
+        let asked = match change.outcome {
+            Outcome::Plain => hits.max(0).unsigned_abs(),
+            _ => change.stepped,
+        };
+        let mut lacking = (verdict.used.saturating_add(asked)).saturating_sub(limit.capacity());
+        if verdict.allowed || asked > limit.capacity() || self.released < lacking {
+            return Span::ZERO;
+        }
+        for hold in self.open() {
+            lacking = lacking.saturating_sub(hold.released());
+            if lacking == 0 {
+                return hold.until.since(now);
+            }
+        }
+        Span::ZERO
+    }
+
+    /// Gives hits back to the counter at the places where they were counted. Returns how many the
+    /// counter still had.
+    pub(super) fn give_back(&mut self, limit: &Algorithm, at: Arrival, parts: &mut [Part]) -> u64 {
+        parts.sort_unstable_by_key(|part| part.place);
+        let counter = self.counter.take();
+        let (counter, returned) = match limit {
+            Algorithm::TokenBucket(bucket) => {
+                bucket.give_back_held(counter, at, parts, &mut self.peaks)
+            }
+            _ => limit.give_back(counter, at, parts),
+        };
+        self.counter = counter;
+        returned
+    }
+}
+
+/// Where a state has counted the hits of its last step.
+pub(super) fn place_of(state: &State) -> u64 {
+    match state {
+        State::FixedWindow { window, .. } | State::Counter { window, .. } => *window,
+        State::Log(log) => log.entries.back().map_or(0, |entry| entry.tick),
+        State::Buckets(ring) => ring.last,
+        State::Tokens { last, .. } | State::Queue { last, .. } => *last,
+        State::Holders(_) | State::Holds(_) => 0,
+    }
+}
+
+/// The sum of the holds of a key that have not expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldHits {
+    pub reservations: u64,
+    /// The sum of their hits.
+    pub hits: u64,
+    /// When the oldest was made.
+    pub since: Micros,
+}
+
+impl HeldHits {
+    /// Of these holds at `now`; `None` if all have expired.
+    pub fn of<'h>(holds: impl Iterator<Item = &'h Hold>, now: Micros) -> Option<Self> {
+        let held = holds.filter(|hold| hold.kind == Kind::Held && hold.until > now);
+        held.fold(None, |sum: Option<Self>, hold| {
+            let sum = sum.unwrap_or(Self {
+                reservations: 0,
+                hits: 0,
+                since: hold.since,
+            });
+            Some(Self {
+                reservations: sum.reservations + 1,
+                hits: sum.hits.saturating_add(hold.hits()),
+                since: sum.since.min(hold.since),
+            })
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! Reservations of a request that is refused, or fails: what it has newly reserved is given back at
+//! once, by one more call of the store. A hold is held only if its request was admitted as a whole.
+//!
+//! If the store does not answer the call, it is repeated until the hold has expired. A replica that
+//! ends before leaves the hold to its `ttl`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::{Limiter, Undecided, arriving};
+use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::reservations::Outcome;
+use crate::core::answer::{Answer, Decision, Decisions, Effect, HoldChange};
+use crate::core::time::Span;
+use crate::core::verdict::Verdict;
+use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::store::memory::Memory;
+use crate::store::{Budget, Store};
+
+/// Maximum number of requests of all workers whose reservations wait for the store to be given back.
+pub const MAX_WAITING: usize = 1_000;
+
+/// The first wait before a call is repeated; the next ones are twice as long, up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+static WAITING: Semaphore = Semaphore::const_new(MAX_WAITING);
+
+/// What a refused request has newly reserved.
+struct NewHolds {
+    /// Its checks, by their indices in the request.
+    picked: CheckIndices,
+    /// The same checks, which give back.
+    checks: Arc<Checks>,
+    longest_ttl: Span,
+}
+
+impl NewHolds {
+    /// Of the checks that a store decided with these algorithms; `None` if the request is admitted,
+    /// or has reserved nothing.
+    fn of(
+        checks: &Checks,
+        decisions: &Decisions,
+        is_own: impl Fn(&Decision) -> bool,
+        algorithm: impl Fn(Algorithm) -> Algorithm,
+    ) -> Option<Self> {
+        let is_new = |&(index, effect): &(CheckIndex, Effect)| match effect {
+            Effect::Hold(change) if change.is_new() && is_own(&decisions[index.0]) => {
+                Some((index, change.stepped))
+            }
+            _ => None,
+        };
+        let new: Vec<_> = decisions.effects.iter().filter_map(is_new).collect();
+        let fails = || {
+            decisions
+                .iter()
+                .any(|decision| decision.failure().is_some())
+        };
+        let is_over = || checks.is_over_limit(decisions.iter().map(Decision::allows));
+        if new.is_empty() || !(is_over() || fails()) {
+            return None;
+        }
+        let picked: CheckIndices = new.iter().map(|(index, _)| *index).collect();
+        let mut gives = checks.subset(&picked, algorithm, |_| true);
+        for (at, (_, hits)) in new.iter().enumerate() {
+            gives.give_back(CheckIndex(at), *hits);
+        }
+        let ttls = gives
+            .iter()
+            .filter_map(|check| Some(check.reservation()?.terms.ttl));
+        Some(Self {
+            longest_ttl: ttls.max().unwrap_or_default(),
+            checks: Arc::new(gives),
+            picked,
+        })
+    }
+
+    /// Takes in the answers. Returns whether the store has given back all.
+    fn take_in(&self, of: Undecided<'_>, answers: &[Answer], decisions: &mut Decisions) -> bool {
+        for (index, answer) in self.picked.iter().zip(answers) {
+            of.observe([(*index, answer.effect)]);
+            if let (Ok(after), Decision::Store(verdict) | Decision::Local(verdict, ..)) =
+                (answer.verdict, &mut decisions.each[index.0])
+            {
+                let (allowed, retry_after) = (verdict.allowed, verdict.retry_after);
+                *verdict = Verdict {
+                    allowed,
+                    retry_after,
+                    ..after
+                };
+            }
+        }
+        let nothing = HoldChange {
+            outcome: Outcome::GivenBack,
+            ..HoldChange::default()
+        };
+        for (index, effect) in &mut decisions.effects {
+            if self.picked.contains(index) {
+                *effect = Effect::Hold(nothing);
+            }
+        }
+        answers.iter().all(|answer| answer.verdict.is_ok())
+    }
+}
+
+impl Limiter {
+    /// Gives back what a refused request has reserved in memory.
+    pub(super) fn give_back_in(
+        &self,
+        memory: &Memory,
+        of: Undecided<'_>,
+        decisions: &mut Decisions,
+        is_own: impl Fn(&Decision) -> bool,
+        algorithm: impl Fn(Algorithm) -> Algorithm,
+    ) {
+        if let Some(new) = NewHolds::of(of.checks, decisions, is_own, algorithm) {
+            let answers =
+                memory.decide_at(&new.checks, &new.checks.indices(), arriving(Span::ZERO));
+            new.take_in(of, &answers.each, decisions);
+        }
+    }
+
+    /// Gives back what a refused request has reserved.
+    pub(super) async fn give_back(
+        &self,
+        store: &Store,
+        of: Undecided<'_>,
+        budget: &Budget,
+        decisions: &mut Decisions,
+    ) {
+        let (local, replicas) = (
+            self.failure_policies.local(),
+            self.failure_policies.replicas(),
+        );
+        let is_local = |decision: &Decision| matches!(decision, Decision::Local(..));
+        let share = |algorithm: Algorithm| algorithm.share(replicas.get());
+        self.give_back_in(local, of, decisions, is_local, share);
+        let is_stored = |decision: &Decision| matches!(decision, Decision::Store(_));
+        let Some(new) = NewHolds::of(of.checks, decisions, is_stored, |algorithm| algorithm) else {
+            return;
+        };
+        let answers = store
+            .decide(&new.checks, &new.checks.indices(), budget)
+            .await;
+        if !new.take_in(of, &answers.each, decisions)
+            && let Ok(permit) = WAITING.try_acquire()
+        {
+            let limiter = self.clone();
+            tokio::spawn(async move {
+                limiter.repeat(&new).await;
+                drop(permit);
+            });
+        }
+    }
+
+    /// Repeats the call until the store has answered it, or the holds have expired.
+    async fn repeat(&self, new: &NewHolds) {
+        let (end, mut wait) = (Instant::now() + Duration::from(new.longest_ttl), FIRST_WAIT);
+        while Instant::now() + wait < end {
+            tokio::time::sleep(wait).await;
+            let budget = self.budget(Instant::now(), None);
+            let answers = self
+                .store
+                .decide(&new.checks, &new.checks.indices(), &budget)
+                .await;
+            if answers.each.iter().all(|answer| answer.verdict.is_ok()) {
+                return;
+            }
+            wait = (2 * wait).min(LONGEST_WAIT);
+        }
+    }
+}
