@@ -26,8 +26,9 @@
 
 -- The keys of the checks alone, if there are others.
 local checked
--- By the index of a check: the hits that usage records. effects() returns this part of the reply.
-local counted, effects
+-- By the index of a check: the hits that usage records, and whether the check has newly reserved
+-- some. effects() returns this part of the reply.
+local counted, reserved, effects
 if steps[82] then -- 'R'
   local unpack, pcall = struct.unpack, redis.pcall
   local ROW_SIZE, EFFECT_SIZE = 62, 72
@@ -37,7 +38,7 @@ if steps[82] then -- 'R'
     local index, pair = unpack('<HH', entries, at)
     at_index[index], pairs_of_keys = at, math.max(pairs_of_keys, pair)
   end
-  counted = {}
+  counted, reserved = {}, {}
   local keys_before = #KEYS - 2 * pairs_of_keys
   checked = { list(KEYS, 1, keys_before) }
 
@@ -537,7 +538,7 @@ if steps[82] then -- 'R'
       end
       local used = purpose == 0 and hits or outcome == 3 and stepped
         or (outcome == 7 or outcome == 8) and max(asked, 0) or 0
-      counted[index] = used + kept_hits
+      counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0
       results[index] = pack(EFFECT, outcome, stepped, returned, held,
         held > 0 and max(0, now - hold.since) or 0, #expired, kept_hits, flags > 1 and open or 0, room)

@@ -72,6 +72,11 @@ impl Effect {
         }
     }
 
+    /// Whether hits were newly reserved.
+    pub const fn reserves(&self) -> bool {
+        matches!(self, Self::Hold(change) if change.is_new())
+    }
+
     /// Whether it is of a settlement, which refuses nothing.
     pub const fn is_settlement(&self) -> bool {
         matches!(self, Self::Hold(change) if change.outcome.is_of_settlement())

@@ -193,7 +193,8 @@ impl Memory {
             let used = effect.used_by(checks[index].hits, verdict.allowed);
             let hits = Hits::of_check(used, verdict.allowed || effect.is_settlement());
             let is_undone = is_refused && verdict.allowed && !checks.is_trial(index);
-            if !(hits.is_none() || is_undone) {
+            // A subject is listed from its first reservation on.
+            if !(hits.is_none() && !effect.reserves() || is_undone) {
                 key::write_usage(checks.key(&checks[index]), &mut key);
                 self.0.usage.record(&key, tracking, now, hits);
             }
