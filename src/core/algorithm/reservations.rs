@@ -160,7 +160,10 @@ impl HoldChange {
         };
         match self.outcome {
             Outcome::Full => answer(false, Wait::For(RETRY)),
-            Outcome::HeldBefore => answer(true, Wait::For(Span::ZERO)),
+            // A settlement charges hits that were used, in debt too.
+            Outcome::HeldBefore | Outcome::Matched | Outcome::Unknown | Outcome::SettledBefore => {
+                answer(true, Wait::For(Span::ZERO))
+            }
             _ => verdict,
         }
     }
@@ -537,6 +540,12 @@ impl Reservations {
         u64::try_from(share)
             .unwrap_or(u64::MAX)
             .max(capacity.min(1))
+    }
+
+    /// The hits that a reservation asks for at least.
+    pub fn least_held(&self, limit: &Algorithm) -> i64 {
+        let least = u64::from(self.minimum).min(self.most_held(limit));
+        least.cast_signed()
     }
 
     /// Decides a check on the state and the holds of its key.

@@ -140,6 +140,12 @@ impl Check {
         }
     }
 
+    /// Whether it refunds hits, releases places or settles a reservation. Such a check refuses
+    /// nothing, in debt and without the store too.
+    pub fn returns(&self) -> bool {
+        self.hits < 0 || self.settles().is_some()
+    }
+
     #[inline]
     pub(super) fn thresholds(&self) -> Option<&Thresholds> {
         self.extras.as_ref()?.thresholds.as_ref()
