@@ -542,7 +542,7 @@ impl Reservations {
             .max(capacity.min(1))
     }
 
-    /// The hits that a reservation asks for at least.
+    /// The smallest number of hits that a reservation asks for.
     pub fn least_held(&self, limit: &Algorithm) -> i64 {
         let least = u64::from(self.minimum).min(self.most_held(limit));
         least.cast_signed()
