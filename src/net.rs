@@ -9,6 +9,7 @@ pub mod bounds;
 pub mod clock;
 pub mod dial;
 pub mod http;
+pub mod random;
 pub mod rare;
 pub mod throttle;
 pub mod tls;

@@ -30,7 +30,7 @@ use crate::process::settings::ReadFlags;
 use descriptors::{Descriptors, Protocol};
 use output::{Asking, Attach, Mesh, gateway_listener};
 use source::{KeySource, SourceKind};
-use sources::{Sources, key_source};
+use sources::{STREAM_ID, Sources, key_source};
 
 /// How long Envoy waits for a decision, unless a limit delays for longer. Its own default of 20 ms
 /// is short for a busy machine.
@@ -51,7 +51,7 @@ pub(super) struct Envoy {
     #[arg(long, short)]
     domain: Option<String>,
     /// Take the value of a descriptor key from this source; repeat it for each key. remote_address,
-    /// source_cluster and destination_cluster need no source
+    /// source_cluster, destination_cluster and ids of requests in flight need no source
     #[arg(long, value_name = "KEY=SOURCE", value_parser = key_source)]
     from: Vec<(String, KeySource)>,
     /// Read the sources of keys from a YAML map, such as `user: header:x-user`; --from overrides it
@@ -304,7 +304,8 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
         notes.push(format!("{setting}; otherwise //login is not /login."));
     }
     for (key, source) in &sent {
-        if is_http && source.kind.may_be_missing() && source.default.is_none() {
+        let is_stream_id = source.kind == SourceKind::Header(STREAM_ID.to_owned());
+        if is_http && source.kind.may_be_missing() && source.default.is_none() && !is_stream_id {
             let text = &source.text;
             notes.push(format!(
                 "A request without {text} is not limited by {key}; `--from '{key}={text} or \
@@ -312,10 +313,10 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
             ));
         }
     }
-    if descriptors.are_released() {
+    if descriptors.are_released() && !descriptors.send_stream_id() {
         let note = "The last entry of a limit of requests in flight is the id of the request. It \
-            must not be one that clients choose: before this filter, header_mutation writes \
-            %STREAM_ID% into a header, as in deploy/envoy/concurrency.yaml.";
+            must not be one that clients choose: without --from for it, Envoy sends its own \
+            number, %STREAM_ID%.";
         notes.push(note.to_owned());
     }
     if envoy.target == Target::EnvoyGateway {

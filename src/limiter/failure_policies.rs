@@ -213,10 +213,10 @@ impl FailurePolicies {
 }
 
 /// The decision by a check's own policy; `local` allows until it is decided. A limit in shadow mode
-/// neither refuses nor fails its request. Neither does the release of a place: the request has
-/// ended, and its place becomes free after `max_duration`.
-const fn by_policy(check: &Check, error: StoreError) -> Decision {
-    let is_free = check.modes.shadow || check.hits < 0 && check.algorithm.has_holders();
+/// neither refuses nor fails its request. Neither does a check that returns hits or places, or that
+/// settles: its request was answered before.
+fn by_policy(check: &Check, error: StoreError) -> Decision {
+    let is_free = check.modes.shadow || check.returns();
     match check.on_store_failure {
         OnStoreFailure::Error if !is_free => Decision::Fails(error),
         OnStoreFailure::Deny if !is_free => Decision::PolicyRefuses(error),

@@ -350,7 +350,12 @@ impl Matcher<'_, '_> {
         });
         let is_cancelled = std::mem::take(&mut self.is_cancelled);
         if let Disposition::Checked(Checked { check, .. }) = disposition
-            && let Check { hits, extras, .. } = &mut self.checks.list[check.0]
+            && let Check {
+                hits,
+                extras,
+                algorithm,
+                ..
+            } = &mut self.checks.list[check.0]
             && let Some(reservation) = extras
                 .as_mut()
                 .and_then(|extras| extras.reservation.as_mut())
@@ -360,7 +365,10 @@ impl Matcher<'_, '_> {
             }
             reservation.purpose = match is_settlement {
                 true => Purpose::Settle(id),
-                false => Purpose::Reserve(id),
+                false => {
+                    *hits = (*hits).max(reservation.terms.least_held(algorithm));
+                    Purpose::Reserve(id)
+                }
             };
         }
         disposition

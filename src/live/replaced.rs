@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use crate::net::bounded;
+use crate::net::{bounded, random};
 
 /// Writes to a file in the same folder, then renames it. The file keeps its permissions, and its
 /// owner and group where the system allows that; through a link, the file that the link names is
@@ -22,9 +22,9 @@ pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is no path of a file"))?;
     // Replicas may share the folder.
     let beside = path.with_file_name(format!(
-        ".{}.{:016x}",
+        ".{}.{:032x}",
         name.to_string_lossy(),
-        fastrand::u64(..)
+        random::bits()
     ));
     let before = fs::metadata(path).ok();
     before.as_ref().map_or(Ok(()), bounded::regular)?;

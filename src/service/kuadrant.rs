@@ -3,7 +3,7 @@
 //! All methods end in `Rls::answer_by`, as `ShouldRateLimit` does. A reservation is a request whose
 //! descriptors have one more entry, as in `core::algorithm::reservations`: `reserve`, or `settle` to
 //! commit it, with an id that Weir makes. All descriptors of a request share the id: 16 random
-//! bytes, which are no secret, because callers are trusted.
+//! bytes, which no other replica makes and no caller can compute.
 //!
 //! Sources: kuadrantrls.proto and kuadrant_service.rs of Kuadrant/limitador, at 13e4303.
 
@@ -18,15 +18,16 @@ use super::rls::decode::bytes_and_number;
 use super::rls::respond::Framed;
 use super::rls::{Call, EncodedRequest, Method, Rls};
 use crate::core::algorithm::reservations::{RESERVE, SETTLE};
-use crate::core::answer::{Decision, Decisions};
+use crate::core::answer::{Decision, Decisions, Effect};
 use crate::core::proto::kuadrant::{self, CommitResponse, ReserveResponse};
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::core::time::Span;
 use crate::core::verdict::Wait;
-use crate::limits::plan::{Disposition, Plan, Slot};
+use crate::limits::plan::{Checked, Disposition, Plan, Slot};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::Amount;
+use crate::net::random;
 pub use generated::rate_limit_service_server::{
     RateLimitService as KuadrantService, RateLimitServiceServer as KuadrantServiceServer,
 };
@@ -50,7 +51,7 @@ impl KuadrantService for Rls {
 
     async fn reserve(self: Arc<Self>, request: Request<EncodedRequest>) -> Answer {
         let call = self.call(request, kuadrant::RESERVE);
-        let id = format!("{:032x}", fastrand::u128(..));
+        let id = format!("{:032x}", random::bits());
         let (answer, code) = self.reserve_all(&call, id.as_bytes()).await;
         let response = ReserveResponse {
             code: code.into(),
@@ -161,9 +162,11 @@ impl Method<'_> for CheckRateLimit {
         plan.peek();
     }
 
+    /// Refuses checks whose hits are more than was left before their holds.
     fn decided(&mut self, plan: &Plan, decisions: &mut Decisions) {
-        let checks = plan.checks.iter().zip(&self.wanted);
-        for ((check, &wanted), decision) in checks.zip(&mut decisions.each) {
+        let Decisions { each, effects } = decisions;
+        let checks = plan.checks.indexed().zip(&self.wanted);
+        for (((index, check), &wanted), decision) in checks.zip(each) {
             let (Decision::Store(verdict)
             | Decision::Lease(verdict)
             | Decision::DenialCache(verdict)
@@ -172,7 +175,11 @@ impl Method<'_> for CheckRateLimit {
                 continue;
             };
             let wanted = u64::try_from(wanted).unwrap_or(0);
-            if wanted > verdict.remaining {
+            let held = effects.iter().map(|(of, effect)| match effect {
+                Effect::Hold(change) if *of == index => change.held,
+                _ => 0,
+            });
+            if wanted > verdict.remaining.saturating_add(held.sum()) {
                 verdict.allowed = false;
                 verdict.retry_after = match wanted > check.algorithm.capacity() {
                     true => Wait::Never,
@@ -216,25 +223,29 @@ impl<'m> Method<'m> for Reserve<'m> {
         // 0 is no ttl, and a negative one has no meaning.
         let ttl = Duration::try_from(ttl).ok().filter(|ttl| !ttl.is_zero());
         self.longest = ttl.map_or(Span::MAX, Span::from);
-        add_id(rules, request, (RESERVE, self.id), self.hits.max(1), &[])
+        add_id(rules, request, (RESERVE, self.id), self.hits, &[])
     }
 
     fn plan(&mut self, plan: &mut Plan) {
-        if self.hits == 0 {
-            self.check.plan(plan);
+        if plan.checks.iter().all(|check| check.hits == 0) {
+            plan.peek();
         }
+        // Without an amount one hit has to be left. A `minimum` is one.
+        self.check.wanted = plan.checks.iter().map(|check| check.hits.max(1)).collect();
         Arc::make_mut(&mut plan.checks).shorten_holds(self.longest);
     }
 
     fn decided(&mut self, plan: &Plan, decisions: &mut Decisions) {
-        if self.hits == 0 {
-            return self.check.decided(plan, decisions);
-        }
         let is_held = |slot: &Slot| match &slot.disposition {
-            Disposition::Checked(checked) => decisions[checked.check.0].allows(),
+            Disposition::Checked(Checked { check, .. }) => {
+                plan.checks[*check].hits > 0 && decisions[check.0].allows()
+            }
             _ => false,
         };
         *self.held = plan.slots.iter().map(is_held).collect();
+        // Of a large amount only a share is held, and all of it has to be left. A request that does
+        // not fit cancels its holds.
+        self.check.decided(plan, decisions);
     }
 
     fn replied(&mut self, code: Code) {

@@ -11,7 +11,7 @@
 The rule: a hold counts as its estimate from the instant of its reservation; once settled, as its cost
 at that instant (what exceeds the hold, at the settlement); once expired, as nothing (`release`) or as
 the estimate (`keep`). It is held only if its request was admitted as a whole. It does not matter when
-or whether anybody looks.
+or whether anybody looks. A limit of 0 refuses all but settlements, which are never refused.
 
 Settlements are late, lost and repeated, requests are refused by other limits, and nobody looks at a
 key for long. Times are whole microseconds. The same seed gives the same world.
@@ -136,12 +136,13 @@ class Rule:
         if hold and hold["settled"] is not None:
             return True
         own = sum(hits for _, hits, of in self.hits if of is hold) if hold else 0
-        allowed = self.charge(now, cost - own) if cost > own else True
+        if cost > own:
+            self.charge(now, cost - own)
         if not hold:
             hold = {}
             self.holds[name] = hold
         hold.update(settled=now, cost=cost, kept=own > 0 and now >= hold["until"])
-        return allowed
+        return True
 
     def peek(self, now):
         return self.fits(now, 0)
@@ -291,16 +292,16 @@ class Store:
         hold = self.holds.get(name)
         if hold and hold[0] == "settled":
             return True
-        allowed, rest = True, cost
+        rest = cost
         for part in hold[2] if hold else ():
             own = min(part[2], rest)
             rest -= own
             if hold[0] == "held":
                 self.give_back(now, part, part[2] - own)
         if rest:
-            allowed = self.charge(now, rest)
+            self.charge(now, rest)
         self.holds[name] = ["settled", now + SETTLED, []]
-        return allowed
+        return True
 
     def hit(self, now, hits):
         self.end(now)

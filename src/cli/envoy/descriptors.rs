@@ -11,7 +11,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::matches::{KeyValues, default_action};
 use super::source::{KeySource, SourceKind};
-use super::sources::{Sources, all_of};
+use super::sources::{STREAM_ID, Sources, all_of};
 use super::yaml::scalar;
 use crate::core::algorithm::OnExpiry;
 use crate::limits::rules::compile::outline::DescriptorTree;
@@ -101,6 +101,12 @@ impl Descriptors {
     /// Whether one of them is sent again when a request has ended.
     pub(super) fn are_released(&self) -> bool {
         self.all.iter().any(|own| own.is_released)
+    }
+
+    /// Whether one of them has Envoy's own number of a request.
+    pub(super) fn send_stream_id(&self) -> bool {
+        let has_id = |own: &ActionList| own.actions.iter().any(|action| action.contains(STREAM_ID));
+        self.are_reserved() || self.all.iter().any(has_id)
     }
 
     /// Whether hits of one of them are reserved.

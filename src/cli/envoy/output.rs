@@ -5,6 +5,7 @@ use clap::Args;
 
 use super::descriptors::Descriptors;
 use super::source::SourceKind;
+use super::sources::STREAM_ID;
 use super::yaml::{fill, indented, list, scalar};
 use super::{Envoy, Target};
 
@@ -18,7 +19,6 @@ const FILTER_OF_GATEWAY: &str = "weir";
 /// The filter that writes Envoy's own number of a request into this header and replaces what a
 /// client sends.
 const STREAM_ID_FILTER: &str = include_str!("templates/stream_id.yaml");
-const STREAM_ID: &str = "x-stream-id";
 
 /// The rest of a descriptor that refunds what a request has taken when it has ended.
 const RELEASE: &str =
@@ -72,8 +72,8 @@ impl Asking<'_> {
 
     /// The filters in their order, of which the last one asks Weir; see `filter`.
     fn filters(&self, name: &str) -> Vec<String> {
-        let is_reserved = self.descriptors.are_reserved();
-        let stream_id = is_reserved.then(|| STREAM_ID_FILTER.trim_end().to_owned());
+        let is_sent = self.descriptors.send_stream_id();
+        let stream_id = is_sent.then(|| STREAM_ID_FILTER.trim_end().to_owned());
         stream_id.into_iter().chain([self.filter(name)]).collect()
     }
 

@@ -1,9 +1,14 @@
 //! The source of each key, from the command line (`--from KEY=SOURCE`) and from a file.
 
+use hashbrown::HashSet;
+
 use super::source::{KeySource, SourceKind};
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::{DescriptorTree, WrittenPair};
 use crate::limits::rules::place::Place;
+
+/// The header with Envoy's own number of a request, an id that no client can choose.
+pub(super) const STREAM_ID: &str = "x-stream-id";
 
 /// Reads `KEY=SOURCE`.
 ///
@@ -62,8 +67,8 @@ impl Sources {
         }
     }
 
-    /// With sources for the keys of limits that Envoy can send in one way only, where there is
-    /// none.
+    /// Adds missing sources: of keys that Envoy can send in one way only, and of the ids of
+    /// requests in flight.
     pub(super) fn with_only_ways(mut self, outline: &[DescriptorTree]) -> Self {
         for key in ["remote_address", "source_cluster", "destination_cluster"] {
             if self.get(key).is_none()
@@ -71,6 +76,17 @@ impl Sources {
                 && let Ok(source) = key.replace('_', "-").parse()
             {
                 self.all.push((key.to_owned(), source, command_line()));
+            }
+        }
+        let all = all_of(outline).into_iter().map(|(_, own)| own);
+        let (ids, others): (Vec<_>, Vec<_>) = all.partition(|own| own.has_holders);
+        let others: HashSet<&str> = others.iter().map(|own| &*own.key).collect();
+        for own in ids {
+            if self.get(&own.key).is_none()
+                && !others.contains(&*own.key)
+                && let Ok(id) = format!("header:{STREAM_ID}").parse()
+            {
+                self.all.push((own.key.to_string(), id, command_line()));
             }
         }
         self

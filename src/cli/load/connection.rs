@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::super::connect::SERVICE;
 use crate::core::proto::METHOD_PATH;
 use crate::net::dial::{Address, Dial};
+use crate::net::random;
 use crate::observe::metrics::process::CODES;
 
 /// The longest answer that is read, in bytes; and the flow-control window for all answers of a
@@ -166,7 +167,7 @@ impl LoadConnection {
         let mut request = self.request.clone();
         if self.traces {
             // version, trace, parent and flags of W3C Trace Context
-            let (trace, parent) = (fastrand::u128(1..), fastrand::u64(1..));
+            let (trace, parent) = (random::bits(), fastrand::u64(1..));
             let value = HeaderValue::try_from(format!("00-{trace:032x}-{parent:016x}-01"));
             request
                 .headers_mut()

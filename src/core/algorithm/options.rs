@@ -208,6 +208,8 @@ pub struct Reservations {
     pub ttl: Span,
     /// Per cent of the limit that one reservation can hold; the rest of a larger one is not held.
     pub max_share: u8,
+    /// A smaller reservation holds these hits; 0: what it asks for.
+    pub minimum: u32,
     /// Whether the hits of an expired hold are refunded.
     pub on_expiry: OnExpiry,
 }
@@ -218,13 +220,15 @@ impl fmt::Display for Reservations {
         let Self {
             ttl,
             max_share,
+            minimum,
             on_expiry,
         } = self;
         let name = name_of(&OnExpiry::NAMED, on_expiry).unwrap_or_default();
-        write!(
-            out,
-            "{{ttl: {ttl}, max_share: {max_share}%, on_expiry: {name}}}"
-        )
+        write!(out, "{{ttl: {ttl}, max_share: {max_share}%, ")?;
+        if *minimum > 0 {
+            write!(out, "minimum: {minimum}, ")?;
+        }
+        write!(out, "on_expiry: {name}}}")
     }
 }
 

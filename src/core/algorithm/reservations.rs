@@ -205,10 +205,9 @@ impl HoldChange {
         };
         match self.outcome {
             Outcome::Full => answer(false, Wait::For(RETRY)),
+            // A settlement charges hits that were used, in debt too.
             Outcome::HeldBefore => answer(true, Wait::For(Span::ZERO)),
-            outcome if outcome.is_of_settlement() && self.stepped == 0 => {
-                answer(true, Wait::For(Span::ZERO))
-            }
+            outcome if outcome.is_of_settlement() => answer(true, Wait::For(Span::ZERO)),
             _ => match verdict.retry_after {
                 Wait::For(retry) if self.room_after > Span::ZERO && self.room_after < retry => {
                     answer(verdict.allowed, Wait::For(self.room_after))
@@ -516,6 +515,12 @@ impl Reservations {
     pub fn most_held(&self, limit: &Algorithm) -> u64 {
         let share = u128::from(limit.capacity()) * u128::from(self.max_share) / 100;
         u64::try_from(share).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// The smallest number of hits that a reservation asks for.
+    pub fn least_held(&self, limit: &Algorithm) -> i64 {
+        let least = u64::from(self.minimum).min(self.most_held(limit));
+        least.cast_signed()
     }
 
     /// Decides a check on the state and the holds of its key.

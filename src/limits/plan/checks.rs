@@ -146,6 +146,14 @@ impl Check {
         }
     }
 
+    /// Whether it refunds hits, releases places, or settles or gives back a reservation. Such a check
+    /// refuses nothing, in debt and without the store too.
+    pub fn returns(&self) -> bool {
+        let purpose = self.reservation().map(|reservation| reservation.purpose);
+        let ends = matches!(purpose, Some(Purpose::Settle(_) | Purpose::GiveBack(_)));
+        self.hits < 0 || ends
+    }
+
     /// The thresholds, if its limit has `notify`.
     #[inline]
     pub fn thresholds(&self) -> Option<&Thresholds> {

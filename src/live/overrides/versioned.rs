@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::core::time::{Micros, Span};
 use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Override, Record, parse_instant};
-use crate::net::clock;
+use crate::net::{clock, random};
 
 /// Records of overrides that have ended, of at most [`MAX_RECORD_BYTES`].
 pub(crate) const MAX_ENDED: usize = 1_000;
@@ -62,7 +62,7 @@ pub(super) struct Change {
 
 impl Version {
     pub(super) fn random() -> String {
-        format!("{:032x}", fastrand::u128(..))
+        format!("{:032x}", random::bits())
     }
 }
 

@@ -14,8 +14,8 @@ use percent_encoding::percent_decode_str;
 
 use super::setting::{Value, list, no_effect, non_empty, setting};
 use super::{SettingError, parse};
-use crate::net::bounded;
 use crate::net::tls::{ClientOptions, NameCheck};
+use crate::net::{bounded, random};
 use crate::observe::traces::{Options, Protocol};
 use crate::service::rls::{LoggedValues, MIN_SECRET_BYTES, RefusalLog};
 
@@ -302,7 +302,7 @@ fn parse_headers((name, text): OtelSetting<'_>) -> Result<HeaderMap, SettingErro
 
 /// A random UUID. Source: RFC 9562, section 5.4.
 fn random_uuid() -> String {
-    let random = fastrand::u128(..).to_be_bytes();
+    let random = random::bits().to_be_bytes();
     let uuid = uuid::Builder::from_random_bytes(random).into_uuid();
     uuid.to_string()
 }

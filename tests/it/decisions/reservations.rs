@@ -270,17 +270,24 @@ async fn reservations_during_an_outage() {
     );
     assert!(left(client, &id("open", "reserve", "1"), 100).await.0);
     assert!(!left(client, &id("closed", "reserve", "1"), 100).await.0);
-    for (key, is_allowed) in [("open", true), ("closed", false), ("local", true)] {
-        let settled = left(client, &id(key, "settle", "none"), 100).await;
-        assert_eq!(settled.0, is_allowed, "{key}");
+    // By `error`.
+    for hits in [0, 1] {
+        for entries in [&id("tenant", "reserve", "1")[..], &[("tenant", "x")]] {
+            let message = request("llm", vec![descriptor_with_hits(entries, hits)]);
+            assert!(client.should_rate_limit(message).await.is_err());
+        }
     }
-    // An error, after which the caller can settle again.
-    for what in ["reserve", "settle"] {
-        let message = request(
-            "llm",
-            vec![descriptor_with_hits(&id("tenant", what, "1"), 1)],
-        );
-        assert!(client.should_rate_limit(message).await.is_err());
+    // Their requests were answered before: they fail and refuse nothing.
+    for key in ["tenant", "open", "closed", "local"] {
+        for (entries, hits) in [
+            (&id(key, "settle", "none")[..], 100),
+            (&id(key, "settle", "none"), 0),
+            (&id(key, "settle", "other"), -1),
+            (&[(key, "x")], -1),
+        ] {
+            let answer = left(client, entries, hits).await;
+            assert!(answer.0, "{key} {entries:?} {hits}");
+        }
     }
     redis.resume();
     // Redis decides all checks again, not only some of them.
@@ -303,8 +310,8 @@ async fn reservations_during_an_outage() {
     redis.pause();
     assert_eq!(
         left(client, &[("local", "x")], 0).await,
-        (true, 750),
-        "100 + 100 + 50"
+        (true, 751),
+        "100 + 100 + 50, less a refund of 1"
     );
     redis.resume();
 }
@@ -406,7 +413,15 @@ async fn reservations_while_their_slot_moves() {
         };
         for (what, hits) in [("reserve", 4), ("settle", 2)] {
             let began = Instant::now();
-            while client.should_rate_limit(both(what, hits)).await.is_err() {
+            // The status of a settlement that the store did not decide has no limit.
+            while !client
+                .should_rate_limit(both(what, hits))
+                .await
+                .is_ok_and(|answer| {
+                    let mut statuses = answer.get_ref().statuses.iter();
+                    statuses.all(|status| status.current_limit.is_some())
+                })
+            {
                 failures += 1;
                 assert!(began.elapsed() < TIMEOUT, "the slot has moved");
             }

@@ -269,6 +269,65 @@ fn an_export_takes_ten_hits() {
     );
 }
 
+/// Forms of a path that upstreams may take for one.
+#[test]
+fn each_form_of_an_export_takes_ten_hits() {
+    let weir = weir("basic", &[]);
+    let envoy = start("hits", &weir);
+    let front = envoy.listener("front");
+    wait::away_from_the_end_of_a_minute();
+    let forms = "/export /export? /export?x=1 /export/ /export// //export ///export /./export \
+        /export/. /a/../export /export/../export /%65xport /%65%78%70%6f%72%74 /%2e/export \
+        /a/%2e%2e/export /%2fexport /export%2f /a/..%2fexport /%5cexport /EXPORT /Export/ \
+        /export;x=1 /export/;x /export/all";
+    let cost = |path: &str| {
+        let response = request(front, path, &[("x-api-key", path.as_bytes())]);
+        let left = response.header("x-ratelimit-remaining").unwrap_or_default();
+        assert_eq!(response.status, 200, "{path}");
+        100 - left.parse::<u32>().expect("a number")
+    };
+    for path in forms.split_ascii_whitespace() {
+        assert_eq!(cost(path), 10, "{path}");
+    }
+    for path in ["/", "/exports", "/my/export", "/?export", "/export.html"] {
+        assert_eq!(cost(path), 1, "{path}");
+    }
+}
+
+/// More calls wait than Envoy sends by default: none passes undecided.
+#[test]
+fn the_circuit_breakers_are_above_the_calls_that_wait() {
+    let files = std::fs::read_dir(tools::repository().join("deploy/envoy")).expect("a folder");
+    let mut clusters = 0;
+    for file in files {
+        let path = file.expect("a file").path();
+        if path.is_dir() || path.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a file");
+        let services = ["weir", "ratelimit"].map(|name| format!("        cluster_name: {name}\n"));
+        let asked: usize = services.iter().map(|name| text.matches(name).count()).sum();
+        let breakers = "thresholds: [{ max_requests: 100000, max_pending_requests: 100000 }]";
+        assert_eq!(text.matches(breakers).count(), asked, "{}", path.display());
+        let paths = text.matches("(?i)/").count().min(1);
+        assert!(!text.contains("match: { path"), "{}", path.display());
+        for setting in [
+            "normalize_path: true",
+            "merge_slashes: true",
+            "path_with_escaped_slashes_action: UNESCAPE_AND_FORWARD",
+        ] {
+            assert_eq!(
+                text.matches(setting).count(),
+                paths,
+                "{}: {setting}",
+                path.display()
+            );
+        }
+        clusters += asked;
+    }
+    assert!(clusters >= 9, "{clusters}");
+}
+
 #[test]
 fn the_cost_of_a_response_is_charged_when_it_has_ended() {
     let weir = weir("algorithms", &[]);

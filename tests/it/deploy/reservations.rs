@@ -23,9 +23,21 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 10000, reservations: { ttl: 1h } }
 ";
 
-/// An Envoy whose application answers with the cost in the request header `x-answer`.
+/// A configuration with another estimate.
+fn with_estimate(configuration: &str, estimate: &str) -> String {
+    let value = configuration
+        .split("value: \"%CEL(")
+        .nth(1)
+        .expect("an estimate");
+    let (value, _) = value.split_once(")%\"").expect("its end");
+    with(configuration, &format!("%CEL({value})%"), estimate)
+}
+
+/// An Envoy that takes the estimate from the request header `x-wanted`, and whose application
+/// answers with the cost in `x-answer`.
 fn start(weir: &Weir) -> (Envoy, SocketAddr) {
     let configuration = configuration("reservations", weir.grpc_addr());
+    let configuration = with_estimate(&configuration, "%REQ(x-wanted)%");
     let cost = "value: \"%REQ(x-answer)%\"";
     let configuration = with(&configuration, "value: \"1500\"", cost);
     validate(&configuration);
@@ -64,7 +76,7 @@ fn call(front: SocketAddr, user: &str, estimate: &str, cost: &str) -> (u16, u64)
         ("x-stream-id", "mine"),
         ("x-request-id", "mine"),
     ];
-    headers.extend(Some(("x-estimate", estimate)).filter(|_| !estimate.is_empty()));
+    headers.extend(Some(("x-wanted", estimate)).filter(|_| !estimate.is_empty()));
     headers.extend(Some(("x-answer", cost)).filter(|_| !cost.is_empty()));
     let headers: Vec<_> = headers
         .iter()
@@ -173,22 +185,27 @@ fn endless_upstream() -> (SocketAddr, mpsc::Receiver<()>) {
     (address, arrived)
 }
 
-fn resets_are_settled(weir: &Weir) {
-    let configuration = configuration("reservations", weir.grpc_addr());
+/// A configuration with another application.
+fn with_upstream(configuration: &str, upstream: SocketAddr) -> String {
     let endpoint = configuration
         .lines()
         .rfind(|line| line.contains("- endpoint:"))
         .expect("the application");
     let (before, _) = endpoint.split_once("port_value: ").expect("a port");
-    let (upstream, arrived) = endless_upstream();
     let own = format!("{before}port_value: {} }} }} }}", upstream.port());
-    let envoy = Envoy::start(&with(&configuration, endpoint, &own));
+    with(configuration, endpoint, &own)
+}
+
+fn resets_are_settled(weir: &Weir) {
+    let configuration = configuration("reservations", weir.grpc_addr());
+    let (upstream, arrived) = endless_upstream();
+    let envoy = Envoy::start(&with_upstream(&configuration, upstream));
     let front = envoy.listener("front");
     for (path, user, charged) in [("/hangs", "early", 0), ("/begun", "late", 700)] {
         let mut stream = TcpStream::connect(front).expect("Envoy listens");
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\nx-estimate: 4000\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\nx-estimate: 1\r\n\r\n"
         )
         .expect("sent");
         // Before Envoy has the answer to the reservation, it would send no settlement.
@@ -220,4 +237,66 @@ fn requests_leave_what_they_do_not_cost_in_memory() {
 fn requests_leave_what_they_do_not_cost_in_redis() {
     let redis = RedisServer::start();
     run_all(&[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+}
+
+/// What the requests of the file hold, whatever estimate their client sends.
+#[test]
+fn the_path_chooses_the_estimate() {
+    let limits = LIMITS.replace("10000,", "100000,");
+    let weir = Weir::start(&[("limits.yaml", &limits)], &[]);
+    let envoy = Envoy::start(&configuration("reservations", weir.grpc_addr()));
+    let front = envoy.listener("front");
+    for (number, (path, held)) in [
+        ("/", 4_000),
+        ("/other", 4_000),
+        ("/long", 20_000),
+        ("/LONG/", 20_000),
+        ("//long;a=b", 20_000),
+        ("/a/..%2flong?x=1", 20_000),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for estimate in ["", "0", "1", "many", "1000000000000"] {
+            let user = format!("{number}-{estimate}");
+            let headers = [
+                ("x-user", user.as_bytes()),
+                ("x-estimate", estimate.as_bytes()),
+            ];
+            let response = http_client::request(front, path, &headers);
+            let left = response.header("x-ratelimit-remaining");
+            let expected = (100_000 - held).to_string();
+            assert_eq!(left, Some(&*expected), "{path} {estimate}");
+        }
+    }
+}
+
+/// However small their estimates are, parallel requests hold the minimum, and those beyond the
+/// budget are refused before they cost anything.
+#[test]
+fn parallel_requests_hold_the_minimum() {
+    let limits = LIMITS.replace("ttl: 1h", "ttl: 1h, minimum: 500");
+    let weir = Weir::start(&[("limits.yaml", &limits)], &[]);
+    let configuration = configuration("reservations", weir.grpc_addr());
+    let configuration = with_estimate(&configuration, "1");
+    let (upstream, arrived) = endless_upstream();
+    let envoy = Envoy::start(&with_upstream(&configuration, upstream));
+    let front = envoy.listener("front");
+    let begin = |_| {
+        let mut stream = TcpStream::connect(front).expect("Envoy listens");
+        let request = "GET /hangs HTTP/1.1\r\nhost: a\r\nx-user: ann\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("sent");
+        stream
+    };
+    let streams: Vec<_> = (0..100).map(begin).collect();
+    let fitting = 10_000 / 500;
+    for _ in 0..fitting {
+        arrived.recv_timeout(TIMEOUT).expect("a request");
+    }
+    let over = || envoy.stat("cluster.application.ratelimit.over_limit");
+    let refused = || (over() == 100 - fitting).then_some(());
+    assert!(eventually(refused).is_some(), "{} are refused", over());
+    assert!(arrived.try_recv().is_err(), "more requests than fit");
+    drop(streams);
+    assert_left(&weir, "ann", BUDGET);
 }

@@ -28,6 +28,12 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 150, reservations: { ttl: 60s, max_share: 100% } }
   - key: short
     rate_limit: { unit: year, requests_per_unit: 100, reservations: { ttl: 1s, max_share: 100% } }
+  - key: half
+    rate_limit: { unit: year, requests_per_unit: 100, reservations: { ttl: 60s } }
+  - key: least
+    rate_limit: { unit: year, requests_per_unit: 100, reservations: { ttl: 60s, minimum: 20 } }
+  - key: window
+    rate_limit: { unit: second, unit_multiplier: 3, requests_per_unit: 100, reservations: { ttl: 60s } }
   - key: plain
     rate_limit: { unit: year, requests_per_unit: 10, name: plain }
   - key: free
@@ -40,6 +46,9 @@ type Entries<'e> = &'e [(&'e str, &'e str)];
 const ANN: Entries<'_> = &[("user", "ann")];
 const TEAM: Entries<'_> = &[("team", "red")];
 const SHORT: Entries<'_> = &[("short", "x")];
+const HALF: Entries<'_> = &[("half", "x")];
+const LEAST: Entries<'_> = &[("least", "x")];
+const WINDOW: Entries<'_> = &[("window", "x")];
 const PLAIN: Entries<'_> = &[("plain", "x")];
 
 struct Gateway(RateLimitServiceClient<Channel>);
@@ -308,4 +317,97 @@ async fn a_limit_without_reservations_is_an_error() {
         gateway.has_left(ANN, 70).await,
         "an id of the caller's own has no effect"
     );
+}
+
+/// An amount is refused where it is above what is left, and of a larger one than `max_share` that
+/// share is held. Source: the admission check and the clamp of Kuadrant's RFC 0021, as Limitador
+/// has them.
+#[tokio::test]
+async fn an_amount_has_to_be_left_and_its_share_is_held() {
+    for (weir, _redis) in on_each_store() {
+        let mut gateway = Gateway::of(&weir).await;
+        let first = gateway.reserved(&[HALF], 100).await;
+        assert!(gateway.has_left(HALF, 50).await, "half of it is held");
+        for amount in [100, 51, u64::MAX] {
+            assert!(gateway.is_refused(&[HALF], amount).await, "{amount}");
+            assert!(gateway.has_left(HALF, 50).await, "a refusal holds nothing");
+            let both = [ANN, HALF];
+            assert!(gateway.is_refused(&both, amount).await, "{amount}");
+            assert!(gateway.has_left(ANN, 100).await);
+        }
+        gateway.reserved(&[HALF], 30).await;
+        assert!(gateway.has_left(HALF, 20).await);
+        let commit = gateway.commit(&[HALF], &first, 60).await;
+        assert!(commit.expect("an answer"));
+        assert!(gateway.has_left(HALF, 10).await, "60 and the held 30");
+        assert!(gateway.is_refused(&[HALF], 11).await);
+        gateway.reserved(&[HALF], 10).await;
+        assert!(gateway.is_refused(&[HALF], 0).await, "exactly the limit");
+    }
+}
+
+#[tokio::test]
+async fn a_reservation_without_an_amount_holds_the_minimum() {
+    for (weir, _redis) in on_each_store() {
+        let mut gateway = Gateway::of(&weir).await;
+        let id = gateway.reserved(&[LEAST], 0).await;
+        assert!(gateway.has_left(LEAST, 80).await);
+        gateway.reserved(&[LEAST, HALF], 5).await;
+        assert!(gateway.has_left(LEAST, 60).await);
+        assert!(gateway.has_left(HALF, 95).await);
+        let commit = gateway.commit(&[LEAST], &id, 3).await;
+        assert!(commit.expect("an answer"));
+        assert!(gateway.has_left(LEAST, 77).await);
+        gateway.report(LEAST, 60).await;
+        assert!(gateway.is_refused(&[LEAST], 0).await, "17 are left");
+        assert!(gateway.has_left(LEAST, 17).await);
+    }
+}
+
+/// The differences to Limitador that the page lists: the hold was counted in the window before, and
+/// its commit counts what exceeds it.
+#[tokio::test]
+async fn a_commit_in_a_later_window_charges_what_exceeds_the_hold() {
+    for (weir, _redis) in on_each_store() {
+        let mut gateway = Gateway::of(&weir).await;
+        let began = Instant::now();
+        loop {
+            let id = gateway.reserved(&[WINDOW], 30).await;
+            assert!(began.elapsed() < 2 * TIMEOUT, "a window of 3 s");
+            while !gateway.has_left(WINDOW, 100).await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let commit = gateway.commit(&[WINDOW], &id, 50).await;
+            assert!(commit.expect("an answer"));
+            // A slow machine may be in the window after it.
+            if gateway.has_left(WINDOW, 80).await {
+                break;
+            }
+        }
+    }
+}
+
+/// As `ShouldRateLimit` answers them.
+#[tokio::test]
+async fn a_domain_or_a_descriptor_without_limits_is_admitted() {
+    let weir = Weir::start(LIMITS, &[]);
+    let mut gateway = Gateway::of(&weir).await;
+    gateway.reserved(&[&[("unknown", "x")]], 1_000).await;
+    let commit = gateway.commit(&[&[("unknown", "x")]], "id", 1_000).await;
+    assert!(!commit.expect("an answer"), "nothing is held");
+    let unknown = ReserveRequest {
+        domain: "unknown".to_owned(),
+        descriptors: all(&[ANN]),
+        amount: 1_000,
+        ttl: None,
+    };
+    let without = ReserveRequest {
+        domain: String::new(),
+        ..unknown.clone()
+    };
+    let answer = gateway.0.reserve(unknown).await.expect("an answer");
+    assert_eq!(answer.into_inner().code(), Answer::Ok);
+    let error = gateway.0.reserve(without).await.expect_err("no domain");
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(gateway.has_left(ANN, 100).await);
 }

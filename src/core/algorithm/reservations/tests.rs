@@ -11,6 +11,7 @@ fn terms(ttl: u64, on_expiry: OnExpiry) -> Reservations {
     Reservations {
         ttl: Span::from_secs(ttl),
         max_share: 50,
+        minimum: 0,
         on_expiry,
     }
 }

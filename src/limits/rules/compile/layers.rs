@@ -380,6 +380,7 @@ mod tests {
             reservations: Some(Reservations {
                 ttl: SECOND,
                 max_share: 50,
+                minimum: 0,
                 on_expiry: OnExpiry::Release,
             }),
             max_debt: Some(2),

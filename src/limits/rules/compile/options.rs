@@ -105,11 +105,13 @@ pub(super) fn reservations(problems: &Problems, node: &Node, _key: &str) -> Opti
         return problems.fail(&node.at, what, remedy);
     }
     let share = fields.value("max_share", percentage);
+    let minimum = fields.value("minimum", fields::number);
     let on_expiry = fields.value("on_expiry", named(&OnExpiry::NAMED));
     let ttl = fields.value("ttl", duration)?;
     (fields.is_valid.get() && fields.meant.is_empty()).then(|| Reservations {
         ttl,
         max_share: share.unwrap_or(DEFAULT_MAX_SHARE),
+        minimum: minimum.unwrap_or_default(),
         on_expiry: on_expiry.unwrap_or_default(),
     })
 }

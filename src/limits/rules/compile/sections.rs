@@ -130,7 +130,7 @@ impl Section {
 }
 
 /// All keys but the options of algorithms.
-static KEYS: [Key; 41] = [
+static KEYS: [Key; 42] = [
     ("domain", Go, &[Root, OverlayDomain]),
     ("domains", Go, &[Overlay]),
     ("key", Go, &DESCRIPTORS),
@@ -168,6 +168,7 @@ static KEYS: [Key; 41] = [
     ("usage_subjects", Weir, &OF_USAGE),
     ("ttl", Weir, &[Reservations]),
     ("max_share", Weir, &[Reservations]),
+    ("minimum", Weir, &[Reservations]),
     ("on_expiry", Weir, &[Reservations]),
     ("plans", Weir, &[Root]),
     ("defaults", Weir, &OF_DEFAULTS),

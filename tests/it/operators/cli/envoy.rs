@@ -167,18 +167,26 @@ descriptors:
           max_duration: 1m } }
 ";
     let (_folder, path) = folder_with(&[("a.yaml", limits)]);
-    let from = [
-        "--from=user=header:x-user",
-        "--from=request=header:x-stream-id",
-    ];
-    let print = |attach: &str| {
-        weir(
-            &[&["envoy"], &from[..], &["--attach", attach, path.as_str()]].concat(),
-            &[],
-        )
+    let print = |more: &[&str]| {
+        let from = ["envoy", "--from=user=header:x-user", &path];
+        weir(&[&from[..], more].concat(), &[])
     };
+    // Another source of the id is the operator's, and has a warning.
+    let own = stdout(&print(&["--from=request=header:x-own"]));
+    assert!(own.contains("must not be one that clients choose"), "{own}");
+    assert!(!own.contains("weir-stream-id"), "{own}");
     for attach in ["filter", "route"] {
-        let text = stdout(&print(attach));
+        let text = stdout(&print(&["--attach", attach]));
+        assert_eq!(
+            text.matches("value: \"%STREAM_ID%\"\n").count(),
+            1,
+            "{text}"
+        );
+        assert!(
+            !text.contains("must not be one that clients choose"),
+            "{text}"
+        );
+        assert!(!text.contains("is not limited by request"), "{text}");
         let (acquire, release) = text
             .split_once("# the same when the request has ended\n")
             .unwrap_or_else(|| panic!("{text}"));
@@ -191,12 +199,8 @@ descriptors:
                 "{text}"
             );
         }
-        assert!(
-            text.contains("header_mutation writes %STREAM_ID%"),
-            "{text}"
-        );
     }
-    let output = print("virtual-host");
+    let output = print(&["--attach", "virtual-host"]);
     assert!(
         !output.status.success() && stderr(&output).contains("--attach filter"),
         "{}",

@@ -40,6 +40,7 @@ impl Scene {
         let terms = |random: &mut fastrand::Rng| Reservations {
             ttl: Span::from_secs(random.u64(1..100)),
             max_share: [1, 50, 100][random.usize(..3)],
+            minimum: 0,
             on_expiry: [OnExpiry::Release, OnExpiry::Keep][random.usize(..2)],
         };
         let terms: Vec<_> = (0..2).map(|_| terms(&mut random)).collect();
