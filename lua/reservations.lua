@@ -6,8 +6,8 @@
 -- once. The score of an id is the end of its life in microseconds, minus 2^52 for a kept hold and
 -- minus 2^53 for a settled id. A value has the kind, 1 if the hold stays charged, when it was made,
 -- the end of its life, and for each place of the counter that has hits of it the place and the
--- hits. The field "p" has the peaks of a token bucket: the units of a hit, then since when and how
--- high, the oldest first.
+-- hits. The field "p" has the peaks of a token bucket: the units of a hit, then since when, how high,
+-- and for how many parts of holds, the oldest first.
 --
 -- ARGV[10]: one row per check, packed: the index of the check; the number of the pair of keys, from
 -- 1 on; 0 for plain hits, 1 to reserve, 2 to settle, 3 to give back; 1 if expired holds stay charged, plus 2 if the
@@ -48,7 +48,7 @@ if steps[82] then -- 'R'
     local pack, text, min, max = struct.pack, string.format, math.min, math.max
     local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<ddddddddd', '<BBdd', '<dd'
     local HELD, KEPT, SETTLED, MOST_IDS, MOST_SETTLED, MOST_PARTS = 0, 1, 2, 10000, 256, 8
-    local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 64, 'p'
+    local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 1000, 'p'
     local OFFSETS = { [HELD] = 0, [KEPT] = -4503599627370496, [SETTLED] = -9007199254740992 }
 
     local function score(kind, life)
@@ -86,6 +86,12 @@ if steps[82] then -- 'R'
       return all
     end
 
+    local function by_place(parts)
+      table.sort(parts, function(left, right)
+        return left[1] < right[1]
+      end)
+    end
+
     local function hold_of(value)
       local kind, keeps, since, life = unpack(HEAD, value)
       local hold = { kind = kind, keeps = keeps, since = since, life = life, hits = 0 }
@@ -119,12 +125,19 @@ if steps[82] then -- 'R'
           gone[#gone + 1] = id
         end
       end
-      if peaks and peaks.has_changed and peaks[1] then
-        local parts = { pack('<d', peaks.unit) }
-        for position = 1, #peaks do
-          parts[position + 1] = pack(PART, list(peaks[position]))
+      if peaks.has_changed then
+        if peaks[1] then
+          local numbers = { peaks.unit }
+          for position = 1, #peaks do
+            for number = 1, 3 do
+              numbers[#numbers + 1] = peaks[position][number]
+            end
+          end
+          fields[#fields + 1], fields[#fields + 2] =
+            PEAKS, pack('<' .. string.rep('d', #numbers), list(numbers))
+        else
+          call('HDEL', values, PEAKS)
         end
-        fields[#fields + 1], fields[#fields + 2] = PEAKS, table.concat(parts)
         peaks.has_changed = false
       end
       send('ZADD', order, scores)
@@ -135,12 +148,6 @@ if steps[82] then -- 'R'
         return
       end
       is_open = is_open or call('ZCOUNT', order, '0', '+inf') > 0
-      if not is_open and peaks and peaks[1] then
-        call('HDEL', values, PEAKS)
-        while peaks[1] do
-          table.remove(peaks)
-        end
-      end
       -- Setting an expiry costs more than the write that it belongs to: it is set ahead.
       local needed, left = life / 1000 + MARGIN, call('PTTL', values)
       if is_open then
@@ -172,6 +179,20 @@ if steps[82] then -- 'R'
       return present, expiry, full
     end
 
+    -- The peaks of a bucket: the highest level since an instant, and how many parts of holds begin
+    -- there.
+    local function peaks_of(value, unit)
+      local peaks = { unit = unit }
+      if value then
+        peaks.unit = unpack('<d', value)
+        local numbers = { unpack('<' .. string.rep('d', #value / 8 - 1), value, 9) }
+        for position = 1, #numbers - 3, 3 do
+          peaks[#peaks + 1] = { numbers[position], numbers[position + 1], numbers[position + 2] }
+        end
+      end
+      return peaks
+    end
+
     -- Notes the level of a bucket before hits are taken from it.
     local function rise(peaks, level, unit)
       if peaks.unit ~= unit then
@@ -180,49 +201,85 @@ if steps[82] then -- 'R'
         end
         peaks.unit, peaks.has_changed = unit, true
       end
-      local since
+      local higher
       while peaks[1] and peaks[#peaks][2] <= level do
-        since = table.remove(peaks)[1]
+        local peak = table.remove(peaks)
+        higher = { peak[1], level, peak[3] + (higher and higher[3] or 0) }
       end
-      if since then
-        peaks[#peaks + 1], peaks.has_changed = { since, level }, true
+      if higher then
+        peaks[#peaks + 1], peaks.has_changed = higher, true
       end
     end
 
-    -- Begins a hold of a bucket whose hits were taken. Returns its place.
+    -- Begins a part of a hold whose hits were taken from a bucket. Returns its place.
     local function begin(peaks, level, unit)
-      local last = peaks[1] and peaks[#peaks][1] or 0
-      local since = max(now, last)
-      if since == last then
-        table.remove(peaks)
+      local last = peaks[#peaks]
+      peaks.unit, peaks.has_changed = unit, true
+      if not last or now > last[1] and #peaks < MOST_PEAKS then
+        peaks[#peaks + 1] = { now, level, 1 }
+        return now
       end
-      peaks[#peaks + 1], peaks.unit, peaks.has_changed = { since, level }, unit, true
-      if #peaks > MOST_PEAKS then
-        table.remove(peaks, 2)
+      last[3] = last[3] + 1
+      if now > last[1] then
+        return now
       end
-      return since
+      last[2] = level
+      return last[1]
     end
 
-    -- The units that a hold made at `since` gives back of so many.
-    local function give_units(peaks, since, units, level, full)
-      local own
-      for position = 1, #peaks do
-        if peaks[position][1] <= since then
-          own = position
+    -- The units that parts give back, whose places ascend; each at most `most` hits of `unit`.
+    local function give_units(peaks, parts, most, unit, level, full)
+      local next_peak, given = 1, 0
+      for position = 1, #parts do
+        local place, units = parts[position][1], min(parts[position][2], most) * unit
+        while peaks[next_peak] and peaks[next_peak][1] <= place do
+          peaks[next_peak][2] = peaks[next_peak][2] + given
+          next_peak = next_peak + 1
         end
+        local own = peaks[next_peak - 1]
+        units = max(0, min(units, full - (own and own[2] or level + given)))
+        if own then
+          own[2] = own[2] + units
+        end
+        given = given + units
       end
-      local peak = own and peaks[own][2] or level
-      units = max(0, min(units, full - peak))
-      for position = 1, #peaks do
-        local other = peaks[position]
-        if own and position >= own then
-          other[2] = other[2] + units
-        else
-          other[2] = max(other[2], peak + units)
-        end
+      for position = next_peak, #peaks do
+        peaks[position][2] = peaks[position][2] + given
+      end
+      for position = #peaks - 1, 1, -1 do
+        peaks[position][2] = max(peaks[position][2], peaks[position + 1][2])
       end
       peaks.has_changed = true
-      return units
+      return given
+    end
+
+    -- Ends parts of holds. Peaks without any go.
+    local function end_parts(peaks, parts)
+      if not peaks[1] then
+        return
+      end
+      by_place(parts)
+      local after = 1
+      for position = 1, #parts do
+        while peaks[after] and peaks[after][1] <= parts[position][1] do
+          after = after + 1
+        end
+        local own = peaks[after - 1]
+        if own then
+          own[3] = max(0, own[3] - 1)
+        end
+      end
+      local count = 0
+      for index = 1, #peaks do
+        if peaks[index][3] > 0 then
+          count = count + 1
+          peaks[count] = peaks[index]
+        end
+      end
+      for index = #peaks, count + 1, -1 do
+        peaks[index] = nil
+      end
+      peaks.has_changed = true
     end
 
     -- The windows of a counter: the expiry of the state, the number of the current one, its hits, and
@@ -268,15 +325,12 @@ if steps[82] then -- 'R'
         return pack('<dddd', expiry, number, current - less, previous - older), less + older
       elseif code == 84 and #state == 24 then -- 'T'
         local t, expiry, level = bucket_at(state, present, tick_ms, count_denied, a, b, c, d, e)
-        local before, most = level, c + max(1, (count_denied - count_denied % 2) / 2 * c)
-        for position = 1, #parts do
-          local part = parts[position]
-          level = level + give_units(peaks, part[1], min(part[2], most) * e, level, c * e)
-        end
-        if level == before then
+        local most = c + (count_denied - count_denied % 2) / 2 * c
+        local given = give_units(peaks, parts, most, e, level, c * e)
+        if given == 0 then
           return nil, 0
         end
-        return pack('<ddd', expiry, t, level), floor((level - before) / e)
+        return pack('<ddd', expiry, t, level + given), floor(given / e)
       end
       return nil, 0
     end
@@ -343,14 +397,7 @@ if steps[82] then -- 'R'
         return step(index, index, min(wanted, largest), parameter, present, tick_ms,
           is_free and count_denied - count_denied % 2 or count_denied, a, b, c, d, e)
       end
-      local peaks = { unit = e }
-      if code == 84 and stored[2] then -- 'T'
-        peaks.unit = unpack('<d', stored[2])
-        for from = 9, #stored[2], 16 do
-          peaks[#peaks + 1] = { unpack(PART, stored[2], from) }
-          peaks[#peaks][3] = nil
-        end
-      end
+      local peaks = peaks_of(code == 84 and stored[2], e) -- 'T'
       local function level()
         local found = states[slot]
         if not found or #found ~= 24 then
@@ -366,9 +413,7 @@ if steps[82] then -- 'R'
         if not parts[1] then
           return 0
         end
-        table.sort(parts, function(left, right)
-          return left[1] < right[1]
-        end)
+        by_place(parts)
         local after, returned = give_back(code, slot, states[slot], parts, peaks, window, present,
           tick_ms, count_denied, a, b, c, d, e)
         if after then
@@ -396,11 +441,14 @@ if steps[82] then -- 'R'
       end
 
       -- Ends the holds that have expired.
-      local removed, added, released, kept_hits = {}, {}, {}, 0
+      local removed, added, released, ended, kept_hits = {}, {}, {}, {}, 0
       for position = 1, #expired do
         local name, value = expired[position], stored[before + position]
         local hold = value and hold_of(value)
         removed[name] = true
+        for part = 1, hold and #hold or 0 do
+          ended[#ended + 1] = hold[part]
+        end
         if hold and hold.keeps == 1 then
           kept_hits = kept_hits + hold.hits
           hold.kind, hold.life = KEPT, 2 * hold.life - hold.since
@@ -412,6 +460,7 @@ if steps[82] then -- 'R'
         end
       end
       returns(released)
+      end_parts(peaks, ended)
       if kept_hits > 0 then
         local forgotten = ending(order, KEPT, now, '100')
         for position = 1, #forgotten do
@@ -471,6 +520,7 @@ if steps[82] then -- 'R'
           local last = hold[#hold]
           if last and last[1] == place then
             last[2] = last[2] + stepped
+            end_parts(peaks, { last })
           else
             hold[#hold + 1] = { place, stepped }
           end
@@ -479,7 +529,7 @@ if steps[82] then -- 'R'
         end
       elseif purpose == 3 then
         outcome = 10
-        local rest, parts, since = max(asked, 0), {}, hold and hold.since
+        local rest, parts, since, gone = max(asked, 0), {}, hold and hold.since, {}
         if hold and hold.kind == HELD then
           for position = #hold, 1, -1 do
             local less = min(hold[position][2], rest)
@@ -488,7 +538,7 @@ if steps[82] then -- 'R'
               parts[#parts + 1] = { hold[position][1], less }
             end
             if hold[position][2] == 0 then
-              table.remove(hold, position)
+              gone[#gone + 1] = table.remove(hold, position)
             end
           end
           if hold[1] then
@@ -497,6 +547,7 @@ if steps[82] then -- 'R'
             removed[id] = true
           end
           returned = returns(parts)
+          end_parts(peaks, gone)
           hold = { hits = max(asked, 0) - rest, since = since }
         else
           hold = nil
@@ -516,6 +567,7 @@ if steps[82] then -- 'R'
         end
         if hold and hold.kind == HELD then
           returned = returns(parts)
+          end_parts(peaks, { list(hold) })
         end
         added[id] = { kind = SETTLED, keeps = 0, since = now, life = now + SETTLED_LIFE }
         if not was_settled and call('ZCOUNT', order, '-inf', score(KEPT, -1)) >= MOST_SETTLED then

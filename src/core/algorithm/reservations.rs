@@ -314,12 +314,13 @@ impl Key<'_> {
         }
         let mut change = HoldChange::default();
         let expired: Vec<_> = self.holds.ending(Kind::Held, now).collect();
-        let mut released = Vec::new();
+        let (mut released, mut ended) = (Vec::new(), Vec::new());
         for id in expired {
             let Some(mut hold) = self.holds.remove(id) else {
                 continue;
             };
             change.expired += 1;
+            ended.extend_from_slice(&hold.parts);
             if !hold.is_kept {
                 released.extend_from_slice(&hold.parts);
                 continue;
@@ -332,14 +333,12 @@ impl Key<'_> {
         }
         self.has_changed |= change.expired > 0;
         self.give_back(&mut released);
+        self.holds.end(&mut ended);
         if change.kept > 0 {
             let forgotten = self.holds.ending(Kind::Kept, now).take(MOST_FORGOTTEN);
             for id in forgotten.collect::<Vec<_>>() {
                 self.holds.remove(id);
             }
-        }
-        if self.holds.count(Kind::Held) == 0 {
-            self.holds.peaks.list.clear();
         }
         change
     }
@@ -406,7 +405,10 @@ impl Key<'_> {
             None => self.holds.counter.as_ref().map_or(0, place_of),
         };
         match hold.parts.last_mut() {
-            Some(last) if last.place == place => last.hits += hits,
+            Some(last) if last.place == place => {
+                last.hits += hits;
+                self.holds.end(&mut [*last]);
+            }
             _ => hold.parts.push(Part { place, hits }),
         }
     }
@@ -432,6 +434,9 @@ impl Key<'_> {
                 change.age = now.since(hold.since);
             }
             change.returned = self.give_back(&mut parts);
+            let is_left = |part: &Part| hold.parts.iter().any(|left| left.place == part.place);
+            parts.retain(|part| !is_left(part));
+            self.holds.end(&mut parts);
             if hold.parts.is_empty() {
                 self.holds.remove(id);
             } else {
@@ -468,6 +473,7 @@ impl Key<'_> {
             if hold.kind == Kind::Held {
                 parts.retain(|part| part.hits > 0);
                 returned = self.give_back(&mut parts);
+                self.holds.end(&mut hold.parts.clone());
             }
         }
         let settled = Hold {

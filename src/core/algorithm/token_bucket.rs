@@ -101,20 +101,20 @@ impl TokenBucket {
     ) -> (Option<State>, u64) {
         let (full, per_hit) = (self.full(), self.flow.per_hit());
         let (clock, before) = self.read(state.as_ref(), self.tick.at(at.now), full);
-        let mut level = before;
-        for part in parts {
-            let units = part.hits.min(self.burst + self.most_debt()) * per_hit;
-            level += peaks.give_back(part.place, units.cast_signed(), level, full);
-        }
-        if level == before {
+        let units = |part: &Part| {
+            let hits = part.hits.min(self.burst + self.most_debt());
+            (part.place, (hits * per_hit).cast_signed())
+        };
+        let given = peaks.give_back(parts.iter().map(units), before, full);
+        if given == 0 {
             return (state, 0);
         }
         let state = State::Tokens {
             last: clock.now,
-            level,
+            level: before + given,
             units: self.flow.units,
         };
-        (Some(state), (level - before).unsigned_abs() / per_hit)
+        (Some(state), given.unsigned_abs() / per_hit)
     }
 
     /// The units of the deepest debt of a bucket that is full with so many.

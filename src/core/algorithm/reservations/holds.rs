@@ -268,6 +268,14 @@ impl Holds {
         self.counter = counter;
         returned
     }
+
+    /// Ends parts of open holds, which give back nothing more.
+    pub(super) fn end(&mut self, parts: &mut [Part]) {
+        if !self.peaks.list.is_empty() {
+            parts.sort_unstable_by_key(|part| part.place);
+            self.peaks.end(parts);
+        }
+    }
 }
 
 /// Where a state has counted the hits of its last step.

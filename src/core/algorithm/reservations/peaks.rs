@@ -4,8 +4,10 @@
 //! not refunded again. A hold of `d` units therefore gives back at most what the level lacked at its
 //! highest since the reservation.
 
-/// The most levels that are kept; of more, two holds share the higher one.
-const MOST: usize = 64;
+use super::Part;
+
+/// The most levels that are kept. Of more open holds the newest share one, and may get back less.
+pub const MOST_PEAKS: usize = 1_000;
 
 /// The highest level from an instant on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub struct Peak {
     pub since: u64,
     /// In units.
     pub level: i64,
+    /// The open parts of holds that begin here: not before it, and before the next peak.
+    pub holds: u64,
 }
 
 /// The peaks of a bucket, the oldest first: levels fall.
@@ -37,45 +41,76 @@ impl Peaks {
             self.per_hit = per_hit;
         }
         let first = self.list.partition_point(|peak| peak.level > level);
-        if let Some(since) = self.list.get(first).map(|peak| peak.since) {
+        if first < self.list.len() {
+            let higher = Peak {
+                level,
+                holds: self.list[first..].iter().map(|peak| peak.holds).sum(),
+                ..self.list[first]
+            };
             self.list.truncate(first);
-            self.list.push(Peak { since, level });
+            self.list.push(higher);
         }
     }
 
-    /// Begins a hold, after its hits were taken. Returns its place.
+    /// Begins a part of a hold, after its hits were taken. Returns its place.
     pub(super) fn begin(&mut self, now: u64, level: i64) -> u64 {
-        let last = self.list.last().map_or(0, |peak| peak.since);
-        let since = now.max(last);
-        if since == last {
-            self.list.pop();
+        let full = self.list.len() >= MOST_PEAKS;
+        match self.list.last_mut() {
+            Some(last) if now <= last.since || full => {
+                last.holds += 1;
+                if now <= last.since {
+                    last.level = level;
+                    return last.since;
+                }
+            }
+            _ => self.list.push(Peak {
+                since: now,
+                level,
+                holds: 1,
+            }),
         }
-        self.list.push(Peak { since, level });
-        if self.list.len() > MOST {
-            self.list.remove(1);
-        }
-        since
+        now
     }
 
-    /// The units that a hold made at `since` gives back of so many, to a bucket of this level that
-    /// is full with `full`.
+    /// The units that parts give back, each at most so many, to a bucket of this level that is full
+    /// with `full`. Their places ascend.
     pub(in crate::core::algorithm) fn give_back(
         &mut self,
-        since: u64,
-        units: i64,
+        parts: impl Iterator<Item = (u64, i64)>,
         level: i64,
         full: i64,
     ) -> i64 {
-        let after = self.list.partition_point(|peak| peak.since <= since);
-        let own = after.checked_sub(1);
-        let peak = own.map_or(level, |own| self.list[own].level);
-        let units = units.min(full - peak).max(0);
-        for (index, other) in self.list.iter_mut().enumerate() {
-            other.level = match own {
-                Some(own) if index >= own => other.level + units,
-                _ => other.level.max(peak + units),
-            };
+        let (mut next, mut given) = (0, 0);
+        for (place, units) in parts {
+            while let Some(peak) = self.list.get_mut(next).filter(|peak| peak.since <= place) {
+                peak.level += given;
+                next += 1;
+            }
+            let mut own = next.checked_sub(1).map(|own| &mut self.list[own]);
+            let highest = own.as_ref().map_or(level + given, |own| own.level);
+            let units = units.min(full - highest).max(0);
+            if let Some(own) = &mut own {
+                own.level += units;
+            }
+            given += units;
         }
-        units
+        for peak in &mut self.list[next..] {
+            peak.level += given;
+        }
+        for index in (1..self.list.len()).rev() {
+            self.list[index - 1].level = self.list[index - 1].level.max(self.list[index].level);
+        }
+        given
+    }
+
+    /// Ends parts of holds. Their places ascend.
+    pub(super) fn end(&mut self, parts: &[Part]) {
+        for part in parts {
+            let after = self.list.partition_point(|peak| peak.since <= part.place);
+            if let Some(own) = after.checked_sub(1) {
+                self.list[own].holds = self.list[own].holds.saturating_sub(1);
+            }
+        }
+        self.list.retain(|peak| peak.holds > 0);
     }
 }
