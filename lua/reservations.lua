@@ -14,10 +14,11 @@
 -- reply needs the hits of open holds; ttl; the most hits of a hold; the number of the current
 -- window of a fixed window; the largest charge of the limit; the requested hits; the id.
 --
--- The reply has nine numbers for each row: the outcome, by its number in Rust; the hits of the step
+-- The reply has ten numbers for each row: the outcome, by its number in Rust; the hits of the step
 -- on the counter; the hits that a settlement gave back; the hits that the id holds, or that were
 -- released; the age of the hold; the number of expired holds; the hits of those that stay charged;
--- the hits of open holds; the microseconds until holds expire that make room for refused hits, or
+-- the hits of open holds; those that the counter counts for good since this step; the microseconds
+-- until holds expire that make room for refused hits, or
 -- 0. They are zeros if the check failed.
 --
 -- A step writes its set and its hash at once, after everything that may fail was read. What it adds
@@ -31,7 +32,7 @@ local checked
 local counted, reserved, effects
 if steps[82] then -- 'R'
   local unpack, pcall = struct.unpack, redis.pcall
-  local ROW_SIZE, EFFECT_SIZE = 62, 72
+  local ROW_SIZE, EFFECT_SIZE = 62, 80
 
   local entries, at_index, pairs_of_keys, results = ARGV[10], {}, 0, {}
   for at = 1, #entries, ROW_SIZE do
@@ -46,7 +47,7 @@ if steps[82] then -- 'R'
   -- creating its parts would be much of their cost.
   local function define()
     local pack, text, min, max = struct.pack, string.format, math.min, math.max
-    local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<ddddddddd', '<BBdd', '<dd'
+    local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<dddddddddd', '<BBdd', '<dd'
     local HELD, KEPT, SETTLED, MOST_IDS, MOST_SETTLED, MOST_PARTS = 0, 1, 2, 10000, 256, 8
     local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 1000, 'p'
     local OFFSETS = { [HELD] = 0, [KEPT] = -4503599627370496, [SETTLED] = -9007199254740992 }
@@ -441,7 +442,11 @@ if steps[82] then -- 'R'
       end
 
       -- Ends the holds that have expired.
-      local removed, added, released, ended, kept_hits = {}, {}, {}, {}, 0
+      local removed, added, released, ended, kept_hits, settled = {}, {}, {}, {}, 0, 0
+      -- The hits that a counter counts: those of an earlier fixed window count no more.
+      local function counted_at(place, own)
+        return (code ~= 70 or place == window) and own or 0 -- 'F'
+      end
       for position = 1, #expired do
         local name, value = expired[position], stored[before + position]
         local hold = value and hold_of(value)
@@ -451,6 +456,9 @@ if steps[82] then -- 'R'
         end
         if hold and hold.keeps == 1 then
           kept_hits = kept_hits + hold.hits
+          for part = 1, #hold do
+            settled = settled + counted_at(hold[part][1], hold[part][2])
+          end
           hold.kind, hold.life = KEPT, 2 * hold.life - hold.since
           added[name] = hold.life > now and hold or nil
         elseif hold then
@@ -561,6 +569,9 @@ if steps[82] then -- 'R'
         for position = 1, hold and #hold or 0 do
           local own = min(hold[position][2], rest)
           rest = rest - own
+          if hold.kind == HELD then
+            settled = settled + counted_at(hold[position][1], own)
+          end
           if own < hold[position][2] then
             parts[#parts + 1] = { hold[position][1], hold[position][2] - own }
           end
@@ -573,7 +584,7 @@ if steps[82] then -- 'R'
         if not was_settled and call('ZCOUNT', order, '-inf', score(KEPT, -1)) >= MOST_SETTLED then
           removed[first(order, SETTLED)] = true
         end
-        stepped, allowed = rest, take(rest)
+        stepped, settled, allowed = rest, settled + rest, take(rest)
       end
       if allowed == nil then
         return nil
@@ -593,7 +604,8 @@ if steps[82] then -- 'R'
       counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0
       results[index] = pack(EFFECT, outcome, stepped, returned, held,
-        held > 0 and max(0, now - hold.since) or 0, #expired, kept_hits, flags > 1 and open or 0, room)
+        held > 0 and max(0, now - hold.since) or 0, #expired, kept_hits, flags > 1 and open or 0,
+        min(settled, 9007199254740992), room)
       return outcome > 6 or allowed
     end
   end

@@ -376,10 +376,11 @@ impl Algorithm {
     /// not counted, or not all of them.
     pub fn counted_before(&self, verdict: &Verdict, hits: u64) -> Option<u64> {
         let is_counted = verdict.allowed || self.counts_denied();
-        verdict
-            .used
-            .checked_sub(hits)
-            .filter(|_| is_counted && verdict.used < self.largest_charge())
+        // A count of 2^53 has met its bound: it had fewer hits before, or as many.
+        let hits = hits.min(LARGEST_COUNT);
+        let is_whole = verdict.used < self.largest_charge() || verdict.used == LARGEST_COUNT;
+        let before = verdict.used.checked_sub(hits);
+        before.filter(|_| is_counted && is_whole)
     }
 }
 

@@ -30,13 +30,13 @@ mod tally;
 
 use smallvec::SmallVec;
 
-use self::holds::place_of;
 pub use self::holds::{HeldHits, Hold, Holds, Kind, Part};
+use self::holds::{counted, place_of};
 pub use self::peaks::{Peak, Peaks};
 pub use self::tally::Tally;
 use super::concurrency::{Change, HolderId};
 use super::options::{OnExpiry, Reservations};
-use super::{Algorithm, Arrival, State, Step};
+use super::{Algorithm, Arrival, LARGEST_COUNT, State, Step};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::verdict::{Verdict, Wait};
 
@@ -159,8 +159,10 @@ pub struct HoldChange {
     pub held: u64,
     /// The time since the hold was made; zero without one.
     pub age: Span,
-    /// The hits of all open holds that the counter counts.
+    /// The hits of all open holds that the counter counts; known only if its limit has `notify`.
     pub open: u64,
+    /// The hits that the counter counts for good since this step: of costs, and of kept holds.
+    pub settled: u64,
     /// The time until holds expire that make room for refused hits; zero if none do.
     pub room_after: Span,
 }
@@ -326,6 +328,8 @@ impl Key<'_> {
                 continue;
             }
             change.kept = change.kept.saturating_add(hold.hits());
+            let own = counted(self.limit, &hold.parts, now);
+            change.settled = change.settled.saturating_add(own);
             (hold.kind, hold.until) = (Kind::Kept, hold.forgotten());
             if hold.until > now {
                 self.set(id, hold);
@@ -463,16 +467,17 @@ impl Key<'_> {
             };
             return (verdict, change);
         }
-        let (mut rest, mut returned) = (cost, 0);
+        let (mut rest, mut returned, mut used) = (cost, 0, 0);
         if let Some(hold) = &known {
-            let mut parts = hold.parts.clone();
-            for part in &mut parts {
-                let own = part.hits.min(rest);
-                (part.hits, rest) = (part.hits - own, rest - own);
+            let (mut parts, mut costs) = (hold.parts.clone(), hold.parts.clone());
+            for (part, own) in parts.iter_mut().zip(&mut costs) {
+                own.hits = part.hits.min(rest);
+                (part.hits, rest) = (part.hits - own.hits, rest - own.hits);
             }
             if hold.kind == Kind::Held {
                 parts.retain(|part| part.hits > 0);
                 returned = self.give_back(&mut parts);
+                used = counted(self.limit, &costs, now);
                 self.holds.end(&mut hold.parts.clone());
             }
         }
@@ -493,6 +498,7 @@ impl Key<'_> {
             outcome,
             stepped: rest,
             returned,
+            settled: used.saturating_add(rest),
             ..change
         };
         (verdict, change)
@@ -565,6 +571,7 @@ impl Reservations {
         let change = HoldChange {
             expired: ended.expired,
             kept: ended.kept,
+            settled: (change.settled.saturating_add(ended.settled)).min(LARGEST_COUNT),
             room_after: holds.room_for(limit, hits, &verdict, &change, at.now),
             ..change
         };

@@ -306,7 +306,7 @@ impl Checks {
         if check.thresholds().is_some()
             && let Some(State::Holds(holds)) = &step.state
         {
-            change.open = holds.open_hits(&check.algorithm);
+            change.open = holds.open_hits(&check.algorithm, at.now);
         }
         (step, change.into())
     }

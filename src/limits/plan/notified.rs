@@ -8,7 +8,9 @@
 use std::ops::Range;
 
 use super::Check;
+use crate::core::algorithm::reservations::Outcome;
 use crate::core::answer::{Decision, Effect};
+use crate::core::verdict::Verdict;
 use crate::limits::rules::thresholds::Thresholds;
 
 impl Check {
@@ -23,13 +25,25 @@ impl Check {
         let thresholds = self.thresholds()?;
         let counted = match (effect, decision) {
             (Effect::Drawn { before, after }, _) => *before..*after,
-            (_, Decision::Store(verdict)) => {
-                let hits = effect.hits_of(self.hits).try_into().ok()?;
-                self.algorithm.counted_before(verdict, hits)?..verdict.used
+            (Effect::Hold(change), Decision::Store(verdict)) => {
+                let plain = match change.outcome {
+                    Outcome::Plain => verdict.used - self.counted_before(verdict)?,
+                    _ => 0,
+                };
+                // What is reserved is not used yet.
+                let after = verdict.used.saturating_sub(change.open);
+                after.saturating_sub(plain.saturating_add(change.settled))..after
             }
+            (_, Decision::Store(verdict)) => self.counted_before(verdict)?..verdict.used,
             (_, _) => return None,
         };
         Some((*thresholds, counted))
+    }
+
+    /// The count before the requested hits.
+    fn counted_before(&self, verdict: &Verdict) -> Option<u64> {
+        let hits = self.hits.try_into().ok()?;
+        self.algorithm.counted_before(verdict, hits)
     }
 }
 
@@ -40,7 +54,7 @@ mod tests {
     use super::*;
     use crate::core::algorithm::{Algorithm, Debt, FixedWindow, SlidingWindowCounter};
     use crate::core::time::{Period, Span};
-    use crate::core::verdict::{StoreError, Verdict, Wait};
+    use crate::core::verdict::{StoreError, Wait};
     use crate::limits::plan::{CheckIndex, Checks, Modes};
 
     const MINUTE: Span = Span::from_secs(60);

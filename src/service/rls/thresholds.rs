@@ -2,10 +2,10 @@
 //!
 //! A store gives each position of a count to one request. The count of a `fixed_window` does not
 //! fall by itself, so each of its thresholds is crossed once in a window, by one replica, and no
-//! state is needed; hits can cross it again only after a refund or a reset. Counts of sliding
-//! windows and buckets fall by themselves, and counts of limits with holds by refunds, and
-//! may oscillate around a threshold: this process is silent about such a threshold of a subject for
-//! the length of a window.
+//! state is needed; hits can cross it again only after a refund or a reset. What is reserved does
+//! not count: it is used when it is settled, or stays charged. Counts of sliding windows and buckets
+//! fall by themselves and may oscillate around a threshold: this process is silent about such a
+//! threshold of a subject for the length of a window.
 //!
 //! Clients choose subjects, so both the lines and the memory of what is silent have a bound. The
 //! metric counts all reports.
@@ -15,7 +15,8 @@ use std::sync::Mutex;
 use hashbrown::HashMap;
 
 use super::logs::{LoggedValues, RefusalLog, cut, display_entries};
-use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::{Algorithm, LARGEST_COUNT};
+use crate::core::answer::Effect;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::lock;
 use crate::core::request::DecodedRequest;
@@ -81,7 +82,8 @@ impl ThresholdLog {
                 let amount = check.algorithm.capacity();
                 for threshold in all.crossed(amount, &counted) {
                     let now = clock::now();
-                    if !self.is_due(check, threshold, now, decision.until_reset()) {
+                    let falls = !matches!(check.algorithm, Algorithm::FixedWindow(_));
+                    if (falls || used == LARGEST_COUNT) && !self.is_due(check, threshold, now) {
                         continue;
                     }
                     live.tallies.crossed(id, threshold);
@@ -94,6 +96,7 @@ impl ThresholdLog {
                         limit = found.display_name(),
                         subject = display_entries(entries, values),
                         used = planned.scale.units(used),
+                        held = held(check, effect).map(|hits| planned.scale.units(hits)),
                         amount = planned.scale.units(amount),
                         share = used.saturating_mul(100) / amount.max(1),
                         threshold,
@@ -106,13 +109,9 @@ impl ThresholdLog {
         }
     }
 
-    /// Whether a crossed threshold is reported: not if the count of the limit falls by itself, and
-    /// the last report of this one is less than a window ago.
-    fn is_due(&self, check: &Check, threshold: u8, now: Micros, left: Option<Span>) -> bool {
-        let is_fixed = matches!(check.algorithm, Algorithm::FixedWindow(_));
-        if is_fixed && !check.has_holds() {
-            return true;
-        }
+    /// Whether a crossed threshold of a count that falls by itself, or that has met its bound, is
+    /// reported: not if the last report of this one is less than a window ago.
+    fn is_due(&self, check: &Check, threshold: u8, now: Micros) -> bool {
         let key = check.fingerprint.with(&(check.algorithm, threshold));
         let mut silent = lock(&self.silent);
         if silent.get(&key).is_some_and(|until| now < *until) {
@@ -126,9 +125,18 @@ impl ThresholdLog {
             }
         }
         let window = check.algorithm.window().shortest();
-        silent.insert(key, now + left.filter(|_| is_fixed).unwrap_or(window));
+        silent.insert(key, now + window);
         true
     }
+}
+
+/// The hits that requests hold of a limit with reservations, in addition to the used ones.
+fn held(check: &Check, effect: &Effect) -> Option<u64> {
+    let open = match effect {
+        Effect::Hold(change) => change.open,
+        _ => 0,
+    };
+    check.has_holds().then_some(open)
 }
 
 /// The end of the window of a check that resets after `left`, in RFC 3339; `None` for an algorithm
@@ -175,7 +183,7 @@ mod tests {
     fn a_count_that_falls_by_itself_is_reported_once_in_a_window() {
         let log = ThresholdLog::default();
         let due = |check: &Check, threshold, secs: u64| {
-            log.is_due(check, threshold, Micros(secs * 1_000_000), None)
+            log.is_due(check, threshold, Micros(secs * 1_000_000))
         };
         let one = check("one", bucket(10));
         assert_eq!(
@@ -185,8 +193,6 @@ mod tests {
         assert!(due(&one, 100, 61), "another threshold");
         assert!(due(&check("other", bucket(10)), 80, 61), "another subject");
         assert!(due(&check("one", bucket(20)), 80, 61), "a raised amount");
-        let window = check("one", fixed(Period::Even(MINUTE)));
-        assert_eq!([due(&window, 80, 0), due(&window, 80, 0)], [true; 2]);
     }
 
     #[test]
@@ -200,10 +206,10 @@ mod tests {
             for (index, check) in checks[..MAX_SILENT].iter().enumerate() {
                 // The first half is reported a minute before the other one.
                 let later = if index < MAX_SILENT / 2 { 0 } else { 60 };
-                assert!(log.is_due(check, 80, Micros((secs + later) * 1_000_000), None));
+                assert!(log.is_due(check, 80, Micros((secs + later) * 1_000_000)));
             }
         };
-        let last = |secs: u64| log.is_due(&checks[MAX_SILENT], 80, Micros(secs * 1_000_000), None);
+        let last = |secs: u64| log.is_due(&checks[MAX_SILENT], 80, Micros(secs * 1_000_000));
         fill(0);
         assert_eq!(len(), MAX_SILENT);
         assert!(last(60), "those whose time has passed make room");

@@ -216,15 +216,10 @@ impl Holds {
         self.by_id.insert(id, hold);
     }
 
-    /// The hits of open holds that the counter counts: of a fixed window those of this window.
-    pub fn open_hits(&self, limit: &Algorithm) -> u64 {
-        let window = match (limit, &self.counter) {
-            (Algorithm::FixedWindow(_), Some(State::FixedWindow { window, .. })) => Some(*window),
-            _ => None,
-        };
-        let parts = self.open().flat_map(|hold| &hold.parts);
-        let own = parts.filter(|part| window.is_none_or(|window| part.place == window));
-        own.fold(0, |sum, part| sum.saturating_add(part.hits))
+    /// The hits of open holds that the counter counts at `now`.
+    pub fn open_hits(&self, limit: &Algorithm, now: Micros) -> u64 {
+        let all = self.open().map(|hold| counted(limit, &hold.parts, now));
+        all.fold(0, u64::saturating_add)
     }
 
     /// The time until holds have expired that make room for the hits of a refused check; zero if
@@ -275,6 +270,14 @@ impl Holds {
             parts.sort_unstable_by_key(|part| part.place);
             self.peaks.end(parts);
         }
+    }
+}
+
+/// The hits of parts that a counter counts: of a fixed window those of the window at `now`.
+pub(super) fn counted(limit: &Algorithm, parts: &[Part], now: Micros) -> u64 {
+    match limit {
+        Algorithm::FixedWindow(fixed) => Part::hits_at(parts, fixed.number(now)),
+        _ => Part::sum(parts),
     }
 }
 

@@ -14,8 +14,8 @@ use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Reservation, key};
 use crate::store::redis::wire::request::Request;
 
-/// Bytes of the change of a hold: nine numbers.
-const CHANGE_BYTES: usize = 9 * NUMBER_BYTES;
+/// Bytes of the change of a hold: ten numbers.
+const CHANGE_BYTES: usize = 10 * NUMBER_BYTES;
 
 pub(super) const SECTION: Section = Section {
     code: Some(b'R'),
@@ -100,6 +100,7 @@ fn change(packed: &[u8]) -> Option<HoldChange> {
         expired: count()?.try_into().ok()?,
         kept: count()?,
         open: count()?,
+        settled: count()?,
         room_after: Span::from_micros(count()?),
     })
 }
