@@ -3,10 +3,11 @@
 --
 -- State, in addition to the state of the counter: a sorted set with the ids of a counter, and a
 -- hash with a packed value for each. KEYS ends with these two keys for each counter, each pair
--- once. The score of an id is the end of its life in microseconds, minus 2^52 for a kept hold and
--- minus 2^53 for a settled id. A value has the kind, 1 if the hold stays charged, when it was made,
--- the end of its life, and for each place of the counter that has hits of it the place and the
--- hits. The field "p" has the peaks of a token bucket: the units of a hit, then since when, how high,
+-- once. The score of an id is the end of its life in microseconds, minus 2^52 for a kept hold,
+-- minus 2^53 for a settled id, and plus 2^52 for one of a group. A value has the kind, 1 if the hold
+-- stays charged, when it was made, the end of its life, and for each place of the counter that has
+-- hits of it the place and the hits. A group is a hold whose value ends with the number of holds
+-- for which it stands. The field "p" has the peaks of a token bucket: the units of a hit, then since when, how high,
 -- and for how many parts of holds, the oldest first.
 --
 -- ARGV[10]: one row per check, packed: the index of the check; the number of the pair of keys, from
@@ -48,9 +49,10 @@ if steps[82] then -- 'R'
   local function define()
     local pack, text, min, max = struct.pack, string.format, math.min, math.max
     local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<dddddddddd', '<BBdd', '<dd'
-    local HELD, KEPT, SETTLED, MOST_IDS, MOST_SETTLED, MOST_PARTS = 0, 1, 2, 10000, 256, 8
+    local HELD, KEPT, SETTLED, GROUPED, MOST_IDS, MOST_SETTLED, MOST_PARTS = 0, 1, 2, 3, 10000, 256, 8
+    local MOST_SINGLE, GROUPS, BAND = 256, 256, 4503599627370496
     local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 1000, 'p'
-    local OFFSETS = { [HELD] = 0, [KEPT] = -4503599627370496, [SETTLED] = -9007199254740992 }
+    local OFFSETS = { [HELD] = 0, [KEPT] = -BAND, [SETTLED] = -2 * BAND, [GROUPED] = BAND }
 
     local function score(kind, life)
       return text('%.0f', OFFSETS[kind] + life)
@@ -62,7 +64,7 @@ if steps[82] then -- 'R'
     end
 
     local function first(order, kind)
-      return ending(order, kind, 4503599627370495, '1')[1]
+      return ending(order, kind, BAND - 1, '1')[1]
     end
 
     -- Sends a command with any number of arguments: Lua passes at most some thousand.
@@ -95,18 +97,35 @@ if steps[82] then -- 'R'
 
     local function hold_of(value)
       local kind, keeps, since, life = unpack(HEAD, value)
-      local hold = { kind = kind, keeps = keeps, since = since, life = life, hits = 0 }
-      for at = 19, #value, 16 do
+      local hold = { kind = kind, keeps = keeps, since = since, life = life, hits = 0, members = 0 }
+      for at = 19, #value - 15, 16 do
         local place, hits = unpack(PART, value, at)
         hold[#hold + 1], hold.hits = { place, hits }, hold.hits + hits
       end
+      if (#value - 18) % 16 > 0 then
+        hold.members = unpack('<d', value, #value - 7)
+      end
       return hold
+    end
+
+    -- When a hold that has expired is forgotten: one ttl later if it stays charged.
+    local function forgotten_at(hold)
+      local keeps = hold.keeps == 1 and (hold.kind == HELD or hold.kind == GROUPED)
+      return hold.life + (keeps and hold.life - hold.since or 0)
+    end
+
+    -- The name of the group of a hold.
+    local function group_of(hold)
+      return pack('<d', hold.life) .. (hold.keeps == 1 and 'groupkep' or 'grouprel')
     end
 
     local function value_of(hold)
       local parts = { pack(HEAD, hold.kind, hold.keeps, hold.since, hold.life) }
       for position = 1, #hold do
         parts[position + 1] = pack(PART, list(hold[position]))
+      end
+      if hold.members > 0 then
+        parts[#parts + 1] = pack('<d', hold.members)
       end
       return table.concat(parts)
     end
@@ -116,10 +135,10 @@ if steps[82] then -- 'R'
     local function write(order, values, added, removed, counter_life, peaks)
       local scores, fields, gone, life, is_open = {}, {}, {}, SETTLED_LIFE, false
       for id, hold in pairs(added) do
-        scores[#scores + 1], scores[#scores + 2] = score(hold.kind, hold.life), id
+        local ends = hold.kind == GROUPED and forgotten_at(hold) or hold.life
+        scores[#scores + 1], scores[#scores + 2] = score(hold.kind, ends), id
         fields[#fields + 1], fields[#fields + 2] = id, value_of(hold)
-        local kept = hold.kind == HELD and hold.keeps == 1 and hold.life - hold.since or 0
-        life, is_open = max(life, hold.life + kept - now), is_open or hold.kind == HELD
+        life, is_open = max(life, forgotten_at(hold) - now), is_open or hold.kind == HELD
       end
       for id in pairs(removed) do
         if not added[id] then
@@ -148,7 +167,7 @@ if steps[82] then -- 'R'
       if not (scores[1] or gone[1]) then
         return
       end
-      is_open = is_open or call('ZCOUNT', order, '0', '+inf') > 0
+      is_open = is_open or call('ZCOUNT', order, '0', score(HELD, BAND - 1)) > 0
       -- Setting an expiry costs more than the write that it belongs to: it is set ahead.
       local needed, left = life / 1000 + MARGIN, call('PTTL', values)
       if is_open then
@@ -355,7 +374,7 @@ if steps[82] then -- 'R'
     -- those that do not stay charged have expired that they make room for `lacking` hits, or 0.
     local function open_holds(order, values, window, lacking)
       local open, room = 0, 0
-      local ids = call('ZRANGEBYSCORE', order, text('(%.0f', now), '+inf')
+      local ids = call('ZRANGEBYSCORE', order, text('(%.0f', now), score(HELD, BAND - 1))
       local stored = values_of(values, ids)
       for position = 1, #stored do
         local hold = hold_of(stored[position])
@@ -368,6 +387,66 @@ if steps[82] then -- 'R'
         end
       end
       return open, room
+    end
+
+    -- Adds hits of a hold to its group, or takes them off, with so many holds more or less.
+    local function regroup(values, added, removed, hold, more, less, members)
+      local name = group_of(hold)
+      local value = added[name] or call('HGET', values, name)
+      local group = type(value) == 'table' and value or value and hold_of(value)
+        or { kind = HELD, keeps = hold.keeps, since = hold.since, life = hold.life, members = 0 }
+      local function change(parts, sign)
+        for position = 1, #parts do
+          local own
+          for at = 1, #group do
+            own = group[at][1] == parts[position][1] and group[at] or own
+          end
+          if not own and sign > 0 then
+            own = { parts[position][1], 0 }
+            group[#group + 1] = own
+          end
+          if own then
+            own[2] = max(0, own[2] + sign * parts[position][2])
+          end
+        end
+      end
+      change(more, 1)
+      change(less, -1)
+      for at = #group, 1, -1 do
+        if group[at][2] == 0 then
+          table.remove(group, at)
+        end
+      end
+      group.members = max(0, group.members + members)
+      if group.members > 0 then
+        added[name] = group
+      else
+        added[name], removed[name] = nil, true
+      end
+    end
+
+    -- Forgets ids of a kind whose time is over.
+    local function forget(order, kind, removed)
+      local forgotten = ending(order, kind, now, '100')
+      for position = 1, #forgotten do
+        removed[forgotten[position]] = true
+      end
+    end
+
+    -- Whether a key is crowded, and whether it may have one more hold; all its holds, but for groups,
+    -- are `number` or fewer.
+    local function room_of(order, number)
+      local held = call('ZCOUNT', order, '0', score(HELD, BAND - 1))
+      if number >= MOST_IDS then
+        number = number - call('ZCOUNT', order, score(GROUPED, 0), score(GROUPED, now))
+        local names = call('ZRANGEBYSCORE', order, '0', score(HELD, BAND - 1))
+        for position = 1, #names do
+          if string.find(names[position], '^........group[kr]e[pl]$') then
+            number = number - 1
+          end
+        end
+      end
+      return held >= MOST_SINGLE, number < MOST_IDS
     end
 
     -- Decides the check at `index`, whose row is at `at`; `expired` has the ids of expired holds.
@@ -443,6 +522,7 @@ if steps[82] then -- 'R'
 
       -- Ends the holds that have expired.
       local removed, added, released, ended, kept_hits, settled = {}, {}, {}, {}, 0, 0
+      local ended_count = 0
       -- The hits that a counter counts: those of an earlier fixed window count no more.
       local function counted_at(place, own)
         return (code ~= 70 or place == window) and own or 0 -- 'F'
@@ -451,6 +531,7 @@ if steps[82] then -- 'R'
         local name, value = expired[position], stored[before + position]
         local hold = value and hold_of(value)
         removed[name] = true
+        ended_count = ended_count + max(1, hold and hold.members or 0)
         for part = 1, hold and #hold or 0 do
           ended[#ended + 1] = hold[part]
         end
@@ -459,8 +540,8 @@ if steps[82] then -- 'R'
           for part = 1, #hold do
             settled = settled + counted_at(hold[part][1], hold[part][2])
           end
-          hold.kind, hold.life = KEPT, 2 * hold.life - hold.since
-          added[name] = hold.life > now and hold or nil
+          hold.kind, hold.life = KEPT, forgotten_at(hold)
+          added[name] = hold.life > now and hold.members == 0 and hold or nil
         elseif hold then
           for part = 1, #hold do
             released[#released + 1] = hold[part]
@@ -469,21 +550,19 @@ if steps[82] then -- 'R'
       end
       returns(released)
       end_parts(peaks, ended)
-      if kept_hits > 0 then
-        local forgotten = ending(order, KEPT, now, '100')
-        for position = 1, #forgotten do
-          removed[forgotten[position]] = true
-        end
-      end
       if expired[1] then
+        forget(order, KEPT, removed)
+        forget(order, GROUPED, removed)
         write(order, values, added, removed, counter_life(), peaks)
       end
       local hold = purpose > 0 and not (removed[id] and not added[id]) and stored[1] or nil
       hold = added[id] or hold and hold_of(hold)
       local was_settled = hold and hold.kind == SETTLED
-      if hold and hold.kind ~= HELD and hold.life <= now then
+      local end_of_life = hold and (hold.kind == GROUPED and forgotten_at(hold) or hold.life)
+      if hold and hold.kind ~= HELD and end_of_life <= now then
         hold = nil
       end
+      local is_open = hold and (hold.kind == HELD or hold.kind == GROUPED and hold.life > now)
 
       local outcome, stepped, returned, allowed = 0, 0, 0, nil
       added, removed = {}, {}
@@ -494,10 +573,18 @@ if steps[82] then -- 'R'
         local wanted = min(max(asked, 0), most)
         local missing = hold and hold.kind == SETTLED and 0
           or max(0, wanted - (hold and hold.hits or 0))
-        local has_room = hold and (missing == 0 or #hold < MOST_PARTS)
-          or not hold and call('ZCOUNT', order, score(KEPT, 0), '+inf') < MOST_IDS
-        if not hold and not has_room then
-          local spare = first(order, KEPT)
+        local has_room, is_crowded = hold and (missing == 0 or #hold < MOST_PARTS), false
+        if not hold then
+          local number = call('ZCOUNT', order, score(KEPT, 0), '+inf')
+          has_room = true
+          if number >= MOST_SINGLE then
+            is_crowded, has_room = room_of(order, number)
+            is_crowded = is_crowded and code ~= 76 and code ~= 84 -- 'L', 'T'
+          end
+          if is_crowded then
+            forget(order, GROUPED, removed)
+          end
+          local spare = not has_room and first(order, KEPT)
           if spare then
             removed[spare], has_room = true, true
           end
@@ -514,8 +601,14 @@ if steps[82] then -- 'R'
           outcome = 3
         else
           outcome = wanted < asked and 2 or 1
+          local is_new = not hold
           hold = hold
-            or { kind = HELD, keeps = flags % 2, since = now, life = now + ttl, hits = 0 }
+            or { kind = HELD, keeps = flags % 2, since = now, life = now + ttl, hits = 0, members = 0 }
+          if is_new and is_crowded then
+            -- Rounded up to the end of its group.
+            local width = max(1, floor(ttl / GROUPS))
+            hold.kind, hold.life = GROUPED, math.ceil(hold.life / width) * width
+          end
           local place = window
           if code == 84 then -- 'T'
             place = begin(peaks, level(), e)
@@ -534,11 +627,14 @@ if steps[82] then -- 'R'
           end
           hold.hits = hold.hits + stepped
           added[id] = hold
+          if hold.kind == GROUPED then
+            regroup(values, added, removed, hold, { { place, stepped } }, {}, is_new and 1 or 0)
+          end
         end
       elseif purpose == 3 then
         outcome = 10
         local rest, parts, since, gone = max(asked, 0), {}, hold and hold.since, {}
-        if hold and hold.kind == HELD then
+        if is_open then
           for position = #hold, 1, -1 do
             local less = min(hold[position][2], rest)
             rest, hold[position][2] = rest - less, hold[position][2] - less
@@ -553,6 +649,9 @@ if steps[82] then -- 'R'
             added[id] = hold
           else
             removed[id] = true
+          end
+          if hold.kind == GROUPED then
+            regroup(values, added, removed, hold, {}, parts, hold[1] and 0 or -1)
           end
           returned = returns(parts)
           end_parts(peaks, gone)
@@ -569,18 +668,21 @@ if steps[82] then -- 'R'
         for position = 1, hold and #hold or 0 do
           local own = min(hold[position][2], rest)
           rest = rest - own
-          if hold.kind == HELD then
+          if is_open then
             settled = settled + counted_at(hold[position][1], own)
           end
           if own < hold[position][2] then
             parts[#parts + 1] = { hold[position][1], hold[position][2] - own }
           end
         end
-        if hold and hold.kind == HELD then
+        if is_open then
+          if hold.kind == GROUPED then
+            regroup(values, added, removed, hold, {}, hold, -1)
+          end
           returned = returns(parts)
           end_parts(peaks, { list(hold) })
         end
-        added[id] = { kind = SETTLED, keeps = 0, since = now, life = now + SETTLED_LIFE }
+        added[id] = { kind = SETTLED, keeps = 0, since = now, life = now + SETTLED_LIFE, members = 0 }
         if not was_settled and call('ZCOUNT', order, '-inf', score(KEPT, -1)) >= MOST_SETTLED then
           removed[first(order, SETTLED)] = true
         end
@@ -604,7 +706,7 @@ if steps[82] then -- 'R'
       counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0
       results[index] = pack(EFFECT, outcome, stepped, returned, held,
-        held > 0 and max(0, now - hold.since) or 0, #expired, kept_hits, flags > 1 and open or 0,
+        held > 0 and max(0, now - hold.since) or 0, ended_count, kept_hits, flags > 1 and open or 0,
         min(settled, 9007199254740992), room)
       return outcome > 6 or allowed
     end

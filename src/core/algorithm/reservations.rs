@@ -50,10 +50,17 @@ pub const MOST_SETTLED: usize = 256;
 /// Maximum number of places of a hold: the same id can grow so often in further windows or ticks.
 pub const MOST_PARTS: usize = 8;
 
+/// Maximum number of open holds of a key that each expire at an instant of their own. Further ones
+/// expire in groups, which end at multiples of a part of the `ttl`.
+pub const MOST_SINGLE: usize = 256;
+
+/// The groups in a `ttl`.
+const GROUPS: u64 = 256;
+
 /// For so long another settlement of an id counts nothing: longer than any proxy retries.
 pub const SETTLED_LIFE: Span = Span::from_secs(60);
 
-/// Maximum number of kept holds that one step forgets.
+/// Maximum number of ids of a kind that one step forgets.
 pub const MOST_FORGOTTEN: usize = 100;
 
 /// The most hits of a reservation or a settlement: numbers up to here are exact in Lua.
@@ -321,7 +328,7 @@ impl Key<'_> {
             let Some(mut hold) = self.holds.remove(id) else {
                 continue;
             };
-            change.expired += 1;
+            change.expired = change.expired.saturating_add(hold.number() as u32);
             ended.extend_from_slice(&hold.parts);
             if !hold.is_kept {
                 released.extend_from_slice(&hold.parts);
@@ -331,18 +338,16 @@ impl Key<'_> {
             let own = counted(self.limit, &hold.parts, now);
             change.settled = change.settled.saturating_add(own);
             (hold.kind, hold.until) = (Kind::Kept, hold.forgotten());
-            if hold.until > now {
+            if hold.until > now && hold.members == 0 {
                 self.set(id, hold);
             }
         }
         self.has_changed |= change.expired > 0;
         self.give_back(&mut released);
         self.holds.end(&mut ended);
-        if change.kept > 0 {
-            let forgotten = self.holds.ending(Kind::Kept, now).take(MOST_FORGOTTEN);
-            for id in forgotten.collect::<Vec<_>>() {
-                self.holds.remove(id);
-            }
+        if change.expired > 0 {
+            self.holds.forget(Kind::Kept, now);
+            self.holds.forget(Kind::Grouped, now);
         }
         change
     }
@@ -362,7 +367,15 @@ impl Key<'_> {
             since: now,
             until: now + terms.ttl,
             parts: SmallVec::new(),
+            members: 0,
         });
+        if !is_known && self.is_crowded() {
+            // Rounded up to the end of its group.
+            let width = (terms.ttl.micros() / GROUPS).max(1);
+            hold.kind = Kind::Grouped;
+            hold.until = Micros(hold.until.0.next_multiple_of(width));
+            self.holds.forget(Kind::Grouped, now);
+        }
         let is_settled = hold.kind == Kind::Settled;
         let mut missing = match is_settled {
             true => 0,
@@ -385,22 +398,36 @@ impl Key<'_> {
             _ => Outcome::Held,
         };
         if matches!(outcome, Outcome::Held | Outcome::Shortened) {
-            self.add(&mut hold, missing);
+            let added = self.add(&mut hold, missing);
+            if hold.kind == Kind::Grouped {
+                self.holds
+                    .regroup(&hold, &[added], &[], i64::from(!is_known));
+            }
             self.set(id, hold.clone());
         }
         (verdict, hold.change(outcome, missing, now))
     }
 
+    /// Whether a further hold is one of a group: an expiry of its own would make the step that ends
+    /// many too long. Logs and buckets have a place of its own for each.
+    fn is_crowded(&self) -> bool {
+        let has_places = matches!(
+            self.limit,
+            Algorithm::SlidingWindowLog(_) | Algorithm::TokenBucket(_)
+        );
+        !has_places && self.holds.count(Kind::Held) >= MOST_SINGLE
+    }
+
     /// Whether the key may have one more hold. Drops the oldest kept one of a full key.
     fn make_room(&mut self) -> bool {
-        if self.holds.count(Kind::Held) + self.holds.count(Kind::Kept) < MOST_IDS {
+        if self.holds.number(self.at.now) < MOST_IDS {
             return true;
         }
         self.holds.remove_first(Kind::Kept)
     }
 
-    /// Adds hits to a hold that the counter has just counted.
-    fn add(&mut self, hold: &mut Hold, hits: u64) {
+    /// Adds hits to a hold that the counter has just counted. Returns them with their place.
+    fn add(&mut self, hold: &mut Hold, hits: u64) -> Part {
         let place = match self.level() {
             Some((level, per_hit)) => {
                 self.holds.peaks.per_hit = per_hit;
@@ -415,6 +442,7 @@ impl Key<'_> {
             }
             _ => hold.parts.push(Part { place, hits }),
         }
+        Part { place, hits }
     }
 
     /// Gives back the newest hits of an open hold.
@@ -425,7 +453,7 @@ impl Key<'_> {
         };
         let (now, mut rest) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let open = self.holds.find(id, now);
-        if let Some(mut hold) = open.filter(|hold| hold.kind == Kind::Held).cloned() {
+        if let Some(mut hold) = open.filter(|hold| hold.is_open(now)).cloned() {
             let mut parts = hold.parts.clone();
             for (own, less) in hold.parts.iter_mut().zip(&mut parts).rev() {
                 less.hits = own.hits.min(rest);
@@ -436,6 +464,10 @@ impl Key<'_> {
             change.held = Part::sum(&parts);
             if change.held > 0 {
                 change.age = now.since(hold.since);
+            }
+            if hold.kind == Kind::Grouped {
+                let ended = -i64::from(hold.parts.is_empty());
+                self.holds.regroup(&hold, &[], &parts, ended);
             }
             change.returned = self.give_back(&mut parts);
             let is_left = |part: &Part| hold.parts.iter().any(|left| left.place == part.place);
@@ -474,7 +506,10 @@ impl Key<'_> {
                 own.hits = part.hits.min(rest);
                 (part.hits, rest) = (part.hits - own.hits, rest - own.hits);
             }
-            if hold.kind == Kind::Held {
+            if hold.is_open(now) {
+                if hold.kind == Kind::Grouped {
+                    self.holds.regroup(hold, &[], &hold.parts, -1);
+                }
                 parts.retain(|part| part.hits > 0);
                 returned = self.give_back(&mut parts);
                 used = counted(self.limit, &costs, now);
@@ -487,6 +522,7 @@ impl Key<'_> {
             since: now,
             until: now + SETTLED_LIFE,
             parts: SmallVec::new(),
+            members: 0,
         };
         self.set(id, settled);
         if self.holds.count(Kind::Settled) > MOST_SETTLED {

@@ -135,6 +135,20 @@ fn redirect(replies: &[Value]) -> Option<Redirect> {
     redirects?.into_iter().next()
 }
 
+/// The texts of a reply; what is missing is left out.
+fn texts(reply: Option<&Value>) -> Result<Vec<&[u8]>, StoreError> {
+    let texts = match reply {
+        Some(Value::Array(values)) => values.iter(),
+        Some(Value::ServerError(error)) => return Err(error::classify(error)),
+        _ => return Err(StoreError::NotExecuted(error::PROTOCOL)),
+    };
+    let texts = texts.filter_map(|value| match value {
+        Value::BulkString(text) => Some(&text[..]),
+        _ => None,
+    });
+    Ok(texts.collect())
+}
+
 impl Redis {
     /// The sum of the holds of the counter of a check that have not expired.
     ///
@@ -148,25 +162,37 @@ impl Redis {
     ) -> Result<Option<HeldHits>, StoreError> {
         let lanes = self.worker_lanes(checks, index);
         let direct = Direct::new(Arc::clone(&lanes.deployment));
-        let (owner, mut key) = (checks.key(&checks[index]), Vec::new());
-        key::write_reservations(owner, key::ReservationKey::Hits, &mut key);
-        let replies = direct.query(owner, deadline, |out| {
-            out.push([b"TIME"]);
-            out.push([b"HVALS", &key]);
+        let owner = checks.key(&checks[index]);
+        let [order, hits] = key::ReservationKey::ALL.map(|part| {
+            let mut key = Vec::new();
+            key::write_reservations(owner, part, &mut key);
+            key
         });
-        let replies = replies.await?;
         let unread = StoreError::NotExecuted(error::PROTOCOL);
-        let now = replies.first().and_then(time_of).ok_or(unread)?;
-        let values = match replies.get(1) {
-            Some(Value::Array(values)) => values.iter(),
-            Some(Value::ServerError(error)) => return Err(error::classify(error)),
-            _ => return Err(unread),
-        };
-        let packed = values.filter_map(|value| match value {
-            Value::BulkString(packed) => Hold::unpack(packed),
-            _ => None,
+        // Groups, in which most holds of a crowded key are, are among the first.
+        let open = direct.query(owner, deadline, |out| {
+            out.push([b"TIME"]);
+            out.push([b"ZRANGEBYSCORE", &order[..], b"0", b"(4503599627370496"]);
         });
-        let holds: Vec<Hold> = packed.collect();
+        let open = open.await?;
+        let now = open.first().and_then(time_of).ok_or(unread)?;
+        let ids = texts(open.get(1))?;
+        if ids.is_empty() {
+            return Ok(None);
+        }
+        let values = direct.query(owner, deadline, |out| {
+            let command = out.command("HMGET");
+            command.arg(&hits);
+            for id in &ids {
+                command.arg(id);
+            }
+            out.end();
+        });
+        let values = values.await?;
+        let values = texts(values.first())?;
+        let holds: Vec<Hold> = (values.iter())
+            .filter_map(|packed| Hold::unpack(packed))
+            .collect();
         Ok(HeldHits::of(holds.iter(), now))
     }
 

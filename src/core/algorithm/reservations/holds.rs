@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use smallvec::SmallVec;
 
 use super::peaks::Peaks;
-use super::{HoldChange, Outcome};
+use super::{HoldChange, MOST_FORGOTTEN, Outcome};
 use crate::core::algorithm::concurrency::HolderId;
 use crate::core::algorithm::{Algorithm, Arrival, State};
 use crate::core::time::{Micros, Span};
@@ -41,6 +41,8 @@ pub struct Hold {
     pub until: Micros,
     /// None of a settled id.
     pub parts: SmallVec<[Part; 1]>,
+    /// Of a group, the number of its holds; else 0.
+    pub members: u64,
 }
 
 /// Hits of a hold that were counted at one place of the counter.
@@ -74,27 +76,32 @@ pub enum Kind {
     Kept,
     /// It is settled, and has no hits.
     Settled,
+    /// It is one of a group, which expires as a whole: see [`Hold::group`].
+    Grouped,
 }
 
 impl Kind {
     /// All of them, in the order of their values.
-    pub const ALL: [Self; 3] = [Self::Held, Self::Kept, Self::Settled];
+    pub const ALL: [Self; 4] = [Self::Held, Self::Kept, Self::Settled, Self::Grouped];
 }
 
 /// The bytes of a hold in memory, with its share of both trees.
-const HOLD_BYTES: usize = 200;
+const HOLD_BYTES: usize = 208;
 
 /// Bytes of a packed hold before its parts.
 const HEAD_BYTES: usize = 18;
 
 impl Hold {
     /// A value of the hash that `lua/reservations.lua` stores: the kind, 1 if it is kept, and
-    /// little-endian doubles: two times, and two numbers for each part. `None` for anything else.
+    /// little-endian doubles: two times, two numbers for each part, and of a group the number of its
+    /// holds. `None` for anything else.
     pub fn unpack(packed: &[u8]) -> Option<Self> {
         let (head, parts) = packed.split_at_checked(HEAD_BYTES)?;
         let (&[kind, is_kept], times) = head.split_first_chunk()?;
         let number = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes) as u64;
-        let (times, parts) = (times.as_chunks().0, parts.as_chunks().0);
+        let (times, numbers) = (times.as_chunks().0, parts.as_chunks().0);
+        let parts = numbers.chunks_exact(2);
+        let members = parts.remainder().first().map_or(0, number);
         let part = |pair: &[[u8; 8]]| Part {
             place: number(&pair[0]),
             hits: number(&pair[1]),
@@ -104,7 +111,8 @@ impl Hold {
             is_kept: is_kept == 1,
             since: Micros(number(&times[0])),
             until: Micros(number(&times[1])),
-            parts: parts.chunks_exact(2).map(part).collect(),
+            parts: parts.map(part).collect(),
+            members,
         })
     }
 
@@ -121,10 +129,39 @@ impl Hold {
         }
     }
 
+    /// The id of the group that a hold is in.
+    fn group(&self) -> HolderId {
+        let mut id = *if self.is_kept {
+            b"--------groupkep"
+        } else {
+            b"--------grouprel"
+        };
+        id[..8].copy_from_slice(&(self.until.0 as f64).to_le_bytes());
+        HolderId(id)
+    }
+
+    /// The number of holds for which it stands.
+    pub(super) fn number(&self) -> u64 {
+        self.members.max(1)
+    }
+
+    /// Whether it can be settled below its estimate.
+    pub(super) fn is_open(&self, now: Micros) -> bool {
+        self.kind == Kind::Held || self.kind == Kind::Grouped && self.until > now
+    }
+
+    /// The end of its life in the order of its kind.
+    pub fn end(&self) -> Micros {
+        match self.kind {
+            Kind::Grouped => self.forgotten(),
+            _ => self.until,
+        }
+    }
+
     /// When a hold that has expired is forgotten: one `ttl` later if it stays charged.
     pub(super) fn forgotten(&self) -> Micros {
         match (self.kind, self.is_kept) {
-            (Kind::Held, true) => self.until + self.until.since(self.since),
+            (Kind::Held | Kind::Grouped, true) => self.until + self.until.since(self.since),
             _ => self.until,
         }
     }
@@ -190,12 +227,12 @@ impl Holds {
     /// The hold of an id; `None` also after the end of its time as kept or settled.
     pub(super) fn find(&self, id: HolderId, now: Micros) -> Option<&Hold> {
         let hold = self.by_id.get(&id);
-        hold.filter(|hold| hold.kind == Kind::Held || hold.until > now)
+        hold.filter(|hold| hold.kind == Kind::Held || hold.end() > now)
     }
 
     pub(super) fn remove(&mut self, id: HolderId) -> Option<Hold> {
         let hold = self.by_id.remove(&id)?;
-        self.order.remove(&(hold.kind, hold.until, id));
+        self.order.remove(&(hold.kind, hold.end(), id));
         self.counts[hold.kind as usize] -= 1;
         self.released -= hold.released();
         Some(hold)
@@ -209,11 +246,58 @@ impl Holds {
 
     pub(super) fn set(&mut self, id: HolderId, hold: Hold) {
         self.remove(id);
-        self.order.insert((hold.kind, hold.until, id));
+        self.order.insert((hold.kind, hold.end(), id));
         self.counts[hold.kind as usize] += 1;
         self.released += hold.released();
         self.until = self.until.max(hold.forgotten());
         self.by_id.insert(id, hold);
+    }
+
+    /// Number of holds, open and kept.
+    pub(super) fn number(&self, now: Micros) -> usize {
+        let groups = self.open().filter(|hold| hold.members > 0).count();
+        let ended = self.ending(Kind::Grouped, now).count();
+        let all = [Kind::Held, Kind::Kept, Kind::Grouped].map(|kind| self.count(kind));
+        all.iter().sum::<usize>() - groups - ended
+    }
+
+    /// Forgets ids of a kind whose time is over.
+    pub(super) fn forget(&mut self, kind: Kind, now: Micros) {
+        let forgotten = self.ending(kind, now).take(MOST_FORGOTTEN);
+        for id in forgotten.collect::<Vec<_>>() {
+            self.remove(id);
+        }
+    }
+
+    /// Adds hits of a hold to its group, or takes them off, with so many holds more or less.
+    pub(super) fn regroup(&mut self, hold: &Hold, more: &[Part], less: &[Part], members: i64) {
+        let id = hold.group();
+        let mut group = self.remove(id).unwrap_or(Hold {
+            kind: Kind::Held,
+            parts: SmallVec::new(),
+            members: 0,
+            is_kept: hold.is_kept,
+            since: hold.since,
+            until: hold.until,
+        });
+        for part in more {
+            let own = group.parts.iter_mut().find(|own| own.place == part.place);
+            match own {
+                Some(own) => own.hits += part.hits,
+                None => group.parts.push(*part),
+            }
+        }
+        for part in less {
+            let own = group.parts.iter_mut().find(|own| own.place == part.place);
+            if let Some(own) = own {
+                own.hits = own.hits.saturating_sub(part.hits);
+            }
+        }
+        group.parts.retain(|part| part.hits > 0);
+        group.members = group.members.saturating_add_signed(members);
+        if group.members > 0 {
+            self.set(id, group);
+        }
     }
 
     /// The hits of open holds that the counter counts at `now`.
@@ -313,7 +397,7 @@ impl HeldHits {
                 since: hold.since,
             });
             Some(Self {
-                reservations: sum.reservations + 1,
+                reservations: sum.reservations + hold.number(),
                 hits: sum.hits.saturating_add(hold.hits()),
                 since: sum.since.min(hold.since),
             })

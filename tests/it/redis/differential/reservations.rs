@@ -17,6 +17,9 @@ const CHECKS: u64 = 6_000;
 /// in a day has hardly any holds.
 const PER_SCENE: usize = 50;
 
+/// The ids of a crowd: more than expire one by one.
+const CROWD: u32 = 320;
+
 const KEYS: [&str; 2] = ["w1{a}", "w1{b}"];
 
 struct Scene {
@@ -24,6 +27,8 @@ struct Scene {
     limits: Vec<Algorithm>,
     terms: Vec<Reservations>,
     now: u64,
+    /// The next calls reserve for so many ids.
+    crowd: u32,
     states: HashMap<Vec<u8>, State>,
     holds: HashMap<Vec<u8>, Holds>,
 }
@@ -68,6 +73,7 @@ impl Scene {
             limits: limits.collect(),
             terms,
             now: START + random.u64(..1_000_000_000_000),
+            crowd: if random.u8(..6) == 0 { CROWD } else { 0 },
             random,
             states: HashMap::new(),
             holds: HashMap::new(),
@@ -87,8 +93,25 @@ impl Scene {
         }
     }
 
+    /// Reservations of one hit by some of the ids of a crowd.
+    fn crowd(&mut self) -> Checks {
+        let limit = self.limits[0];
+        let key = format!("{}{}", KEYS[0], stored_state::tag(&limit));
+        let check = (&key[..], Check::new(limit, 1, Modes::default()));
+        let mut checks = checks_of(&vec![check; 20]);
+        for index in 0..20 {
+            self.crowd -= 1;
+            let purpose = Purpose::Reserve(HolderId::of(&self.crowd.to_le_bytes()));
+            checks = checks.with_reservation(CheckIndex(index), self.terms[0], purpose);
+        }
+        checks
+    }
+
     /// Some checks of one call.
     fn checks(&mut self) -> Checks {
+        if self.crowd > 0 {
+            return self.crowd();
+        }
         let mut list = Vec::new();
         for _ in 0..=self.random.usize(..3) {
             let limit = self.limits[self.random.usize(..2)];
@@ -107,7 +130,10 @@ impl Scene {
             .collect();
         let mut checks = checks_of(&refs);
         for index in 0..count {
-            let id = HolderId::of(&[self.random.u8(..8)]);
+            let id = match self.random.u8(..4) {
+                0 => HolderId::of(&self.random.u32(..CROWD).to_le_bytes()),
+                _ => HolderId::of(&[self.random.u8(..8)]),
+            };
             let purpose = match self.random.u8(..8) {
                 0..=1 => Purpose::Plain,
                 2..=4 => Purpose::Reserve(id),
@@ -198,9 +224,13 @@ fn stored(connection: &mut Connection, counter: &[u8]) -> (Vec<(HolderId, Hold)>
     assert_eq!(scores.len(), values.len(), "both keys have the same ids");
     let hold = |(id, value): (Vec<u8>, Vec<u8>)| {
         let hold = Hold::unpack(&value).expect("a hold");
-        let offset = [0.0, (1_u64 << 52) as f64, (1_u64 << 53) as f64][hold.kind as usize];
-        let until = (scores[&id] + offset) as u64;
-        assert_eq!(until, hold.until.0, "the order is that of the values");
+        let band = (1_u64 << 52) as f64;
+        let until = scores[&id] + [0.0, band, 2.0 * band, -band][hold.kind as usize];
+        assert_eq!(
+            until as u64,
+            hold.end().0,
+            "the order is that of the values"
+        );
         (HolderId(id.try_into().expect("16 bytes")), hold)
     };
     let peaks = peaks.collect();
