@@ -627,6 +627,9 @@ impl Draft<'_> {
 }
 
 #[cfg(test)]
+mod draft_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::core::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};

@@ -2,6 +2,7 @@
 //! written here as text.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::time::Instant;
@@ -259,6 +260,30 @@ fn only_calls_without_their_script_are_sent_again() {
 }
 
 #[test]
+fn only_late_checks_whose_callers_wait_are_sent_again() {
+    let now = clock(NOW);
+    let ends = |after: Duration| {
+        let mut request = request(checks(&[-1]));
+        request.budget.deadline = now.at + after;
+        request
+    };
+    let all = [
+        ends(Duration::ZERO),
+        ends(Duration::from_millis(1)),
+        ends(Duration::MAX / 4),
+    ];
+    let first = batch(&all, OPTIONS);
+    let mut replies = first.unanswered();
+    first.fail(StoreError::NotExecuted(error::LATE), &mut replies);
+    let again = first
+        .retries(Retry::Late(now), &replies)
+        .map(|again| positions(&again));
+    assert_eq!(again, Some(vec![vec![(1, 0), (2, 0)]]));
+    first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
+    assert!(first.retries(Retry::Late(now), &replies).is_none());
+}
+
+#[test]
 fn requests_share_a_batch_and_each_gets_its_own_answers() {
     let all = [
         request(checks(&[1, 0])),
@@ -401,11 +426,21 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
                 replies[at.request].answers[at.pick].verdict =
                     Err(StoreError::NotExecuted(error::NO_SCRIPT));
             });
-        let texts = again.retries(Retry::NoScript, &replies).expect("no script");
-        assert_eq!(
-            texts.groups[0].way.encoding,
-            GroupEncoding::Script(ScriptRef::ByText)
-        );
+        // The text is sent once for all calls, unless the address has several shards.
+        for (retry, others) in [
+            (Retry::NoScript, ScriptRef::ByHash),
+            (Retry::NoSharedScript, ScriptRef::ByText),
+        ] {
+            let texts = again.retries(retry, &replies).expect("no script");
+            let script_refs: Vec<_> = texts
+                .groups
+                .iter()
+                .map(|group| group.way.encoding)
+                .collect();
+            let mut expected = vec![GroupEncoding::Script(others); again.groups.len()];
+            expected[0] = GroupEncoding::Script(ScriptRef::ByText);
+            assert_eq!(script_refs, expected);
+        }
         Some(positions(&again))
     };
     let (moved, oom) = (
