@@ -177,7 +177,7 @@ impl FailurePolicies {
         let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);
         let at = Arrival {
             now: clock::now(),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         let answers = self.local.decide_at(&releases, &releases.indices(), at);
         answers

@@ -155,7 +155,7 @@ impl Memory {
     pub fn decide(&self, checks: &Checks, picked: &[CheckIndex], budget: Budget) -> Answers {
         let at = Arrival {
             now: clock::now(),
-            max_hold: budget.max_hold,
+            max_wait: budget.max_wait,
         };
         self.decide_at(checks, picked, at)
     }

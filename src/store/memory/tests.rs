@@ -18,7 +18,7 @@ use crate::limits::plan::{Check, Modes};
 
 const START: Arrival = Arrival {
     now: Micros(1_800_000_000_000_000),
-    max_hold: Span::ZERO,
+    max_wait: Span::ZERO,
 };
 
 fn check(limit: u64, secs: u64) -> Check {
