@@ -40,8 +40,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::core::algorithm::Arrival;
-use crate::core::algorithm::reservations::HeldHits;
-use crate::core::answer::{Answer, Answers, Decision, Decisions, Effect, Effects};
+use crate::core::answer::{Answer, Answers, Decision, Decisions, Effect, Effects, HeldHits};
 use crate::core::time::Span;
 use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
@@ -231,7 +230,7 @@ impl Limiter {
         }
         let memory = self.memory_at_once(of.checks)?;
         let _span = of.decide_span();
-        let answers = memory.decide_at(of.checks, &of.checks.all(), arriving(Span::ZERO));
+        let answers = memory.decide_all(of.checks, arriving(Span::ZERO));
         of.observe(answers.effects());
         // It answers all checks.
         Some(Decisions::of_store(&answers))

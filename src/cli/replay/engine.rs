@@ -217,7 +217,7 @@ impl Engine {
             now,
             max_wait: self.setup.max_wait,
         };
-        let answers = self.store.decide_at(checks, &checks.all(), at);
+        let answers = self.store.decide_all(checks, at);
         // It answers all checks.
         Decisions::of_store(&answers)
     }
