@@ -117,7 +117,7 @@ fn in_memory_with(algorithm: Algorithm, tracking: Option<&Arc<Tracking>>) -> f64
     for index in 0..IN_MEMORY {
         let at = Arrival {
             now: clock::now(),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         std::hint::black_box(memory.decide_at(&requests[index % KEYS], &[CheckIndex(0)], at));
     }
@@ -140,7 +140,7 @@ fn memory_bytes(algorithm: Algorithm) -> f64 {
             &checks.indices(),
             Arrival {
                 now: clock::now(),
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             },
         );
     }
@@ -174,7 +174,7 @@ fn usage_bytes(buckets: u32) -> f64 {
             &[CheckIndex(0)],
             Arrival {
                 now,
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             },
         );
     }
@@ -182,7 +182,7 @@ fn usage_bytes(buckets: u32) -> f64 {
     for bucket in 0..buckets {
         let at = Arrival {
             now: now + Span::from_micros(tracking.settings.interval.micros() * u64::from(bucket)),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         for key in 0..MANY {
             let _ = memory.decide_at(

@@ -181,7 +181,7 @@ fn steps(rows: &mut Vec<Row>) {
                     state.take(),
                     Arrival {
                         now,
-                        max_hold: Span::ZERO,
+                        max_wait: Span::ZERO,
                     },
                     1,
                 )
@@ -210,7 +210,7 @@ fn store(rows: &mut Vec<Row>) {
                 &[CheckIndex(0)],
                 Arrival {
                     now,
-                    max_hold: Span::ZERO,
+                    max_wait: Span::ZERO,
                 },
             ));
         };
@@ -263,7 +263,7 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
         &plan.checks.indices(),
         Arrival {
             now: clock::now(),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         },
     );
     let decisions = Decisions::of_store(&answers);

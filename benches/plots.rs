@@ -71,7 +71,7 @@ fn run(algorithm: &Algorithm) -> (Vec<u32>, Vec<u32>) {
                 state.take(),
                 Arrival {
                     now: Micros(micros),
-                    max_hold: Span::MAX,
+                    max_wait: Span::MAX,
                 },
                 1,
             );
@@ -271,7 +271,7 @@ fn admits(
                 state.take(),
                 Arrival {
                     now: Micros(now),
-                    max_hold: Span::ZERO,
+                    max_wait: Span::ZERO,
                 },
                 1,
             );

@@ -41,8 +41,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::core::algorithm::Arrival;
-use crate::core::algorithm::reservations::HeldHits;
-use crate::core::answer::{Answer, Answers, Decision, Decisions, Effect, Effects};
+use crate::core::answer::{Answer, Answers, Decision, Decisions, Effect, Effects, HeldHits};
 use crate::core::time::Span;
 use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
@@ -232,7 +231,7 @@ impl Limiter {
         }
         let memory = self.memory_at_once(of.checks)?;
         let _span = of.decide_span();
-        let answers = memory.decide_at(of.checks, &of.checks.all(), arriving(Span::ZERO));
+        let answers = memory.decide_all(of.checks, arriving(Span::ZERO));
         of.observe(answers.effects());
         // It answers all checks.
         let mut decisions = Decisions::of_store(&answers);
@@ -259,7 +258,7 @@ impl Limiter {
         let allowed = left.unwrap_or(Duration::MAX).min(most);
         Budget {
             deadline: began + allowed,
-            max_hold: left.map_or(Span::MAX, Span::from),
+            max_wait: left.map_or(Span::MAX, Span::from),
             allowed,
             caller: timeout,
         }
@@ -278,7 +277,7 @@ impl Limiter {
         let mut budget = self.budget(began, of.timeout);
         if is_shaped && permit.is_none() {
             // A shaper refuses a request that would have to wait.
-            budget.max_hold = Span::ZERO;
+            budget.max_wait = Span::ZERO;
         }
 
         let tallies = of.tallies.filter(|_| checks.has_effects());
@@ -297,7 +296,7 @@ impl Limiter {
         let mut decisions = draft.decisions();
         let effects = self.failure_policies.complete(checks, &mut decisions, || {
             let passed = Span::from(began.elapsed()).micros();
-            let left = budget.max_hold.micros().saturating_sub(passed);
+            let left = budget.max_wait.micros().saturating_sub(passed);
             arriving(Span::from_micros(left))
         });
         of.observe(effects.iter().copied());
@@ -314,7 +313,7 @@ impl Limiter {
         // A sleep takes a tick of the timer even when its time has come already.
         if delay > Span::ZERO {
             let delayed_until = Instant::now() + Duration::from(delay);
-            let latest = began + Duration::from(budget.max_hold);
+            let latest = began + Duration::from(budget.max_wait);
             rare(tokio::time::sleep_until(delayed_until.min(latest))).await;
         }
         decisions
@@ -395,10 +394,10 @@ impl Limiter {
     }
 }
 
-/// Arrival of a request that is decided now, and may be held for at most `max_hold`.
-fn arriving(max_hold: Span) -> Arrival {
+/// Arrival of a request that is decided now, and may be held for at most `max_wait`.
+fn arriving(max_wait: Span) -> Arrival {
     let now = clock::now();
-    Arrival { now, max_hold }
+    Arrival { now, max_wait }
 }
 
 impl Undecided<'_> {
@@ -633,6 +632,9 @@ impl Draft<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod draft_tests;
 
 #[cfg(test)]
 mod tests {

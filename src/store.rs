@@ -29,7 +29,7 @@ pub struct Budget {
     pub deadline: Instant,
     /// The longest time for which a shaper may hold the request, counted from the beginning of the
     /// decision. A check that would have to wait longer is refused.
-    pub max_hold: Span,
+    pub max_wait: Span,
     /// The time until the deadline when the decision began, for the log; zero if it is unknown.
     pub allowed: Duration,
     /// The caller's own deadline, for the log.
@@ -41,7 +41,7 @@ impl Budget {
     pub const fn until(deadline: Instant) -> Self {
         Self {
             deadline,
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
             allowed: Duration::ZERO,
             caller: None,
         }

@@ -163,7 +163,7 @@ fn insert(memory: &Memory, keys: std::ops::Range<usize>, late: bool) -> [f64; 2]
         });
         let arrival = Arrival {
             now: at(late),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         insertion = insertion.max(cpu_ms_of(|| {
             for checks in &requests {

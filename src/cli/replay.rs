@@ -291,7 +291,7 @@ impl Pass {
                     ..plan::Options::default()
                 },
                 overrides: overrides.clone(),
-                max_hold: replay
+                max_wait: replay
                     .timeout
                     .map_or(Span::MAX, |timeout| Span::from(less_margin(timeout.into()))),
                 variant,

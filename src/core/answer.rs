@@ -11,8 +11,8 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::Change;
-pub use crate::core::algorithm::reservations::HoldChange;
 use crate::core::algorithm::reservations::Outcome;
+pub use crate::core::algorithm::reservations::{HeldHits, HoldChange};
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{StoreError, Verdict, Wait};
 
@@ -145,6 +145,13 @@ impl Answers {
         let all = self.each.iter().enumerate();
         let has_some = all.filter(|(_, answer)| answer.effect != Effect::None);
         has_some.map(|(index, answer)| (CheckIndex(index), answer.effect))
+    }
+
+    /// The effects where the checks were a part of others: those at `picked`.
+    pub fn effects_of(&self, picked: &[CheckIndex]) -> Effects {
+        let all = self.effects();
+        all.map(|(CheckIndex(at), effect)| (picked[at], effect))
+            .collect()
     }
 
     /// The verdicts, in the order of the checks: for tests of stores.

@@ -165,7 +165,7 @@ fn count_decided(request: &Request, reply: &Reply) -> usize {
             "{verdict:?} of {check:?}"
         );
         let longest = if check.algorithm.may_delay() {
-            request.budget.max_hold
+            request.budget.max_wait
         } else {
             Span::ZERO
         };
@@ -183,7 +183,7 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
         Commit::Each
     };
     let budget = Budget {
-        max_hold: Span::from_secs(3_600),
+        max_wait: Span::from_secs(3_600),
         ..Budget::until(Instant::now() + Duration::from_secs(1))
     };
     let kind = AlgorithmKind::OVER_TIME[usize::from(shape >> 4) % AlgorithmKind::OVER_TIME.len()].1;

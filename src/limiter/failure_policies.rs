@@ -177,13 +177,9 @@ impl FailurePolicies {
         let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);
         let at = Arrival {
             now: clock::now(),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
-        let answers = self.local.decide_at(&releases, &releases.indices(), at);
-        answers
-            .effects()
-            .map(|(at, effect)| (picked[at.0], effect))
-            .collect()
+        self.local.decide_all(&releases, at).effects_of(&picked)
     }
 
     fn decide_locally(
@@ -199,16 +195,13 @@ impl FailurePolicies {
             |algorithm| algorithm.share(replicas),
             |index| decisions[index.0].allows(),
         );
-        let answers = self.local.decide_at(&shares, &shares.indices(), at);
+        let answers = self.local.decide_all(&shares, at);
         for (&index, answer) in local.iter().zip(&answers.each) {
             if let (Ok(verdict), Some(error)) = (answer.verdict, decisions[index.0].store_error()) {
                 decisions[index.0] = Decision::Local(verdict, error, replicas);
             }
         }
-        answers
-            .effects()
-            .map(|(at, effect)| (local[at.0], effect))
-            .collect()
+        answers.effects_of(local)
     }
 }
 

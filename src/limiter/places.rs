@@ -134,7 +134,7 @@ impl Limiter {
         };
         let redis = match store {
             Store::Memory(memory) => {
-                let answers = memory.decide_at(&checks, &checks.indices(), arriving(Span::ZERO));
+                let answers = memory.decide_all(&checks, arriving(Span::ZERO));
                 if let Some(tallies) = tallies {
                     tallies.observe_effects(&checks, answers.effects());
                 }

@@ -150,30 +150,39 @@ impl Memory {
     pub fn decide(&self, checks: &Checks, picked: &[CheckIndex], budget: Budget) -> Answers {
         let at = Arrival {
             now: clock::now(),
-            max_hold: budget.max_hold,
+            max_wait: budget.max_wait,
         };
         self.decide_at(checks, picked, at)
     }
 
-    /// Decides the checks at `picked` at the time `at`.
+    /// Decides the checks at `picked`, which ascend, at the time `at`.
     pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
-        debug_assert!(
-            picked.is_sorted_by(|one, next| one.0 < next.0),
-            "picked indices ascend: {picked:?}"
-        );
-        let is_whole = checks.commit == Commit::AllOrNone
-            && picked.first().is_some_and(|&index| !checks.is_trial(index));
-        let mut each: SmallVec<[Answer; 4]> = SmallVec::new();
-        if is_whole {
+        self.decide_if(checks, at, |index| picked.contains(&index))
+    }
+
+    /// Decides all checks and trials at the time `at`.
+    #[inline]
+    pub fn decide_all(&self, checks: &Checks, at: Arrival) -> Answers {
+        self.decide_if(checks, at, |_| true)
+    }
+
+    fn decide_if(
+        &self,
+        checks: &Checks,
+        at: Arrival,
+        is_picked: impl Fn(CheckIndex) -> bool,
+    ) -> Answers {
+        let mut each: SmallVec<[Answer; 4]> = SmallVec::with_capacity(checks.total());
+        // All of its checks are picked, or trials alone.
+        if checks.is_all_or_none() && !checks.is_empty() && is_picked(CheckIndex(0)) {
             each = self.all_or_none(checks, at);
         }
-        let rest = each.len()..checks.total();
-        let mut picked = picked[each.len()..].iter().peekable();
-        let answer = |index| match picked.next_if_eq(&&index) {
-            Some(_) => self.answer(checks, index, at),
-            None => NOT_PICKED.into(),
-        };
-        each.extend(rest.map(CheckIndex).map(answer));
+        for index in (each.len()..checks.total()).map(CheckIndex) {
+            each.push(match is_picked(index) {
+                true => self.answer(checks, index, at),
+                false => NOT_PICKED.into(),
+            });
+        }
         if checks.is_tracked() {
             self.record_usage(checks, &each, at.now);
         }

@@ -78,7 +78,7 @@ pub struct When {
     /// The time after which the script counts nothing.
     pub deadline: Micros,
     /// The longest time that a shaper may delay the caller.
-    pub max_hold: Span,
+    pub max_wait: Span,
 }
 
 /// One script call, with the requests that it decides.
@@ -91,7 +91,7 @@ pub struct ScriptCall {
     pub crosses_slots: bool,
 }
 
-/// One script call for these requests at their time, each with its own deadline and `max_hold`.
+/// One script call for these requests at their time, each with its own deadline and `max_wait`.
 pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> ScriptCall {
     let mut now = ClockReading {
         time: Micros::default(),
@@ -102,7 +102,7 @@ pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> Scrip
         let left = Duration::from(when.deadline.since(when.now));
         let past = Duration::from(when.now.since(when.deadline));
         let budget = Budget {
-            max_hold: when.max_hold,
+            max_wait: when.max_wait,
             ..Budget::until(now.at + left - past)
         };
         Request::unawaited(checks.clone(), budget)

@@ -35,7 +35,7 @@ pub(super) struct Setup {
     pub(super) plan: plan::Options,
     pub(super) overrides: Option<Arc<Overrides>>,
     /// The deadline of a request, less the service's margin: no shaper holds it for longer.
-    pub(super) max_hold: Span,
+    pub(super) max_wait: Span,
     /// Only this limit is checked, with this algorithm instead of its own.
     pub(super) variant: Option<Variant>,
 }
@@ -215,9 +215,9 @@ impl Engine {
     fn decide_checks(&self, now: Micros, checks: &Checks) -> Decisions {
         let at = Arrival {
             now,
-            max_hold: self.setup.max_hold,
+            max_wait: self.setup.max_wait,
         };
-        let answers = self.store.decide_at(checks, &checks.all(), at);
+        let answers = self.store.decide_all(checks, at);
         // It answers all checks.
         Decisions::of_store(&answers)
     }

@@ -110,7 +110,7 @@ fn setup(rules: &Arc<Rules>, overrides: &Arc<Overrides>) -> Setup {
         rules: Arc::clone(rules),
         plan: plan::Options::default(),
         overrides: Some(Arc::clone(overrides)),
-        max_hold: Span::MAX,
+        max_wait: Span::MAX,
         variant: None,
     }
 }
@@ -195,7 +195,7 @@ fn rows_are_decided_as_by_the_service() {
             let plan = Plan::with_overrides(&rules, Some(overrides.at(now)), &decoded, &options);
             let at = Arrival {
                 now,
-                max_hold: Span::MAX,
+                max_wait: Span::MAX,
             };
             let answers = store
                 .decide_at(&plan.checks, &plan.checks.all(), at)

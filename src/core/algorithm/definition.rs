@@ -29,14 +29,14 @@ use crate::core::verdict::Verdict;
 /// Numbers of a limit that its step in `lua/` takes.
 pub const SCRIPT_PARAMETERS: usize = 6;
 
-/// The time of a check, and how long its caller can be held.
+/// The time of a check, and how long its caller can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The store's time.
     pub now: Micros,
-    /// The longest time that the caller can be held. A shaper refuses a check that would have to
+    /// The longest time that the caller can wait. A shaper refuses a check that would have to
     /// wait longer.
-    pub max_hold: Span,
+    pub max_wait: Span,
 }
 
 /// The result of one check.
@@ -183,7 +183,7 @@ pub trait Definition {
 
     /// The number of one check that its step in `lua/` takes in addition to the hits; 0 if it takes
     /// none.
-    fn check_parameter(&self, _max_hold: Span) -> u64 {
+    fn check_parameter(&self, _max_wait: Span) -> u64 {
         0
     }
 
@@ -419,7 +419,7 @@ mod tests {
         let (mut state, mut passed) = (None, 0);
         let at = Arrival {
             now: Micros(1_800_000_000_000_000),
-            max_hold: Span::MAX,
+            max_wait: Span::MAX,
         };
         loop {
             let step = algorithm.step(state, at, 1);
@@ -479,7 +479,7 @@ mod tests {
             // Whatever was stored under the whole is understood.
             let at = Arrival {
                 now: Micros(1_800_000_000_000_000),
-                max_hold: Span::MAX,
+                max_wait: Span::MAX,
             };
             let stored = whole.step(None, at, hits).state;
             prop_assert!(share.step(stored, at, 0).verdict.remaining <= share.capacity());
@@ -519,7 +519,7 @@ mod lease_tests {
                 let now = Micros(1_800_000_000_000_000 / tick * tick + into_tick);
                 let at = Arrival {
                     now,
-                    max_hold: Span::ZERO,
+                    max_wait: Span::ZERO,
                 };
                 let left = algorithm.lease_left(&algorithm.step(None, at, 1).verdict);
                 let end = (now.0 / window + 1) * window;

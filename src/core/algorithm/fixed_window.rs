@@ -176,7 +176,7 @@ mod tests {
     fn run(limit: FixedWindow, state: &mut Option<State>, at_secs: u64, hits: i64) -> Verdict {
         let at = Arrival {
             now: Micros(at_secs * 1_000_000),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         let step = limit.step(state.take(), at, hits);
         *state = step.state;

@@ -92,14 +92,14 @@ impl LeakyBucket {
     }
 
     /// The longest backlog at which so many hits are allowed; `None`: they never are.
-    fn threshold(&self, hits: i64, max_hold: Span, room: u64, capacity: u64) -> Option<u64> {
+    fn threshold(&self, hits: i64, max_wait: Span, room: u64, capacity: u64) -> Option<u64> {
         let unit = self.flow.per_hit();
         match u64::try_from(hits) {
             // A peek is refused in debt only.
             Err(_) | Ok(0) => Some(room + unit),
             Ok(hits) if hits > capacity => None,
             // The caller may be held for less than max_delay, but not for longer.
-            Ok(hits) => Some((room - (hits - 1) * unit).min(self.check_parameter(max_hold))),
+            Ok(hits) => Some((room - (hits - 1) * unit).min(self.check_parameter(max_wait))),
         }
     }
 
@@ -136,7 +136,7 @@ impl Definition for LeakyBucket {
         Ok(Self::new(terms.limit, max_delay, terms.window, terms.debt))
     }
 
-    fn step(&self, state: Option<State>, Arrival { now, max_hold }: Arrival, hits: i64) -> Step {
+    fn step(&self, state: Option<State>, Arrival { now, max_wait }: Arrival, hits: i64) -> Step {
         let now = self.tick.at(now);
         if self.flow.limit == 0 {
             let nothing = TickOutcome {
@@ -152,7 +152,7 @@ impl Definition for LeakyBucket {
         let (flow, unit) = (&self.flow, self.flow.per_hit());
         let delay = flow.ticks(clock.now, backlog);
         let (room, capacity) = (self.room(), self.capacity());
-        let threshold = self.threshold(hits, max_hold, room, capacity);
+        let threshold = self.threshold(hits, max_wait, room, capacity);
         let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
         let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
             let longer = backlog + taken.min(capacity + self.most_debt()) * unit;
@@ -245,9 +245,9 @@ impl Definition for LeakyBucket {
     }
 
     /// The units that drain while the caller can be held.
-    fn check_parameter(&self, max_hold: Span) -> u64 {
+    fn check_parameter(&self, max_wait: Span) -> u64 {
         self.flow
-            .within(self.tick.floor(max_hold).min(self.max_delay))
+            .within(self.tick.floor(max_wait).min(self.max_delay))
     }
 
     fn state_of_row(&self, [expiry, last, backlog, _]: [f64; 4]) -> Option<State> {

@@ -21,7 +21,7 @@ const LAST: u64 = MAX_SAFE_INTEGER;
 fn at(micros: u64) -> Arrival {
     Arrival {
         now: Micros(micros),
-        max_hold: Span::MAX,
+        max_wait: Span::MAX,
     }
 }
 

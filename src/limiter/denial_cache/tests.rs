@@ -423,7 +423,7 @@ proptest! {
             let checks = checks(algorithm, &hits);
             let checks = if is_group { group(checks) } else { checks };
             let began = epoch + Duration::from_micros(micros);
-            let arrival = |micros| Arrival { now: Micros(1_800_000_000_000_000 + micros), max_hold: Span::MAX };
+            let arrival = |micros| Arrival { now: Micros(1_800_000_000_000_000 + micros), max_wait: Span::MAX };
             let known = cache.refused(&checks, began);
             for ((check, key), verdict) in checks.iter().zip(&keys).zip(&known).filter_map(|(check, known)| Some((check, (*known)?))) {
                 for hits in [check.hits, check.hits + 1, check.hits * 2, 1_000_000] {

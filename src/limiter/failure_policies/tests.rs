@@ -54,7 +54,7 @@ fn checks(of: &[(OnStoreFailure, Modes)]) -> Checks {
 fn at() -> Arrival {
     Arrival {
         now: Micros(1_800_000_000_000_000),
-        max_hold: Span::ZERO,
+        max_wait: Span::ZERO,
     }
 }
 

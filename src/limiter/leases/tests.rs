@@ -65,7 +65,7 @@ impl Bench {
         let passed = Span::from(self.began.elapsed()).micros();
         let at = Arrival {
             now: Micros(60_000_000 + passed),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         let key = checks.key(check).to_vec();
         let step = check

@@ -365,7 +365,7 @@ fn a_raised_limit_goes_on_with_its_counter() {
         assert_eq!(raised, written, "{name}: as if it were written so");
         let at = Arrival {
             now: Micros(1_800_000_000_000_000),
-            max_hold: Span::MAX,
+            max_wait: Span::MAX,
         };
         let full = amount.algorithm.step(None, at, 10);
         let next = amount.algorithm.step(full.state.clone(), at, 1);

@@ -105,7 +105,7 @@ impl Process {
         let plan = self.plan(&request("d", keys, hits));
         let at = Arrival {
             now: Micros(1_800_000_000_000_000),
-            max_hold: Span::MAX,
+            max_wait: Span::MAX,
         };
         let (checks, mut store) = (&plan.checks, self.store.borrow_mut());
         let key = |index: CheckIndex| checks.key(&checks[index]).to_vec();

@@ -4,8 +4,9 @@ use std::time::Duration;
 use tonic::Code;
 
 use super::*;
+use crate::core::algorithm::reservations::Outcome;
 use crate::core::algorithm::{Algorithm, FixedWindow};
-use crate::core::answer::{Decision, Decisions};
+use crate::core::answer::{Decision, Decisions, Effect, HoldChange};
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Period, Rate, Span, Unit};
 use crate::core::verdict::{StoreError, Verdict, Wait};
@@ -99,13 +100,25 @@ fn allow(tallies: &Tallies, limit: u32, hits: i64) {
 }
 
 fn observe_decision(tallies: &Tallies, slot: Slot, hits: i64, modes: Modes, decision: Decision) {
+    observe_effect(tallies, slot, hits, modes, decision, Effect::None);
+}
+
+fn observe_effect(
+    tallies: &Tallies,
+    slot: Slot,
+    hits: i64,
+    modes: Modes,
+    decision: Decision,
+    effect: Effect,
+) {
     let mut plan = empty_plan();
     let limits = (0..10).map(|id| limit(id, &[], Some(TEN)));
     plan.rules = Arc::new(Rules::of_limits([("shop", limits.collect())]));
     plan.unknown_domain = false;
     plan.slots.push(slot);
     plan.checks = Arc::new(Checks::of([(&b"key"[..], Check::new(FIXED, hits, modes))]));
-    let decisions = Decisions::from_iter([decision]);
+    let mut decisions = Decisions::from_iter([decision]);
+    decisions.add_effects(vec![(CheckIndex(0), effect)]);
     tallies.observe(CORE, b"shop", &plan, &plan.outcomes(&decisions));
 }
 
@@ -292,6 +305,38 @@ fn hits_and_outcomes_are_counted_by_limit() {
         r#"
         weir_free_descriptors_total{domain="shop"} 2
         weir_peeks_total{domain="shop",limit="user"} 1
+        "#,
+    );
+}
+
+/// A settlement counts the difference to its hold, whatever its hits are.
+#[test]
+fn a_settlement_counts_the_difference() {
+    let metrics = Metrics::new(1, 0.8);
+    let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
+    for (hits, counted) in [(9, 2), (3, -4)] {
+        let change = HoldChange {
+            outcome: Outcome::Matched,
+            counted,
+            held: 7,
+            ..HoldChange::default()
+        };
+        let (slot, decision) = (checked(Some(0), None), Decision::Store(verdict(true, 2)));
+        observe_effect(
+            &tallies,
+            slot,
+            hits,
+            Modes::default(),
+            decision,
+            change.into(),
+        );
+    }
+    expect(
+        &metrics.encode(),
+        r#"
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 2
+        ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} 2
+        weir_negative_hits_total{domain="shop",limit="user"} 4
         "#,
     );
 }

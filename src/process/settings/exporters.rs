@@ -251,8 +251,8 @@ fn label(tag: &str) -> Result<String, SettingError> {
     let begins_with_a_digit = name.starts_with(|char: char| char.is_ascii_digit());
     if begins_with_a_digit || name.starts_with("__") || TAKEN_LABELS.contains(&name.as_str()) {
         return Err(SettingError(format!(
-            "EXTRA_TAGS: {tag} cannot be a label of Prometheus, which has it already or reserves \
-             it; use another name"
+            "EXTRA_TAGS: {tag} cannot be a label of Prometheus, which has it already or keeps it \
+             for itself; use another name"
         )));
     }
     Ok(name)

@@ -134,18 +134,18 @@ impl<T: LimitServices> Calls<T> {
         accepted: impl Iterator<Item = Call>,
         context: &mut Context<'_>,
     ) {
-        let mut turn = self.queue_delay.turn();
+        let mut budget = self.queue_delay.poll_budget();
         for call in accepted {
-            self.serve_one(call, &mut turn, context);
+            self.serve_one(call, &mut budget, context);
         }
-        self.queue_delay.end(&turn);
+        self.queue_delay.end(&budget);
     }
 
     /// Answers a request, or starts the task that will.
     fn serve_one(
         &mut self,
         (mut request, mut respond): Call,
-        turn: &mut PollBudget,
+        budget: &mut PollBudget,
         context: &mut Context<'_>,
     ) {
         if let Some(refusal) = refusal(&request) {
@@ -156,7 +156,7 @@ impl<T: LimitServices> Calls<T> {
         let Some(method) = LimitMethod::of_path(request.uri().path()) else {
             return self.spawn_other(request, respond);
         };
-        let Ok(time_left) = turn.time_left(grpc_timeout(request.headers())) else {
+        let Ok(time_left) = budget.time_left(grpc_timeout(request.headers())) else {
             self.services.metrics.calls_refused(1);
             return self.answer(respond, Err(Status::resource_exhausted("overloaded")));
         };

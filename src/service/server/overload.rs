@@ -193,7 +193,7 @@ impl QueueDelay {
     }
 
     /// The calls of this turn, which HTTP/2 has accepted.
-    pub(super) fn turn(&self) -> PollBudget {
+    pub(super) fn poll_budget(&self) -> PollBudget {
         let micros = self.arrived.load(Ordering::Relaxed);
         let is_known = self.worker.is_some() && micros != UNKNOWN;
         PollBudget {
@@ -204,8 +204,11 @@ impl QueueDelay {
     }
 
     /// The turn is over.
-    pub(super) fn end(&self, turn: &PollBudget) {
-        if turn.calls > 0 && turn.late == turn.calls && !self.is_drained.load(Ordering::Relaxed) {
+    pub(super) fn end(&self, budget: &PollBudget) {
+        if budget.calls > 0
+            && budget.late == budget.calls
+            && !self.is_drained.load(Ordering::Relaxed)
+        {
             self.set_behind(true);
         }
     }
@@ -321,9 +324,9 @@ mod tests {
         connection: &QueueDelay,
         timeouts: [Option<Duration>; N],
     ) -> Vec<Result<Option<Duration>, Over>> {
-        let mut turn = connection.turn();
-        let left = timeouts.map(|timeout| turn.time_left(timeout)).to_vec();
-        connection.end(&turn);
+        let mut budget = connection.poll_budget();
+        let left = timeouts.map(|timeout| budget.time_left(timeout)).to_vec();
+        connection.end(&budget);
         left
     }
 

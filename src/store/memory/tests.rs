@@ -7,14 +7,18 @@ use proptest::prelude::*;
 
 use super::table::SAMPLE;
 use super::*;
-use crate::core::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
+use crate::core::algorithm::reservations::Purpose;
+use crate::core::algorithm::{
+    Algorithm, AlgorithmKind, FixedWindow, OnExpiry, Reservations as Terms, State,
+};
 use crate::core::time::{Period, Rate, Span, Unit};
+use crate::core::usage::Settings;
 use crate::core::verdict::Verdict;
 use crate::limits::plan::{Check, Modes};
 
 const START: Arrival = Arrival {
     now: Micros(1_800_000_000_000_000),
-    max_hold: Span::ZERO,
+    max_wait: Span::ZERO,
 };
 
 fn check(limit: u64, secs: u64) -> Check {
@@ -38,6 +42,62 @@ impl Memory {
         let checks = checks.with_holder(CheckIndex(0), id);
         self.decide_at(&checks, &checks.indices(), at).verdicts()[0].expect("a verdict")
     }
+}
+
+/// Usage has the hits that are counted: of a settlement the difference to its hold.
+#[test]
+fn usage_of_a_settlement_is_the_difference() {
+    let memory = Memory::new(Options::default());
+    let tracking = Arc::new(Tracking {
+        settings: Settings::default(),
+        domain: "d".into(),
+        levels: [].into(),
+        is_trial: false,
+        is_in_slot_of_domain: false,
+    });
+    let terms = Terms {
+        ttl: Span::from_secs(60),
+        max_share: 100,
+        on_expiry: OnExpiry::Release,
+    };
+    let id = HolderId::of(b"1");
+    let key = b"w1{d|user=a}fw60";
+    for (purpose, hits) in [(Purpose::Reserve(id), 5), (Purpose::Settle(id), 3)] {
+        let mut check = check(10, 60);
+        check.hits = hits;
+        let checks = Checks::of([(&key[..], check)])
+            .with_reservation(CheckIndex(0), terms, purpose)
+            .tracked(CheckIndex(0), Arc::clone(&tracking));
+        let answers = memory.decide_at(&checks, &checks.indices(), START);
+        assert!(answers.verdicts()[0].is_ok_and(|verdict| verdict.allowed));
+    }
+    let record = memory
+        .usage(b"w1{d|user=a}us", START.now)
+        .expect("a record");
+    assert_eq!((record.total.asked, record.total.given_back), (5, 2));
+}
+
+/// The effects of a request that commits all or none are the effects of its checks, if it passes.
+#[test]
+fn all_or_none_returns_effects_of_requests_that_pass() {
+    let memory = Memory::new(Options::default());
+    let places = |id| {
+        let others = check(1, 60);
+        let acquire = Check::new(places(), 1, Modes::default());
+        let mut checks = Checks::of([(&b"a"[..], others), (b"b", acquire)]);
+        checks.commit = Commit::AllOrNone;
+        checks.with_holder(CheckIndex(1), id)
+    };
+    let effects = |id| {
+        let checks = places(id);
+        let answers = memory.decide_at(&checks, &checks.all(), START);
+        answers
+            .effects()
+            .map(|(index, _)| index.0)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(effects(b"1"), [1]);
+    assert_eq!(effects(b"2"), [0; 0], "it is refused by the other check");
 }
 
 #[test]

@@ -86,6 +86,8 @@ struct LaneQueue {
     /// The weight of all waiting requests together.
     weight: usize,
     under_way: Vec<BatchUnderWay>,
+    /// The empty list of a batch that has ended, for the next one.
+    spare: Option<Arc<Vec<QueuedRequest>>>,
     /// The instant at which [`Lanes::end_at_deadlines`] wakes up; `None` if it does not run.
     alarm: Option<Instant>,
     /// Running lanes.
@@ -199,8 +201,12 @@ impl LaneQueue {
     /// Takes the next batch, in the order of arrival. Requests that were cancelled or are past
     /// their deadlines are dropped. Also returns how many those were.
     fn take(&mut self, now: Instant) -> (Option<BatchUnderWay>, u64) {
-        let likely = self.waiting.len().min(MAX_BATCH_CHECKS);
-        let (mut taken, mut weight, mut abandoned) = (Vec::with_capacity(likely), 0, 0);
+        let mut requests = self.spare.take().unwrap_or_default();
+        let (mut weight, mut abandoned) = (0, 0);
+        // No batch has the spare list.
+        let Some(taken) = Arc::get_mut(&mut requests) else {
+            return (None, 0);
+        };
         while let Some(next) = self.waiting.front().map(|next| next.weight()) {
             if weight > 0 && weight + next > MAX_BATCH_CHECKS {
                 break;
@@ -216,20 +222,25 @@ impl LaneQueue {
                 abandoned += 1;
             }
         }
-        let batch = (!taken.is_empty()).then(|| BatchUnderWay {
+        let batch = (!requests.is_empty()).then_some(BatchUnderWay {
             since: now,
             weight,
-            requests: Arc::new(taken),
+            requests,
         });
         self.under_way.extend(batch.clone());
         (batch, abandoned)
     }
 
     /// Removes a batch from those under way, whatever its result.
-    fn batch_ended(&mut self, batch: &BatchUnderWay) {
+    fn batch_ended(&mut self, batch: BatchUnderWay) {
         let is_same = |other: &BatchUnderWay| Arc::ptr_eq(&other.requests, &batch.requests);
         if let Some(index) = self.under_way.iter().position(is_same) {
             self.under_way.swap_remove(index);
+        }
+        let mut requests = batch.requests;
+        if let Some(last) = Arc::get_mut(&mut requests) {
+            last.clear();
+            self.spare = Some(requests);
         }
     }
 
@@ -424,7 +435,7 @@ impl Lanes {
             let Some(sent) = again.as_ref().map_or(Some(batch), Option::as_ref) else {
                 continue;
             };
-            let before = (round == 1).then(|| replies.to_vec());
+            let refused = sent.refused_for_slots(replies);
             self.send_once(connection, sent, deadline, replies).await;
             for retry in [Retry::NoScript, Retry::NoSharedScript] {
                 let Some(again) = sent.retries(retry, replies) else {
@@ -432,7 +443,8 @@ impl Lanes {
                 };
                 self.send_once(connection, &again, deadline, replies).await;
             }
-            if before.is_some_and(|before| sent.proves_refusal(&before, replies)) {
+            // Otherwise a slot may have moved.
+            if refused.iter().any(|at| at.verdict(replies).is_ok()) {
                 self.node.refuse_slots();
             }
             let mut answers = replies.iter().flat_map(|reply| &reply.answers);
@@ -518,7 +530,7 @@ struct RunningLane {
 impl RunningLane {
     fn batch_ended(&mut self, queue: &mut LaneQueue) {
         if let Some(batch) = self.batch.take() {
-            queue.batch_ended(&batch);
+            queue.batch_ended(batch);
         }
     }
 

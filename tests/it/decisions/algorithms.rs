@@ -242,7 +242,7 @@ fn change_amount(rate: &mut Rate, options: &mut Options, text: &str) {
 struct Deciding {
     modes: Modes,
     commit: Commit,
-    max_hold: Span,
+    max_wait: Span,
 }
 
 /// Reads the options of a limit; those of its algorithm into `options`.
@@ -250,11 +250,11 @@ fn limit_of<'a>(words: impl Iterator<Item = &'a str>, options: &mut Options) -> 
     let mut limit = Deciding {
         modes: Modes::default(),
         commit: Commit::Each,
-        max_hold: Span::from_secs(3_600),
+        max_wait: Span::from_secs(3_600),
     };
     for word in words {
         match word.split_once('=').expect("an option") {
-            ("patience", text) => limit.max_hold = span(text),
+            ("patience", text) => limit.max_wait = span(text),
             ("commit", "all_or_none") => limit.commit = Commit::AllOrNone,
             ("mode", mode) => {
                 limit.modes = Modes {
@@ -314,7 +314,7 @@ fn sequence(kind: AlgorithmKind, line: &[String; 4]) -> Sequence {
                 );
                 let at = Arrival {
                     now: Micros(now),
-                    max_hold: limit.max_hold,
+                    max_wait: limit.max_wait,
                 };
                 asks.push(Ask {
                     algorithm,

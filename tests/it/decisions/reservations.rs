@@ -246,7 +246,11 @@ async fn reservations_during_an_outage() {
     let redis = RedisServer::start();
     let weir = Weir::start(
         LIMITS,
-        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "200ms")],
+        &[
+            ("REDIS_URL", &redis.url()),
+            ("STORE_TIMEOUT", "200ms"),
+            ("RESPONSE_DYNAMIC_METADATA", "true"),
+        ],
     );
     let client = &mut weir.client().await;
     let id = |key: &'static str, what: &'static str, id: &'static str| [(key, "x"), (what, id)];
@@ -258,6 +262,11 @@ async fn reservations_during_an_outage() {
     assert_eq!(
         left(client, &id("local", "reserve", "during"), 400).await,
         (true, 600)
+    );
+    let held = call(client, &id("local", "reserve", "during"), 400).await;
+    assert!(
+        reservation(&held).is_some(),
+        "the answer has the local hold"
     );
     assert_eq!(
         left(client, &id("local", "reserve", "too"), 500).await,

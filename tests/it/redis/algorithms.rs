@@ -26,7 +26,7 @@ fn the_script_matches_the_tables() {
             let when = When {
                 now: ask.at.now,
                 deadline: Micros(u64::MAX),
-                max_hold: ask.at.max_hold,
+                max_wait: ask.at.max_wait,
             };
             let call = call([(&checks, when)]);
             let reply = call

@@ -112,7 +112,7 @@ async fn scripts_run_once_within_the_deadline_after_a_jump_of_the_clock() {
             &redis,
             checks,
             Budget {
-                max_hold: Span::MAX,
+                max_wait: Span::MAX,
                 ..Budget::until(Instant::now() + TIMEOUT)
             },
         )

@@ -765,7 +765,7 @@ async fn a_script_accesses_each_key_first_without_failing() {
     let now = When {
         now: Micros(1_800_000_000_000_000),
         deadline: Micros(1_900_000_000_000_000),
-        max_hold: Span::ZERO,
+        max_wait: Span::ZERO,
     };
     for (_, kind) in AlgorithmKind::NAMED {
         for order in [1, 0] {

@@ -458,7 +458,7 @@ async fn redis_and_the_pure_step_agree() {
                 state.take(),
                 Arrival {
                     now: answers.now,
-                    max_hold: Span::ZERO,
+                    max_wait: Span::ZERO,
                 },
                 check.hits,
             );

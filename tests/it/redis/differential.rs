@@ -172,7 +172,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         .collect();
     let at = Arrival {
         now: when.now,
-        max_hold: when.max_hold,
+        max_wait: when.max_wait,
     };
     let deleted = forget(&checks, &keys, at, model, generator);
     let mut effects = Vec::new();
@@ -319,7 +319,7 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
     let when = When {
         now: Micros(0),
         deadline: Micros(END),
-        max_hold: Span::ZERO,
+        max_wait: Span::ZERO,
     };
     let mut call = call([(&first, when)]);
     for crosses_slots in [false, true] {
@@ -346,7 +346,7 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         let together: Vec<Expected> = (0..TOGETHER)
             .map(|_| {
                 let checks = generator.checks();
-                let max_hold = [
+                let max_wait = [
                     Span::ZERO,
                     Span::MAX,
                     Span::from_micros(generator.random.u64(..100_000_000)),
@@ -354,7 +354,7 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
                 let when = When {
                     now: generator.time(),
                     deadline: Micros(END),
-                    max_hold,
+                    max_wait,
                 };
                 expect(checks, when, &mut model, &mut generator)
             })

@@ -47,7 +47,7 @@ async fn decide(redis: &Redis, checks: Checks) -> Answers {
         redis,
         checks,
         Budget {
-            max_hold: Span::MAX,
+            max_wait: Span::MAX,
             ..Budget::until(Instant::now() + TIMEOUT)
         },
     )
@@ -321,7 +321,7 @@ async fn a_late_call_counts_nothing() {
             let when = When {
                 now: Micros(1_800_000_000_000_000),
                 deadline: Micros(deadline),
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             };
             let call = call([(&checks, when)]);
             let reply = call
@@ -484,7 +484,7 @@ async fn a_long_log_takes_less_than_a_third_of_a_sorted_set() {
         let when = When {
             now: Micros(1_800_000_000_000_000 + event * 1_000),
             deadline: Micros(u64::MAX),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         let call = call([(&checks, when)]);
         let named = if event == 0 {
@@ -520,7 +520,7 @@ fn in_time(late: u64) -> When {
     When {
         now: CALLED,
         deadline: Micros(CALLED.0 + 1 - late),
-        max_hold: Span::MAX,
+        max_wait: Span::MAX,
     }
 }
 

@@ -45,7 +45,7 @@ impl Key {
     fn step(&mut self, purpose: Purpose, hits: i64) -> (Verdict, HoldChange) {
         let at = Arrival {
             now: Micros(self.now),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         let state = self.state.take();
         let (step, change) = (self.terms).step(&self.limit, purpose, hits, state, at);

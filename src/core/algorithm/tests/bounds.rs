@@ -97,7 +97,7 @@ proptest! {
     ) {
         let arrival = Arrival {
             now: Micros(now),
-            max_hold: Span::from_micros(patience),
+            max_wait: Span::from_micros(patience),
         };
         for hits in [
             hits,

@@ -311,7 +311,7 @@ proptest! {
                 state,
                 Arrival {
                     now: Micros(now),
-                    max_hold: Span::from_micros(patience),
+                    max_wait: Span::from_micros(patience),
                 },
                 hits,
             );

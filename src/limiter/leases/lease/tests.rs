@@ -493,7 +493,7 @@ impl<'s> World<'s> {
 fn at(micros: u64) -> Arrival {
     Arrival {
         now: Micros(micros),
-        max_hold: Span::ZERO,
+        max_wait: Span::ZERO,
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Domain {
     /// because each is dropped when it is built.
     #[expect(clippy::vec_box, reason = "each is dropped when it is built")]
     pub(super) pending: Vec<Box<PendingLimit>>,
-    /// Descriptors with the keys of reservations, each with the limit above it.
+    /// Descriptors with keys of holds, each with the limit above it.
     pub(super) below_limits: Vec<(LimitId, Place)>,
 }
 

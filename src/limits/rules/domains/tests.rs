@@ -7,7 +7,7 @@ use prost_types::value::Kind;
 use super::*;
 use crate::core::algorithm::Algorithm;
 use crate::core::proto::xds::{RateLimitDescriptor, RateLimitPolicy, RateLimitReplace};
-use crate::core::request::Entry as AskEntry;
+use crate::core::request::Entry as RequestEntry;
 use crate::core::time::Unit;
 use crate::limits::rules::Commit;
 use crate::limits::rules::compile::{Options, ProcessDefaults, SourceText};
@@ -60,7 +60,7 @@ fn found(
     domain: &str,
     entries: &[(&'static str, &'static str)],
 ) -> Result<Option<u64>, &'static str> {
-    let entry = |(key, value): &(&'static str, &'static str)| AskEntry {
+    let entry = |(key, value): &(&'static str, &'static str)| RequestEntry {
         key: key.as_bytes(),
         value: value.as_bytes(),
     };

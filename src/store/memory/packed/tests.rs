@@ -114,7 +114,7 @@ proptest! {
     ) {
         let at = crate::core::algorithm::Arrival {
             now: Micros(now),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         };
         let step = algorithm.step(None, at, hits);
         let (Some(state), Some(keep_for)) = (step.state, step.keep_for) else {

@@ -34,9 +34,6 @@ use crate::store::redis::error;
 /// windows may lag the clock that expires keys.
 const GRACE_SECS: u64 = 5;
 
-/// Bytes allocated for a key; a longer key grows the buffer.
-const KEY_CAPACITY: usize = 256;
-
 /// Keys that a transaction or a call of the script may use together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyScope {
@@ -79,7 +76,7 @@ struct CommandGroup<'r> {
     way: Way,
     /// Checks of a call are in the order of the requests, which keeps the checks of one request
     /// together. Others are sorted by counter, which keeps hits on one counter together.
-    checks: Vec<CheckPosition>,
+    checks: SmallVec<[CheckPosition; 16]>,
     /// The commands on counters of plain commands or of a transaction; none of a call.
     commands: Vec<CounterCommand<'r>>,
 }
@@ -211,7 +208,7 @@ impl<'r> Batch<'r> {
                     KeyScope::Any | KeyScope::Node => self.requests.len(),
                     KeyScope::Slot => 1,
                 };
-                let mut checks = Vec::with_capacity(likely);
+                let mut checks = SmallVec::with_capacity(likely);
                 checks.push(at);
                 self.groups.push(CommandGroup {
                     way,
@@ -277,7 +274,7 @@ impl<'r> Batch<'r> {
     /// Encodes the hits and peeks of plain commands or of a transaction. In a transaction `EXPIRE`
     /// follows each counter's hits.
     fn write_counts(&self, group: &CommandGroup<'_>, out: &mut CommandBuffer) {
-        let mut key = Vec::with_capacity(KEY_CAPACITY);
+        let mut key = std::mem::take(&mut out.key);
         for command in &group.commands {
             let (checks, check) = self.check(group.checks[command.answers.start]);
             write_key(checks, check, self.now.time, &mut key);
@@ -296,6 +293,7 @@ impl<'r> Batch<'r> {
                 self.write_expiry(&key, command.fixed, out);
             }
         }
+        out.key = key;
     }
 
     fn write_expiry(&self, key: &[u8], fixed: &FixedWindow, out: &mut CommandBuffer) {
@@ -319,7 +317,7 @@ impl<'r> Batch<'r> {
             for command in group.commands.iter().filter(|command| command.hits > 0) {
                 let (first, counter) = (group.checks[command.answers.start], command.counter);
                 let own_hits = FixedWindow::clamp(self.check(first).1.hits).unsigned_abs();
-                match replies[first.request].answers[first.pick].verdict {
+                match first.verdict(replies) {
                     Err(_) => known_ttls.forget(counter),
                     Ok(_) if group.way.encoding == GroupEncoding::Transaction => {
                         known_ttls.learn(counter);
@@ -337,13 +335,14 @@ impl<'r> Batch<'r> {
 
     /// Encodes an EXPIRE for each of the counters that [`Batch::learn`] returned.
     pub(crate) fn write_expiries(&self, without_ttl: &[CheckPosition], out: &mut CommandBuffer) {
-        let mut key = Vec::with_capacity(KEY_CAPACITY);
+        let mut key = std::mem::take(&mut out.key);
         for (checks, check) in without_ttl.iter().map(|&at| self.check(at)) {
             if let Some(fixed) = window_without_script(checks, check) {
                 write_key(checks, check, self.now.time, &mut key);
                 self.write_expiry(&key, fixed, out);
             }
         }
+        out.key = key;
     }
 
     fn call<'b>(&'b self, group: &'b CommandGroup<'_>) -> Call<'b> {

@@ -17,6 +17,8 @@ pub(crate) struct CommandBuffer {
     bytes: Vec<u8>,
     commands: usize,
     command: Cmd,
+    /// For the caller to build keys in.
+    pub(crate) key: Vec<u8>,
 }
 
 impl CommandBuffer {

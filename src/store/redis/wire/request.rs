@@ -17,7 +17,7 @@ use crate::core::answer::Answer;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::Summary;
-use crate::core::verdict::StoreError;
+use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{Check, CheckIndex, Checks};
 use crate::observe::metrics::Tallies;
 use crate::store::Budget;
@@ -232,6 +232,11 @@ impl Drop for PendingReply {
 }
 
 impl CheckPosition {
+    /// The verdict of these replies on the check.
+    pub(crate) fn verdict(self, replies: &[Reply]) -> Result<Verdict, StoreError> {
+        replies[self.request].answers[self.pick].verdict
+    }
+
     /// The positions of all picked checks of these requests.
     pub fn all(requests: &[&Request]) -> Vec<Self> {
         let picks = |(request, of): (usize, &&Request)| {

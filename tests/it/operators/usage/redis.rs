@@ -178,7 +178,7 @@ fn random_checks_leave_the_records_of_the_pure_step() {
                 } else {
                     Micros(u64::MAX)
                 },
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             };
             let late: Vec<bool> = requests.iter().map(|_| random.u8(..10) == 0).collect();
             let calls = requests.iter().zip(&late);

@@ -185,7 +185,7 @@ fn the_pure_step_matches_the_table() {
             let (checks, kind) = (line.checks("key", ask), ask.algorithm.kind());
             let at = Arrival {
                 now: ask.now,
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             };
             let mut add = |hits: i64, allowed: bool| {
                 let hits = Hits::of_check(hits, allowed);
@@ -232,7 +232,7 @@ fn the_memory_store_matches_the_table() {
                 &checks.indices(),
                 Arrival {
                     now: ask.now,
-                    max_hold: Span::ZERO,
+                    max_wait: Span::ZERO,
                 },
             );
         }
@@ -265,7 +265,7 @@ fn the_script_matches_the_table() {
                 When {
                     now: ask.now,
                     deadline: Micros(u64::MAX),
-                    max_hold: Span::ZERO,
+                    max_wait: Span::ZERO,
                 },
             )]);
             let reply = call

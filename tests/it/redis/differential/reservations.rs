@@ -253,12 +253,12 @@ fn run_reservations(kind: AlgorithmKind) {
             let now = scene.time();
             let at = Arrival {
                 now,
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             };
             let when = When {
                 now,
                 deadline: Micros(END),
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             };
             let expected = scene.expect(&checks, at);
             let mut call = call([(&checks, when)]);

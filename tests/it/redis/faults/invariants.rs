@@ -149,7 +149,7 @@ fn decide_at(
         When {
             now: Micros(now),
             deadline: Micros(1 << 52),
-            max_hold: Span::ZERO,
+            max_wait: Span::ZERO,
         },
     )]);
     let reply: Value = call

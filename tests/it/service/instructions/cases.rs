@@ -132,7 +132,7 @@ fn step(name: &str, kind: AlgorithmKind) {
             state.take(),
             Arrival {
                 now,
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             },
             1,
         ))
@@ -166,7 +166,7 @@ fn calendar() {
             state.take(),
             Arrival {
                 now,
-                max_hold: Span::ZERO,
+                max_wait: Span::ZERO,
             },
             1,
         ))

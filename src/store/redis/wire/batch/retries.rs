@@ -49,9 +49,8 @@ impl<'r> Batch<'r> {
     ) -> SmallVec<[CommandGroup<'r>; 2]> {
         let no_script = Err(StoreError::NotExecuted(error::NO_SCRIPT));
         let refused = self.groups.iter().filter(|group| {
-            let CheckPosition { request, pick } = group.checks[0];
             group.way.encoding == GroupEncoding::Script(ScriptRef::ByHash)
-                && replies[request].answers[pick].verdict == no_script
+                && group.checks[0].verdict(replies) == no_script
         });
         let mut script_refs = [ScriptRef::ByText; 2];
         let groups = refused.map(|group| {
@@ -75,8 +74,8 @@ impl<'r> Batch<'r> {
             options,
         };
         let all_are = |part: &[CheckPosition], is_refused: fn(StoreError) -> bool| {
-            let mut answers = part.iter().map(|at| &replies[at.request].answers[at.pick]);
-            answers.all(|answer| answer.verdict.is_err_and(is_refused))
+            part.iter()
+                .all(|at| at.verdict(replies).is_err_and(is_refused))
         };
         for group in &self.groups {
             let encoding = match group.way.encoding {
@@ -116,26 +115,22 @@ impl<'r> Batch<'r> {
     fn late(&self, replies: &[Reply], now: ClockReading) -> SmallVec<[CommandGroup<'r>; 2]> {
         let late = Err(StoreError::NotExecuted(error::LATE));
         let is_sent = |at: &CheckPosition| {
-            replies[at.request].answers[at.pick].verdict == late
-                && self.requests[at.request].budget.deadline > now.at
+            at.verdict(replies) == late && self.requests[at.request].budget.deadline > now.at
         };
         let groups = self.groups.iter().map(|group| {
             let mut group = group.sent_as(ScriptRef::ByHash);
-            group.checks.retain(is_sent);
+            group.checks.retain(|at| is_sent(at));
             group
         });
         groups.filter(|group| !group.checks.is_empty()).collect()
     }
 
-    /// Whether this batch, which was sent for [`Retry::Slots`] after these `replies`, answers checks
-    /// that were refused because of their slots: then the server really refuses several slots.
-    /// Otherwise a slot may have moved.
-    pub(crate) fn proves_refusal(&self, replies: &[Reply], now: &[Reply]) -> bool {
-        let mut all = self.groups.iter().flat_map(|group| &group.checks);
-        all.any(|at| {
-            let of = |replies: &[Reply]| replies[at.request].answers[at.pick].verdict;
-            of(replies).is_err_and(error::refuses_slots) && of(now).is_ok()
-        })
+    /// The checks of this batch that these replies refused because of their slots. If the server
+    /// executes one of them when it is sent for [`Retry::Slots`], it really refuses several slots.
+    pub(crate) fn refused_for_slots(&self, replies: &[Reply]) -> Vec<CheckPosition> {
+        let all = self.groups.iter().flat_map(|group| &group.checks).copied();
+        all.filter(|at| at.verdict(replies).is_err_and(error::refuses_slots))
+            .collect()
     }
 }
 

@@ -111,7 +111,7 @@ impl Call<'_> {
             let own = answers.get_mut(begin..end).ok_or(PROTOCOL_ERROR)?;
             let arrival = Arrival {
                 now: parts.now,
-                max_hold: request.budget.max_hold,
+                max_wait: request.budget.max_wait,
             };
             for (position, (at, answer)) in (begin..).zip(checks.iter().zip(&mut *own)) {
                 let check = request.check(at.pick);

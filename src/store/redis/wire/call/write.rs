@@ -191,21 +191,21 @@ impl Call<'_> {
             limit_and_modes: 4 * limit + modes,
             checks: 1,
             hits,
-            check_number: self.check_number(check, request.budget.max_hold),
+            check_number: self.check_number(check, request.budget.max_wait),
         }
     }
 
     /// The number of a packed run that belongs to the checks and not to their limit. Fixed windows:
     /// microseconds until the counter may expire, jitter included. Leaky buckets: the longest delay
     /// in ticks. Limits of requests in flight: the checks of other algorithms before it.
-    fn check_number(&self, check: &Check, max_hold: Span) -> u64 {
+    fn check_number(&self, check: &Check, max_wait: Span) -> u64 {
         match &check.algorithm {
             Algorithm::FixedWindow(fixed) => {
                 let jitter = fastrand::u64(..=longest_jitter(fixed, self.jitter_secs)) * 1_000_000;
                 let now = self.now.time;
                 fixed.end(fixed.number(now)).since(now).micros() + jitter
             }
-            algorithm => algorithm.check_parameter(max_hold),
+            algorithm => algorithm.check_parameter(max_wait),
         }
     }
 }
