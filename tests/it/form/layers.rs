@@ -29,7 +29,14 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "net",
         &[
-            &["background", "bounded", "clock", "random", "rare", "throttle"],
+            &[
+                "background",
+                "bounded",
+                "clock",
+                "random",
+                "rare",
+                "throttle",
+            ],
             &["bounds", "tls"],
             &["dial"],
             &["http"],
