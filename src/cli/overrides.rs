@@ -192,7 +192,6 @@ pub(super) fn create(
         Some(text) if text != api::RESET => Some(until(text, now, &zone)?.to_string()),
         text => text.map(str::to_owned),
     };
-    let is_timed = until.is_some();
     let entries = entries(&target.entries)?;
     if !target.all && target.subject.is_none() {
         check_values(&entries, kind.name())?;
@@ -214,7 +213,7 @@ pub(super) fn create(
         &Method::POST,
         "overrides",
         &serde_json::to_vec(&order)?.into(),
-        |answer| output::ordered(answer, is_timed.then_some((now, &zone))),
+        |answer| output::ordered(answer, order.until.as_ref().map(|_| (now, &zone))),
     )
 }
 

@@ -33,6 +33,9 @@ const USUAL_COUNT: usize = 100;
 /// The `until` of an override that ends with the current period of its limit.
 pub const RESET: &str = "reset";
 
+const NO_PERIOD: &str = "until: `reset` needs limits of the algorithm fixed_window whose periods \
+    end together; write a time";
+
 /// Limits that a warning names.
 const MAX_NAMED: usize = 5;
 
@@ -234,7 +237,8 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
             is_known(&rules, &one)?;
         }
         if ends_at_reset {
-            one.until = Some(period(&Reach::new(&rules, &one).limits, one.created_at)?.1);
+            let period = period(&Reach::new(&rules, &one).limits, one.created_at);
+            one.until = Some(period.ok_or_else(|| Failure::bad_request(NO_PERIOD))?.1);
         }
         Ok((reached(&rules, &one, &list)?, one))
     });
@@ -354,49 +358,37 @@ fn reached(rules: &Rules, one: &Override, all: &[Arc<Override>]) -> Result<Order
     if is_raise {
         warnings.extend(reach.limits.iter().filter_map(without_row));
     }
-    let period = period(&reach.limits, one.created_at)
-        .ok()
-        .filter(|_| is_raise);
-    let periods = period.and_then(|(fixed, end)| {
-        let is_long = fixed.window.shortest() >= Span::from_secs(86_400);
-        let number = |at| fixed.number(at);
-        let last = one
-            .until
-            .map(|until| number(Micros(until.0.saturating_sub(1))));
-        let count = |last: u64| last.saturating_sub(number(one.created_at)) + 1;
-        is_long.then(|| Periods {
-            end: instant(end),
-            count: last.map(count),
-        })
-    });
     let mut limits = reach.limits.iter();
     Ok(Ordered {
         r#override: record(rules, one),
         limits: paths(&reach.limits),
         keeps_count: limits.all(|limit| keeps_counter(*limit, one.kind)),
-        periods,
+        periods: periods(&reach.limits, one).filter(|_| is_raise),
         replaced: None,
         is_sum: false,
         warnings,
     })
 }
 
-/// The windows of these limits, and the end of the current one.
-fn period(limits: &[LimitInForce<'_>], now: Micros) -> Result<(FixedWindow, Micros), Failure> {
-    let window = |limit: &LimitInForce<'_>| match limit.amount()?.algorithm {
+/// The windows of these limits, and the end of the current one, if they have one end.
+fn period(limits: &[LimitInForce<'_>], now: Micros) -> Option<(FixedWindow, Micros)> {
+    let mut all = limits.iter().map(|limit| match limit.amount()?.algorithm {
         Algorithm::FixedWindow(fixed) => Some((fixed, fixed.end(fixed.number(now)))),
         _ => None,
-    };
-    let mut all = limits.iter().map(window);
-    let first = all.next().flatten();
-    first
-        .filter(|(_, end)| all.all(|other| other.is_some_and(|(_, other)| other == *end)))
-        .ok_or_else(|| {
-            Failure::bad_request(
-                "until: `reset` needs limits of the algorithm fixed_window whose periods end \
-                 together; write a time",
-            )
-        })
+    });
+    let first = all.next()??;
+    let have_one = all.all(|other| other.is_some_and(|(_, end)| end == first.1));
+    have_one.then_some(first)
+}
+
+/// The periods of these limits that an override covers, if they are days or longer.
+fn periods(limits: &[LimitInForce<'_>], one: &Override) -> Option<Periods> {
+    let (fixed, end) = period(limits, one.created_at)?;
+    let first = fixed.number(one.created_at);
+    let last = |until: Micros| fixed.number(Micros(until.0.saturating_sub(1)));
+    let count = one.until.map(|until| last(until).saturating_sub(first) + 1);
+    let end = instant(end);
+    (fixed.window.shortest() >= Span::from_secs(86_400)).then_some(Periods { end, count })
 }
 
 /// The paths of limits, each once: the limits of a table's plans have one path.

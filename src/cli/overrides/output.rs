@@ -20,9 +20,9 @@ const MAX_LIMITS: usize = 5;
 pub(super) fn ordered(answer: &Ordered, timed: Option<(Timestamp, &TimeZone)>) -> String {
     let (one, limits) = (&answer.r#override, &answer.limits);
     let mut text = format!("{}\n", sentence(one));
-    let until = one.until.as_ref().and_then(|until| until.parse().ok());
+    let until = one.until.as_ref();
+    let until = until.and_then(|until| until.parse::<Timestamp>().ok());
     if let (Some((now, zone)), Some(until)) = (timed, until) {
-        let until: Timestamp = until;
         let ahead = people::span(until.duration_since(now).as_secs_f64());
         let until = until.to_zoned(zone.clone()).strftime("%A %F %H:%M %Z");
         text += &format!("  ends    in {ahead}, {until}\n");
@@ -40,12 +40,9 @@ pub(super) fn ordered(answer: &Ordered, timed: Option<(Timestamp, &TimeZone)>) -
         };
     }
     if let Some(Periods { end, count }) = &answer.periods {
+        let count = count.map_or_else(|| "all".to_owned(), |count| count.to_string());
         let end = instant(Some(end));
-        text += &match count {
-            Some(1) => format!("  periods the current one, until {end}\n"),
-            Some(count) => format!("  periods {count}, of which the current one ends {end}\n"),
-            None => format!("  periods all from the current one on, which ends {end}\n"),
-        };
+        text += &format!("  periods {count}; the current one ends {end}\n");
     }
     if let Some(replaced) = &answer.replaced {
         text += &format!("  before  {}\n", sentence(replaced));

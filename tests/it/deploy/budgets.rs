@@ -583,14 +583,13 @@ fn serve(mut stream: TcpStream) {
     }
 }
 
-/// Each row of the table of the recipe: what a request has cost when it has ended, and how it ends.
-#[test]
-fn each_kind_of_request_costs_what_the_page_says() {
+/// The limits with requests in flight, and the upstream.
+fn site_with_upstream() -> Site {
     let application = upstream();
     let mut files = files("llm");
     let (_, limits) = files.last_mut().expect("limits");
     *limits += recipe("yaml", "algorithm: concurrency").trim_end();
-    let site = Site::start_with(&files, |weir, gateway| {
+    Site::start_with(&files, |weir, gateway| {
         use_output(gateway, &output_of(OF_TOKENS, &files, &service(weir)));
         let clusters = list(gateway, CLUSTERS).iter_mut();
         let own = clusters.filter(|cluster| cluster["name"] == "application");
@@ -605,33 +604,43 @@ fn each_kind_of_request_costs_what_the_page_says() {
         });
         routes.as_array_mut().expect("routes").insert(0, absent);
         list(gateway, CLUSTERS).push(json!({ "name": "absent", "type": "STATIC" }));
-    });
+    })
+}
+
+/// Sends a request that allows 4,000 tokens.
+fn begin(front: SocketAddr, tenant: &str, path: &str) -> TcpStream {
+    let body = r#"{"max_tokens": 4000}"#;
+    let mut stream = TcpStream::connect(front).expect("Envoy listens");
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: a\r\nx-tenant: {tenant}\r\ncontent-type: \
+         application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    stream
+}
+
+/// Reads until a text has come, or the end.
+fn read(stream: &mut TcpStream, part: &str) -> String {
+    let (mut received, mut bytes) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&received).contains(part) {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(length) => received.extend_from_slice(&bytes[..length]),
+        }
+    }
+    String::from_utf8_lossy(&received).into_owned()
+}
+
+/// Each row of the table of the recipe: what a request has cost when it has ended, and how it ends.
+#[test]
+fn each_kind_of_request_costs_what_the_page_says() {
+    let site = site_with_upstream();
     let table = tools::file(RECIPES);
     let has_row = |part: &str| {
         table
             .lines()
             .any(|line| line.starts_with("| ") && line.contains(part))
-    };
-    let begin = |tenant: &str, path: &str| {
-        let body = r#"{"max_tokens": 4000}"#;
-        let mut stream = TcpStream::connect(site.front).expect("Envoy listens");
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: a\r\nx-tenant: {tenant}\r\ncontent-type: \
-             application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).expect("sent");
-        stream
-    };
-    let read = |stream: &mut TcpStream, part: &str| {
-        let (mut received, mut bytes) = (Vec::new(), [0; 4096]);
-        while !String::from_utf8_lossy(&received).contains(part) {
-            match stream.read(&mut bytes) {
-                Ok(0) | Err(_) => break,
-                Ok(length) => received.extend_from_slice(&bytes[..length]),
-            }
-        }
-        String::from_utf8_lossy(&received).into_owned()
     };
     for (row, path, until, charged) in [
         ("an answer with its tokens", "/full", "[DONE]", 1_200),
@@ -644,7 +653,7 @@ fn each_kind_of_request_costs_what_the_page_says() {
     ] {
         assert!(has_row(row), "{row}");
         let (tenant, matched) = (path.trim_start_matches('/'), site.settled());
-        let mut stream = begin(tenant, path);
+        let mut stream = begin(site.front, tenant, path);
         let received = read(&mut stream, until);
         assert!(
             received.contains(until) || path == "/cut",
@@ -654,7 +663,7 @@ fn each_kind_of_request_costs_what_the_page_says() {
         site.assert_left(
             "llm",
             &[("tenant", tenant)],
-            1_000_000 - if until == "" { 4_000 } else { charged },
+            1_000_000 - if until.is_empty() { 4_000 } else { charged },
         );
         drop(stream);
         // Envoy reports the end of each request to the limit of requests in flight.
@@ -679,7 +688,7 @@ fn each_kind_of_request_costs_what_the_page_says() {
     let address = site.weir.grpc_addr().to_string();
     site.weir
         .command(&[&hits[..], &["--address", &address]].concat());
-    let refused = read(&mut begin("refused", "/full"), "\r\n\r\n");
+    let refused = read(&mut begin(site.front, "refused", "/full"), "\r\n\r\n");
     assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
     site.assert_left("llm", &[("tenant", "refused")], 3_000);
     assert!(has_row("refused, by this limit"));

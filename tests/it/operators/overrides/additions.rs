@@ -363,7 +363,7 @@ async fn a_top_up_adds_to_the_one_before() {
     let expected = "raise by 5/year to 7/year user=42 in shop, until it is removed\n";
     assert!(replaced.starts_with(expected), "{replaced}");
     assert!(
-        replaced.contains("  periods all from the current one on, which ends 2"),
+        replaced.contains("  periods all; the current one ends 2"),
         "{replaced}"
     );
     assert!(!replaced.contains("  sum "), "{replaced}");
@@ -409,14 +409,14 @@ descriptors:
     assert!(local.datetime() > jiff::Zoned::now().datetime(), "{answer}");
     let shown = end.strftime("%F %H:%M UTC").to_string();
     assert!(
-        answer.contains(&format!("  periods the current one, until {shown}\n")),
+        answer.contains(&format!("  periods 1; the current one ends {shown}\n")),
         "{answer}"
     );
     assert!(answer.contains("  ends    in "), "{answer}");
     assert_eq!(amount(&mut weir.client().await, "tenant", "a").await, 7);
     let answer = raise("user=1", &["--to", "+5/day", "--until", "3d"]);
     assert!(
-        answer.contains("  periods 4, of which the current one ends "),
+        answer.contains("  periods 4; the current one ends "),
         "{answer}"
     );
     let arguments = [
