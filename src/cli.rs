@@ -178,9 +178,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Load(load) => load::run(*load),
         Command::Replay(replay) => replay::run(&replay),
         Command::Envoy(envoy) => envoy::run(&envoy),
-        Command::Block(target) => overrides::create(&target, Kind::Block),
-        Command::Exempt(target) => overrides::create(&target, Kind::Exempt),
-        Command::Raise(raise) => overrides::create(&raise.target, Kind::Raise(raise.to)),
+        Command::Block(target) => overrides::create(&target, Kind::Block, false),
+        Command::Exempt(target) => overrides::create(&target, Kind::Exempt, false),
+        Command::Raise(raise) => {
+            overrides::create(&raise.target, Kind::Raise(raise.to), raise.replace)
+        }
         Command::Unblock(target) => overrides::remove_override(&target, "block"),
         Command::Unexempt(target) => overrides::remove_override(&target, "exempt"),
         Command::Unraise(target) => overrides::remove_override(&target, "raise"),

@@ -59,7 +59,8 @@ pub(super) struct OverrideTarget {
     /// Select the subject by its name, `subject` in JSON output, instead of domain and entries
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
-    /// Expire at this time, such as 2h, tomorrow, friday or 2030-01-31 [default: never]
+    /// Expire at this time, such as 2h, tomorrow, friday or 2030-01-31; `reset` is the end of the
+    /// limit's current period [default: never]
     #[arg(long, alias = "for", value_name = "TIME")]
     until: Option<String>,
     /// Match all descriptors with these keys, whatever their values
@@ -91,6 +92,9 @@ pub(super) struct Raise {
     /// seconds"; HITS alone for requests in flight. A + before HITS adds to the limit's own amount
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(super) to: RaiseRate,
+    /// Replace an earlier + of the same entries, instead of adding to it
+    #[arg(long)]
+    pub(super) replace: bool,
     #[command(flatten)]
     pub(super) target: OverrideTarget,
 }
@@ -178,11 +182,15 @@ pub(super) struct ResetArgs {
 }
 
 /// Creates an override of this kind.
-pub(super) fn create(target: &OverrideTarget, kind: Kind) -> anyhow::Result<ExitCode> {
+pub(super) fn create(
+    target: &OverrideTarget,
+    kind: Kind,
+    replace: bool,
+) -> anyhow::Result<ExitCode> {
     let (now, zone) = (now(), jiff::tz::TimeZone::system());
-    let until = match &target.until {
-        Some(text) => Some(until(text, now, &zone)?),
-        None => None,
+    let until = match target.until.as_deref() {
+        Some(text) if text != api::RESET => Some(until(text, now, &zone)?.to_string()),
+        text => text.map(str::to_owned),
     };
     let entries = entries(&target.entries)?;
     if !target.all && target.subject.is_none() {
@@ -196,7 +204,8 @@ pub(super) fn create(target: &OverrideTarget, kind: Kind) -> anyhow::Result<Exit
         subject: target.subject.clone(),
         to,
         add,
-        until: until.map(|at| at.to_string()),
+        replace,
+        until,
         reason: target.reason.clone(),
         force: target.force,
     };
@@ -204,7 +213,7 @@ pub(super) fn create(target: &OverrideTarget, kind: Kind) -> anyhow::Result<Exit
         &Method::POST,
         "overrides",
         &serde_json::to_vec(&order)?.into(),
-        |answer| output::ordered(answer, until.map(|at| (at, now, &zone))),
+        |answer| output::ordered(answer, order.until.as_ref().map(|_| (now, &zone))),
     )
 }
 

@@ -49,7 +49,7 @@ use crate::core::algorithm::Algorithm;
 use crate::core::digest;
 use crate::core::request::Entry;
 use crate::core::request::notation::{Role, WildcardText};
-use crate::core::time::{Micros, Rate, Span};
+use crate::core::time::{MAX_SAFE_INTEGER, Micros, Rate, Span};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::Amount;
 use crate::limits::rules::tree::{Branch, Tree};
@@ -160,6 +160,23 @@ impl Override {
     /// The action and its descriptors. A new override replaces the one with the same identity.
     fn identity(&self) -> (usize, &str, &[Pattern]) {
         (self.kind.index(), &self.domain, &self.entries)
+    }
+
+    /// Adds an addition to this one, if both add an amount per the same unit. Without an end of its
+    /// own, it ends as that one.
+    pub fn add_to(&mut self, before: &Self) -> bool {
+        let (Kind::Raise(new), Kind::Raise(old)) = (&mut self.kind, before.kind) else {
+            return false;
+        };
+        let unit = |rate: &Rate| (rate.unit, rate.unit_multiplier);
+        let is_sum = new.is_added && old.is_added && unit(&new.rate) == unit(&old.rate);
+        if is_sum {
+            let amount = &mut new.rate.requests_per_unit;
+            *amount = amount.saturating_add(old.rate.requests_per_unit);
+            *amount = (*amount).min(MAX_SAFE_INTEGER);
+            self.until = self.until.or(before.until);
+        }
+        is_sum
     }
 
     /// Whether it matches one descriptor.

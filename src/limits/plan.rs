@@ -350,25 +350,20 @@ impl Matcher<'_, '_> {
         });
         let is_cancelled = std::mem::take(&mut self.is_cancelled);
         if let Disposition::Checked(Checked { check, .. }) = disposition
-            && let Check {
-                hits,
-                extras,
-                algorithm,
-                ..
-            } = &mut self.checks.list[check.0]
-            && let Some(reservation) = extras
-                .as_mut()
-                .and_then(|extras| extras.reservation.as_mut())
+            && let check = &mut self.checks.list[check.0]
+            && let Some(extras) = &mut check.extras
+            && let Some(reservation) = &mut extras.reservation
         {
             if is_cancelled {
-                *hits = -1;
+                check.hits = -1;
+            }
+            if !is_settlement {
+                let least = reservation.terms.least_held(&check.algorithm);
+                check.hits = check.hits.max(least);
             }
             reservation.purpose = match is_settlement {
                 true => Purpose::Settle(id),
-                false => {
-                    *hits = (*hits).max(reservation.terms.least_held(algorithm));
-                    Purpose::Reserve(id)
-                }
+                false => Purpose::Reserve(id),
             };
         }
         disposition

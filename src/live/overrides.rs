@@ -172,12 +172,26 @@ impl Registry {
         all
     }
 
+    /// The override of this id that is in force in the store.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn current(&self, id: &str) -> Result<Option<Arc<Override>>, ChangeError> {
+        let _gate = self.gate.lock().await;
+        self.read().await.map_err(ChangeError::Unavailable)?;
+        Ok(self.list().into_iter().find(|one| *one.id == *id))
+    }
+
     /// Puts an override in force, and replaces one with the same kind and entries. Returns the
-    /// replaced one.
+    /// replaced one. A sum is of the override before, `base`.
     ///
     /// # Errors
     /// It was not set.
-    pub async fn set(&self, one: Override) -> Result<Option<Arc<Override>>, ChangeError> {
+    pub async fn set(
+        &self,
+        one: Override,
+        base: Option<&Override>,
+    ) -> Result<Option<Arc<Override>>, ChangeError> {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
         let now = clock::now();
@@ -191,6 +205,10 @@ impl Registry {
         admitted.map_err(|error| ChangeError::Invalid(error.0))?;
         let is_replaced = |other: &&Arc<Override>| other.id == one.id && !other.has_ended(now);
         let before = current.list.iter().find(is_replaced).cloned();
+        if base.is_some() && before.as_deref() != base {
+            let why = "the raise that this one adds to was changed meanwhile; try again";
+            return Err(ChangeError::Unavailable(why.to_owned()));
+        }
         self.change(Some(one.clone()), None, false).await?;
         self.changes.set.fetch_add(1, Ordering::Relaxed);
         let replaced = before.as_ref().map(|before| before.until);

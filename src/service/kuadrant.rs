@@ -164,22 +164,20 @@ impl Method<'_> for CheckRateLimit {
 
     /// Refuses checks whose hits are more than was left before their holds.
     fn decided(&mut self, plan: &Plan, decisions: &mut Decisions) {
-        let Decisions { each, effects } = decisions;
-        let checks = plan.checks.indexed().zip(&self.wanted);
-        for (((index, check), &wanted), decision) in checks.zip(each) {
+        for ((index, check), &wanted) in plan.checks.indexed().zip(&self.wanted) {
+            let held = match decisions.effect(index) {
+                Effect::Hold(change) => change.held,
+                _ => 0,
+            };
             let (Decision::Store(verdict)
             | Decision::Lease(verdict)
             | Decision::DenialCache(verdict)
-            | Decision::Local(verdict, ..)) = decision
+            | Decision::Local(verdict, ..)) = &mut decisions.each[index.0]
             else {
                 continue;
             };
             let wanted = u64::try_from(wanted).unwrap_or(0);
-            let held = effects.iter().map(|(of, effect)| match effect {
-                Effect::Hold(change) if *of == index => change.held,
-                _ => 0,
-            });
-            if wanted > verdict.remaining.saturating_add(held.sum()) {
+            if wanted > verdict.remaining.saturating_add(held) {
                 verdict.allowed = false;
                 verdict.retry_after = match wanted > check.algorithm.capacity() {
                     true => Wait::Never,

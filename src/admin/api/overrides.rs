@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::query::{Query, next};
 use super::reply::{Failure, blocking, with_status};
 use super::{Call, Parts, names, subject};
+use crate::core::algorithm::{Algorithm, FixedWindow};
 use crate::core::request::Entry;
 use crate::core::request::notation::shell_word;
-use crate::core::time::Unit;
+use crate::core::time::{Micros, Span, Unit};
 use crate::limits::overrides::{
-    EntryRecord, Invalid, Kind, Override, Pattern, RateRecord, Reach, Record, Unfit, above, raised,
+    EntryRecord, Invalid, Kind, Override, Pattern, RateRecord, Reach, Record, Unfit, above,
+    instant, raised,
 };
 use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::plan::{Disposition, Plan};
@@ -27,6 +29,12 @@ use crate::net::http::Page;
 
 /// Number of overrides in an answer without `count`.
 const USUAL_COUNT: usize = 100;
+
+/// The `until` of an override that ends with the current period of its limit.
+pub const RESET: &str = "reset";
+
+const NO_PERIOD: &str = "until: `reset` needs limits of the algorithm fixed_window whose periods \
+    end together; write a time";
 
 /// Limits that a warning names.
 const MAX_NAMED: usize = 5;
@@ -61,7 +69,11 @@ pub struct Order {
     /// The amount that a raise adds to the amount of the limit, instead of `to`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add: Option<RateRecord>,
-    /// Expiry as in RFC 3339; null: until removed.
+    /// With `add`: replace an addition to the same descriptors, instead of adding to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace: bool,
+    /// Expiry as in RFC 3339; null: until removed; `reset`: the end of the current period of the
+    /// limit.
     #[serde(default)]
     pub until: Option<String>,
     /// A human-readable reason.
@@ -81,10 +93,25 @@ pub struct Ordered {
     pub limits: Vec<String>,
     /// Whether these limits keep their counters.
     pub keeps_count: bool,
+    /// The periods of the limit that a raise of one descriptor covers, if they are days or longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub periods: Option<Periods>,
     /// The override that the new one replaced.
     pub replaced: Option<Record>,
+    /// Whether the new one is the sum of both.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sum: bool,
     /// Side effects that the operator may not expect, one sentence each.
     pub warnings: Vec<String>,
+}
+
+/// The current period and those after it.
+#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+pub struct Periods {
+    /// The end of the current one as in RFC 3339.
+    pub end: String,
+    /// Their number; null: no end.
+    pub count: Option<u64>,
 }
 
 /// An override that was removed.
@@ -180,30 +207,42 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
         order.domain = domain;
         order.entries = entries.iter().map(EntryRecord::from).collect();
     }
+    let ends_at_reset = order.until.as_deref() == Some(RESET);
     let record = Record {
         kind: order.kind,
         domain: order.domain,
         entries: order.entries,
         to: order.to,
         add: order.add,
-        until: order.until,
+        until: order.until.filter(|_| !ends_at_reset),
         reason: order.reason,
         by: call.by().to_owned(),
         ..Record::default()
     };
-    let one = Override {
+    let mut one = Override {
         created_at: clock::now(),
         ..record.read()?
     };
+    let mut base = match one.kind {
+        Kind::Raise(raise) if raise.is_added && !order.replace => {
+            parts.overrides.current(&one.id).await?
+        }
+        _ => None,
+    };
+    base = base.filter(|base| one.add_to(base));
     // There may be many limits.
-    let (rules, ordered, list) = (names::rules(&parts), one.clone(), parts.overrides.list());
+    let (rules, list) = (names::rules(&parts), parts.overrides.list());
     let ordered = blocking(move || {
         if !order.force {
-            is_known(&rules, &ordered)?;
+            is_known(&rules, &one)?;
         }
-        reached(&rules, &ordered, &list)
+        if ends_at_reset {
+            let period = period(&Reach::new(&rules, &one).limits, one.created_at);
+            one.until = Some(period.ok_or_else(|| Failure::bad_request(NO_PERIOD))?.1);
+        }
+        Ok((reached(&rules, &one, &list)?, one))
     });
-    let mut ordered = ordered.await?;
+    let (mut ordered, one) = ordered.await?;
     if parts.overrides.is_for_this_process_only() {
         ordered.warnings.push(
             "it is kept in this process only: it ends with the process, and other replicas do not \
@@ -211,7 +250,8 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
                 .to_owned(),
         );
     }
-    let before = parts.overrides.set(one).await?;
+    ordered.is_sum = base.is_some();
+    let before = parts.overrides.set(one, base.as_deref()).await?;
     ordered.replaced = before.as_deref().map(Record::from);
     Ok(with_status(StatusCode::CREATED, &ordered))
 }
@@ -305,14 +345,50 @@ fn reached(rules: &Rules, one: &Override, all: &[Arc<Override>]) -> Result<Order
     }
     let conflicts = above(all, one, &reach.limits).take(MAX_NAMED);
     warnings.extend(conflicts.map(above_text));
+    let without_row = |limit: &LimitInForce<'_>| {
+        let table = limit.limit.table.as_ref().filter(|_| limit.row.is_none())?;
+        let plan = limit.limit.plan.iter().map(|plan| format!(", plan {plan}"));
+        Some(format!(
+            "no row of {}{}",
+            table.rows.file.document.name,
+            plan.collect::<String>()
+        ))
+    };
+    let is_raise = matches!(one.kind, Kind::Raise(_)) && one.is_exact();
+    if is_raise {
+        warnings.extend(reach.limits.iter().filter_map(without_row));
+    }
     let mut limits = reach.limits.iter();
     Ok(Ordered {
         r#override: record(rules, one),
         limits: paths(&reach.limits),
         keeps_count: limits.all(|limit| keeps_counter(*limit, one.kind)),
+        periods: periods(&reach.limits, one).filter(|_| is_raise),
         replaced: None,
+        is_sum: false,
         warnings,
     })
+}
+
+/// The windows of these limits, and the end of the current one, if they have one end.
+fn period(limits: &[LimitInForce<'_>], now: Micros) -> Option<(FixedWindow, Micros)> {
+    let mut all = limits.iter().map(|limit| match limit.amount()?.algorithm {
+        Algorithm::FixedWindow(fixed) => Some((fixed, fixed.end(fixed.number(now)))),
+        _ => None,
+    });
+    let first = all.next()??;
+    let have_one = all.all(|other| other.is_some_and(|(_, end)| end == first.1));
+    have_one.then_some(first)
+}
+
+/// The periods of these limits that an override covers, if they are days or longer.
+fn periods(limits: &[LimitInForce<'_>], one: &Override) -> Option<Periods> {
+    let (fixed, end) = period(limits, one.created_at)?;
+    let first = fixed.number(one.created_at);
+    let last = |until: Micros| fixed.number(Micros(until.0.saturating_sub(1)));
+    let count = one.until.map(|until| last(until).saturating_sub(first) + 1);
+    let end = instant(end);
+    (fixed.window.shortest() >= Span::from_secs(86_400)).then_some(Periods { end, count })
 }
 
 /// The paths of limits, each once: the limits of a table's plans have one path.
@@ -368,7 +444,7 @@ fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
     let (Some(amount), Kind::Raise(raise)) = (limit.amount(), kind) else {
         return true;
     };
-    let suffix = |algorithm: &crate::core::algorithm::Algorithm| {
+    let suffix = |algorithm: &Algorithm| {
         let mut suffix = Vec::new();
         algorithm.write_key_suffix(&mut suffix);
         (algorithm.kind(), algorithm.window(), suffix)

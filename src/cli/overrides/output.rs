@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::OverrideList;
-use crate::admin::api::overrides::{Ordered, Removed, Reset};
+use crate::admin::api::overrides::{Ordered, Periods, Removed, Reset};
 use crate::cli::print;
 use crate::core::text::first_names;
 use crate::core::time::people;
@@ -16,14 +16,13 @@ use crate::limits::rules::compile::OneLine;
 /// Limits of an answer that are named.
 const MAX_LIMITS: usize = 5;
 
-/// `until` is what was understood of `--until`, now, and the zone of the terminal.
-pub(super) fn ordered(
-    answer: &Ordered,
-    until: Option<(Timestamp, Timestamp, &TimeZone)>,
-) -> String {
+/// `timed` is now and the zone of the terminal, for an order with `--until`.
+pub(super) fn ordered(answer: &Ordered, timed: Option<(Timestamp, &TimeZone)>) -> String {
     let (one, limits) = (&answer.r#override, &answer.limits);
     let mut text = format!("{}\n", sentence(one));
-    if let Some((until, now, zone)) = until {
+    let until = one.until.as_ref();
+    let until = until.and_then(|until| until.parse::<Timestamp>().ok());
+    if let (Some((now, zone)), Some(until)) = (timed, until) {
         let ahead = people::span(until.duration_since(now).as_secs_f64());
         let until = until.to_zoned(zone.clone()).strftime("%A %F %H:%M %Z");
         text += &format!("  ends    in {ahead}, {until}\n");
@@ -40,8 +39,16 @@ pub(super) fn ordered(
             "  count   starts from zero\n"
         };
     }
+    if let Some(Periods { end, count }) = &answer.periods {
+        let count = count.map_or_else(|| "all".to_owned(), |count| count.to_string());
+        let end = instant(Some(end));
+        text += &format!("  periods {count}; the current one ends {end}\n");
+    }
     if let Some(replaced) = &answer.replaced {
         text += &format!("  before  {}\n", sentence(replaced));
+        if answer.is_sum {
+            text += "  sum     of both; --replace replaces the one before\n";
+        }
     }
     text += &format!("  undo    weir un{} {}\n", one.kind, OneLine(&one.id));
     text + &warnings(&answer.warnings)

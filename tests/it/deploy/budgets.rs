@@ -2,7 +2,9 @@
 //! filters are read from the pages. The application answers in OpenAI's format.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
 
 use regex::Regex;
 use serde_json::{Value, json};
@@ -59,6 +61,9 @@ fn token_filters() -> String {
     blocks(ENVOY, "Tokens in bodies", "yaml").remove(0)
 }
 
+/// A part of the command for tokens.
+const OF_TOKENS: &str = "weir envoy --domain llm --from";
+
 /// The only command of the recipes that contains a text.
 fn command(part: &str) -> String {
     let binary = concat!(env!("CARGO_BIN_EXE_weir"), " ");
@@ -68,10 +73,15 @@ fn command(part: &str) -> String {
 
 /// The output of a [`command`] with more arguments, in a folder with the limits of a domain.
 fn output(part: &str, domain: &str, arguments: &str) -> String {
+    output_of(part, &files(domain), arguments)
+}
+
+/// The same with these limits.
+fn output_of(part: &str, files: &[(String, String)], arguments: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let own = folder.path().join("limits");
     fs::create_dir(&own).expect("a folder");
-    for (name, text) in files(domain) {
+    for (name, text) in files {
         fs::write(own.join(name), text).expect("written");
     }
     let line = format!("{} {arguments}", command(part));
@@ -81,6 +91,8 @@ fn output(part: &str, domain: &str, arguments: &str) -> String {
 const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 const HOST: &str = "/static_resources/listeners/1/filter_chains/0/filters/0/typed_config\
     /route_config/virtual_hosts/0";
+const FRONT_ROUTES: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config\
+    /route_config/virtual_hosts/0/routes";
 const CLUSTERS: &str = "/static_resources/clusters";
 const ROUTER: &str = "envoy.filters.http.router";
 
@@ -92,8 +104,8 @@ const ANSWERS: [(&str, u32, u32, u32); 4] = [
     ("/more", 9_000_000, 0, 1_000_000),
 ];
 
-/// The routes of the application. `/events` is `/small` as events, `/old` has no details, and
-/// `/failed` no tokens.
+/// The routes of the application. `/events` is `/small` as events, `/old` has no details,
+/// `/failed` no tokens, and `/error` is an error.
 fn application() -> Value {
     let usage = |input, cached: Option<u32>, output| {
         let mut usage = json!({
@@ -119,6 +131,7 @@ fn application() -> Value {
             json!({ "error": "overloaded" }).to_string(),
         ),
     ];
+    answers.push(("/error", json, json!({ "error": "broken" }).to_string()));
     answers.extend(
         ANSWERS
             .map(|(path, input, cached, output)| (path, json, usage(input, Some(cached), output))),
@@ -126,7 +139,7 @@ fn application() -> Value {
     let route = |(path, kind, body): (&str, &str, String)| {
         json!({
             "match": { "path": path },
-            "direct_response": { "status": 200, "body": { "inline_string": body } },
+            "direct_response": { "status": if path == "/error" { 503 } else { 200 }, "body": { "inline_string": body } },
             "response_headers_to_add": [{
                 "header": { "key": "content-type", "value": kind },
                 "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
@@ -147,10 +160,14 @@ impl Site {
     /// A Weir with the limits of a domain, and the Envoy of deploy/envoy/reservations.yaml, with
     /// another application, and changed by `change`.
     fn start(domain: &str, change: impl FnOnce(&Weir, &mut Value)) -> Self {
+        Self::start_with(&files(domain), change)
+    }
+
+    /// The same with these limits.
+    fn start_with(files: &[(String, String)], change: impl FnOnce(&Weir, &mut Value)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let tokens = folder.path().join("tokens");
         fs::write(&tokens, "ann:0123456789abcdef0123\n").expect("written");
-        let files = files(domain);
         let limits: Vec<_> = files
             .iter()
             .map(|(name, text)| (&**name, &**text))
@@ -219,6 +236,16 @@ impl Site {
         );
     }
 
+    /// The number of settlements that ended a hold.
+    fn settled(&self) -> u64 {
+        let series = "weir_settlements_total{domain=\"llm\",limit=\"tenant\",name=\"tokens\",result=\"matched\"}";
+        let plan = series.replace("\"tokens\",", "\"tokens\",plan=\"free\",");
+        self.weir
+            .metric(&plan)
+            .or_else(|| self.weir.metric(series))
+            .unwrap_or(0.0) as u64
+    }
+
     fn assert_metric(&self, series: &str, expected: f64) {
         let is_it = || self.weir.metric(series).filter(|value| *value == expected);
         assert!(
@@ -277,13 +304,17 @@ fn tenants_have_their_budgets(site: &Site) {
             "others",
             "/old",
             r#"{"max_completion_tokens": 100}"#,
-            999_900,
+            999_500,
             998_800,
         ),
-        // An answer without tokens is free.
-        ("failed", "/failed", "{}", 996_000, 1_000_000),
+        // No JSON has no estimate of its own.
+        ("plain", "/small", "text", 996_000, 998_800),
+        // An answer without tokens costs the estimate, and an error nothing.
+        ("failed", "/failed", "{}", 996_000, 996_000),
+        ("error", "/error", "{}", 996_000, 1_000_000),
     ] {
-        assert_eq!(site.held(tenant, path, body), (200, held), "{tenant}");
+        let status = if path == "/error" { 503 } else { 200 };
+        assert_eq!(site.held(tenant, path, body), (status, held), "{tenant}");
         site.assert_left("llm", &[("tenant", tenant)], charged);
     }
     assert_eq!(site.held("others", "/budget", "{}"), (200, 994_800));
@@ -302,7 +333,7 @@ fn headers_show_what_is_left(site: &Site) {
     let shown = recipe("", "ratelimit-policy: ");
     let page = tools::file(RECIPES);
     assert!(page.contains("`RATELIMIT_HEADERS=draft-11`"));
-    let response = site.ask("acme", "/failed", r#"{"max_tokens": 2800}"#);
+    let response = site.ask("acme", "/error", r#"{"max_tokens": 2800}"#);
     let without_time = |value: &str| value.split(";t=").next().unwrap_or_default().to_owned();
     let lines: Vec<_> = shown.lines().filter(|line| !line.is_empty()).collect();
     assert_eq!(lines.len(), 2, "{shown}");
@@ -372,7 +403,7 @@ fn a_tenant_has_more_until_friday(site: &Site) {
 #[test]
 fn tokens_are_reserved_reported_and_raised() {
     let site = Site::start("llm", |weir, gateway| {
-        use_output(gateway, &output("--estimate", "llm", &service(weir)));
+        use_output(gateway, &output(OF_TOKENS, "llm", &service(weir)));
     });
     tenants_have_their_budgets(&site);
     headers_show_what_is_left(&site);
@@ -423,24 +454,37 @@ fn dollars_are_charged_in_micro_dollars() {
     });
     let hits =
         format!("ratelimit_service_rate_limit_total_hits{{domain=\"{domain}\",key1=\"tenant\"}}");
+    let refunded = format!(
+        "weir_negative_hits_total{{domain=\"{domain}\",limit=\"tenant\",name=\"dollars\"}}"
+    );
     // 400 * 3 + 600 * 0.3 + 200 * 15, then 1000 * 3 + 200 * 15.
     for (path, charged) in [
         ("/small", 4_380.0),
         ("/events", 8_760.0),
         ("/old", 14_760.0),
-        ("/failed", 14_760.0),
     ] {
         assert_eq!(site.ask("acme", path, "{}").status, 200, "{path}");
-        site.assert_metric(&hits, charged);
+        // Less what settlements refunded of the estimates.
+        let net = || Some(site.weir.metric(&hits)? - site.weir.metric(&refunded).unwrap_or(0.0));
+        let is_charged = || net().filter(|net| *net == charged);
+        assert!(eventually(is_charged).is_some(), "{path}: {:?}", net());
     }
     assert_eq!(site.left(domain, &[("tenant", "acme")]), 499);
     // 9 * 3 + 15 dollars.
     assert_eq!(site.ask("acme", "/more", "{}").status, 200);
     site.assert_left(domain, &[("tenant", "acme")], 457);
-    let headers = [("x-tenant", "acme"), ("x-estimate", "3000000")];
-    let held = call(site.front, "POST", "/failed", &headers, b"");
-    assert_eq!(held.header("x-ratelimit-remaining"), Some("454"));
-    site.assert_left(domain, &[("tenant", "acme")], 457);
+    // 200,000 * 15 and 6,000, whatever estimate the client sends.
+    let headers = [
+        ("x-tenant", "acme"),
+        ("x-estimate", "1"),
+        ("content-type", "application/json"),
+    ];
+    for (path, left) in [("/error", 457), ("/failed", 454)] {
+        let body = br#"{"max_tokens": 200000}"#;
+        let held = call(site.front, "POST", path, &headers, body);
+        assert_eq!(held.header("x-ratelimit-remaining"), Some("454"), "{path}");
+        site.assert_left(domain, &[("tenant", "acme")], left);
+    }
     assert_eq!(site.ask("hooli", "/many", "{}").status, 200);
     site.assert_left(domain, &[("tenant", "hooli")], 245);
 }
@@ -472,15 +516,182 @@ fn tokens_of_envoy_ai_gateway_are_reserved() {
     for (path, left) in [
         ("/small", 49_998_800),
         ("/events", 49_997_600),
-        ("/failed", 49_997_600),
+        ("/error", 49_997_600),
+        ("/failed", 49_993_600),
     ] {
         let before = site.left("llm", &[("tenant", "acme")]);
         let response = call(site.front, "POST", path, &headers, b"{}");
         let held = (before - 4_000).to_string();
         assert_eq!(response.header("x-ratelimit-remaining"), Some(&*held));
-        assert_eq!(response.status, 200, "{path}");
+        assert_eq!(response.status == 200, path != "/error", "{path}");
         site.assert_left("llm", &[("tenant", "acme")], left);
     }
+}
+
+/// An upstream in OpenAI's format: `/full` reports its tokens in the last event, `/cut` ends in the
+/// middle, `/hangs` never answers, `/begun` never ends its answer, and `/large` costs more than its
+/// estimate.
+fn upstream() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            thread::spawn(move || serve(stream.expect("a connection")));
+        }
+    });
+    address
+}
+
+fn serve(mut stream: TcpStream) {
+    let (mut received, mut part) = (Vec::new(), [0; 4096]);
+    while !received.ends_with(b"}") {
+        match stream.read(&mut part) {
+            Ok(0) | Err(_) => return,
+            Ok(length) => received.extend_from_slice(&part[..length]),
+        }
+    }
+    let path = String::from_utf8_lossy(&received);
+    let path = path.split(' ').nth(1).unwrap_or_default().to_owned();
+    let event = |text: &str| {
+        let event = format!("data: {text}\n\n");
+        format!("{:x}\r\n{event}\r\n", event.len())
+    };
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: \
+        chunked\r\n\r\n";
+    let begin = event(r#"{"choices": [{"delta": {"content": "a"}}], "usage": null}"#);
+    let usage = |total| {
+        event(&format!(
+            r#"{{"choices": [], "usage": {{"total_tokens": {total}}}}}"#
+        ))
+    };
+    let last = match &*path {
+        "/hangs" => {
+            let _ = stream.read(&mut part);
+            return;
+        }
+        "/full" => usage(1_200),
+        "/large" => usage(9_000),
+        _ => String::new(),
+    };
+    let _ = stream.write_all(format!("{head}{begin}{last}").as_bytes());
+    match &*path {
+        "/cut" => {}
+        "/begun" => drop(stream.read(&mut part)),
+        _ => {
+            let _ = stream.write_all(format!("{}0\r\n\r\n", event("[DONE]")).as_bytes());
+        }
+    }
+}
+
+/// The limits with requests in flight, and the upstream.
+fn site_with_upstream() -> Site {
+    let application = upstream();
+    let mut files = files("llm");
+    let (_, limits) = files.last_mut().expect("limits");
+    *limits += recipe("yaml", "algorithm: concurrency").trim_end();
+    Site::start_with(&files, |weir, gateway| {
+        use_output(gateway, &output_of(OF_TOKENS, &files, &service(weir)));
+        let clusters = list(gateway, CLUSTERS).iter_mut();
+        let own = clusters.filter(|cluster| cluster["name"] == "application");
+        for cluster in own {
+            let endpoint = "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
+            at_mut(cluster, endpoint)["socket_address"]["port_value"] = application.port().into();
+        }
+        let routes = at_mut(gateway, FRONT_ROUTES);
+        let absent = json!({
+            "match": { "path": "/absent" },
+            "route": { "cluster": "absent" },
+        });
+        routes.as_array_mut().expect("routes").insert(0, absent);
+        list(gateway, CLUSTERS).push(json!({ "name": "absent", "type": "STATIC" }));
+    })
+}
+
+/// Sends a request that allows 4,000 tokens.
+fn begin(front: SocketAddr, tenant: &str, path: &str) -> TcpStream {
+    let body = r#"{"max_tokens": 4000}"#;
+    let mut stream = TcpStream::connect(front).expect("Envoy listens");
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: a\r\nx-tenant: {tenant}\r\ncontent-type: \
+         application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    stream
+}
+
+/// Reads until a text has come, or the end.
+fn read(stream: &mut TcpStream, part: &str) -> String {
+    let (mut received, mut bytes) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&received).contains(part) {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(length) => received.extend_from_slice(&bytes[..length]),
+        }
+    }
+    String::from_utf8_lossy(&received).into_owned()
+}
+
+/// Each row of the table of the recipe: what a request has cost when it has ended, and how it ends.
+#[test]
+fn each_kind_of_request_costs_what_the_page_says() {
+    let site = site_with_upstream();
+    let table = tools::file(RECIPES);
+    let has_row = |part: &str| {
+        table
+            .lines()
+            .any(|line| line.starts_with("| ") && line.contains(part))
+    };
+    for (row, path, until, charged) in [
+        ("an answer with its tokens", "/full", "[DONE]", 1_200),
+        ("no upstream", "/absent", "503 Service Unavailable", 0),
+        ("events without `include_usage`", "/plain", "[DONE]", 4_000),
+        ("the upstream cuts off", "/cut", "no such text", 4_000),
+        ("more tokens than the estimate", "/large", "[DONE]", 9_000),
+        ("the client leaves", "/begun", "content", 4_000),
+        ("`curl -m 0.15`", "/hangs", "", 4_000),
+    ] {
+        assert!(has_row(row), "{row}");
+        let (tenant, matched) = (path.trim_start_matches('/'), site.settled());
+        let mut stream = begin(site.front, tenant, path);
+        let received = read(&mut stream, until);
+        assert!(
+            received.contains(until) || path == "/cut",
+            "{path}: {received}"
+        );
+        // Weir has decided, and the request has arrived.
+        site.assert_left(
+            "llm",
+            &[("tenant", tenant)],
+            1_000_000 - if until.is_empty() { 4_000 } else { charged },
+        );
+        drop(stream);
+        // Envoy reports the end of each request to the limit of requests in flight.
+        site.assert_metric(
+            "weir_concurrency_holders{domain=\"llm\",limit=\"tenant.request\"}",
+            0.0,
+        );
+        site.assert_left("llm", &[("tenant", tenant)], 1_000_000 - charged);
+        let is_settled = u64::from(charged != 4_000);
+        assert_eq!(site.settled() - matched, is_settled, "{path}");
+    }
+    // Refused: it has cost nothing.
+    site.assert_left("llm", &[("tenant", "refused")], 1_000_000);
+    let hits = [
+        "hit",
+        "--domain",
+        "llm",
+        "tenant=refused",
+        "--hits",
+        "997000",
+    ];
+    let address = site.weir.grpc_addr().to_string();
+    site.weir
+        .command(&[&hits[..], &["--address", &address]].concat());
+    let refused = read(&mut begin(site.front, "refused", "/full"), "\r\n\r\n");
+    assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+    site.assert_left("llm", &[("tenant", "refused")], 3_000);
+    assert!(has_row("refused, by this limit"));
 }
 
 /// The mails of the page are about the alerts, and grouped by labels that the alerts have.

@@ -326,6 +326,12 @@ fn the_circuit_breakers_are_above_the_calls_that_wait() {
         clusters += asked;
     }
     assert!(clusters >= 9, "{clusters}");
+    let weir = weir("basic", &[]);
+    let shown = start("concurrency", &weir).text("/clusters");
+    for bound in ["max_requests", "max_pending_requests"] {
+        let line = format!("weir::default_priority::{bound}::100000\n");
+        assert!(shown.contains(&line), "{shown}");
+    }
 }
 
 #[test]
@@ -392,5 +398,46 @@ fn an_answer_without_a_cost_has_a_fixed_one() {
         let is_charged = || weir.metric(hits).filter(|hits| *hits == f64::from(charged));
         let found = wait::eventually(is_charged);
         assert!(found.is_some(), "{:?} of {charged}", weir.metric(hits));
+    }
+}
+
+/// Envoy leaves out a number above the one on the page; a format that divides charges it.
+#[test]
+fn large_costs_are_divided() {
+    let limits = "domain: algorithms\ndescriptors:\n  - { key: model_tokens, rate_limit: { unit: \
+        year, requests_per_unit: 9000000000 } }\n";
+    let weir = Weir::start(&[("limits.yaml", limits)], &[]);
+    let page = tools::file("deploy/envoy/README.md");
+    assert!(page.contains("at most 1,000,000,000 hits"));
+    let shown = page.split('`').find(|text| text.contains("response.size"));
+    let shown = shown.expect("a format on the page");
+    let hits =
+        "ratelimit_service_rate_limit_total_hits{domain=\"algorithms\",key1=\"model_tokens\"}";
+    let mut charged = 0;
+    for (format, cost, charge) in [
+        ("%RESP(x-tokens)%", "1000000000", 1_000_000_000),
+        ("%RESP(x-tokens)%", "1000000001", 0),
+        ("%CEL(int(response.headers['x-tokens']))%", "3000000000", 0),
+        (
+            "%CEL(int(response.headers['x-tokens']) / 1024 + 1)%",
+            "3000000000",
+            2_929_688,
+        ),
+        (shown, "0", 1),
+    ] {
+        let configuration = configuration("stream-done", weir.grpc_addr());
+        let configuration = with(&configuration, "\"15000\"", &format!("\"{cost}\""));
+        let configuration = with(&configuration, "%RESP(x-tokens)%", format);
+        let envoy = Envoy::start(&configuration);
+        let user = [("x-user", format.as_bytes())];
+        assert_eq!(request(envoy.listener("front"), "/", &user).status, 200);
+        // The call at the end follows the response; two are made for each charged request.
+        charged += charge;
+        let is_charged = || weir.metric(hits).filter(|hits| *hits == f64::from(charged));
+        assert!(
+            wait::eventually(is_charged).is_some(),
+            "{format}: {:?} of {charged}",
+            weir.metric(hits)
+        );
     }
 }

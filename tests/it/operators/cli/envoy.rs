@@ -266,7 +266,14 @@ fn the_output_says_what_it_is_for() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    assert!(print(&[]).contains("type: STATIC\n"));
+    let text = print(&[]);
+    for part in [
+        "type: STATIC\n",
+        "max_requests: 100000\n",
+        "max_pending_requests: 100000\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     let text = print(&[
         "--for",
         "istio",

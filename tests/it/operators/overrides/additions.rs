@@ -233,6 +233,10 @@ descriptors:
         "{acme}"
     );
     raise("tenant", "+10/year");
+    let warning = "warning: no row of tenants.csv, plan free\n";
+    assert!(!acme.contains("no row of"), "{acme}");
+    let other = raise("tenant=typo", "+1/year");
+    assert!(other.contains(warning), "{other}");
     // A row, a plan, and the limit.
     for (tenant, expected) in [("acme", 109), ("big", 15), ("other", 12)] {
         assert_eq!(amount(client, "tenant", tenant).await, expected, "{tenant}");
@@ -321,4 +325,106 @@ async fn an_addition_in_redis_is_in_force_in_all_replicas() {
     let absolute = desk.ok(&one, &["raise", "-d", "shop", "vip=2", "--to", "9/year"]);
     let text = redis.run::<String>(&["HGET", KEY, &id_of(&absolute)]);
     assert!(!text.contains("\"add\""), "{text}");
+}
+
+#[tokio::test]
+async fn a_top_up_adds_to_the_one_before() {
+    let (desk, redis) = (Desk::new(), RedisServer::start());
+    let environment = [("REDIS_URL", &*redis.url())];
+    let (weir, replica) = (
+        desk.start(LIMITS, &environment),
+        desk.start(LIMITS, &environment),
+    );
+    let client = &mut weir.client().await;
+    let raise = |weir: &Weir, more: &[&str]| {
+        desk.ok(weir, &[&["raise", "-d", "shop", "user=42"], more].concat())
+    };
+    let end = "2100-01-31T16:00:00Z";
+    let first = raise(&weir, &["--to", "+1k/year", "--until", end]);
+    assert!(first.contains("  periods "), "{first}");
+    assert!(!first.contains("  sum "), "{first}");
+    // At once by another replica, which has not read the first one yet. It keeps the end.
+    let second = raise(&replica, &["--to", "+500/year"]);
+    for part in [
+        "raise by 1500/year to 1502/year user=42 in shop, until 2100-01-31 16:00 UTC\n",
+        "  before  raise by 1000/year user=42 in shop, until 2100-01-31 16:00 UTC\n",
+        "  sum     of both; --replace replaces the one before\n",
+    ] {
+        assert!(second.contains(part), "{part}: {second}");
+    }
+    becomes(client, ("user", "42"), 1_502).await;
+    let third = raise(
+        &weir,
+        &["--to", "+1/year", "--until", "2099-01-31T16:00:00Z"],
+    );
+    let expected = "raise by 1501/year to 1503/year user=42 in shop, until 2099-01-31 16:00 UTC\n";
+    assert!(third.starts_with(expected), "{third}");
+    let replaced = raise(&weir, &["--to", "+5/year", "--replace"]);
+    let expected = "raise by 5/year to 7/year user=42 in shop, until it is removed\n";
+    assert!(replaced.starts_with(expected), "{replaced}");
+    assert!(
+        replaced.contains("  periods all; the current one ends 2"),
+        "{replaced}"
+    );
+    assert!(!replaced.contains("  sum "), "{replaced}");
+    becomes(client, ("user", "42"), 7).await;
+    // A sum that no counter could hold changes nothing.
+    let arguments = ["raise", "-d", "shop", "log=1", "--to", "+60000/hour"];
+    desk.ok(&weir, &arguments);
+    let failed = desk.fails(&weir, &arguments);
+    assert!(
+        failed.contains("holds at most 100000 in all; add less"),
+        "{failed}"
+    );
+    let listed = desk.ok(&weir, &["overrides"]);
+    assert!(listed.contains("raise by 60000/hour"), "{listed}");
+}
+
+#[tokio::test]
+async fn a_raise_can_end_with_the_period_of_its_limit() {
+    let desk = Desk::new();
+    let limits = "
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: { unit: month, requests_per_unit: 2, period: calendar, timezone: Europe/Berlin }
+  - key: user
+    rate_limit: { unit: day, requests_per_unit: 2 }
+  - key: bucket
+    rate_limit: { unit: day, requests_per_unit: 2, algorithm: token_bucket }
+";
+    let weir = desk.start(limits, &[]);
+    let raise = |entry: &str, more: &[&str]| {
+        desk.ok(&weir, &[&["raise", "-d", "shop", entry], more].concat())
+    };
+    let answer = raise("tenant=a", &["--to", "+5/month", "--until", "reset"]);
+    let end = listed(&desk, &weir, &id_of(&answer))["until"].clone();
+    let end: jiff::Timestamp = end
+        .as_str()
+        .and_then(|end| end.parse().ok())
+        .expect("an end");
+    let local = end.in_tz("Europe/Berlin").expect("a zone");
+    let midnight = jiff::civil::Time::midnight();
+    assert_eq!((local.day(), local.time()), (1, midnight), "{answer}");
+    assert!(local.datetime() > jiff::Zoned::now().datetime(), "{answer}");
+    let shown = end.strftime("%F %H:%M UTC").to_string();
+    assert!(
+        answer.contains(&format!("  periods 1; the current one ends {shown}\n")),
+        "{answer}"
+    );
+    assert!(answer.contains("  ends    in "), "{answer}");
+    assert_eq!(amount(&mut weir.client().await, "tenant", "a").await, 7);
+    let answer = raise("user=1", &["--to", "+5/day", "--until", "3d"]);
+    assert!(
+        answer.contains("  periods 4; the current one ends "),
+        "{answer}"
+    );
+    let arguments = [
+        "raise", "-d", "shop", "bucket=1", "--to", "+5/day", "--until", "reset",
+    ];
+    let failed = desk.fails(&weir, &arguments);
+    assert!(
+        failed.contains("`reset` needs limits of the algorithm fixed_window"),
+        "{failed}"
+    );
 }
