@@ -314,10 +314,11 @@ fn hits_and_outcomes_are_counted_by_limit() {
 fn a_settlement_counts_the_difference() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
-    for (hits, counted) in [(9, 2), (3, -4)] {
+    for (hits, stepped, returned) in [(9, 2, 0), (3, 0, 4)] {
         let change = HoldChange {
             outcome: Outcome::Matched,
-            counted,
+            stepped,
+            returned,
             held: 7,
             ..HoldChange::default()
         };

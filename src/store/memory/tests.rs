@@ -44,9 +44,9 @@ impl Memory {
     }
 }
 
-/// Usage has the hits that are counted: of a settlement the difference to its hold.
+/// Usage has what was used: nothing of a reservation, and of a settlement its cost.
 #[test]
-fn usage_of_a_settlement_is_the_difference() {
+fn usage_of_a_settlement_is_its_cost() {
     let memory = Memory::new(Options::default());
     let tracking = Arc::new(Tracking {
         settings: Settings::default(),
@@ -58,6 +58,7 @@ fn usage_of_a_settlement_is_the_difference() {
     let terms = Terms {
         ttl: Span::from_secs(60),
         max_share: 100,
+        minimum: 0,
         on_expiry: OnExpiry::Release,
     };
     let id = HolderId::of(b"1");
@@ -74,7 +75,7 @@ fn usage_of_a_settlement_is_the_difference() {
     let record = memory
         .usage(b"w1{d|user=a}us", START.now)
         .expect("a record");
-    assert_eq!((record.total.asked, record.total.given_back), (5, 2));
+    assert_eq!((record.total.asked, record.total.given_back), (3, 0));
 }
 
 /// The effects of a request that commits all or none are the effects of its checks, if it passes.
