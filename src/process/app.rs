@@ -37,9 +37,9 @@ use crate::limiter::{Limiter, outages};
 use crate::limits::rules::compile::Problem;
 use crate::live::Live;
 use crate::live::overrides::Registry;
-use crate::net::background;
 use crate::net::bounds::{MemoryBudget, connections_after_raise};
 use crate::net::http;
+use crate::net::{background, heap};
 use crate::observe::exporters::prometheus;
 use crate::observe::health::{Health, Status};
 use crate::observe::metrics::{Core, Metrics, families};
@@ -98,6 +98,7 @@ fn lines(problems: &[Problem]) -> String {
 /// # Errors
 /// [`StartError`]; once Weir serves, only a signal ends it.
 pub fn serve(settings: Settings) -> Result<(), StartError> {
+    heap::prepare();
     // Held to the end, to write the last log lines.
     let logs = telemetry::init(&settings.log_level, settings.log_format)?;
     let traces = settings.traces.clone().map(traces::start).transpose()?;
@@ -305,6 +306,7 @@ impl Shared {
     ) {
         let parts = &self.parts;
         tokio::spawn(Arc::clone(&parts.history).follow(Arc::clone(&parts.metrics)));
+        tokio::spawn(heap::trim_after_peaks());
         tokio::spawn(reload_on_signal(Arc::clone(&parts.live)));
         tokio::spawn(server::log_resets(Arc::clone(&parts.metrics)));
         tokio::spawn(limits);

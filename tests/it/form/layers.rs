@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "core",
         &[
-            &["digest", "fingerprint", "heap", "lock", "text", "time"],
+            &["digest", "fingerprint", "lock", "text", "time"],
             &["request"],
             &["verdict"],
             &["algorithm"],
@@ -30,6 +30,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         "net",
         &[
             &["background", "bounded", "clock", "rare", "throttle"],
+            &["heap"],
             &["bounds", "tls"],
             &["dial"],
             &["http"],
