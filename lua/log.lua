@@ -15,9 +15,9 @@
 -- of a cell, and new texts of the cells from there on.
 --
 -- Defines, for this file and the two algorithms: log_of makes a log, log_step steps one check,
--- log_run steps the checks of a run; for reservations.lua: log_give_back; for decide.lua: log_read
+-- log_run steps the checks of a run; for reservations.lua: log_refund_at; for decide.lua: log_read
 -- and log_write.
-local log_of, log_step, log_run, log_give_back
+local log_of, log_step, log_run, log_refund_at
 if steps[76] or steps[66] then -- 'L', 'B'
   local pack, unpack, min, max = struct.pack, struct.unpack, math.min, math.max
   local HEADER, HEADER_SIZE, VERSION = '>BI4I4I4I7I7I6I6', 39, 1
@@ -185,11 +185,11 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return allowed, count, count > 0 and after.tip, retry, after ~= log and after
   end
 
-  -- Gives back hits of entries: `parts` has their ticks, which ascend, and the hits of each. `scale`
-  -- is the length of an entry's tick, `t` the time, and `window` how long hits count, all three in
-  -- ticks of the clock. Returns the log if it changed, and how many hits it still had.
-  log_give_back = function(log, key, parts, scale, t, window)
-    local packing, size, modulus = packings[log.code][1], packings[log.code][2], packings[log.code][3]
+  -- Gives back hits of entries: `parts` has their ticks, which ascend, and the hits of each.
+  -- `scale` is the length of an entry's tick, `t` the time, and `window` how long hits count, all
+  -- three in ticks of the clock. Returns the log if it changed, and how many hits it still had.
+  log_refund_at = function(log, key, parts, scale, t, window)
+    local packing, size, modulus = list(packings[log.code])
     local newest = scale == 1 and log.tip or log.newest
     if newest * scale - t > (scale == 1 and window or math.ceil(window / scale) * scale) then
       return nil, 0
@@ -231,7 +231,7 @@ if steps[76] or steps[66] then -- 'L', 'B'
     if cells[1] then
       local text = table.concat(cells)
       if patch and patch[1] < from then
-        -- What an earlier change has before these cells.
+        -- An earlier change has some before these cells.
         text, from = string.sub(patch[2], 1, (from - patch[1]) * size) .. text, patch[1]
       end
       patch = { from, text }

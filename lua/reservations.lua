@@ -4,16 +4,17 @@
 -- State, in addition to the state of the counter: a sorted set with the ids of a counter, and a
 -- hash with a packed value for each. KEYS ends with these two keys for each counter, each pair
 -- once. The score of an id is the end of its life in microseconds, minus 2^52 for a kept hold,
--- minus 2^53 for a settled id, and plus 2^52 for one of a group. A value has the kind, 1 if the hold
--- stays charged, when it was made, the end of its life, and for each place of the counter that has
--- hits of it the place and the hits. A group is a hold whose value ends with the number of holds
--- for which it stands. The field "p" has the peaks of a token bucket: the units of a hit, then since when, how high,
--- and for how many parts of holds, the oldest first.
+-- minus 2^53 for a settled id, and plus 2^52 for one of a group. A value has the kind, 1 if the
+-- hold stays charged, when it was made, the end of its life, and for each place of the counter that
+-- has hits of it the place and the hits. A group is a hold whose value ends with the number of
+-- holds for which it stands. The field "p" has the peaks of a token bucket: the units of a hit,
+-- then since when, how high, and for how many parts of holds, the oldest first.
 --
 -- ARGV[10]: one row per check, packed: the index of the check; the number of the pair of keys, from
--- 1 on; 0 for plain hits, 1 to reserve, 2 to settle, 3 to give back; 1 if expired holds stay charged, plus 2 if the
--- reply needs the hits of open holds; ttl; the most hits of a hold; the number of the current
--- window of a fixed window; the largest charge of the limit; the requested hits; the id.
+-- 1 on; 0 for plain hits, 1 to reserve, 2 to settle, 3 to give back; 1 if expired holds stay
+-- charged, plus 2 if the reply needs the hits of open holds; ttl; the most hits of a hold; the
+-- number of the current window of a fixed window; the largest charge of the limit; the requested
+-- hits; the id.
 --
 -- The reply has nine numbers for each row: the outcome, by its number in Rust; the hits of the step
 -- on the counter; the hits that a settlement gave back; the hits that the id holds, or that were
@@ -49,8 +50,8 @@ if steps[82] then -- 'R'
   local function define()
     local pack, text, min, max = struct.pack, string.format, math.min, math.max
     local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<ddddddddd', '<BBdd', '<dd'
-    local HELD, KEPT, SETTLED, GROUPED, MOST_IDS, MOST_SETTLED, MOST_PARTS = 0, 1, 2, 3, 10000, 256, 8
-    local MOST_SINGLE, GROUPS, BAND = 256, 256, 4503599627370496
+    local HELD, KEPT, SETTLED, GROUPED, BAND = 0, 1, 2, 3, 4503599627370496
+    local MOST_IDS, MOST_SETTLED, MOST_PARTS, MOST_SINGLE, GROUPS = 10000, 256, 8, 256, 256
     local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 1000, 'p'
     local OFFSETS = { [HELD] = 0, [KEPT] = -BAND, [SETTLED] = -2 * BAND, [GROUPED] = BAND }
 
@@ -96,6 +97,11 @@ if steps[82] then -- 'R'
     end
 
     local function hold_of(value)
+      if #value == 34 then
+        local kind, keeps, since, life, place, hits = unpack('<BBdddd', value)
+        return { { place, hits }, kind = kind, keeps = keeps, since = since, life = life,
+          hits = hits, members = 0 }
+      end
       local kind, keeps, since, life = unpack(HEAD, value)
       local hold = { kind = kind, keeps = keeps, since = since, life = life, hits = 0, members = 0 }
       for at = 19, #value - 15, 16 do
@@ -114,12 +120,11 @@ if steps[82] then -- 'R'
       return hold.life + (keeps and hold.life - hold.since or 0)
     end
 
-    -- The name of the group of a hold.
-    local function group_of(hold)
-      return pack('<d', hold.life) .. (hold.keeps == 1 and 'groupkep' or 'grouprel')
-    end
-
     local function value_of(hold)
+      if hold.members == 0 and not hold[2] then
+        local head = pack(HEAD, hold.kind, hold.keeps, hold.since, hold.life)
+        return hold[1] and head .. pack(PART, hold[1][1], hold[1][2]) or head
+      end
       local parts = { pack(HEAD, hold.kind, hold.keeps, hold.since, hold.life) }
       for position = 1, #hold do
         parts[position + 1] = pack(PART, list(hold[position]))
@@ -191,119 +196,121 @@ if steps[82] then -- 'R'
       end
       stored = max(stored, empty)
       if last <= present then
-        return present, expiry, min(full, stored
-          + (per_window and come_back(per_window, window, last, present) or (present - last) * rate))
+        local refilled = per_window and come_back(per_window, window, last, present)
+          or (present - last) * rate
+        return present, expiry, min(full, stored + refilled)
       elseif last - present <= window and stored < full then
         return last, expiry, stored
       end
       return present, expiry, full
     end
 
-    -- The peaks of a bucket: the highest level since an instant, and how many parts of holds begin
-    -- there.
-    local function peaks_of(value, unit)
-      local peaks = { unit = unit }
-      if value then
-        peaks.unit = unpack('<d', value)
-        local numbers = { unpack('<' .. string.rep('d', #value / 8 - 1), value, 9) }
-        for position = 1, #numbers - 3, 3 do
-          peaks[#peaks + 1] = { numbers[position], numbers[position + 1], numbers[position + 2] }
+    -- Defines what only token buckets need.
+    local peaks_of, rise, begin, refund_units, end_parts
+    local function define_peaks()
+      -- The peaks of a bucket: the highest level since an instant, and how many parts of holds
+      -- begin there.
+      peaks_of = function(value, unit)
+        local peaks = { unit = unit }
+        if value then
+          peaks.unit = unpack('<d', value)
+          local numbers = { unpack('<' .. string.rep('d', #value / 8 - 1), value, 9) }
+          for position = 1, #numbers - 3, 3 do
+            peaks[#peaks + 1] = { numbers[position], numbers[position + 1], numbers[position + 2] }
+          end
+        end
+        return peaks
+      end
+
+      -- Notes the level of a bucket before hits are taken from it.
+      rise = function(peaks, level, unit)
+        if peaks.unit ~= unit then
+          for position = 1, #peaks do
+            peaks[position][2] = math.ceil(peaks[position][2] / peaks.unit) * unit
+          end
+          peaks.unit, peaks.has_changed = unit, true
+        end
+        local higher
+        while peaks[1] and peaks[#peaks][2] <= level do
+          local peak = table.remove(peaks)
+          higher = { peak[1], level, peak[3] + (higher and higher[3] or 0) }
+        end
+        if higher then
+          peaks[#peaks + 1], peaks.has_changed = higher, true
         end
       end
-      return peaks
-    end
 
-    -- Notes the level of a bucket before hits are taken from it.
-    local function rise(peaks, level, unit)
-      if peaks.unit ~= unit then
-        for position = 1, #peaks do
-          peaks[position][2] = math.ceil(peaks[position][2] / peaks.unit) * unit
-        end
+      -- Begins a part of a hold whose hits were taken from a bucket. Returns its place.
+      begin = function(peaks, level, unit)
+        local last = peaks[#peaks]
         peaks.unit, peaks.has_changed = unit, true
+        if not last or now > last[1] and #peaks < MOST_PEAKS then
+          peaks[#peaks + 1] = { now, level, 1 }
+          return now
+        end
+        last[3] = last[3] + 1
+        if now > last[1] then
+          return now
+        end
+        last[2] = level
+        return last[1]
       end
-      local higher
-      while peaks[1] and peaks[#peaks][2] <= level do
-        local peak = table.remove(peaks)
-        higher = { peak[1], level, peak[3] + (higher and higher[3] or 0) }
+
+      -- The units that parts give back, whose places ascend; each at most `most` hits of `unit`.
+      refund_units = function(peaks, parts, most, unit, level, full)
+        local next_peak, given = 1, 0
+        for position = 1, #parts do
+          local place, units = parts[position][1], min(parts[position][2], most) * unit
+          while peaks[next_peak] and peaks[next_peak][1] <= place do
+            peaks[next_peak][2] = peaks[next_peak][2] + given
+            next_peak = next_peak + 1
+          end
+          local own = peaks[next_peak - 1]
+          units = max(0, min(units, full - (own and own[2] or level + given)))
+          if own then
+            own[2] = own[2] + units
+          end
+          given = given + units
+        end
+        for position = next_peak, #peaks do
+          peaks[position][2] = peaks[position][2] + given
+        end
+        for position = #peaks - 1, 1, -1 do
+          peaks[position][2] = max(peaks[position][2], peaks[position + 1][2])
+        end
+        peaks.has_changed = true
+        return given
       end
-      if higher then
-        peaks[#peaks + 1], peaks.has_changed = higher, true
+
+      -- Ends parts of holds. Peaks without any go.
+      end_parts = function(peaks, parts)
+        by_place(parts)
+        local after = 1
+        for position = 1, #parts do
+          while peaks[after] and peaks[after][1] <= parts[position][1] do
+            after = after + 1
+          end
+          local own = peaks[after - 1]
+          if own then
+            own[3] = max(0, own[3] - 1)
+          end
+        end
+        local count = 0
+        for index = 1, #peaks do
+          if peaks[index][3] > 0 then
+            count = count + 1
+            peaks[count] = peaks[index]
+          end
+        end
+        for index = #peaks, count + 1, -1 do
+          peaks[index] = nil
+        end
+        peaks.has_changed = true
       end
     end
 
-    -- Begins a part of a hold whose hits were taken from a bucket. Returns its place.
-    local function begin(peaks, level, unit)
-      local last = peaks[#peaks]
-      peaks.unit, peaks.has_changed = unit, true
-      if not last or now > last[1] and #peaks < MOST_PEAKS then
-        peaks[#peaks + 1] = { now, level, 1 }
-        return now
-      end
-      last[3] = last[3] + 1
-      if now > last[1] then
-        return now
-      end
-      last[2] = level
-      return last[1]
-    end
-
-    -- The units that parts give back, whose places ascend; each at most `most` hits of `unit`.
-    local function give_units(peaks, parts, most, unit, level, full)
-      local next_peak, given = 1, 0
-      for position = 1, #parts do
-        local place, units = parts[position][1], min(parts[position][2], most) * unit
-        while peaks[next_peak] and peaks[next_peak][1] <= place do
-          peaks[next_peak][2] = peaks[next_peak][2] + given
-          next_peak = next_peak + 1
-        end
-        local own = peaks[next_peak - 1]
-        units = max(0, min(units, full - (own and own[2] or level + given)))
-        if own then
-          own[2] = own[2] + units
-        end
-        given = given + units
-      end
-      for position = next_peak, #peaks do
-        peaks[position][2] = peaks[position][2] + given
-      end
-      for position = #peaks - 1, 1, -1 do
-        peaks[position][2] = max(peaks[position][2], peaks[position + 1][2])
-      end
-      peaks.has_changed = true
-      return given
-    end
-
-    -- Ends parts of holds. Peaks without any go.
-    local function end_parts(peaks, parts)
-      if not peaks[1] then
-        return
-      end
-      by_place(parts)
-      local after = 1
-      for position = 1, #parts do
-        while peaks[after] and peaks[after][1] <= parts[position][1] do
-          after = after + 1
-        end
-        local own = peaks[after - 1]
-        if own then
-          own[3] = max(0, own[3] - 1)
-        end
-      end
-      local count = 0
-      for index = 1, #peaks do
-        if peaks[index][3] > 0 then
-          count = count + 1
-          peaks[count] = peaks[index]
-        end
-      end
-      for index = #peaks, count + 1, -1 do
-        peaks[index] = nil
-      end
-      peaks.has_changed = true
-    end
-
-    -- The windows of a counter: the expiry of the state, the number of the current one, its hits, and
-    -- those of the previous one.
+    -- The windows of a counter: the expiry of the state, the number of the current one, its hits,
+    -- and the hits of the previous one.
     local function windows_at(state, present, count_denied, limit, window)
       local expiry, stored, latest, before = unpack('<dddd', state)
       local most, number = (1 + floor(count_denied / 2)) * limit, floor(present / window)
@@ -316,8 +323,8 @@ if steps[82] then -- 'R'
 
     -- Gives back hits at the places where a state has counted them; `parts` are sorted. Returns the
     -- new state, or nil if it did not change, and the hits.
-    local function give_back(code, slot, state, parts, peaks, window, present, tick_ms, count_denied,
-      a, b, c, d, e)
+    local function refund_at(code, slot, state, parts, peaks, window, present, tick_ms,
+      count_denied, a, b, c, d, e)
       local function hits_at(place)
         local hits = 0
         for position = 1, #parts do
@@ -336,7 +343,7 @@ if steps[82] then -- 'R'
         return text('%.0f', count - min(hits, count)), min(hits, count)
       elseif code == 76 or code == 66 then -- 'L', 'B'
         local scale = code == 76 and 1 or c -- 'L'
-        return log_give_back(state, KEYS[slot], parts, scale, present, b)
+        return log_refund_at(state, KEYS[slot], parts, scale, present, b)
       elseif code == 67 and #state == 32 then -- 'C'
         local expiry, number, current, previous = windows_at(state, present, count_denied, a, b)
         local less, older = min(hits_at(number), current), min(hits_at(number - 1), previous)
@@ -347,7 +354,7 @@ if steps[82] then -- 'R'
       elseif code == 84 and #state == 24 then -- 'T'
         local t, expiry, level = bucket_at(state, present, tick_ms, count_denied, a, b, c, d, e)
         local most = c + (count_denied - count_denied % 2) / 2 * c
-        local given = give_units(peaks, parts, most, e, level, c * e)
+        local given = refund_units(peaks, parts, most, e, level, c * e)
         if given == 0 then
           return nil, 0
         end
@@ -356,73 +363,102 @@ if steps[82] then -- 'R'
       return nil, 0
     end
 
-    -- The hits that count in a state or in a row, rounded up.
-    local function used_of(code, state, row, present, tick_ms, count_denied, a, b, c, d, e)
-      if code ~= 84 and code ~= 67 then -- 'T', 'C'
-        return (unpack('<d', row))
-      elseif not state then
-        return 0
-      elseif code == 67 then -- 'C'
-        local _, number, current, previous = windows_at(state, present, count_denied, a, b)
-        local passed = max(0, present - number * b)
-        return current + previous - product(previous, passed, b)
+    -- Defines what only refused hits and thresholds need.
+    local used_of, open_holds
+    local function define_rooms()
+      -- The hits that count in a state or in a row, rounded up.
+      used_of = function(code, state, row, present, tick_ms, count_denied, a, b, c, d, e)
+        if code ~= 84 and code ~= 67 then -- 'T', 'C'
+          return (unpack('<d', row))
+        elseif not state then
+          return 0
+        elseif code == 67 then -- 'C'
+          local _, number, current, previous = windows_at(state, present, count_denied, a, b)
+          local passed = max(0, present - number * b)
+          return current + previous - product(previous, passed, b)
+        end
+        local _, _, level = bucket_at(state, present, tick_ms, count_denied, a, b, c, d, e)
+        return math.ceil((c * e - level) / e)
       end
-      local _, _, level = bucket_at(state, present, tick_ms, count_denied, a, b, c, d, e)
-      return math.ceil((c * e - level) / e)
+
+      -- The hits of open holds, of a fixed window those in `window`; and the time until so many of
+      -- those that do not stay charged have expired that they make room for `lacking` hits, or 0.
+      open_holds = function(order, values, window, lacking)
+        local open, room = 0, 0
+        local ids = call('ZRANGEBYSCORE', order, text('(%.0f', now), score(HELD, BAND - 1))
+        local stored = values_of(values, ids)
+        for position = 1, #stored do
+          local hold = hold_of(stored[position])
+          for part = 1, #hold do
+            open = open + ((window == 0 or hold[part][1] == window) and hold[part][2] or 0)
+          end
+          if lacking > 0 and hold.keeps == 0 then
+            lacking = lacking - hold.hits
+            room = lacking <= 0 and hold.life - now or 0
+          end
+        end
+        return open, room
+      end
     end
 
-    -- The hits of open holds, of a fixed window those in `window`; and the time until so many of
-    -- those that do not stay charged have expired that they make room for `lacking` hits, or 0.
-    local function open_holds(order, values, window, lacking)
-      local open, room = 0, 0
-      local ids = call('ZRANGEBYSCORE', order, text('(%.0f', now), score(HELD, BAND - 1))
-      local stored = values_of(values, ids)
-      for position = 1, #stored do
-        local hold = hold_of(stored[position])
-        for part = 1, #hold do
-          open = open + ((window == 0 or hold[part][1] == window) and hold[part][2] or 0)
-        end
-        if lacking > 0 and hold.keeps == 0 then
-          lacking = lacking - hold.hits
-          room = lacking <= 0 and hold.life - now or 0
-        end
+    -- Defines what only crowded keys need.
+    local regroup, room_of
+    local function define_groups()
+      -- The name of the group of a hold.
+      local function group_of(hold)
+        return pack('<d', hold.life) .. (hold.keeps == 1 and 'groupkep' or 'grouprel')
       end
-      return open, room
-    end
 
-    -- Adds hits of a hold to its group, or takes them off, with so many holds more or less.
-    local function regroup(values, added, removed, hold, more, less, members)
-      local name = group_of(hold)
-      local value = added[name] or call('HGET', values, name)
-      local group = type(value) == 'table' and value or value and hold_of(value)
-        or { kind = HELD, keeps = hold.keeps, since = hold.since, life = hold.life, members = 0 }
-      local function change(parts, sign)
-        for position = 1, #parts do
-          local own
-          for at = 1, #group do
-            own = group[at][1] == parts[position][1] and group[at] or own
-          end
-          if not own and sign > 0 then
-            own = { parts[position][1], 0 }
-            group[#group + 1] = own
-          end
-          if own then
-            own[2] = max(0, own[2] + sign * parts[position][2])
+      -- Adds hits of a hold to its group, or takes them off, with so many holds more or less.
+      regroup = function(values, added, removed, hold, more, less, members)
+        local name = group_of(hold)
+        local value = added[name] or call('HGET', values, name)
+        local group = type(value) == 'table' and value or value and hold_of(value)
+          or { kind = HELD, keeps = hold.keeps, since = hold.since, life = hold.life, members = 0 }
+        local function change(parts, sign)
+          for position = 1, #parts do
+            local own
+            for at = 1, #group do
+              own = group[at][1] == parts[position][1] and group[at] or own
+            end
+            if not own and sign > 0 then
+              own = { parts[position][1], 0 }
+              group[#group + 1] = own
+            end
+            if own then
+              own[2] = max(0, own[2] + sign * parts[position][2])
+            end
           end
         end
-      end
-      change(more, 1)
-      change(less, -1)
-      for at = #group, 1, -1 do
-        if group[at][2] == 0 then
-          table.remove(group, at)
+        change(more, 1)
+        change(less, -1)
+        for at = #group, 1, -1 do
+          if group[at][2] == 0 then
+            table.remove(group, at)
+          end
+        end
+        group.members = max(0, group.members + members)
+        if group.members > 0 then
+          added[name] = group
+        else
+          added[name], removed[name] = nil, true
         end
       end
-      group.members = max(0, group.members + members)
-      if group.members > 0 then
-        added[name] = group
-      else
-        added[name], removed[name] = nil, true
+
+      -- Whether a key is crowded, and whether it may have one more hold; all its holds, but for
+      -- groups, are `number` or fewer.
+      room_of = function(order, number)
+        local held = call('ZCOUNT', order, '0', score(HELD, BAND - 1))
+        if number >= MOST_IDS then
+          number = number - call('ZCOUNT', order, score(GROUPED, 0), score(GROUPED, now))
+          local names = call('ZRANGEBYSCORE', order, '0', score(HELD, BAND - 1))
+          for position = 1, #names do
+            if string.find(names[position], '^........group[kr]e[pl]$') then
+              number = number - 1
+            end
+          end
+        end
+        return held >= MOST_SINGLE, number < MOST_IDS
       end
     end
 
@@ -434,34 +470,27 @@ if steps[82] then -- 'R'
       end
     end
 
-    -- Whether a key is crowded, and whether it may have one more hold; all its holds, but for groups,
-    -- are `number` or fewer.
-    local function room_of(order, number)
-      local held = call('ZCOUNT', order, '0', score(HELD, BAND - 1))
-      if number >= MOST_IDS then
-        number = number - call('ZCOUNT', order, score(GROUPED, 0), score(GROUPED, now))
-        local names = call('ZRANGEBYSCORE', order, '0', score(HELD, BAND - 1))
-        for position = 1, #names do
-          if string.find(names[position], '^........group[kr]e[pl]$') then
-            number = number - 1
-          end
-        end
-      end
-      return held >= MOST_SINGLE, number < MOST_IDS
-    end
-
     -- Decides the check at `index`, whose row is at `at`; `expired` has the ids of expired holds.
     return function(step, code, at, index, expired, hits, parameter, present, tick_ms, count_denied,
       a, b, c, d, e)
       local _, pair, purpose, flags, ttl, most, window, largest, asked = unpack(ROW, entries, at)
       local id = string.sub(entries, at + ROW_SIZE - ID_SIZE, at + ROW_SIZE - 1)
       local order, values = KEYS[keys_before + 2 * pair - 1], KEYS[keys_before + 2 * pair]
-      local names = { id, code == 84 and PEAKS or nil } -- 'T'
-      local before = #names
-      for position = 1, #expired do
-        names[before + position] = expired[position]
+      local stored, before = expired, 1
+      if not expired.err and code ~= 84 and not expired[1] then -- 'T'
+        local value = pcall('HGET', values, id)
+        stored = type(value) == 'table' and value or { value }
+      elseif not expired.err then
+        if code == 84 and not peaks_of then -- 'T'
+          define_peaks()
+        end
+        local names = { id, code == 84 and PEAKS or nil } -- 'T'
+        before = #names
+        for position = 1, #expired do
+          names[before + position] = expired[position]
+        end
+        stored = values_of(values, names)
       end
-      local stored = expired.err and expired or values_of(values, names)
       if stored.err then
         return fail(index, code, stored.err)
       end
@@ -478,7 +507,7 @@ if steps[82] then -- 'R'
         return step(index, index, min(wanted, largest), parameter, present, tick_ms,
           is_free and count_denied - count_denied % 2 or count_denied, a, b, c, d, e)
       end
-      local peaks = peaks_of(code == 84 and stored[2], e) -- 'T'
+      local peaks = code == 84 and peaks_of(stored[2], e) or {} -- 'T'
       local function level()
         local found = states[slot]
         if not found or #found ~= 24 then
@@ -495,7 +524,7 @@ if steps[82] then -- 'R'
           return 0
         end
         by_place(parts)
-        local after, returned = give_back(code, slot, states[slot], parts, peaks, window, present,
+        local after, returned = refund_at(code, slot, states[slot], parts, peaks, window, present,
           tick_ms, count_denied, a, b, c, d, e)
         if after then
           states[slot] = after
@@ -525,7 +554,7 @@ if steps[82] then -- 'R'
       -- Ends the holds that have expired.
       local removed, added, released, ended, kept_hits, settled = {}, {}, {}, {}, 0, 0
       local ended_count = 0
-      -- The hits that a counter counts: those of an earlier fixed window count no more.
+      -- The hits that a counter counts. Hits of an earlier fixed window count no more.
       local function counted_at(place, own)
         return (code ~= 70 or place == window) and own or 0 -- 'F'
       end
@@ -550,9 +579,11 @@ if steps[82] then -- 'R'
           end
         end
       end
-      returns(released)
-      end_parts(peaks, ended)
       if expired[1] then
+        returns(released)
+        if peaks[1] then
+          end_parts(peaks, ended)
+        end
         forget(order, KEPT, removed)
         forget(order, GROUPED, removed)
         write(order, values, added, removed, counter_life(), peaks)
@@ -577,9 +608,13 @@ if steps[82] then -- 'R'
           or max(0, wanted - (hold and hold.hits or 0))
         local has_room, is_crowded = hold and (missing == 0 or #hold < MOST_PARTS), false
         if not hold then
-          local number = call('ZCOUNT', order, score(KEPT, 0), '+inf')
+          local number = call('ZCARD', order)
           has_room = true
           if number >= MOST_SINGLE then
+            number = call('ZCOUNT', order, score(KEPT, 0), '+inf')
+            if not room_of then
+              define_groups()
+            end
             is_crowded, has_room = room_of(order, number)
             is_crowded = is_crowded and code ~= 76 and code ~= 84 -- 'L', 'T'
           end
@@ -604,8 +639,8 @@ if steps[82] then -- 'R'
         else
           outcome = wanted < asked and 2 or 1
           local is_new = not hold
-          hold = hold
-            or { kind = HELD, keeps = flags % 2, since = now, life = now + ttl, hits = 0, members = 0 }
+          hold = hold or { kind = HELD, keeps = flags % 2, since = now, life = now + ttl,
+            hits = 0, members = 0 }
           if is_new and is_crowded then
             -- Rounded up to the end of its group.
             local width = max(1, floor(ttl / GROUPS))
@@ -623,13 +658,18 @@ if steps[82] then -- 'R'
           local last = hold[#hold]
           if last and last[1] == place then
             last[2] = last[2] + stepped
-            end_parts(peaks, { last })
+            if peaks[1] then
+              end_parts(peaks, { last })
+            end
           else
             hold[#hold + 1] = { place, stepped }
           end
           hold.hits = hold.hits + stepped
           added[id] = hold
           if hold.kind == GROUPED then
+            if not regroup then
+              define_groups()
+            end
             regroup(values, added, removed, hold, { { place, stepped } }, {}, is_new and 1 or 0)
           end
         end
@@ -653,10 +693,15 @@ if steps[82] then -- 'R'
             removed[id] = true
           end
           if hold.kind == GROUPED then
+            if not regroup then
+              define_groups()
+            end
             regroup(values, added, removed, hold, {}, parts, hold[1] and 0 or -1)
           end
           returned = returns(parts)
-          end_parts(peaks, gone)
+          if peaks[1] then
+            end_parts(peaks, gone)
+          end
           hold = { hits = max(asked, 0) - rest, since = since }
         else
           hold = nil
@@ -679,13 +724,22 @@ if steps[82] then -- 'R'
         end
         if is_open then
           if hold.kind == GROUPED then
+            if not regroup then
+              define_groups()
+            end
             regroup(values, added, removed, hold, {}, hold, -1)
           end
           returned = returns(parts)
-          end_parts(peaks, { list(hold) })
+          if peaks[1] then
+            end_parts(peaks, { list(hold) })
+          end
         end
-        added[id] = { kind = SETTLED, keeps = 0, since = now, life = now + SETTLED_LIFE, members = 0 }
-        if not was_settled and call('ZCOUNT', order, '-inf', score(KEPT, -1)) >= MOST_SETTLED then
+        added[id] = { kind = SETTLED, keeps = 0, since = now, life = now + SETTLED_LIFE,
+          members = 0 }
+        if not was_settled
+          and call('ZCARD', order) >= MOST_SETTLED
+          and call('ZCOUNT', order, '-inf', score(KEPT, -1)) >= MOST_SETTLED
+        then
           removed[first(order, SETTLED)] = true
         end
         stepped, settled, allowed = rest, settled + rest, take(rest)
@@ -695,8 +749,14 @@ if steps[82] then -- 'R'
       end
       write(order, values, added, removed, counter_life(), peaks)
       local asked_hits, capacity = purpose == 0 and hits or stepped, code == 84 and c or a -- 'T'
+      if not allowed or flags > 1 then
+        if not used_of then
+          define_rooms()
+        end
+      end
       local lacking = not allowed and asked_hits <= capacity
-          and used_of(code, states[slot], rows[index], present, tick_ms, count_denied, a, b, c, d, e)
+          and used_of(code, states[slot], rows[index], present, tick_ms, count_denied, a, b, c, d,
+              e)
             + max(0, asked_hits) - capacity
         or 0
       local open, room = 0, 0
@@ -707,9 +767,9 @@ if steps[82] then -- 'R'
         or (outcome == 7 or outcome == 8) and max(asked, 0) or 0
       counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0
-      results[index] = pack(EFFECT, outcome, stepped, returned, held,
-        held > 0 and floor(max(0, now - hold.since) / 1000) or 0, ended_count, flags > 1 and open or 0,
-        min(settled, 9007199254740992), room)
+      local age = held > 0 and floor(max(0, now - hold.since) / 1000) or 0
+      results[index] = pack(EFFECT, outcome, stepped, returned, held, age, ended_count,
+        flags > 1 and open or 0, min(settled, 9007199254740992), room)
       return outcome > 6 or allowed
     end
   end

@@ -119,7 +119,9 @@ if steps[85] then -- 'U'
       hits = counted and counted[index] or hits
       -- A subject is listed from its first reservation on.
       local is_recorded = index == 0
-        or ((hits ~= 0 or reserved and reserved[index]) and allowed[index] ~= nil and not has_failed(index))
+        or ((hits ~= 0 or reserved and reserved[index])
+          and allowed[index] ~= nil
+          and not has_failed(index))
       local record = records[number]
       if is_recorded and record == nil then
         local interval, buckets, longest = unpack(LIMIT, ARGV[8], (limit - 1) * LIMIT_SIZE + 1)

@@ -236,7 +236,7 @@ impl Limiter {
         // It answers all checks.
         let mut decisions = Decisions::of_store(&answers);
         if !decisions.effects.is_empty() {
-            self.give_back_in(memory, of, &mut decisions, |_| true, |algorithm| algorithm);
+            self.undo_in(memory, of, &mut decisions, |_| true, |algorithm| algorithm);
         }
         Some(decisions)
     }
@@ -317,8 +317,7 @@ impl Limiter {
         mut decisions: Decisions,
     ) -> Decisions {
         let (checks, began) = (draft.of.checks, draft.began);
-        self.give_back(store, draft.of, budget, &mut decisions)
-            .await;
+        self.undo(store, draft.of, budget, &mut decisions).await;
         // A request with places is delayed after its task.
         let delay = if checks.has_holders() {
             Span::ZERO

@@ -29,7 +29,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 static WAITING: Semaphore = Semaphore::const_new(MAX_WAITING);
 
-/// What a refused request has newly reserved.
+/// The new reservations of a refused request.
 struct NewHolds {
     /// Its checks, by their indices in the request.
     picked: CheckIndices,
@@ -66,7 +66,7 @@ impl NewHolds {
         let picked: CheckIndices = new.iter().map(|(index, _)| *index).collect();
         let mut gives = checks.subset(&picked, algorithm, |_| true);
         for (at, (_, hits)) in new.iter().enumerate() {
-            gives.give_back(CheckIndex(at), *hits);
+            gives.undo(CheckIndex(at), *hits);
         }
         let ttls = gives
             .iter()
@@ -108,7 +108,7 @@ impl NewHolds {
 
 impl Limiter {
     /// Gives back what a refused request has reserved in memory.
-    pub(super) fn give_back_in(
+    pub(super) fn undo_in(
         &self,
         memory: &Memory,
         of: Undecided<'_>,
@@ -124,7 +124,7 @@ impl Limiter {
     }
 
     /// Gives back what a refused request has reserved.
-    pub(super) async fn give_back(
+    pub(super) async fn undo(
         &self,
         store: &Store,
         of: Undecided<'_>,
@@ -137,7 +137,7 @@ impl Limiter {
         );
         let is_local = |decision: &Decision| matches!(decision, Decision::Local(..));
         let share = |algorithm: Algorithm| algorithm.share(replicas.get());
-        self.give_back_in(local, of, decisions, is_local, share);
+        self.undo_in(local, of, decisions, is_local, share);
         let is_stored = |decision: &Decision| matches!(decision, Decision::Store(_));
         let Some(new) = NewHolds::of(of.checks, decisions, is_stored, |algorithm| algorithm) else {
             return;

@@ -11,10 +11,10 @@
 The rule: a hold counts as its estimate from the instant of its reservation; once settled, as its cost
 at that instant (what exceeds the hold, at the settlement); once expired, as nothing (`release`) or as
 the estimate (`keep`). It is held only if its request was admitted as a whole. It does not matter when
-or whether anybody looks. A limit of 0 refuses all but settlements, which are never refused.
+or whether the key is read. A limit of 0 refuses all but settlements, which are never refused.
 
-Settlements are late, lost and repeated, requests are refused by other limits, and nobody looks at a
-key for long. Times are whole microseconds. The same seed gives the same world.
+Settlements are late, lost and repeated, requests are refused by other limits, and a key is not
+read for long. Times are whole microseconds. The same seed gives the same world.
 """
 
 import argparse
@@ -200,7 +200,7 @@ class Store:
             place = self.place(now)
             self.cells[place] = self.cells.get(place, 0) + hits
 
-    def give_back(self, now, part, hits):
+    def refund_at(self, now, part, hits):
         place, since, _ = part
         if self.mutant == "window":
             place = self.place(now)
@@ -250,7 +250,7 @@ class Store:
                     if self.mutant != "late":
                         del self.holds[name]
                         for part in parts:
-                            self.give_back(now, part, part[2])
+                            self.refund_at(now, part, part[2])
 
     def charge(self, now, hits):
         allowed = self.fits(now, hits)
@@ -277,7 +277,7 @@ class Store:
             self.peaks.append([now, self.level])
         part = [self.place(now), now, missing]
         if is_refused and self.mutant != "refused":
-            self.give_back(now, part, missing)
+            self.refund_at(now, part, missing)
         elif hold:
             if self.mutant == "grown":
                 hold[2][0][2] += missing
@@ -297,7 +297,7 @@ class Store:
             own = min(part[2], rest)
             rest -= own
             if hold[0] == "held":
-                self.give_back(now, part, part[2] - own)
+                self.refund_at(now, part, part[2] - own)
         if rest:
             self.charge(now, rest)
         self.holds[name] = ["settled", now + SETTLED, []]
@@ -331,7 +331,7 @@ class World:
 
     def step(self):
         random_, ttl = self.random, self.terms[3]
-        # A quiet time lets many holds expire before anybody looks.
+        # A quiet time lets many holds expire before the next step.
         pace = random_.choice([1, 1, 1, self.window // 40, self.window // 4, ttl, 3 * ttl])
         self.now += random_.randrange(1, max(2, pace))
         name = random_.randrange(12)

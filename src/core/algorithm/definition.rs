@@ -89,7 +89,7 @@ pub trait Definition {
 
     /// Gives back hits at the places where they were counted, which ascend. Returns how many the
     /// state still had. Only of algorithms that have `reservations`.
-    fn give_back(&self, state: Option<State>, _: Arrival, _: &[Part]) -> (Option<State>, u64) {
+    fn refund_at(&self, state: Option<State>, _: Arrival, _: &[Part]) -> (Option<State>, u64) {
         (state, 0)
     }
 

@@ -103,7 +103,7 @@ impl Definition for FixedWindow {
         Step::changed(verdict, State::FixedWindow { window, count }, keep_for)
     }
 
-    fn give_back(&self, state: Option<State>, _: Arrival, parts: &[Part]) -> (Option<State>, u64) {
+    fn refund_at(&self, state: Option<State>, _: Arrival, parts: &[Part]) -> (Option<State>, u64) {
         let Some(State::FixedWindow { window, count }) = state else {
             return (state, 0);
         };

@@ -4,13 +4,13 @@
 //! The rule: a hold counts as its estimate from the instant of its reservation; once settled, as its
 //! cost at that instant (what exceeds the hold, at the settlement); once expired, as nothing
 //! (`on_expiry: release`) or as the estimate (`keep`). It is held only if its request was admitted
-//! as a whole. It does not matter when or whether anybody looks. `tests/vectors/holds.py` is the
-//! model of it.
+//! as a whole. It does not matter when the key is read, or whether it is. `tests/vectors/holds.py`
+//! is the model of it.
 //!
 //! A key has its counter, which counts the hits of holds as any others, and the [`Holds`]: of each
 //! open one the places at which the counter has its hits. Every step first ends the holds that have
 //! expired. What a hold does not cost is given back at its place, so that hits that have left the
-//! window, and those of others, stay as they are; a token bucket gets at most what it would have
+//! window, and the hits of others, stay as they are; a token bucket gets at most what it would have
 //! without the hold ([`Peaks`]).
 //!
 //! - Reserve (`n` hits): refused if the step refuses them, and then nothing is counted. The same id
@@ -25,13 +25,15 @@
 //! The twin is `lua/reservations.lua`.
 
 mod holds;
+mod part;
 mod peaks;
 mod tally;
 
 use smallvec::SmallVec;
 
-pub use self::holds::{HeldHits, Hold, Holds, Kind, Part};
+pub use self::holds::{HeldHits, Hold, Holds, Kind};
 use self::holds::{counted, place_of};
+pub use self::part::Part;
 pub use self::peaks::{Peak, Peaks};
 pub use self::tally::Tally;
 use super::concurrency::{Change, HolderId};
@@ -258,8 +260,7 @@ impl HoldChange {
 }
 
 impl Verdict {
-    /// The verdict of a limit with reservations that takes nothing from anybody: a peek before a
-    /// reservation is refused too.
+    /// A limit of 0 with reservations also refuses the peek before a reservation.
     #[must_use]
     pub fn of_capacity(self, limit: &Algorithm, hits: i64, settles: bool) -> Self {
         let allowed = self.allowed && (limit.capacity() > 0 || hits < 0 || settles);
@@ -301,12 +302,12 @@ impl Key<'_> {
         self.has_changed = true;
     }
 
-    fn give_back(&mut self, parts: &mut [Part]) -> u64 {
+    fn refund_at(&mut self, parts: &mut [Part]) -> u64 {
         if parts.is_empty() {
             return 0;
         }
         self.has_changed = true;
-        self.holds.give_back(self.limit, self.at, parts)
+        self.holds.refund_at(self.limit, self.at, parts)
     }
 
     /// The level of a token bucket with holds, and the units of a hit.
@@ -350,7 +351,7 @@ impl Key<'_> {
             }
         }
         self.has_changed |= change.expired > 0;
-        self.give_back(&mut released);
+        self.refund_at(&mut released);
         self.holds.end(&mut ended);
         if change.expired > 0 {
             self.holds.forget(Kind::Kept, now);
@@ -416,7 +417,7 @@ impl Key<'_> {
     }
 
     /// Whether a further hold is one of a group: an expiry of its own would make the step that ends
-    /// many too long. Logs and buckets have a place of its own for each.
+    /// many too long. A log and a token bucket count each at another place.
     fn is_crowded(&self) -> bool {
         let has_places = matches!(
             self.limit,
@@ -453,7 +454,7 @@ impl Key<'_> {
     }
 
     /// Gives back the newest hits of an open hold.
-    fn give_back_new(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
+    fn undo(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
         let mut change = HoldChange {
             outcome: Outcome::GivenBack,
             ..HoldChange::default()
@@ -476,7 +477,7 @@ impl Key<'_> {
                 let ended = -i64::from(hold.parts.is_empty());
                 self.holds.regroup(&hold, &[], &parts, ended);
             }
-            change.returned = self.give_back(&mut parts);
+            change.returned = self.refund_at(&mut parts);
             let is_left = |part: &Part| hold.parts.iter().any(|left| left.place == part.place);
             parts.retain(|part| !is_left(part));
             self.holds.end(&mut parts);
@@ -518,7 +519,7 @@ impl Key<'_> {
                     self.holds.regroup(hold, &[], &hold.parts, -1);
                 }
                 parts.retain(|part| part.hits > 0);
-                returned = self.give_back(&mut parts);
+                returned = self.refund_at(&mut parts);
                 used = counted(self.limit, &costs, now);
                 self.holds.end(&mut hold.parts.clone());
             }
@@ -613,7 +614,7 @@ impl Reservations {
             Purpose::Plain => (key.charge(hits), HoldChange::default()),
             Purpose::Reserve(id) => key.reserve(id, hits, self),
             Purpose::Settle(id) => key.release(id, hits),
-            Purpose::GiveBack(id) => key.give_back_new(id, hits),
+            Purpose::GiveBack(id) => key.undo(id, hits),
         };
         let (has_changed, keep_for) = (key.has_changed, key.keep_for);
         let change = HoldChange {

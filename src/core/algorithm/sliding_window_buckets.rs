@@ -252,7 +252,7 @@ impl Definition for SlidingWindowBuckets {
         Step::changed(verdict, State::Buckets(ring), keep_for)
     }
 
-    fn give_back(
+    fn refund_at(
         &self,
         mut state: Option<State>,
         at: Arrival,

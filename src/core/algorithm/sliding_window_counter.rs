@@ -188,7 +188,7 @@ impl Definition for SlidingWindowCounter {
         Step::changed(verdict, state, keep_for)
     }
 
-    fn give_back(&self, state: Option<State>, at: Arrival, parts: &[Part]) -> (Option<State>, u64) {
+    fn refund_at(&self, state: Option<State>, at: Arrival, parts: &[Part]) -> (Option<State>, u64) {
         if state.is_none() {
             return (None, 0);
         }

@@ -77,7 +77,7 @@ impl Log {
 
     /// Gives back hits of ticks, which ascend. Returns how many it had. Entries without hits stay,
     /// but for the newest.
-    fn give_back(&mut self, parts: &[Part]) -> u64 {
+    fn refund_at(&mut self, parts: &[Part]) -> u64 {
         let oldest = parts.first().map_or(u64::MAX, |part| part.place);
         let first = self.entries.partition_point(|entry| entry.tick < oldest);
         let (mut before, mut less) = (self.total_before(first), 0);
@@ -222,7 +222,7 @@ impl Definition for SlidingWindowLog {
         Step::changed(verdict, State::Log(log), keep_for)
     }
 
-    fn give_back(
+    fn refund_at(
         &self,
         mut state: Option<State>,
         at: Arrival,
@@ -233,7 +233,7 @@ impl Definition for SlidingWindowLog {
         let parts = &parts[parts.partition_point(has_left)..];
         let is_known = known.is_some();
         let less = match &mut state {
-            Some(State::Log(log)) if is_known => log.give_back(parts),
+            Some(State::Log(log)) if is_known => log.refund_at(parts),
             _ => 0,
         };
         (state, less)

@@ -92,7 +92,7 @@ impl TokenBucket {
 
     /// Gives back the hits of holds that were made at these places: at most what the bucket would
     /// have without the holds.
-    pub(super) fn give_back_held(
+    pub(super) fn refund_held(
         &self,
         state: Option<State>,
         at: Arrival,
@@ -105,7 +105,7 @@ impl TokenBucket {
             let hits = part.hits.min(self.burst + self.most_debt());
             (part.place, (hits * per_hit).cast_signed())
         };
-        let given = peaks.give_back(parts.iter().map(units), before, full);
+        let given = peaks.refund_at(parts.iter().map(units), before, full);
         if given == 0 {
             return (state, 0);
         }

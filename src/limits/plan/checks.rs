@@ -443,7 +443,7 @@ impl Checks {
     }
 
     /// Lets a check that has reserved hits give them back.
-    pub fn give_back(&mut self, CheckIndex(index): CheckIndex, hits: u64) {
+    pub fn undo(&mut self, CheckIndex(index): CheckIndex, hits: u64) {
         let Check {
             hits: own, extras, ..
         } = &mut self.list[index];

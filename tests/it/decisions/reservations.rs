@@ -375,7 +375,8 @@ async fn a_client_cannot_hold_more_than_the_bound() {
     let slow: Vec<String> = redis.run(&["CONFIG", "GET", "slowlog-log-slower-than"]);
     assert_eq!(slow[1], "10000");
     let entries: u64 = redis.run(&["HLEN", "w1{llm|large=x}rhfw31536000"]);
-    assert_eq!(entries, 10_001, "one of them is settled");
+    // One of them is settled, and some are groups.
+    assert!((10_001..10_300).contains(&entries), "{entries}");
     redis.assert_every_key_expires();
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
+use super::part::Part;
 use super::peaks::Peaks;
 use super::{HoldChange, MOST_FORGOTTEN, Outcome};
 use crate::core::algorithm::concurrency::HolderId;
@@ -43,28 +44,6 @@ pub struct Hold {
     pub parts: SmallVec<[Part; 1]>,
     /// Of a group, the number of its holds; else 0.
     pub members: u64,
-}
-
-/// Hits of a hold that were counted at one place of the counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// The number of a window or of a bucket, a tick, or microseconds for a token bucket.
-    pub place: u64,
-    pub hits: u64,
-}
-
-impl Part {
-    /// The hits of all parts.
-    pub(super) fn sum(parts: &[Self]) -> u64 {
-        let hits = parts.iter().map(|part| part.hits);
-        hits.fold(0, u64::saturating_add)
-    }
-
-    /// The hits of all parts at one place.
-    pub(in crate::core::algorithm) fn hits_at(parts: &[Self], place: u64) -> u64 {
-        let own = parts.iter().filter(|part| part.place == place);
-        own.fold(0, |sum, part| sum.saturating_add(part.hits))
-    }
 }
 
 /// The kind of an id. `lua/reservations.lua` has the same values.
@@ -192,7 +171,7 @@ impl Holds {
         self.by_id.iter().map(|(&id, hold)| (id, hold))
     }
 
-    /// The bytes of memory that they take, without those of the counter.
+    /// The bytes of memory that they take, without the counter.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.by_id.len() * HOLD_BYTES + size_of_val(&*self.peaks.list)
     }
@@ -335,14 +314,14 @@ impl Holds {
 
     /// Gives hits back to the counter at the places where they were counted. Returns how many the
     /// counter still had.
-    pub(super) fn give_back(&mut self, limit: &Algorithm, at: Arrival, parts: &mut [Part]) -> u64 {
+    pub(super) fn refund_at(&mut self, limit: &Algorithm, at: Arrival, parts: &mut [Part]) -> u64 {
         parts.sort_unstable_by_key(|part| part.place);
         let counter = self.counter.take();
         let (counter, returned) = match limit {
             Algorithm::TokenBucket(bucket) => {
-                bucket.give_back_held(counter, at, parts, &mut self.peaks)
+                bucket.refund_held(counter, at, parts, &mut self.peaks)
             }
-            _ => limit.give_back(counter, at, parts),
+            _ => limit.refund_at(counter, at, parts),
         };
         self.counter = counter;
         returned
@@ -357,7 +336,7 @@ impl Holds {
     }
 }
 
-/// The hits of parts that a counter counts: of a fixed window those of the window at `now`.
+/// The hits of parts that a counter counts: of a fixed window only in the window at `now`.
 pub(super) fn counted(limit: &Algorithm, parts: &[Part], now: Micros) -> u64 {
     match limit {
         Algorithm::FixedWindow(fixed) => Part::hits_at(parts, fixed.number(now)),

@@ -4,7 +4,7 @@
 //! not refunded again. A hold of `d` units therefore gives back at most what the level lacked at its
 //! highest since the reservation.
 
-use super::Part;
+use super::part::Part;
 
 /// The most levels that are kept. Of more open holds the newest share one, and may get back less.
 pub const MOST_PEAKS: usize = 1_000;
@@ -74,7 +74,7 @@ impl Peaks {
 
     /// The units that parts give back, each at most so many, to a bucket of this level that is full
     /// with `full`. Their places ascend.
-    pub(in crate::core::algorithm) fn give_back(
+    pub(in crate::core::algorithm) fn refund_at(
         &mut self,
         parts: impl Iterator<Item = (u64, i64)>,
         level: i64,
