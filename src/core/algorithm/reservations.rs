@@ -25,7 +25,7 @@
 //! The twin is `lua/reservations.lua`.
 
 mod holds;
-mod peaks;
+pub mod peaks;
 mod tally;
 
 use smallvec::SmallVec;
