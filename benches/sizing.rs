@@ -372,7 +372,7 @@ async fn measure_memory() -> String {
 }
 
 /// Renames a copy over the limits, and returns the seconds until it is in force. Its memory has gone
-/// back to the operating system a second later.
+/// back to the operating system two seconds later.
 fn reload(server: &Server) -> f64 {
     let loads = || server.log().matches("limits loaded").count();
     let (config, before) = (server.folder().join("config"), loads());
@@ -384,7 +384,7 @@ fn reload(server: &Server) -> f64 {
         std::thread::sleep(Duration::from_millis(5));
     }
     let seconds = started.elapsed().as_secs_f64();
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(2));
     seconds
 }
 

@@ -15,10 +15,10 @@
 -- reply needs the hits of open holds; ttl; the most hits of a hold; the number of the current
 -- window of a fixed window; the largest charge of the limit; the requested hits; the id.
 --
--- The reply has ten numbers for each row: the outcome, by its number in Rust; the hits of the step
+-- The reply has nine numbers for each row: the outcome, by its number in Rust; the hits of the step
 -- on the counter; the hits that a settlement gave back; the hits that the id holds, or that were
--- released; the age of the hold; the number of expired holds; the hits of those that stay charged;
--- the hits of open holds; those that the counter counts for good since this step; the microseconds
+-- released; the milliseconds since the hold was made; the number of expired holds; the hits of open
+-- holds; those that the counter counts for good since this step; the microseconds
 -- until holds expire that make room for refused hits, or
 -- 0. They are zeros if the check failed.
 --
@@ -33,7 +33,7 @@ local checked
 local counted, reserved, effects
 if steps[82] then -- 'R'
   local unpack, pcall = struct.unpack, redis.pcall
-  local ROW_SIZE, EFFECT_SIZE = 62, 80
+  local ROW_SIZE, EFFECT_SIZE = 62, 36 + 36
 
   local entries, at_index, pairs_of_keys, results = ARGV[10], {}, 0, {}
   for at = 1, #entries, ROW_SIZE do
@@ -48,7 +48,7 @@ if steps[82] then -- 'R'
   -- creating its parts would be much of their cost.
   local function define()
     local pack, text, min, max = struct.pack, string.format, math.min, math.max
-    local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<dddddddddd', '<BBdd', '<dd'
+    local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<ddddddddd', '<BBdd', '<dd'
     local HELD, KEPT, SETTLED, GROUPED, MOST_IDS, MOST_SETTLED, MOST_PARTS = 0, 1, 2, 3, 10000, 256, 8
     local MOST_SINGLE, GROUPS, BAND = 256, 256, 4503599627370496
     local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 1000, 'p'
@@ -335,7 +335,8 @@ if steps[82] then -- 'R'
         local count = min(tonumber(state), 9007199254740992)
         return text('%.0f', count - min(hits, count)), min(hits, count)
       elseif code == 76 or code == 66 then -- 'L', 'B'
-        return log_give_back(state, KEYS[slot], parts, code == 76 and 1 or c, present, b)
+        local scale = code == 76 and 1 or c -- 'L'
+        return log_give_back(state, KEYS[slot], parts, scale, present, b)
       elseif code == 67 and #state == 32 then -- 'C'
         local expiry, number, current, previous = windows_at(state, present, count_denied, a, b)
         local less, older = min(hits_at(number), current), min(hits_at(number - 1), previous)
@@ -516,7 +517,8 @@ if steps[82] then -- 'R'
         if code == 84 then -- 'T'
           return written and #written == 24 and unpack('<d', written) - now_ms or 0
         end
-        local keep = code == 70 and parameter or code == 67 and 2 * b or code == 76 and b or e
+        local keep = code == 70 and parameter or code == 67 and 2 * b -- 'F', 'C'
+          or code == 76 and b or e -- 'L'
         return keep * tick_ms
       end
 
@@ -706,7 +708,7 @@ if steps[82] then -- 'R'
       counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0
       results[index] = pack(EFFECT, outcome, stepped, returned, held,
-        held > 0 and max(0, now - hold.since) or 0, ended_count, kept_hits, flags > 1 and open or 0,
+        held > 0 and floor(max(0, now - hold.since) / 1000) or 0, ended_count, flags > 1 and open or 0,
         min(settled, 9007199254740992), room)
       return outcome > 6 or allowed
     end
@@ -724,7 +726,8 @@ if steps[82] then -- 'R'
           local expired, own = pcall('ZRANGEBYSCORE', order, '0', present), step
           -- Hits have to know open holds if a bucket's level is noted for them, if the reply names
           -- them, or if the hits are refused.
-          if purpose == 0 and not (expired.err or expired[1] or code == 84 or flags > 1) then
+          local looks = expired.err or expired[1] or code == 84 or flags > 1 -- 'T'
+          if purpose == 0 and not looks then
             local allowed = step(from, to, hits, ...)
             own = function()
               return allowed

@@ -1,13 +1,12 @@
 //! The vocabulary and the pure logic: plain data and total functions. No file here names a clock, a
-//! socket, a file or the environment; the exceptions are the generated messages of `proto`, the random
-//! secret of `fingerprint`, and the `heap`.
+//! socket, a file or the environment; the exceptions are the generated messages of `proto` and the
+//! random secret of `fingerprint`.
 
 pub mod algorithm;
 pub mod answer;
 pub mod breaker;
 pub mod digest;
 pub mod fingerprint;
-pub mod heap;
 mod lock;
 pub mod proto;
 pub mod request;

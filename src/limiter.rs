@@ -301,20 +301,35 @@ impl Limiter {
         });
         of.observe(effects.iter().copied());
         decisions.add_effects(effects);
-        if checks.has_holds() {
-            rare(self.give_back(store, of, &budget, &mut decisions)).await;
+        if !(is_shaped || checks.has_holds()) {
+            return decisions;
         }
+        // Boxed with the decisions, which would have two places in the future of each call.
+        rare(self.finish(store, draft, &budget, decisions)).await
+    }
+
+    /// Ends a decision that delays its request, or that may have to give back what it has reserved.
+    async fn finish(
+        &self,
+        store: &Store,
+        draft: &Draft<'_>,
+        budget: &Budget,
+        mut decisions: Decisions,
+    ) -> Decisions {
+        let (checks, began) = (draft.of.checks, draft.began);
+        self.give_back(store, draft.of, budget, &mut decisions)
+            .await;
         // A request with places is delayed after its task.
-        let delay = if is_shaped && !checks.has_holders() {
-            longest_delay(checks, &decisions[..checks.len()])
-        } else {
+        let delay = if checks.has_holders() {
             Span::ZERO
+        } else {
+            longest_delay(checks, &decisions[..checks.len()])
         };
         // A sleep takes a tick of the timer even when its time has come already.
         if delay > Span::ZERO {
             let delayed_until = Instant::now() + Duration::from(delay);
             let latest = began + Duration::from(budget.max_wait);
-            rare(tokio::time::sleep_until(delayed_until.min(latest))).await;
+            tokio::time::sleep_until(delayed_until.min(latest)).await;
         }
         decisions
     }

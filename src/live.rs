@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwapOption;
 
-use crate::core::heap;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::limits::overrides::{InForce, Overrides};
@@ -68,8 +67,6 @@ pub struct Live {
     rejected: Mutex<Option<Arc<RejectedConfig>>>,
     /// The files are to be read at the next poll, changed or not.
     reload: AtomicBool,
-    /// Limits were read since memory was last returned to the operating system.
-    has_garbage: AtomicBool,
 }
 
 impl Live {
@@ -82,7 +79,6 @@ impl Live {
             overrides: Mutex::default(),
             rejected: Mutex::default(),
             reload: AtomicBool::new(false),
-            has_garbage: AtomicBool::new(false),
         }
     }
 
@@ -102,6 +98,9 @@ impl Live {
     }
 
     /// Puts `rules` in force. Metrics of limits that both configurations have go on counting.
+    ///
+    /// Another thread has to make large rules: counters live for longer, and would leave holes among
+    /// them in the heap of one thread.
     pub fn replace(&self, rules: Rules) -> Arc<Snapshot> {
         let mut old = lock(&self.old);
         let before = self.current.load().as_ref().map_or(0, |old| old.generation);
@@ -118,7 +117,6 @@ impl Live {
         self.metrics.config_loaded(&snapshot.rules, generation);
         *lock(&self.rejected) = None;
         free(&mut old, Some(&snapshot));
-        self.has_garbage.store(true, Ordering::Release);
         snapshot
     }
 
@@ -152,7 +150,6 @@ impl Live {
         if last == Some(&problems) {
             return false;
         }
-        self.has_garbage.store(true, Ordering::Release);
         *rejected = Some(Arc::new(RejectedConfig {
             at: clock::now(),
             problems,
@@ -174,21 +171,16 @@ impl Live {
         lock(&self.rejected).clone()
     }
 
-    /// Frees rules that are no longer in force and that no request uses, and returns their memory,
-    /// and what reading the new ones took, to the operating system.
+    /// Frees rules that are no longer in force and that no request uses.
     pub fn free_old(&self) {
-        let has_freed = free(&mut lock(&self.old), self.current.load().as_ref());
-        if self.has_garbage.swap(false, Ordering::AcqRel) || has_freed {
-            heap::trim();
-        }
+        free(&mut lock(&self.old), self.current.load().as_ref());
     }
 }
 
 /// Drops the snapshots that nothing uses. A plan may use rules for longer than their snapshot; of
 /// snapshots that differ in their overrides only, and share their rules, the newest one keeps
-/// those. Returns whether it dropped some.
-fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) -> bool {
-    let before = old.len();
+/// those.
+fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) {
     let current = current.iter().map(|snapshot| Arc::as_ptr(&snapshot.rules));
     let mut kept: Vec<*const Rules> = current.collect();
     for index in (0..old.len()).rev() {
@@ -202,7 +194,6 @@ fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) -> bool {
             old.remove(index);
         }
     }
-    old.len() < before
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod bounded;
 pub mod bounds;
 pub mod clock;
 pub mod dial;
+pub mod heap;
 pub mod http;
 pub mod random;
 pub mod rare;

@@ -65,7 +65,7 @@ impl Effect {
 
     /// The hits that a check has used for good, of which so many were requested.
     #[inline]
-    pub const fn used_by(&self, requested: i64, allowed: bool) -> i64 {
+    pub fn used_by(&self, requested: i64, allowed: bool) -> i64 {
         match self {
             Self::Hold(change) => change.used_by(requested, allowed),
             _ => requested,

@@ -191,7 +191,8 @@ fn messages() -> Vec<Row> {
             "age of a stream of reflection", "it ends"]
         [text "half of the [memory](#memory) for it",
             "what clients leave unfinished, all: parts of messages and of header blocks, answers \
-             that are not taken, streams of health and reflection, TLS handshakes, JSON requests",
+             that are not taken, streams of health and reflection, TLS handshakes, heads of \
+             HTTP/1, JSON requests",
             "the oldest ends: RESOURCE_EXHAUSTED, HTTP status 503, or its stream or connection is \
              closed"]
         [bytes STREAM_BYTES in service::server::body,
@@ -312,8 +313,9 @@ fn http() -> Vec<Row> {
         [bytes MAX_BODY_BYTES in service::pages, "body", "HTTP status 413"]
         [time BODY_DEADLINE in net::http, "time for the body of a request", "HTTP status 408"]
         [text "part of what clients leave unfinished",
-            "bodies of requests that are not answered, together",
-            "the oldest of all that is unfinished ends: HTTP status 503"]
+            "heads that are not whole, and bodies of requests that are not answered, together",
+            "the oldest of all that is unfinished ends: its connection is closed, or HTTP status \
+             503"]
         [count MAX_OBJECTS in service::pages::json,
             "objects in the JSON of a request", "HTTP status 400"]
         [count MAX_PARSED_AT_A_TIME in service::pages,

@@ -486,7 +486,7 @@ pub async fn watch(live: Arc<Live>, mut watched: WatchedFolder, metrics: Arc<Met
 /// Polls once, and loads the files if it is time to.
 fn poll(live: &Live, watched: &mut WatchedFolder) {
     let (asked, options) = (live.take_reload(), watched.options.clone());
-    let load = |read: &Read| background::run("weir-load", || put_in_force(live, &options, read));
+    let load = |read: &Read| put_in_force(live, &options, read);
     if let Some(Err(problems)) = watched.poll(asked, load) {
         reject(live, &problems, asked);
     }
@@ -497,14 +497,17 @@ fn poll(live: &Live, watched: &mut WatchedFolder) {
 }
 
 fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<Problem>> {
-    let compiled = compile(&read.texts, &options.compile)?;
+    let (work, old) = (|| compile(&read.texts, &options.compile), live.load());
+    // No request waits while the process starts.
+    let compiled = match &old {
+        Some(_) => background::run("weir-load", work),
+        None => work(),
+    }?;
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
     }
     // There is no difference for the first limits, which are all new.
-    let difference = live
-        .load()
-        .map(|old| Difference::new(&old.rules, &compiled.rules));
+    let difference = old.map(|old| Difference::new(&old.rules, &compiled.rules));
     let snapshot = live.replace(compiled.rules);
     let (rules, generation, files) = (&snapshot.rules, snapshot.generation, read.texts.len());
     log_loaded(

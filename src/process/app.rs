@@ -37,9 +37,9 @@ use crate::limiter::{Limiter, outages};
 use crate::limits::rules::compile::Problem;
 use crate::live::Live;
 use crate::live::overrides::Registry;
-use crate::net::background;
 use crate::net::bounds::{MemoryBudget, connections_after_raise};
 use crate::net::http;
+use crate::net::{background, heap};
 use crate::observe::exporters::prometheus;
 use crate::observe::health::{Health, Status};
 use crate::observe::metrics::{Core, Metrics, families};
@@ -98,6 +98,7 @@ fn lines(problems: &[Problem]) -> String {
 /// # Errors
 /// [`StartError`]; once Weir serves, only a signal ends it.
 pub fn serve(settings: Settings) -> Result<(), StartError> {
+    heap::prepare();
     // Held to the end, to write the last log lines.
     let logs = telemetry::init(&settings.log_level, settings.log_format)?;
     let traces = settings.traces.clone().map(traces::start).transpose()?;
@@ -139,13 +140,14 @@ async fn run(
         ..settings.rls.clone()
     };
     let budget = Budget::new(settings.memory.0.unfinished);
+    let unfinished = || budget.unfinished.clone();
     let services = shared.services(rls.clone(), grpc_health.clone(), budget.clone());
     let workers = Arc::new(Workers::start(settings.workers, options, services)?);
     let debug = open_debug(&settings);
 
     let (stop, stopping) = watch::channel(false);
     let rls = shared.rls(Core(settings.workers), shared.parts.limiter.clone(), &rls);
-    let pages = shared.pages(budget.unfinished.clone(), Arc::new(rls));
+    let pages = shared.pages(unfinished(), Arc::new(rls));
     let acceptor = acceptor(&settings, &workers, &budget, metrics)?;
     shared.start_overrides().await;
     let (counted, stopped) = (Arc::clone(metrics), stopping.clone());
@@ -155,15 +157,20 @@ async fn run(
     let statsd = settings.statsd.clone().map(start_statsd).transpose()?;
     if let Some((at, options)) = listeners.prometheus {
         let pages = prometheus::Pages::new(Arc::clone(metrics), options);
-        tokio::spawn(http::serve(at, pages, stopping.clone()));
+        tokio::spawn(http::serve(at, pages, unfinished(), stopping.clone()));
     }
     if let Some(at) = debug {
         let pages = debug::Pages::new(Arc::clone(&shared.parts));
-        tokio::spawn(http::serve(at, pages, stopping.clone()));
+        tokio::spawn(http::serve(at, pages, unfinished(), stopping.clone()));
     }
     shared.start_background(limits, conditions);
     let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
-    let pages = tokio::spawn(http::serve(listeners.http, pages, stopping.clone()));
+    let pages = tokio::spawn(http::serve(
+        listeners.http,
+        pages,
+        unfinished(),
+        stopping.clone(),
+    ));
 
     drain_on_signal(&settings, health, &mut signals).await;
     stop.send_replace(true);
@@ -305,6 +312,7 @@ impl Shared {
     ) {
         let parts = &self.parts;
         tokio::spawn(Arc::clone(&parts.history).follow(Arc::clone(&parts.metrics)));
+        tokio::spawn(heap::trim_after_peaks());
         tokio::spawn(reload_on_signal(Arc::clone(&parts.live)));
         tokio::spawn(server::log_resets(Arc::clone(&parts.metrics)));
         tokio::spawn(limits);

@@ -37,7 +37,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::core::heap;
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Metrics, families};
 pub use body::Budget;
@@ -110,10 +109,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum time between two log lines about errors of accept.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When connections have freed this much memory, it is given back to the operating system. For less
-/// the worker threads should not have to wait, which takes up to some ten milliseconds.
-const FREED_BYTES: u64 = 8 << 20;
-
 impl Options {
     /// Bounds the connections by this memory.
     #[must_use]
@@ -157,17 +152,12 @@ pub async fn accept(
     }));
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut warnings, mut most_bytes) = (Throttle::new(WARNING_INTERVAL), 0);
+    let mut warnings = Throttle::new(WARNING_INTERVAL);
     loop {
         let accepted = tokio::select! {
             accepted = accept_one(&listener, &acceptor) => accepted,
             _ = seconds.tick() => {
                 connections.tick();
-                most_bytes = connections.bytes().max(most_bytes);
-                if most_bytes - connections.bytes() > FREED_BYTES {
-                    heap::trim();
-                    most_bytes = connections.bytes();
-                }
                 continue;
             }
             _ = stop.wait_for(|&stop| stop) => return,

@@ -4,7 +4,7 @@
 //! The rule: a hold counts as its estimate from the instant of its reservation; once settled, as its
 //! cost at that instant (what exceeds the hold, at the settlement); once expired, as nothing
 //! (`on_expiry: release`) or as the estimate (`keep`). It is held only if its request was admitted
-//! as a whole. It does not matter when or whether anybody looks. `tests/vectors/holds.py` is the
+//! as a whole. It does not matter when or whether a check looks. `tests/vectors/holds.py` is the
 //! model of it.
 //!
 //! A key has its counter, which counts the hits of holds as any others, and the [`Holds`]: of each
@@ -149,14 +149,15 @@ impl Outcome {
     ];
 }
 
-/// The change that a step has made to the holds of its key.
+/// The change that a step has made to the holds of its key. Every answer has room for one: it is
+/// small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldChange {
     pub outcome: Outcome,
-    /// Number of holds that expired.
-    pub expired: u32,
-    /// The hits of those among them that stay charged.
-    pub kept: u64,
+    /// Number of holds that expired; not above 65,535.
+    pub expired: u16,
+    /// The milliseconds since the hold was made; zero without one.
+    pub age_ms: u32,
     /// The hits of the step on the counter: those that a reservation lacked, or by which a cost
     /// exceeds its hold.
     pub stepped: u64,
@@ -164,15 +165,16 @@ pub struct HoldChange {
     pub returned: u64,
     /// The hits that the id of the reservation holds now, or that the settlement has released.
     pub held: u64,
-    /// The time since the hold was made; zero without one.
-    pub age: Span,
     /// The hits of all open holds that the counter counts; known only if its limit has `notify`.
     pub open: u64,
     /// The hits that the counter counts for good since this step: of costs, and of kept holds.
     pub settled: u64,
-    /// The time until holds expire that make room for refused hits; zero if none do.
-    pub room_after: Span,
 }
+
+const _: () = assert!(
+    size_of::<HoldChange>() == 48,
+    "it is a part of every answer"
+);
 
 impl HoldChange {
     /// The hits that a check has counted, of which so many were requested.
@@ -185,28 +187,33 @@ impl HoldChange {
 
     /// The hits that a check has used for good, of which so many were requested: what is reserved
     /// is not used, a settlement uses its cost, and so does a hold that stays charged.
-    pub const fn used_by(&self, requested: i64, allowed: bool) -> i64 {
-        let cost = if requested > 0 { requested } else { 0 };
-        let own = match self.outcome {
-            Outcome::Plain => requested,
-            Outcome::Matched | Outcome::Unknown => cost,
-            Outcome::Refused if !allowed => self.stepped.cast_signed(),
-            _ => 0,
-        };
-        own.saturating_add(self.kept.cast_signed())
+    pub fn used_by(&self, requested: i64, allowed: bool) -> i64 {
+        let settled = self.settled.cast_signed();
+        match self.outcome {
+            Outcome::Plain => requested.saturating_add(settled),
+            Outcome::Matched | Outcome::Unknown => requested.max(settled),
+            Outcome::Refused if !allowed => self.stepped.cast_signed().saturating_add(settled),
+            _ => settled,
+        }
     }
 
     /// The hits that the id of a reservation holds, and until when.
     pub fn hold(&self, ttl: Span, now: Micros) -> Option<(u64, Micros)> {
         let is_held = self.outcome.is_of_hold() && self.held > 0;
-        let since = now.0.saturating_sub(self.age.micros());
+        let since = now.0.saturating_sub(self.age().micros());
         is_held.then(|| (self.held, Micros(since) + ttl))
     }
 
+    /// The time since the hold was made.
+    fn age(&self) -> Span {
+        Span::from_micros(u64::from(self.age_ms) * 1_000)
+    }
+
     /// The answer to the check, by the verdict of the algorithm on its hits. What takes nothing
-    /// refuses nothing, and holds that expire may make room before the counter has recovered.
+    /// refuses nothing, and holds that expire may make room, `room_after` from now, before the
+    /// counter has recovered; zero: they do not.
     #[must_use]
-    pub fn verdict(&self, verdict: Verdict) -> Verdict {
+    pub fn verdict(&self, verdict: Verdict, room_after: Span) -> Verdict {
         let answer = |allowed, retry_after| Verdict {
             allowed,
             retry_after,
@@ -218,8 +225,8 @@ impl HoldChange {
             Outcome::HeldBefore => answer(true, Wait::For(Span::ZERO)),
             outcome if outcome.is_of_settlement() => answer(true, Wait::For(Span::ZERO)),
             _ => match verdict.retry_after {
-                Wait::For(retry) if self.room_after > Span::ZERO && self.room_after < retry => {
-                    answer(verdict.allowed, Wait::For(self.room_after))
+                Wait::For(retry) if room_after > Span::ZERO && room_after < retry => {
+                    answer(verdict.allowed, Wait::For(room_after))
                 }
                 _ => verdict,
             },
@@ -245,13 +252,13 @@ impl HoldChange {
         };
         Change {
             places,
-            age: self.age,
+            age: self.age(),
         }
     }
 }
 
 impl Verdict {
-    /// The verdict of a limit with reservations that takes nothing from anybody: a peek before a
+    /// The verdict of a limit with reservations that has nothing to give: a peek before a
     /// reservation is refused too.
     #[must_use]
     pub fn of_capacity(self, limit: &Algorithm, hits: i64, settles: bool) -> Self {
@@ -328,13 +335,13 @@ impl Key<'_> {
             let Some(mut hold) = self.holds.remove(id) else {
                 continue;
             };
-            change.expired = change.expired.saturating_add(hold.number() as u32);
+            let number = u16::try_from(hold.number()).unwrap_or(u16::MAX);
+            change.expired = change.expired.saturating_add(number);
             ended.extend_from_slice(&hold.parts);
             if !hold.is_kept {
                 released.extend_from_slice(&hold.parts);
                 continue;
             }
-            change.kept = change.kept.saturating_add(hold.hits());
             let own = counted(self.limit, &hold.parts, now);
             change.settled = change.settled.saturating_add(own);
             (hold.kind, hold.until) = (Kind::Kept, hold.forgotten());
@@ -409,7 +416,7 @@ impl Key<'_> {
     }
 
     /// Whether a further hold is one of a group: an expiry of its own would make the step that ends
-    /// many too long. Logs and buckets have a place of its own for each.
+    /// many too long. Logs and token buckets have one for each.
     fn is_crowded(&self) -> bool {
         let has_places = matches!(
             self.limit,
@@ -463,7 +470,7 @@ impl Key<'_> {
             parts.retain(|part| part.hits > 0);
             change.held = Part::sum(&parts);
             if change.held > 0 {
-                change.age = now.since(hold.since);
+                change.age_ms = age_ms(hold.since, now);
             }
             if hold.kind == Kind::Grouped {
                 let ended = -i64::from(hold.parts.is_empty());
@@ -549,13 +556,18 @@ impl Hold {
             outcome,
             stepped,
             held,
-            age: match held {
-                0 => Span::ZERO,
-                _ => now.since(self.since),
+            age_ms: match held {
+                0 => 0,
+                _ => age_ms(self.since, now),
             },
             ..HoldChange::default()
         }
     }
+}
+
+/// The milliseconds since an instant.
+fn age_ms(since: Micros, now: Micros) -> u32 {
+    u32::try_from(now.since(since).micros() / 1_000).unwrap_or(u32::MAX)
 }
 
 impl Reservations {
@@ -606,13 +618,12 @@ impl Reservations {
         let (has_changed, keep_for) = (key.has_changed, key.keep_for);
         let change = HoldChange {
             expired: ended.expired,
-            kept: ended.kept,
             settled: (change.settled.saturating_add(ended.settled)).min(LARGEST_COUNT),
-            room_after: holds.room_for(limit, hits, &verdict, &change, at.now),
             ..change
         };
         let settles = change.outcome.is_of_settlement();
-        let verdict = (change.verdict(verdict)).of_capacity(limit, hits, settles);
+        let room_after = holds.room_for(limit, hits, &verdict, &change, at.now);
+        let verdict = (change.verdict(verdict, room_after)).of_capacity(limit, hits, settles);
         let keep_for = has_changed.then(|| {
             let counter = keep_for.unwrap_or_else(|| limit.idle_life(&verdict));
             counter.max(holds.until.since(at.now))

@@ -35,7 +35,6 @@ use super::region::RegionShare;
 pub(crate) use super::source::too_much_memory;
 use super::source::{Content, Node, ValueType};
 use super::{Commit, Rules};
-use crate::core::heap;
 use build::{build, share_of_domain};
 use data::Data;
 pub(crate) use data::is_table;
@@ -70,9 +69,6 @@ pub struct Options {
     /// without a bound.
     pub max_memory: Option<u64>,
 }
-
-/// The descriptors that are compiled whose nodes are freed together.
-const MOST_COMPILED: usize = 2_000;
 
 /// Settings of the process for all limits of files and control planes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -170,8 +166,6 @@ struct Compiler<'o> {
     memory: Memory,
     /// The keys of levels, each once.
     keys: HashSet<Arc<str>>,
-    /// Nodes of descriptors that are compiled, and not freed yet.
-    compiled: Vec<Arc<Node>>,
 }
 
 impl<'o> Compiler<'o> {
@@ -186,19 +180,7 @@ impl<'o> Compiler<'o> {
             matched: matching::Totals::default(),
             memory: Memory::new(None, 0),
             keys: HashSet::new(),
-            compiled: Vec::new(),
         }
-    }
-
-    /// Frees the nodes of descriptors that are compiled, thousands at a time, with their pages. If
-    /// each were freed alone, the next limits would take single places between them, and keep all
-    /// pages from going back to the operating system.
-    fn compiled(&mut self, item: Arc<Node>) {
-        if self.compiled.len() >= MOST_COMPILED {
-            self.compiled.clear();
-            heap::trim();
-        }
-        self.compiled.push(item);
     }
 
     /// The text of a key, which limits share.
@@ -220,7 +202,7 @@ fn compile_file(
         return;
     };
     let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
-    let is_something = |root: &Arc<Node>| root.value_type() != ValueType::Nothing;
+    let is_something = |root: &Node| root.value_type() != ValueType::Nothing;
     let Some(mut root) = document.root.filter(is_something) else {
         let what = if holds_only_comments {
             "the file holds only comments"
@@ -232,7 +214,7 @@ fn compile_file(
     if let Some((what, remedy)) = foreign(&root) {
         return problems.error(&root.at, what, remedy);
     }
-    let items = Node::take_list(&mut root, "descriptors");
+    let items = root.take_list("descriptors");
     let Some(fields) = fields::read(problems, &root, Section::Root) else {
         return;
     };

@@ -76,14 +76,14 @@ impl Note {
 #[derive(Debug)]
 pub(super) struct ParsedDocument {
     /// `None` if there are only comments.
-    pub(super) root: Option<Arc<Node>>,
+    pub(super) root: Option<Node>,
     /// Values that may not mean what their author intended.
     pub(super) warnings: Vec<Note>,
     /// The number of warnings beyond those that are kept.
     pub(super) further_warnings: usize,
 }
 
-/// A part of a document. Nodes that aliases refer to are shared.
+/// A part of a document. Its clones share its content, as do aliases.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     /// Where it begins; for an alias, where the alias is.
@@ -101,9 +101,9 @@ pub(super) enum Content {
         text: Arc<str>,
         form: Form,
     },
-    Sequence(Box<[Arc<Node>]>),
+    Sequence(Arc<[Node]>),
     /// Merge keys are resolved, and of a key that was repeated only the last one is there.
-    Mapping(Box<[Pair]>),
+    Mapping(Arc<[Pair]>),
 }
 
 /// The form of a scalar, which decides its type.
@@ -118,7 +118,7 @@ pub(super) enum Form {
 }
 
 /// A key and its value.
-pub(super) type Pair = (Arc<Node>, Arc<Node>);
+pub(super) type Pair = (Node, Node);
 
 /// The type of a node, for messages and decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -161,32 +161,32 @@ impl ValueType {
 /// checks all.
 impl Node {
     /// A text node, even if the text is like a number or a bool.
-    pub(super) fn of_text(at: &Place, text: &str) -> Arc<Self> {
+    pub(super) fn of_text(at: &Place, text: &str) -> Self {
         Self::of_scalar(at, text, Form::Text)
     }
 
     /// A plain scalar without quotes, which may be a number, a bool or null.
-    pub(super) fn of_plain(at: &Place, text: &str) -> Arc<Self> {
+    pub(super) fn of_plain(at: &Place, text: &str) -> Self {
         Self::of_scalar(at, text, Form::AsPlain)
     }
 
-    fn of_scalar(at: &Place, text: &str, form: Form) -> Arc<Self> {
+    fn of_scalar(at: &Place, text: &str, form: Form) -> Self {
         let text = text.into();
         let content = Content::Scalar { text, form };
         Self::of(at, content)
     }
 
-    fn of(at: &Place, content: Content) -> Arc<Self> {
+    fn of(at: &Place, content: Content) -> Self {
         let at = at.clone();
-        Arc::new(Self { at, content })
+        Self { at, content }
     }
 
-    pub(super) fn of_list(at: &Place, items: Vec<Arc<Self>>) -> Arc<Self> {
+    pub(super) fn of_list(at: &Place, items: Vec<Self>) -> Self {
         Self::of(at, Content::Sequence(items.into()))
     }
 
     /// A map, in which no key occurs twice.
-    pub(super) fn of_map(at: &Place, entries: Vec<Pair>) -> Arc<Self> {
+    pub(super) fn of_map(at: &Place, entries: Vec<Pair>) -> Self {
         Self::of(at, Content::Mapping(entries.into()))
     }
 
@@ -221,24 +221,24 @@ impl Node {
             return None;
         };
         let entry = entries.iter().find(|(key, _)| key.text() == Some(name));
-        entry.map(|(_, value)| &**value)
+        entry.map(|(_, value)| value)
     }
 
     /// Takes the items out of a list in a map: who reads them drops each, and the nodes of a large
     /// file make room for its limits.
-    pub(super) fn take_list(this: &mut Arc<Self>, name: &str) -> Vec<Arc<Self>> {
-        let Content::Mapping(entries) = &mut Arc::make_mut(this).content else {
+    pub(super) fn take_list(&mut self, name: &str) -> Vec<Self> {
+        let Content::Mapping(entries) = &mut self.content else {
             return Vec::new();
         };
-        let list = entries.iter_mut().find(|(key, _)| key.text() == Some(name));
-        list.map(|(_, list)| Self::take_items(list))
-            .unwrap_or_default()
+        let mut entries = Arc::make_mut(entries).iter_mut();
+        let list = entries.find(|(key, _)| key.text() == Some(name));
+        list.map_or_else(Vec::new, |(_, list)| list.take_items())
     }
 
-    /// Takes the items out of a list. One that aliases share is copied.
-    pub(super) fn take_items(this: &mut Arc<Self>) -> Vec<Arc<Self>> {
-        match &mut Arc::make_mut(this).content {
-            Content::Sequence(items) => std::mem::take(items).into(),
+    /// Takes the items out of a list.
+    pub(super) fn take_items(&mut self) -> Vec<Self> {
+        match &mut self.content {
+            Content::Sequence(items) => std::mem::take(items).to_vec(),
             Content::Scalar { .. } | Content::Mapping(_) => Vec::new(),
         }
     }
@@ -294,7 +294,7 @@ impl Node {
                 ValueType::Text | ValueType::Sequence | ValueType::Mapping => Value::from(&**text),
             },
             Content::Sequence(items) => {
-                let items = items.iter().map(|item| item.value());
+                let items = items.iter().map(Self::value);
                 Value::Sequence(items.collect::<Result<_, _>>()?)
             }
             Content::Mapping(entries) => {

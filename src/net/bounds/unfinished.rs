@@ -89,8 +89,8 @@ impl MemoryBudget {
 }
 
 impl Ledger {
-    /// Adds to a charge, and ends the oldest ones until the budget suffices. Nothing is added to a
-    /// charge that has ended.
+    /// Adds to a charge, and ends the oldest ones that have some until the budget suffices. Nothing
+    /// is added to a charge that has ended.
     fn add(&mut self, id: u64, bytes: usize) {
         let Some(entry) = self.charges.get_mut(&id) else {
             return;
@@ -98,7 +98,8 @@ impl Ledger {
         entry.bytes += bytes;
         self.bytes += bytes;
         while self.bytes > self.max_bytes
-            && let Some((_, oldest)) = self.charges.pop_first()
+            && let Some((&oldest, _)) = self.charges.iter().find(|(_, charge)| charge.bytes > 0)
+            && let Some(oldest) = self.charges.remove(&oldest)
         {
             self.bytes -= oldest.bytes;
             oldest.ended.notify_one();

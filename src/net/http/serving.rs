@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -17,9 +18,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
+use tokio_util::io::InspectReader;
 
 use super::{Page, failed};
-use crate::net::bounds::TimedWrites;
+use crate::net::bounds::{MemoryBudget, MemoryReservation, TimedWrites};
 
 /// Maximum number of open connections. A further one closes the oldest, because idle clients must
 /// not keep out a health probe.
@@ -27,6 +29,10 @@ pub(crate) const MAX_CONNECTIONS: usize = 512;
 
 /// The largest head of a request in bytes: request line and headers.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// The head of a usual request. A connection that has sent such a head and waits takes no memory of
+/// what is unfinished.
+const USUAL_HEAD_BYTES: usize = 4 << 10;
 
 /// Time for the head of a request to arrive, which includes the idle time between two requests.
 pub(crate) const HEAD_DEADLINE: Duration = Duration::from_secs(10);
@@ -63,8 +69,13 @@ pub trait Site: Send + Sync + 'static {
 }
 
 /// Serves until `stop` is true or its sender is dropped, and then until all requests in flight are
-/// answered.
-pub async fn serve<S: Site>(listener: TcpListener, site: S, mut stop: watch::Receiver<bool>) {
+/// answered. Heads that are not whole take memory of `unfinished`.
+pub async fn serve<S: Site>(
+    listener: TcpListener,
+    site: S,
+    unfinished: MemoryBudget,
+    mut stop: watch::Receiver<bool>,
+) {
     let site = Arc::new(site);
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
@@ -79,7 +90,8 @@ pub async fn serve<S: Site>(listener: TcpListener, site: S, mut stop: watch::Rec
                         site.events().connection_refused();
                         oldest.abort();
                     }
-                    let served = connection(stream, Arc::clone(&site), stop.clone());
+                    let (site, head) = (Arc::clone(&site), Head::new(&unfinished));
+                    let served = connection(stream, site, head, stop.clone());
                     oldest_first.push_back(connections.spawn(served));
                 }
                 Err(error) => {
@@ -100,12 +112,58 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn connection<S: Site>(stream: TcpStream, site: Arc<S>, mut stop: watch::Receiver<bool>) {
+/// The head of a request, as long as it is not whole.
+struct Head {
+    memory: MemoryReservation,
+    /// Bytes of the last read. If they are more than usual, they may have a part of the next head.
+    last_read: AtomicUsize,
+    /// A page is being made, which counts its body itself.
+    is_whole: AtomicBool,
+}
+
+impl Head {
+    fn new(unfinished: &MemoryBudget) -> Arc<Self> {
+        Arc::new(Self {
+            memory: unfinished.charge(0),
+            last_read: AtomicUsize::new(0),
+            is_whole: AtomicBool::new(false),
+        })
+    }
+
+    fn arrived(&self, bytes: usize) {
+        self.last_read.store(bytes, Ordering::Relaxed);
+        if !self.is_whole.load(Ordering::Relaxed) {
+            self.memory.add(bytes);
+        }
+    }
+
+    async fn whole<T>(&self, page: impl Future<Output = T>) -> T {
+        self.is_whole.store(true, Ordering::Relaxed);
+        self.memory.set(0);
+        let page = page.await;
+        let last_read = self.last_read.load(Ordering::Relaxed);
+        self.memory.set(if last_read > USUAL_HEAD_BYTES {
+            last_read
+        } else {
+            0
+        });
+        self.is_whole.store(false, Ordering::Relaxed);
+        page
+    }
+}
+
+async fn connection<S: Site>(
+    stream: TcpStream,
+    site: Arc<S>,
+    head: Arc<Head>,
+    mut stop: watch::Receiver<bool>,
+) {
     // Sends small answers at once; an error of the option only makes them slower.
     let _ = stream.set_nodelay(true);
+    let (next, memory_ended) = (Arc::clone(&head), head.memory.ended());
     let service = service_fn(move |request| {
-        let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(catch_panics(&*site, request).await) }
+        let (site, head) = (Arc::clone(&site), Arc::clone(&next));
+        async move { Ok::<_, Infallible>(head.whole(catch_panics(&*site, request)).await) }
     });
     let mut builder = http1::Builder::new();
     builder
@@ -114,10 +172,12 @@ async fn connection<S: Site>(stream: TcpStream, site: Arc<S>, mut stop: watch::R
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(MAX_HEAD_BYTES);
     let stream = TimedWrites::new(stream, ANSWER_DEADLINE);
+    let stream = InspectReader::new(stream, move |bytes| head.arrived(bytes.len()));
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         // A client that breaks off its connection is not logged.
         _ = connection.as_mut() => return,
+        () = memory_ended => return,
         () = stopped(&mut stop) => {}
         () = sleep(CONNECTION_AGE) => {}
     }

@@ -9,10 +9,6 @@ use std::fmt::Write;
 use std::rc::Rc;
 
 use super::families::{Family, MetricType, Sample, Value};
-use crate::core::heap;
-
-/// A text of more bytes had series that took several times as much memory, which is returned.
-const LARGE: usize = 4 << 20;
 
 /// All samples of one scrape, by the name of their family.
 #[derive(Debug, Default)]
@@ -141,9 +137,6 @@ impl Exposition {
         let mut text = String::new();
         for (family, series) in self.families.into_values() {
             write_family(family, series, &mut text);
-        }
-        if text.len() > LARGE {
-            heap::trim();
         }
         text
     }

@@ -53,7 +53,8 @@ async fn listening() -> Listening {
         },
     );
     let (stop, stopping) = watch::channel(false);
-    let served = tokio::spawn(serve(listener, pages, stopping));
+    let unfinished = MemoryBudget::new(16 << 20);
+    let served = tokio::spawn(serve(listener, pages, unfinished, stopping));
     Listening {
         address,
         metrics,

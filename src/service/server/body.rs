@@ -67,8 +67,8 @@ pub(crate) const STREAM_BYTES: usize = 3 << 10;
 /// codec, and trailers, whose list may take three times its size.
 pub(crate) const STREAMED_BYTES: usize = 1 << 20;
 
-/// Memory of tonic's services for each direction of a stream: the buffer of a codec.
-pub(crate) const CODEC_BYTES: usize = 8 << 10;
+/// Memory of a call of health: the buffers of its codec, and its answer.
+pub(crate) const CODEC_BYTES: usize = 14 << 10;
 
 /// Bounds on clients' unfinished messages, in time and memory; clones share them.
 #[derive(Clone, Debug)]

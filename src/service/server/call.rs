@@ -293,16 +293,23 @@ impl<T: LimitServices> Calls<T> {
             let _stream = stream;
             let answered = charge.unless_oldest(async {
                 let answer = AssertUnwindSafe(services.answer_other(request)).catch_unwind();
-                if let Some(answer) = unless_reset(&mut respond, answer).await {
-                    let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
-                    let _ = reply::pass_on(&mut respond, answer, &services.budget).await;
-                }
+                let answer = unless_reset(&mut respond, answer).await?;
+                let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
+                let passed_on = reply::pass_on(&mut respond, answer, &services.budget);
+                passed_on.await.ok()
             });
-            if answered.await.is_none() {
+            let answered = answered.await;
+            if answered.is_none() {
                 services.metrics.calls_refused(1);
                 let refused = Status::resource_exhausted("too many calls are unfinished");
-                // An error means that its answer has begun: the stream is reset.
-                drop(respond.send_response(refused.into_http(), true));
+                if respond.send_response(refused.into_http(), true).is_ok() {
+                    return;
+                }
+            }
+            // The answer has begun. A task of the service may still read messages: without a reset
+            // it would keep the stream.
+            if answered.flatten().is_none() {
+                respond.send_reset(Reason::CANCEL);
             }
         });
     }

@@ -13,7 +13,7 @@
 //! without need, which calls with whole messages are. A new connection gets its share of calls.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
@@ -25,7 +25,8 @@ use crate::core::lock;
 /// the control thread.
 const MAX_LOOKS: usize = 512;
 
-/// Calls that may wait on a connection of any size: RFC 9113, section 6.5.2, recommends no less.
+/// Calls that may wait on each connection, however many there are: RFC 9113, section 6.5.2,
+/// recommends no less.
 pub(crate) const MIN_STREAMS: u64 = 100;
 
 /// Memory that HTTP/2 keeps for a call at a time, in bytes: the state of its stream, and a frame that
@@ -74,8 +75,8 @@ pub(super) struct OpenConnections {
     /// Connections that were not asked to end, by the recorded time of their last call. The record
     /// is updated when a connection has to end.
     by_last_call: Mutex<ByLastCall>,
-    /// The second until which no connection is looked for that has more room than another.
-    found_none: AtomicU64,
+    /// A call was refused since the last second, because there was no room for it.
+    is_short: AtomicBool,
 }
 
 type ByLastCall = BTreeMap<(u64, u64), Arc<Activity>>;
@@ -135,11 +136,17 @@ impl OpenConnections {
         self.max_bytes / part / KEPT_STREAM_BYTES / self.count().max(1) as u64
     }
 
-    /// A second has passed. If connections take more memory than they have, those end whose last call
-    /// is longest ago: they may have become busy together.
+    /// A second has passed. If calls were refused, connections end that have more room than they need.
+    /// If connections take more memory than they have, those end whose last call is longest ago: they
+    /// may have become busy together.
     pub(super) fn tick(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         let mut by_last_call = lock(&self.by_last_call);
+        let is_short = self.is_short.swap(false, Ordering::Relaxed);
+        while is_short
+            && self.leaving(&by_last_call) < MAX_LEAVING
+            && self.end_largest(&mut by_last_call)
+        {}
         let freed = |all: &ByLastCall| self.leaving(all) as u64 * self.bytes_of_each;
         while self.bytes().saturating_sub(freed(&by_last_call)) > self.max_bytes
             && self.may_end(&by_last_call)
@@ -204,7 +211,8 @@ impl OpenConnections {
     /// Makes room for more calls at a time on a connection, for one whose message `is_whole` or not.
     fn grow(&self, own: &Activity, streams: usize, is_whole: bool) -> bool {
         let streams = streams.next_power_of_two().max(FIRST_STREAMS);
-        let mut by_last_call = lock(&self.by_last_call);
+        // One connection at a time.
+        let _connections = lock(&self.by_last_call);
         let before = own.streams.load(Ordering::Relaxed);
         let more = bytes_of(streams).saturating_sub(bytes_of(before));
         let max = self.max_bytes / if is_whole { 2 } else { 4 };
@@ -214,29 +222,25 @@ impl OpenConnections {
             let is_first = usize::from(before == 0);
             self.busy.fetch_add(is_first, Ordering::Relaxed);
             own.streams.fetch_max(streams, Ordering::Relaxed);
-        } else if self.leaving(&by_last_call) < MAX_LEAVING {
-            self.end_largest(&mut by_last_call);
+        } else {
+            self.is_short.store(true, Ordering::Relaxed);
         }
         is_free
     }
 
-    /// Asks the connection to end that has the most room without need, if that is more than its share
-    /// of what calls without messages may take.
-    fn end_largest(&self, by_last_call: &mut ByLastCall) {
-        let now = self.now.load(Ordering::Relaxed);
-        if self.found_none.load(Ordering::Relaxed) > now {
-            return;
-        }
+    /// Asks the connection to end that has the most room without need; false if none has more than its
+    /// share of what calls without messages may take.
+    fn end_largest(&self, by_last_call: &mut ByLastCall) -> bool {
         let share = self.streams_of_each(4).max(FIRST_STREAMS as u64) as usize;
         let looked_at = by_last_call.iter().take(MAX_LOOKS);
         let largest = looked_at.max_by_key(|(_, activity)| activity.spare());
-        match largest.filter(|(_, largest)| largest.spare() > share) {
-            Some((&key, activity)) => {
-                activity.must_end.notify_one();
-                by_last_call.remove(&key);
-            }
-            None => self.found_none.store(now + 1, Ordering::Relaxed),
-        }
+        let Some((&key, _)) = largest.filter(|(_, largest)| largest.spare() > share) else {
+            return false;
+        };
+        let largest = by_last_call.remove(&key);
+        largest
+            .inspect(|largest| largest.must_end.notify_one())
+            .is_some()
     }
 }
 
@@ -398,6 +402,7 @@ mod tests {
         let of_store = take(&store, 128, true);
         let of_attacker = take(&attacker, 1_024, false);
         assert_eq!((of_store.len(), of_attacker.len()), (128, 128), "of 256");
+        all.tick();
         assert!(must_end(&attacker) && !must_end(&store) && !must_end(&other));
         assert_eq!(take(&other, 64, false).len(), 32);
         assert_eq!(take(&other, 64, true).len(), 64, "with whole messages");
@@ -414,7 +419,9 @@ mod tests {
         let [store, idle, other] = [(); 3].map(|()| opened(&all));
         let of_store = take(&store, 128, true);
         drop(take(&idle, 64, true));
-        assert_eq!(take(&other, 128, true).len(), 64);
+        let of_other = take(&other, 128, true);
+        assert_eq!(of_other.len(), 64);
+        all.tick();
         assert!(must_end(&idle) && !must_end(&store) && !must_end(&other));
         assert!(store.is_needed() && !idle.is_needed());
         drop(of_store);

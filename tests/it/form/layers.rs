@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "core",
         &[
-            &["digest", "fingerprint", "heap", "lock", "text", "time"],
+            &["digest", "fingerprint", "lock", "text", "time"],
             &["request"],
             &["verdict"],
             &["algorithm"],
@@ -37,6 +37,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
                 "rare",
                 "throttle",
             ],
+            &["heap"],
             &["bounds", "tls"],
             &["dial"],
             &["http"],

@@ -223,7 +223,7 @@ async fn a_lack_of_descriptors_rejects_nothing() {
 /// A file that a program writes in place all the time.
 struct Busy {
     stop: Arc<AtomicBool>,
-    writes: JoinHandle<()>,
+    writes: JoinHandle<usize>,
 }
 
 impl Busy {
@@ -234,20 +234,21 @@ impl Busy {
         let (stopped, path) = (Arc::clone(&stop), folder.join(name));
         fs::write(&path, text(0)).expect("written");
         let writes = std::thread::spawn(move || {
-            for number in 1.. {
-                if stopped.load(Ordering::Relaxed) {
-                    break;
-                }
+            let mut number = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                number += 1;
                 fs::write(&path, text(number)).expect("written");
                 std::thread::sleep(Duration::from_millis(200));
             }
+            number
         });
         Self { stop, writes }
     }
 
-    fn end(self) {
+    /// Returns the number of writes.
+    fn end(self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
-        self.writes.join().expect("written");
+        self.writes.join().expect("written")
     }
 }
 
@@ -281,7 +282,9 @@ async fn a_file_that_changes_all_the_time_keeps_no_other_out() {
         config_map::publish(folder, version, "c.yaml", &limits(limit));
         wait_until_in_force(client, limit).await;
     }
-    writes.end();
+    // The busy file is loaded after 25 writes, and no change waits for that.
+    let written = writes.end();
+    assert!(written < 8 * 12, "{written} writes during 8 changes");
     load.end().await;
     assert_eq!(
         weir.metric("ratelimit_service_config_load_error"),

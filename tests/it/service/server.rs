@@ -9,7 +9,7 @@ mod memory;
 mod oracle;
 mod overload;
 mod places;
-mod raw;
+pub mod raw;
 mod resets;
 mod unfinished;
 mod untaken;

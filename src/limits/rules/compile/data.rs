@@ -184,7 +184,7 @@ fn collect(node: &Node, file: &str, names: &mut NamedFiles) {
         Content::Scalar { .. } => {}
         Content::Sequence(items) => items.iter().for_each(|item| collect(item, file, names)),
         Content::Mapping(entries) => {
-            for (key, value) in entries {
+            for (key, value) in entries.iter() {
                 match (key.text(), value.text()) {
                     (Some(KEY), Some(name)) => names.lists.extend(beside(file, name)),
                     (Some(TABLE_KEY), Some(name)) => names.tables.extend(beside(file, name)),

@@ -1,7 +1,5 @@
 //! Descriptors: compiles a list of maps to a level of the tree, and to its limits.
 
-use std::sync::Arc;
-
 use super::build::Builder;
 use super::domain::{Domain, PendingLimit};
 use super::fields::{self, Fields, Section};
@@ -29,6 +27,10 @@ use crate::limits::rules::tree::Branch;
 /// keys above many limits multiply.
 pub(crate) const LONGEST_PATHS: usize = 64 << 20;
 
+/// Descriptors whose nodes are freed together. If each were freed alone, the next limits would take
+/// single places between them, and keep all pages.
+const FREED_TOGETHER: usize = 2_000;
+
 /// Keys that have a meaning only next to a `rate_limit`.
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
 
@@ -45,27 +47,30 @@ pub(super) struct DescriptorReader<'r, 'o> {
 
 impl DescriptorReader<'_, '_> {
     /// Reads descriptors into a level: `items`, which were taken out of `list`.
-    pub(super) fn list(&mut self, list: &Node, items: Vec<Arc<Node>>, siblings: &mut Siblings) {
+    pub(super) fn list(&mut self, list: &Node, items: Vec<Node>, siblings: &mut Siblings) {
         let problems = self.compiler.problems;
         let remedy = "begin each descriptor below it with '- key: '";
         fields::items(problems, list, "descriptors", remedy);
         siblings.add_networks(problems, &items);
-        for mut item in items {
-            if self.compiler.memory.is_over {
-                return;
+        let mut items = items.into_iter();
+        while items.len() > 0 {
+            let mut freed_together: Vec<Node> = items.by_ref().take(FREED_TOGETHER).collect();
+            for item in &mut freed_together {
+                if self.compiler.memory.is_over {
+                    return;
+                }
+                let below = item.take_list("descriptors");
+                if item.value_type() == ValueType::Nothing {
+                    let remedy = "write 'key: ' after the '-', or remove it";
+                    problems.error(&item.at, "a descriptor is empty", remedy);
+                } else if let Some(fields) = fields::read(problems, item, Section::Descriptor) {
+                    self.descriptor(&fields, below, siblings);
+                }
             }
-            let below = Node::take_list(&mut item, "descriptors");
-            if item.value_type() == ValueType::Nothing {
-                let remedy = "write 'key: ' after the '-', or remove it";
-                problems.error(&item.at, "a descriptor is empty", remedy);
-            } else if let Some(fields) = fields::read(problems, &item, Section::Descriptor) {
-                self.descriptor(&fields, below, siblings);
-            }
-            self.compiler.compiled(item);
         }
     }
 
-    fn descriptor(&mut self, fields: &Fields<'_>, below: Vec<Arc<Node>>, siblings: &mut Siblings) {
+    fn descriptor(&mut self, fields: &Fields<'_>, below: Vec<Node>, siblings: &mut Siblings) {
         let (mut level, matched) = read_level(self.compiler, fields).unzip();
         let matched = matched.flatten();
         let has_table = fields.get("table").is_some();
@@ -183,7 +188,7 @@ impl DescriptorReader<'_, '_> {
     }
 
     /// Remembers the descriptors of a list that have keys of reservations.
-    fn note_reservation_keys(&mut self, limit: LimitId, items: &[Arc<Node>]) {
+    fn note_reservation_keys(&mut self, limit: LimitId, items: &[Node]) {
         for item in items {
             let key = item.get("key").and_then(Node::text).unwrap_or_default();
             if is_reservation_key(key.as_bytes()) {
@@ -412,7 +417,7 @@ fn replaces(
     own_name: Option<&str>,
 ) -> Vec<(Place, Box<str>)> {
     let remedy = "write '- name: ' and the name of a limit below it";
-    let replaced = |item: &Arc<Node>| {
+    let replaced = |item: &Node| {
         if item.value_type() == ValueType::Nothing {
             let remedy = "write '- name: ' and the name of a limit, or remove it";
             return problems.fail(&item.at, "an entry of replaces is empty", remedy);

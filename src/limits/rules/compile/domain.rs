@@ -183,7 +183,7 @@ fn read_plans(problems: &Problems, fields: &Fields<'_>, plans: &mut Plans) {
         plans.is_invalid = true;
         return;
     };
-    for (key, node) in entries {
+    for (key, node) in entries.iter() {
         plans.is_invalid |= plans.add(problems, key, node).is_none();
         if plans.by_name.len() > MOST_PLANS {
             let what = format!("the domain has more than {MOST_PLANS} plans");

@@ -5,7 +5,6 @@
 //! that service within an ignored value is an error here too.
 
 use std::cell::Cell;
-use std::sync::Arc;
 
 use super::problem::{Grade, Problems, excerpt, quoted};
 pub(super) use super::sections::Section;
@@ -110,7 +109,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The entries of a list; empty if it is missing or, with an error, not a list.
-    pub(super) fn items(&self, key: &str, remedy: &str) -> &'n [Arc<Node>] {
+    pub(super) fn items(&self, key: &str, remedy: &str) -> &'n [Node] {
         self.get(key)
             .and_then(|node| items(self.problems, node, key, remedy))
             .unwrap_or_default()
@@ -145,7 +144,7 @@ pub(super) fn read<'n>(
         has_misplaced: false,
         is_valid: Cell::new(true),
     };
-    for (key, value) in entries {
+    for (key, value) in entries.iter() {
         let Some(name) = key_text(problems, key) else {
             continue;
         };
@@ -282,7 +281,7 @@ fn check_ignored(problems: &Problems, node: &Node) {
             }
         }
         Content::Sequence(items) => {
-            for item in items {
+            for item in items.iter() {
                 match item.value_type() {
                     ValueType::Mapping => check_ignored(problems, item),
                     value_type => problems.error(
@@ -294,7 +293,7 @@ fn check_ignored(problems: &Problems, node: &Node) {
             }
         }
         Content::Mapping(entries) => {
-            for (key, value) in entries {
+            for (key, value) in entries.iter() {
                 let Some(name) = key_text(problems, key) else {
                     continue;
                 };
@@ -337,7 +336,7 @@ pub(super) fn items<'n>(
     node: &'n Node,
     key: &str,
     remedy: &str,
-) -> Option<&'n [Arc<Node>]> {
+) -> Option<&'n [Node]> {
     if let Content::Sequence(items) = &node.content {
         return Some(items);
     }

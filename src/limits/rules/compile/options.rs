@@ -137,7 +137,7 @@ pub(super) fn region_shares(
         return problems.fail(&node.at, what, remedy);
     };
     let mut shares = RegionShares(Vec::with_capacity(entries.len()));
-    for (name, share) in entries {
+    for (name, share) in entries.iter() {
         let name = fields::text(problems, name, key)?;
         let text = share.text().unwrap_or_default();
         let what = || format!("the share of {} is {}", quoted(name), quoted(text));

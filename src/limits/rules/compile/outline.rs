@@ -128,7 +128,7 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
         return Vec::new();
     };
     let problems = compiler.problems;
-    let descriptor = |item: &std::sync::Arc<Node>| {
+    let descriptor = |item: &Node| {
         let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
         let (own, matched) = descriptor::read_level(compiler, &fields)?;
         let limit = fields.get("rate_limit");
@@ -160,7 +160,7 @@ pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
     let problems = Problems::default();
     let whole = problems.open(&file.name);
     let document = problems.document(&whole, &file.text, u64::MAX);
-    let pairs = document.and_then(|document| pairs(&problems, &whole, document.root.as_deref()));
+    let pairs = document.and_then(|document| pairs(&problems, &whole, document.root.as_ref()));
     problems.finish(true, true)?;
     Ok(pairs.unwrap_or_default())
 }

@@ -229,7 +229,7 @@ impl Overlay {
         let (mut defaults, mut domains) = (None, Vec::new());
         let most = options.max_memory.unwrap_or(u64::MAX);
         if let Some(document) = problems.document(&whole, &file.text, most) {
-            let is_something = |root: &Arc<Node>| root.value_type() != ValueType::Nothing;
+            let is_something = |root: &Node| root.value_type() != ValueType::Nothing;
             match document.root.filter(is_something) {
                 Some(root) => {
                     if let Some(fields) = fields::read(&problems, &root, Section::Overlay) {

@@ -105,7 +105,7 @@ pub(in crate::limits::rules) fn compile_domain(
         complete: None,
         path: Vec::new(),
     };
-    let items = Node::take_items(&mut list);
+    let items = list.take_items();
     reader.list(&list, items, &mut siblings);
     siblings.finish(&mut compiler);
     let of_overlay = compiler.overlay.commit;
@@ -142,7 +142,7 @@ struct Converter<'p> {
     /// The number of descriptors so far.
     descriptors: u32,
     /// The nodes of keys, which all descriptors share.
-    keys: HashMap<&'static str, Arc<Node>>,
+    keys: HashMap<&'static str, Node>,
     /// Some metadata has options, which is reported.
     has_options: bool,
 }
@@ -158,7 +158,7 @@ impl Converter<'_> {
         all: impl Iterator<Item = SentDescriptor<'r>>,
         parent: &Place,
         depth: usize,
-    ) -> Arc<Node> {
+    ) -> Node {
         let mut groups: IndexMap<(&str, &str), Vec<SentDescriptor<'_>>> = IndexMap::new();
         for (resource, one) in all {
             let group = groups.entry((&one.key, &one.value)).or_default();
@@ -170,12 +170,7 @@ impl Converter<'_> {
     }
 
     /// The descriptors of one key and value. The first with a limit counts, or else the first.
-    fn descriptor(
-        &mut self,
-        group: &[SentDescriptor<'_>],
-        parent: &Place,
-        depth: usize,
-    ) -> Arc<Node> {
+    fn descriptor(&mut self, group: &[SentDescriptor<'_>], parent: &Place, depth: usize) -> Node {
         let with_limit = group.iter().find(|(_, one)| one.rate_limit.is_some());
         let (resource, descriptor) = *with_limit.unwrap_or(&group[0]);
         let at = &self.place(resource, descriptor, parent);
@@ -282,7 +277,7 @@ impl Converter<'_> {
     }
 
     /// A limit.
-    fn policy(&mut self, at: &Place, policy: &RateLimitPolicy) -> Arc<Node> {
+    fn policy(&mut self, at: &Place, policy: &RateLimitPolicy) -> Node {
         let mut entries = Vec::new();
         if policy.unlimited {
             entries.push((self.key("unlimited"), Node::of_plain(at, "true")));
@@ -301,10 +296,8 @@ impl Converter<'_> {
         if !policy.replaces.is_empty() {
             let name = self.key("name");
             let replaced = policy.replaces.iter().map(|other| {
-                Node::of_map(
-                    at,
-                    vec![(Arc::clone(&name), Node::of_text(at, &other.name))],
-                )
+                let entries = vec![(name.clone(), Node::of_text(at, &other.name))];
+                Node::of_map(at, entries)
             });
             let replaced = Node::of_list(at, replaced.collect());
             entries.push((self.key("replaces"), replaced));
@@ -318,13 +311,13 @@ impl Converter<'_> {
         at: &Place,
         fields: impl Iterator<Item = (&'v String, &'v Value)>,
         depth: usize,
-    ) -> Arc<Node> {
+    ) -> Node {
         let fields =
             fields.map(|(name, value)| (Node::of_text(at, name), self.value(at, value, depth + 1)));
         Node::of_map(at, fields.collect())
     }
 
-    fn value(&mut self, at: &Place, Value { kind }: &Value, depth: usize) -> Arc<Node> {
+    fn value(&mut self, at: &Place, Value { kind }: &Value, depth: usize) -> Node {
         if depth > DEEPEST {
             let what = format!("the metadata has more than {DEEPEST} levels");
             self.problems
@@ -345,12 +338,9 @@ impl Converter<'_> {
         }
     }
 
-    fn key(&mut self, name: &'static str) -> Arc<Node> {
-        Arc::clone(
-            self.keys
-                .entry(name)
-                .or_insert_with(|| Node::of_text(&Place::default(), name)),
-        )
+    fn key(&mut self, name: &'static str) -> Node {
+        let key = || Node::of_text(&Place::default(), name);
+        self.keys.entry(name).or_insert_with(key).clone()
     }
 }
 

@@ -39,7 +39,7 @@ impl Siblings {
     /// Notes which keys of a list have networks, before its descriptors are read: their addresses
     /// then count by canonical text. Descriptors of an earlier file are already read, and are
     /// reported.
-    pub(super) fn add_networks(&mut self, problems: &Problems, items: &[Arc<Node>]) {
+    pub(super) fn add_networks(&mut self, problems: &Problems, items: &[Node]) {
         for item in items {
             let text = |name| item.get(name).and_then(Node::text);
             let Some(key) = text("match")

@@ -132,9 +132,9 @@ fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
-    root: Option<Arc<Node>>,
+    root: Option<Node>,
     /// By the parser's number; an anchor whose node is still open is not in it.
-    anchors: HashMap<usize, Arc<Node>>,
+    anchors: HashMap<usize, Node>,
     /// Of scalars, each once: most texts of a file are keys and units.
     texts: HashSet<Arc<str>>,
     nodes: usize,
@@ -151,18 +151,18 @@ struct Open {
     anchor: usize,
     is_mapping: bool,
     /// The items of a list, or the maps that a map merges, the strongest first.
-    items: Vec<Arc<Node>>,
+    items: Vec<Node>,
     /// The pairs of a map so far, each key once: a file may repeat one a million times.
     pairs: Vec<Pair>,
     /// A key whose value has not come yet.
-    key: Option<Arc<Node>>,
+    key: Option<Node>,
     /// The index of each key.
     indices: HashMap<Arc<str>, usize>,
 }
 
 impl Open {
     /// Adds an item, or a key or value. Returns a key that came before, and the line of the first.
-    fn add(&mut self, node: Arc<Node>) -> Result<Option<(Arc<Node>, u32)>, Note> {
+    fn add(&mut self, node: Node) -> Result<Option<(Node, u32)>, Note> {
         if !self.is_mapping {
             self.items.push(node);
             return Ok(None);
@@ -185,7 +185,7 @@ impl Open {
             return Ok(None);
         };
         let first = pair.0.at.line;
-        *pair = (Arc::clone(&key), node);
+        *pair = (key.clone(), node);
         Ok(Some((key, first)))
     }
 
@@ -302,15 +302,14 @@ impl Builder {
         }
         let node = Node {
             at,
-            ..Node::clone(target)
+            ..target.clone()
         };
         self.finish(node, 0)
     }
 
     fn finish(&mut self, node: Node, anchor: usize) -> Result<(), Note> {
-        let node = Arc::new(node);
         if anchor > 0 {
-            self.anchors.insert(anchor, Arc::clone(&node));
+            self.anchors.insert(anchor, node.clone());
         }
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
@@ -333,7 +332,7 @@ impl Builder {
 /// alias expanded, until these are more than aliases may expand to.
 fn height(node: &Node, size: &mut usize) -> usize {
     *size += 1;
-    let below: &mut dyn Iterator<Item = &Arc<Node>> = match &node.content {
+    let below: &mut dyn Iterator<Item = &Node> = match &node.content {
         Content::Scalar { .. } => return 0,
         Content::Sequence(items) => &mut items.iter(),
         Content::Mapping(pairs) => &mut pairs.iter().flat_map(|(key, value)| [key, value]),
@@ -354,7 +353,7 @@ fn is_merge(key: &Node) -> bool {
 }
 
 /// The maps that a merge key names, the strongest first.
-fn merge_sources(value: &Arc<Node>) -> Result<Vec<Arc<Node>>, Note> {
+fn merge_sources(value: &Node) -> Result<Vec<Node>, Note> {
     let wrong = |node: &Node| {
         let what = format!(
             "the merge key '<<' takes a map or a list of maps, not {}",
@@ -365,7 +364,7 @@ fn merge_sources(value: &Arc<Node>) -> Result<Vec<Arc<Node>>, Note> {
         Note::new(&node.at, what, remedy)
     };
     match &value.content {
-        Content::Mapping(_) => Ok(vec![Arc::clone(value)]),
+        Content::Mapping(_) => Ok(vec![value.clone()]),
         Content::Sequence(items) => {
             let wrong_item = items
                 .iter()
@@ -507,7 +506,7 @@ fn scan_error(text: &str, error: &ScanError, whole: &Place) -> Note {
 mod tests {
     use super::*;
 
-    fn root(text: &str) -> Arc<Node> {
+    fn root(text: &str) -> Node {
         read(text.as_bytes(), &Place::default(), u64::MAX)
             .expect("reads")
             .root

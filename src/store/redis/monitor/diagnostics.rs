@@ -158,7 +158,7 @@ fn slots(refused_by_node: Option<bool>) -> Option<Diagnostic> {
         false => Some(information(
             "one_slot",
             "Redis refuses transactions and scripts on keys of several hash slots, as services do \
-             that have shards behind one address: Weir sends the keys of each hash slot by \
+             whose shards share an address: Weir sends the keys of each hash slot by \
              themselves, which can cost three times as much CPU; use a database without shards or \
              with the OSS Cluster API (REDIS_TYPE=cluster) if that is too much",
         )),

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use super::request::{CheckPosition, Request};
 use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT};
 use crate::core::answer::Answer;
-use crate::core::time::{MAX_SAFE_INTEGER, Micros};
+use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::usage::{Summary, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{Check, CheckIndex, Checks};
@@ -150,8 +150,10 @@ pub struct Notes {
     /// The totals of each tracked check, with its position in the call; `None` where nothing was
     /// recorded.
     pub usage: Vec<(usize, Option<Summary>)>,
-    /// The same of each of [`Call::refused`].
+    /// The totals of each of [`Call::refused`].
     pub refused: Vec<Option<Summary>>,
+    /// The times until holds make room for refused checks, by their positions in the call.
+    pub rooms: Vec<(usize, Span)>,
 }
 
 /// The index of an element in a list that has each once.

@@ -167,7 +167,7 @@ async fn a_settlement_gives_back_the_hits_of_its_own_instant() {
     }
 }
 
-/// Whoever looks late, or only peeks, finds the same: an expired hold is refunded for good.
+/// A late check, or a peek, finds the same: an expired hold is refunded for good.
 #[tokio::test]
 async fn an_expired_hold_is_refunded_whenever_a_check_comes() {
     let year = "unit: year, requests_per_unit: 100";

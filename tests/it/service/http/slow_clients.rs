@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use super::{BODY, post};
+use crate::service::server::raw::is_closed;
 use crate::support::wait::{TIMEOUT, eventually, eventually_within};
 use crate::support::{DEMO, Weir};
 
@@ -136,6 +137,26 @@ fn heads_that_come_slowly_end_in_time() {
         read_all(&mut long).starts_with("HTTP/1.1 431 "),
         "a longer head is refused at once"
     );
+}
+
+/// 512 heads of each listener took 32 MiB in no budget.
+#[test]
+fn heads_that_are_not_whole_take_memory_of_unfinished_work() {
+    let weir = Weir::start(DEMO, &[("MEMORY_LIMIT", "64Mi")]);
+    let idle = connections(
+        &weir,
+        1,
+        b"GET /healthcheck HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    );
+    let sent = format!("GET / HTTP/1.1\r\nx: {}", "x".repeat(60 << 10));
+    let heads = connections(&weir, 200, sent.as_bytes());
+    let closed = || heads.iter().map(is_closed).collect::<Vec<_>>();
+    // Half of the 9 MiB for unfinished work has room for 77.
+    let is_bounded = eventually(|| (closed()[..120] == [true; 120]).then_some(()));
+    assert!(is_bounded.is_some(), "{:?}", closed());
+    assert_eq!(closed()[130..], [false; 70], "the newest have room");
+    assert!(!idle.iter().any(is_closed), "between two requests");
+    assert_eq!(post(&weir, "/json", BODY).status, 200);
 }
 
 /// A head of exactly this many bytes.

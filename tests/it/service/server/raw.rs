@@ -56,10 +56,15 @@ pub fn literal(name: &str, value: &str) -> Vec<u8> {
 
 /// The headers of a call, with this authority.
 pub fn fields(authority: &str) -> Vec<u8> {
+    fields_of(METHOD, authority)
+}
+
+/// The headers of a call of a method.
+pub fn fields_of(path: &str, authority: &str) -> Vec<u8> {
     let fields = [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", METHOD),
+        (":path", path),
         (":authority", authority),
         ("content-type", "application/grpc"),
     ];

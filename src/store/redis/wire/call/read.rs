@@ -128,7 +128,9 @@ impl Call<'_> {
                         .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
                     (Some(row), _) if is_peek => self.peek(row, check, arrival),
                     (Some(row), effect) if check.has_holds() => {
-                        self.with_holds(row, check, effect, arrival)
+                        let room = notes.rooms.iter().find(|(at, _)| *at == position);
+                        let room = room.map_or(Span::ZERO, |(_, room)| *room);
+                        self.with_holds(row, check, effect, room, arrival)
                     }
                     (Some(row), _) => self.verdict(row, check, check.hits, arrival),
                     (None, _) => Err(PROTOCOL_ERROR),
@@ -169,6 +171,7 @@ impl Call<'_> {
         row: CheckRow,
         check: &Check,
         effect: Effect,
+        room_after: Span,
         at: Arrival,
     ) -> Result<Verdict, StoreError> {
         let (requested, mut check) = (check.hits, check.clone());
@@ -184,7 +187,7 @@ impl Call<'_> {
         }
         let verdict = self.verdict(row, &check, check.hits, at)?;
         let settles = change.outcome.is_of_settlement();
-        Ok((change.verdict(verdict)).of_capacity(&check.algorithm, requested, settles))
+        Ok((change.verdict(verdict, room_after)).of_capacity(&check.algorithm, requested, settles))
     }
 
     /// Reads everything before the error lines.

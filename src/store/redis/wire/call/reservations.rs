@@ -14,8 +14,8 @@ use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Reservation, key};
 use crate::store::redis::wire::request::Request;
 
-/// Bytes of the change of a hold: ten numbers.
-const CHANGE_BYTES: usize = 10 * NUMBER_BYTES;
+/// Bytes of the change of a hold: nine numbers.
+const CHANGE_BYTES: usize = 9 * NUMBER_BYTES;
 
 pub(super) const SECTION: Section = Section {
     code: Some(b'R'),
@@ -75,34 +75,38 @@ fn read(
     call: &Call<'_>,
     rest: &mut &[u8],
     answers: &mut [Answer],
-    _: &mut Notes,
+    notes: &mut Notes,
 ) -> Result<(), StoreError> {
     for (position, ..) in call.reservations() {
         let change = rest.split_off(..CHANGE_BYTES).and_then(change);
+        let (change, room_after) = change.ok_or(PROTOCOL_ERROR)?;
         let answer = answers.get_mut(position).ok_or(PROTOCOL_ERROR)?;
-        answer.effect = change.ok_or(PROTOCOL_ERROR)?.into();
+        answer.effect = change.into();
+        if room_after > Span::ZERO {
+            notes.rooms.push((position, room_after));
+        }
     }
     Ok(())
 }
 
-/// The change of a hold in packed bytes; `None` for one that no script writes.
-fn change(packed: &[u8]) -> Option<HoldChange> {
+/// The change of a hold in packed bytes, and the time until holds make room for refused hits; `None`
+/// for one that no script writes.
+fn change(packed: &[u8]) -> Option<(HoldChange, Span)> {
     let mut numbers = numbers(packed).map(integer);
     let mut number = || numbers.next().flatten();
     let outcome = usize::try_from(number()?).ok()?;
     let mut count = || u64::try_from(number()?).ok();
-    Some(HoldChange {
+    let change = HoldChange {
         outcome: *Outcome::ALL.get(outcome)?,
         stepped: count()?,
         returned: count()?,
         held: count()?,
-        age: Span::from_micros(count()?),
-        expired: count()?.try_into().ok()?,
-        kept: count()?,
+        age_ms: u32::try_from(count()?).unwrap_or(u32::MAX),
+        expired: u16::try_from(count()?).unwrap_or(u16::MAX),
         open: count()?,
         settled: count()?,
-        room_after: Span::from_micros(count()?),
-    })
+    };
+    Some((change, Span::from_micros(count()?)))
 }
 
 impl Call<'_> {
