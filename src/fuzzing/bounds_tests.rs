@@ -250,6 +250,8 @@ fn decisions() -> Vec<Row> {
             "the oldest expired or settled one is forgotten, else a reservation is refused"]
         [count MOST_SETTLED in core::algorithm::reservations,
             "settled ids of a key, in addition", "the oldest is forgotten"]
+        [span SETTLED_LIFE in core::algorithm::reservations,
+            "the time for which they are remembered", ""]
         [count MOST_SINGLE in core::algorithm::reservations,
             "open holds of a key that each expire at an instant of their own, except of \
              `sliding_window_log` and `token_bucket`",
@@ -262,8 +264,6 @@ fn decisions() -> Vec<Row> {
         [count MAX_WAITING in limiter::reservations,
             "refused requests whose reservations wait until Redis takes them back",
             "the hold of a further one ends by its `ttl`"]
-        [span SETTLED_LIFE in core::algorithm::reservations,
-            "the time for which they are remembered", ""]
         [count MOST_FORGOTTEN in core::algorithm::reservations,
             "ids of a key that one check forgets, of each kind", "later checks forget further ones"]
         [count MAX_NODES in store::redis::topology,

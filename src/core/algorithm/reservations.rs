@@ -10,7 +10,7 @@
 //! A key has its counter, which counts the hits of holds as any others, and the [`Holds`]: of each
 //! open one the places at which the counter has its hits. Every step first ends the holds that have
 //! expired. What a hold does not cost is given back at its place, so that hits that have left the
-//! window, and those of others, stay as they are; a token bucket gets at most what it would have
+//! window, and hits of others, stay as they are; a token bucket gets at most what it would have
 //! without the hold ([`Peaks`]).
 //!
 //! - Reserve (`n` hits): refused if the step refuses them, and then nothing is counted. The same id

@@ -30,7 +30,7 @@ impl Check {
                     Outcome::Plain => verdict.used - self.counted_before(verdict)?,
                     _ => 0,
                 };
-                // What is reserved is not used yet.
+                // Reserved hits are not used yet.
                 let after = verdict.used.saturating_sub(change.open);
                 after.saturating_sub(plain.saturating_add(change.settled))..after
             }

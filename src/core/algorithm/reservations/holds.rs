@@ -192,7 +192,7 @@ impl Holds {
         self.by_id.iter().map(|(&id, hold)| (id, hold))
     }
 
-    /// The bytes of memory that they take, without those of the counter.
+    /// The bytes of memory that they take, without the counter.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.by_id.len() * HOLD_BYTES + size_of_val(&*self.peaks.list)
     }
@@ -357,7 +357,7 @@ impl Holds {
     }
 }
 
-/// The hits of parts that a counter counts: of a fixed window those of the window at `now`.
+/// The hits of parts that a counter counts: of a fixed window only in the window at `now`.
 pub(super) fn counted(limit: &Algorithm, parts: &[Part], now: Micros) -> u64 {
     match limit {
         Algorithm::FixedWindow(fixed) => Part::hits_at(parts, fixed.number(now)),
