@@ -608,7 +608,7 @@ if steps[82] then -- 'R'
           or max(0, wanted - (hold and hold.hits or 0))
         local has_room, is_crowded = hold and (missing == 0 or #hold < MOST_PARTS), false
         if not hold then
-          local number = call('ZCARD', order)
+          local number = call('ZCOUNT', order, '-inf', '+inf')
           has_room = true
           if number >= MOST_SINGLE then
             number = call('ZCOUNT', order, score(KEPT, 0), '+inf')
@@ -737,7 +737,7 @@ if steps[82] then -- 'R'
         added[id] = { kind = SETTLED, keeps = 0, since = now, life = now + SETTLED_LIFE,
           members = 0 }
         if not was_settled
-          and call('ZCARD', order) >= MOST_SETTLED
+          and call('ZCOUNT', order, '-inf', '+inf') >= MOST_SETTLED
           and call('ZCOUNT', order, '-inf', score(KEPT, -1)) >= MOST_SETTLED
         then
           removed[first(order, SETTLED)] = true

@@ -31,7 +31,7 @@ pub mod failure_policies;
 pub mod leases;
 pub mod outages;
 mod places;
-mod reservations;
+pub(crate) mod reservations;
 
 use std::sync::Arc;
 use std::time::Duration;

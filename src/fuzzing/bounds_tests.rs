@@ -252,8 +252,20 @@ fn decisions() -> Vec<Row> {
             "settled ids of a key, in addition", "the oldest is forgotten"]
         [span SETTLED_LIFE in core::algorithm::reservations,
             "the time for which they are remembered", ""]
+        [count MOST_SINGLE in core::algorithm::reservations,
+            "open holds of a key that each expire at an instant of their own, except of \
+             `sliding_window_log` and `token_bucket`",
+            "further ones expire in groups, at multiples of a 256th of the `ttl`"]
+        [count MOST_PARTS in core::algorithm::reservations,
+            "windows or instants in which the same hold can grow", "the reservation is refused"]
+        [count MOST_PEAKS in core::algorithm::reservations::peaks,
+            "levels of a `token_bucket` that are kept for its open holds",
+            "the newest holds share one, and may refund less"]
+        [count MAX_WAITING in limiter::reservations,
+            "refused requests whose reservations wait until Redis takes them back",
+            "the hold of a further one ends by its `ttl`"]
         [count MOST_FORGOTTEN in core::algorithm::reservations,
-            "expired holds that one check ends", "the next check ends further ones"]
+            "ids of a key that one check forgets, of each kind", "later checks forget further ones"]
         [count MAX_NODES in store::redis::topology,
             "primaries of a Redis Cluster, also of redirects",
             "the map that is known stays (`cluster_size`)"]

@@ -29,7 +29,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 static WAITING: Semaphore = Semaphore::const_new(MAX_WAITING);
 
-/// The new reservations of a refused request.
+/// New reservations of a refused request.
 struct NewHolds {
     /// Its checks, by their indices in the request.
     picked: CheckIndices,

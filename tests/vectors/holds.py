@@ -11,10 +11,10 @@
 The rule: a hold counts as its estimate from the instant of its reservation; once settled, as its cost
 at that instant (what exceeds the hold, at the settlement); once expired, as nothing (`release`) or as
 the estimate (`keep`). It is held only if its request was admitted as a whole. It does not matter when
-or whether the key is read. A limit of 0 refuses all but settlements, which are never refused.
+or whether a check looks. A limit of 0 refuses all but settlements, which are never refused.
 
-Settlements are late, lost and repeated, requests are refused by other limits, and a key is not
-read for long. Times are whole microseconds. The same seed gives the same world.
+Settlements are late, lost and repeated, requests are refused by other limits, and no check looks at a
+key for long. Times are whole microseconds. The same seed gives the same world.
 """
 
 import argparse
@@ -331,7 +331,7 @@ class World:
 
     def step(self):
         random_, ttl = self.random, self.terms[3]
-        # A quiet time lets many holds expire before the next step.
+        # A quiet time lets many holds expire before a check looks.
         pace = random_.choice([1, 1, 1, self.window // 40, self.window // 4, ttl, 3 * ttl])
         self.now += random_.randrange(1, max(2, pace))
         name = random_.randrange(12)

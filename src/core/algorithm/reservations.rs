@@ -4,8 +4,8 @@
 //! The rule: a hold counts as its estimate from the instant of its reservation; once settled, as its
 //! cost at that instant (what exceeds the hold, at the settlement); once expired, as nothing
 //! (`on_expiry: release`) or as the estimate (`keep`). It is held only if its request was admitted
-//! as a whole. It does not matter when the key is read, or whether it is. `tests/vectors/holds.py`
-//! is the model of it.
+//! as a whole. It does not matter when or whether a check looks. `tests/vectors/holds.py` is the
+//! model of it.
 //!
 //! A key has its counter, which counts the hits of holds as any others, and the [`Holds`]: of each
 //! open one the places at which the counter has its hits. Every step first ends the holds that have
@@ -26,7 +26,7 @@
 
 mod holds;
 mod part;
-mod peaks;
+pub mod peaks;
 mod tally;
 
 use smallvec::SmallVec;
@@ -417,7 +417,7 @@ impl Key<'_> {
     }
 
     /// Whether a further hold is one of a group: an expiry of its own would make the step that ends
-    /// many too long. A log and a token bucket count each at another place.
+    /// many too long. Logs and token buckets have one for each.
     fn is_crowded(&self) -> bool {
         let has_places = matches!(
             self.limit,

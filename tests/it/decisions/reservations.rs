@@ -14,6 +14,9 @@ use crate::support::cluster::Cluster;
 use crate::support::wait::TIMEOUT;
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request, tools};
 
+mod pairs;
+mod rule;
+
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",
     "
@@ -487,4 +490,7 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
     );
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     assert_eq!(left(client, &[("short", "x")], 1).await, (true, 3_699));
+    // Hits have to know whether there are holds, and those of a bucket how full it was.
+    assert_eq!(left(client, &[("bucket", "x")], 1).await, (true, 3_699));
+    assert!(!left(client, &[("short", "x")], 5_000).await.0);
 }

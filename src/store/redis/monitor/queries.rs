@@ -100,8 +100,8 @@ const RESERVATIONS: Purpose = (
         // A user with the right gets an error about the number of arguments.
         &["HSET", KEY, "x"],
         &["HDEL", KEY, "x"],
-        &["HLEN", KEY],
-        &["HVALS", KEY],
+        &["HGET", KEY, "x"],
+        &["EXISTS", KEY],
         &["PTTL", KEY],
     ],
 );
