@@ -15,9 +15,10 @@
 -- reply needs the hits of open holds; ttl; the most hits of a hold; the number of the current
 -- window of a fixed window; the largest charge of the limit; the requested hits; the id.
 --
--- The reply has ten numbers for each row: the outcome, by its number in Rust; the hits of the step
+-- The reply has eleven numbers for each row: the outcome, by its number in Rust; the hits of the step
 -- on the counter; the hits that a settlement gave back; the hits that the id holds, or that were
--- released; the age of the hold; the number of expired holds; the hits of those that stay charged;
+-- released; the age of the hold; the number of expired holds; how many of them stay charged, and
+-- their hits;
 -- the hits of open holds; those that the counter counts for good since this step; the microseconds
 -- until holds expire that make room for refused hits, or
 -- 0. They are zeros if the check failed.
@@ -33,7 +34,7 @@ local checked
 local counted, reserved, effects
 if steps[82] then -- 'R'
   local unpack, pcall = struct.unpack, redis.pcall
-  local ROW_SIZE, EFFECT_SIZE = 62, 80
+  local ROW_SIZE, EFFECT_SIZE = 62, 88
 
   local entries, at_index, pairs_of_keys, results = ARGV[10], {}, 0, {}
   for at = 1, #entries, ROW_SIZE do
@@ -48,7 +49,7 @@ if steps[82] then -- 'R'
   -- creating its parts would be much of their cost.
   local function define()
     local pack, text, min, max = struct.pack, string.format, math.min, math.max
-    local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<dddddddddd', '<BBdd', '<dd'
+    local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<ddddddddddd', '<BBdd', '<dd'
     local HELD, KEPT, SETTLED, GROUPED, MOST_IDS, MOST_SETTLED, MOST_PARTS = 0, 1, 2, 3, 10000, 256, 8
     local MOST_SINGLE, GROUPS, BAND = 256, 256, 4503599627370496
     local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 1000, 'p'
@@ -522,7 +523,7 @@ if steps[82] then -- 'R'
 
       -- Ends the holds that have expired.
       local removed, added, released, ended, kept_hits, settled = {}, {}, {}, {}, 0, 0
-      local ended_count = 0
+      local ended_count, kept_count = 0, 0
       -- The hits that a counter counts: those of an earlier fixed window count no more.
       local function counted_at(place, own)
         return (code ~= 70 or place == window) and own or 0 -- 'F'
@@ -531,12 +532,13 @@ if steps[82] then -- 'R'
         local name, value = expired[position], stored[before + position]
         local hold = value and hold_of(value)
         removed[name] = true
-        ended_count = ended_count + max(1, hold and hold.members or 0)
+        local members = max(1, hold and hold.members or 0)
+        ended_count = ended_count + members
         for part = 1, hold and #hold or 0 do
           ended[#ended + 1] = hold[part]
         end
         if hold and hold.keeps == 1 then
-          kept_hits = kept_hits + hold.hits
+          kept_count, kept_hits = kept_count + members, kept_hits + hold.hits
           for part = 1, #hold do
             settled = settled + counted_at(hold[part][1], hold[part][2])
           end
@@ -664,7 +666,7 @@ if steps[82] then -- 'R'
         outcome, hold, allowed = 9, nil, take(0)
       else
         local rest, parts = max(asked, 0), {}
-        outcome = hold and 7 or 8
+        outcome = not hold and 8 or is_open and 7 or 11
         for position = 1, hold and #hold or 0 do
           local own = min(hold[position][2], rest)
           rest = rest - own
@@ -701,12 +703,12 @@ if steps[82] then -- 'R'
       if flags > 1 or lacking > 0 then
         open, room = open_holds(order, values, code == 70 and window or 0, lacking) -- 'F'
       end
-      local used = purpose == 0 and hits or outcome == 3 and stepped
+      local used = purpose == 0 and hits or (outcome == 3 or outcome == 11) and stepped
         or (outcome == 7 or outcome == 8) and max(asked, 0) or 0
       counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0
       results[index] = pack(EFFECT, outcome, stepped, returned, held,
-        held > 0 and max(0, now - hold.since) or 0, ended_count, kept_hits, flags > 1 and open or 0,
+        held > 0 and max(0, now - hold.since) or 0, ended_count, kept_count, kept_hits, flags > 1 and open or 0,
         min(settled, 9007199254740992), room)
       return outcome > 6 or allowed
     end

@@ -120,6 +120,8 @@ pub enum Outcome {
     SettledBefore = 9,
     /// The request was refused, and its reservation given back.
     GivenBack = 10,
+    /// The settlement was of a hold that had expired and stays charged.
+    MatchedLate = 11,
 }
 
 impl Outcome {
@@ -133,8 +135,13 @@ impl Outcome {
         (self as u8) >= Self::Matched as u8
     }
 
+    /// Whether it is of a settlement whose id had a hold.
+    pub const fn has_matched(self) -> bool {
+        matches!(self, Self::Matched | Self::MatchedLate)
+    }
+
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Plain,
         Self::Held,
         Self::Shortened,
@@ -146,6 +153,7 @@ impl Outcome {
         Self::Unknown,
         Self::SettledBefore,
         Self::GivenBack,
+        Self::MatchedLate,
     ];
 }
 
@@ -155,7 +163,9 @@ pub struct HoldChange {
     pub outcome: Outcome,
     /// Number of holds that expired.
     pub expired: u32,
-    /// The hits of those among them that stay charged.
+    /// How many of them stay charged.
+    pub expired_kept: u32,
+    /// The hits of those that stay charged.
     pub kept: u64,
     /// The hits of the step on the counter: those that a reservation lacked, or by which a cost
     /// exceeds its hold.
@@ -190,6 +200,7 @@ impl HoldChange {
         let own = match self.outcome {
             Outcome::Plain => requested,
             Outcome::Matched | Outcome::Unknown => cost,
+            Outcome::MatchedLate => self.stepped.cast_signed(),
             Outcome::Refused if !allowed => self.stepped.cast_signed(),
             _ => 0,
         };
@@ -240,6 +251,7 @@ impl HoldChange {
     fn places(&self) -> Change {
         let places = match self.outcome {
             Outcome::Held | Outcome::Shortened => self.stepped,
+            Outcome::MatchedLate => 0,
             outcome if outcome.is_of_hold() => 0,
             _ => self.held,
         };
@@ -334,6 +346,7 @@ impl Key<'_> {
                 released.extend_from_slice(&hold.parts);
                 continue;
             }
+            change.expired_kept = change.expired_kept.saturating_add(hold.number() as u32);
             change.kept = change.kept.saturating_add(hold.hits());
             let own = counted(self.limit, &hold.parts, now);
             change.settled = change.settled.saturating_add(own);
@@ -489,6 +502,7 @@ impl Key<'_> {
         let outcome = match &known {
             None => Outcome::Unknown,
             Some(hold) if hold.kind == Kind::Settled => Outcome::SettledBefore,
+            Some(hold) if !hold.is_open(now) => Outcome::MatchedLate,
             Some(_) => Outcome::Matched,
         };
         if outcome == Outcome::SettledBefore {
@@ -606,6 +620,7 @@ impl Reservations {
         let (has_changed, keep_for) = (key.has_changed, key.keep_for);
         let change = HoldChange {
             expired: ended.expired,
+            expired_kept: ended.expired_kept,
             kept: ended.kept,
             settled: (change.settled.saturating_add(ended.settled)).min(LARGEST_COUNT),
             room_after: holds.room_for(limit, hits, &verdict, &change, at.now),

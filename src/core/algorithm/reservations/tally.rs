@@ -15,7 +15,10 @@ pub struct Tally {
     pub held: Gauge,
     /// By the number of the outcome.
     outcomes: [AtomicU64; Outcome::ALL.len()],
+    /// Settlements of open holds that cost nothing.
+    cancelled: AtomicU64,
     expired: AtomicU64,
+    expired_kept: AtomicU64,
     /// Settled hits beyond the reserved ones.
     above: AtomicU64,
     /// Reserved hits beyond the settled ones.
@@ -29,7 +32,9 @@ impl Tally {
             ttl,
             held: Gauge::new(ttl),
             outcomes: Default::default(),
+            cancelled: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            expired_kept: AtomicU64::new(0),
             above: AtomicU64::new(0),
             below: AtomicU64::new(0),
         }
@@ -45,20 +50,28 @@ impl Tally {
         [&self.above, &self.below].map(|hits| hits.load(Ordering::Relaxed))
     }
 
-    /// Number of holds that expired.
-    pub fn expired(&self) -> u64 {
-        self.expired.load(Ordering::Relaxed)
+    /// Number of settlements of holds that cost nothing.
+    pub fn cancelled(&self) -> u64 {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Number of holds that expired and were released, and of those that stay charged.
+    pub fn expired(&self) -> [u64; 2] {
+        let [all, kept] =
+            [&self.expired, &self.expired_kept].map(|holds| holds.load(Ordering::Relaxed));
+        [all.saturating_sub(kept), kept]
     }
 
     /// Counts a step of a check with these hits.
     pub fn record(&self, change: &HoldChange, hits: i64, now: Micros) {
-        let is_settled = change.outcome == Outcome::Matched;
         self.held.record(change.places(), !change.is_end(), now);
         let add = |counter: &AtomicU64, number| counter.fetch_add(number, Ordering::Relaxed);
         add(&self.outcomes[change.outcome as usize], 1);
         add(&self.expired, change.expired.into());
-        if is_settled {
+        add(&self.expired_kept, change.expired_kept.into());
+        if change.outcome.has_matched() {
             let cost = hits.max(0).unsigned_abs();
+            add(&self.cancelled, u64::from(cost == 0 && change.is_end()));
             add(&self.above, cost.saturating_sub(change.held));
             add(&self.below, change.held.saturating_sub(cost));
         }

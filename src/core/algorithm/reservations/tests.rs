@@ -191,7 +191,7 @@ fn a_shorter_ttl_is_of_one_hold_only() {
     );
     for (seconds, id, outcome, used) in [
         (2, 2, Outcome::Unknown, 300),
-        (27, 1, Outcome::Matched, 300),
+        (27, 1, Outcome::MatchedLate, 300),
     ] {
         key.now += seconds * SECOND;
         assert_eq!((key.release(id, 100), key.used()), (outcome, used));

@@ -311,7 +311,6 @@ fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tal
             &[Outcome::HeldBefore, Outcome::Overtaken],
         ),
         (&families::RESERVATIONS, "shortened", &[Outcome::Shortened]),
-        (&families::SETTLEMENTS, "matched", &[Outcome::Matched]),
         (
             &families::SETTLEMENTS,
             "repeated",
@@ -322,6 +321,20 @@ fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tal
         let count = outcomes.iter().map(|outcome| tally.count(*outcome)).sum();
         exposition.count(family, of_limit, Some(label), count);
     }
+    let cancelled = tally.cancelled();
+    let matched = tally.count(Outcome::Matched) + tally.count(Outcome::MatchedLate);
+    let matched = matched.saturating_sub(cancelled);
+    let [released, kept] = tally.expired();
+    for (family, label, count) in [
+        (&families::SETTLEMENTS, "matched", matched),
+        (&families::SETTLEMENTS, "cancelled", cancelled),
+        (&families::RESERVATIONS_EXPIRED, "release", released),
+        (&families::RESERVATIONS_EXPIRED, "keep", kept),
+    ] {
+        exposition.count(family, of_limit, Some(label), count);
+    }
+    let refunded = tally.count(Outcome::GivenBack);
+    exposition.count(&families::RESERVATIONS_REFUNDED, of_limit, None, refunded);
     let held = tally.held.places(now) as f64;
     exposition.push(
         &families::RESERVED_HITS,
@@ -339,12 +352,6 @@ fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tal
             hits,
         );
     }
-    exposition.count(
-        &families::RESERVATIONS_EXPIRED,
-        of_limit,
-        None,
-        tally.expired(),
-    );
 }
 
 /// Adds the outcomes. A series that is not `expected` is shown once it has counted something.

@@ -14,8 +14,8 @@ use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Reservation, key};
 use crate::store::redis::wire::request::Request;
 
-/// Bytes of the change of a hold: ten numbers.
-const CHANGE_BYTES: usize = 10 * NUMBER_BYTES;
+/// Bytes of the change of a hold: eleven numbers.
+const CHANGE_BYTES: usize = 11 * NUMBER_BYTES;
 
 pub(super) const SECTION: Section = Section {
     code: Some(b'R'),
@@ -98,6 +98,7 @@ fn change(packed: &[u8]) -> Option<HoldChange> {
         held: count()?,
         age: Span::from_micros(count()?),
         expired: count()?.try_into().ok()?,
+        expired_kept: count()?.try_into().ok()?,
         kept: count()?,
         open: count()?,
         settled: count()?,
