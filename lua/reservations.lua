@@ -711,7 +711,7 @@ if steps[82] then -- 'R'
         outcome, hold, allowed = 9, nil, take(0)
       else
         local rest, parts = max(asked, 0), {}
-        outcome = hold and 7 or 8
+        outcome = not hold and 8 or is_open and 7 or 11
         for position = 1, hold and #hold or 0 do
           local own = min(hold[position][2], rest)
           rest = rest - own
@@ -763,7 +763,7 @@ if steps[82] then -- 'R'
       if flags > 1 or lacking > 0 then
         open, room = open_holds(order, values, code == 70 and window or 0, lacking) -- 'F'
       end
-      local used = purpose == 0 and hits or outcome == 3 and stepped
+      local used = purpose == 0 and hits or (outcome == 3 or outcome == 11) and stepped
         or (outcome == 7 or outcome == 8) and max(asked, 0) or 0
       counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0

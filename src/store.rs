@@ -207,6 +207,14 @@ impl Usage {
             }
         }
     }
+
+    /// Whether this replica has dropped subjects since its start, of whatever limit.
+    pub fn has_dropped(&self, is_per_second: bool) -> bool {
+        match self.redis(is_per_second) {
+            Ok(client) => client.deployment().usage.counts().dropped > 0,
+            Err(memory) => memory.usage_size().evicted > 0,
+        }
+    }
 }
 
 /// Runs a search of all records in a task that may block.

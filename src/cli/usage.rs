@@ -412,7 +412,11 @@ fn count_report(count: &Count) -> String {
     } else {
         ""
     };
-    text + &format!("  exact    {exact}{counted}\n")
+    let held = count.held.filter(|&held| held > 0).map(grouped);
+    let held = held.map_or_else(String::new, |held| {
+        format!("  held     {held} by reservations\n")
+    });
+    text + &held + &format!("  exact    {exact}{counted}\n")
 }
 
 #[cfg(test)]

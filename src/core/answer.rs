@@ -11,7 +11,6 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::Change;
-use crate::core::algorithm::reservations::Outcome;
 pub use crate::core::algorithm::reservations::{HeldHits, HoldChange};
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{StoreError, Verdict, Wait};
@@ -82,9 +81,9 @@ impl Effect {
         matches!(self, Self::Hold(change) if change.outcome.is_of_settlement())
     }
 
-    /// Whether a settlement has ended a hold.
+    /// Whether a settlement had a hold.
     pub fn has_settled(&self) -> bool {
-        matches!(self, Self::Hold(change) if change.outcome == Outcome::Matched)
+        matches!(self, Self::Hold(change) if change.outcome.has_matched())
     }
 }
 

@@ -217,7 +217,7 @@ impl Subjects {
 
 fn count(pane: &mut Pane, outcomes: &[Outcome<'_>]) {
     for outcome in outcomes {
-        let (Some(counter), Ok(hits @ 1..)) = (outcome.counter, u64::try_from(outcome.hits()))
+        let (Some(counter), Ok(hits @ 1..)) = (outcome.counter, u64::try_from(outcome.used()))
         else {
             continue;
         };
@@ -239,7 +239,7 @@ impl ThreadPart {
     #[cold]
     fn count_unknown(&self, outcomes: &[Outcome<'_>]) {
         for outcome in outcomes {
-            let hits = u64::try_from(outcome.hits()).unwrap_or(0);
+            let hits = u64::try_from(outcome.used()).unwrap_or(0);
             self.unknown.fetch_add(hits, Ordering::Relaxed);
             if outcome.refuses {
                 self.unknown_refused.fetch_add(hits, Ordering::Relaxed);

@@ -100,7 +100,8 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     if limit.has_holds() {
         subjects = with_holds(&parts, &tracked, subjects, ends).await;
     }
-    let is_full = all.len() >= tracked.tracking.settings.subjects as usize;
+    let is_full = all.len() >= tracked.tracking.settings.subjects as usize
+        || parts.usage.has_dropped(tracked.is_per_second);
     Ok(Top {
         limit: limit.path(),
         trial: tracked.is_trial,
@@ -136,7 +137,8 @@ async fn with_holds(
             && let Some(found) = counted(parts, tracked, &subject)
             && let Some(current) = &mut one.current
         {
-            current.held = found.held(parts).await;
+            let held = found.held(parts).await;
+            current.held = held.map(|hits| found.scale().units_rounded_up(hits));
         }
         one
     };

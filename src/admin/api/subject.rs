@@ -176,15 +176,14 @@ impl CountedSubject {
         parts.peek_at(&Arc::new(peeks)).await[self.check.0]
     }
 
-    /// The hits that reservations hold, in the units of the limit; `None` if the limit has no
-    /// `reservations`, or the store did not answer.
+    /// The hits that reservations hold; `None` if the limit has no `reservations`, or the store did
+    /// not answer.
     pub(super) async fn held(&self, parts: &Parts) -> Option<u64> {
         if !self.checks()[self.check].has_holds() {
             return None;
         }
         let held = parts.limiter.held_hits(self.checks(), self.check).await;
-        let hits = held.ok()?.map_or(0, |held| held.hits);
-        Some(self.scale().units_rounded_up(hits))
+        Some(held.ok()?.map_or(0, |held| held.hits))
     }
 
     /// The amount of the limit, or of its trial, without an override.

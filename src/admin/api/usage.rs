@@ -167,7 +167,9 @@ pub struct Top {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub examined: Option<usize>,
     /// By share: whether these are all subjects of the limit. Otherwise the index is full
-    /// (`usage_subjects`), or not all counters were read within 4 seconds.
+    /// (`usage_subjects`), this replica has dropped subjects since its start
+    /// (`weir_usage_index_dropped_total`, in memory `weir_usage_evicted_total`), or not all counters
+    /// were read within 4 seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<bool>,
     /// Subjects in the order `by`.
@@ -221,6 +223,10 @@ pub struct Count {
     pub hits: u64,
     /// Requested hits that were over the limit; null if the source is `buckets`.
     pub refused: Option<u64>,
+    /// Hits that reservations hold now: none of `hits` if the source is `usage`, a part of them if
+    /// it is `buckets`. Absent if the limit has no `reservations`, or the store did not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
     /// Start of the oldest bucket that overlaps the interval.
     pub from: Timestamp,
     /// End of the interval: now.
@@ -266,7 +272,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     Ok(Usage {
         of,
         current: CurrentUse {
-            held: found.held(&parts).await,
+            held: (found.held(&parts).await).map(|hits| found.scale().units_rounded_up(hits)),
             ..CurrentUse::new(&found, &counter)
         },
         hits: record.total.asked,
@@ -488,6 +494,7 @@ pub(super) async fn count(parts: Arc<Parts>, call: Call) -> Result<Count, Failur
     let (hits, at_least) = (counted.hits.asked, counted.at_least.asked);
     Ok(Count {
         of: found.counted_by(limit),
+        held: found.held(&parts).await,
         source: source.to_owned(),
         hits,
         refused: (source == "usage").then_some(counted.hits.refused),

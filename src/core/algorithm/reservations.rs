@@ -122,6 +122,8 @@ pub enum Outcome {
     SettledBefore = 9,
     /// The request was refused, and its reservation given back.
     GivenBack = 10,
+    /// The settlement was of a hold that had expired and stays charged.
+    MatchedLate = 11,
 }
 
 impl Outcome {
@@ -135,8 +137,13 @@ impl Outcome {
         (self as u8) >= Self::Matched as u8
     }
 
+    /// Whether it is of a settlement whose id had a hold.
+    pub const fn has_matched(self) -> bool {
+        matches!(self, Self::Matched | Self::MatchedLate)
+    }
+
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Plain,
         Self::Held,
         Self::Shortened,
@@ -148,6 +155,7 @@ impl Outcome {
         Self::Unknown,
         Self::SettledBefore,
         Self::GivenBack,
+        Self::MatchedLate,
     ];
 }
 
@@ -249,6 +257,7 @@ impl HoldChange {
     fn places(&self) -> Change {
         let places = match self.outcome {
             Outcome::Held | Outcome::Shortened => self.stepped,
+            Outcome::MatchedLate => 0,
             outcome if outcome.is_of_hold() => 0,
             _ => self.held,
         };
@@ -497,6 +506,7 @@ impl Key<'_> {
         let outcome = match &known {
             None => Outcome::Unknown,
             Some(hold) if hold.kind == Kind::Settled => Outcome::SettledBefore,
+            Some(hold) if !hold.is_open(now) => Outcome::MatchedLate,
             Some(_) => Outcome::Matched,
         };
         if outcome == Outcome::SettledBefore {

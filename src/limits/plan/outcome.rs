@@ -179,6 +179,19 @@ impl<'p> Outcome<'p> {
         }
     }
 
+    /// The hits that were used for good, or refused: of a settlement its cost.
+    pub fn used(&self) -> i64 {
+        match self.by {
+            DecidedBy::Check {
+                check,
+                decision,
+                effect,
+                ..
+            } => effect.used_by(check.hits, decision.allows()),
+            _ => self.hits(),
+        }
+    }
+
     /// The request is refused for it only if it is for all quotas.
     pub const fn is_quota(&self) -> bool {
         matches!(self.by, DecidedBy::Check { check, .. } if check.modes.quota)

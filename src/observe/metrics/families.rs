@@ -212,18 +212,24 @@ families! {
     /// Reservations of hits, by their result: held, shortened to the share that one may hold,
     /// refused, or repeated with an id that was reserved or settled before.
     RESERVATIONS = Counter "weir_reservations_total" ["domain", "limit", "name", "result"];
-    /// Settlements of reservations, by whether their id had a hold (matched), had none (unknown), or
-    /// was settled before (repeated).
+    /// Settlements of reservations, by their result: their id had a hold that cost hits (matched)
+    /// or none (cancelled), it had no hold (unknown), or was settled before (repeated).
     SETTLEMENTS = Counter "weir_settlements_total" ["domain", "limit", "name", "result"];
     /// Hits that are reserved and not settled: taken less settled through this process, without
-    /// those that have expired. Replicas add up; one alone may be below zero.
+    /// those that have expired. Replicas add up; one alone may be below zero, and the sum is wrong
+    /// for one ttl after a replica has restarted.
     RESERVED_HITS = Gauge "weir_reserved_hits" ["domain", "limit", "name"];
     /// The difference between settled and reserved hits, by its sign: settled hits above the
     /// reserved ones, and reserved hits below which a settlement was.
     RESERVATION_DIFFERENCE_HITS = Counter "weir_reservation_difference_hits_total"
         ["domain", "limit", "name", "sign"];
-    /// Reservations that expired before they were settled.
-    RESERVATIONS_EXPIRED = Counter "weir_reservations_expired_total" ["domain", "limit", "name"];
+    /// Reservations that expired before they were settled, by whether their hits were given back
+    /// (release) or stay charged (keep).
+    RESERVATIONS_EXPIRED = Counter "weir_reservations_expired_total"
+        ["domain", "limit", "name", "on_expiry"];
+    /// Reservations that were given back at once, because another limit refused their requests or
+    /// the store failed.
+    RESERVATIONS_REFUNDED = Counter "weir_reservations_refunded_total" ["domain", "limit", "name"];
     /// Thresholds of limits with notify that were crossed, by threshold in per cent.
     BUDGET_THRESHOLDS = Counter "weir_budget_thresholds_total"
         ["domain", "limit", "name", "threshold"];

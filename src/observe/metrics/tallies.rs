@@ -216,7 +216,7 @@ impl Tallies {
                     if check.hits == 0 && !plan.checks.are_peeks() {
                         self.peeked(core, id);
                     }
-                    let hits = effect.hits_of(check.hits);
+                    let hits = effect.used_by(check.hits, decision.allows());
                     let counts = counts(check, hits, decision, outcomes.is_undone, ratio);
                     self.checked(core, domain, id, planned.metric.as_deref(), &counts);
                 }

@@ -309,9 +309,9 @@ fn hits_and_outcomes_are_counted_by_limit() {
     );
 }
 
-/// A settlement counts the difference to its hold, whatever its hits are.
+/// A settlement counts its cost, whatever was held before.
 #[test]
-fn a_settlement_counts_the_difference() {
+fn a_settlement_counts_its_cost() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
     for (hits, stepped, returned) in [(9, 2, 0), (3, 0, 4)] {
@@ -335,9 +335,8 @@ fn a_settlement_counts_the_difference() {
     expect(
         &metrics.encode(),
         r#"
-        ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 2
-        ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} 2
-        weir_negative_hits_total{domain="shop",limit="user"} 4
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 12
+        ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} 12
         "#,
     );
 }

@@ -1,6 +1,7 @@
 //! `track_usage`: records in both stores, exact whatever happens.
 
 mod redis;
+mod reserved;
 mod rights;
 mod sentinel;
 mod service;

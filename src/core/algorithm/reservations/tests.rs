@@ -144,7 +144,7 @@ fn steps_answer_as_the_rule_of_the_model() {
 #[test]
 fn a_change_has_the_hold_of_its_id() {
     let mut key = Key::new(window(1_000, 86_400), terms(10, OnExpiry::Release));
-    let (tally, first) = (Tally::new(Span::from_secs(10)), key.now);
+    let (tally, first) = (Tally::new(&terms(10, OnExpiry::Release)), key.now);
     let mut hold_after = |seconds, purpose: fn(HolderId) -> Purpose, hits| {
         key.now += seconds * SECOND;
         let now = Micros(key.now);
@@ -191,7 +191,7 @@ fn a_shorter_ttl_is_of_one_hold_only() {
     );
     for (seconds, id, outcome, used) in [
         (2, 2, Outcome::Unknown, 300),
-        (27, 1, Outcome::Matched, 300),
+        (27, 1, Outcome::MatchedLate, 300),
     ] {
         key.now += seconds * SECOND;
         assert_eq!((key.release(id, 100), key.used()), (outcome, used));

@@ -288,12 +288,15 @@ impl LimitSeries<'_> {
     }
 }
 
-/// The tally of a limit with `reservations`: the one that was `known`, unless `ttl` has changed.
+/// The tally of a limit with `reservations`: the one that was `known`, unless its terms
+/// have changed.
 fn reservations(limit: &Limit, known: Option<&Arc<Tally>>) -> Option<Arc<Tally>> {
     let terms = limit.amounts().filter_map(|amount| amount.reservations);
-    let ttl = terms.map(|terms| terms.ttl).max()?;
-    let same = known.filter(|known| known.ttl == ttl);
-    Some(same.map_or_else(|| Arc::new(Tally::new(ttl)), Arc::clone))
+    let terms = terms.max_by_key(|terms| terms.ttl)?;
+    let is_same =
+        |known: &&Arc<Tally>| (known.ttl, known.on_expiry) == (terms.ttl, terms.on_expiry);
+    let same = known.filter(is_same);
+    Some(same.map_or_else(|| Arc::new(Tally::new(&terms)), Arc::clone))
 }
 
 /// Adds the counts of reservations and settlements.
@@ -311,7 +314,6 @@ fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tal
             &[Outcome::HeldBefore, Outcome::Overtaken],
         ),
         (&families::RESERVATIONS, "shortened", &[Outcome::Shortened]),
-        (&families::SETTLEMENTS, "matched", &[Outcome::Matched]),
         (
             &families::SETTLEMENTS,
             "repeated",
@@ -322,6 +324,20 @@ fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tal
         let count = outcomes.iter().map(|outcome| tally.count(*outcome)).sum();
         exposition.count(family, of_limit, Some(label), count);
     }
+    let cancelled = tally.cancelled();
+    let matched = tally.count(Outcome::Matched) + tally.count(Outcome::MatchedLate);
+    let matched = matched.saturating_sub(cancelled);
+    let [released, kept] = tally.expired();
+    for (family, label, count) in [
+        (&families::SETTLEMENTS, "matched", matched),
+        (&families::SETTLEMENTS, "cancelled", cancelled),
+        (&families::RESERVATIONS_EXPIRED, "release", released),
+        (&families::RESERVATIONS_EXPIRED, "keep", kept),
+    ] {
+        exposition.count(family, of_limit, Some(label), count);
+    }
+    let refunded = tally.count(Outcome::GivenBack);
+    exposition.count(&families::RESERVATIONS_REFUNDED, of_limit, None, refunded);
     let held = tally.held.places(now) as f64;
     exposition.push(
         &families::RESERVED_HITS,
@@ -339,12 +355,6 @@ fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tal
             hits,
         );
     }
-    exposition.count(
-        &families::RESERVATIONS_EXPIRED,
-        of_limit,
-        None,
-        tally.expired(),
-    );
 }
 
 /// Adds the outcomes. A series that is not `expected` is shown once it has counted something.

@@ -416,6 +416,30 @@ async fn many_subjects_are_read_in_parts() {
     }
 }
 
+/// Subjects whose totals could not be written to the index are missing in a list.
+#[tokio::test]
+async fn a_list_without_dropped_subjects_is_not_complete() {
+    let redis = RedisServer::start();
+    let (weir, _folder) = start(&[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let client = &mut weir.client().await;
+    let listed = async |subjects: i64, is_complete: bool| {
+        let all = || list(&weir, "limit=shop.tenant");
+        let is_it = || all()["total"] == json!(subjects) && all()["complete"] == json!(is_complete);
+        let found = eventually_async(|| is_it().then_some(())).await;
+        assert!(found.is_some(), "{}", all());
+    };
+    hit(client, ("tenant", "first"), 1).await;
+    listed(1, true).await;
+    redis.run::<()>(&["ACL", "SETUSER", "default", "-zadd"]);
+    hit(client, ("tenant", "lost"), 1).await;
+    let dropped = || weir.metric("weir_usage_index_dropped_total{redis=\"main\"}") > Some(0.0);
+    let found = eventually_async(|| dropped().then_some(())).await;
+    assert!(found.is_some(), "{}", weir.get("/metrics").1);
+    redis.run::<()>(&["ACL", "SETUSER", "default", "+zadd"]);
+    hit(client, ("tenant", "third"), 1).await;
+    listed(2, false).await;
+}
+
 /// Each replica counts in its memory: a subject has its largest share, and a replica that does not
 /// answer is named.
 #[tokio::test]
