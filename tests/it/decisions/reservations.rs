@@ -242,6 +242,21 @@ async fn lost_settlements_leave_the_whole_limit() {
     redis.assert_every_key_expires();
 }
 
+/// Their requests were answered before: they fail and refuse nothing.
+async fn assert_returns_refuse_nothing(client: &mut Client) {
+    for key in ["tenant", "open", "closed", "local"] {
+        for (entries, hits) in [
+            (&[(key, "x"), ("settle", "none")][..], 100),
+            (&[(key, "x"), ("settle", "none")], 0),
+            (&[(key, "x"), ("settle", "other")], -1),
+            (&[(key, "x")], -1),
+        ] {
+            let answer = left(client, entries, hits).await;
+            assert!(answer.0, "{key} {entries:?} {hits}");
+        }
+    }
+}
+
 /// Without the store, reservations and settlements follow the failure policy.
 /// With `local`, both stores settle.
 #[tokio::test]
@@ -289,18 +304,7 @@ async fn reservations_during_an_outage() {
             assert!(client.should_rate_limit(message).await.is_err());
         }
     }
-    // Their requests were answered before: they fail and refuse nothing.
-    for key in ["tenant", "open", "closed", "local"] {
-        for (entries, hits) in [
-            (&id(key, "settle", "none")[..], 100),
-            (&id(key, "settle", "none"), 0),
-            (&id(key, "settle", "other"), -1),
-            (&[(key, "x")], -1),
-        ] {
-            let answer = left(client, entries, hits).await;
-            assert!(answer.0, "{key} {entries:?} {hits}");
-        }
-    }
+    assert_returns_refuse_nothing(client).await;
     redis.resume();
     // Redis decides all checks again, not only some of them.
     let (began, mut in_a_row) = (Instant::now(), 0);
