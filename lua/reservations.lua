@@ -136,14 +136,15 @@ if steps[82] then -- 'R'
     end
 
     -- Writes the changes of a step on the ids of a counter, and the peaks of a bucket if they
-    -- changed. The keys live as long as the ids, and with open holds as long as the counter.
+    -- changed. The keys live as long as the ids, and as long as the counter while it is owed hits.
     local function write(order, values, added, removed, counter_life, peaks)
-      local scores, fields, gone, life, is_open = {}, {}, {}, SETTLED_LIFE, false
+      local scores, fields, gone, life, is_owed = {}, {}, {}, SETTLED_LIFE, false
       for id, hold in pairs(added) do
         local ends = hold.kind == GROUPED and forgotten_at(hold) or hold.life
         scores[#scores + 1], scores[#scores + 2] = score(hold.kind, ends), id
         fields[#fields + 1], fields[#fields + 2] = id, value_of(hold)
-        life, is_open = max(life, forgotten_at(hold) - now), is_open or hold.kind == HELD
+        life = max(life, forgotten_at(hold) - now)
+        is_owed = is_owed or hold.kind == HELD and hold.keeps == 0
       end
       for id in pairs(removed) do
         if not added[id] then
@@ -172,13 +173,14 @@ if steps[82] then -- 'R'
       if not (scores[1] or gone[1]) then
         return
       end
-      is_open = is_open or call('ZCOUNT', order, '0', score(HELD, BAND - 1)) > 0
       -- Setting an expiry costs more than the write that it belongs to: it is set ahead.
       local needed, left = life / 1000 + MARGIN, call('PTTL', values)
-      if is_open then
+      if is_owed then
         needed = max(needed, counter_life + MARGIN)
       end
-      if left < needed or left > 8 * needed then
+      -- Without open holds the ids of a counter go long before it does.
+      local is_long = left > 8 * needed and not is_owed
+      if left < needed or is_long and call('ZCOUNT', order, '0', score(HELD, BAND - 1)) == 0 then
         local ahead = text('%.0f', kept and LONGEST or min(2 * needed, LONGEST))
         call('PEXPIRE', order, ahead)
         call('PEXPIRE', values, ahead)

@@ -218,18 +218,18 @@ impl Memory {
 
     /// The holds of a counter that have not expired.
     pub fn held_hits(&self, key: &[u8], now: Micros) -> Option<HeldHits> {
-        HeldHits::of(self.holds(key)?.iter().map(|(_, hold)| hold), now)
+        self.read_holds(key, |holds| HeldHits::of(holds.open(), now))?
     }
 
     /// Whether a request has hits of a counter that a settlement would release.
     pub fn has_hits(&self, key: &[u8], id: HolderId) -> bool {
-        self.holds(key).is_some_and(|holds| holds.has_hits(id))
+        self.read_holds(key, |holds| holds.has_hits(id)) == Some(true)
     }
 
-    /// A copy of the holds of a counter.
-    fn holds(&self, key: &[u8]) -> Option<Box<Holds>> {
+    /// Reads the holds of a counter under the lock of its shard.
+    fn read_holds<T>(&self, key: &[u8], read: impl FnOnce(&Holds) -> T) -> Option<T> {
         let key = key_of(Fingerprint::of(key));
-        self.lock(self.shard_index(key)).holds(key)
+        self.lock(self.shard_index(key)).holds(key).map(read)
     }
 
     /// The usage record under a key at `now`.

@@ -437,7 +437,7 @@ impl Key<'_> {
 
     /// Whether the key may have one more hold. Drops the oldest kept one of a full key.
     fn make_room(&mut self) -> bool {
-        if self.holds.number(self.at.now) < MOST_IDS {
+        if self.holds.has_room(self.at.now) {
             return true;
         }
         self.holds.remove_first(Kind::Kept)

@@ -50,21 +50,18 @@ impl Shard {
     pub(super) fn peek(&self, key: EntryKey, algorithm: &Algorithm) -> Option<State> {
         let packed = self.table.get(self.table.find(key)?);
         match (packed.unpacked_index(), &self.unpacked) {
-            (Some(index), Some(unpacked)) => match unpacked.peek(index)? {
-                State::Holds(holds) => holds.counter,
-                state => Some(state),
+            (Some(index), Some(unpacked)) => match unpacked.holds(index) {
+                Some(holds) => holds.counter.clone(),
+                None => unpacked.peek(index),
             },
             _ => packed.state(algorithm),
         }
     }
 
-    /// A copy of the holds of a key.
-    pub(super) fn holds(&self, key: EntryKey) -> Option<Box<Holds>> {
+    /// The holds of a key.
+    pub(super) fn holds(&self, key: EntryKey) -> Option<&Holds> {
         let index = self.table.get(self.table.find(key)?).unpacked_index()?;
-        match self.unpacked.as_ref()?.peek(index)? {
-            State::Holds(holds) => Some(holds),
-            _ => None,
-        }
+        self.unpacked.as_ref()?.holds(index)
     }
 
     /// Ends a step that changed nothing.

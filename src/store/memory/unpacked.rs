@@ -65,6 +65,14 @@ impl UnpackedStates {
         self.bytes + allocated(self.cells.capacity() * size_of::<Cell>())
     }
 
+    /// The holds of a state that has some.
+    pub(super) fn holds(&self, index: UnpackedIndex) -> Option<&Holds> {
+        match &self.cells[index.0 as usize] {
+            Cell::Holds(holds) => Some(holds),
+            _ => None,
+        }
+    }
+
     /// A copy of a state.
     pub(super) fn peek(&self, index: UnpackedIndex) -> Option<State> {
         self.cells[index.0 as usize].clone().state()

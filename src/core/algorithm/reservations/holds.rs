@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::part::Part;
 use super::peaks::Peaks;
-use super::{HoldChange, MOST_FORGOTTEN, Outcome};
+use super::{HoldChange, MOST_FORGOTTEN, MOST_IDS, Outcome};
 use crate::core::algorithm::concurrency::HolderId;
 use crate::core::algorithm::{Algorithm, Arrival, State};
 use crate::core::time::{Micros, Span};
@@ -232,12 +232,14 @@ impl Holds {
         self.by_id.insert(id, hold);
     }
 
-    /// Number of holds, open and kept.
-    pub(super) fn number(&self, now: Micros) -> usize {
-        let groups = self.open().filter(|hold| hold.members > 0).count();
-        let ended = self.ending(Kind::Grouped, now).count();
+    /// Whether there may be one more hold, of open and kept ones.
+    pub(super) fn has_room(&self, now: Micros) -> bool {
         let all = [Kind::Held, Kind::Kept, Kind::Grouped].map(|kind| self.count(kind));
-        all.iter().sum::<usize>() - groups - ended
+        let all: usize = all.iter().sum();
+        all < MOST_IDS || {
+            let groups = self.open().filter(|hold| hold.members > 0).count();
+            all - groups - self.ending(Kind::Grouped, now).count() < MOST_IDS
+        }
     }
 
     /// Forgets ids of a kind whose time is over.
