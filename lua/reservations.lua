@@ -34,7 +34,7 @@ local checked
 local counted, reserved, effects
 if steps[82] then -- 'R'
   local unpack, pcall = struct.unpack, redis.pcall
-  local ROW_SIZE, EFFECT_SIZE = 62, 36 + 36
+  local ROW_SIZE, EFFECT_SIZE = 62, 9 * 8
 
   local entries, at_index, pairs_of_keys, results = ARGV[10], {}, 0, {}
   for at = 1, #entries, ROW_SIZE do

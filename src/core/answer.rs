@@ -11,6 +11,7 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 
 use crate::core::algorithm::concurrency::Change;
+use crate::core::algorithm::reservations::Outcome;
 pub use crate::core::algorithm::reservations::{HeldHits, HoldChange};
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::{StoreError, Verdict, Wait};
@@ -76,9 +77,14 @@ impl Effect {
         matches!(self, Self::Hold(change) if change.is_new())
     }
 
-    /// Whether it is of a settlement, which refuses nothing.
-    pub const fn is_settlement(&self) -> bool {
-        matches!(self, Self::Hold(change) if change.outcome.is_of_settlement())
+    /// Whether a reservation was undone, because its request was refused.
+    pub fn is_undone(&self) -> bool {
+        matches!(self, Self::Hold(change) if change.outcome == Outcome::Undone)
+    }
+
+    /// Whether its check ends holds, which refuses nothing.
+    pub const fn ends(&self) -> bool {
+        matches!(self, Self::Hold(change) if change.outcome.ends())
     }
 
     /// Whether a settlement had a hold.

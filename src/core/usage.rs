@@ -51,7 +51,7 @@ pub const MOST_IN_BUCKET: u64 = (1 << 48) - 1;
 pub(crate) const SHORTEST_LIFE: Span = Span::from_secs(3_600);
 
 /// A limit with `track_usage`: its settings, and its position in the tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tracking {
     /// The options of `track_usage`.
     pub settings: Settings,

@@ -94,7 +94,7 @@ impl NewHolds {
             }
         }
         let nothing = HoldChange {
-            outcome: Outcome::GivenBack,
+            outcome: Outcome::Undone,
             ..HoldChange::default()
         };
         for (index, effect) in &mut decisions.effects {

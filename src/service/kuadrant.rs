@@ -236,7 +236,8 @@ impl<'m> Method<'m> for Reserve<'m> {
     fn decided(&mut self, plan: &Plan, decisions: &mut Decisions) {
         let is_held = |slot: &Slot| match &slot.disposition {
             Disposition::Checked(Checked { check, .. }) => {
-                plan.checks[*check].hits > 0 && decisions[check.0].allows()
+                let is_undone = decisions.effect(*check).is_undone();
+                plan.checks[*check].hits > 0 && decisions[check.0].allows() && !is_undone
             }
             _ => false,
         };

@@ -157,7 +157,11 @@ impl Memory {
 
     /// Decides the checks at `picked`, which ascend, at the time `at`.
     pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
-        self.decide_if(checks, at, |index| picked.contains(&index))
+        self.decide_if(checks, at, |CheckIndex(index)| {
+            picked
+                .binary_search_by_key(&index, |picked| picked.0)
+                .is_ok()
+        })
     }
 
     /// Decides all checks and trials at the time `at`.
@@ -200,7 +204,7 @@ impl Memory {
             let Answer { verdict, effect } = answers[index.0];
             let Ok(verdict) = verdict else { continue };
             let used = effect.used_by(checks[index].hits, verdict.allowed);
-            let hits = Hits::of_check(used, verdict.allowed || effect.is_settlement());
+            let hits = Hits::of_check(used, verdict.allowed || effect.ends());
             let is_undone = is_refused && verdict.allowed && !checks.is_trial(index);
             // A subject is listed from its first reservation on.
             if !(hits.is_none() && !effect.reserves() || is_undone) {

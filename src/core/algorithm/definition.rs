@@ -18,9 +18,8 @@
 use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 
-use super::reservations::Part;
 use super::{
-    Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Spec, State, TABLE, Terms,
+    Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Part, Spec, State, TABLE, Terms,
     dispatch, ticks,
 };
 use crate::core::time::{Micros, Period, Span, Tick};
@@ -88,7 +87,7 @@ pub trait Definition {
     fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
 
     /// Gives back hits at the places where they were counted, which ascend. Returns how many the
-    /// state still had. Only of algorithms that have `reservations`.
+    /// state still had. Only of algorithms whose hits can be held.
     fn refund_at(&self, state: Option<State>, _: Arrival, _: &[Part]) -> (Option<State>, u64) {
         (state, 0)
     }

@@ -5,8 +5,9 @@
 //! the plain `INCRBY` of `store/redis/batch.rs`.
 
 use super::definition::Definition;
-use super::reservations::Part;
-use super::{Arrival, Debt, LARGEST_COUNT, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
+use super::{
+    Arrival, Debt, LARGEST_COUNT, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms,
+};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Period, Span};
 use crate::core::verdict::{Verdict, Wait};
 

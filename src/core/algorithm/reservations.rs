@@ -25,20 +25,18 @@
 //! The twin is `lua/reservations.lua`.
 
 mod holds;
-mod part;
 pub mod peaks;
 mod tally;
 
 use smallvec::SmallVec;
 
-pub use self::holds::{HeldHits, Hold, Holds, Kind};
+pub use self::holds::{BAND, HeldHits, Hold, Holds, Kind};
 use self::holds::{counted, place_of};
-pub use self::part::Part;
 pub use self::peaks::{Peak, Peaks};
 pub use self::tally::Tally;
 use super::concurrency::{Change, HolderId};
 use super::options::{OnExpiry, Reservations};
-use super::{Algorithm, Arrival, LARGEST_COUNT, State, Step};
+use super::{Algorithm, Arrival, LARGEST_COUNT, Part, State, Step};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::verdict::{Verdict, Wait};
 
@@ -93,7 +91,7 @@ pub enum Purpose {
     /// Settles the hold of this id with its hits.
     Settle(HolderId),
     /// Gives back hits that this id has just reserved, because its request was refused.
-    GiveBack(HolderId),
+    Undo(HolderId),
 }
 
 /// The result of a reservation or a settlement. `lua/reservations.lua` has the same numbers.
@@ -121,7 +119,7 @@ pub enum Outcome {
     /// The id was settled before.
     SettledBefore = 9,
     /// The request was refused, and its reservation given back.
-    GivenBack = 10,
+    Undone = 10,
     /// The settlement was of a hold that had expired and stays charged.
     MatchedLate = 11,
 }
@@ -132,8 +130,8 @@ impl Outcome {
         (self as u8) >= Self::Held as u8 && (self as u8) <= Self::Overtaken as u8
     }
 
-    /// Whether it is of a settlement.
-    pub const fn is_of_settlement(self) -> bool {
+    /// Whether it is of a check that ends holds: a settlement, or one that undoes a reservation.
+    pub const fn ends(self) -> bool {
         (self as u8) >= Self::Matched as u8
     }
 
@@ -154,7 +152,7 @@ impl Outcome {
         Self::Matched,
         Self::Unknown,
         Self::SettledBefore,
-        Self::GivenBack,
+        Self::Undone,
         Self::MatchedLate,
     ];
 }
@@ -232,8 +230,9 @@ impl HoldChange {
         match self.outcome {
             Outcome::Full => answer(false, Wait::For(RETRY)),
             // A settlement charges hits that were used, in debt too.
-            Outcome::HeldBefore => answer(true, Wait::For(Span::ZERO)),
-            outcome if outcome.is_of_settlement() => answer(true, Wait::For(Span::ZERO)),
+            outcome if outcome == Outcome::HeldBefore || outcome.ends() => {
+                answer(true, Wait::For(Span::ZERO))
+            }
             _ => match verdict.retry_after {
                 Wait::For(retry) if room_after > Span::ZERO && room_after < retry => {
                     answer(verdict.allowed, Wait::For(room_after))
@@ -250,7 +249,7 @@ impl HoldChange {
 
     /// Whether it ends a hold, or a part of it.
     const fn is_end(&self) -> bool {
-        matches!(self.outcome, Outcome::Matched | Outcome::GivenBack)
+        matches!(self.outcome, Outcome::Matched | Outcome::Undone)
     }
 
     /// The change of the hits that all ids of the limit hold.
@@ -361,7 +360,7 @@ impl Key<'_> {
         }
         self.has_changed |= change.expired > 0;
         self.refund_at(&mut released);
-        self.holds.end(&mut ended);
+        self.holds.end_parts(&mut ended);
         if change.expired > 0 {
             self.holds.forget(Kind::Kept, now);
             self.holds.forget(Kind::Grouped, now);
@@ -455,7 +454,7 @@ impl Key<'_> {
         match hold.parts.last_mut() {
             Some(last) if last.place == place => {
                 last.hits += hits;
-                self.holds.end(&mut [*last]);
+                self.holds.end_parts(&mut [*last]);
             }
             _ => hold.parts.push(Part { place, hits }),
         }
@@ -465,7 +464,7 @@ impl Key<'_> {
     /// Gives back the newest hits of an open hold.
     fn undo(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
         let mut change = HoldChange {
-            outcome: Outcome::GivenBack,
+            outcome: Outcome::Undone,
             ..HoldChange::default()
         };
         let (now, mut rest) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
@@ -489,7 +488,7 @@ impl Key<'_> {
             change.returned = self.refund_at(&mut parts);
             let is_left = |part: &Part| hold.parts.iter().any(|left| left.place == part.place);
             parts.retain(|part| !is_left(part));
-            self.holds.end(&mut parts);
+            self.holds.end_parts(&mut parts);
             if hold.parts.is_empty() {
                 self.holds.remove(id);
             } else {
@@ -531,7 +530,7 @@ impl Key<'_> {
                 parts.retain(|part| part.hits > 0);
                 returned = self.refund_at(&mut parts);
                 used = counted(self.limit, &costs, now);
-                self.holds.end(&mut hold.parts.clone());
+                self.holds.end_parts(&mut hold.parts.clone());
             }
         }
         let settled = Hold {
@@ -624,7 +623,7 @@ impl Reservations {
             Purpose::Plain => (key.charge(hits), HoldChange::default()),
             Purpose::Reserve(id) => key.reserve(id, hits, self),
             Purpose::Settle(id) => key.release(id, hits),
-            Purpose::GiveBack(id) => key.undo(id, hits),
+            Purpose::Undo(id) => key.undo(id, hits),
         };
         let (has_changed, keep_for) = (key.has_changed, key.keep_for);
         let change = HoldChange {
@@ -632,7 +631,7 @@ impl Reservations {
             settled: (change.settled.saturating_add(ended.settled)).min(LARGEST_COUNT),
             ..change
         };
-        let settles = change.outcome.is_of_settlement();
+        let settles = change.outcome.ends();
         let room_after = holds.room_for(limit, hits, &verdict, &change, at.now);
         let verdict = (change.verdict(verdict, room_after)).of_capacity(limit, hits, settles);
         let keep_for = has_changed.then(|| {

@@ -10,10 +10,9 @@
 //! takes fewer bytes.
 
 use super::definition::Definition;
-use super::reservations::Part;
 use super::ticks::{self, Clock, TickOutcome};
 use super::{
-    Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+    Arrival, Debt, OptionError, Options, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
 };
 use crate::core::time::{Micros, Period, Span, Tick};
 

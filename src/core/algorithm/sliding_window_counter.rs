@@ -7,9 +7,10 @@
 //! twin is `lua/sliding_window_counter.lua`.
 
 use super::definition::Definition;
-use super::reservations::Part;
 use super::ticks::{self, Clock, TickOutcome};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
+use super::{
+    Arrival, Debt, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+};
 use crate::core::time::{MAX_SAFE_INTEGER, Period, Span, Tick};
 
 /// Bits of each count in a packed state.

@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 
 use super::definition::Definition;
-use super::reservations::Part;
 use super::ticks::{self, Clock, TickOutcome};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
+use super::{
+    Arrival, Debt, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+};
 use crate::core::time::{Period, Span, Tick};
 
 /// The largest limit: a key may hold an entry for each hit.

@@ -11,9 +11,11 @@
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
-use super::reservations::{Part, Peaks};
+use super::reservations::Peaks;
 use super::ticks::{Clock, Flow, TickOutcome, Units};
-use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field};
+use super::{
+    Arrival, Debt, OptionError, Part, SCRIPT_PARAMETERS, State, Step, Terms, debt_in_field,
+};
 use crate::core::time::{Period, Span, Tick};
 
 /// A rate of refill and a capacity.

@@ -142,7 +142,7 @@ impl Check {
     pub fn settles(&self) -> Option<HolderId> {
         match self.reservation()?.purpose {
             Purpose::Settle(id) => Some(id),
-            Purpose::Reserve(_) | Purpose::GiveBack(_) | Purpose::Plain => None,
+            Purpose::Reserve(_) | Purpose::Undo(_) | Purpose::Plain => None,
         }
     }
 
@@ -150,7 +150,7 @@ impl Check {
     /// refuses nothing, in debt and without the store too.
     pub fn returns(&self) -> bool {
         let purpose = self.reservation().map(|reservation| reservation.purpose);
-        let ends = matches!(purpose, Some(Purpose::Settle(_) | Purpose::GiveBack(_)));
+        let ends = matches!(purpose, Some(Purpose::Settle(_) | Purpose::Undo(_)));
         self.hits < 0 || ends
     }
 
@@ -453,7 +453,7 @@ impl Checks {
         if let Some(Reservation { purpose, .. }) = reservation
             && let Purpose::Reserve(id) = *purpose
         {
-            (*own, *purpose) = (hits.cast_signed(), Purpose::GiveBack(id));
+            (*own, *purpose) = (hits.cast_signed(), Purpose::Undo(id));
         }
     }
 

@@ -1,10 +1,9 @@
-//! A table of records next to the counters, bounded in bytes: of usage, and of holds.
+//! A table of records next to the counters, bounded in bytes.
 //!
 //! When it is full, the record that was idle for longest is dropped. It consists of many small
 //! tables, each with a mutex that is held for one step, and for a walk over its records when it is
 //! swept or searched.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use lru::LruCache;
@@ -34,7 +33,6 @@ pub(super) struct BoundedTable<R> {
     /// Made for the first record: most stores have none.
     tables: OnceLock<Box<[Mutex<Part<R>>]>>,
     max_bytes: usize,
-    bytes: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -61,7 +59,6 @@ impl<R: Bounded> BoundedTable<R> {
         Self {
             tables: OnceLock::new(),
             max_bytes,
-            bytes: AtomicUsize::new(0),
         }
     }
 
@@ -83,7 +80,6 @@ impl<R: Bounded> BoundedTable<R> {
             (0..TABLES).map(part).map(Mutex::new).collect()
         });
         let mut part = lock(&tables[part_of(key)]);
-        let before = part.bytes;
         let result = match part.records.get_mut(key) {
             Some(record) if !record.is_expired(now) => {
                 let before = record.bytes();
@@ -114,7 +110,6 @@ impl<R: Bounded> BoundedTable<R> {
             part.bytes -= OVERHEAD + key.len() + record.bytes();
             part.evicted += 1;
         }
-        self.count(before, part.bytes);
         result
     }
 
@@ -141,14 +136,12 @@ impl<R: Bounded> BoundedTable<R> {
         let tables = self.tables.get().map_or(&[][..], |tables| &tables[range]);
         for part in tables {
             let mut part = lock(part);
-            let before = part.bytes;
             let all = part.records.iter();
             let expired = all.filter(|(_, record)| record.is_expired(now));
             let expired: Vec<_> = expired.map(|(key, _)| key.clone()).collect();
             for key in expired {
                 part.remove(&key);
             }
-            self.count(before, part.bytes);
         }
     }
 
@@ -162,11 +155,6 @@ impl<R: Bounded> BoundedTable<R> {
             size.evicted += part.evicted;
         }
         size
-    }
-
-    fn count(&self, before: usize, after: usize) {
-        let grown = after.wrapping_sub(before);
-        self.bytes.fetch_add(grown, Ordering::Relaxed);
     }
 }
 

@@ -12,7 +12,6 @@ use crate::core::algorithm::{
     Algorithm, AlgorithmKind, FixedWindow, OnExpiry, Reservations as Terms, State,
 };
 use crate::core::time::{Period, Rate, Span, Unit};
-use crate::core::usage::Settings;
 use crate::core::verdict::Verdict;
 use crate::limits::plan::{Check, Modes};
 
@@ -49,11 +48,8 @@ impl Memory {
 fn usage_of_a_settlement_is_its_cost() {
     let memory = Memory::new(Options::default());
     let tracking = Arc::new(Tracking {
-        settings: Settings::default(),
         domain: "d".into(),
-        levels: [].into(),
-        is_trial: false,
-        is_in_slot_of_domain: false,
+        ..Tracking::default()
     });
     let terms = Terms {
         ttl: Span::from_secs(60),

@@ -118,11 +118,8 @@ mod tests {
 
     fn tracking() -> Arc<Tracking> {
         Arc::new(Tracking {
-            settings: Settings::default(),
             domain: "d".into(),
-            levels: [].into(),
-            is_trial: false,
-            is_in_slot_of_domain: false,
+            ..Tracking::default()
         })
     }
 

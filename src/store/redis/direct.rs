@@ -26,7 +26,7 @@ use super::wire::hash_slot::Redirect;
 use super::wire::replies::time_of;
 use super::{Redis, error};
 use crate::core::algorithm::Algorithm;
-use crate::core::algorithm::reservations::{HeldHits, Hold};
+use crate::core::algorithm::reservations::{BAND, HeldHits, Hold};
 use crate::core::breaker::CircuitState;
 use crate::core::lock;
 use crate::core::time::{Micros, Span};
@@ -170,9 +170,10 @@ impl Redis {
         });
         let unread = StoreError::NotExecuted(error::PROTOCOL);
         // Groups, in which most holds of a crowded key are, are among the first.
+        let last = (BAND - 1).to_string();
         let open = direct.query(owner, deadline, |out| {
             out.push([b"TIME"]);
-            out.push([b"ZRANGEBYSCORE", &order[..], b"0", b"(4503599627370496"]);
+            out.push([b"ZRANGEBYSCORE", &order[..], b"0", last.as_bytes()]);
         });
         let open = open.await?;
         let now = open.first().and_then(time_of).ok_or(unread)?;

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
-use super::part::Part;
 use super::peaks::Peaks;
 use super::{HoldChange, MOST_FORGOTTEN, MOST_IDS, Outcome};
 use crate::core::algorithm::concurrency::HolderId;
-use crate::core::algorithm::{Algorithm, Arrival, State};
+use crate::core::algorithm::{Algorithm, Arrival, Part, State};
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::Verdict;
 
@@ -63,6 +62,10 @@ impl Kind {
     /// All of them, in the order of their values.
     pub const ALL: [Self; 4] = [Self::Held, Self::Kept, Self::Settled, Self::Grouped];
 }
+
+/// The scores of kinds in Redis differ by this number of microseconds; the scores of open holds are
+/// below it. `lua/reservations.lua` has the same.
+pub const BAND: u64 = 1 << 52;
 
 /// The bytes of a hold in memory, with its share of both trees.
 const HOLD_BYTES: usize = 208;
@@ -330,7 +333,7 @@ impl Holds {
     }
 
     /// Ends parts of open holds, which give back nothing more.
-    pub(super) fn end(&mut self, parts: &mut [Part]) {
+    pub(super) fn end_parts(&mut self, parts: &mut [Part]) {
         if !self.peaks.list.is_empty() {
             parts.sort_unstable_by_key(|part| part.place);
             self.peaks.end(parts);

@@ -4,7 +4,7 @@
 //! not refunded again. A hold of `d` units therefore gives back at most what the level lacked at its
 //! highest since the reservation.
 
-use super::part::Part;
+use crate::core::algorithm::Part;
 
 /// The most levels that are kept. Of more open holds the newest share one, and may get back less.
 pub const MOST_PEAKS: usize = 1_000;

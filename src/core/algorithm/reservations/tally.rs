@@ -27,7 +27,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Of a limit with these terms.
+    /// No counts yet, for a limit with these terms.
     pub fn new(terms: &Reservations) -> Self {
         let ttl = terms.ttl;
         Self {

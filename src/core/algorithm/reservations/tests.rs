@@ -122,7 +122,7 @@ fn steps_answer_as_the_rule_of_the_model() {
             "reserve" => {
                 let (verdict, change) = key.step(Purpose::Reserve(id(2)), number(3) as i64);
                 if words[4] == "1" && change.is_new() {
-                    key.step(Purpose::GiveBack(id(2)), change.stepped.cast_signed());
+                    key.step(Purpose::Undo(id(2)), change.stepped.cast_signed());
                 }
                 verdict.allowed
             }

@@ -336,7 +336,7 @@ fn add_reservations(exposition: &mut Exposition, of_limit: &Rc<str>, tally: &Tal
     ] {
         exposition.count(family, of_limit, Some(label), count);
     }
-    let refunded = tally.count(Outcome::GivenBack);
+    let refunded = tally.count(Outcome::Undone);
     exposition.count(&families::RESERVATIONS_REFUNDED, of_limit, None, refunded);
     let held = tally.held.places(now) as f64;
     exposition.push(

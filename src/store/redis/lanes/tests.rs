@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::core::time::{Rate, Unit};
-use crate::core::usage::{Settings, Tracking};
+use crate::core::usage::Tracking;
 use crate::limits::plan::{Check, CheckIndex, Checks, Modes};
 use crate::store::Budget;
 use crate::store::redis::wire::request::Request;
@@ -25,11 +25,8 @@ fn request(checks: usize, tracked: usize, from: usize) -> Request {
     )
     .expect("an algorithm");
     let tracking = Arc::new(Tracking {
-        settings: Settings::default(),
         domain: "d".into(),
-        levels: [].into(),
-        is_trial: false,
-        is_in_slot_of_domain: false,
+        ..Tracking::default()
     });
     let all = Checks::of((0..checks).map(|_| {
         (

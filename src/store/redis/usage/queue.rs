@@ -138,16 +138,12 @@ impl UsageQueue {
 mod tests {
     use super::*;
     use crate::core::time::Micros;
-    use crate::core::usage::Settings;
 
     #[test]
     fn what_waits_is_bounded_and_the_rest_is_counted() {
         let tracking = Arc::new(Tracking {
-            settings: Settings::default(),
             domain: "d".into(),
-            levels: [].into(),
-            is_trial: false,
-            is_in_slot_of_domain: false,
+            ..Tracking::default()
         });
         let queue = UsageQueue::default();
         let summary = |asked| Summary {
@@ -191,11 +187,8 @@ mod tests {
     #[test]
     fn those_that_wait_for_longest_are_taken_first() {
         let tracking = Arc::new(Tracking {
-            settings: Settings::default(),
             domain: "d".into(),
-            levels: [].into(),
-            is_trial: false,
-            is_in_slot_of_domain: false,
+            ..Tracking::default()
         });
         let queue = UsageQueue::default();
         let enqueue = |number: u64, asked| {

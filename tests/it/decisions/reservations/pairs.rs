@@ -98,7 +98,7 @@ const PAIRS: &[(&str, Cell)] = &[
              ip=192.0.2.8 settle=1 10 -> 90",
         ),
     ),
-    // A refund takes used hits, those of holds too, and their settlement gives back the rest.
+    // A refund also takes hits that are held. The settlement gives back the rest.
     (
         "refund",
         Answers(

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use weir::core::algorithm::concurrency::HolderId;
-use weir::core::algorithm::reservations::{Hold, HoldChange, Holds, Outcome, Peak, Purpose};
+use weir::core::algorithm::reservations::{BAND, Hold, HoldChange, Holds, Outcome, Peak, Purpose};
 use weir::core::algorithm::{OnExpiry, Options, Reservations};
 use weir::core::answer::Effect;
 
@@ -137,7 +137,7 @@ impl Scene {
             let purpose = match self.random.u8(..8) {
                 0..=1 => Purpose::Plain,
                 2..=4 => Purpose::Reserve(id),
-                5 => Purpose::GiveBack(id),
+                5 => Purpose::Undo(id),
                 _ => Purpose::Settle(id),
             };
             let terms = self.terms[usize::from(self.random.u8(..8) == 0)];
@@ -224,7 +224,7 @@ fn stored(connection: &mut Connection, counter: &[u8]) -> (Vec<(HolderId, Hold)>
     assert_eq!(scores.len(), values.len(), "both keys have the same ids");
     let hold = |(id, value): (Vec<u8>, Vec<u8>)| {
         let hold = Hold::unpack(&value).expect("a hold");
-        let band = (1_u64 << 52) as f64;
+        let band = BAND as f64;
         let until = scores[&id] + [0.0, band, 2.0 * band, -band][hold.kind as usize];
         assert_eq!(
             until as u64,

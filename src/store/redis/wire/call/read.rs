@@ -186,7 +186,7 @@ impl Call<'_> {
             check.algorithm = check.algorithm.without_debt();
         }
         let verdict = self.verdict(row, &check, check.hits, at)?;
-        let settles = change.outcome.is_of_settlement();
+        let settles = change.outcome.ends();
         Ok((change.verdict(verdict, room_after)).of_capacity(&check.algorithm, requested, settles))
     }
 

@@ -45,7 +45,7 @@ fn write(call: &Call<'_>) -> SectionRows {
             Purpose::Plain => (0, HolderId::default()),
             Purpose::Reserve(id) => (1, id),
             Purpose::Settle(id) => (2, id),
-            Purpose::GiveBack(id) => (3, id),
+            Purpose::Undo(id) => (3, id),
         };
         let keeps = terms.on_expiry == OnExpiry::Keep;
         let tells_open = check.thresholds().is_some();

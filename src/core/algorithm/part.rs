@@ -1,6 +1,6 @@
-//! A part of a hold: what the counter and the peaks of a bucket know of it.
+//! Hits at one place of a counter, for those that may be given back later.
 
-/// Hits of a hold that were counted at one place of the counter.
+/// Hits that were counted at one place of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The number of a window or of a bucket, a tick, or microseconds for a token bucket.
