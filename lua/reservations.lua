@@ -46,40 +46,34 @@ if steps[82] then -- 'R'
   checked = { list(KEYS, 1, keys_before) }
 
   -- Returns the function that decides a check with an id, or with holds. Most calls need none, and
-  -- creating its parts would be much of their cost.
+  -- creating its parts would be much of their cost. Parts that few checks need are created by them.
+  -- A variable that a part shares costs more than its own constants: kinds are numbers, 0 for an
+  -- open hold, 1 for a kept one, 2 for a settled id, and 3 for one of a group.
   local function define()
-    local pack, text, min, max = struct.pack, string.format, math.min, math.max
-    local ROW, ID_SIZE, EFFECT, HEAD, PART = '<HHBBddddd', 16, '<ddddddddd', '<BBdd', '<dd'
-    local HELD, KEPT, SETTLED, GROUPED, BAND = 0, 1, 2, 3, 4503599627370496
-    local MOST_IDS, MOST_SETTLED, MOST_PARTS, MOST_SINGLE, GROUPS = 10000, 256, 8, 256, 256
-    local SETTLED_LIFE, MARGIN, MOST_PEAKS, PEAKS = 60000000, 5000, 1000, 'p'
-    local OFFSETS = { [HELD] = 0, [KEPT] = -BAND, [SETTLED] = -2 * BAND, [GROUPED] = BAND }
-
     local function score(kind, life)
-      return text('%.0f', OFFSETS[kind] + life)
-    end
-
-    -- The first ids of a kind whose lives end up to `last`.
-    local function ending(order, kind, last, most)
-      return pcall('ZRANGEBYSCORE', order, score(kind, 0), score(kind, last), 'LIMIT', '0', most)
-    end
-
-    local function first(order, kind)
-      return ending(order, kind, BAND - 1, '1')[1]
+      return string.format('%.0f', (kind == 3 and 1 or -kind) * 4503599627370496 + life)
     end
 
     -- Sends a command with any number of arguments: Lua passes at most some thousand.
     local function send(command, key, arguments)
-      for from = 1, #arguments, 4000 do
-        call(command, key, list(arguments, from, min(from + 3999, #arguments)))
+      local size = #arguments
+      if size > 4000 then
+        for from = 1, size, 4000 do
+          call(command, key, list(arguments, from, math.min(from + 3999, size)))
+        end
+      elseif size > 0 then
+        call(command, key, list(arguments))
       end
     end
 
     -- The values of names in a hash, false for none; or a table with `err`.
     local function values_of(key, names)
-      local all = {}
-      for from = 1, #names, 4000 do
-        local values = pcall('HMGET', key, list(names, from, min(from + 3999, #names)))
+      local size, all = #names, {}
+      if size <= 4000 then
+        return pcall('HMGET', key, list(names))
+      end
+      for from = 1, size, 4000 do
+        local values = pcall('HMGET', key, list(names, from, math.min(from + 3999, size)))
         if values.err then
           return values
         end
@@ -90,79 +84,66 @@ if steps[82] then -- 'R'
       return all
     end
 
-    local function by_place(parts)
-      table.sort(parts, function(left, right)
-        return left[1] < right[1]
-      end)
-    end
-
     local function hold_of(value)
-      if #value == 34 then
+      local size = #value
+      if size == 34 then
         local kind, keeps, since, life, place, hits = unpack('<BBdddd', value)
         return { { place, hits }, kind = kind, keeps = keeps, since = since, life = life,
           hits = hits, members = 0 }
       end
-      local kind, keeps, since, life = unpack(HEAD, value)
+      local kind, keeps, since, life = unpack('<BBdd', value)
       local hold = { kind = kind, keeps = keeps, since = since, life = life, hits = 0, members = 0 }
-      for at = 19, #value - 15, 16 do
-        local place, hits = unpack(PART, value, at)
+      for at = 19, size - 15, 16 do
+        local place, hits = unpack('<dd', value, at)
         hold[#hold + 1], hold.hits = { place, hits }, hold.hits + hits
       end
-      if (#value - 18) % 16 > 0 then
-        hold.members = unpack('<d', value, #value - 7)
+      if (size - 18) % 16 > 0 then
+        hold.members = unpack('<d', value, size - 7)
       end
       return hold
     end
 
-    -- When a hold that has expired is forgotten: one ttl later if it stays charged.
-    local function forgotten_at(hold)
-      local keeps = hold.keeps == 1 and (hold.kind == HELD or hold.kind == GROUPED)
-      return hold.life + (keeps and hold.life - hold.since or 0)
+    local function value_of(hold)
+      local value = struct.pack('<BBdd', hold.kind, hold.keeps, hold.since, hold.life)
+      for position = 1, #hold do
+        value = value .. struct.pack('<dd', hold[position][1], hold[position][2])
+      end
+      return hold.members > 0 and value .. struct.pack('<d', hold.members) or value
     end
 
-    local function value_of(hold)
-      if hold.members == 0 and not hold[2] then
-        local head = pack(HEAD, hold.kind, hold.keeps, hold.since, hold.life)
-        return hold[1] and head .. pack(PART, hold[1][1], hold[1][2]) or head
-      end
-      local parts = { pack(HEAD, hold.kind, hold.keeps, hold.since, hold.life) }
-      for position = 1, #hold do
-        parts[position + 1] = pack(PART, list(hold[position]))
-      end
-      if hold.members > 0 then
-        parts[#parts + 1] = pack('<d', hold.members)
-      end
-      return table.concat(parts)
+    -- When a hold that has expired is forgotten: one ttl later if it stays charged.
+    local function forgotten_at(hold)
+      local keeps = hold.keeps == 1 and (hold.kind == 0 or hold.kind == 3)
+      return hold.life + (keeps and hold.life - hold.since or 0)
     end
 
     -- Writes the changes of a step on the ids of a counter, and the peaks of a bucket if they
     -- changed. The keys live as long as the ids, and as long as the counter while it is owed hits.
-    local function write(order, values, added, removed, counter_life, peaks)
-      local scores, fields, gone, life, is_owed = {}, {}, {}, SETTLED_LIFE, false
+    local function write(check, added, removed)
+      local scores, fields, gone, life, is_owed, max = {}, {}, {}, 60000000, false, math.max
+      local order, values, peaks = check.order, check.values, check.peaks
       for id, hold in pairs(added) do
-        local ends = hold.kind == GROUPED and forgotten_at(hold) or hold.life
-        scores[#scores + 1], scores[#scores + 2] = score(hold.kind, ends), id
+        local forgotten = forgotten_at(hold)
+        scores[#scores + 1] = score(hold.kind, hold.kind == 3 and forgotten or hold.life)
+        scores[#scores + 1] = id
         fields[#fields + 1], fields[#fields + 2] = id, value_of(hold)
-        life = max(life, forgotten_at(hold) - now)
-        is_owed = is_owed or hold.kind == HELD and hold.keeps == 0
+        life = max(life, forgotten - now)
+        is_owed = is_owed or hold.kind == 0 and hold.keeps == 0
       end
       for id in pairs(removed) do
         if not added[id] then
           gone[#gone + 1] = id
         end
       end
-      if peaks.has_changed then
-        if peaks[1] then
-          local numbers = { peaks.unit }
-          for position = 1, #peaks do
-            for number = 1, 3 do
-              numbers[#numbers + 1] = peaks[position][number]
-            end
-          end
-          fields[#fields + 1], fields[#fields + 2] =
-            PEAKS, pack('<' .. string.rep('d', #numbers), list(numbers))
+      if peaks and peaks.has_changed then
+        local parts, pack = { struct.pack('<d', peaks.unit) }, struct.pack
+        for position = 1, #peaks do
+          parts[position + 1] = pack('<ddd', list(peaks[position]))
+        end
+        if peaks[1] or scores[1] then
+          fields[#fields + 1], fields[#fields + 2] = 'p', table.concat(parts)
         else
-          call('HDEL', values, PEAKS)
+          gone[#gone + 1] = 'p'
         end
         peaks.has_changed = false
       end
@@ -173,66 +154,74 @@ if steps[82] then -- 'R'
       if not (scores[1] or gone[1]) then
         return
       end
-      -- Setting an expiry costs more than the write that it belongs to: it is set ahead.
-      local needed, left = life / 1000 + MARGIN, call('PTTL', values)
+      -- Setting an expiry costs more than the write that it belongs to: it is set ahead. The hash
+      -- may outlive the set, whose last id has gone, by its peaks.
+      local needed, left = life / 1000 + 5000, call('PTTL', order)
       if is_owed then
-        needed = max(needed, counter_life + MARGIN)
+        local state, counter_life = states[check.slot], check.keep * check.tick_ms
+        if check.code == 84 then -- 'T'
+          counter_life = state and #state == 24 and unpack('<d', state) - now_ms or 0
+        end
+        needed = max(needed, counter_life + 5000)
       end
       -- Without open holds the ids of a counter go long before it does.
       local is_long = left > 8 * needed and not is_owed
-      if left < needed or is_long and call('ZCOUNT', order, '0', score(HELD, BAND - 1)) == 0 then
-        local ahead = text('%.0f', kept and LONGEST or min(2 * needed, LONGEST))
+      if left < needed
+        or is_long and call('ZCOUNT', order, '0', '4503599627370495') == 0
+      then
+        local ahead = string.format('%.0f', kept and LONGEST or math.min(2 * needed, LONGEST))
         call('PEXPIRE', order, ahead)
         call('PEXPIRE', values, ahead)
       end
     end
 
-    -- The level of a token bucket: the tick, the level, and the expiry of a state.
-    local function bucket_at(state, present, tick_ms, count_denied, rate, window, burst, code, unit)
-      local full, mark, per_window = burst * unit, code / 16, code > 6 and rate * unit
-      local empty = -full * (count_denied - count_denied % 2) / 2
-      local expiry, last, stored = unpack('<ddd', state)
-      if expiry % 1 ~= mark then
-        last, stored = convert(mark, expiry % 1, window * tick_ms * 1000, last, stored, floor)
-        expiry = expiry - expiry % 1 + mark
+    -- Returns the parts that only token buckets need.
+    local function define_bucket()
+      -- The level of a token bucket: the tick, the expiry of the state, and the level.
+      local function bucket_at(check)
+        local state, present, unit, full = states[check.slot], check.present, check.e,
+          check.c * check.e
+        if not state or #state ~= 24 then
+          return present, 0, full
+        end
+        local mark, rate, denied = check.d / 16, check.a, check.count_denied
+        local per_window = check.d > 6 and rate * unit
+        local expiry, last, stored = unpack('<ddd', state)
+        if expiry % 1 ~= mark then
+          last, stored =
+            convert(mark, expiry % 1, check.b * check.tick_ms * 1000, last, stored, floor)
+          expiry = expiry - expiry % 1 + mark
+        end
+        stored = math.max(stored, -full * (denied - denied % 2) / 2)
+        if last <= present then
+          local refilled = per_window and come_back(per_window, check.b, last, present)
+            or (present - last) * rate
+          return present, expiry, math.min(full, stored + refilled)
+        elseif last - present <= check.b and stored < full then
+          return last, expiry, stored
+        end
+        return present, expiry, full
       end
-      stored = max(stored, empty)
-      if last <= present then
-        local refilled = per_window and come_back(per_window, window, last, present)
-          or (present - last) * rate
-        return present, expiry, min(full, stored + refilled)
-      elseif last - present <= window and stored < full then
-        return last, expiry, stored
-      end
-      return present, expiry, full
-    end
 
-    -- Defines what only token buckets need.
-    local peaks_of, rise, begin, refund_units, end_parts
-    local function define_peaks()
       -- The peaks of a bucket: the highest level since an instant, and how many parts of holds
-      -- begin there.
-      peaks_of = function(value, unit)
-        local peaks = { unit = unit }
-        if value then
-          peaks.unit = unpack('<d', value)
-          local numbers = { unpack('<' .. string.rep('d', #value / 8 - 1), value, 9) }
-          for position = 1, #numbers - 3, 3 do
-            peaks[#peaks + 1] = { numbers[position], numbers[position + 1], numbers[position + 2] }
-          end
+      -- begin there. Notes the level before hits are taken from it.
+      local function peaks_of(check, value)
+        local peaks, unit, stored = { unit = check.e, has_changed = false }, check.e, nil
+        if not value or #value == 8 then
+          return peaks
         end
-        return peaks
-      end
-
-      -- Notes the level of a bucket before hits are taken from it.
-      rise = function(peaks, level, unit)
-        if peaks.unit ~= unit then
+        stored = unpack('<d', value)
+        for at = 9, #value, 24 do
+          local since, level, parts = unpack('<ddd', value, at)
+          peaks[#peaks + 1] = { since, level, parts }
+        end
+        if stored ~= unit then
           for position = 1, #peaks do
-            peaks[position][2] = math.ceil(peaks[position][2] / peaks.unit) * unit
+            peaks[position][2] = math.ceil(peaks[position][2] / stored) * unit
           end
-          peaks.unit, peaks.has_changed = unit, true
+          peaks.has_changed = true
         end
-        local higher
+        local higher, _, _, level = nil, bucket_at(check)
         while peaks[1] and peaks[#peaks][2] <= level do
           local peak = table.remove(peaks)
           higher = { peak[1], level, peak[3] + (higher and higher[3] or 0) }
@@ -240,13 +229,15 @@ if steps[82] then -- 'R'
         if higher then
           peaks[#peaks + 1], peaks.has_changed = higher, true
         end
+        return peaks
       end
 
       -- Begins a part of a hold whose hits were taken from a bucket. Returns its place.
-      begin = function(peaks, level, unit)
+      local function begin(check)
+        local peaks, _, _, level = check.peaks, bucket_at(check)
         local last = peaks[#peaks]
-        peaks.unit, peaks.has_changed = unit, true
-        if not last or now > last[1] and #peaks < MOST_PEAKS then
+        peaks.has_changed = true
+        if not last or now > last[1] and #peaks < 1000 then
           peaks[#peaks + 1] = { now, level, 1 }
           return now
         end
@@ -258,8 +249,13 @@ if steps[82] then -- 'R'
         return last[1]
       end
 
-      -- The units that parts give back, whose places ascend; each at most `most` hits of `unit`.
-      refund_units = function(peaks, parts, most, unit, level, full)
+      -- Gives back the hits of parts, whose places ascend. Returns the state, nil if it did not
+      -- change, and the hits.
+      local function refund_at(check, parts)
+        local min, max, peaks, unit, full =
+          math.min, math.max, check.peaks, check.e, check.c * check.e
+        local denied, t, expiry, level = check.count_denied, bucket_at(check)
+        local most = check.c + (denied - denied % 2) / 2 * check.c
         local next_peak, given = 1, 0
         for position = 1, #parts do
           local place, units = parts[position][1], min(parts[position][2], most) * unit
@@ -281,23 +277,24 @@ if steps[82] then -- 'R'
           peaks[position][2] = max(peaks[position][2], peaks[position + 1][2])
         end
         peaks.has_changed = true
-        return given
+        if given == 0 then
+          return nil, 0
+        end
+        return struct.pack('<ddd', expiry, t, level + given), floor(given / unit)
       end
 
-      -- Ends parts of holds. Peaks without any go.
-      end_parts = function(peaks, parts)
-        by_place(parts)
-        local after = 1
+      -- Ends parts of holds, whose places ascend. Peaks without any go.
+      local function end_parts(peaks, parts)
+        local after, count = 1, 0
         for position = 1, #parts do
           while peaks[after] and peaks[after][1] <= parts[position][1] do
             after = after + 1
           end
           local own = peaks[after - 1]
           if own then
-            own[3] = max(0, own[3] - 1)
+            own[3] = math.max(0, own[3] - 1)
           end
         end
-        local count = 0
         for index = 1, #peaks do
           if peaks[index][3] > 0 then
             count = count + 1
@@ -309,13 +306,17 @@ if steps[82] then -- 'R'
         end
         peaks.has_changed = true
       end
+      return { bucket_at = bucket_at, peaks_of = peaks_of, begin = begin, refund = refund_at,
+        end_parts = end_parts }
     end
 
     -- The windows of a counter: the expiry of the state, the number of the current one, its hits,
     -- and the hits of the previous one.
-    local function windows_at(state, present, count_denied, limit, window)
+    local function windows_at(check, state)
+      local min, limit, window = math.min, check.a, check.b
       local expiry, stored, latest, before = unpack('<dddd', state)
-      local most, number = (1 + floor(count_denied / 2)) * limit, floor(present / window)
+      local most, number =
+        (1 + floor(check.count_denied / 2)) * limit, floor(check.present / window)
       latest, before = min(latest, most), min(before, most)
       if stored == number or stored == number + 1 and latest + before > 0 then
         return expiry, stored, latest, before
@@ -323,100 +324,175 @@ if steps[82] then -- 'R'
       return expiry, number, 0, stored + 1 == number and latest or 0
     end
 
-    -- Gives back hits at the places where a state has counted them; `parts` are sorted. Returns the
-    -- new state, or nil if it did not change, and the hits.
-    local function refund_at(code, slot, state, parts, peaks, window, present, tick_ms,
-      count_denied, a, b, c, d, e)
-      local function hits_at(place)
-        local hits = 0
-        for position = 1, #parts do
-          hits = hits + (parts[position][1] == place and parts[position][2] or 0)
-        end
-        return hits
+    local function by_place(parts)
+      if parts[2] then
+        table.sort(parts, function(left, right)
+          return left[1] < right[1]
+        end)
       end
-      if not state then
-        return nil, 0
-      elseif code == 70 then -- 'F'
-        local hits = hits_at(window)
-        if hits == 0 or #state > 19 or not string.match(state, '^%d+$') then
-          return nil, 0
-        end
-        local count = min(tonumber(state), 9007199254740992)
-        return text('%.0f', count - min(hits, count)), min(hits, count)
-      elseif code == 76 or code == 66 then -- 'L', 'B'
-        local scale = code == 76 and 1 or c -- 'L'
-        return log_refund_at(state, KEYS[slot], parts, scale, present, b)
-      elseif code == 67 and #state == 32 then -- 'C'
-        local expiry, number, current, previous = windows_at(state, present, count_denied, a, b)
-        local less, older = min(hits_at(number), current), min(hits_at(number - 1), previous)
-        if less + older == 0 then
-          return nil, 0
-        end
-        return pack('<dddd', expiry, number, current - less, previous - older), less + older
-      elseif code == 84 and #state == 24 then -- 'T'
-        local t, expiry, level = bucket_at(state, present, tick_ms, count_denied, a, b, c, d, e)
-        local most = c + (count_denied - count_denied % 2) / 2 * c
-        local given = refund_units(peaks, parts, most, e, level, c * e)
-        if given == 0 then
-          return nil, 0
-        end
-        return pack('<ddd', expiry, t, level + given), floor(given / e)
-      end
-      return nil, 0
+      return parts
     end
 
-    -- Defines what only refused hits and thresholds need.
-    local used_of, open_holds
+    -- Gives back the hits of parts at the places where the counter has counted them. Returns how
+    -- many it has given back.
+    local bucket
+    local function refund(check, parts)
+      local code, slot, index, after, returned = check.code, check.slot, check.index, nil, 0
+      local state = states[slot]
+      if not state or not parts[1] then
+        return 0
+      elseif code == 76 or code == 66 then -- 'L', 'B'
+        local scale = code == 76 and 1 or check.c -- 'L'
+        after, returned =
+          log_refund_at(state, KEYS[slot], by_place(parts), scale, check.present, check.b)
+      elseif code == 84 then -- 'T'
+        if #state == 24 then
+          after, returned = bucket.refund(check, by_place(parts))
+        end
+      else
+        local latest, before, number, expiry, current, previous = 0, 0, check.window, nil, nil, nil
+        if code == 67 and #state == 32 then -- 'C'
+          expiry, number, current, previous = windows_at(check, state)
+        elseif code == 70 and #state < 20 and string.match(state, '^%d+$') then -- 'F'
+          current, previous = math.min(tonumber(state), 9007199254740992), 0
+        else
+          return 0
+        end
+        for position = 1, #parts do
+          local place, hits = parts[position][1], parts[position][2]
+          latest = latest + (place == number and hits or 0)
+          before = before + (place == number - 1 and hits or 0)
+        end
+        latest, before = math.min(latest, current), math.min(before, previous)
+        returned = latest + before
+        if returned > 0 then
+          after = expiry
+              and struct.pack('<dddd', expiry, number, current - latest, previous - before)
+            or string.format('%.0f', current - latest)
+        end
+      end
+      if after then
+        states[slot] = after
+        if code == 84 or code == 67 then -- 'T', 'C'
+          -- The row is the state that the next step finds.
+          rows[index] = after
+        else
+          lives[slot] = math.max(lives[slot] or 0, soonest + check.keep * check.tick_ms)
+        end
+        if kept then
+          kept[index] = kept[index] or 1
+        end
+      end
+      return returned
+    end
+
+    -- Returns the parts that only refused hits and thresholds need.
     local function define_rooms()
       -- The hits that count in a state or in a row, rounded up.
-      used_of = function(code, state, row, present, tick_ms, count_denied, a, b, c, d, e)
+      local function used_of(check)
+        local code, state, window = check.code, states[check.slot], check.b
         if code ~= 84 and code ~= 67 then -- 'T', 'C'
-          return (unpack('<d', row))
+          return (unpack('<d', rows[check.index]))
         elseif not state then
           return 0
         elseif code == 67 then -- 'C'
-          local _, number, current, previous = windows_at(state, present, count_denied, a, b)
-          local passed = max(0, present - number * b)
-          return current + previous - product(previous, passed, b)
+          local _, number, current, previous = windows_at(check, state)
+          local passed = math.max(0, check.present - number * window)
+          return current + previous - product(previous, passed, window)
         end
-        local _, _, level = bucket_at(state, present, tick_ms, count_denied, a, b, c, d, e)
-        return math.ceil((c * e - level) / e)
+        local _, _, level = bucket.bucket_at(check)
+        return math.ceil((check.c * check.e - level) / check.e)
       end
 
-      -- The hits of open holds, of a fixed window those in `window`; and the time until so many of
-      -- those that do not stay charged have expired that they make room for `lacking` hits, or 0.
-      open_holds = function(order, values, window, lacking)
-        local open, room = 0, 0
-        local ids = call('ZRANGEBYSCORE', order, text('(%.0f', now), score(HELD, BAND - 1))
-        local stored = values_of(values, ids)
+      -- The hits of open holds, of a fixed window those in its current one; and the time until so
+      -- many of those that do not stay charged have expired that `asked` hits have room, or 0.
+      return function(check, asked, is_refused, is_shown)
+        local open, room, lacking = 0, 0, 0
+        local capacity = check.code == 84 and check.c or check.a -- 'T'
+        if is_refused and asked <= capacity then
+          lacking = used_of(check) + math.max(0, asked) - capacity
+        end
+        if lacking <= 0 and not is_shown then
+          return 0, 0
+        end
+        local ids = call('ZRANGEBYSCORE', check.order, string.format('(%.0f', now),
+          '4503599627370495')
+        local stored = ids[1] and values_of(check.values, ids) or {}
         for position = 1, #stored do
-          local hold = hold_of(stored[position])
+          local hold = stored[position] and hold_of(stored[position]) or { hits = 0 }
           for part = 1, #hold do
-            open = open + ((window == 0 or hold[part][1] == window) and hold[part][2] or 0)
+            local is_counted = check.code ~= 70 or hold[part][1] == check.window -- 'F'
+            open = open + (is_counted and hold[part][2] or 0)
           end
           if lacking > 0 and hold.keeps == 0 then
             lacking = lacking - hold.hits
             room = lacking <= 0 and hold.life - now or 0
           end
         end
-        return open, room
+        return is_shown and open or 0, room
       end
     end
 
-    -- Defines what only crowded keys need.
-    local regroup, room_of
-    local function define_groups()
-      -- The name of the group of a hold.
-      local function group_of(hold)
-        return pack('<d', hold.life) .. (hold.keeps == 1 and 'groupkep' or 'grouprel')
+    -- Returns the parts that only expired holds, crowded keys and many settled ids need.
+    local function define_many()
+      -- The first ids of a kind whose lives end up to `last`.
+      local function ending(order, kind, last, most)
+        return pcall('ZRANGEBYSCORE', order, score(kind, 0), score(kind, last), 'LIMIT', '0', most)
+      end
+
+      local function first(order, kind)
+        return ending(order, kind, 4503599627370495, '1')[1]
+      end
+
+      -- Forgets ids of a kind whose time is over.
+      local function forget(order, kind, removed)
+        local forgotten = ending(order, kind, now, '100')
+        for position = 1, #forgotten do
+          removed[forgotten[position]] = true
+        end
+      end
+
+      -- Ends the holds that have expired. Returns the changes, how many there were, the hits that
+      -- stay charged, and those of them that the counter counts: hits of an earlier fixed window
+      -- count no more.
+      local function end_expired(check, expired, stored, before)
+        local added, removed, released, ended, count, kept_hits, settled = {}, {}, {}, {}, 0, 0, 0
+        for position = 1, #expired do
+          local name, value = expired[position], stored[before + position]
+          local hold = value and hold_of(value)
+          removed[name] = true
+          count = count + math.max(1, hold and hold.members or 0)
+          for part = 1, hold and #hold or 0 do
+            local place, hits = hold[part][1], hold[part][2]
+            ended[#ended + 1] = hold[part]
+            if hold.keeps ~= 1 then
+              released[#released + 1] = hold[part]
+            elseif check.code ~= 70 or place == check.window then -- 'F'
+              settled = settled + hits
+            end
+          end
+          if hold and hold.keeps == 1 then
+            kept_hits = kept_hits + hold.hits
+            hold.kind, hold.life = 1, forgotten_at(hold)
+            added[name] = hold.life > now and hold.members == 0 and hold or nil
+          end
+        end
+        refund(check, released)
+        if check.peaks and check.peaks[1] then
+          bucket.end_parts(check.peaks, by_place(ended))
+        end
+        forget(check.order, 1, removed)
+        forget(check.order, 3, removed)
+        write(check, added, removed)
+        return added, removed, count, kept_hits, settled
       end
 
       -- Adds hits of a hold to its group, or takes them off, with so many holds more or less.
-      regroup = function(values, added, removed, hold, more, less, members)
-        local name = group_of(hold)
-        local value = added[name] or call('HGET', values, name)
+      local function regroup(check, added, removed, hold, more, less, members)
+        local name = struct.pack('<d', hold.life) .. (hold.keeps == 1 and 'groupkep' or 'grouprel')
+        local value = added[name] or values_of(check.values, { name })[1]
         local group = type(value) == 'table' and value or value and hold_of(value)
-          or { kind = HELD, keeps = hold.keeps, since = hold.since, life = hold.life, members = 0 }
+          or { kind = 0, keeps = hold.keeps, since = hold.since, life = hold.life, members = 0 }
         local function change(parts, sign)
           for position = 1, #parts do
             local own
@@ -428,7 +504,7 @@ if steps[82] then -- 'R'
               group[#group + 1] = own
             end
             if own then
-              own[2] = max(0, own[2] + sign * parts[position][2])
+              own[2] = math.max(0, own[2] + sign * parts[position][2])
             end
           end
         end
@@ -439,7 +515,7 @@ if steps[82] then -- 'R'
             table.remove(group, at)
           end
         end
-        group.members = max(0, group.members + members)
+        group.members = math.max(0, group.members + members)
         if group.members > 0 then
           added[name] = group
         else
@@ -447,47 +523,45 @@ if steps[82] then -- 'R'
         end
       end
 
-      -- Whether a key is crowded, and whether it may have one more hold; all its holds, but for
-      -- groups, are `number` or fewer.
-      room_of = function(order, number)
-        local held = call('ZCOUNT', order, '0', score(HELD, BAND - 1))
-        if number >= MOST_IDS then
-          number = number - call('ZCOUNT', order, score(GROUPED, 0), score(GROUPED, now))
-          local names = call('ZRANGEBYSCORE', order, '0', score(HELD, BAND - 1))
+      -- Whether a key is crowded, and whether it may have one more hold.
+      local function room_of(order)
+        local held = call('ZCOUNT', order, '0', '4503599627370495')
+        local number = call('ZCOUNT', order, score(1, 0), '+inf')
+        if number >= 10000 then
+          -- All its holds, but for groups.
+          number = number - call('ZCOUNT', order, score(3, 0), score(3, now))
+          local names = call('ZRANGEBYSCORE', order, '0', '4503599627370495')
           for position = 1, #names do
             if string.find(names[position], '^........group[kr]e[pl]$') then
               number = number - 1
             end
           end
         end
-        return held >= MOST_SINGLE, number < MOST_IDS
+        return held >= 256, number < 10000
       end
-    end
-
-    -- Forgets ids of a kind whose time is over.
-    local function forget(order, kind, removed)
-      local forgotten = ending(order, kind, now, '100')
-      for position = 1, #forgotten do
-        removed[forgotten[position]] = true
-      end
+      return { first = first, forget = forget, end_expired = end_expired, regroup = regroup,
+        room_of = room_of }
     end
 
     -- Decides the check at `index`, whose row is at `at`; `expired` has the ids of expired holds.
     return function(step, code, at, index, expired, hits, parameter, present, tick_ms, count_denied,
       a, b, c, d, e)
-      local _, pair, purpose, flags, ttl, most, window, largest, asked = unpack(ROW, entries, at)
-      local id = string.sub(entries, at + ROW_SIZE - ID_SIZE, at + ROW_SIZE - 1)
+      local min, max, many = math.min, math.max, nil
+      local _, pair, purpose, flags, ttl, most, window, largest, asked =
+        unpack('<HHBBddddd', entries, at)
+      local id, slot = string.sub(entries, at + 46, at + 61), firsts and firsts[index] or index
       local order, values = KEYS[keys_before + 2 * pair - 1], KEYS[keys_before + 2 * pair]
-      local stored, before = expired, 1
-      if not expired.err and code ~= 84 and not expired[1] then -- 'T'
-        local value = pcall('HGET', values, id)
-        stored = type(value) == 'table' and value or { value }
-      elseif not expired.err then
-        if code == 84 and not peaks_of then -- 'T'
-          define_peaks()
-        end
-        local names = { id, code == 84 and PEAKS or nil } -- 'T'
-        before = #names
+      local check = {
+        code = code, index = index, slot = slot, order = order, values = values, window = window,
+        present = present, tick_ms = tick_ms, count_denied = count_denied,
+        a = a, b = b, c = c, d = d, e = e,
+        -- The ticks for which the counter is kept.
+        keep = code == 70 and parameter or code == 67 and 2 * b -- 'F', 'C'
+          or code == 76 and b or e, -- 'L'
+      }
+      local stored, names = expired, { id, code == 84 and 'p' or nil } -- 'T'
+      local before = #names
+      if not expired.err then
         for position = 1, #expired do
           names[before + position] = expired[position]
         end
@@ -496,7 +570,7 @@ if steps[82] then -- 'R'
       if stored.err then
         return fail(index, code, stored.err)
       end
-      local slot, row = firsts and firsts[index] or index, rows[index]
+      local row = rows[index]
       if not states[slot] then
         local _, _, readable = read(index, code)
         if not readable then
@@ -505,179 +579,58 @@ if steps[82] then -- 'R'
         -- Refused hits have one already.
         rows[index] = row or rows[index]
       end
-      local function take(wanted, is_free)
-        return step(index, index, min(wanted, largest), parameter, present, tick_ms,
-          is_free and count_denied - count_denied % 2 or count_denied, a, b, c, d, e)
+      if code == 84 then -- 'T'
+        bucket = bucket or define_bucket()
+        check.peaks = bucket.peaks_of(check, stored[2])
       end
-      local peaks = code == 84 and peaks_of(stored[2], e) or {} -- 'T'
-      local function level()
-        local found = states[slot]
-        if not found or #found ~= 24 then
-          return c * e
-        end
-        local _, _, at_present = bucket_at(found, present, tick_ms, count_denied, a, b, c, d, e)
-        return at_present
-      end
-      if peaks[1] then
-        rise(peaks, level(), e)
-      end
-      local function returns(parts)
-        if not parts[1] then
-          return 0
-        end
-        by_place(parts)
-        local after, returned = refund_at(code, slot, states[slot], parts, peaks, window, present,
-          tick_ms, count_denied, a, b, c, d, e)
-        if after then
-          states[slot] = after
-          if code == 84 or code == 67 then -- 'T', 'C'
-            -- The row is the state that the next step finds.
-            rows[index] = after
-          else
-            local keep = code == 70 and parameter or code == 76 and b or e -- 'F', 'L'
-            lives[slot] = max(lives[slot] or 0, soonest + keep * tick_ms)
-          end
-          if kept then
-            kept[index] = kept[index] or 1
-          end
-        end
-        return returned
-      end
-      local function counter_life()
-        local written = states[slot]
-        if code == 84 then -- 'T'
-          return written and #written == 24 and unpack('<d', written) - now_ms or 0
-        end
-        local keep = code == 70 and parameter or code == 67 and 2 * b -- 'F', 'C'
-          or code == 76 and b or e -- 'L'
-        return keep * tick_ms
-      end
+      local peaks = check.peaks or {}
 
-      -- Ends the holds that have expired.
-      local removed, added, released, ended, kept_hits, settled = {}, {}, {}, {}, 0, 0
-      local ended_count = 0
-      -- The hits that a counter counts. Hits of an earlier fixed window count no more.
-      local function counted_at(place, own)
-        return (code ~= 70 or place == window) and own or 0 -- 'F'
-      end
-      for position = 1, #expired do
-        local name, value = expired[position], stored[before + position]
-        local hold = value and hold_of(value)
-        removed[name] = true
-        ended_count = ended_count + max(1, hold and hold.members or 0)
-        for part = 1, hold and #hold or 0 do
-          ended[#ended + 1] = hold[part]
-        end
-        if hold and hold.keeps == 1 then
-          kept_hits = kept_hits + hold.hits
-          for part = 1, #hold do
-            settled = settled + counted_at(hold[part][1], hold[part][2])
-          end
-          hold.kind, hold.life = KEPT, forgotten_at(hold)
-          added[name] = hold.life > now and hold.members == 0 and hold or nil
-        elseif hold then
-          for part = 1, #hold do
-            released[#released + 1] = hold[part]
-          end
-        end
-      end
+      local added, removed, ended, kept_hits, settled = {}, {}, 0, 0, 0
       if expired[1] then
-        returns(released)
-        if peaks[1] then
-          end_parts(peaks, ended)
-        end
-        forget(order, KEPT, removed)
-        forget(order, GROUPED, removed)
-        write(order, values, added, removed, counter_life(), peaks)
+        many = define_many()
+        added, removed, ended, kept_hits, settled =
+          many.end_expired(check, expired, stored, before)
       end
-      local hold = purpose > 0 and not (removed[id] and not added[id]) and stored[1] or nil
-      hold = added[id] or hold and hold_of(hold)
-      local was_settled = hold and hold.kind == SETTLED
-      local end_of_life = hold and (hold.kind == GROUPED and forgotten_at(hold) or hold.life)
-      if hold and hold.kind ~= HELD and end_of_life <= now then
+      local hold = added[id]
+      if purpose > 0 and not hold and not removed[id] and stored[1] then
+        hold = hold_of(stored[1])
+      end
+      local kind = hold and hold.kind
+      local was_settled = kind == 2
+      if hold and kind ~= 0 and (kind == 3 and forgotten_at(hold) or hold.life) <= now then
         hold = nil
       end
-      local is_open = hold and (hold.kind == HELD or hold.kind == GROUPED and hold.life > now)
+      local is_open = hold and (kind == 0 or kind == 3 and hold.life > now)
 
-      local outcome, stepped, returned, allowed = 0, 0, 0, nil
+      -- The hits of the step, how many of them the reply names, and the hits that the step follows.
+      local outcome, stepped, returned, wanted, missing = 0, 0, 0, 0, 0
+      local has_room, is_crowded, taken, parts = true, false, 0, {}
       added, removed = {}, {}
       if purpose == 0 or purpose == 1 and not hold and asked <= 0 then
-        hits = purpose == 0 and hits or 0
-        purpose, allowed = 0, take(hits)
+        taken = purpose == 0 and hits or 0
+        hits, purpose = taken, 0
       elseif purpose == 1 then
-        local wanted = min(max(asked, 0), most)
-        local missing = hold and hold.kind == SETTLED and 0
-          or max(0, wanted - (hold and hold.hits or 0))
-        local has_room, is_crowded = hold and (missing == 0 or #hold < MOST_PARTS), false
-        if not hold then
-          local number = call('ZCOUNT', order, '-inf', '+inf')
-          has_room = true
-          if number >= MOST_SINGLE then
-            number = call('ZCOUNT', order, score(KEPT, 0), '+inf')
-            if not room_of then
-              define_groups()
-            end
-            is_crowded, has_room = room_of(order, number)
-            is_crowded = is_crowded and code ~= 76 and code ~= 84 -- 'L', 'T'
-          end
+        wanted = min(max(asked, 0), most)
+        missing = kind == 2 and hold and 0 or max(0, wanted - (hold and hold.hits or 0))
+        if hold then
+          has_room = missing == 0 or #hold < 8
+        elseif call('HLEN', values) >= 256 then
+          many = many or define_many()
+          is_crowded, has_room = many.room_of(order)
+          is_crowded = is_crowded and code ~= 76 and code ~= 84 -- 'L', 'T'
           if is_crowded then
-            forget(order, GROUPED, removed)
+            many.forget(order, 3, removed)
           end
-          local spare = not has_room and first(order, KEPT)
+          local spare = not has_room and many.first(order, 1)
           if spare then
             removed[spare], has_room = true, true
           end
         end
         stepped = has_room and missing or 0
-        allowed = take(stepped, true)
-        if not has_room then
-          outcome = 4
-        elseif hold and hold.kind == SETTLED then
-          outcome = 6
-        elseif hold and missing == 0 then
-          outcome = 5
-        elseif not allowed then
-          outcome = 3
-        else
-          outcome = wanted < asked and 2 or 1
-          local is_new = not hold
-          hold = hold or { kind = HELD, keeps = flags % 2, since = now, life = now + ttl,
-            hits = 0, members = 0 }
-          if is_new and is_crowded then
-            -- Rounded up to the end of its group.
-            local width = max(1, floor(ttl / GROUPS))
-            hold.kind, hold.life = GROUPED, math.ceil(hold.life / width) * width
-          end
-          local place = window
-          if code == 84 then -- 'T'
-            place = begin(peaks, level(), e)
-          elseif code == 67 then -- 'C'
-            local _, number = unpack('<dd', states[slot])
-            place = number
-          elseif code ~= 70 then -- 'F'
-            place = states[slot].tip
-          end
-          local last = hold[#hold]
-          if last and last[1] == place then
-            last[2] = last[2] + stepped
-            if peaks[1] then
-              end_parts(peaks, { last })
-            end
-          else
-            hold[#hold + 1] = { place, stepped }
-          end
-          hold.hits = hold.hits + stepped
-          added[id] = hold
-          if hold.kind == GROUPED then
-            if not regroup then
-              define_groups()
-            end
-            regroup(values, added, removed, hold, { { place, stepped } }, {}, is_new and 1 or 0)
-          end
-        end
+        taken = stepped
       elseif purpose == 3 then
+        local rest, since, gone = max(asked, 0), hold and hold.since, {}
         outcome = 10
-        local rest, parts, since, gone = max(asked, 0), {}, hold and hold.since, {}
         if is_open then
           for position = #hold, 1, -1 do
             local less = min(hold[position][2], rest)
@@ -694,84 +647,113 @@ if steps[82] then -- 'R'
           else
             removed[id] = true
           end
-          if hold.kind == GROUPED then
-            if not regroup then
-              define_groups()
-            end
-            regroup(values, added, removed, hold, {}, parts, hold[1] and 0 or -1)
+          if kind == 3 then
+            many = many or define_many()
+            many.regroup(check, added, removed, hold, {}, parts, hold[1] and 0 or -1)
           end
-          returned = returns(parts)
+          returned = refund(check, parts)
           if peaks[1] then
-            end_parts(peaks, gone)
+            bucket.end_parts(peaks, by_place(gone))
           end
           hold = { hits = max(asked, 0) - rest, since = since }
         else
           hold = nil
         end
-        allowed = take(0)
-      elseif hold and hold.kind == SETTLED then
-        outcome, hold, allowed = 9, nil, take(0)
+      elseif kind == 2 and hold then
+        outcome, hold = 9, nil
       else
-        local rest, parts = max(asked, 0), {}
+        local rest = max(asked, 0)
         outcome = not hold and 8 or is_open and 7 or 11
         for position = 1, hold and #hold or 0 do
-          local own = min(hold[position][2], rest)
+          local place, own = hold[position][1], min(hold[position][2], rest)
           rest = rest - own
-          if is_open then
-            settled = settled + counted_at(hold[position][1], own)
+          if is_open and (code ~= 70 or place == window) then -- 'F'
+            settled = settled + own
           end
           if own < hold[position][2] then
-            parts[#parts + 1] = { hold[position][1], hold[position][2] - own }
+            parts[#parts + 1] = { place, hold[position][2] - own }
           end
         end
         if is_open then
-          if hold.kind == GROUPED then
-            if not regroup then
-              define_groups()
-            end
-            regroup(values, added, removed, hold, {}, hold, -1)
+          if kind == 3 then
+            many = many or define_many()
+            many.regroup(check, added, removed, hold, {}, hold, -1)
           end
-          returned = returns(parts)
+          returned = refund(check, parts)
           if peaks[1] then
-            end_parts(peaks, { list(hold) })
+            bucket.end_parts(peaks, by_place({ list(hold) }))
           end
         end
-        added[id] = { kind = SETTLED, keeps = 0, since = now, life = now + SETTLED_LIFE,
-          members = 0 }
+        added[id] = { kind = 2, keeps = 0, since = now, life = now + 60000000, members = 0 }
         if not was_settled
-          and call('ZCOUNT', order, '-inf', '+inf') >= MOST_SETTLED
-          and call('ZCOUNT', order, '-inf', score(KEPT, -1)) >= MOST_SETTLED
+          and call('HLEN', values) >= 256
+          and call('ZCOUNT', order, '-inf', score(1, -1)) >= 256
         then
-          removed[first(order, SETTLED)] = true
+          many = many or define_many()
+          removed[many.first(order, 2)] = true
         end
-        stepped, settled, allowed = rest, settled + rest, take(rest)
+        stepped, settled, taken = rest, settled + rest, rest
       end
+
+      local allowed = step(index, index, min(taken, largest), parameter, present, tick_ms,
+        purpose == 1 and count_denied - count_denied % 2 or count_denied, a, b, c, d, e)
       if allowed == nil then
         return nil
-      end
-      write(order, values, added, removed, counter_life(), peaks)
-      local asked_hits, capacity = purpose == 0 and hits or stepped, code == 84 and c or a -- 'T'
-      if not allowed or flags > 1 then
-        if not used_of then
-          define_rooms()
+      elseif purpose == 1 and not has_room then
+        outcome = 4
+      elseif purpose == 1 and kind == 2 and hold then
+        outcome = 6
+      elseif purpose == 1 and hold and missing == 0 then
+        outcome = 5
+      elseif purpose == 1 and not allowed then
+        outcome = 3
+      elseif purpose == 1 then
+        outcome = wanted < asked and 2 or 1
+        local is_new, place = not hold, window
+        hold = hold or { kind = 0, keeps = flags % 2, since = now, life = now + ttl, hits = 0,
+          members = 0 }
+        if is_new and is_crowded then
+          -- Rounded up to the end of its group.
+          local width = max(1, floor(ttl / 256))
+          hold.kind, hold.life = 3, math.ceil(hold.life / width) * width
+        end
+        if code == 84 then -- 'T'
+          place = bucket.begin(check)
+        elseif code == 67 then -- 'C'
+          _, place = unpack('<dd', states[slot])
+        elseif code ~= 70 then -- 'F'
+          place = states[slot].tip
+        end
+        local last = hold[#hold]
+        if last and last[1] == place then
+          last[2] = last[2] + stepped
+          if peaks[1] then
+            bucket.end_parts(peaks, { last })
+          end
+        else
+          hold[#hold + 1] = { place, stepped }
+        end
+        hold.hits, added[id] = hold.hits + stepped, hold
+        if hold.kind == 3 then
+          many = many or define_many()
+          many.regroup(check, added, removed, hold, { { place, stepped } }, {}, is_new and 1 or 0)
         end
       end
-      local lacking = not allowed and asked_hits <= capacity
-          and used_of(code, states[slot], rows[index], present, tick_ms, count_denied, a, b, c, d,
-              e)
-            + max(0, asked_hits) - capacity
-        or 0
+      if check.peaks or next(added) or next(removed) then
+        write(check, added, removed)
+      end
       local open, room = 0, 0
-      if flags > 1 or lacking > 0 then
-        open, room = open_holds(order, values, code == 70 and window or 0, lacking) -- 'F'
+      if not allowed or flags > 1 then
+        open, room =
+          define_rooms()(check, purpose == 0 and hits or stepped, not allowed, flags > 1)
       end
       local used = purpose == 0 and hits or (outcome == 3 or outcome == 11) and stepped
         or (outcome == 7 or outcome == 8) and max(asked, 0) or 0
       counted[index], reserved[index] = used + kept_hits, outcome == 1 or outcome == 2
       local held = purpose > 0 and hold and hold.hits or 0
       local age = held > 0 and floor(max(0, now - hold.since) / 1000) or 0
-      results[index] = pack(EFFECT, outcome, stepped, returned, held, age, ended_count,
-        flags > 1 and open or 0, min(settled, 9007199254740992), room)
+      results[index] = struct.pack('<ddddddddd', outcome, stepped, returned, held, age, ended, open,
+        min(settled, 9007199254740992), room)
       return outcome > 6 or allowed
     end
   end

@@ -100,7 +100,7 @@ const RESERVATIONS: Purpose = (
         // A user with the right gets an error about the number of arguments.
         &["HSET", KEY, "x"],
         &["HDEL", KEY, "x"],
-        &["HGET", KEY, "x"],
+        &["HLEN", KEY],
         &["EXISTS", KEY],
         &["PTTL", KEY],
     ],
