@@ -155,6 +155,17 @@ async fn a_request_that_is_refused_as_a_whole_only_peeks() {
     }
 }
 
+/// Hits may be refused for longer than a peek is.
+#[tokio::test(start_paused = true)]
+async fn the_cache_keeps_no_refused_peek() {
+    let (limiter, span, hit) = (limiter().await, TraceSpan::default(), one("a", false));
+    let peek = Check::new(LIMIT, 0, Modes::default());
+    refuse(&limiter, &Checks::of([("a".as_bytes(), peek)]));
+    assert_eq!(limiter.draft(of(&hit, &span)).letters(), "o");
+    refuse(&limiter, &hit);
+    assert_eq!(limiter.draft(of(&hit, &span)).letters(), "D");
+}
+
 #[tokio::test(start_paused = true)]
 async fn leases_draw_ahead_and_then_answer() {
     let (limiter, span, a) = (limiter().await, TraceSpan::default(), one("a", true));
