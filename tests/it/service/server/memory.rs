@@ -111,7 +111,8 @@ fn a_connection_that_has_made_many_calls_keeps_little() {
     let others: Vec<_> = (0..512).map(|_| connect(weir.grpc_addr())).collect();
     assert!(is_served(&weir));
     let (before, all) = (weir.resident_kib(), calls(1_000, true));
-    let sockets: Vec<_> = (0..60)
+    // On a busy machine the process takes 2 MiB more, however many they are.
+    let sockets: Vec<_> = (0..150)
         .map(|_| {
             let mut socket = connect(weir.grpc_addr());
             socket.write_all(&all).expect("a server");
@@ -119,7 +120,7 @@ fn a_connection_that_has_made_many_calls_keeps_little() {
             socket
         })
         .collect();
-    assert_eq!(weir.metric("weir_connections"), Some(572.0));
+    assert_eq!(weir.metric("weir_connections"), Some(662.0));
     drop(others);
     let each = weir.resident_kib().saturating_sub(before) / sockets.len() as u64;
     assert!(each < 90, "{each} KiB");
