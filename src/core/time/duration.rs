@@ -57,7 +57,10 @@ impl ParseDurationError {
                 "which has an unknown unit",
                 "use the units h, m, s, ms or us",
             ),
-            Self::Negative => ("which is negative", "remove the minus sign"),
+            Self::Negative => (
+                "which is negative",
+                "write a duration from 0s on, or remove it",
+            ),
             Self::TooFine => (
                 "which is finer than a microsecond",
                 "write whole microseconds, such as 10us",

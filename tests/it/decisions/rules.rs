@@ -360,8 +360,7 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
     assert!(cases.len() > 60, "only {} cases were found", cases.len());
     let mut wrong = String::new();
     for (paths, expect) in cases {
-        let expected = fs::read_to_string(&expect)
-            .unwrap_or_else(|error| panic!("{}: {error}", expect.display()));
+        let expected = fs::read_to_string(&expect).unwrap_or_default();
         let (first, rest) = expected.split_once('\n').unwrap_or_default();
         let (words, expected) = first
             .strip_prefix("options:")
@@ -386,7 +385,12 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
         };
         let files: Vec<_> = paths.iter().map(|path| source(path)).collect();
         let found = outcome(&files, &options);
-        if found != expected {
+        // `WEIR_WRITE=1 cargo test --test it -- config_vectors` writes what is found, to be read.
+        if std::env::var_os("WEIR_WRITE").is_some() {
+            let options = first.starts_with("options:").then(|| format!("{first}\n"));
+            let text = options.unwrap_or_default() + &found;
+            fs::write(&expect, text).expect("a file that can be written");
+        } else if found != expected {
             write!(
                 wrong,
                 "=== {}: expected\n{expected}--- found\n{found}",

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use super::problem::{Grade, Problems, excerpt, quoted};
 pub(super) use super::sections::Section;
 use super::sections::{Author, Format, Key};
-use crate::core::time::MAX_SAFE_INTEGER;
+use crate::core::time::{MAX_SAFE_INTEGER, Unit};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node, ValueType};
 
@@ -224,8 +224,11 @@ fn unknown_key(
     section: Option<Section>,
 ) -> Option<&'static str> {
     let all = || section.unwrap_or(Section::Root).of_format();
+    // A name such as `requests_per_minute` has the unit too.
+    let unit = name.strip_prefix("requests_per_").and_then(Unit::named);
     let near = match section {
         _ if problems.is_full(&key.at) => None,
+        Some(section) if unit.is_some() => section.keys().find(|key| *key == AMOUNT[1]),
         Some(section) => nearest(name, section.keys()).or_else(|| nearest(name, all())),
         None => nearest(name, all()),
     };
@@ -240,7 +243,13 @@ fn unknown_key(
              none"
                 .to_owned()
         }
-        (Some(near), _) => format!("write '{near}'"),
+        (Some(near), _) => match unit {
+            Some(unit) => format!(
+                "write '{near}: ' and the number, and 'unit: {}'",
+                unit.name()
+            ),
+            None => format!("write '{near}'"),
+        },
         (None, Some(section)) => format!("remove it, or write one of {}", section.list()),
         (None, None) => "remove it".to_owned(),
     };
@@ -250,7 +259,8 @@ fn unknown_key(
     near
 }
 
-/// The existing name that a wrong one was probably meant to be: the nearest by edit distance.
+/// The existing name that a wrong one was probably meant to be: the nearest by edit distance, if it
+/// is the only one, and has the same digits, because another number is another meaning.
 pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     /// A longer text is not a misspelled name, and costly to compare.
     const LONGEST_NAME: usize = 64;
@@ -263,12 +273,18 @@ pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> 
             .flat_map(char::to_lowercase)
             .collect::<String>()
     };
-    let wrong = plain(wrong);
-    known
+    let digits = |name: &str| -> String { name.chars().filter(char::is_ascii_digit).collect() };
+    let (number, wrong) = (digits(wrong), plain(wrong));
+    let mut near: Vec<_> = known
+        .filter(|name| digits(name) == number)
         .map(|name| (strsim::damerau_levenshtein(&wrong, &plain(name)), name))
         .filter(|&(distance, name)| distance <= (name.len() / 3).max(1))
-        .min_by_key(|&(distance, _)| distance)
-        .map(|(_, name)| name)
+        .collect();
+    near.sort_unstable();
+    match near[..] {
+        [(first, _), (second, _), ..] if first == second => None,
+        _ => near.first().map(|&(_, name)| name),
+    }
 }
 
 /// Checks an ignored value for errors of the Go service: unknown keys, lists of anything but maps,
@@ -440,7 +456,14 @@ fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) ->
     }
     let (what, remedy) = match node.value_type() {
         ValueType::Int(_) if text.starts_with('-') => {
-            (", which is negative", "remove the minus sign".to_owned())
+            let remedy = match key {
+                "requests_per_unit" => {
+                    "write a number from 0 on, or 'unlimited' in rate_limit for no limit"
+                }
+                "unit_multiplier" => "write 1 or more, or remove it",
+                _ => "write a number from 0 on, or remove it",
+            };
+            (", which is negative", remedy.to_owned())
         }
         ValueType::Int(_) | ValueType::Huge(_) => {
             let longer_unit = match key {

@@ -25,7 +25,20 @@ pub(super) fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> 
         return problems.fail(&node.at, NO_UNIT, fields::list(&Unit::NAMED));
     }
     let text = fields::text(problems, node, key)?;
-    Unit::named(text).or_else(|| fields::one_of(problems, node, key, key, &Unit::NAMED))
+    if let Some(unit) = Unit::named(text) {
+        return Some(unit);
+    }
+    let name = text.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == ' ');
+    let number = text[..text.len() - name.len()].trim();
+    if number.is_empty() || name.is_empty() {
+        return fields::one_of(problems, node, key, key, &Unit::NAMED);
+    }
+    // The unit alone would be another window.
+    let near = fields::nearest(name, Unit::NAMED.iter().map(|&(name, _)| name));
+    let unit = near.map_or_else(|| "the unit".to_owned(), |near| format!("'{key}: {near}'"));
+    let remedy = format!("write {unit}, and 'unit_multiplier: {number}' next to it");
+    let what = format!("unknown {key}: {}", quoted(text));
+    problems.fail(&node.at, what, remedy)
 }
 
 /// Message for a missing unit.
