@@ -48,7 +48,7 @@ const OWN_HEADERS: [&str; 8] = [
 #[command(
     after_help = "Values: {uniform:A..B}, {zipf:A..B:EXPONENT}, {sequence}, {uuid}, {file:PATH}; a \
         backslash takes the next character as it is.\n\n\
-    Exit codes: 0 done, 1 not exact or no answers, 2 invalid arguments. Ctrl-C ends with the \
+    Exit codes: 0 done, 1 not exact, above a maximum, or no answers, 2 invalid arguments. Ctrl-C ends with the \
         result so far.\n\n\
     Example: weir load localhost:8081 --domain demo --descriptor \
         'remote_address=10.0.{uniform:0..255}.{uniform:1..254}' --rate 20k --for 30s"
@@ -111,13 +111,19 @@ pub(super) struct LoadCommand {
     /// Add a header to each request, such as credentials; repeatable
     #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
     header: Vec<(HeaderName, HeaderValue)>,
-    /// Expect this many OK answers, or only OK answers if fewer requests are sent
+    /// Expect this many OK answers
     #[arg(long, value_name = "COUNT", value_parser = amount::whole)]
     expect_ok: Option<u64>,
     /// Expect that each distinct descriptor is granted this many hits per clock-aligned second,
     /// minute, hour or day, if it sends more
     #[arg(long, value_name = "HITS/UNIT", value_parser = Threshold::parse)]
     threshold: Option<Threshold>,
+    /// Fail if the 99th percentile of the latency is longer, such as 5ms
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    max_p99: Option<Duration>,
+    /// Fail if more requests than this get no answer
+    #[arg(long, value_name = "COUNT", value_parser = amount::whole)]
+    max_errors: Option<u64>,
     /// Measure the CPU time of this process on this machine, shown as NAME; repeatable
     #[arg(long, value_name = "NAME=PID", value_parser = MeasuredProcess::parse)]
     pid: Vec<MeasuredProcess>,
@@ -258,7 +264,8 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     traffic.bar.finish_and_clear();
     let processes: Vec<_> = command.pid.into_iter().chain(own).collect();
     let exactness = traffic.exactness.map(Exactness::finish);
-    let report = LoadReport::new(&tally, &processes, command.expect_ok, exactness);
+    let mut report = LoadReport::new(&tally, &processes, command.expect_ok, exactness);
+    report.compare(command.max_p99, command.max_errors);
     command.format.print(&report, LoadReport::text)?;
     Ok(success_if(report.is_success()))
 }

@@ -131,6 +131,8 @@ pub struct Counts {
     pub over_limit: u64,
     /// Answers in which a descriptor has no limit.
     pub without_limit: u64,
+    /// Answers in which a descriptor has a limit, or which do not say.
+    pub with_limit: u64,
     /// Calls that were under way when the run was stopped.
     pub unfinished: u64,
     /// Connections that were opened again.
@@ -182,8 +184,11 @@ impl Tally {
         let micros = answered.latency.as_micros() as u64;
         self.latency.saturating_record(micros);
         if let Ok(response) = &answered.result {
-            let is_without = response.statuses.iter().any(is_without_limit);
+            let statuses = &response.statuses;
+            let is_without = statuses.iter().any(is_without_limit);
+            let is_with = statuses.is_empty() || !statuses.iter().all(is_without_limit);
             self.counts.without_limit += u64::from(is_without);
+            self.counts.with_limit += u64::from(is_with);
         }
         match &answered.result {
             Ok(response) if response.overall_code() == Code::Ok => self.counts.ok += 1,

@@ -62,6 +62,8 @@ struct ExactCounter {
     possible: u64,
     /// The most hits of a request that was surely refused in it.
     refused: Option<u64>,
+    /// All hits that were requested.
+    asked: u64,
 }
 
 /// The counts of all descriptors.
@@ -91,6 +93,17 @@ pub(super) struct ExactnessReport {
     pub(super) at_edges: u64,
     /// Descriptors of requests that were not checked, because too many were distinct.
     pub(super) unchecked: u64,
+    /// Checked descriptors that requested more than the threshold: others show nothing.
+    pub(super) exceeding: u64,
+    /// A limit of another window that an answer named, as `20/minute`.
+    pub(super) other_limit: Option<String>,
+}
+
+impl ExactnessReport {
+    /// Whether there was something to compare, and all of it is as the threshold has it.
+    pub(super) const fn is_exact(&self) -> bool {
+        self.wrong == 0 && self.exceeding > 0 && self.other_limit.is_none()
+    }
 }
 
 /// A descriptor that got more or less than the threshold.
@@ -159,12 +172,30 @@ impl Exactness {
         let last = self.window(Micros(at.0.saturating_sub(self.patience.micros())));
         self.judge_before(last);
         for (index, descriptor) in answered.request.descriptors.iter().enumerate() {
-            let code = answered.result.as_ref().ok();
-            let code = code.and_then(|response| code_of(response, index));
+            let response = answered.result.as_ref().ok();
+            let code = response.and_then(|response| code_of(response, index));
             let hits = descriptor.hits_addend.unwrap_or(1);
+            if let Some(status) = response.and_then(|response| response.statuses.get(index)) {
+                self.compare_window(status);
+            }
             if hits > 0 {
                 self.count(&encoded(descriptor), hits, code, [sent, at]);
             }
+        }
+    }
+
+    /// Notes a limit whose unit is another one, or whose window ends later than one of the unit.
+    fn compare_window(&mut self, status: &DescriptorStatus) {
+        let (Some(limit), unit) = (&status.current_limit, self.threshold.unit) else {
+            return;
+        };
+        let reset = status.duration_until_reset.as_ref();
+        let is_longer = reset.is_some_and(|reset| reset.seconds > unit.secs() as i64);
+        if self.report.other_limit.is_none() && (limit.unit != unit.number() || is_longer) {
+            let name = limit.unit().as_str_name().to_lowercase();
+            let until = reset.map_or(0, |reset| reset.seconds);
+            let text = format!("{}/{name}, which ends in {until}s", limit.requests_per_unit);
+            self.report.other_limit = Some(text);
         }
     }
 
@@ -178,6 +209,7 @@ impl Exactness {
                 self.report.unchecked += 1;
                 return;
             };
+            counter.asked = counter.asked.saturating_add(hits);
             match code {
                 Some(Code::Ok) if first == last => {
                     counter.granted = counter.granted.saturating_add(hits);
@@ -225,6 +257,7 @@ impl Exactness {
         let (granted, possible) = (counter.granted, counter.possible);
         let threshold = self.threshold.hits;
         self.report.checked += 1;
+        self.report.exceeding += u64::from(counter.asked > threshold);
         // There was room for whatever was refused. Where refused hits count, the first refused
         // request had no room, and smaller ones after it are refused though they had.
         let taken = granted.saturating_add(possible);

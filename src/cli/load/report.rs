@@ -1,6 +1,7 @@
 //! The result of a load, as text and as JSON.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use indexmap::IndexMap;
 use jiff::Timestamp;
@@ -40,6 +41,8 @@ pub(super) struct LoadReport {
     expected_ok: Option<u64>,
     threshold: Option<ExactnessReport>,
     exact: Option<bool>,
+    /// The maxima that were exceeded.
+    exceeded: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,11 +76,11 @@ impl LoadReport {
             let each = used.map(|micros| micros / sent.max(1) as f64);
             (process.name.clone(), each)
         });
-        let expected_ok = expected_ok.map(|expected| expected.min(sent));
         let is_checked = expected_ok.is_some() || threshold.is_some();
         let exact = tally.answered() == sent
+            && tally.counts.with_limit > 0
             && expected_ok.is_none_or(|expected| expected == tally.counts.ok)
-            && threshold.as_ref().is_none_or(|report| report.wrong == 0);
+            && threshold.as_ref().is_none_or(ExactnessReport::is_exact);
         Self {
             seconds,
             counts: tally.counts.clone(),
@@ -91,12 +94,29 @@ impl LoadReport {
             expected_ok,
             threshold,
             exact: is_checked.then_some(exact),
+            exceeded: Vec::new(),
         }
     }
 
-    /// Whether there were answers, and these are exact if that was asked for.
+    /// Compares the result with the maxima of the command.
+    pub(super) fn compare(&mut self, max_p99: Option<Duration>, max_errors: Option<u64>) {
+        let p99 = self.latency_ms["p99"];
+        if let Some(most) = max_p99.filter(|most| p99 > most.as_secs_f64() * 1e3) {
+            let most = most.as_secs_f64() * 1e3;
+            let line = format!("p99 is {p99:.2} ms, at most {most} ms are asked for");
+            self.exceeded.push(line);
+        }
+        let errors = self.counts.sent - self.answered;
+        if let Some(most) = max_errors.filter(|most| errors > *most) {
+            let [errors, most] = [errors, most].map(grouped);
+            let line = format!("{errors} requests have no answer, at most {most} are asked for");
+            self.exceeded.push(line);
+        }
+    }
+
+    /// Whether there were answers, and these are as the command asks for.
     pub(super) fn is_success(&self) -> bool {
-        self.answered > 0 && self.exact != Some(false)
+        self.answered > 0 && self.exact != Some(false) && self.exceeded.is_empty()
     }
 
     /// The result for people.
@@ -163,6 +183,9 @@ impl LoadReport {
                 format!("{}{}", if exact { "yes" } else { "no" }, self.findings()),
             );
         }
+        for line in &self.exceeded {
+            rows.push(vec!["exceeded".to_owned(), line.clone()]);
+        }
         print::table(&[], rows, 0)
     }
 
@@ -175,12 +198,15 @@ impl LoadReport {
                 grouped(self.counts.sent - self.answered)
             );
         }
+        if self.answered > 0 && self.counts.with_limit == 0 {
+            text += "; no answer named a limit";
+        }
         if let Some(expected) = self
             .expected_ok
             .filter(|expected| *expected != self.counts.ok)
         {
             text += &format!(
-                "; {} were answered OK in place of {}",
+                "; {} were answered OK instead of {}",
                 grouped(self.counts.ok),
                 grouped(expected)
             );
@@ -192,6 +218,12 @@ impl LoadReport {
         let [checked, wrong] = [report.checked, report.wrong].map(grouped);
         let [edges, missed] = [report.at_edges, report.unchecked].map(grouped);
         text += &format!("; {checked} descriptors in a {unit} were compared, {wrong} are wrong");
+        if report.exceeding == 0 {
+            text += ", and none requested more than the threshold: nothing was tested";
+        }
+        if let Some(other) = &report.other_limit {
+            text += &format!("; an answer named a limit of another window: {other}");
+        }
         if report.at_edges > 0 {
             text += &format!(
                 "; {edges} were under way where a {unit} ended, and may belong to both sides"
@@ -208,7 +240,7 @@ impl LoadReport {
             if worst.possible > 0 {
                 text += &format!(" and perhaps {} more", worst.possible);
             }
-            text += &format!(" in place of {threshold} in the {unit} of {began}");
+            text += &format!(" instead of {threshold} in the {unit} of {began}");
             if worst.began_before && granted < threshold {
                 text += ", in which hits from before the load count as well";
             }

@@ -63,8 +63,8 @@ async fn servers_that_are_not_exact_fail() {
     let day = format!("{LIMIT}/day");
     let faults = [
         (Fault::None, None),
-        (Fault::OneMore, Some("granted 21 in place of 20 in the day")),
-        (Fault::OneLess, Some("granted 19 in place of 20 in the day")),
+        (Fault::OneMore, Some("granted 21 instead of 20 in the day")),
+        (Fault::OneLess, Some("granted 19 instead of 20 in the day")),
         (Fault::Late(late), Some("1 requests have no answer")),
         (Fault::Error, Some("1 requests have no answer")),
     ];
@@ -95,7 +95,7 @@ async fn servers_that_are_not_exact_fail() {
                     assert!(printed.contains(text), "{fault:?} {printed}");
                 }
                 (Some(_), _) => assert!(
-                    printed.contains("were answered OK in place of 160"),
+                    printed.contains("were answered OK instead of 160"),
                     "{printed}"
                 ),
                 (None, _) => assert!(printed.contains("OK 160, OVER_LIMIT 1,040"), "{printed}"),
@@ -164,7 +164,7 @@ async fn hits_from_before_a_load_explain_a_shortfall_in_its_first_window() {
     ];
     for (code, expected) in [
         (0, "exact     yes"),
-        (1, "granted 0 in place of 100 in the day of "),
+        (1, "granted 0 instead of 100 in the day of "),
     ] {
         let output = load(service.grpc_addr(), &arguments).await;
         let printed = text(&output.stdout);
@@ -172,6 +172,60 @@ async fn hits_from_before_a_load_explain_a_shortfall_in_its_first_window() {
         assert!(printed.contains(expected), "{printed}");
         let says_why = printed.contains(", in which hits from before the load count as well");
         assert_eq!(says_why, code == 1, "{printed}");
+    }
+}
+
+/// A comparison that shows nothing fails, and says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_that_cannot_show_anything_fails() {
+    let service = Weir::start(PER_USER, &[]);
+    let none = "no answer named a limit";
+    let untested = "none requested more than the threshold: nothing was tested";
+    let other = "an answer named a limit of another window: 100/day";
+    let cases = [
+        ("other=a", "--expect-ok", "9", Some(none)),
+        ("other=a", "--threshold", "5/day", Some(none)),
+        ("user={sequence}", "--threshold", "100/day", Some(untested)),
+        ("user=unit", "--threshold", "5/hour", Some(other)),
+        (
+            "user=fewer",
+            "--expect-ok",
+            "10",
+            Some("9 were answered OK instead of 10"),
+        ),
+        ("user=all", "--expect-ok", "9", None),
+        ("user=fast", "--max-p99", "1us", Some("exceeded  p99 is ")),
+        ("user=slow", "--max-p99", "1h", None),
+        ("user=right", "--max-errors", "0", None),
+    ];
+    for (descriptor, flag, value, reason) in cases {
+        let arguments = ["--descriptor", descriptor, "--iterations", "9", flag, value];
+        let output = load(service.grpc_addr(), &arguments).await;
+        let printed = text(&output.stdout);
+        let code = i32::from(reason.is_some());
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} {printed}");
+        assert!(
+            printed.contains(reason.unwrap_or("OK 9")),
+            "{arguments:?} {printed}"
+        );
+    }
+    let (_toy, address) = Toy::start(Fault::Error).await;
+    for (most, code) in [("0", 1), ("1", 0)] {
+        let arguments = [
+            "--descriptor",
+            "user=a",
+            "--iterations",
+            "15",
+            "--max-errors",
+            most,
+        ];
+        let output = load(address, &arguments).await;
+        let printed = text(&output.stdout);
+        let reason = "exceeded  1 requests have no answer, at most 0 are asked for";
+        assert_eq!(printed.contains(reason), code == 1, "{printed}");
+        assert_eq!(output.status.code(), Some(code), "{printed}");
+        // Only the tenth request of the server has no answer.
+        assert!(code == 1 || !printed.contains("error"), "{printed}");
     }
 }
 

@@ -16,7 +16,8 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
-use weir::core::proto::rate_limit_response::{Code, DescriptorStatus};
+use weir::core::proto::rate_limit_response::rate_limit::Unit;
+use weir::core::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use weir::core::proto::{RateLimitRequest, RateLimitResponse, SERVICE_NAME};
 
 /// Hits of each descriptor in a day.
@@ -103,6 +104,11 @@ impl Toy {
             *hits += if code == Code::Ok { asked } else { 0 };
             statuses.push(DescriptorStatus {
                 code: code.into(),
+                current_limit: Some(RateLimit {
+                    requests_per_unit: LIMIT as u32,
+                    unit: Unit::Day.into(),
+                    ..Default::default()
+                }),
                 ..Default::default()
             });
         }
