@@ -139,12 +139,12 @@ impl MemoryReservation {
     }
 
     /// As [`MemoryReservation::within`], for work that may take any time. `None` if the budget
-    /// needs the memory.
+    /// needs the memory: work that has not begun then takes none.
     pub async fn unless_oldest<W: Future>(&self, work: W) -> Option<W::Output> {
         tokio::select! {
             biased;
-            done = work => Some(done),
             () = self.ended.notified() => None,
+            done = work => Some(done),
         }
     }
 }
@@ -209,6 +209,15 @@ mod tests {
         let (small, large) = (budget.charge(1), budget.charge(101));
         assert!(has_ended(&small) && has_ended(&large));
         assert!(!has_ended(&budget.charge(100)));
+    }
+
+    /// Of a flood of calls, thousands began that had ended already: 0.2 GiB of their buffers.
+    #[test]
+    fn work_that_has_ended_does_not_begin() {
+        let budget = MemoryBudget::new(100);
+        let [first, _second] = [60; 2].map(|bytes| budget.charge(bytes));
+        let work = async { panic!("it has begun") };
+        assert_eq!(first.unless_oldest(work).now_or_never(), Some(None));
     }
 
     #[tokio::test(start_paused = true)]
