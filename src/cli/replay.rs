@@ -5,6 +5,7 @@
 //! `tally` counts, and `result` and `report` make what the reader sees.
 
 mod engine;
+mod gate;
 mod report;
 mod result;
 mod tally;
@@ -96,7 +97,7 @@ pub(super) struct Replay {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Span>,
     /// Exit with code 3 if the second configuration newly refuses more than this share of the rows,
-    /// such as 0.1%
+    /// such as 0.1%, and with code 1 if no row asks a limit that differs
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     fail_if_newly_refused: Option<f64>,
     /// Compare all algorithms for one limit, given by its path such as demo.remote_address, or its
@@ -162,18 +163,30 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("{} cannot be written", path.display()))?;
     }
     replay.format.print(&report, ReplayReport::text)?;
-    let newly_refused = |difference: &ReplayDifference| difference.newly_refused.requests;
-    let count = report.difference.as_ref().map_or(0, newly_refused);
-    let share = 100.0 * count as f64 / report.rows.max(1) as f64;
-    Ok(match replay.fail_if_newly_refused {
-        Some(most) if share > most => {
-            print::error(format_args!(
-                "weir: {share:.2} % of the requests are newly refused, more than {most} %"
-            ));
-            ExitCode::from(TOO_MANY_REFUSED)
-        }
-        _ => ExitCode::SUCCESS,
-    })
+    Ok(replay
+        .fail_if_newly_refused
+        .map_or(ExitCode::SUCCESS, |most| pass_gate(&report, most)))
+}
+
+/// The exit code of a comparison of which at most this share in per cent may be newly refused. The
+/// reasons for which it fails are printed.
+fn pass_gate(report: &ReplayReport, most: f64) -> ExitCode {
+    let Some(difference) = &report.difference else {
+        return ExitCode::SUCCESS;
+    };
+    let share = 100.0 * difference.newly_refused.requests as f64 / report.rows.max(1) as f64;
+    if share > most {
+        print::error(format_args!(
+            "weir: {share:.2} % of the requests are newly refused, more than {most} %"
+        ));
+        return ExitCode::from(TOO_MANY_REFUSED);
+    }
+    for reason in &difference.inconclusive {
+        print::error(format_args!(
+            "weir: the comparison is inconclusive: {reason}"
+        ));
+    }
+    super::success_if(difference.inconclusive.is_empty())
 }
 
 /// Checks that the report can be written to this file, which is none that is read.
@@ -347,6 +360,7 @@ impl Pass {
     /// Too many rows are bad, no row is a request, or none finds a limit.
     fn report(self, replay: &Replay, trace: Trace) -> anyhow::Result<ReplayReport> {
         let (warnings, why_none) = (trace.warnings(), trace.why_none());
+        let unused = trace.unused_templates();
         let mut bad = trace.bad;
         bad.merge(&self.bad);
         bad.check(self.rows)?;
@@ -365,7 +379,14 @@ impl Pass {
             bad_rows: bad,
             algorithms_of: replay.algorithms.clone(),
             configurations: self.runs.iter().map(outcome).collect(),
-            difference: self.compare.as_ref().map(ReplayDifference::new),
+            difference: self
+                .compare
+                .as_ref()
+                .zip(self.runs.split_at_checked(1))
+                .map(|(compare, (first, second))| {
+                    let inconclusive = gate::inconclusive([&first[0], &second[0]], &unused);
+                    ReplayDifference::new(compare, inconclusive)
+                }),
             offered: self.offered,
         })
     }

@@ -91,7 +91,7 @@ pub(super) struct Engine {
     in_flight_bytes: usize,
     rows: u64,
     /// Descriptors of limits of requests in flight without a duration, which are left out.
-    pub(super) left_out: u64,
+    pub(super) left_out: HashMap<LimitId, u64>,
     /// Requests in flight whose ends were forgotten.
     pub(super) not_released: u64,
 }
@@ -130,7 +130,7 @@ impl Engine {
             ends: BTreeMap::new(),
             in_flight_bytes: 0,
             rows: 0,
-            left_out: 0,
+            left_out: HashMap::new(),
             not_released: 0,
         }
     }
@@ -176,7 +176,12 @@ impl Engine {
                 slot.limit
                     .is_some_and(|id| setup.rules.limit(id).counts_in_flight())
             };
-            self.left_out += pick(&mut plan, |slot| !is_held(slot), |own| own, true);
+            for slot in plan.slots.iter().filter(|slot| is_held(slot)) {
+                if let (Disposition::Checked(_), Some(id)) = (&slot.disposition, slot.limit) {
+                    *self.left_out.entry(id).or_default() += 1;
+                }
+            }
+            pick(&mut plan, |slot| !is_held(slot), |own| own, true);
         }
         let decisions = self.decide_checks(at, &plan.checks);
         Decided {
@@ -235,14 +240,14 @@ impl Engine {
 }
 
 /// Leaves the checks of other slots out of a plan, with another algorithm for those that stay, and
-/// the trials unless it `is_tried`. Returns how many are left out.
+/// the trials unless it `is_tried`.
 fn pick(
     plan: &mut Plan,
     stays: impl Fn(&Slot) -> bool,
     change: impl Fn(Algorithm) -> Algorithm,
     is_tried: bool,
-) -> u64 {
-    let (mut picked, mut left_out) = (CheckIndices::new(), 0);
+) {
+    let mut picked = CheckIndices::new();
     for slot in &mut plan.slots {
         let stays = stays(slot);
         match &mut slot.disposition {
@@ -250,10 +255,7 @@ fn pick(
                 let own = std::mem::replace(&mut checked.check, CheckIndex(picked.len()));
                 picked.push(own);
             }
-            Disposition::Checked(_) => {
-                slot.disposition = Disposition::Free;
-                left_out += 1;
-            }
+            Disposition::Checked(_) => slot.disposition = Disposition::Free,
             _ => {}
         }
     }
@@ -261,5 +263,4 @@ fn pick(
         picked.extend(plan.checks.trials());
     }
     plan.checks = Arc::new(plan.checks.subset(&picked, change, |_| false));
-    left_out
 }

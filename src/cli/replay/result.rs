@@ -13,8 +13,12 @@ use crate::core::time::people::{self, counted, grouped};
 use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
+use crate::limits::rules::diff::name_of;
 use crate::limits::rules::limit::{Limit, LimitId};
 use crate::observe::subjects::REQUEST_LIMIT;
+
+/// Maximum number of limits that no row asked and that are named.
+const MAX_UNUSED: usize = 100;
 
 /// The report.
 #[derive(Serialize)]
@@ -50,6 +54,8 @@ pub(super) struct ConfigurationResult {
     pub(super) limits: Vec<LimitOutcome>,
     /// Limits that no row asked.
     unused_limits: usize,
+    /// The first of them, by their names.
+    unused_limit_names: Vec<String>,
     pub(super) most_refused: Vec<SubjectCount>,
     unmatched: u64,
     unmatched_kinds: Vec<UnmatchedKind>,
@@ -92,6 +98,8 @@ struct UnmatchedKind {
 pub(super) struct ReplayDifference {
     pub(super) newly_refused: ChangeReport,
     pub(super) newly_admitted: ChangeReport,
+    /// Reasons for which this shows nothing of a limit that differs.
+    pub(super) inconclusive: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -131,11 +139,16 @@ impl ConfigurationResult {
         let mut kinds: Vec<_> = tally.unmatched.kinds.values().cloned().collect();
         kinds.sort_by(|one, other| other.cmp(one));
         let kind = |(count, example)| UnmatchedKind { count, example };
+        let is_asked = |limit: &&Limit| tally.limits.contains_key(&Some(limit.id));
+        let unused = rules.limits().filter(|limit| !is_asked(limit));
+        let mut unused: Vec<_> = unused.map(name_of).collect();
+        unused.sort();
         Self {
             config,
             ok: tally.ok,
             over_limit: tally.over_limit,
-            unused_limits: rules.limit_count() - tally.limits.keys().flatten().count(),
+            unused_limits: unused.len(),
+            unused_limit_names: unused.into_iter().take(MAX_UNUSED).collect(),
             limits,
             most_refused: listed(&tally.most_refused),
             unmatched: tally.unmatched.count,
@@ -152,7 +165,7 @@ impl ConfigurationResult {
 fn notes(engine: &Engine, tally: &ReplayTally) -> Vec<String> {
     let notes = [
         (
-            engine.left_out,
+            engine.left_out.values().sum(),
             "descriptors of limits of requests in flight that are left out, because their \
              durations are unknown (write --duration)",
         ),
@@ -213,7 +226,7 @@ fn listed(top: &LargestSubjects) -> Vec<SubjectCount> {
 }
 
 impl ReplayDifference {
-    pub(super) fn new(compare: &Compare) -> Self {
+    pub(super) fn new(compare: &Compare, inconclusive: Vec<String>) -> Self {
         let change = |changed: &ChangedRequests| ChangeReport {
             requests: changed.requests,
             subjects: changed.subjects.len(),
@@ -223,10 +236,11 @@ impl ReplayDifference {
         Self {
             newly_refused: change(&compare.newly_refused),
             newly_admitted: change(&compare.newly_admitted),
+            inconclusive,
         }
     }
 
-    fn parts(&self, configs: &str, rows: u64) -> [ReportPart; 3] {
+    fn parts(&self, configs: &str, rows: u64) -> Vec<ReportPart> {
         let count = |change: &ChangeReport| {
             let share = percent(change.requests, rows);
             format!(
@@ -236,13 +250,16 @@ impl ReplayDifference {
             )
         };
         let [refused, admitted] = [&self.newly_refused, &self.newly_admitted].map(count);
-        [
+        let mut parts = vec![
             ReportPart::Title(format!(
                 "{configs}: newly refused {refused}, newly admitted {admitted}"
             )),
             subjects("most newly refused subjects", &self.newly_refused.most),
             subjects("most newly admitted subjects", &self.newly_admitted.most),
-        ]
+        ];
+        let line = |reason: &String| ReportPart::Line(format!("inconclusive: {reason}"));
+        parts.extend(self.inconclusive.iter().map(line));
+        parts
     }
 }
 

@@ -190,6 +190,14 @@ impl Trace {
         }
     }
 
+    /// The templates of which no record has made a descriptor.
+    pub(crate) fn unused_templates(&self) -> Vec<String> {
+        match &self.format {
+            LineFormat::Records(records) => records.unused_templates(),
+            LineFormat::Requests(_) => Vec::new(),
+        }
+    }
+
     /// Why no row became a request.
     pub(crate) fn why_none(&self) -> String {
         match &self.format {

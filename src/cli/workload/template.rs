@@ -30,6 +30,10 @@ pub(crate) struct Template {
     fields: Vec<String>,
     /// Fields, by their indices, and the pattern that each has to match.
     conditions: Vec<(usize, String)>,
+    /// As it is written.
+    pub(in crate::cli) source: String,
+    /// It has made a descriptor.
+    pub(in crate::cli) is_used: bool,
 }
 
 /// The templates of an argument, one for each descriptor.
@@ -54,7 +58,8 @@ impl Template {
     ///
     /// # Errors
     /// What is wrong, with its column.
-    pub(crate) fn parse(text: &str, fields: Fields) -> Result<Self, String> {
+    pub(crate) fn parse(source: &str, fields: Fields) -> Result<Self, String> {
+        let text = source;
         let (text, conditions) = match fields {
             Fields::Allowed => split_conditions(text),
             Fields::None => (text, Vec::new()),
@@ -85,6 +90,8 @@ impl Template {
             conditions: conditions.into_iter().map(condition).collect(),
             entries,
             fields: reader.names,
+            source: source.to_owned(),
+            is_used: false,
         })
     }
 
@@ -112,7 +119,9 @@ impl Template {
             let is_whole = parts.all(|part| part.fill(random, &field, &mut value));
             is_whole.then_some(Entry { key, value })
         };
-        self.entries.iter_mut().map(entry).collect()
+        let entries: Option<Vec<_>> = self.entries.iter_mut().map(entry).collect();
+        self.is_used |= entries.is_some();
+        entries
     }
 }
 

@@ -104,6 +104,15 @@ impl Difference {
         difference.removed = removed.map(NamedLimit::new).collect();
         difference
     }
+
+    /// The limits that differ, or whose rows do. One may be there twice.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &str> {
+        let named = self.added.iter().chain(&self.removed);
+        let named = named.map(|limit| &*limit.limit);
+        let changed = self.changed.iter().map(|changed| &*changed.limit);
+        let rows = self.rows.iter().map(|rows| &*rows.limit);
+        named.chain(changed).chain(rows)
+    }
 }
 
 impl NamedLimit {
@@ -178,7 +187,7 @@ fn plan_of_rows(limit: &Limit) -> Option<&str> {
 }
 
 /// The path of a limit, with the plan that distinguishes it from others of that path.
-fn name_of(limit: &Limit) -> String {
+pub(crate) fn name_of(limit: &Limit) -> String {
     let plan = plan_of_rows(limit).map(|plan| format!(", plan {}", one_line(plan)));
     one_line(&limit.path()) + &plan.unwrap_or_default()
 }

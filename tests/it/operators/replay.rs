@@ -417,9 +417,10 @@ fn what_cannot_be_done_is_said() {
 fn a_gate_is_not_passed_by_a_second_configuration_without_limits() {
     let site = mistakes();
     let gate = ["--fail-if-newly-refused", "50%", "--config"];
+    // One row of eight is newly refused by `new`.
     for (first, second, exit) in [
         ("old", "other", 1),
-        ("other", "old", 0),
+        ("old", "new", 0),
         ("other", "other", 1),
     ] {
         let arguments = [&["usual.jsonl", "--config", first][..], &gate, &[second]].concat();
@@ -430,6 +431,93 @@ fn a_gate_is_not_passed_by_a_second_configuration_without_limits() {
             "{first} {second}: {}",
             stderr(&output)
         );
+    }
+}
+
+/// Trace, second configuration, templates, and the reason for which the comparison shows nothing.
+const GATES: &[(&str, &str, &[&str], Option<&str>)] = &[
+    ("t.csv", "new", &["user={user}"], None),
+    ("t.csv", "unlimited", &["user={user}"], None),
+    (
+        "t.csv",
+        "old",
+        &["user={user}"],
+        Some("the two configurations do not differ"),
+    ),
+    (
+        "t.csv",
+        "log",
+        &["user={user}"],
+        Some("no row asks d.path_/login, which differs"),
+    ),
+    (
+        "t.csv",
+        "without",
+        &["user={user}"],
+        Some("no row asks d.path_/login, which differs"),
+    ),
+    (
+        "t.csv",
+        "shadow",
+        &["user={user}"],
+        Some("d.user, which differs, is in shadow mode"),
+    ),
+    (
+        "peeks.csv",
+        "new",
+        &["user={user}"],
+        Some("d.user, which differs, is only asked with 0 hits"),
+    ),
+    (
+        "t.csv",
+        "flight",
+        &["user={user}", "held={user},id={path}"],
+        Some("d.held.id, which differs, is left out: durations are unknown"),
+    ),
+    (
+        "t.csv",
+        "new",
+        &["user={user}", "user={user} if {path}=/c"],
+        Some("no record makes a descriptor of user={user} if {path}=/c"),
+    ),
+];
+
+/// Gates were green where the rows asked nothing of what differs.
+#[test]
+fn a_gate_is_not_passed_by_rows_that_show_nothing() {
+    let trace = "time,user,path,hits\n1,ann,/a,1\n2,bob,/b,1\n";
+    let peeks = trace.replace(",1\n", ",0\n");
+    let site = Site::new(&[("t.csv", trace), ("peeks.csv", &peeks)]);
+    let (user, path) = LIMITS.split_at(LIMITS.find("  - key: path").expect("a limit"));
+    let amount = "{ unit: minute, requests_per_unit: 3 }";
+    let in_flight = "  - key: held\n    descriptors:\n      - key: id\n        rate_limit: \
+        { algorithm: concurrency, requests_per_unit: 1, max_duration: 60s }\n";
+    for (name, limits) in [
+        ("log", LIMITS.replace("unit: 2", "unit: 1")),
+        ("shadow", format!("{user}    shadow_mode: true\n{path}")),
+        ("unlimited", LIMITS.replace(amount, "{ unlimited: true }")),
+        ("flight", format!("{LIMITS}{in_flight}")),
+        ("without", user.to_owned()),
+    ] {
+        fs::create_dir(site.path(name)).expect("a folder");
+        fs::write(site.path(name).join("d.yaml"), limits).expect("written");
+    }
+    let gate = "--domain d --fail-if-newly-refused 50% --config old --config";
+    for &(trace, config, templates, reason) in GATES {
+        let templates = templates
+            .iter()
+            .flat_map(|template| ["--descriptor", template]);
+        let arguments = [trace].into_iter().chain(gate.split(' ')).chain([config]);
+        let arguments: Vec<_> = arguments.chain(templates).collect();
+        let output = site.replay(&arguments, b"");
+        let error = stderr(&output);
+        let code = i32::from(reason.is_some());
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(
+            error.contains(reason.unwrap_or_default()),
+            "{arguments:?}: {error}"
+        );
+        assert_eq!(error.is_empty(), reason.is_none(), "{arguments:?}: {error}");
     }
 }
 

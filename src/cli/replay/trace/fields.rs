@@ -172,6 +172,14 @@ impl RecordReader {
         warnings
     }
 
+    /// The templates of which no record has made a descriptor.
+    pub(super) fn unused_templates(&self) -> Vec<String> {
+        let unused = self.requests.templates.iter().filter(|one| !one.is_used);
+        unused
+            .map(|one| one.source.escape_debug().to_string())
+            .collect()
+    }
+
     /// Why no record became a request.
     pub(super) fn why_none(&self) -> String {
         let missing: Vec<_> = self.missing(|index| !self.seen[index]).collect();
