@@ -5,7 +5,7 @@
 #     deploy/build-binary.sh [--static] [--dependencies] ARCHITECTURE
 #     deploy/build-binary.sh --tools ARCHITECTURE
 #
-# The binary is target/TRIPLE/release/weir; the last line printed is its size and path.
+# The binary is target/TRIPLE/dist/weir; the last line printed is its size and path.
 #
 #   --static         link the C library (glibc) into the binary. Names are then looked up by
 #                    /etc/hosts and DNS only, as in the image. Without it the binary uses the
@@ -89,9 +89,9 @@ export "CARGO_TARGET_${name}_RUSTFLAGS=$flags"
 
 build() {
     if cargo auditable --version >/dev/null 2>&1; then
-        cargo auditable build --locked --release --target "$triple" --bin weir
+        cargo auditable build --locked --profile dist --target "$triple" --bin weir
     else
-        cargo build --locked --release --target "$triple" --bin weir
+        cargo build --locked --profile dist --target "$triple" --bin weir
     fi
 }
 
@@ -107,13 +107,13 @@ if [ "$only" = dependencies ]; then
     done
     build
     # Files of an image keep their times, which may be older than the files built here.
-    cargo clean --locked --release --target "$triple" --package weir
+    cargo clean --locked --profile dist --target "$triple" --package weir
     rm -r src build.rs
     exit
 fi
 
 build
-binary=target/$triple/release/weir
+binary=target/$triple/dist/weir
 if [ -n "$static" ] && readelf --program-headers "$binary" | grep -q INTERP; then
     fail "$binary is not static: it asks for a dynamic loader"
 fi

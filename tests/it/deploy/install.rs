@@ -120,7 +120,7 @@ fn build_image_sh_pushes_or_writes_images_of_both_architectures() {
 /// calls.
 fn build_binary(arguments: &[&str]) -> (Output, String) {
     let cargo = "case $* in *build*) env | grep ^CARGO_TARGET_ >>\"$CALLS\"
-        mkdir -p target/TRIPLE/release && : >target/TRIPLE/release/weir ;; esac";
+        mkdir -p target/TRIPLE/dist && : >target/TRIPLE/dist/weir ;; esac";
     let (architecture, machine) = FOREIGN;
     let cargo = cargo.replace("TRIPLE", &format!("{machine}-unknown-linux-gnu"));
     let compiler = format!("{machine}-linux-gnu-gcc");
@@ -157,7 +157,7 @@ fn build_binary_sh_compiles_for_the_other_architecture() {
     assert!(output.status.success(), "{}", printed(&output));
     let variable = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU", machine.to_uppercase());
     for part in [
-        format!("cargo auditable build --locked --release --target {triple} --bin weir\n"),
+        format!("cargo auditable build --locked --profile dist --target {triple} --bin weir\n"),
         format!("{variable}_LINKER={machine}-linux-gnu-gcc\n"),
         format!("{variable}_RUSTFLAGS=--remap-path-prefix="),
         " -C target-feature=+crt-static\n".to_owned(),
