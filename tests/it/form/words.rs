@@ -49,6 +49,7 @@ const CHECKED: &[&str] = &[
     "fuzz/fuzz_targets",
     "README.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "RELEASING.md",
     ".github",
     "ARCHITECTURE.md",
