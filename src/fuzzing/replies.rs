@@ -220,7 +220,7 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
     };
     let mut known_ttls = KnownTtls::default();
     let batch = Batch::new(&all, options, now, &mut known_ttls);
-    let mut answers = batch.unanswered();
+    let mut answers = batch.unanswered().collect::<Vec<_>>();
     batch.read(Parser::of(replies), &mut answers);
 
     let mut decided = 0;

@@ -29,6 +29,7 @@ use crate::store::redis::error;
 use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
+use crate::store::redis::wire::request::Reply;
 
 /// The longest lifetime of a connection. Without it, Weir would keep using an address that its host
 /// name no longer has, or a server that lost its role.
@@ -53,6 +54,8 @@ pub(crate) struct Connection {
     retire_at: Instant,
     /// The counters that got a TTL over this connection.
     pub(crate) known_ttls: KnownTtls,
+    /// The replies to requests of a batch, while it is sent; empty in between.
+    pub(crate) of_requests: Vec<Reply>,
     /// The generation of the location that it leads to: see `Node`.
     pub(crate) generation: u64,
     /// Counter of open connections that includes this one.
@@ -94,6 +97,7 @@ impl Connection {
             // replaced together.
             retire_at: Instant::now() + MAX_LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
             known_ttls: KnownTtls::default(),
+            of_requests: Vec::new(),
             generation: 0,
             counted: None,
         }

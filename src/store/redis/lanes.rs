@@ -360,7 +360,8 @@ impl Lanes {
             connection.give_up();
             return self.refuse(taken, error::PROTOCOL);
         };
-        let (replies, needs_expire) = {
+        let mut replies = std::mem::take(&mut connection.of_requests);
+        let needs_expire = {
             let known_ttls = &mut connection.known_ttls;
             let scope = self.deployment.scope(&self.node);
             let batch = Batch::new(
@@ -369,7 +370,7 @@ impl Lanes {
                 now,
                 known_ttls,
             );
-            let mut replies = batch.unanswered();
+            replies.extend(batch.unanswered());
             let deadlines = taken.iter().map(|request| request.budget.deadline);
             let deadline = deadlines.max().unwrap_or(now.at);
             self.send(connection, &batch, deadline, &mut replies).await;
@@ -377,11 +378,11 @@ impl Lanes {
             if !without_ttl.is_empty() {
                 batch.write_expiries(&without_ttl, connection.outgoing());
             }
-            (replies, !without_ttl.is_empty())
+            !without_ttl.is_empty()
         };
         let mut outcome = BatchOutcome::default();
         let (mut usage, now) = (Vec::new(), Instant::now());
-        for (request, mut reply) in taken.iter().zip(replies) {
+        for (request, mut reply) in taken.iter().zip(replies.drain(..)) {
             let mut with_this = outcome;
             with_this.add(&reply, request, now);
             if !reply.usage.is_empty() {
@@ -394,6 +395,7 @@ impl Lanes {
                 outcome = with_this;
             }
         }
+        connection.of_requests = replies;
         self.node.record_outcome(outcome);
         for (checks, summaries) in usage {
             for (index, summary) in summaries {

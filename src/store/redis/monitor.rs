@@ -167,7 +167,7 @@ async fn count_hit(
             ..batch_options
         };
         let batch = Batch::new([&request], batch_options, now, &mut connection.known_ttls);
-        let mut replies = batch.unanswered();
+        let mut replies: Vec<_> = batch.unanswered().collect();
         batch.write(connection.outgoing());
         batch.read(connection.exchange(deadline).await?, &mut replies);
         if let Some(again) = batch.retries(Retry::NoScript, &replies) {

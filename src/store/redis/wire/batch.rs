@@ -238,12 +238,10 @@ impl<'r> Batch<'r> {
     }
 
     /// One reply per request in which every answer is an error, for [`Batch::read`] to fill.
-    pub(crate) fn unanswered(&self) -> Vec<Reply> {
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = Reply> {
         let unanswered = StoreError::Unknown(error::PROTOCOL);
-        self.requests
-            .iter()
-            .map(|request| Reply::failed(request.picked.len(), unanswered))
-            .collect()
+        let requests = self.requests.iter();
+        requests.map(move |request| Reply::failed(request.picked.len(), unanswered))
     }
 
     /// Encodes all commands.

@@ -80,7 +80,7 @@ fn batch(requests: &[Request], options: BatchOptions) -> Batch<'_> {
 
 /// The replies of the requests of a batch, from these bytes of the server.
 fn replies_of(batch: &Batch<'_>, received: &[u8]) -> Vec<Reply> {
-    let mut replies = batch.unanswered();
+    let mut replies = batch.unanswered().collect::<Vec<_>>();
     batch.read(Parser::of(received), &mut replies);
     replies
 }
@@ -235,7 +235,7 @@ fn only_calls_without_their_script_are_sent_again() {
         [2, 1, 3],
         "one transaction, looks, and one call"
     );
-    let mut replies = first.unanswered();
+    let mut replies = first.unanswered().collect::<Vec<_>>();
     first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
     let again = first
         .retries(Retry::NoScript, &replies)
@@ -273,7 +273,7 @@ fn only_late_checks_whose_callers_wait_are_sent_again() {
         ends(Duration::MAX / 4),
     ];
     let first = batch(&all, OPTIONS);
-    let mut replies = first.unanswered();
+    let mut replies = first.unanswered().collect::<Vec<_>>();
     first.fail(StoreError::NotExecuted(error::LATE), &mut replies);
     let again = first
         .retries(Retry::Late(now), &replies)
@@ -424,7 +424,7 @@ fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
         delay: Span::ZERO,
     };
     let again = |answers: [Result<Verdict, StoreError>; 5]| {
-        let mut replies = batch.unanswered();
+        let mut replies = batch.unanswered().collect::<Vec<_>>();
         let answers = answers.map(Answer::from);
         replies[0].answers.copy_from_slice(&answers[..3]);
         replies[1].answers.copy_from_slice(&answers[3..]);
@@ -747,7 +747,7 @@ fn allocations(all: &[Request], replies: &[u8]) -> u64 {
     let (mut out, mut received) = (CommandBuffer::default(), ReplyBuffer::default());
     let mut exchange = || {
         let batch = batch(all, OPTIONS);
-        let mut answers = batch.unanswered();
+        let mut answers = batch.unanswered().collect::<Vec<_>>();
         out.clear();
         batch.write(&mut out);
         received.clear();
