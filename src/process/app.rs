@@ -147,7 +147,8 @@ async fn run(
 
     let (stop, stopping) = watch::channel(false);
     let rls = shared.rls(Core(settings.workers), shared.parts.limiter.clone(), &rls);
-    let pages = shared.pages(unfinished(), Arc::new(rls));
+    let rls = settings.http_json.then(|| Arc::new(rls));
+    let pages = shared.pages(unfinished(), rls);
     let acceptor = acceptor(&settings, &workers, &budget, metrics)?;
     shared.start_overrides().await;
     let (counted, stopped) = (Arc::clone(metrics), stopping.clone());
@@ -349,16 +350,18 @@ impl Shared {
         }
     }
 
-    /// The pages of the HTTP port, whose `/json` takes the request path of `rls`.
-    fn pages(&self, unfinished: MemoryBudget, rls: Arc<Rls>) -> Pages {
-        let decide = move |frame: Bytes| {
-            let rls = Arc::clone(&rls);
-            async move {
-                rls.answer(&frame, None, &TraceSpan::default())
-                    .await
-                    .map(Framed::message)
+    /// The pages of the HTTP port, whose `/json` takes the request path of `rls`, if it is on.
+    fn pages(&self, unfinished: MemoryBudget, rls: Option<Arc<Rls>>) -> Pages {
+        let decide = rls.map(|rls| {
+            move |frame: Bytes| {
+                let rls = Arc::clone(&rls);
+                async move {
+                    rls.answer(&frame, None, &TraceSpan::default())
+                        .await
+                        .map(Framed::message)
+                }
             }
-        };
+        });
         let (metrics, health) = (&self.parts.metrics, &self.parts.health);
         Pages::new(Arc::clone(metrics), health.clone(), unfinished, decide)
     }

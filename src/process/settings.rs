@@ -75,6 +75,8 @@ pub struct Settings {
     pub certificates: Option<Arc<server::Certificates>>,
     /// Address of the HTTP listener.
     pub http: server::TcpAddress,
+    /// Whether it decides requests in JSON.
+    pub http_json: bool,
     /// The path of the limit files, and how they are read.
     pub files: files::Options,
     /// The control plane, if limits come from one; then the files are not read.
@@ -201,6 +203,7 @@ impl Settings {
             grpc: flags.listeners.grpc()?,
             certificates,
             http: flags.listeners.http()?,
+            http_json: flags.listeners.http_json(),
             files: read,
             xds,
             start_without_limits: files.force_start_without_initial_config,

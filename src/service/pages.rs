@@ -39,6 +39,9 @@ Weir, a rate-limit service for Envoy
 /json          POST a RateLimitRequest as JSON: 200 for OK, 429 for OVER_LIMIT
 ";
 
+/// The answer of `/json` where it is turned off.
+const JSON_IS_OFF: &str = "HTTP_JSON=off turns requests in JSON off; send them to the gRPC port";
+
 type PageFuture = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
 
 /// The pages, and the sources of their content.
@@ -48,19 +51,21 @@ pub struct Pages {
     scrapes: SharedTexts<()>,
     parsing: Arc<Semaphore>,
     unanswered: MemoryBudget,
-    decide: Box<dyn Fn(Bytes) -> PageFuture + Send + Sync>,
+    decide: Option<Decide>,
 }
+
+type Decide = Box<dyn Fn(Bytes) -> PageFuture + Send + Sync>;
 
 impl Pages {
     /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the
-    /// request path of gRPC.
+    /// request path of gRPC; without it, `/json` is turned off.
     ///
     /// JSON requests count as `unfinished` until they are answered.
     pub fn new<F>(
         metrics: Arc<Metrics>,
         health: Health,
         unfinished: MemoryBudget,
-        decide: impl Fn(Bytes) -> F + Send + Sync + 'static,
+        decide: Option<impl Fn(Bytes) -> F + Send + Sync + 'static>,
     ) -> Self
     where
         F: Future<Output = Result<Bytes, Status>> + Send + 'static,
@@ -72,13 +77,15 @@ impl Pages {
             health,
             parsing: Arc::new(Semaphore::new(MAX_PARSED_AT_A_TIME)),
             unanswered: unfinished,
-            decide: Box::new(move |request| Box::pin(decide(request))),
+            decide: decide
+                .map(|decide| -> Decide { Box::new(move |request| Box::pin(decide(request))) }),
         }
     }
 
-    async fn json(&self, body: Incoming) -> Page {
+    async fn json(&self, body: Incoming, decide: &Decide) -> Page {
         let charge = self.unanswered.charge(REQUEST_BYTES);
-        match charge.unless_oldest(self.decide_json(body, &charge)).await {
+        let decided = self.decide_json(body, decide, &charge);
+        match charge.unless_oldest(decided).await {
             Some(Ok(page) | Err(page)) => page,
             None => failed(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -87,7 +94,12 @@ impl Pages {
         }
     }
 
-    async fn decide_json(&self, body: Incoming, charge: &MemoryReservation) -> Result<Page, Page> {
+    async fn decide_json(
+        &self,
+        body: Incoming,
+        decide: &Decide,
+        charge: &MemoryReservation,
+    ) -> Result<Page, Page> {
         let body = collect(body, MAX_BODY_BYTES, charge).await?;
         let request = {
             let permit = Arc::clone(&self.parsing).acquire_owned().await;
@@ -100,7 +112,7 @@ impl Pages {
             let message = format!("the body is not a RateLimitRequest in JSON: {error}");
             failed(StatusCode::BAD_REQUEST, &message)
         })?;
-        let decided = (self.decide)(request).await;
+        let decided = decide(request).await;
         let decided =
             decided.map_err(|status| failed(status_code(status.code()), status.message()))?;
         let (status, json) = json::response(decided).map_err(|error| {
@@ -126,9 +138,10 @@ impl Site for Pages {
             "/json" if request.method() != Method::POST => {
                 not_allowed("POST", "send a RateLimitRequest with POST\n")
             }
-            "/json" => match Guard::ANY_NAME.check(&request) {
-                Ok(()) => self.json(request.into_body()).await,
-                Err(refused) => failed(StatusCode::FORBIDDEN, refused),
+            "/json" => match (&self.decide, Guard::ANY_NAME.check(&request)) {
+                (None, _) => failed(StatusCode::NOT_FOUND, JSON_IS_OFF),
+                (_, Err(refused)) => failed(StatusCode::FORBIDDEN, refused),
+                (Some(decide), Ok(())) => self.json(request.into_body(), decide).await,
             },
             "/" => text(StatusCode::OK, INDEX),
             _ => text(StatusCode::NOT_FOUND, "no such page; / lists them\n"),

@@ -109,6 +109,7 @@ CASES = {
             "certManager": CERT_MANAGER,
             "clients": {"caSecret": "client-ca"},
         },
+        "httpJson": True,
         "headlessService": {"enabled": False},
     },
     "monitoring": {

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::setting::{no_effect, non_empty};
 use super::{Backend, SettingError, parse};
@@ -51,8 +51,20 @@ pub struct ListenerFlags {
     /// Listen for HTTP on this port; 0 takes a free port
     #[arg(long, env, default_value_t = 8080, value_parser = parse::port, value_name = "PORT")]
     port: u16,
+    /// Decide requests in JSON on the HTTP port (POST /json), as envoyproxy/ratelimit does
+    ///
+    /// Every program that reaches the port can count for any domain and refund hits, also where the
+    /// gRPC port verifies its clients.
+    #[arg(long, env, default_value = "on", value_name = "on|off")]
+    http_json: JsonFlag,
     #[command(flatten)]
     tls: TlsFlags,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum JsonFlag {
+    On,
+    Off,
 }
 
 /// TLS on the gRPC port.
@@ -211,6 +223,11 @@ impl ListenerFlags {
             address,
             tls: self.tls(&mut Vec::new())?.map(trusts),
         })
+    }
+
+    /// Whether the HTTP listener decides requests in JSON.
+    pub(super) fn http_json(&self) -> bool {
+        self.http_json == JsonFlag::On
     }
 
     /// The address of the HTTP listener for a process on the same machine.

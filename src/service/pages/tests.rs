@@ -34,7 +34,7 @@ async fn listening() -> Listening {
         Arc::clone(&metrics),
         health.clone(),
         MemoryBudget::new(16 << 20),
-        |request: Bytes| async move {
+        Some(|request: Bytes| async move {
             // A domain is field 1: tag, length, text.
             let domain = String::from_utf8_lossy(request.get(2..).unwrap_or_default()).into_owned();
             match domain.as_str() {
@@ -50,7 +50,7 @@ async fn listening() -> Listening {
                     Err(_) => Ok(Bytes::from_static(b"\x08\x01")),
                 },
             }
-        },
+        }),
     );
     let (stop, stopping) = watch::channel(false);
     let unfinished = MemoryBudget::new(16 << 20);

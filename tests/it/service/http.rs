@@ -56,6 +56,18 @@ async fn a_json_request_is_decided_like_a_grpc_request() {
     );
 }
 
+/// JSON passed the client certificates of the gRPC port.
+#[tokio::test]
+async fn json_is_turned_off() {
+    let weir = Weir::start(support::DEMO, &[("HTTP_JSON", "off")]);
+    let response = post(&weir, "/json", BODY);
+    let is_named = response.body.contains("HTTP_JSON=off");
+    assert!(response.status == 404 && is_named, "{}", response.body);
+    assert_eq!(weir.get("/healthcheck").0, 200);
+    let counted = weir.get("/metrics").1.contains("weir_requests_total");
+    assert!(counted && weir.get("/json").0 == 405);
+}
+
 #[tokio::test]
 async fn an_invalid_json_request_gets_a_reason() {
     let weir = Weir::start(support::DEMO, &[]);

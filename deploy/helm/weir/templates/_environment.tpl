@@ -59,6 +59,10 @@
 - { name: GRPC_CLIENT_TLS_SAN, value: {{ . | quote }} }
 {{- end }}
 {{- end }}
+{{- $verifies := and .Values.tls.enabled .Values.tls.clients.caSecret }}
+{{- if or (eq (toString .Values.httpJson) "false") (and (eq (toString .Values.httpJson) "auto") $verifies) }}
+- { name: HTTP_JSON, value: "off" }
+{{- end }}
 {{- if not .Values.debug.enabled }}
 - { name: DEBUG_ENABLED, value: "false" }
 {{- else if .Values.debug.listen }}
