@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 
 use super::queries::{MissingAccess, ServerConfig};
+use crate::core::time::Span;
 use crate::store::redis::topology::node::{Diagnostic, InfoReport, Urgency};
 
 /// The oldest version that Weir supports.
@@ -21,8 +22,9 @@ const OLDEST_VERSION: (u32, u32) = (6, 2);
 const MEMORY_BEGIN_PERCENT: u64 = 80;
 const MEMORY_END_PERCENT: u64 = 75;
 
-/// The diagnostic `clock_offset` begins above this difference of two clocks.
-const MAX_CLOCK_OFFSET_MICROS: u64 = 1_000_000;
+/// The differences of two clocks that the diagnostic `clock_offset` names, in seconds: few, because
+/// each change is a line in the log.
+const CLOCK_OFFSETS: [u64; 10] = [1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800];
 
 /// Results of the inspections of a server.
 #[derive(Clone, Debug, Default)]
@@ -48,21 +50,21 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
         MEMORY_BEGIN_PERCENT
     };
     let (report, config, missing) = (&facts.report, &facts.config, &facts.missing);
-    let clock_ahead_micros = facts.clock_ahead_micros;
     [
         memory(report, full_percent),
         persistence(report, config),
         version(report),
         rights(missing),
         commands(missing),
-        (report.connected_replicas.is_some_and(|count| count > 0) && !report.requires_replicas).then(|| {
-            information(
-                "replicas",
-                "min-replicas-to-write is 0: a primary that is cut off from its replicas keeps \
+        (report.connected_replicas.is_some_and(|count| count > 0) && !report.requires_replicas)
+            .then(|| {
+                information(
+                    "replicas",
+                    "min-replicas-to-write is 0: a primary that is cut off from its replicas keeps \
                  counting, and those hits are lost when it becomes a replica; set \
                  min-replicas-to-write to 1",
-            )
-        }),
+                )
+            }),
         (report.cluster_enabled && config.requires_full_coverage == Some(true)).then(|| {
             information(
                 "full_coverage",
@@ -71,14 +73,7 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
             )
         }),
         slots(facts.refused_slots),
-        clock_ahead_micros.is_some_and(|ahead| ahead.unsigned_abs() > MAX_CLOCK_OFFSET_MICROS).then(|| {
-            information(
-                "clock_offset",
-                "the clock of Redis differs from the clock of this machine by more than a second: \
-                 windows begin and end by the clock of Redis; set the clocks with NTP if windows \
-                 should match other clocks",
-            )
-        }),
+        facts.clock_ahead_micros.and_then(clock_offset),
     ]
     .into_iter()
     .flatten()
@@ -109,6 +104,27 @@ fn memory(report: &InfoReport, full_percent: u64) -> Option<Diagnostic> {
             format!("the memory is nearly full: a full Redis {effect}; raise maxmemory"),
         )
     })
+}
+
+fn clock_offset(ahead_micros: i64) -> Option<Diagnostic> {
+    let offset = ahead_micros.unsigned_abs();
+    let is_above = |&&secs: &&u64| offset > secs * 1_000_000;
+    let more_than = Span::from_secs(*CLOCK_OFFSETS.iter().rev().find(is_above)?);
+    let (side, effect) = match ahead_micros > 0 {
+        true => (
+            "ahead of",
+            "end early, and new ones admit their limits again",
+        ),
+        false => ("behind", "last longer, and refuse for longer"),
+    };
+    Some(warning(
+        "clock_offset",
+        format!(
+            "the clock of Redis is more than {more_than} {side} the clock of this machine: windows \
+             begin and end by the clock of Redis; if it has jumped, open windows {effect}; set the \
+             clocks with NTP"
+        ),
+    ))
 }
 
 fn persistence(report: &InfoReport, config: &ServerConfig) -> Option<Diagnostic> {
@@ -359,19 +375,29 @@ mod tests {
                 "{version}"
             );
         }
-        for (clock_ahead_micros, is_off) in [
-            (Some(1_000_001), true),
-            (Some(-1_000_001), true),
-            (Some(900_000), false),
-            (None, false),
+        for (clock_ahead_micros, text) in [
+            (Some(1_000_001), Some("more than 1s ahead of the clock")),
+            (Some(-1_000_001), Some("more than 1s behind the clock")),
+            (
+                Some(1_800_000_000),
+                Some("more than 15m ahead of the clock"),
+            ),
+            (Some(i64::MIN), Some("more than 168h behind the clock")),
+            (Some(900_000), None),
+            (None, None),
         ] {
+            let facts = Facts {
+                clock_ahead_micros,
+                ..Facts::default()
+            };
+            let found = diagnose(&facts, &[]).pop();
+            let is_named = |found: Diagnostic| {
+                found.urgency == Urgency::Warning
+                    && text.is_some_and(|text| found.text.contains(text))
+            };
             assert_eq!(
-                !names(&Facts {
-                    clock_ahead_micros,
-                    ..Facts::default()
-                })
-                .is_empty(),
-                is_off,
+                found.map(is_named),
+                text.map(|_| true),
                 "{clock_ahead_micros:?}"
             );
         }
