@@ -1,7 +1,8 @@
 //! The log of Redis's failures: nothing else logs them.
 //!
 //! It reads the state of all servers and the counts of errors at intervals, and logs changes: an
-//! ERROR when a server begins to fail, and a line with totals when all servers are in use again.
+//! ERROR when a server begins to fail or fails with another error, and a line with totals when all
+//! servers are in use again.
 //! Errors of single requests, while all servers are in use, are a warning for each name. There are
 //! few lines even if many requests fail or a server fails often: ends of outages and warnings of
 //! one name are logged at most once a minute. It decides nothing: the circuit breakers do.
@@ -24,6 +25,7 @@ const POLL: Duration = Duration::from_millis(250);
 
 /// An outage is over when all servers were in use for this time, and no end was logged within the
 /// last minute. A shorter time would log an end while servers fail in turn.
+/// Another error of a server is its cause after the same time.
 const CALM: Duration = Duration::from_secs(1);
 
 /// Maximum number of servers of one outage that have a line, and that the line of its end names. A
@@ -39,10 +41,13 @@ const MAX_KNOWN_SERVERS: usize = 1_000;
 enum Line {
     /// A server begins to fail.
     Began(FailingServer),
+    /// A server that fails does so with another error.
+    Changed(FailingServer),
     /// All servers are in use again.
     Ended {
-        /// Those that failed.
+        /// Those that failed, and the errors that have a line.
         servers: String,
+        errors: String,
         lasted: Duration,
         /// Answers of failure policies during the outage.
         answers: PolicyAnswers,
@@ -55,16 +60,19 @@ enum Line {
 impl Line {
     fn log(&self) {
         let failure = match self {
-            Self::Began(FailingServer { failure, .. }) | Self::Errors(failure, _) => failure,
+            Self::Began(FailingServer { failure, .. })
+            | Self::Changed(FailingServer { failure, .. })
+            | Self::Errors(failure, _) => failure,
             Self::Ended {
                 servers,
+                errors,
                 lasted,
                 answers,
             } => {
                 let lasted_secs = (lasted.as_secs_f64() * 10.0).round() / 10.0;
                 let (failed, allowed) = (answers.failed, answers.allowed);
                 let (denied, counted_locally) = (answers.denied, answers.counted_locally);
-                tracing::info!(redis = %servers, lasted_secs, failed, allowed, denied,
+                tracing::info!(redis = %servers, errors, lasted_secs, failed, allowed, denied,
                     counted_locally, "Redis outage ended");
                 return;
             }
@@ -80,6 +88,8 @@ impl Line {
                 deadline, "Redis: {meaning}"),
             Self::Began(FailingServer { server, .. }) => tracing::error!(redis = %server, error,
                 cause, round_trip, allowed, deadline, "Redis outage: {meaning}"),
+            Self::Changed(FailingServer { server, .. }) => tracing::error!(redis = %server, error,
+                cause, round_trip, allowed, deadline, "Redis outage goes on: {meaning}"),
             Self::Ended { .. } => {}
         }
     }
@@ -129,11 +139,40 @@ struct OutageLog {
     /// The servers that failed in the last poll.
     suspects: Vec<String>,
     /// All servers that failed in the outage under way; empty without an outage.
-    servers: Vec<String>,
+    servers: Vec<FailedServer>,
+    /// The errors of their lines.
+    causes: Vec<&'static str>,
     /// Start of the time in which all servers are in use again, in an outage.
     calm_since: Option<Instant>,
     ends: Throttle,
     errors: BTreeMap<&'static str, Errors>,
+}
+
+/// A server that failed in the outage under way.
+#[derive(Debug)]
+struct FailedServer {
+    name: String,
+    /// The error of its latest line, and another one with the time of the first poll since when
+    /// it fails with that.
+    error: &'static str,
+    other: Option<(&'static str, Instant)>,
+    changes: Throttle,
+}
+
+impl FailedServer {
+    /// Whether the error of this poll is a new cause that gets a line.
+    fn changes(&mut self, error: &'static str, now: Instant) -> bool {
+        let other = self.other.filter(|(other, _)| *other == error);
+        let since = other.map_or(now, |(_, since)| since);
+        self.other = Some((error, since)).filter(|_| error != self.error);
+        let changes = self.other.is_some()
+            && now.duration_since(since) >= CALM
+            && self.changes.admit(now).is_some();
+        if changes {
+            self.error = error;
+        }
+        changes
+    }
 }
 
 /// The lines about one error of single requests.
@@ -152,6 +191,7 @@ impl OutageLog {
             calm: (now, answers),
             suspects: Vec::new(),
             servers: Vec::new(),
+            causes: Vec::new(),
             calm_since: None,
             ends: Throttle::default(),
             errors: BTreeMap::new(),
@@ -170,10 +210,31 @@ impl OutageLog {
         let failing = observed.failing.into_iter();
         for one in failing.filter(|one| suspects.contains(&one.server)) {
             since = None;
-            if !self.servers.contains(&one.server) && self.servers.len() < MAX_KNOWN_SERVERS {
-                self.servers.push(one.server.clone());
-                if self.servers.len() <= MAX_SERVERS {
-                    lines.push(Line::Began(one));
+            let error = one.failure.error;
+            let known = self
+                .servers
+                .iter()
+                .position(|known| known.name == one.server);
+            let line = match known {
+                Some(index) => self.servers[index]
+                    .changes(error, now)
+                    .then_some(Line::Changed(one)),
+                None if self.servers.len() < MAX_KNOWN_SERVERS => {
+                    self.servers.push(FailedServer {
+                        name: one.server.clone(),
+                        error,
+                        other: None,
+                        changes: Throttle::default(),
+                    });
+                    Some(Line::Began(one))
+                }
+                None => None,
+            };
+            let is_logged = known.unwrap_or(self.servers.len() - 1) < MAX_SERVERS;
+            if let Some(line) = line.filter(|_| is_logged) {
+                lines.push(line);
+                if !self.causes.contains(&error) {
+                    self.causes.push(error);
                 }
             }
         }
@@ -185,9 +246,11 @@ impl OutageLog {
         {
             let ((began, before), answers) = (self.calm, observed.answers);
             let servers = std::mem::take(&mut self.servers);
+            let servers: Vec<_> = servers.into_iter().map(|server| server.name).collect();
             let (named, others) = servers.split_at(servers.len().min(MAX_SERVERS));
             lines.push(Line::Ended {
                 servers: list(named, others.len()),
+                errors: std::mem::take(&mut self.causes).join(", "),
                 lasted: since.duration_since(began),
                 answers: answers.since(before),
             });

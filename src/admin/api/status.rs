@@ -81,8 +81,14 @@ pub struct RedisServer {
     /// State of its circuit breaker.
     #[schemars(extend("enum" = ["closed", "open", "ramp"]))]
     pub circuit: String,
-    /// Whether the server answered the latest inspection.
+    /// Whether the server answered the latest inspection, even if it refuses writes.
     pub up: bool,
+    /// Name of the error because of which the server cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Meaning of the error, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// Conditions of the server that need attention, by their names in deploy/redis.md.
     pub advice: Vec<String>,
 }
@@ -115,6 +121,11 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
             deployment: (*name).to_owned(),
             circuit: server.state.name().to_owned(),
             up: server.status.is_up,
+            error: server
+                .failure
+                .as_ref()
+                .map(|failure| failure.error.to_owned()),
+            remedy: server.failure.map(|failure| failure.meaning().to_owned()),
             advice: server.status.advice().map(str::to_owned).collect(),
             server: server.address,
         })

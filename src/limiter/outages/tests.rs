@@ -67,10 +67,40 @@ fn an_outage_is_a_line_at_its_beginning_and_a_line_at_its_end() {
         .until(160.0, servers(&[]));
     let ended = Line::Ended {
         servers: "a:1".to_owned(),
+        errors: "connect".to_owned(),
         lasted: Duration::from_secs_f64(150.25 - 1.0),
         answers: failed(1_502),
     };
     assert_eq!(run.take(), [(1.5, Line::Began(down)), (151.25, ended)]);
+}
+
+/// The log named the first cause only: Redis hangs, and then it is full.
+#[test]
+fn another_cause_that_lasts_has_a_line() {
+    let mut run = Run::new();
+    let [hangs, full] = ["timeout", "oom"].map(|error| failing("a:1", error));
+    run.until(10.0, servers(std::slice::from_ref(&hangs)));
+    // An error that one poll or two have is no cause.
+    run.until(10.5, servers(std::slice::from_ref(&full)));
+    run.until(20.0, servers(std::slice::from_ref(&hangs)));
+    run.until(30.0, servers(std::slice::from_ref(&full)));
+    // Another one within a minute waits.
+    run.until(50.0, servers(std::slice::from_ref(&hangs)));
+    run.until(200.0, servers(std::slice::from_ref(&full)));
+    run.until(202.0, servers(&[]));
+    let (ended, lines) = run
+        .take()
+        .split_last()
+        .map(|(end, rest)| (end.clone(), rest.to_vec()))
+        .expect("lines");
+    assert_eq!(
+        lines,
+        [(0.5, Line::Began(hangs)), (21.25, Line::Changed(full))]
+    );
+    let Line::Ended { errors, .. } = ended.1 else {
+        panic!("{ended:?}")
+    };
+    assert_eq!(errors, "timeout, oom");
 }
 
 #[test]

@@ -389,6 +389,11 @@ fn meaning_of_own(name: &str) -> &'static str {
     }
 }
 
+/// Whether a server with this error answers, and refuses writes.
+pub(crate) fn refuses_writes(name: &str) -> bool {
+    matches!(name, "oom" | "misconf" | "noreplicas")
+}
+
 /// Text of this error for the caller of a failed request: it has no address, no setting and no text
 /// of the server.
 pub(crate) fn for_callers(error: StoreError) -> &'static str {

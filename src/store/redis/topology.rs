@@ -96,6 +96,8 @@ pub struct Server {
     pub round_trips: RoundTripCounts,
     /// The result of its latest inspection.
     pub status: Arc<ServerStatus>,
+    /// The failure because of which it cannot be used.
+    pub failure: Option<RedisFailure>,
 }
 
 impl Deployment {
@@ -164,6 +166,7 @@ impl Deployment {
             abandoned: node.abandoned.load(Ordering::Relaxed),
             round_trips: node.round_trips.counts(),
             status: node.latest_status.load_full(),
+            failure: node.failure(),
         };
         self.map.load().nodes.iter().map(server).collect()
     }
@@ -242,7 +245,8 @@ impl Deployment {
     /// Whether any server has an address, a circuit that is not open, and answered its latest
     /// inspection. While none does, Redis decides no request.
     pub fn is_usable(&self) -> bool {
-        let is_usable = |node: &Arc<Node>| node.is_available() && node.latest_status.load().is_up;
+        let is_usable =
+            |node: &Arc<Node>| node.is_available() && node.latest_status.load().is_usable();
         self.map.load().nodes.iter().any(is_usable)
     }
 

@@ -167,7 +167,9 @@ function stated() {
   if (process.textContent !== text) process.textContent = text;
   const reasons = (status.reasons ?? []).map(plain).join("; ");
   const away = (status.redis ?? []).filter(({ circuit, up }) => circuit !== "closed" || !up);
-  const outage = away.length === 0 ? "" : `Redis is down: ${away.map(({ server, circuit }) => `${plain(server)} (circuit ${plain(circuit)})`).join(", ")}`;
+  const verb = away.every(({ up }) => up) ? "fails" : "is down";
+  const cause = ({ server, circuit, remedy }) => `${plain(server)} (circuit ${plain(circuit)})${remedy ? `: ${plain(remedy)}` : ""}`;
+  const outage = away.length === 0 ? "" : `Redis ${verb}: ${away.map(cause).join(", ")}`;
   const state = status.healthy ? "Healthy" : `Unhealthy${reasons === "" ? "" : `: ${reasons}`}`;
   const headline = outage === "" ? state : status.healthy ? outage : `${state}; ${outage}`;
   // The counts of this line change each time, therefore it is not announced.

@@ -193,10 +193,11 @@ impl Inspector {
                 self.probe = None;
                 let failed = StoreError::NotExecuted(failure.error);
                 let is_config = error::server_failure(failed) == Some(Why::Config);
-                status.failure = Some(failure);
                 // A server that accepts no further connection (maxclients) may still answer those
                 // of requests.
-                status.is_up = node.round_trips.counts().batches() > self.answered_batches;
+                status.is_up = error::refuses_writes(failure.error)
+                    || node.round_trips.counts().batches() > self.answered_batches;
+                status.failure = Some(failure);
                 if is_config {
                     DIAGNOSTIC_INTERVAL
                 } else {

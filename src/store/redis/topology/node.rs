@@ -419,11 +419,11 @@ impl Node {
     }
 
     /// The failure because of which the server cannot be used: its circuit is not closed, or it did
-    /// not answer the latest inspection. `None` if it can be used, and while it has no address.
+    /// not answer the latest inspection or refused its write. `None` if it can be used, and while it has no address.
     pub(crate) fn failure(&self) -> Option<RedisFailure> {
         self.location()?;
         let status = self.latest_status.load();
-        let inspected = status.failure.as_ref().filter(|_| !status.is_up);
+        let inspected = status.failure.as_ref().filter(|_| !status.is_usable());
         if self.state() == breaker::CircuitState::Closed {
             return inspected.cloned();
         }
@@ -478,7 +478,7 @@ const MAX_NAME_LEN: usize = 32;
 pub struct ServerStatus {
     /// Whether the server answered. `false` before the first inspection.
     pub is_up: bool,
-    /// Why the latest inspection could not reach the server.
+    /// Why the latest inspection could not reach the server, or was refused by it.
     pub failure: Option<RedisFailure>,
     /// The time from sending MULTI, TIME and EXEC to the last of their replies; `None` if the
     /// server did not answer.
@@ -493,6 +493,12 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
+    /// Whether the server answers, and takes writes as far as is known.
+    pub(crate) fn is_usable(&self) -> bool {
+        let refuses = |failure: &RedisFailure| error::refuses_writes(failure.error);
+        self.is_up && !self.failure.as_ref().is_some_and(refuses)
+    }
+
     /// The names of the diagnostics.
     pub fn advice(&self) -> impl Iterator<Item = &'static str> {
         self.diagnostics.iter().map(|diagnostic| diagnostic.name)
