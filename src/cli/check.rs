@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{print, success_if};
@@ -41,11 +41,51 @@ pub(super) struct CheckArgs {
     /// Compare with this folder or file, and print the limits that PATH adds, removes and changes
     #[arg(long, value_name = "OLD")]
     diff: Option<PathBuf>,
+    /// Fail if --diff finds one of these: limits that are added, removed or changed, or whose counters
+    /// start at zero
+    #[arg(
+        long,
+        value_name = "KIND,...",
+        value_delimiter = ',',
+        requires = "diff"
+    )]
+    fail_on: Vec<DifferenceKind>,
     /// Check an overlay for limits of a control plane instead of PATH
     #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "diff"])]
     overlay: Option<PathBuf>,
     #[command(flatten)]
     read: ReadFlags,
+}
+
+/// A kind of differences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DifferenceKind {
+    Added,
+    Removed,
+    Changed,
+    Resets,
+}
+
+impl DifferenceKind {
+    /// Its name, and the first such difference.
+    fn find(self, difference: Option<&Difference>) -> (&'static str, Option<String>) {
+        fn first(mut all: impl Iterator<Item = impl Display>) -> Option<String> {
+            all.next().map(|one| one.to_string())
+        }
+        let all = difference.iter();
+        match self {
+            Self::Added => ("added", first(all.flat_map(|all| &all.added))),
+            Self::Removed => ("removed", first(all.flat_map(|all| &all.removed))),
+            Self::Changed => {
+                let rows = first(all.clone().flat_map(|all| &all.rows));
+                ("changed", first(all.flat_map(|all| &all.changed)).or(rows))
+            }
+            Self::Resets => {
+                let changed = all.flat_map(|all| &all.changed);
+                ("resets", first(changed.filter(|one| one.resets)))
+            }
+        }
+    }
 }
 
 /// Contents of the files.
@@ -86,7 +126,15 @@ pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<Exit
     };
     let text = |_: &CheckReport<'_>| found.text(paint);
     check.format.print(&found.report(), text)?;
-    Ok(success_if(found.summary().ok))
+    let mut is_wanted = true;
+    for kind in &check.fail_on {
+        let (name, first) = kind.find(found.difference.as_ref());
+        if let Some(first) = first {
+            print::error(format_args!("weir: --fail-on {name}: {first}"));
+            is_wanted = false;
+        }
+    }
+    Ok(success_if(is_wanted && found.summary().ok))
 }
 
 /// Compiles the files: those that `weir serve` would read, unless a path is given.

@@ -259,6 +259,31 @@ impl Algorithm {
         self.kind().spec()
     }
 
+    /// Appends the part of a counter's key after the subject: the algorithm, its window in seconds,
+    /// calendar months or a calendar with its zone, and all other options that give its state a
+    /// meaning. The amount is left out: changing it keeps the counters.
+    pub(crate) fn write_key_tag(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.spec().key_tag);
+        // A changed `max_duration` keeps the holders.
+        if self.has_holders() {
+            return;
+        }
+        let mut number = itoa::Buffer::new();
+        match self.window() {
+            // Windows are whole seconds, or whole ticks where a tick is longer than a second.
+            Period::Even(length) => {
+                out.extend_from_slice(number.format(length.micros() / 1_000_000).as_bytes());
+            }
+            // Not the 30 days of a replica without the setting, whose windows have other numbers.
+            Period::Months(months) => {
+                out.push(b'm');
+                out.extend_from_slice(number.format(months.get()).as_bytes());
+            }
+            Period::Calendar(calendar) => calendar.write_tag(out),
+        }
+        self.write_key_suffix(out);
+    }
+
     /// Whether refused hits count.
     pub fn counts_denied(&self) -> bool {
         self.debt().counts()

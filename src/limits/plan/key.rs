@@ -20,7 +20,6 @@ pub(crate) use subject::{Part, Subject, SubjectEntry};
 use crate::core::algorithm::Algorithm;
 use crate::core::digest::{push_hex, sha256};
 use crate::core::request::Entry;
-use crate::core::time::Period;
 use crate::core::usage::{Order, Tracking};
 use crate::limits::rules::Commit;
 use crate::limits::rules::address::{self, AddressText};
@@ -28,8 +27,6 @@ use crate::limits::rules::limit::{Level, Matching};
 
 /// The version of this format. A new version resets all counters.
 const VERSION: &[u8] = b"w1";
-
-const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// Maximum bytes of a part in plain form. A longer part is replaced by its digest of 64 characters.
 pub(super) const MAX_PART_BYTES: usize = 128;
@@ -208,7 +205,7 @@ pub(crate) fn write(
     }
     out.push(b'}');
     if let Some(algorithm) = algorithm {
-        write_tag(out, algorithm);
+        algorithm.write_key_tag(out);
     }
 }
 
@@ -294,39 +291,13 @@ pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8], com
 /// with a mark before the algorithm. So both are in the same hash slot.
 pub(crate) fn write_trial_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(TRIAL);
-    write_tag(out, algorithm);
+    algorithm.write_key_tag(out);
 }
 
 /// The key of the overrides. No counter key has a separator directly after the brace, because no
 /// domain is empty.
 pub fn of_overrides(prefix: &str) -> Vec<u8> {
     [prefix.as_bytes(), VERSION, b"{|overrides}"].concat()
-}
-
-/// Appends the algorithm, its window in seconds, calendar months or a calendar with its zone, and
-/// all other options that give its state a meaning. The amount is left out: changing it keeps the
-/// counters.
-pub(super) fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
-    out.extend_from_slice(&algorithm.spec().key_tag);
-    // A changed `max_duration` keeps the holders.
-    if algorithm.has_holders() {
-        return;
-    }
-    match algorithm.window() {
-        // Windows are whole seconds, or whole ticks where a tick is longer than a second.
-        Period::Even(length) => out.extend_from_slice(
-            itoa::Buffer::new()
-                .format(length.micros() / MICROS_PER_SECOND)
-                .as_bytes(),
-        ),
-        // Not the 30 days of a replica without the setting, whose windows have other numbers.
-        Period::Months(months) => {
-            out.push(b'm');
-            out.extend_from_slice(itoa::Buffer::new().format(months.get()).as_bytes());
-        }
-        Period::Calendar(calendar) => calendar.write_tag(out),
-    }
-    algorithm.write_key_suffix(out);
 }
 
 /// Appends one part after its mark. The mark of a digest replaces [`VALUE`], and follows

@@ -81,7 +81,7 @@ impl Plan {
         );
         let subject = checks.keys.clone();
         let disposition = in_force.amount().map_or(Disposition::Unlimited, |amount| {
-            key::write_tag(&mut checks.keys, &amount.algorithm);
+            amount.algorithm.write_key_tag(&mut checks.keys);
             let key = 0..checks.keys.len();
             let check = checks.add(key, Some(in_force), amount, 0, options);
             Disposition::Checked(Checked::new(check, amount))

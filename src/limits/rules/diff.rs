@@ -59,6 +59,9 @@ pub struct Changed {
     pub limit: String,
     /// At least one.
     pub fields: Vec<ChangedField>,
+    /// Its counters have other keys: they start at zero.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resets: bool,
 }
 
 /// One field of a limit.
@@ -93,9 +96,11 @@ impl Difference {
                 .extend(ChangedRows::new((old, before), (new, limit)));
             let fields = changed_fields((old, before), (new, limit));
             if !fields.is_empty() {
+                let keys = key(old, before).zip(key(new, limit));
                 difference.changed.push(Changed {
                     limit: name_of(limit),
                     fields,
+                    resets: keys.is_some_and(|(before, after)| before != after),
                 });
             }
         }
@@ -148,7 +153,12 @@ impl fmt::Display for Changed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |ChangedField { field, old, new }: &_| format!("{field} {old} -> {new}");
         let fields: Vec<_> = self.fields.iter().map(text).collect();
-        write!(out, "{}: {}", self.limit, fields.join(", "))
+        let resets = if self.resets {
+            "; counters start at zero"
+        } else {
+            ""
+        };
+        write!(out, "{}: {}{resets}", self.limit, fields.join(", "))
     }
 }
 
@@ -190,6 +200,19 @@ fn plan_of_rows(limit: &Limit) -> Option<&str> {
 pub(crate) fn name_of(limit: &Limit) -> String {
     let plan = plan_of_rows(limit).map(|plan| format!(", plan {}", one_line(plan)));
     one_line(&limit.path()) + &plan.unwrap_or_default()
+}
+
+/// The parts of the keys of a limit's counters that its fields decide: the algorithm, how values are
+/// counted, and the hash slot. `None` for a limit without counters.
+fn key(rules: &Rules, limit: &Limit) -> Option<(Vec<u8>, bool)> {
+    let mut parts = Vec::new();
+    limit.amounts().next()?.algorithm.write_key_tag(&mut parts);
+    for level in &limit.levels {
+        let counting = (level.share_threshold, level.matching);
+        parts.extend(format!("{counting:?}").bytes());
+    }
+    let commit = rules.commit(limit.domain.as_bytes());
+    Some((parts, commit == Some(Commit::AllOrNone)))
 }
 
 fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedField> {
@@ -669,7 +692,7 @@ descriptors:
             let changed: Vec<_> = Difference::new(&limit(old), &limit(new))
                 .changed
                 .iter()
-                .map(ToString::to_string)
+                .map(|changed| changed.to_string().replace("; counters start at zero", ""))
                 .collect();
             let expected: Vec<_> = Some(format!("d.a: {shown}"))
                 .filter(|_| !shown.is_empty())

@@ -61,7 +61,7 @@ fn tag(limit: u64, unit: Unit, unit_multiplier: u32, options: &Options) -> Strin
     };
     let algorithm = Algorithm::try_new(&rate, options).expect("good options");
     let mut out = Vec::new();
-    write_tag(&mut out, &algorithm);
+    algorithm.write_key_tag(&mut out);
     String::from_utf8(out).expect("ASCII")
 }
 

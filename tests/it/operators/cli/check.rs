@@ -375,6 +375,75 @@ fn check_compares_with_other_files() {
     );
 }
 
+/// A change whose counters start at zero looked like any other.
+#[test]
+fn check_names_what_starts_at_zero_and_fails_on_it() {
+    let (folder, _) = folder_with(&[]);
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("written");
+        path.to_string_lossy().into_owned()
+    };
+    let usual = "domain: d\ndescriptors:\n- key: user\n  rate_limit: { unit: day, \
+        requests_per_unit: 5 }\n";
+    let old = write("old.yaml", usual);
+    let zero = "; counters start at zero\n";
+    for (from, to, resets) in [
+        ("unit: 5", "unit: 6", false),
+        ("unit: 5", "unit: 5, name: n", false),
+        ("unit: 5", "unit: 5, on_store_failure: deny", false),
+        ("day", "hour", true),
+        ("unit: 5", "unit: 5, unit_multiplier: 2", true),
+        ("unit: 5", "unit: 5, algorithm: token_bucket", true),
+        (
+            "unit: 5",
+            "unit: 5, period: calendar, timezone: Europe/Berlin",
+            true,
+        ),
+        ("domain: d", "domain: d\ncommit: all_or_none", true),
+        ("unit: 5 }", "unlimited: true }", false),
+    ] {
+        let text = match to.contains("unlimited") {
+            true => usual.replace("unit: day, requests_per_unit: 5", "unlimited: true"),
+            false => usual.replace(from, to),
+        };
+        let new = write("new.yaml", &text);
+        let output = weir(
+            &["check", &new, "--diff", &old, "--fail-on", "removed,resets"],
+            &[],
+        );
+        let (code, text) = (output.status.code(), stdout(&output));
+        assert_eq!(
+            (code, text.contains(zero)),
+            (Some(i32::from(resets)), resets),
+            "{to}: {text}"
+        );
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            error.starts_with("weir: --fail-on resets: d.user: "),
+            resets,
+            "{error}"
+        );
+        let changed = weir(
+            &["check", &new, "--diff", &old, "--fail-on", "changed"],
+            &[],
+        );
+        assert_eq!(changed.status.code(), Some(1), "{to}");
+    }
+    let same = weir(
+        &[
+            "check",
+            &old,
+            "--diff",
+            &old,
+            "--fail-on",
+            "added,removed,changed,resets",
+        ],
+        &[],
+    );
+    assert_eq!(same.status.code(), Some(0));
+}
+
 #[test]
 fn check_reads_the_settings_of_serve_and_names_files_relative_to_the_current_folder() {
     let (folder, path) = folder_with(&[]);
