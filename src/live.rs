@@ -23,6 +23,7 @@ use crate::core::time::Micros;
 use crate::limits::overrides::{InForce, Overrides};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
+use crate::limits::rules::diff::lost_reservations;
 use crate::net::clock;
 use crate::observe::metrics::{Metrics, Tallies};
 
@@ -101,10 +102,13 @@ impl Live {
     ///
     /// Another thread has to make large rules: counters live for longer, and would leave holes among
     /// them in the heap of one thread.
-    pub fn replace(&self, rules: Rules) -> Arc<Snapshot> {
+    pub fn replace(&self, mut rules: Rules) -> Arc<Snapshot> {
         let mut old = lock(&self.old);
-        let before = self.current.load().as_ref().map_or(0, |old| old.generation);
-        let generation = before + 1;
+        let mut generation = 1;
+        if let Some(before) = &*self.current.load() {
+            rules.without_reservations = lost_reservations(&before.rules, &rules);
+            generation += before.generation;
+        }
         let tallies = self.metrics.tallies(&rules);
         let overrides = lock(&self.overrides).clone();
         let snapshot = Arc::new(Snapshot {

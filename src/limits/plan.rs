@@ -40,7 +40,7 @@ use crate::limits::rules::limit::{
 };
 use crate::limits::rules::table::RowNumber;
 use crate::limits::rules::thresholds::Thresholds;
-use crate::limits::rules::{Domain, Rules};
+use crate::limits::rules::{Commit, Domain, Rules};
 
 /// The plan of one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
@@ -166,6 +166,9 @@ impl Plan {
         let is_tried = |found: &LimitInForce<'_>| found.limit.trial.is_some();
         if found.iter().flatten().any(is_tried) {
             matching.add_trials(&slots);
+        }
+        if !rules.without_reservations.is_empty() {
+            checks.end_holds(rules, &slots);
         }
         if options.quota_mode {
             checks.passing_quotas += slots
@@ -584,6 +587,22 @@ impl Checks {
             self.extras_mut(index).thresholds = Some(amount.notify);
         }
         index
+    }
+
+    /// Lets checks of limits that have lost `reservations` end holds. They draw no hits ahead. A
+    /// refused `all_or_none` request would take back the refund on Redis, but not the end.
+    #[cold]
+    fn end_holds(&mut self, rules: &Rules, slots: &[Slot]) {
+        for slot in slots {
+            if let (Some(limit), Disposition::Checked(Checked { check, .. })) =
+                (slot.limit, &slot.disposition)
+                && self.commit == Commit::Each
+                && rules.without_reservations.contains(&limit)
+            {
+                self.list[check.0].lease = false;
+                self.extras_mut(*check).reservation.get_or_insert_default();
+            }
+        }
     }
 
     /// Adds a trial, after all checks that are not trials. Its key is the key of its limit with

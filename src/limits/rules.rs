@@ -22,6 +22,7 @@ pub mod table;
 pub mod thresholds;
 pub(crate) mod tree;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -41,6 +42,9 @@ pub struct Rules {
     /// By [`LimitId::domain`]. A number without a domain has one without a name. Successive rules
     /// share unchanged domains.
     pub by_number: Vec<Arc<Domain>>,
+    /// Limits that have lost `reservations` in a reload of this process: their checks end the holds
+    /// that are still open.
+    pub without_reservations: HashSet<LimitId>,
 }
 
 /// The limits of one domain, and the settings of all its requests.

@@ -96,6 +96,7 @@ impl Plan {
             row,
             disposition,
         };
+        checks.end_holds(rules, std::slice::from_ref(&slot));
         Self {
             rules: Arc::clone(rules),
             slots: [slot].into_iter().collect(),

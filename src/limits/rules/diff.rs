@@ -4,7 +4,7 @@
 //! human-readable and have no control characters; each has a bound, because files may hold long
 //! values. The order of patterns, which may decide which limit a request finds, is not compared.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use indexmap::IndexMap;
@@ -170,6 +170,26 @@ fn limits_beyond<'r>(rules: &'r Rules, other: &Rules) -> Vec<&'r Limit> {
         .filter(|domain| !other.shares(domain))
         .flat_map(|domain| &domain.limits)
         .collect()
+}
+
+/// The limits of the new rules that have lost `reservations`, now or in a reload before, and have
+/// still the same algorithm.
+pub fn lost_reservations(old: &Rules, new: &Rules) -> HashSet<LimitId> {
+    let counter = |limit| {
+        let mut kinds = Limit::amounts(limit).map(|amount| amount.algorithm.kind());
+        (identity(limit), kinds.next())
+    };
+    let before = &old.without_reservations;
+    let had = |limit: &&Limit| limit.has_holds() || before.contains(&limit.id);
+    let had = limits_beyond(old, new).into_iter().filter(had);
+    let had: HashSet<_> = had.map(counter).collect();
+    let without = limits_beyond(new, old)
+        .into_iter()
+        .filter(|limit| !limit.has_holds());
+    let lost = without.filter(|limit| had.contains(&counter(limit)));
+    let is_shared = |id: &&LimitId| new.shares(&old.by_number[id.domain as usize]);
+    let shared = before.iter().filter(is_shared).copied();
+    lost.map(|limit| limit.id).chain(shared).collect()
 }
 
 /// Position of a limit: the domain, the levels, and the plan if its descriptor has another limit.
@@ -588,6 +608,43 @@ descriptors:
             none, count_denied true -> none\n\
                         d.user.path: burst 9 -> 8, on_store_failure none -> local";
         assert_eq!(changed, expected);
+    }
+
+    #[test]
+    fn limits_that_have_lost_reservations_are_known_over_reloads() {
+        let of = |algorithm: &str, option: &str| {
+            rules_of(&format!(
+                "domain: d\ndescriptors:\n- key: other\n  rate_limit: {{ unit: day, \
+                 requests_per_unit: 1 }}\n- key: a\n  rate_limit: {{ unit: day, \
+                 requests_per_unit: 9, algorithm: {algorithm}{option} }}\n"
+            ))
+        };
+        let option = ", reservations: { ttl: 5s }";
+        let lost = |old: &Rules, mut new: Rules| {
+            new.without_reservations = lost_reservations(old, &new);
+            new
+        };
+        let with = of("fixed_window", option);
+        let first = lost(&with, of("fixed_window", ""));
+        let expected = HashSet::from([LimitId::new(0, 1)]);
+        assert_eq!(first.without_reservations, expected);
+        let second = lost(&first, of("fixed_window", ", count_denied: false"));
+        assert_eq!(second.without_reservations, expected);
+        let shared = Rules::new([(0, std::sync::Arc::clone(&second.by_number[0]))]);
+        assert_eq!(lost(&second, shared).without_reservations, expected);
+        for other in [
+            of("token_bucket", ""),
+            of("fixed_window", option),
+            Rules::default(),
+        ] {
+            let none = lost(&second, other);
+            assert!(none.without_reservations.is_empty());
+        }
+        assert!(
+            lost(&of("fixed_window", ""), with)
+                .without_reservations
+                .is_empty()
+        );
     }
 
     #[test]

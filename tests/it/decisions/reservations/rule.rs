@@ -71,7 +71,7 @@ pub(super) async fn one(client: &mut Client, descriptor: &str) -> (bool, u32) {
 }
 
 /// Peeks until each of these keys has so many hits left.
-async fn until_left<S: AsRef<str>>(client: &mut Client, peeks: &[S], left: u32) {
+pub(super) async fn until_left<S: AsRef<str>>(client: &mut Client, peeks: &[S], left: u32) {
     let began = Instant::now();
     while all(client, peeks).await.iter().any(|one| one.1 != left) {
         assert!(began.elapsed() < TIMEOUT, "{left} are left");
