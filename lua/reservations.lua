@@ -11,8 +11,8 @@
 -- then since when, how high, and for how many parts of holds, the oldest first.
 --
 -- ARGV[10]: one row per check, packed: the index of the check; the number of the pair of keys, from
--- 1 on; 0 for plain hits, 1 to reserve, 2 to settle, 3 to give back; 1 if expired holds stay
--- charged, plus 2 if the reply needs the hits of open holds; ttl; the most hits of a hold; the
+-- 1 on; 0 for plain hits, 1 to reserve, 2 to settle, 3 to leave a hold the hits; 1 if expired holds
+-- stay charged, plus 2 if the reply needs the hits of open holds; ttl; the most hits of a hold; the
 -- number of the current window of a fixed window; the largest charge of the limit; the requested
 -- hits; the id.
 --
@@ -629,9 +629,10 @@ if steps[82] then -- 'R'
         stepped = has_room and missing or 0
         taken = stepped
       elseif purpose == 3 then
-        local rest, since, gone = max(asked, 0), hold and hold.since, {}
         outcome = 10
         if is_open then
+          local released, since, gone = max(0, hold.hits - max(asked, 0)), hold.since, {}
+          local rest = released
           for position = #hold, 1, -1 do
             local less = min(hold[position][2], rest)
             rest, hold[position][2] = rest - less, hold[position][2] - less
@@ -655,7 +656,7 @@ if steps[82] then -- 'R'
           if peaks[1] then
             bucket.end_parts(peaks, by_place(gone))
           end
-          hold = { hits = max(asked, 0) - rest, since = since }
+          hold = { hits = released, since = since }
         else
           hold = nil
         end

@@ -1,8 +1,9 @@
 //! Reservations of a request that is refused, or fails: what it has newly reserved is given back at
 //! once, by one more call of the store. A hold is held only if its request was admitted as a whole.
 //!
-//! If the store does not answer the call, it is repeated until the hold has expired. A replica that
-//! ends before leaves the hold to its `ttl`.
+//! If the store does not answer the call, it is repeated until the hold has expired. It may have
+//! run before: a repeated one changes nothing. A replica that ends before leaves the hold to its
+//! `ttl`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::core::answer::{Answer, Decision, Decisions, Effect, HoldChange};
 use crate::core::time::Span;
 use crate::core::verdict::Verdict;
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::observe::metrics::Tallies;
 use crate::store::memory::Memory;
 use crate::store::{Budget, Store};
 
@@ -49,7 +51,7 @@ impl NewHolds {
     ) -> Option<Self> {
         let is_new = |&(index, effect): &(CheckIndex, Effect)| match effect {
             Effect::Hold(change) if change.is_new() && is_own(&decisions[index.0]) => {
-                Some((index, change.stepped))
+                Some((index, change.held.saturating_sub(change.stepped)))
             }
             _ => None,
         };
@@ -65,8 +67,8 @@ impl NewHolds {
         }
         let picked: CheckIndices = new.iter().map(|(index, _)| *index).collect();
         let mut gives = checks.subset(&picked, algorithm, |_| true);
-        for (at, (_, hits)) in new.iter().enumerate() {
-            gives.undo(CheckIndex(at), *hits);
+        for (at, (_, before)) in new.iter().enumerate() {
+            gives.undo(CheckIndex(at), *before);
         }
         let ttls = gives
             .iter()
@@ -155,16 +157,16 @@ impl Limiter {
         if !new.take_in(of, &answers.each, decisions)
             && let Ok(permit) = WAITING.try_acquire()
         {
-            let limiter = self.clone();
+            let (limiter, tallies) = (self.clone(), of.tallies.cloned());
             spawn(async move {
-                limiter.repeat(&new).await;
+                limiter.repeat(&new, tallies.as_ref()).await;
                 drop(permit);
             });
         }
     }
 
     /// Repeats the call until the store has answered it, or the holds have expired.
-    async fn repeat(&self, new: &NewHolds) {
+    async fn repeat(&self, new: &NewHolds, tallies: Option<&Tallies>) {
         let (end, mut wait) = (Instant::now() + Duration::from(new.longest_ttl), FIRST_WAIT);
         while Instant::now() + wait < end {
             tokio::time::sleep(wait).await;
@@ -173,6 +175,9 @@ impl Limiter {
                 .store
                 .decide(&new.checks, &new.checks.indices(), &budget)
                 .await;
+            if let Some(tallies) = tallies {
+                tallies.observe_effects(&new.checks, answers.effects());
+            }
             if answers.each.iter().all(|answer| answer.verdict.is_ok()) {
                 return;
             }

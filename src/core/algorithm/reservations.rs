@@ -90,7 +90,7 @@ pub enum Purpose {
     Reserve(HolderId),
     /// Settles the hold of this id with its hits.
     Settle(HolderId),
-    /// Gives back hits that this id has just reserved, because its request was refused.
+    /// Leaves this id its hits of before it reserved more, because its request was refused.
     Undo(HolderId),
 }
 
@@ -461,16 +461,16 @@ impl Key<'_> {
         Part { place, hits }
     }
 
-    /// Gives back the newest hits of an open hold.
+    /// Leaves an open hold this many hits, and gives back its newest ones. A second time, nothing.
     fn undo(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
         let mut change = HoldChange {
             outcome: Outcome::Undone,
             ..HoldChange::default()
         };
-        let (now, mut rest) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
+        let (now, left) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let open = self.holds.find(id, now);
         if let Some(mut hold) = open.filter(|hold| hold.is_open(now)).cloned() {
-            let mut parts = hold.parts.clone();
+            let (mut parts, mut rest) = (hold.parts.clone(), hold.hits().saturating_sub(left));
             for (own, less) in hold.parts.iter_mut().zip(&mut parts).rev() {
                 less.hits = own.hits.min(rest);
                 (own.hits, rest) = (own.hits - less.hits, rest - less.hits);

@@ -442,8 +442,8 @@ impl Checks {
         }
     }
 
-    /// Lets a check that has reserved hits give them back.
-    pub fn undo(&mut self, CheckIndex(index): CheckIndex, hits: u64) {
+    /// Lets a check that has reserved hits leave its id these.
+    pub fn undo(&mut self, CheckIndex(index): CheckIndex, left: u64) {
         let Check {
             hits: own, extras, ..
         } = &mut self.list[index];
@@ -453,7 +453,7 @@ impl Checks {
         if let Some(Reservation { purpose, .. }) = reservation
             && let Purpose::Reserve(id) = *purpose
         {
-            (*own, *purpose) = (hits.cast_signed(), Purpose::Undo(id));
+            (*own, *purpose) = (left.cast_signed(), Purpose::Undo(id));
         }
     }
 

@@ -15,6 +15,7 @@ use crate::support::wait::TIMEOUT;
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request, tools};
 
 mod pairs;
+mod refused;
 mod rule;
 
 const LIMITS: &[(&str, &str)] = &[(

@@ -122,7 +122,8 @@ fn steps_answer_as_the_rule_of_the_model() {
             "reserve" => {
                 let (verdict, change) = key.step(Purpose::Reserve(id(2)), number(3) as i64);
                 if words[4] == "1" && change.is_new() {
-                    key.step(Purpose::Undo(id(2)), change.stepped.cast_signed());
+                    let before = change.held - change.stepped;
+                    key.step(Purpose::Undo(id(2)), before.cast_signed());
                 }
                 verdict.allowed
             }
