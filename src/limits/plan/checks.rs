@@ -429,14 +429,15 @@ impl Checks {
     }
 
     /// Turns the first checks, with or without the trials after them, into peeks: neither counters
-    /// nor usage are written, and the answers report the remaining hits.
+    /// nor usage are written, and the answers report the remaining hits. A peek that ends holds
+    /// which stay charged records their usage.
     pub fn peek_only(&mut self, first: usize) {
         for check in &mut self.list[..first] {
             check.hits = 0;
             if let Some(extras) = &mut check.extras {
-                extras.tracking = None;
-                if let Some(reservation) = &mut extras.reservation {
-                    reservation.purpose = Purpose::Plain;
+                match &mut extras.reservation {
+                    Some(reservation) => reservation.purpose = Purpose::Plain,
+                    None => extras.tracking = None,
                 }
             }
         }

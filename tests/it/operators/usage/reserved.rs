@@ -143,6 +143,26 @@ async fn assert_expired_holds_are_shown(weir: &Weir, client: &mut Client) {
     }
 }
 
+/// Also if a read ends the hold that stays charged.
+async fn assert_reads_lose_no_usage(weir: &Weir, client: &mut Client) {
+    let reads = [
+        ("b", &["usage", "-d", "llm", "kept=b"][..]),
+        ("c", &["explain", "-d", "llm", "kept=c"]),
+        ("d", &["usage", "--limit", "llm.kept", "--by", "share"]),
+    ];
+    for (value, _) in reads {
+        call(client, &[(&[("kept", value), ("reserve", "1")], 400)]).await;
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    for (value, read) in reads {
+        weir.command(read);
+        call(client, &[(&[("kept", value)], 0)]).await;
+        let count = format!("count?domain=llm&entry=kept%3D{value}&since=1h");
+        let found = numbers(weir, &count, &["hits", "held"]);
+        assert_eq!(found, [json!(400), json!(0)], "{read:?}");
+    }
+}
+
 #[tokio::test]
 async fn usage_shows_costs_and_not_estimates() {
     let redis = RedisServer::start();
@@ -153,5 +173,6 @@ async fn usage_shows_costs_and_not_estimates() {
         let client = &mut weir.client().await;
         assert_costs_are_shown(&weir, client).await;
         assert_expired_holds_are_shown(&weir, client).await;
+        assert_reads_lose_no_usage(&weir, client).await;
     }
 }
