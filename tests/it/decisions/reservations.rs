@@ -14,6 +14,7 @@ use crate::support::cluster::Cluster;
 use crate::support::wait::TIMEOUT;
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request, tools};
 
+mod chaos;
 mod pairs;
 mod refused;
 mod rule;

@@ -300,3 +300,61 @@ fn parallel_requests_hold_the_minimum() {
     drop(streams);
     assert_left(&weir, "ann", BUDGET);
 }
+
+/// Sends a request to an upstream that never ends its answer. Returns when it has arrived.
+fn begin(front: SocketAddr, path: &str, arrived: &mpsc::Receiver<()>) -> TcpStream {
+    let mut stream = TcpStream::connect(front).expect("Envoy listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nx-user: ann\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("sent");
+    arrived.recv_timeout(TIMEOUT).expect("a request");
+    stream
+}
+
+/// An Envoy is killed with open reservations: they end with their `ttl`, or stay charged, and what
+/// was settled before counts. The next Envoy goes on.
+fn an_envoy_is_killed(on_expiry: &str, kept: u64, environment: &[(&str, &str)]) {
+    let terms = format!("ttl: 3s, on_expiry: {on_expiry}");
+    let limits = LIMITS.replace("ttl: 1h", &terms);
+    let weir = Weir::start(&[("limits.yaml", &limits)], environment);
+    let (upstream, arrived) = endless_upstream();
+    let configuration = with_estimate(&configuration("reservations", weir.grpc_addr()), "200");
+    let configuration = with_upstream(&configuration, upstream);
+    let envoy = Envoy::start(&configuration);
+    let front = envoy.listener("front");
+    let mut settled = begin(front, "/begun", &arrived);
+    settled.read_exact(&mut [0; 12]).expect("a response");
+    drop(settled);
+    assert_left(&weir, "ann", BUDGET - 700);
+    let open: Vec<_> = (0..10).map(|_| begin(front, "/hangs", &arrived)).collect();
+    assert_left(&weir, "ann", BUDGET - 700 - 10 * 200);
+    drop(envoy);
+    drop(open);
+    let series = format!(
+        "weir_reservations_expired_total{{domain=\"algorithms\",limit=\"token_budget\",\
+         on_expiry=\"{on_expiry}\"}}"
+    );
+    let expired = || {
+        left(&weir, "ann");
+        weir.metric(&series).filter(|expired| *expired == 10.0)
+    };
+    assert!(eventually(expired).is_some(), "{:?}", weir.metric(&series));
+    assert_eq!(left(&weir, "ann"), BUDGET - 700 - kept);
+    let next = Envoy::start(&configuration);
+    let mut last = begin(next.listener("front"), "/begun", &arrived);
+    last.read_exact(&mut [0; 12]).expect("a response");
+    drop(last);
+    assert_left(&weir, "ann", BUDGET - 2 * 700 - kept);
+    assert_eq!(next.stat("cluster.application.ratelimit.error"), 0);
+}
+
+#[test]
+fn a_killed_envoy_leaves_its_reservations_to_their_ttl() {
+    let redis = RedisServer::start();
+    let on_redis = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")];
+    for environment in [&[][..], &on_redis] {
+        for (on_expiry, kept) in [("release", 0), ("keep", 10 * 200)] {
+            redis.flush();
+            an_envoy_is_killed(on_expiry, kept, environment);
+        }
+    }
+}

@@ -16,7 +16,7 @@ use crate::support::wait::TIMEOUT;
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
 
 /// Each with the options of its limits.
-const ALGORITHMS: [&str; 5] = ["fixed", "counter", "log", "buckets", "bucket"];
+pub(super) const ALGORITHMS: [&str; 5] = ["fixed", "counter", "log", "buckets", "bucket"];
 
 /// One limit for each algorithm, with a key that begins with `prefix`.
 pub(super) fn of_each_algorithm(prefix: &str, options: &str) -> String {
