@@ -1,9 +1,11 @@
 //! "Budgets of language models" in `deploy/recipes.md` with a real Envoy: limits, commands and
 //! filters are read from the pages. The application answers in OpenAI's format.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::thread;
 
 use regex::Regex;
@@ -21,6 +23,8 @@ use crate::support::envoy::{Envoy, validate, with};
 use crate::support::http_client::{Response, call, post};
 use crate::support::wait::{away_from_the_end_of_a_minute, eventually};
 use crate::support::{Weir, descriptor, request, tools};
+
+mod day;
 
 const RECIPES: &str = "deploy/recipes.md";
 const ENVOY: &str = "deploy/envoy/README.md";
@@ -165,6 +169,15 @@ impl Site {
 
     /// The same with these limits.
     fn start_with(files: &[(String, String)], change: impl FnOnce(&Weir, &mut Value)) -> Self {
+        Self::start_in(files, &[], change)
+    }
+
+    /// The same with these variables, too.
+    fn start_in(
+        files: &[(String, String)],
+        further: &[(&str, &str)],
+        change: impl FnOnce(&Weir, &mut Value),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let tokens = folder.path().join("tokens");
         fs::write(&tokens, "ann:0123456789abcdef0123\n").expect("written");
@@ -176,7 +189,7 @@ impl Site {
             ("ADMIN_TOKEN_FILE", &*tokens.to_string_lossy()),
             ("RATELIMIT_HEADERS", "draft-11"),
         ];
-        let weir = Weir::start(&limits, &environment);
+        let weir = Weir::start(&limits, &[&environment, further].concat());
         let text = configuration("reservations", weir.grpc_addr());
         let mut gateway = documents_in(&text).remove(0);
         let host = at_mut(&mut gateway, HOST);
@@ -527,9 +540,12 @@ fn tokens_of_envoy_ai_gateway_are_reserved() {
     }
 }
 
-/// An upstream in OpenAI's format: `/full` reports its tokens in the last event, `/cut` ends in the
-/// middle, `/hangs` never answers, `/begun` never ends its answer, and `/large` costs more than its
-/// estimate.
+/// The paths of requests to which the upstream does not answer.
+static HANGING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// An upstream in OpenAI's format: `/full` reports its tokens in the last event, `/header` in the
+/// header `x-cost`, `/cut` ends in the middle, `/hangs` never answers, `/begun` never ends its
+/// answer, `/broken` is an error, and `/large` costs more than its estimate.
 fn upstream() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -563,8 +579,15 @@ fn serve(mut stream: TcpStream) {
             r#"{{"choices": [], "usage": {{"total_tokens": {total}}}}}"#
         ))
     };
-    let last = match &*path {
+    let name = path.split('?').next().unwrap_or_default();
+    let head = match name {
+        "/header" => with(head, "200 OK", "200 OK\r\nx-cost: 700"),
+        "/broken" => with(head, "200 OK", "500 Internal Server Error"),
+        _ => head.to_owned(),
+    };
+    let last = match name {
         "/hangs" => {
+            HANGING.lock().expect("no panic").insert(path.clone());
             let _ = stream.read(&mut part);
             return;
         }
@@ -573,7 +596,7 @@ fn serve(mut stream: TcpStream) {
         _ => String::new(),
     };
     let _ = stream.write_all(format!("{head}{begin}{last}").as_bytes());
-    match &*path {
+    match name {
         "/cut" => {}
         "/begun" => drop(stream.read(&mut part)),
         _ => {
@@ -582,14 +605,24 @@ fn serve(mut stream: TcpStream) {
     }
 }
 
-/// The limits with requests in flight, and the upstream.
-fn site_with_upstream() -> Site {
-    let application = upstream();
+/// The limits with requests in flight.
+fn files_in_flight() -> Vec<(String, String)> {
     let mut files = files("llm");
     let (_, limits) = files.last_mut().expect("limits");
     *limits += recipe("yaml", "algorithm: concurrency").trim_end();
-    Site::start_with(&files, |weir, gateway| {
-        use_output(gateway, &output_of(OF_TOKENS, &files, &service(weir)));
+    files
+}
+
+/// These limits with the upstream, where `change` changes the output of `weir envoy`.
+fn site_with_upstream(
+    files: &[(String, String)],
+    further: &[(&str, &str)],
+    change: impl Fn(&str) -> String,
+) -> Site {
+    let application = upstream();
+    Site::start_in(files, further, |weir, gateway| {
+        let output = output_of(OF_TOKENS, files, &service(weir));
+        use_output(gateway, &change(&output));
         let clusters = list(gateway, CLUSTERS).iter_mut();
         let own = clusters.filter(|cluster| cluster["name"] == "application");
         for cluster in own {
@@ -608,7 +641,11 @@ fn site_with_upstream() -> Site {
 
 /// Sends a request that allows 4,000 tokens.
 fn begin(front: SocketAddr, tenant: &str, path: &str) -> TcpStream {
-    let body = r#"{"max_tokens": 4000}"#;
+    begin_with(front, tenant, path, r#"{"max_tokens": 4000}"#)
+}
+
+/// Sends a request with this body.
+fn begin_with(front: SocketAddr, tenant: &str, path: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(front).expect("Envoy listens");
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: a\r\nx-tenant: {tenant}\r\ncontent-type: \
@@ -634,7 +671,7 @@ fn read(stream: &mut TcpStream, part: &str) -> String {
 /// Each row of the table of the recipe: what a request has cost when it has ended, and how it ends.
 #[test]
 fn each_kind_of_request_costs_what_the_page_says() {
-    let site = site_with_upstream();
+    let site = site_with_upstream(&files_in_flight(), &[], str::to_owned);
     let table = tools::file(RECIPES);
     let has_row = |part: &str| {
         table
