@@ -630,7 +630,7 @@ if steps[82] then -- 'R'
         taken = stepped
       elseif purpose == 3 then
         outcome = 10
-        if is_open then
+        if hold and kind ~= 2 then
           local released, since, gone = max(0, hold.hits - max(asked, 0)), hold.since, {}
           local rest = released
           for position = #hold, 1, -1 do

@@ -461,15 +461,16 @@ impl Key<'_> {
         Part { place, hits }
     }
 
-    /// Leaves an open hold this many hits, and gives back its newest ones. A second time, nothing.
+    /// Leaves a hold this many hits, and gives back its newest ones. A second time, nothing.
     fn undo(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
         let mut change = HoldChange {
             outcome: Outcome::Undone,
             ..HoldChange::default()
         };
         let (now, left) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
-        let open = self.holds.find(id, now);
-        if let Some(mut hold) = open.filter(|hold| hold.is_open(now)).cloned() {
+        let known = self.holds.find(id, now);
+        // One that is kept may have grown, too.
+        if let Some(mut hold) = known.filter(|hold| hold.kind != Kind::Settled).cloned() {
             let (mut parts, mut rest) = (hold.parts.clone(), hold.hits().saturating_sub(left));
             for (own, less) in hold.parts.iter_mut().zip(&mut parts).rev() {
                 less.hits = own.hits.min(rest);

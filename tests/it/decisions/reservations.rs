@@ -18,6 +18,7 @@ mod chaos;
 mod pairs;
 mod refused;
 mod rule;
+mod worlds;
 
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",

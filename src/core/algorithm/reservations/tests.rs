@@ -200,6 +200,21 @@ fn a_shorter_ttl_is_of_one_hold_only() {
 }
 
 #[test]
+fn a_refused_reservation_leaves_the_id_its_hits_of_before() {
+    for (seconds, outcome) in [(1, Outcome::Matched), (11, Outcome::MatchedLate)] {
+        let mut key = Key::new(window(1_000, 86_400), terms(10, OnExpiry::Keep));
+        assert_eq!(key.reserve(1, 100), Outcome::Held);
+        key.now += seconds * SECOND;
+        assert_eq!((key.reserve(1, 150), key.used()), (Outcome::Held, 150));
+        for _ in 0..2 {
+            key.step(Purpose::Undo(HolderId::of(&[1])), 100);
+            assert_eq!(key.used(), 100, "after {seconds} s");
+        }
+        assert_eq!((key.release(1, 120), key.used()), (outcome, 120));
+    }
+}
+
+#[test]
 fn a_key_has_a_bound_of_ids() {
     let mut key = Key::new(window(1_000_000, 86_400), terms(10, OnExpiry::Keep));
     let id = |number: usize| HolderId::of(&number.to_le_bytes());
