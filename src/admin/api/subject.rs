@@ -46,18 +46,20 @@ impl Parts {
         let live = self.snapshot()?;
         let mut plan = Plan::with_overrides(&live.rules, live.overrides(), request, &self.plan);
         plan.peek();
-        let decisions = self.peek_at(&plan.checks).await;
+        let decisions = self.peek_at(&plan.rules, &plan.checks).await;
         Ok((plan, decisions))
     }
 
-    /// Peeks at the limits and the trials of these checks. The checks have no hits.
-    pub(super) async fn peek_at(&self, checks: &Arc<Checks>) -> Decisions {
-        let span = TraceSpan::default();
+    /// Peeks at the limits and the trials of these checks, which were planned by `rules`. The
+    /// checks have no hits. Metrics count the holds that end.
+    async fn peek_at(&self, rules: &Arc<Rules>, checks: &Arc<Checks>) -> Decisions {
+        let (span, live) = (TraceSpan::default(), self.live.load());
+        let live = live.filter(|live| Arc::ptr_eq(&live.rules, rules));
         let mut decided = self.limiter.decide(Undecided {
             checks,
             timeout: None,
             span: &span,
-            tallies: None,
+            tallies: live.as_ref().map(|live| &live.tallies),
         });
         decided.wait().await.decisions
     }
@@ -173,7 +175,8 @@ impl CountedSubject {
     pub(super) async fn counter(&self, parts: &Parts) -> Decision {
         let mut peeks = self.checks().clone();
         peeks.peek_only(peeks.total());
-        parts.peek_at(&Arc::new(peeks)).await[self.check.0]
+        let decisions = parts.peek_at(&self.plan.rules, &Arc::new(peeks)).await;
+        decisions[self.check.0]
     }
 
     /// The hits that reservations hold; `None` if the limit has no `reservations`, or the store did

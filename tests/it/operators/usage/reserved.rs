@@ -161,6 +161,13 @@ async fn assert_reads_lose_no_usage(weir: &Weir, client: &mut Client) {
         let found = numbers(weir, &count, &["hits", "held"]);
         assert_eq!(found, [json!(400), json!(0)], "{read:?}");
     }
+    let series =
+        "weir_reservations_expired_total{domain=\"llm\",limit=\"kept\",on_expiry=\"keep\"}";
+    assert_eq!(
+        weir.metric(series),
+        Some(4.0),
+        "one before, and one for each read"
+    );
 }
 
 #[tokio::test]
