@@ -4,8 +4,11 @@
 //! All of it is charged to one budget. When it is used up, the oldest charge ends. Neither waiting
 //! nor refusing the newest would suffice: a client that leaves messages unfinished would take the
 //! memory from all others, while a well-behaved client finishes its own within milliseconds.
+//!
+//! What has ended keeps its memory until its task has a turn. While that is as much as the budget,
+//! new charges end at once: a flood would take more than tasks can give back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +45,9 @@ struct Ledger {
     next_id: u64,
     /// The charges by age, the oldest first.
     charges: BTreeMap<u64, MemoryCharge>,
+    /// Bytes of those that have ended and were not dropped yet, and of all of them.
+    ended: HashMap<u64, usize>,
+    ended_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -70,8 +76,12 @@ impl MemoryBudget {
             bytes: 0,
             ended: Arc::clone(&ended),
         };
-        ledger.charges.insert(id, entry);
-        ledger.add(id, bytes);
+        if ledger.ended_bytes > ledger.max_bytes {
+            entry.ended.notify_one();
+        } else {
+            ledger.charges.insert(id, entry);
+            ledger.add(id, bytes);
+        }
         drop(ledger);
         MemoryReservation {
             budget: self.clone(),
@@ -98,10 +108,12 @@ impl Ledger {
         entry.bytes += bytes;
         self.bytes += bytes;
         while self.bytes > self.max_bytes
-            && let Some((&oldest, _)) = self.charges.iter().find(|(_, charge)| charge.bytes > 0)
-            && let Some(oldest) = self.charges.remove(&oldest)
+            && let Some((&id, _)) = self.charges.iter().find(|(_, charge)| charge.bytes > 0)
+            && let Some(oldest) = self.charges.remove(&id)
         {
             self.bytes -= oldest.bytes;
+            self.ended_bytes += oldest.bytes;
+            self.ended.insert(id, oldest.bytes);
             oldest.ended.notify_one();
         }
     }
@@ -154,6 +166,8 @@ impl Drop for MemoryReservation {
         let mut ledger = lock(&self.budget.0);
         if let Some(entry) = ledger.charges.remove(&self.id) {
             ledger.bytes -= entry.bytes;
+        } else if let Some(bytes) = ledger.ended.remove(&self.id) {
+            ledger.ended_bytes -= bytes;
         }
     }
 }
@@ -191,12 +205,12 @@ mod tests {
         );
         first.add(1_000);
         assert!(!has_ended(&second), "what has ended takes nothing");
-        drop(second);
+        drop((first, second));
         let fourth = budget.charge(79);
         assert!(!has_ended(&third), "what was dropped is free again");
         fourth.add(1);
         assert_eq!([&third, &fourth].map(has_ended), [true, false]);
-        drop((first, third));
+        drop(third);
         assert_eq!(lock(&budget.0).bytes, 80);
         drop(fourth);
         let ledger = lock(&budget.0);
@@ -208,7 +222,26 @@ mod tests {
         let budget = MemoryBudget::new(100);
         let (small, large) = (budget.charge(1), budget.charge(101));
         assert!(has_ended(&small) && has_ended(&large));
+        drop((small, large));
         assert!(!has_ended(&budget.charge(100)));
+    }
+
+    /// What had ended was free at once, and a flood took many times the budget.
+    #[test]
+    fn new_ones_end_while_others_keep_their_memory() {
+        let budget = MemoryBudget::new(100);
+        let mut flood: Vec<_> = (0..20).map(|_| budget.charge(20)).collect();
+        let ended: Vec<_> = flood.iter().map(has_ended).collect();
+        let expected = [[true; 6].as_slice(), &[false; 5], &[true; 9]].concat();
+        assert_eq!(ended, expected);
+        flood.drain(..6);
+        assert!(!has_ended(&budget.charge(20)), "their memory is back");
+        drop(flood);
+        let ledger = lock(&budget.0);
+        assert_eq!(
+            (ledger.bytes, ledger.ended_bytes, ledger.ended.len()),
+            (0, 0, 0)
+        );
     }
 
     /// Of a flood of calls, thousands began that had ended already: 0.2 GiB of their buffers.
