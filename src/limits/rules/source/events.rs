@@ -26,6 +26,8 @@ const NODE: u64 = 90;
 /// or map in brackets until it knows whether that is a key. A bound on nodes would be too late for
 /// these: each can cost 800 bytes.
 const MOST_IN_BRACKETS: usize = 500_000;
+/// The memory of each of them in a line: tokens of lines before are not held.
+const TOKEN: u64 = 800;
 /// Maximum number of warnings of one file that are kept, as [`MOST_OF_A_KIND`]. Further ones are
 /// counted: each takes more bytes than the repeated key that it is about.
 ///
@@ -46,6 +48,7 @@ pub(in crate::limits::rules) fn read(
     most: u64,
 ) -> Result<ParsedDocument, Note> {
     let text = decode(bytes, whole)?;
+    bound_tokens(text, whole, most)?;
     let mut parser = Parser::new_from_str(text);
     let mut builder = Builder {
         most,
@@ -115,17 +118,26 @@ fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
             "save it as UTF-8",
         )
     })?;
-    let bytes = bytes.iter();
-    let in_brackets = bytes.filter(|byte| matches!(byte, b',' | b'[' | b'{'));
-    if in_brackets.count() > MOST_IN_BRACKETS {
-        let what = format!("the file has more than {MOST_IN_BRACKETS} commas and opening brackets");
-        return Err(Note::new(
-            whole,
-            what,
-            "write lists and maps on lines of their own, or split the file",
-        ));
-    }
     Ok(text)
+}
+
+/// Bounds the tokens that the parser holds, by the memory that nodes may take.
+fn bound_tokens(text: &str, whole: &Place, most: u64) -> Result<(), Note> {
+    let most_of_a_line = usize::try_from(most / TOKEN).unwrap_or(usize::MAX);
+    let (mut all, mut longest) = (0, 0);
+    for line in text.lines() {
+        let in_brackets = |byte: &u8| matches!(byte, b',' | b'[' | b'{');
+        let count = line.bytes().filter(in_brackets).count();
+        (all, longest) = (all + count, count.max(longest));
+    }
+    let (what, most) = match (all > MOST_IN_BRACKETS, longest > most_of_a_line) {
+        (true, _) => ("the file", MOST_IN_BRACKETS),
+        (_, true) => ("a line", most_of_a_line),
+        _ => return Ok(()),
+    };
+    let what = format!("{what} has more than {most} commas and opening brackets");
+    let remedy = "write lists and maps on lines of their own, or split the file";
+    Err(Note::new(whole, what, remedy))
 }
 
 /// The nodes under construction.

@@ -123,6 +123,30 @@ fn many_anchors_are_no_trouble_and_many_nodes_are_refused() {
     assert!(refusal(block).contains("more than 2000000 values"));
     let flow = format!("domain: d\nmetadata: [{}]", "a,".repeat(500_000));
     assert!(refusal(flow).contains("more than 500000 commas and opening brackets"));
+    // Of the lines of 60,000 in a small share of the memory, the tokens of one are held at a time.
+    let line = format!("  - [{}]\n", "a,".repeat(60_000));
+    let text = format!("domain: d\nmetadata:\n{line}");
+    let small = Options {
+        max_memory: Some(40 << 20),
+        ..Options::default()
+    };
+    let refused = |text| {
+        let file = SourceText {
+            name: "line.yaml".into(),
+            text,
+        };
+        compile(&[file], &small)
+            .err()
+            .map(|problems| problems[0].to_string())
+    };
+    let refusal_of_line = refused(text.into_bytes()).unwrap_or_default();
+    assert!(
+        refusal_of_line.contains("a line has more than 52"),
+        "{refusal_of_line}"
+    );
+    let shorter = format!("  - [{}]\n", "a,".repeat(30_000)).repeat(4);
+    let text = format!("domain: d\nmetadata:\n{shorter}");
+    assert_eq!(refused(text.into_bytes()), None);
     let open = format!("domain: d\nmetadata: {}", "{[a],".repeat(200_000));
     assert!(refusal(open).contains("more than 500000 commas and opening brackets"));
 }

@@ -121,12 +121,21 @@ pub(super) fn read<'a, 'f>(
     Some((table, used.into_iter().map(|used| used.limit).collect()))
 }
 
+/// Maximum number of columns, of which each has its place and perhaps a problem: more than there are
+/// names.
+const MOST_COLUMNS: usize = 64;
+
 /// The names of the columns; `None` if no column has values. An unknown column is one without a
 /// name.
 fn header(problems: &Problems, row: &Records<'_>) -> Option<Vec<&'static str>> {
     let mut columns: Vec<&'static str> = Vec::with_capacity(row.cells.len());
     if let Some(what) = other_separator(row, |cells| cells.contains(&"value")) {
         return problems.fail(&row.begin(), what, COMMAS);
+    }
+    let count = row.cells.len();
+    if count > MOST_COLUMNS {
+        let what = format!("the first line has {count} cells, and a table at most {MOST_COLUMNS}");
+        return problems.fail(&row.begin(), what, "write the names of the columns in it");
     }
     for (index, cell) in row.cells.iter().enumerate() {
         let text = String::from_utf8_lossy(cell.trim_ascii()).into_owned();
