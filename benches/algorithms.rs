@@ -99,7 +99,7 @@ fn checks_of(
     let checks = checks(algorithm, batch, first);
     tracking.into_iter().fold(checks, |checks, tracking| {
         (0..batch).fold(checks, |checks, index| {
-            checks.tracked(CheckIndex(index), Arc::clone(tracking))
+            checks.tracked(CheckIndex(index), (Arc::clone(tracking), None))
         })
     })
 }
@@ -186,7 +186,7 @@ fn usage_bytes(buckets: u32) -> f64 {
         };
         for key in 0..MANY {
             let _ = memory.decide_at(
-                &checks(key).tracked(CheckIndex(0), Arc::clone(&tracking)),
+                &checks(key).tracked(CheckIndex(0), (Arc::clone(&tracking), None)),
                 &[CheckIndex(0)],
                 at,
             );

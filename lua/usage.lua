@@ -2,12 +2,18 @@
 -- src/core/usage.rs, which also describes a record; src/core/usage/stored.rs describes how it is
 -- stored.
 --
--- After the keys of the checks, KEYS has the keys of the records, each once. ARGV, packed:
+-- After the keys of the checks, KEYS has the keys of the records, each once. The snapshots of a
+-- record have an undeclared key in its slot: a declared key that does not exist yet would fail its
+-- checks while the slot is being migrated. Where it cannot be used, snapshots are left out. They are
+-- up to two texts of five numbers, the newest first, each the time of the last hits of a period, the
+-- begin of the period of the next ones, and the three totals in between. ARGV, packed:
 --   7  one row per record to add to: the index of the check, or 0 for hits that were refused
 --      without the script; the number of the record, from 1 on; the number of its limit, from 1 on;
 --      the requested hits; without a check, how many of them were refused.
 --   8  one row per limit: the microseconds of a bucket; the buckets of a ring; the longest time in
---      milliseconds for which an idle record is kept.
+--      milliseconds for which an idle record is kept; begin and end of the current period in
+--      microseconds by the caller's estimate of this clock, 0 and 0 without periods and for rows
+--      without a check.
 --
 -- The reply has for each row of ARGV[7] four numbers: the hits and the refused hits in total, and
 -- when the subject was first and last seen. The first is -1 if nothing was recorded: the check
@@ -18,15 +24,15 @@
 local usage
 if steps[85] then -- 'U'
   local pack, unpack, max, min, pcall = struct.pack, struct.unpack, math.max, math.min, redis.pcall
-  local ENTRY, ENTRY_SIZE, LIMIT, LIMIT_SIZE, TOTAL = '<HHHdd', 22, '<ddd', 24, '<dddd'
+  local ENTRY, ENTRY_SIZE, LIMIT, LIMIT_SIZE, TOTAL = '<HHHdd', 22, '<ddddd', 40, '<dddd'
   local HEADER, HEADER_SIZE, VERSION, CELL, CELL_SIZE = '<Bddddddddddddd', 105, 1, '<I6I6I6', 18
   local MOST, MOST_IN_BUCKET = 9007199254740991, 281474976710655
   -- The numbers of a record by their position. After them: the first of the cells to write, if a
   -- bucket was closed; these cells; whether all is new; the longest life of its key in
-  -- milliseconds.
+  -- milliseconds; the end of the next period in milliseconds or later; its new snapshots.
   local EXPIRY, INTERVAL, BUCKETS, BASE, CURRENT, ASKED, REFUSED, GIVEN, FIRST, LAST, OPEN =
     2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
-  local CLOSED, CELLS, IS_NEW, LONGEST_LIFE = 15, 16, 17, 18
+  local CLOSED, CELLS, IS_NEW, LONGEST_LIFE, KEPT_UNTIL, SNAPSHOTS = 15, 16, 17, 18, 19, 20
 
   local entries, records, count = ARGV[7], {}, 0
   for at = 1, #entries, ENTRY_SIZE do
@@ -77,8 +83,26 @@ if steps[85] then -- 'U'
     record[IS_NEW], record[CLOSED] = true, false
   end
 
-  -- Reads the record under a key, and brings its ring to the present.
-  local function open_record(key, now, interval, buckets, longest)
+  local function snapshots_of(key)
+    return string.sub(key, 1, -3) .. 'up'
+  end
+
+  -- The first hits of a period make a snapshot of the totals before them, and keep the last one.
+  local function turn(record, key, now, from, to)
+    local length = to - from
+    if now >= to then
+      from, to = to, to + length
+    end
+    record[KEPT_UNTIL] = math.ceil((to + length * 9 / 8) / 1000)
+    if record[LAST] < from then
+      local last = pcall('GETRANGE', snapshots_of(key), '0', '39')
+      record[SNAPSHOTS] = pack('<ddddd', record[LAST], from, list(record, ASKED, GIVEN))
+        .. (type(last) == 'string' and last or '')
+    end
+  end
+
+  -- Reads a record, and brings its ring and its period to the present.
+  local function open_record(key, now, interval, buckets, longest, from, to)
     local record = record_at(key)
     if not record then
       return false
@@ -101,6 +125,7 @@ if steps[85] then -- 'U'
         .. string.rep('\0', CELL_SIZE * (number - current - 1))
       record[CURRENT], record[OPEN], record[OPEN + 1], record[OPEN + 2] = number, 0, 0, 0
     end
+    turn(record, key, now, from, to)
     return record
   end
 
@@ -124,8 +149,8 @@ if steps[85] then -- 'U'
           and not has_failed(index))
       local record = records[number]
       if is_recorded and record == nil then
-        local interval, buckets, longest = unpack(LIMIT, ARGV[8], (limit - 1) * LIMIT_SIZE + 1)
-        record = open_record(KEYS[#checked + number], now, interval, buckets, longest)
+        record = open_record(KEYS[#checked + number], now,
+          unpack(LIMIT, ARGV[8], (limit - 1) * LIMIT_SIZE + 1))
         records[number] = record
       end
       if is_recorded and record then
@@ -141,7 +166,9 @@ if steps[85] then -- 'U'
           record[OPEN] = min(record[OPEN] + hits, MOST_IN_BUCKET)
           record[OPEN + 1] = min(record[OPEN + 1] + refused, MOST_IN_BUCKET)
         end
-        record[LAST] = max(record[LAST], now)
+        if index ~= 0 then
+          record[LAST] = max(record[LAST], now)
+        end
         totals[#totals + 1] =
           pack(TOTAL, record[ASKED], record[REFUSED], record[FIRST], record[LAST])
       else
@@ -157,7 +184,8 @@ if steps[85] then -- 'U'
           -- is set in advance, because setting it costs more than the write that it belongs to.
           local ring, known =
             record[INTERVAL] * record[BUCKETS] / 1000, (record[LAST] - record[FIRST]) / 1000
-          local needed = now_ms + min(record[LONGEST_LIFE], max(3600000, ring, known))
+          local period, snapshots = record[KEPT_UNTIL] - now_ms, record[SNAPSHOTS]
+          local needed = now_ms + min(record[LONGEST_LIFE], max(3600000, ring, known, period))
           local life
           if record[EXPIRY] < needed or record[IS_NEW] then
             record[EXPIRY] =
@@ -181,6 +209,10 @@ if steps[85] then -- 'U'
             if life then
               call('PEXPIRE', key, life)
             end
+          end
+          if snapshots then
+            pcall('SET', snapshots_of(key), snapshots, 'PX',
+              string.format('%.0f', kept and LONGEST or min(period, LONGEST)))
           end
         end
       end

@@ -24,6 +24,9 @@ pub(super) enum Format {
     Text,
     /// JSON for programs.
     Json,
+    /// CSV for spreadsheets, only of `weir usage`.
+    #[value(skip)]
+    Csv,
 }
 
 impl Format {
@@ -38,7 +41,7 @@ impl Format {
     ) -> anyhow::Result<bool> {
         match self {
             Self::Text => out(text(answer)),
-            Self::Json => {
+            Self::Json | Self::Csv => {
                 let line = serde_json::to_string(answer);
                 out(line.context("the output cannot be written as JSON")? + "\n")
             }

@@ -19,8 +19,11 @@ use crate::core::time::{Span, Zone};
 use crate::core::usage::Page;
 use crate::limits::plan::key::Subject;
 use crate::limits::rules::compile::OneLine;
+use anyhow::bail;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
+use serde_json::{Value, json};
 
 /// Maximum number of columns of a plot. In a longer series, several buckets share a column.
 const PLOT_COLUMNS: usize = 60;
@@ -33,6 +36,9 @@ const QUIET: Duration = Duration::from_secs(1);
 
 /// Number of subjects in a list without `--top`.
 const USUAL_COUNT: u64 = 20;
+
+/// Largest number of subjects of a list.
+const MOST_COUNT: u64 = 100_000;
 
 /// The subject of a command, by its domain and entries or by its name.
 #[derive(Args, Debug)]
@@ -49,12 +55,14 @@ pub(super) struct SubjectArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(mut_arg("entries", |entries| entries.required_unless_present_any(["top", "by"])))]
-#[command(mut_arg("domain", |domain| domain.required_unless_present_any(["top", "by"])))]
+#[command(mut_arg("entries", |entries| entries.required_unless_present_any(["top", "by", "period"])))]
+#[command(mut_arg("domain", |domain| domain.required_unless_present_any(["top", "by", "period"])))]
+#[command(mut_arg("format", |format| format.value_name("text|json|csv").value_parser(formats())))]
 #[command(mut_arg("subject", |subject| subject.conflicts_with_all(["top", "by"])))]
 #[command(
     after_help = "Examples:\n  weir usage --domain shop user=42 --since 1h\n  weir usage --domain \
-        shop --top 20 --by refused\n  weir usage --domain shop --by share --above 80%"
+        shop --top 20 --by refused\n  weir usage --domain shop --by share --above 80%\n  weir \
+        usage --domain shop --period last --format csv > bill.csv"
 )]
 pub(super) struct UsageCommand {
     #[command(flatten)]
@@ -63,20 +71,26 @@ pub(super) struct UsageCommand {
     #[arg(long, value_name = "DURATION", value_parser = super::duration)]
     #[arg(conflicts_with_all = ["top", "by"])]
     since: Option<Duration>,
-    /// List the COUNT largest subjects of a limit instead of one subject [default with --by: 20]
+    /// Show the hits of this period of the limit, such as its month; last is the last closed one
+    /// and, without a subject, lists the subjects of a limit
+    #[arg(long, value_name = "current|last", value_parser = ["current", "last"])]
+    period: Option<String>,
+    /// List the COUNT largest subjects of a limit instead of one subject [default with --by or
+    /// --period: 20; with --format csv: all]
     #[arg(
         long,
         value_name = "COUNT",
         conflicts_with = "entries",
-        value_parser = amount::between(1, 100_000)
+        value_parser = amount::between(1, MOST_COUNT)
     )]
     top: Option<u64>,
     /// Sort the subjects of a limit by this column [default: hits]; refused leaves out subjects
     /// without refused hits
     ///
-    /// share is the used part of the current period, by the counters, and leaves out subjects that
-    /// have used nothing. It costs one read of the store per subject of the limit, at most
-    /// `usage_subjects`, and again for each 1000 subjects of the list.
+    /// share is the used part of the period, of the current one by the counters, and leaves out
+    /// subjects that have used nothing. The last period has no other order. It costs one read of the
+    /// store per subject of the limit, at most `usage_subjects`, and again for each 1000 subjects of
+    /// the list.
     #[arg(
         long,
         value_name = "hits|refused|last-seen|first-seen|share",
@@ -103,19 +117,90 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
         let what = "--above is a part of a period; write --by share";
         return Err(UsageError(what.to_owned()).into());
     }
-    if command.by.is_some() || command.top.is_some() {
-        let count = command.top.unwrap_or(USUAL_COUNT) as usize;
+    let is_csv = command.admin.format == print::Format::Csv;
+    let is_list = command.by.is_some() || command.top.is_some() || command.of.is_empty();
+    if is_list {
+        let usual = if is_csv { MOST_COUNT } else { USUAL_COUNT };
+        let count = command.top.unwrap_or(usual) as usize;
         let top = print::block_on(top(command, count))?;
-        return top.print(command.admin.format, |top| list(&top.answer));
+        if !is_csv {
+            return top.print(command.admin.format, |top| list(&top.answer));
+        }
+        let is_whole = top.failures().next().is_none() && top.answer.complete != Some(false);
+        let text = csv(command, &top.answer)?;
+        top.print(print::Format::Text, |_| text)?;
+        anyhow::ensure!(is_whole, "the list may not have all subjects");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if is_csv {
+        let what = "--format csv is for lists; leave the subject out, and write --by or --period";
+        return Err(UsageError(what.to_owned()).into());
     }
     let mut query = command.of.query(command.limit.as_deref())?;
     let since = command.since.map(|time| Span::from(time).to_string());
     let trial = command.trial.then(|| "true".to_owned());
-    query.extend([("trial", trial), ("since", since)]);
-    command.admin.show(&with_query("usage", &query), report)
+    query.extend([
+        ("trial", trial),
+        ("since", since),
+        ("period", command.period.clone()),
+    ]);
+    let services = command.admin.service.services()?;
+    let usage: Usage = print::block_on(services.get(&with_query("usage", &query)))?;
+    if command.is_of_last_period() && usage.last_period.is_none() {
+        bail!("the last period is not known; of a newer record or unit it is after the next one");
+    }
+    command.admin.format.print(&usage, report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The formats of a list.
+fn formats() -> impl TypedValueParser {
+    PossibleValuesParser::new(["text", "json", "csv"]).map(|text| match &*text {
+        "csv" => print::Format::Csv,
+        "json" => print::Format::Json,
+        _ => print::Format::Text,
+    })
+}
+
+/// A list as CSV, with the fields of JSON.
+fn csv(command: &UsageCommand, top: &Top) -> anyhow::Result<String> {
+    let columns = match command.is_of_last_period() {
+        true => "begin end used limit used_units limit_units share_percent hits refused given_back",
+        false => {
+            "used used_hits amount amount_hits share_percent left left_hits held held_hits \
+             resets_in_seconds hits refused first_seen last_seen"
+        }
+    };
+    let mut out = csv::Writer::from_writer(Vec::new());
+    out.write_record(["subject", "entries"].into_iter().chain(columns.split(' ')))?;
+    for one in &top.subjects {
+        let fields = match &one.last_period {
+            Some(last) => json!(last),
+            None => json!(one),
+        };
+        let numbers = columns.split(' ').map(|name| match &fields[name] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        });
+        let names = [one.subject.clone(), print::words(&one.entries)];
+        out.write_record(names.into_iter().chain(numbers))?;
+    }
+    Ok(String::from_utf8(out.into_inner()?)?)
+}
+
+impl UsageCommand {
+    fn is_of_last_period(&self) -> bool {
+        self.period.as_deref() == Some("last")
+    }
 }
 
 impl SubjectArgs {
+    /// Whether no subject is named.
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.subject.is_none()
+    }
+
     /// The parameters of a call about it, or about what this limit counts of it.
     pub(super) fn query(
         &self,
@@ -149,8 +234,8 @@ impl SubjectArgs {
 async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Merged<Top>> {
     let service = &command.admin.service;
     let services = service.services()?;
-    let asks_all = command.by.as_deref() == Some("share")
-        && services.get::<Status>("status").await?.store == "memory";
+    let is_share = command.by.as_deref() == Some("share") && !command.is_of_last_period();
+    let asks_all = is_share && services.get::<Status>("status").await?.store == "memory";
     // Hidden if stderr is no terminal.
     let (bar, began) = (ProgressBar::new_spinner(), Instant::now());
     let (mut all, mut asked, mut cursor) = (None::<Top>, 0, None);
@@ -161,6 +246,7 @@ async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Merged<Top>
         let part = most.min(MAX_COUNT);
         let query = [
             ("by", command.by.as_deref()),
+            ("period", command.period.as_deref()),
             ("above", command.above.as_deref()),
             ("count", Some(&*part.to_string())),
             ("trial", command.trial.then_some("true")),
@@ -217,13 +303,20 @@ fn join(all: Option<Top>, top: Top) -> Top {
 
 fn list(top: &Top) -> String {
     let of = if top.trial { "the trial of " } else { "" };
+    let is_last = top.subjects.iter().any(|one| one.last_period.is_some());
+    let time = match (is_last, top.examined) {
+        (true, _) => " in the last period",
+        (false, Some(_)) => "",
+        (false, None) => " since first seen",
+    };
     let head = format!(
-        "{} of {} subjects of {of}{}, by {}\n",
+        "{} of {} subjects of {of}{}{time}, by {}\n",
         grouped(top.subjects.len() as u64),
         grouped(top.total as u64),
         OneLine(&top.limit),
         top.by
     );
+    let shares = if is_last { last_period } else { shares };
     match (
         top.complete,
         top.examined.map(|count| grouped(count as u64)),
@@ -235,6 +328,31 @@ fn list(top: &Top) -> String {
             head + &shares(top) + &last + "\n"
         }
     }
+}
+
+fn last_period(top: &Top) -> String {
+    let head = [
+        "used",
+        "amount",
+        "share",
+        "hits",
+        "over the limit",
+        "begin",
+        "subject",
+    ];
+    let rows = top.subjects.iter().filter_map(|one| {
+        let last = one.last_period.as_ref()?;
+        Some(vec![
+            last.used_units.to_string(),
+            last.limit_units.to_string(),
+            percent(last.share_percent),
+            grouped(last.hits),
+            grouped(last.refused),
+            instant(last.begin),
+            print::row(&one.entries, Some(&one.subject)),
+        ])
+    });
+    print::table(&head, rows, 5)
 }
 
 fn totals(top: &Top) -> String {
@@ -289,6 +407,12 @@ fn report(usage: &Usage) -> String {
     let of = if subject.trial { "the trial of " } else { "" };
     let mut text = format!("{row} of {of}{}\n", OneLine(&subject.limit));
     text += &current(&usage.current);
+    if let Some(last) = &usage.last_period {
+        let share = percent(last.share_percent);
+        let [begin, end] = [last.begin, last.end].map(instant);
+        let (used, amount) = (last.used_units, last.limit_units);
+        text += &format!("  last        {used} of {amount} used ({share}), {begin} to {end}\n");
+    }
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
         return text + "  not seen, or not since its record expired\n";
     };
@@ -313,9 +437,13 @@ fn current(current: &CurrentUse) -> String {
     format!("  now         {used} of {amount} used ({share}), {left} left{held}{resets}\n")
 }
 
-/// The used share, rounded down to a tenth.
+/// The used share.
 fn share(current: &CurrentUse) -> String {
-    let share = current.share_percent.unwrap_or_default();
+    percent(current.share_percent.unwrap_or_default())
+}
+
+/// A share, rounded down to a tenth.
+fn percent(share: f64) -> String {
     format!("{} %", (share * 10.0).floor() / 10.0)
 }
 
@@ -369,15 +497,15 @@ pub(super) struct CountCommand {
     #[arg(long, requires = "subject")]
     limit: Option<String>,
     /// Count this long back from now, such as 90s or 1h30m
-    #[arg(long, value_name = "DURATION")]
-    since: String,
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
+    since: Duration,
     #[command(flatten)]
     admin: AdminQuery,
 }
 
 pub(super) fn count(command: &CountCommand) -> anyhow::Result<ExitCode> {
     let mut query = command.of.query(command.limit.as_deref())?;
-    query.push(("since", Some(command.since.clone())));
+    query.push(("since", Some(Span::from(command.since).to_string())));
     command
         .admin
         .show(&with_query("count", &query), count_report)
@@ -471,6 +599,7 @@ mod tests {
                 resets_in_seconds: Some(42.0),
                 timezone: None,
             }),
+            last_period: None,
             overridden: None,
         };
         Top {

@@ -21,6 +21,11 @@
 //!
 //! A record over time: the buckets of a recent time, and the hits of any recent interval.
 //!
+//! The hits of the last closed period of the limit are a difference of totals: the first hits of a
+//! period make a snapshot of the totals before them, and the record has the last two. What is
+//! recorded later never changes a closed period. In Redis the snapshots have a key of their own,
+//! which only the first hits of a period read and write.
+//!
 //! A record as `lua/usage.lua` stores it: a header with the open bucket, followed by the cells of
 //! the closed ones.
 //!
@@ -37,7 +42,7 @@ pub(crate) mod options;
 
 use std::sync::Arc;
 
-use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
+use crate::core::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Window};
 pub use options::{DEFAULT_EXPIRY, MOST_BUCKETS, Options, Settings};
 
 /// The most hits of a total: a Lua number is exact up to here.
@@ -133,11 +138,28 @@ impl Hits {
         }
     }
 
+    /// The hits after `earlier` totals.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            asked: self.asked.saturating_sub(earlier.asked),
+            refused: self.refused.saturating_sub(earlier.refused),
+            given_back: self.given_back.saturating_sub(earlier.given_back),
+        }
+    }
+
     /// Whether nothing is to be recorded.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
+
+/// The totals between two hits of different periods: the time of the last hits before, the begin of
+/// the period of the next ones, and the totals.
+pub type Snapshot = (Micros, Micros, Hits);
+
+/// A limit with `track_usage` and its periods; `None` for requests in flight.
+pub type Tracked = (Arc<Tracking>, Option<Period>);
 
 /// The record of a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +183,10 @@ pub struct Record {
     /// The closed buckets: bucket `number` is in cell (`number` - `base`) modulo `buckets`. Missing
     /// cells are empty.
     cells: Vec<Hits>,
+    /// The last two, the newest first. A subject that was seen in one period only has none.
+    snapshots: Vec<Snapshot>,
+    /// At least the end of the next period, up to which a store in this process keeps the record.
+    kept_until: Micros,
 }
 
 /// A subject's element in the index of a limit.
@@ -229,6 +255,8 @@ impl Record {
             current: 0,
             open: Hits::default(),
             cells: Vec::new(),
+            snapshots: Vec::new(),
+            kept_until: Micros::default(),
         };
         record.begin_ring(settings, now);
         record
@@ -248,12 +276,22 @@ impl Record {
     /// hits count in their bucket.
     pub fn step(record: Option<Self>, settings: &Settings, now: Micros, hits: Hits) -> Self {
         let mut record = record.unwrap_or_else(|| Self::new(settings, now));
-        record.add(settings, now, hits);
+        record.add(settings, None, now, hits);
         record
     }
 
-    /// The same in place.
-    pub fn add(&mut self, settings: &Settings, now: Micros, hits: Hits) {
+    /// The same in place, for a limit with these periods.
+    pub fn add(&mut self, settings: &Settings, period: Option<Period>, now: Micros, hits: Hits) {
+        if let Some(window) = period.map(|period| period.window_at(now)) {
+            if self.last_seen < window.begin {
+                self.snapshots.truncate(1);
+                let new = (self.last_seen, window.begin, self.total);
+                self.snapshots.insert(0, new);
+            }
+            let length = window.end.since(window.begin).micros();
+            // The next period is longer by less than an eighth.
+            self.kept_until = window.end + Span::from_micros(length + length / 8);
+        }
         if self.interval != settings.interval.micros() || self.buckets != settings.buckets {
             self.begin_ring(settings, now);
         }
@@ -312,14 +350,34 @@ impl Record {
         }
     }
 
+    /// The totals before the hits from this instant on; `None` if they are not known.
+    fn total_before(&self, at: Micros) -> Option<Hits> {
+        if self.last_seen < at {
+            return Some(self.total);
+        }
+        if at <= self.first_seen {
+            return Some(Hits::default());
+        }
+        let mut snapshots = self.snapshots.iter();
+        let found = snapshots.find(|(seen, begin, _)| *seen < at && at <= *begin);
+        found.map(|(.., total)| *total)
+    }
+
+    /// The hits of a closed period, the last one; `None` if they are not known, because the record
+    /// is older than its snapshots, or the limit had other periods.
+    pub fn hits_of(&self, last: Window) -> Option<Hits> {
+        Some((self.total_before(last.end)?).since(self.total_before(last.begin)?))
+    }
+
     /// How long an idle record is kept: as long as the subject has existed, but at least for the
-    /// ring and an hour, and not longer than the limit's `usage_expiry`. So a flood of values that
-    /// come once does not stay for weeks.
+    /// ring, an hour and the next period, and not longer than the limit's `usage_expiry`. So a flood
+    /// of values that come once does not stay for weeks.
     pub fn keep_for(&self, settings: &Settings) -> Span {
         self.last_seen
             .since(self.first_seen)
             .max(settings.span())
             .max(SHORTEST_LIFE)
+            .max(self.kept_until.since(self.last_seen))
             .min(settings.expiry)
     }
 
@@ -335,7 +393,9 @@ impl Record {
 
     /// The bytes that the record takes in memory.
     pub const fn bytes(&self) -> usize {
-        size_of::<Self>() + self.cells.capacity() * size_of::<Hits>()
+        size_of::<Self>()
+            + self.cells.capacity() * size_of::<Hits>()
+            + self.snapshots.capacity() * size_of::<Snapshot>()
     }
 }
 
@@ -449,8 +509,7 @@ impl Record {
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         let (&version, rest) = bytes.split_first()?;
         let (numbers, cells) = rest.split_at_checked(NUMBERS * NUMBER_BYTES)?;
-        let numbers = numbers.as_chunks::<NUMBER_BYTES>().0.iter();
-        let mut numbers = numbers.map(|bytes| whole(f64::from_le_bytes(*bytes)));
+        let mut numbers = self::numbers(numbers);
         let mut number = || numbers.next().flatten();
         let _expiry = number()?;
         let (interval, buckets) = (number()?, u32::try_from(number()?).ok()?);
@@ -473,8 +532,29 @@ impl Record {
             current,
             open,
             cells: cells.take(buckets as usize).filter_map(cell).collect(),
+            snapshots: Vec::new(),
+            kept_until: Micros::default(),
         })
     }
+
+    /// The record with its stored snapshots: five numbers each.
+    #[must_use]
+    pub fn with_snapshots(mut self, bytes: &[u8]) -> Self {
+        let snapshots = bytes.as_chunks::<{ 5 * NUMBER_BYTES }>().0.iter();
+        let snapshots = snapshots.filter_map(|bytes| {
+            let mut numbers = numbers(bytes);
+            let mut number = || numbers.next().flatten();
+            Some((Micros(number()?), Micros(number()?), hits(&mut number)?))
+        });
+        self.snapshots = snapshots.collect();
+        self
+    }
+}
+
+/// Packed numbers; `None` for one that is not whole.
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = Option<u64>> {
+    let numbers = bytes.as_chunks::<NUMBER_BYTES>().0.iter();
+    numbers.map(|bytes| whole(f64::from_le_bytes(*bytes)))
 }
 
 /// Three numbers, in the order in which they are stored.

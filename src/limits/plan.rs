@@ -574,7 +574,8 @@ impl Checks {
             extras: None,
         });
         if let Some(tracking) = limit.and_then(|found| found.limit.usage.as_ref()) {
-            self.extras_mut(index).tracking = Some(Arc::clone(tracking));
+            let tracked = (Arc::clone(tracking), amount.period());
+            self.extras_mut(index).tracking = Some(tracked);
         }
         if let Some(terms) = amount.reservations {
             let extras = self.extras_mut(index);
@@ -619,7 +620,8 @@ impl Checks {
             ..Check::new(trial.amount.algorithm, hits, Modes::default())
         });
         if let Some(tracking) = &trial.usage {
-            self.extras_mut(index).tracking = Some(Arc::clone(tracking));
+            let tracked = (Arc::clone(tracking), trial.amount.period());
+            self.extras_mut(index).tracking = Some(tracked);
         }
         self.trials += 1;
     }

@@ -200,7 +200,7 @@ impl Memory {
         let is_refused = checks.commit == Commit::AllOrNone
             && checks.is_over_limit(answers.iter().map(is_allowed));
         let mut key = Vec::new();
-        for (index, tracking) in checks.all_tracking() {
+        for (index, tracked) in checks.all_tracking() {
             let Answer { verdict, effect } = answers[index.0];
             let Ok(verdict) = verdict else { continue };
             let used = effect.used_by(checks[index].hits, verdict.allowed);
@@ -209,7 +209,7 @@ impl Memory {
             // A subject is listed from its first reservation on.
             if !(hits.is_none() && !effect.reserves() || is_undone) {
                 key::write_usage(checks.key(&checks[index]), &mut key);
-                self.0.usage.record(&key, tracking, now, hits);
+                self.0.usage.record(&key, tracked, now, hits);
             }
         }
     }

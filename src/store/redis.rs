@@ -149,7 +149,7 @@ impl Redis {
         let refused = checks
             .all_tracking()
             .filter(|(index, _)| is_refused(*index));
-        for (index, tracking) in refused {
+        for (index, (tracking, _)) in refused {
             let (check, lanes) = (&checks[index], self.worker_lanes(checks, index));
             let hits = check.hits.unsigned_abs();
             let record = usage::queue::record(checks.key(check));

@@ -89,6 +89,8 @@ pub struct ScriptCall {
     pub refused: Vec<RefusedHits>,
     /// See [`Call::crosses_slots`].
     pub crosses_slots: bool,
+    /// See [`Call::is_time_given`].
+    pub is_time_given: bool,
 }
 
 /// One script call for these requests at their time, each with its own deadline and `max_wait`.
@@ -112,6 +114,7 @@ pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> Scrip
         now,
         refused: Vec::new(),
         crosses_slots: false,
+        is_time_given: true,
     }
 }
 
@@ -123,7 +126,7 @@ impl ScriptCall {
             checks: &CheckPosition::all(&requests),
             refused: &self.refused,
             now: self.now,
-            is_time_given: true,
+            is_time_given: self.is_time_given,
             crosses_slots: self.crosses_slots,
             jitter_secs: 0,
         })

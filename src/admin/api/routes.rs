@@ -44,6 +44,7 @@ pub(super) static ROUTES: [Route; 15] = [
     get("usage", |parts, call| later(usage::subject(parts, call))),
     get("usage/top", |parts, call| match call.query.get("by") {
         Some("share") => later(shares::list(parts, call)),
+        _ if call.query.get("period") == Some("last") => later(shares::list(parts, call)),
         _ => later(usage::top(parts, call)),
     }),
     get("count", |parts, call| later(usage::count(parts, call))),

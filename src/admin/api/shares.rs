@@ -1,5 +1,6 @@
 //! `/api/v1/usage/top?by=share`: the subjects of a limit by the share of the current period that
-//! they have used, largest first.
+//! they have used, largest first; and with `period=last` by what they have used of the last closed
+//! period, by their records.
 //!
 //! The shares are of the counters, read as `weir explain` reads them: one read per subject. The
 //! limit's index has the subjects. Another thread makes the plans of a part of them, and few
@@ -16,7 +17,8 @@ use tokio::time::Instant;
 use super::query::{Query, next};
 use super::reply::{Failure, blocking};
 use super::subject::{self, CountedSubject};
-use super::usage::{CurrentUse, Top, TrackedLimit, USUAL_COUNT, UsageSubject, deadline};
+use super::usage::{CurrentUse, Top, TrackedLimit, USUAL_COUNT, UsageSubject};
+use super::usage::{deadline, is_last};
 use super::{Call, Parts};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key::Subject;
@@ -27,6 +29,9 @@ const SUBJECTS_PER_PART: usize = 256;
 /// Counters that are read at a time: two full batches of checks with usage.
 const READS_AT_A_TIME: usize = 64;
 
+/// Records that are read at a time, each on a connection of its own.
+const RECORDS_AT_A_TIME: usize = 16;
+
 /// Subjects whose holds are read at a time, each on a connection of its own.
 const HOLDS_AT_A_TIME: usize = 4;
 
@@ -34,24 +39,30 @@ const HOLDS_AT_A_TIME: usize = 4;
 const TIME: Duration = Duration::from_secs(4);
 
 impl UsageSubject {
+    /// The share in percent of the current or of the last period, and the used hits or units.
+    fn share(&self) -> Option<(f64, f64)> {
+        let (now, last) = (self.current.as_ref(), self.last_period.as_ref());
+        let last = last.map(|last| (last.share_percent, last.used as f64));
+        last.or_else(|| Some((now?.share_percent?, now?.used? as f64)))
+    }
+
     /// The order by share, then by used hits, then by name, the largest first.
     pub fn largest_first(&self, other: &Self) -> Ordering {
-        let used = |one: &Self| {
-            one.current
-                .as_ref()
-                .map(|now| (now.share_percent, now.used))
-        };
-        let key = |one| (used(one), &one.subject);
-        key(other)
-            .partial_cmp(&key(self))
-            .unwrap_or(Ordering::Equal)
+        let (own, others) = (
+            (self.share(), &self.subject),
+            (other.share(), &other.subject),
+        );
+        others.partial_cmp(&own).unwrap_or(Ordering::Equal)
     }
 }
 
-/// The subjects of a limit by share.
+/// The subjects of a limit by share, or of its last closed period.
 pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     let (query, ends) = (&call.query, Instant::now() + TIME);
-    let (above, page) = (above(query)?, query.page(USUAL_COUNT)?);
+    let (above, page, is_last) = (above(query)?, query.page(USUAL_COUNT)?, is_last(query)?);
+    if query.get("by").is_some_and(|by| by != "share") {
+        return Err(Failure::bad_request("by: with period=last write share"));
+    }
     let tracked = Arc::new(TrackedLimit::find(&parts, query).await?);
     let limit = tracked.limit();
     if limit.counts_in_flight() {
@@ -65,28 +76,27 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
         .subjects(&tracked.tracking, tracked.is_per_second, deadline())
         .await?;
     let is_listed = |one: &UsageSubject| {
-        let current = one.current.as_ref().filter(|now| now.used > Some(0));
-        current.is_some_and(|now| above.is_none_or(|above| now.share_percent > Some(above)))
+        let share = one.share().filter(|(_, used)| *used > 0.0);
+        share.is_some_and(|(share, _)| above.is_none_or(|above| share > above))
     };
-    let (mut subjects, mut examined, mut total) = (Vec::new(), 0, 0);
+    let (mut subjects, mut examined, mut total, mut is_whole) = (Vec::new(), 0, 0, true);
     let mut chunks = all.chunks(SUBJECTS_PER_PART);
     while Instant::now() < ends
         && let Some(part) = chunks.next()
     {
-        let own = (Arc::clone(&parts), Arc::clone(&tracked), part.to_vec());
-        let counted = blocking(move || {
-            let (parts, tracked, part) = own;
-            let counted = part
-                .iter()
-                .filter_map(|key| counted(&parts, &tracked, &Subject::of_key(key)));
-            Ok(counted.collect::<Vec<_>>())
-        });
+        let counted = counted_of(&parts, &tracked, part.to_vec());
+        let at_a_time = [READS_AT_A_TIME, RECORDS_AT_A_TIME][usize::from(is_last)];
         let read: Vec<Option<UsageSubject>> = stream::iter(counted.await?)
-            .map(|subject| share_of(&parts, subject))
-            .buffer_unordered(READS_AT_A_TIME)
+            .map(|subject| use_of(&parts, subject, is_last))
+            .buffer_unordered(at_a_time)
             .try_collect()
             .await?;
         let before = subjects.len();
+        is_whole &= !is_last
+            || read
+                .iter()
+                .flatten()
+                .all(|one| is_kept(&parts, &tracked, one));
         subjects.extend(read.into_iter().flatten().filter(is_listed));
         (examined, total) = (examined + part.len(), total + subjects.len() - before);
         subjects.sort_by(UsageSubject::largest_first);
@@ -97,7 +107,7 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     for one in &mut subjects {
         one.overridden = overrides(&one.subject).map(|(kind, _)| kind);
     }
-    if limit.has_holds() {
+    if limit.has_holds() && !is_last {
         subjects = with_holds(&parts, &tracked, subjects, ends).await;
     }
     let is_full = all.len() >= tracked.tracking.settings.subjects as usize
@@ -109,9 +119,34 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
         by: "share".to_owned(),
         total,
         examined: Some(examined),
-        complete: Some(examined == all.len() && !is_full),
+        complete: Some(examined == all.len() && !is_full && is_whole),
         subjects,
         next: next(page, total),
+    })
+}
+
+/// The plans of subjects that the limit still counts.
+async fn counted_of(
+    parts: &Arc<Parts>,
+    tracked: &Arc<TrackedLimit>,
+    part: Vec<Vec<u8>>,
+) -> Result<Vec<CountedSubject>, Failure> {
+    let (parts, tracked) = (Arc::clone(parts), Arc::clone(tracked));
+    let counted = blocking(move || {
+        let all = part.iter().map(|key| Subject::of_key(key));
+        Ok(all
+            .filter_map(|subject| counted(&parts, &tracked, &subject))
+            .collect())
+    });
+    counted.await
+}
+
+/// Whether the last period of a subject is known, and all of it was kept.
+fn is_kept(parts: &Parts, tracked: &TrackedLimit, one: &UsageSubject) -> bool {
+    one.last_period.as_ref().is_some_and(|last| {
+        let period = last.end.duration_since(last.begin).as_micros() as u64;
+        let is_long_enough = 2 * period <= tracked.tracking.settings.expiry.micros();
+        is_long_enough && (!parts.deployments.is_empty() || parts.started_at <= last.begin)
     })
 }
 
@@ -146,23 +181,37 @@ async fn with_holds(
     all.buffered(HOLDS_AT_A_TIME).collect().await
 }
 
-/// The share of a subject; `None` if its counter has the type of something else.
-async fn share_of(
+/// The use of a subject, of the current period by its counter, or of the last one by its record.
+/// `None` if its counter has the type of something else.
+async fn use_of(
     parts: &Parts,
     subject: CountedSubject,
+    is_last: bool,
 ) -> Result<Option<UsageSubject>, StoreError> {
-    let counter = subject.counter(parts).await;
-    match counter.store_error() {
-        Some(StoreError::Data(_)) => Ok(None),
-        Some(error) => Err(error),
-        None => Ok(Some(UsageSubject {
-            subject: subject.name(),
-            totals: None,
-            current: Some(CurrentUse::new(&subject, &counter)),
-            entries: subject.entries,
-            overridden: None,
-        })),
+    let (mut current, mut last_period) = (None, None);
+    if is_last {
+        let (now, record) = subject.record(parts).await?;
+        let Some(record) = record else {
+            return Ok(None);
+        };
+        let (_, amount) = subject.in_force(parts);
+        last_period = amount.and_then(|amount| subject.last_period(&record, now, &amount));
+    } else {
+        let counter = subject.counter(parts).await;
+        match counter.store_error() {
+            Some(StoreError::Data(_)) => return Ok(None),
+            Some(error) => return Err(error),
+            None => current = Some(CurrentUse::new(&subject, &counter)),
+        }
     }
+    Ok(Some(UsageSubject {
+        subject: subject.name(),
+        totals: None,
+        current,
+        last_period,
+        entries: subject.entries,
+        overridden: None,
+    }))
 }
 
 /// `above`: the share in percent that listed subjects have exceeded.
@@ -194,6 +243,7 @@ mod tests {
                 resets_in_seconds: None,
                 timezone: None,
             }),
+            last_period: None,
             overridden: None,
         }
     }

@@ -18,12 +18,12 @@ use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::answer::Decision;
 use crate::core::text::first_names;
 use crate::core::time::people::timestamp;
-use crate::core::time::{Micros, Period, Span, Unit, parse_duration};
-use crate::core::usage::{self, Hits, Order, Record, Tracking};
+use crate::core::time::{Micros, Period, Span, Unit, Window, parse_duration};
+use crate::core::usage::{self, Hits, MOST_IN_TOTAL, Order, Record, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::overrides::Applied;
 use crate::limits::plan::key::{self, EntryText};
-use crate::limits::rules::limit::{Amount, Limit, LimitId};
+use crate::limits::rules::limit::{Amount, Limit, LimitId, Units};
 use crate::limits::rules::{Commit, Rules};
 use crate::store::redis::error as redis_error;
 
@@ -83,6 +83,21 @@ pub struct Usage {
     pub series: Series,
     /// Hits of the subject by the limit's own periods; empty if one bucket covers several periods.
     pub periods: Vec<PeriodOfUse>,
+    /// Only with `period=last`, and if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_period: Option<PeriodOfUse>,
+}
+
+/// The period of a call, `period`: true for the last closed one.
+///
+/// # Errors
+/// 400: another one.
+pub(super) fn is_last(query: &Query) -> Result<bool, Failure> {
+    match query.get("period") {
+        None | Some("current") => Ok(false),
+        Some("last") => Ok(true),
+        Some(_) => Err(Failure::bad_request("period: write current or last")),
+    }
 }
 
 /// The use of the current period: the state of a counter, as in an explanation, and its amount.
@@ -129,6 +144,50 @@ pub struct PeriodOfUse {
     pub used: u64,
     /// Amount of the limit for a period, in hits.
     pub limit: u64,
+    /// `used` in the units of the limit.
+    pub used_units: Units,
+    /// `limit` in the units of the limit.
+    pub limit_units: Units,
+    /// `used` in percent of `limit`, of which 0 hits count as one.
+    pub share_percent: f64,
+}
+
+impl PeriodOfUse {
+    fn new(window: Window, hits: Hits, found: &CountedSubject, amount: &Amount) -> Self {
+        let algorithm = &found.checks()[found.check].algorithm;
+        let uncounted = if algorithm.counts_denied() {
+            0
+        } else {
+            hits.refused
+        };
+        let mut period = Self {
+            begin: timestamp(window.begin),
+            end: timestamp(window.end),
+            whole: true,
+            hits: hits.asked,
+            refused: hits.refused,
+            given_back: hits.given_back,
+            limit: amount.hits(),
+            limit_units: amount.scale.decimal(amount.hits()),
+            ..Self::default()
+        };
+        period.set_used(
+            hits.asked.saturating_sub(uncounted + hits.given_back),
+            amount,
+        );
+        period
+    }
+
+    fn set_used(&mut self, used: u64, amount: &Amount) {
+        self.used = used;
+        self.used_units = amount.scale.decimal_rounded_up(used);
+        self.share_percent = share_percent(used, self.limit);
+    }
+}
+
+/// Used hits in percent of a limit.
+fn share_percent(used: u64, limit: u64) -> f64 {
+    100.0 * used as f64 / limit.max(1) as f64
 }
 
 /// Hits over time. Each list has one element per bucket, oldest first; the last bucket is the
@@ -163,13 +222,15 @@ pub struct Top {
     /// Number of subjects in the index, at most `usage_subjects` of the limit. By share: of examined
     /// subjects that have used anything, or more than `above`.
     pub total: usize,
-    /// By share: number of subjects whose counters were read, in the order of their hits.
+    /// By share, and of the last period: number of subjects that were read, in the order of their
+    /// hits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub examined: Option<usize>,
-    /// By share: whether these are all subjects of the limit. Otherwise the index is full
-    /// (`usage_subjects`), this replica has dropped subjects since its start
-    /// (`weir_usage_index_dropped_total`, in memory `weir_usage_evicted_total`), or not all counters
-    /// were read within 4 seconds.
+    /// By share, and of the last period: whether these are all subjects of the limit. Otherwise the
+    /// index is full (`usage_subjects`), this replica has dropped subjects since its start
+    /// (`weir_usage_index_dropped_total`, in memory `weir_usage_evicted_total`), or not all were
+    /// read within 4 seconds. Of the last period also: the period is not known of some, ends after
+    /// `usage_expiry`, or began before the memory store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<bool>,
     /// Subjects in the order `by`.
@@ -191,6 +252,9 @@ pub struct UsageSubject {
     #[serde(flatten)]
     /// Only by share.
     pub current: Option<CurrentUse>,
+    /// Only with `period=last`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_period: Option<PeriodOfUse>,
     /// Kind of the override that decides the subject now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["block", "exempt", "raise", null]))]
@@ -246,6 +310,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let Some(tracking) = found.checks()[found.check].tracking() else {
         return Err(untracked(limit));
     };
+    let is_last = is_last(query)?;
     let since = query.get("since").map(|text| duration("since", text));
     let since = since.unwrap_or_else(|| Ok(tracking.settings.span()))?;
     let (now, record) = found.record(&parts).await?;
@@ -255,18 +320,16 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
         record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
     let series = record.series(now, since);
     let of = found.counted_by(limit);
-    let (overridden, applied) = subject::overrides_of(&parts)(&of.subject).unzip();
-    let amount = match &applied {
-        Some(Applied::Raise(raised)) if !found.is_trial => Some(raised),
-        _ => found.amount(),
-    };
-    let refused_count = found.checks()[found.check].algorithm.counts_denied();
+    let (overridden, amount) = found.in_force(&parts);
+    let amount = amount.as_ref();
+    let last_period = amount.filter(|_| is_last);
+    let last_period = last_period.and_then(|amount| found.last_period(&record, now, amount));
     let counter = found.counter(&parts).await;
     let mut periods = amount.map_or_else(Vec::new, |amount| {
-        periods(&series, amount, record.first_seen, refused_count)
+        periods(&series, &found, amount, record.first_seen)
     });
     if let (Some(present), Some(verdict)) = (periods.last_mut(), counter.verdict()) {
-        present.used = verdict.used;
+        amount.inspect(|amount| present.set_used(verdict.used, amount));
     }
     let each = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
@@ -277,7 +340,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
         },
         hits: record.total.asked,
         refused: record.total.refused,
-        refused_count,
+        refused_count: found.checks()[found.check].algorithm.counts_denied(),
         given_back: record.total.given_back,
         first_seen: is_recorded.then(|| timestamp(record.first_seen)),
         last_seen: is_recorded.then(|| timestamp(record.last_seen)),
@@ -290,6 +353,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
             given_back: each(|hits| hits.given_back),
         },
         periods,
+        last_period,
     })
 }
 
@@ -304,11 +368,12 @@ impl CurrentUse {
         let check = &found.checks()[found.check];
         let (scale, capacity) = (found.scale(), check.algorithm.capacity());
         let state = State::new(counter, scale, check, false);
-        let share = |used: u64| 100.0 * used as f64 / capacity.max(1) as f64;
         Self {
             used: state.used,
             amount: scale.units(capacity),
-            share_percent: counter.verdict().map(|verdict| share(verdict.used)),
+            share_percent: counter
+                .verdict()
+                .map(|verdict| share_percent(verdict.used, capacity)),
             left: state.left,
             held: None,
             resets_in_seconds: state.resets_in_seconds,
@@ -322,9 +387,34 @@ impl CurrentUse {
 
 impl CountedSubject {
     /// The time of the store, and the record of the subject.
-    async fn record(&self, parts: &Parts) -> Result<(Micros, Option<Record>), Failure> {
+    pub(super) async fn record(
+        &self,
+        parts: &Parts,
+    ) -> Result<(Micros, Option<Record>), StoreError> {
         let record = parts.usage.record(self.checks(), self.check, deadline());
-        Ok(record.await?)
+        record.await
+    }
+
+    /// The kind of the override in force, and the amount with a raise.
+    pub(super) fn in_force(&self, parts: &Parts) -> (Option<String>, Option<Amount>) {
+        let (overridden, applied) = subject::overrides_of(parts)(&self.name()).unzip();
+        match applied {
+            Some(Applied::Raise(raised)) if !self.is_trial => (overridden, Some(raised)),
+            _ => (overridden, self.amount().copied()),
+        }
+    }
+
+    /// The last closed period at `now` by the record of the subject; `None` if it is not known.
+    pub(super) fn last_period(
+        &self,
+        record: &Record,
+        now: Micros,
+        amount: &Amount,
+    ) -> Option<PeriodOfUse> {
+        let (_, period) = self.checks()[self.check].tracked()?;
+        let period = (*period)?;
+        let last = period.window(period.number_at(now).checked_sub(1)?);
+        Some(PeriodOfUse::new(last, record.hits_of(last)?, self, amount))
     }
 
     fn counted_by(&self, limit: &Limit) -> CountedBy {
@@ -342,39 +432,28 @@ impl CountedSubject {
 /// begins.
 fn periods(
     series: &usage::Series,
+    found: &CountedSubject,
     amount: &Amount,
     first_seen: Micros,
-    refused_count: bool,
 ) -> Vec<PeriodOfUse> {
     let period = amount.period();
     let Some(period) = period.filter(|period| series.interval <= period.shortest()) else {
         return Vec::new();
     };
-    let limit = amount.scale.hits(amount.rate.requests_per_unit);
-    let mut periods: Vec<PeriodOfUse> = Vec::new();
+    let mut windows: Vec<(Window, Hits)> = Vec::new();
     let begins = (series.begin.0..).step_by(series.interval.micros() as usize);
-    for (bucket, begin) in series.buckets.iter().zip(begins) {
+    for (&bucket, begin) in series.buckets.iter().zip(begins) {
         let window = period.window_at(Micros(begin));
-        let [begin, end] = [window.begin, window.end].map(timestamp);
-        if periods.last().is_none_or(|last| last.begin != begin) {
-            periods.push(PeriodOfUse {
-                begin,
-                end,
-                whole: series.begin <= window.begin || first_seen >= series.begin,
-                limit,
-                ..PeriodOfUse::default()
-            });
+        match windows.last_mut().filter(|(last, _)| *last == window) {
+            Some((_, hits)) => *hits = hits.plus(bucket, MOST_IN_TOTAL),
+            None => windows.push((window, bucket)),
         }
-        let Some(last) = periods.last_mut() else {
-            continue;
-        };
-        last.hits += bucket.asked;
-        last.refused += bucket.refused;
-        last.given_back += bucket.given_back;
-        let uncounted = if refused_count { 0 } else { last.refused };
-        last.used = last.hits.saturating_sub(uncounted + last.given_back);
     }
-    periods
+    let of_window = |(window, hits): (Window, Hits)| PeriodOfUse {
+        whole: series.begin <= window.begin || first_seen >= series.begin,
+        ..PeriodOfUse::new(window, hits, found, amount)
+    };
+    windows.into_iter().map(of_window).collect()
 }
 
 /// Whether the checks of this limit, or of its trial, are on the per-second Redis. If the rows of a
@@ -431,6 +510,7 @@ impl TrackedLimit {
 /// The subjects of a limit.
 pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     let query = &call.query;
+    is_last(query)?;
     let by = query.get("by").unwrap_or("hits");
     let Some((name, order)) = Order::NAMED.into_iter().find(|(name, _)| *name == by) else {
         return Err(Failure::bad_request(
@@ -458,6 +538,7 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
                 last_seen: timestamp(record.last_seen),
             }),
             current: None,
+            last_period: None,
         }
     };
     Ok(Top {

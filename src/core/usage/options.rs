@@ -33,7 +33,7 @@ pub struct Options {
     /// `usage_buckets`: the buckets of a ring; default: 60.
     pub buckets: Option<u32>,
     /// `usage_expiry`: the longest time for which the record of an idle subject is kept; default:
-    /// 30 days, or the length of the ring if that is longer.
+    /// 30 days, or if longer the length of the ring, or two periods.
     pub expiry: Option<Span>,
     /// `usage_subjects`: the subjects in the index of the limit; default: 10,000.
     pub subjects: Option<u32>,
@@ -100,11 +100,12 @@ impl Options {
         Some(OptionError::new(option, what, remedy))
     }
 
-    /// The settings of a limit with these options; `None` if its usage is not tracked.
+    /// The settings of a limit with these options and this longest period; `None` if its usage is not
+    /// tracked.
     ///
     /// # Errors
     /// The first option that is wrong.
-    pub fn settings(&self) -> Result<Option<Settings>, OptionError> {
+    pub fn settings(&self, period: Span) -> Result<Option<Settings>, OptionError> {
         if self.track != Some(true) {
             return Ok(None);
         }
@@ -129,12 +130,12 @@ impl Options {
                 return Err(OptionError::new(option, what, remedy));
             }
         }
-        let expiry = self.expiry_of(&settings)?;
+        let expiry = self.expiry_of(&settings, period)?;
         Ok(Some(Settings { expiry, ..settings }))
     }
 
     /// The longest time for which a record with this ring is kept.
-    fn expiry_of(&self, settings: &Settings) -> Result<Span, OptionError> {
+    fn expiry_of(&self, settings: &Settings, period: Span) -> Result<Span, OptionError> {
         let Settings {
             interval, buckets, ..
         } = settings;
@@ -152,7 +153,10 @@ impl Options {
             let remedy = "write a shorter usage_interval, or fewer usage_buckets";
             return Err(OptionError::new(option, what, remedy));
         }
-        let expiry = self.expiry.unwrap_or(DEFAULT_EXPIRY.max(span));
+        // Two periods, of which each may be some days longer than a month of 30 days.
+        let periods = Span::from_micros(period.micros() / 8 * 17).min(LONGEST_EXPIRY);
+        let usual = DEFAULT_EXPIRY.max(span).max(periods);
+        let expiry = self.expiry.unwrap_or(usual);
         let (what, remedy) = if expiry < span {
             let what = format!(
                 "a usage_expiry of {expiry} is shorter than the {span} that {buckets} buckets of \

@@ -13,7 +13,7 @@ pub use crate::core::answer::CheckIndex;
 use crate::core::answer::Effect;
 use crate::core::fingerprint::Fingerprint;
 use crate::core::time::Span;
-use crate::core::usage::Tracking;
+use crate::core::usage::{Tracked, Tracking};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{LimitId, OnStoreFailure};
 use crate::limits::rules::thresholds::Thresholds;
@@ -47,7 +47,7 @@ pub struct Checks {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extras {
     /// Its limit has `track_usage`.
-    pub(super) tracking: Option<Arc<Tracking>>,
+    pub(super) tracking: Option<Tracked>,
     /// The limit whose holders or holds metrics count.
     pub(super) limit: Option<LimitId>,
     /// Its limit is one of requests in flight: the id of the request.
@@ -106,6 +106,12 @@ impl Check {
     /// The limit of the check, if that has `track_usage`.
     #[inline]
     pub fn tracking(&self) -> Option<&Arc<Tracking>> {
+        self.tracked().map(|(tracking, _)| tracking)
+    }
+
+    /// The same with the periods of its amount.
+    #[inline]
+    pub fn tracked(&self) -> Option<&Tracked> {
         self.extras.as_ref()?.tracking.as_ref()
     }
 
@@ -196,8 +202,8 @@ impl Checks {
     /// The same checks, of which the one at `index` is of a limit with `track_usage`: for tests of
     /// stores.
     #[must_use]
-    pub fn tracked(mut self, index: CheckIndex, tracking: Arc<Tracking>) -> Self {
-        self.extras_mut(index).tracking = Some(tracking);
+    pub fn tracked(mut self, index: CheckIndex, tracked: Tracked) -> Self {
+        self.extras_mut(index).tracking = Some(tracked);
         self
     }
 
@@ -330,9 +336,9 @@ impl Checks {
     }
 
     /// The checks and trials of limits with `track_usage`.
-    pub fn all_tracking(&self) -> impl Iterator<Item = (CheckIndex, &Arc<Tracking>)> {
+    pub fn all_tracking(&self) -> impl Iterator<Item = (CheckIndex, &Tracked)> {
         let all = self.list.iter().enumerate();
-        all.filter_map(|(index, check)| Some((CheckIndex(index), check.tracking()?)))
+        all.filter_map(|(index, check)| Some((CheckIndex(index), check.tracked()?)))
     }
 
     /// Whether a check or a trial can delay a request.

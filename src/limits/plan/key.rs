@@ -53,6 +53,12 @@ pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(USAGE);
 }
 
+/// The key of the snapshots of a usage record.
+pub(crate) fn snapshots_of(record: &[u8]) -> Vec<u8> {
+    let subject = record.strip_suffix(USAGE).unwrap_or(record);
+    [subject, b"up"].concat()
+}
+
 /// Replaces `out` with a key of the reservations of a counter, in the same hash slot: of their order
 /// or of their hits.
 pub(crate) fn write_reservations(counter: &[u8], part: ReservationKey, out: &mut Vec<u8>) {

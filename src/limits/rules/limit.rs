@@ -9,6 +9,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::display_name::display_name;
 use super::place::Place;
@@ -16,6 +18,7 @@ use super::region::RegionShare;
 use super::table::{RowNumber, Table};
 use super::thresholds::Thresholds;
 use crate::core::algorithm::{Algorithm, Reservations};
+use crate::core::time::people::grouped;
 use crate::core::time::{Period, Rate};
 use crate::core::usage::Tracking;
 
@@ -321,6 +324,47 @@ impl Scale {
     pub fn units_rounded_up(self, hits: u64) -> u64 {
         hits.div_ceil(self.0.get().into())
     }
+
+    /// These hits in units, with at most as many decimals as the scale has zeros or digits, rounded
+    /// down. Of a scale such as 1000 they are exact.
+    pub fn decimal(self, hits: u64) -> Units {
+        self.rounded(hits, |hits, scale| hits / scale)
+    }
+
+    /// The same, rounded up.
+    pub fn decimal_rounded_up(self, hits: u64) -> Units {
+        self.rounded(hits, u128::div_ceil)
+    }
+
+    fn rounded(self, hits: u64, divide: fn(u128, u128) -> u128) -> Units {
+        let scale = u128::from(self.0.get());
+        // The smallest power of ten that is at least the scale.
+        let parts = 10_u128.pow((scale - 1).checked_ilog10().map_or(0, |log| log + 1));
+        Units(divide(u128::from(hits) * parts, scale) as f64 / parts as f64)
+    }
+}
+
+/// An amount or used hits in units of a `scale`, for operators: a number in JSON, whole if it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Units(pub f64);
+
+impl Serialize for Units {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        match self.0.fract() == 0.0 {
+            true => out.serialize_u64(self.0 as u64),
+            false => out.serialize_f64(self.0),
+        }
+    }
+}
+
+impl fmt::Display for Units {
+    /// With `,` between thousands.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        let decimals = text.find('.').map_or("", |point| &text[point..]);
+        write!(out, "{}{decimals}", grouped(self.0 as u64))
+    }
 }
 
 impl fmt::Display for Scale {
@@ -372,6 +416,16 @@ impl Amount {
             notify: Thresholds::default(),
             display_rate: rate.widened(scale.units_rounded_up(algorithm.capacity())),
             algorithm,
+        }
+    }
+
+    /// The hits of a period; unlike the capacity without `burst` and `max_delay`.
+    pub fn hits(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_) => {
+                self.scale.hits(self.rate.requests_per_unit)
+            }
+            algorithm => algorithm.capacity(),
         }
     }
 

@@ -64,7 +64,7 @@ fn usage_of_a_settlement_is_its_cost() {
         check.hits = hits;
         let checks = Checks::of([(&key[..], check)])
             .with_reservation(CheckIndex(0), terms, purpose)
-            .tracked(CheckIndex(0), Arc::clone(&tracking));
+            .tracked(CheckIndex(0), (Arc::clone(&tracking), None));
         let answers = memory.decide_at(&checks, &checks.indices(), START);
         assert!(answers.verdicts()[0].is_ok_and(|verdict| verdict.allowed));
     }

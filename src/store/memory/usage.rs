@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::bounded::{Bounded, BoundedTable};
 use crate::core::time::Micros;
-use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
+use crate::core::usage::{Hits, Order, Page, Record, Top, Tracked, Tracking};
 use crate::limits::plan::key;
 
 /// All records.
@@ -33,13 +33,14 @@ impl Bounded for UsageEntry {
 
 impl UsageRecords {
     /// Adds hits to the record under a key.
-    pub(super) fn record(&self, key: &[u8], tracking: &Arc<Tracking>, now: Micros, hits: Hits) {
+    pub(super) fn record(&self, key: &[u8], tracked: &Tracked, now: Micros, hits: Hits) {
+        let (tracking, period) = tracked;
         let new = || UsageEntry {
             tracking: Arc::clone(tracking),
             record: Record::step(None, &tracking.settings, now, Hits::default()),
         };
         self.step(key, now, new, |entry| {
-            entry.record.add(&tracking.settings, now, hits);
+            entry.record.add(&tracking.settings, *period, now, hits);
             if !Arc::ptr_eq(&entry.tracking, tracking) {
                 entry.tracking = Arc::clone(tracking);
             }
@@ -116,11 +117,12 @@ mod tests {
         given_back: 0,
     };
 
-    fn tracking() -> Arc<Tracking> {
-        Arc::new(Tracking {
+    fn tracking() -> Tracked {
+        let tracking = Tracking {
             domain: "d".into(),
             ..Tracking::default()
-        })
+        };
+        (Arc::new(tracking), None)
     }
 
     #[test]
@@ -167,7 +169,7 @@ mod tests {
         let records = UsageRecords::new(1 << 20);
         let other = Arc::new(Tracking {
             domain: "other".into(),
-            ..Tracking::clone(&tracking())
+            ..Tracking::clone(&tracking().0)
         });
         for number in 1..=30u64 {
             let hits = Hits {
@@ -183,14 +185,15 @@ mod tests {
             );
             records.record(
                 format!("w1{{other|user={number}}}us").as_bytes(),
-                &other,
+                &(Arc::clone(&other), None),
                 Micros(number),
                 hits,
             );
         }
         let top = |order, (offset, count)| {
-            let Top { subjects, total } =
-                records.top(&tracking(), order, Page { offset, count }, Micros(100));
+            let Top {
+                subjects, total, ..
+            } = records.top(&tracking().0, order, Page { offset, count }, Micros(100));
             assert_eq!(total, if order == Order::Refused { 29 } else { 30 });
             subjects
                 .into_iter()

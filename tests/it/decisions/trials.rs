@@ -361,7 +361,7 @@ fn assert_commands_show_the_trial(weir: &Weir) {
         "usage", "--trial", "--top", "5", "--by", "refused", "--limit", "d.open",
     ]);
     assert!(
-        shown.starts_with("1 of 1 subjects of the trial of d.open, by refused\n")
+        shown.starts_with("1 of 1 subjects of the trial of d.open since first seen, by refused\n")
             && shown.contains("\n   5               3  "),
         "{shown}"
     );

@@ -1,5 +1,6 @@
 //! `track_usage`: records in both stores, exact whatever happens.
 
+mod periods;
 mod redis;
 mod reserved;
 mod rights;
@@ -11,7 +12,7 @@ mod vectors;
 
 use std::sync::Arc;
 
-use weir::core::time::Span;
+use weir::core::time::{Period, Span};
 use weir::core::usage::{Record, Settings, Tracking};
 use weir::limits::plan::{CheckIndex, Checks};
 
@@ -31,10 +32,11 @@ pub fn tracking(interval_secs: u64, buckets: u32) -> Arc<Tracking> {
     })
 }
 
-/// The checks, all of them tracked.
+/// The checks, all of them tracked, with periods of a minute.
 pub fn tracked(checks: Checks, tracking: &Arc<Tracking>) -> Checks {
     (0..checks.len()).fold(checks, |checks, index| {
-        checks.tracked(CheckIndex(index), Arc::clone(tracking))
+        let period = Some(Period::Even(Span::from_secs(60)));
+        checks.tracked(CheckIndex(index), (Arc::clone(tracking), period))
     })
 }
 

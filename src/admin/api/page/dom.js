@@ -113,11 +113,12 @@ export function entriesPlain(entries) {
 }
 
 const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const EXACT = new Intl.NumberFormat("en", { maximumFractionDigits: 10 });
 const SMALL = new Intl.NumberFormat("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
 
-/** A whole number. */
+/** A number, with decimals only of a limit with `scale`. */
 export function count(number) {
-  return typeof number === "number" && Number.isFinite(number) ? GROUPED.format(number) : "–";
+  return typeof number === "number" && Number.isFinite(number) ? EXACT.format(number) : "–";
 }
 
 /** A number of a sketch, which is too low by at most its error. */

@@ -42,7 +42,7 @@ export function usage(app) {
       { title: "Start", text: ({ begin, whole }) => `${instant(begin).textContent}${whole ? "" : " (partial)"}` },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
       { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
-      { title: "Used", number: true, text: ({ used, limit }) => `${count(used)} of ${count(limit)}` },
+      { title: "Used", number: true, text: ofLimit },
       { title: "Share", number: true, text: ({ used, limit }) => share(used, limit), bad: ({ used, limit }) => limit > 0 && used >= limit },
     ],
     key: ({ begin }) => begin,
@@ -68,7 +68,7 @@ export function usage(app) {
 
   async function load(signal) {
     const request = requested;
-    const parameters = [["subject", request.subject], ["limit", request.limit], ["since", since.value]];
+    const parameters = [["subject", request.subject], ["limit", request.limit], ["since", since.value], ["period", "last"]];
     await one.load(() => get("usage", parameters, signal), (answer) => {
       if (request === requested) draw(request, answer);
     }, signal !== undefined);
@@ -76,7 +76,7 @@ export function usage(app) {
 
   let drawn = null;
   function draw(request, answer) {
-    const { series, periods } = answer;
+    const { series, periods, last_period: last } = answer;
     const text = JSON.stringify(answer);
     if (text === drawn) return;
     drawn = text;
@@ -85,7 +85,8 @@ export function usage(app) {
       fill(summary, facts([
         ["Limit", h("span", {}, h("span", { class: "mono" }, shown(answer.limit)), marked(answer))],
         ...(answer.used === null ? [] : [["Used now", `${used(answer)} (${percent(answer)})`], ["Left", left(answer)]]), ["Resets in", resets(answer)],
-        ["Hits", count(answer.hits)], ["Hits over the limit", count(answer.refused)], ["Refunded", answer.given_back > 0 ? count(answer.given_back) : null],
+        ["Last period", last ? `${ofLimit(last)} (${percent(last)}) from ${instant(last.begin).textContent}` : null],
+        ["Hits since first seen", count(answer.hits)], ["Hits over the limit", count(answer.refused)], ["Refunded", answer.given_back > 0 ? count(answer.given_back) : null],
         ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
       ]), buttons);
     }
@@ -112,7 +113,7 @@ export function usage(app) {
   since.addEventListener("change", () => requested !== null && load());
 
   const tracked = select([]);
-  const by = select([["hits", "Hits"], ["refused", "Hits over the limit"], ["last-seen", "Last seen"], ["first-seen", "First seen"], ["share", "Share of the period"]]);
+  const by = select([["hits", "Hits"], ["refused", "Hits over the limit"], ["last-seen", "Last seen"], ["first-seen", "First seen"], ["share", "Share of the period"], ["last", "Last period"]]);
   const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("Sort by", by));
   const name = { title: "Subject", node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), actions(app, item, entriesPlain(item.entries))) };
   const list = (columns) => table({
@@ -122,7 +123,7 @@ export function usage(app) {
     empty: "No subjects of this limit yet.",
   });
   const totals = list([
-    { title: "Hits", number: true, text: ({ hits }) => count(hits) },
+    { title: "Hits since first seen", number: true, text: ({ hits }) => count(hits) },
     { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
     { title: "First seen", text: ({ first_seen: at }) => instant(at).textContent },
     { title: "Last seen", text: ({ last_seen: at }) => instant(at).textContent },
@@ -132,6 +133,13 @@ export function usage(app) {
     { title: "Share", number: true, text: percent, bad: ({ left }) => left === 0 },
     { title: "Left", number: true, text: left },
     { title: "Resets in", text: (item) => resets(item) ?? "–" },
+  ]);
+  const lasts = list([
+    { title: "Used", number: true, text: ({ last_period: last }) => ofLimit(last) },
+    { title: "Share", number: true, text: ({ last_period: last }) => percent(last) },
+    { title: "Hits", number: true, text: ({ last_period: { hits } }) => count(hits) },
+    { title: "Over the limit", number: true, text: ({ last_period: { refused } }) => count(refused) },
+    { title: "Start", text: ({ last_period: { begin } }) => instant(begin).textContent },
   ]);
   const box = h("div", {});
   const listed = part(h("div", {}, choose, box), { missing: hint(), unavailable: hint() });
@@ -161,16 +169,17 @@ export function usage(app) {
       listed.element.hidden = limits.length === 0;
       const limit = limits[Number(tracked.value)];
       if (limit === undefined) return { subjects: [] };
-      const answer = await get("usage/top", [["domain", limit.domain], ["limit", limit.limit], ["by", by.value], ["count", SHOWN]], signal);
+      const order = by.value === "last" ? [["by", "share"], ["period", "last"]] : [["by", by.value]];
+      const answer = await get("usage/top", [["domain", limit.domain], ["limit", limit.limit], ...order, ["count", SHOWN]], signal);
       return { ...answer, subjects: answer.subjects.map((subject) => ({ ...subject, domain: limit.domain, limit: limit.limit })) };
     };
-    const isShare = by.value === "share";
+    const isShare = by.value === "share" || by.value === "last";
     const isDue = !isShare || turn % SHARE_TURNS === 0;
     turn += 1;
     await Promise.all([
       requested === null ? null : load(signal),
       isDue && listed.load(top, ({ subjects, complete, examined }) => {
-        const rows = isShare ? shares : totals;
+        const rows = { share: shares, last: lasts }[by.value] ?? totals;
         const of = complete === false ? `, of the ${count(examined)} with the most hits` : "";
         rows.caption(`Subjects of the limit${of}, ${app.status.store === "redis" ? "all replicas" : "this process only"}`);
         rows.update(subjects);
@@ -192,6 +201,7 @@ export function usage(app) {
   };
 }
 
+const ofLimit = (period) => `${count(period.used_units)} of ${count(period.limit_units)}`;
 const used = (now) => `${count(now.used)} of ${count(now.amount)}`;
 const left = ({ left, held }) => count(left) + (held > 0 ? ` (${count(held)} held)` : "");
 const percent = ({ share_percent: share }) => `${Math.floor(10 * share) / 10} %`;

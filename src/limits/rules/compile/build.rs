@@ -18,7 +18,7 @@ use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problems, quoted};
 use super::{Compiler, ProcessDefaults};
 use crate::core::algorithm::OptionError;
-use crate::core::time::{Rate, Unit};
+use crate::core::time::{Rate, Span, Unit};
 use crate::core::usage::{self, Tracking};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Level, Limit, Trial};
@@ -193,8 +193,9 @@ impl<'a, 'f> Builder<'a, 'f> {
             (Some(_), Err(NoRate::BesideUnlimited(..))) => self.resolve(&layers, None, at)?,
             _ => self.complete(&layers, at, "rate_limit")?,
         };
-        if resolved.amount.is_none() && table.is_some() {
-            resolved.usage = match layers.usage() {
+        if table.is_some() {
+            // Rows have periods of their own.
+            resolved.usage = match layers.usage(Span::from_secs(Unit::Year.secs())) {
                 Ok(usage) => usage,
                 Err(error) => {
                     self.report(&layers, at, &error);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::partial::{LayerSource, PartialLimit};
 use crate::core::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
-use crate::core::time::{PeriodKind, Rate, Unit};
+use crate::core::time::{PeriodKind, Rate, Span, Unit};
 use crate::core::usage;
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Limit, Scale};
@@ -170,14 +170,15 @@ impl<'l> Layers<'l> {
         (all, meant)
     }
 
-    pub(super) fn usage(&self) -> Result<Option<usage::Settings>, OptionError> {
+    /// The settings of usage of a limit with periods that are not longer.
+    pub(super) fn usage(&self, period: Span) -> Result<Option<usage::Settings>, OptionError> {
         let options = self.all().fold(usage::Options::default(), |usage, layer| {
             usage.apply_defaults(&layer.usage)
         });
         let without_effect = options
             .without_effect()
             .filter(|error| self.place(error.option).is_some());
-        without_effect.map_or_else(|| options.settings(), Err)
+        without_effect.map_or_else(|| options.settings(period), Err)
     }
 
     /// The shares of regions, and their layer.
@@ -232,7 +233,7 @@ impl<'l> Layers<'l> {
             let burst = burst.map(|burst| share.of(burst));
             algorithm = Algorithm::try_new(&own, &Options { burst, ..options });
         }
-        let usage = self.usage();
+        let usage = self.usage(rate.window().unwrap_or_default());
         let is_tracked = matches!(usage, Ok(Some(_)));
         if options.lease == Some(true)
             && let Some(error) = misplaced_lease(is_tracked, terms)

@@ -35,7 +35,7 @@ fn request(checks: usize, tracked: usize, from: usize) -> Request {
         )
     }));
     let all = (0..tracked).fold(all, |all, index| {
-        all.tracked(CheckIndex(index), Arc::clone(&tracking))
+        all.tracked(CheckIndex(index), (Arc::clone(&tracking), None))
     });
     let budget = Budget::until(Instant::now() + std::time::Duration::from_secs(60));
     let mut request = Request::unawaited(all, budget);

@@ -31,8 +31,12 @@ impl UsageClient {
         counter: &[u8],
         deadline: Instant,
     ) -> Result<(Micros, Option<Record>), StoreError> {
-        let (now, value) = self.value(&queue::record(counter), deadline).await?;
-        Ok((now, value.as_deref().and_then(Record::from_stored)))
+        let key = queue::record(counter);
+        let snapshots = key::snapshots_of(&key);
+        let (now, values) = self.values(&[&key, &snapshots], deadline).await?;
+        let [record, snapshots] = [0, 1].map(|at| values[at].as_deref().unwrap_or_default());
+        let record = Record::from_stored(record);
+        Ok((now, record.map(|record| record.with_snapshots(snapshots))))
     }
 
     /// The ring of a counter with buckets, and Redis's time.
@@ -45,26 +49,32 @@ impl UsageClient {
         buckets: &SlidingWindowBuckets,
         deadline: Instant,
     ) -> Result<(Micros, Option<State>), StoreError> {
-        let (now, value) = self.value(counter, deadline).await?;
+        let (now, mut values) = self.values(&[counter], deadline).await?;
+        let value = values.pop().flatten();
         let ring = value.and_then(|stored| stored_ring(&stored, buckets.buckets));
         Ok((now, ring.map(|ring| State::Buckets(Box::new(ring)))))
     }
 
-    async fn value(
+    /// Redis's time, and the values of keys of one slot, each with an element.
+    async fn values(
         &self,
-        key: &[u8],
+        keys: &[&[u8]],
         deadline: Instant,
-    ) -> Result<(Micros, Option<Vec<u8>>), StoreError> {
-        let replies = self.direct.query(key, deadline, |out| {
+    ) -> Result<(Micros, Vec<Option<Vec<u8>>>), StoreError> {
+        let replies = self.direct.query(keys[0], deadline, |out| {
             out.push([b"TIME"]);
-            out.push([b"GET", key]);
+            for key in keys {
+                out.push([b"GET", *key]);
+            }
         });
         let replies = replies.await?;
-        let [now, value] = &replies[..] else {
+        let [now, values @ ..] = &replies[..] else {
             return Err(StoreError::Unknown(error::PROTOCOL));
         };
-        let now = time_of(now).ok_or(StoreError::Unknown(error::PROTOCOL))?;
-        Ok((now, bytes(value)?.map(<[u8]>::to_vec)))
+        let now = time_of(now).filter(|_| values.len() == keys.len());
+        let now = now.ok_or(StoreError::Unknown(error::PROTOCOL))?;
+        let value = |reply: &Value| Ok(bytes(reply)?.map(<[u8]>::to_vec));
+        Ok((now, values.iter().map(value).collect::<Result<_, _>>()?))
     }
 
     /// Subjects of the index with their records, and the number of subjects in the index. An entry

@@ -430,14 +430,14 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
         .expect("facts")
         .iter()
         .filter_map(|one| one.as_str())
-        .filter(|fact| !fact.starts_with("Resets in "))
+        .filter(|fact| !fact.starts_with("Resets in ") && !fact.starts_with("Last period 0 of 3"))
         .collect();
     assert!(
         facts.starts_with(&[
             "Limit shop.user",
             "Used now 5 of 3 (166.6 %)",
             "Left 0",
-            "Hits 5",
+            "Hits since first seen 5",
             "Hits over the limit 2"
         ]),
         "{facts:?}"
@@ -466,7 +466,7 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
     );
     // It follows.
     desk.hit("shop", &[("user", "42")], 1).await;
-    desk.browser.wait_for_text("Hits\n6");
+    desk.browser.wait_for_text("Hits since first seen\n6");
     // The list by share has columns of its own.
     desk.browser.run(
         "const by = [...document.querySelectorAll('select')].find((one) => \

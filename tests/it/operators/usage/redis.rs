@@ -101,7 +101,7 @@ fn random_checks(random: &mut fastrand::Rng, scene: usize, rings: &[Arc<Tracking
     (0..picked.len()).fold(checks, |checks, index| {
         let ring = &rings[(scene + usize::from(picked[index].0.contains("u=3"))) % rings.len()];
         if random.u8(..4) > 0 {
-            checks.tracked(CheckIndex(index), Arc::clone(ring))
+            checks.tracked(CheckIndex(index), (Arc::clone(ring), None))
         } else {
             checks
         }

@@ -347,7 +347,7 @@ fn commands(weir: &Weir) {
     );
     let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "hits"]);
     assert!(
-        text.starts_with("2 of 3 subjects of shop.user, by hits\n"),
+        text.starts_with("2 of 3 subjects of shop.user since first seen, by hits\n"),
         "{text}"
     );
     assert!(

@@ -6,15 +6,13 @@
 //! run the same code as without it. A state holds its expiry, and is overwritten in place until
 //! that instant comes near.
 
-use std::sync::Arc;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::{Call, MAX_INTEGER, NUMBER_BYTES, Notes, PROTOCOL_ERROR, Section, SectionRows};
 use super::{integer, number, numbers, pack, pack_short};
 use crate::core::answer::Answer;
 use crate::core::time::{MAX_SAFE_INTEGER, Micros};
-use crate::core::usage::{Settings, Summary, Tracking};
+use crate::core::usage::{Settings, Summary, Tracked};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, key};
 use crate::store::redis::wire::request::Request;
@@ -68,10 +66,10 @@ fn summary(packed: &[u8]) -> Option<Summary> {
 impl Call<'_> {
     /// The tracked checks by their positions in the call. The tracked check of a request may be
     /// decided without the script.
-    fn tracked(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Arc<Tracking>)> {
+    fn tracked(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Tracked)> {
         let all = self.indexed().enumerate();
         all.filter_map(|(position, (request, index))| {
-            Some((position, request, index, request.checks[index].tracking()?))
+            Some((position, request, index, request.checks[index].tracked()?))
         })
     }
 }
@@ -87,24 +85,29 @@ struct UsageRows {
 impl UsageRows {
     fn of(call: &Call<'_>) -> Self {
         let (mut usage, mut key) = (Self::default(), Vec::new());
-        let mut limits: SmallVec<[Settings; 4]> = SmallVec::new();
-        for (position, request, index, tracking) in call.tracked() {
+        let mut limits: SmallVec<[(Settings, [u64; 2]); 4]> = SmallVec::new();
+        for (position, request, index, (tracking, period)) in call.tracked() {
             let check = &request.checks[index];
             key::write_usage(request.checks.key(check), &mut key);
-            let limit = number(&mut limits, &tracking.settings);
+            let window = period.map(|period| period.window_at(call.now.time));
+            let window = window.map_or_else(Default::default, |own| [own.begin.0, own.end.0]);
+            let limit = number(&mut limits, &(tracking.settings, window));
             usage.add(&key, limit, position + 1, check.hits, 0);
         }
         for refused in call.refused {
             let hits = refused.hits.min(MAX_SAFE_INTEGER);
-            let limit = number(&mut limits, &refused.tracking.settings);
+            // The next check of the subject makes the snapshot of a new period.
+            let limit = number(&mut limits, &(refused.tracking.settings, [0; 2]));
             usage.add(&refused.record, limit, 0, hits.cast_signed(), hits);
         }
-        for settings in limits {
+        for (settings, [begin, end]) in limits {
             let expiry_ms = settings.expiry.micros().div_ceil(1_000);
             let numbers = [
                 settings.interval.micros(),
                 settings.buckets.into(),
                 expiry_ms,
+                begin.min(MAX_SAFE_INTEGER),
+                end.min(MAX_SAFE_INTEGER),
             ];
             pack(&mut usage.limits, &numbers);
         }
