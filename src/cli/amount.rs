@@ -53,7 +53,7 @@ pub(super) fn signed(text: &str) -> Result<i64, String> {
 }
 
 /// Digits with at most one point, and a decimal suffix.
-fn number(text: &str) -> Result<f64, String> {
+pub(super) fn number(text: &str) -> Result<f64, String> {
     let end = text.find(char::is_alphabetic).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
     let is_number = digits

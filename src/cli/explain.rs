@@ -24,10 +24,11 @@ use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::core::text::list;
 use crate::core::time::Zone;
-use crate::core::time::people::{self, counted, grouped};
+use crate::core::time::people::{self, counted};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::compile::OneLine;
+use crate::limits::rules::limit::Units;
 use crate::limits::rules::{Rules, compile};
 use crate::live::files;
 use crate::process::settings::ReadFlags;
@@ -240,11 +241,7 @@ fn text(report: &Report) -> String {
         if let Some(live) = &own.live {
             let _ = writeln!(text, "  now      {}", state_text(live, zone(own)));
             if let Some(held) = live.held {
-                let _ = writeln!(
-                    text,
-                    "  lease    {} held by this replica",
-                    counted(held, "hit")
-                );
+                let _ = writeln!(text, "  lease    {} held by this replica", hits(held));
             }
         }
         if let Some(reserved) = own.live.as_ref().and_then(|live| live.reserved.as_ref()) {
@@ -252,7 +249,7 @@ fn text(report: &Report) -> String {
                 text,
                 "  held     {}, {}, the oldest for {}",
                 counted(reserved.reservations, "reservation"),
-                counted(reserved.hits, "hit"),
+                hits(reserved.hits),
                 people::span(reserved.oldest_seconds)
             );
         }
@@ -274,6 +271,11 @@ fn zone(of: &ExplainedDescriptor) -> Option<Zone> {
     Zone::named(of.limit.as_ref()?.fields.get("timezone")?.as_str()?)
 }
 
+/// An amount with its noun.
+fn hits(units: Units) -> String {
+    format!("{units} hit{}", if units == Units(1.0) { "" } else { "s" })
+}
+
 fn state_text(state: &State, zone: Option<Zone>) -> String {
     let policy = state.policy.as_ref();
     let policy = policy.map_or_else(String::new, |policy| format!("; {policy} answers"));
@@ -282,7 +284,6 @@ fn state_text(state: &State, zone: Option<Zone>) -> String {
         let why = error.unwrap_or("the store did not answer");
         return format!("unknown; {}{policy}", OneLine(why));
     };
-    let [used, left] = [used, left].map(grouped);
     let mut text = format!("{used} used, {left} left");
     if let Some(reset) = state.resets_in_seconds {
         text += &format!(", resets in {}", people::ahead(reset, now(), zone));

@@ -139,11 +139,8 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
     let mut query = command.of.query(command.limit.as_deref())?;
     let since = command.since.map(|time| Span::from(time).to_string());
     let trial = command.trial.then(|| "true".to_owned());
-    query.extend([
-        ("trial", trial),
-        ("since", since),
-        ("period", command.period.clone()),
-    ]);
+    query.extend([("trial", trial), ("since", since)]);
+    query.push(("period", command.period.clone()));
     let services = command.admin.service.services()?;
     let usage: Usage = print::block_on(services.get(&with_query("usage", &query)))?;
     if command.is_of_last_period() && usage.last_period.is_none() {
@@ -174,10 +171,8 @@ fn csv(command: &UsageCommand, top: &Top) -> anyhow::Result<String> {
     let mut out = csv::Writer::from_writer(Vec::new());
     out.write_record(["subject", "entries"].into_iter().chain(columns.split(' ')))?;
     for one in &top.subjects {
-        let fields = match &one.last_period {
-            Some(last) => json!(last),
-            None => json!(one),
-        };
+        let fields = json!(one);
+        let fields = fields.get("last_period").unwrap_or(&fields);
         let numbers = columns.split(' ').map(|name| match &fields[name] {
             Value::Null => String::new(),
             Value::String(text) => text.clone(),
@@ -331,15 +326,7 @@ fn list(top: &Top) -> String {
 }
 
 fn last_period(top: &Top) -> String {
-    let head = [
-        "used",
-        "amount",
-        "share",
-        "hits",
-        "over the limit",
-        "begin",
-        "subject",
-    ];
+    let head = ["used", "amount", "share", "hits", "begin", "subject"];
     let rows = top.subjects.iter().filter_map(|one| {
         let last = one.last_period.as_ref()?;
         Some(vec![
@@ -347,12 +334,11 @@ fn last_period(top: &Top) -> String {
             last.limit_units.to_string(),
             percent(last.share_percent),
             grouped(last.hits),
-            grouped(last.refused),
             instant(last.begin),
             print::row(&one.entries, Some(&one.subject)),
         ])
     });
-    print::table(&head, rows, 5)
+    print::table(&head, rows, 4)
 }
 
 fn totals(top: &Top) -> String {
@@ -384,13 +370,13 @@ fn shares(top: &Top) -> String {
     let rows = top.subjects.iter().filter_map(|one| {
         let current = one.current.as_ref()?;
         let mut row = vec![
-            grouped(current.used?),
-            grouped(current.amount),
+            current.used?.to_string(),
+            current.amount.to_string(),
             share(current),
-            grouped(current.left?),
+            current.left?.to_string(),
         ];
         if has_holds {
-            row.push(held(one).map_or_else(String::new, grouped));
+            row.push(held(one).map_or_else(String::new, |held| held.to_string()));
         }
         let resets = resets_in(current).map(|time| format!("in {time}"));
         row.push(resets.unwrap_or_else(|| "never".to_owned()));
@@ -429,9 +415,9 @@ fn current(current: &CurrentUse) -> String {
     let (Some(used), Some(left)) = (current.used, current.left) else {
         return String::new();
     };
-    let [used, amount, left] = [used, current.amount, left].map(grouped);
+    let amount = current.amount;
     let resets = resets_in(current).map_or_else(String::new, |time| format!(", resets in {time}"));
-    let held = current.held.filter(|&held| held > 0).map(grouped);
+    let held = current.held.filter(|held| held.0 > 0.0);
     let held = held.map_or_else(String::new, |held| format!(", {held} held by reservations"));
     let share = share(current);
     format!("  now         {used} of {amount} used ({share}), {left} left{held}{resets}\n")
@@ -553,6 +539,7 @@ mod tests {
 
     use super::*;
     use crate::limits::plan::key::EntryText;
+    use crate::limits::rules::limit::Units;
 
     #[test]
     fn bars_are_to_scale_and_none_is_no_bar() {
@@ -591,11 +578,15 @@ mod tests {
             subject: format!("shop|user={user}"),
             totals: None,
             current: Some(CurrentUse {
-                used: Some(used),
-                amount: 2_000,
+                used: Some(Units(used as f64)),
+                used_hits: None,
+                amount: Units(2_000.0),
+                amount_hits: None,
                 share_percent: Some(used as f64 / 20.0),
-                left: Some(2_000_u64.saturating_sub(used)),
+                left: Some(Units(2_000.0 - used as f64)),
+                left_hits: None,
                 held: None,
+                held_hits: None,
                 resets_in_seconds: Some(42.0),
                 timezone: None,
             }),

@@ -51,7 +51,7 @@ use crate::core::request::Entry;
 use crate::core::request::notation::{Role, WildcardText};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Rate, Span};
 use crate::limits::rules::address;
-use crate::limits::rules::limit::Amount;
+use crate::limits::rules::limit::{Amount, Units};
 use crate::limits::rules::tree::{Branch, Tree};
 pub use reach::{Reach, Unfit, above};
 pub use record::{
@@ -79,7 +79,10 @@ pub enum Kind {
 /// The amount of a raise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaiseRate {
+    /// The unit, and the whole units.
     pub rate: Rate,
+    /// The units with their decimals.
+    pub units: Units,
     /// The rate is added to the amount of the limit.
     pub is_added: bool,
 }
@@ -88,7 +91,9 @@ impl fmt::Display for RaiseRate {
     /// As operators write it: `500/minute`, or `+500/minute` if it is added.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.is_added { "+" } else { "" };
-        write!(out, "{sign}{}", self.rate)
+        let rate = self.rate.to_string();
+        let unit = rate.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        write!(out, "{sign}{}{unit}", self.units.0)
     }
 }
 
@@ -171,9 +176,9 @@ impl Override {
         let unit = |rate: &Rate| (rate.unit, rate.unit_multiplier);
         let is_sum = new.is_added && old.is_added && unit(&new.rate) == unit(&old.rate);
         if is_sum {
-            let amount = &mut new.rate.requests_per_unit;
-            *amount = amount.saturating_add(old.rate.requests_per_unit);
-            *amount = (*amount).min(MAX_SAFE_INTEGER);
+            let sum = (new.units.0 + old.units.0).min(MAX_SAFE_INTEGER as f64);
+            new.units = Units::rounded(sum);
+            new.rate.requests_per_unit = new.units.0 as u64;
             self.until = self.until.or(before.until);
         }
         is_sum
@@ -463,28 +468,42 @@ pub enum Applied {
 /// # Errors
 /// The raise does not fit this limit.
 pub fn raised(amount: &Amount, raise: &RaiseRate) -> Result<Amount, Unfit> {
-    let (rate, mut to) = (amount.whole_rate(), raise.rate);
-    if raise.is_added {
-        let own = rate.requests_per_unit;
-        to.requests_per_unit = to.requests_per_unit.saturating_add(own);
-    }
+    let (rate, to, scale) = (amount.whole_rate(), raise.rate, amount.scale);
     if (rate.unit, rate.unit_multiplier) != (to.unit, to.unit_multiplier) {
         return Err(Unfit::OtherUnit(rate));
     }
-    if to.requests_per_unit <= rate.requests_per_unit {
+    let (own, added) = (
+        scale.hits(rate.requests_per_unit),
+        scale.hits_of(raise.units),
+    );
+    let added = added.ok_or(Unfit::Decimals(scale, raise.units))?;
+    let whole = if raise.is_added {
+        own.saturating_add(added)
+    } else {
+        added
+    };
+    if whole <= own {
         return Err(Unfit::NotAbove(rate));
     }
-    let (scale, own) = (amount.scale, amount.share.of_rate(to));
-    let limit = scale.hits(own.requests_per_unit);
+    // Shares of whole units are whole, as in files.
+    let units = scale.units(whole);
+    let limit = match scale.hits(units) == whole {
+        true => scale.hits(amount.share.of(units)),
+        false => amount.share.of(whole),
+    };
     let too_large = |largest| Unfit::AtMost(scale.units(largest));
     let mut algorithm = amount.algorithm.with_limit(limit).map_err(too_large)?;
     // Two amounts may have the same share.
     if let (true, Algorithm::TokenBucket(bucket)) = (amount.has_own_burst, &mut algorithm) {
         bucket.burst = amount.algorithm.capacity();
     }
+    let own = Rate {
+        requests_per_unit: scale.units_rounded_up(limit),
+        ..rate
+    };
     Ok(Amount {
         rate: own,
-        whole: to.requests_per_unit,
+        whole: scale.units_rounded_up(whole),
         display_rate: Amount::new(own, scale, algorithm).display_rate,
         algorithm,
         ..*amount

@@ -25,7 +25,7 @@ use crate::core::request::{DecodedRequest, Entry};
 use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation, Outcomes, Plan};
-use crate::limits::rules::limit::{Limit, LimitInForce, Scale};
+use crate::limits::rules::limit::{Limit, LimitInForce, Scale, Units};
 use crate::limits::rules::trace::{self, How, Named, WhyNot};
 use crate::limits::rules::{Rules, diff};
 use crate::net::clock;
@@ -132,8 +132,8 @@ pub struct Reserved {
     /// Their number.
     #[schemars(range(min = 1))]
     pub reservations: u64,
-    /// Their hits, in the units of the limit, rounded up.
-    pub hits: u64,
+    /// Their hits, in the units of the limit.
+    pub hits: Units,
     /// Seconds since the oldest was made.
     pub oldest_seconds: f64,
 }
@@ -142,10 +142,18 @@ pub struct Reserved {
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "LiveState")]
 pub struct State {
-    /// Hits that count now, in the units of the limit, rounded up; null if no store answered.
-    pub used: Option<u64>,
-    /// Hits that still fit now, in whole units of the limit; null if no store answered.
-    pub left: Option<u64>,
+    /// Hits that count now, in the units of the limit; null if no store answered. With `scale` it has
+    /// decimals, at most as many as a power of ten needs that is the scale or more, rounded up.
+    pub used: Option<Units>,
+    /// The same in hits, if the limit has a `scale`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_hits: Option<u64>,
+    /// Hits that still fit now, in the units of the limit, with such decimals, rounded down; null if
+    /// no store answered.
+    pub left: Option<Units>,
+    /// The same in hits, if the limit has a `scale`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_hits: Option<u64>,
     /// Seconds until the limit has fully recovered; null also for a limit of requests in flight
     /// and for a limit of 0.
     pub resets_in_seconds: Option<f64>,
@@ -153,11 +161,10 @@ pub struct State {
     /// or its denial cache decides.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub this_replica_only: bool,
-    /// Hits that this replica has drawn in advance (`lease`), in whole units of the limit; they
-    /// count as used.
+    /// Hits that this replica has drawn in advance (`lease`), in the units of the limit; they count
+    /// as used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub held: Option<u64>,
+    pub held: Option<Units>,
     /// Hits that requests have reserved and not settled; they count as used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<Reserved>,
@@ -324,7 +331,7 @@ impl Now<'_> {
             }
             let leased = self.parts.limiter.leased(&plan.checks, planned.check);
             descriptor.live = Some(State {
-                held: Some(planned.scale.units(leased)).filter(|&units| units > 0),
+                held: (leased > 0).then(|| planned.scale.decimal(leased)),
                 reserved: self.reserved[planned.check.0]
                     .map(|held| Reserved::new(&held, planned.scale)),
                 ..State::new(decision, planned.scale, check, is_alone)
@@ -402,8 +409,10 @@ impl State {
     pub(super) fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
         let verdict = decision.verdict();
         Self {
-            used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),
-            left: verdict.map(|verdict| scale.units(verdict.remaining)),
+            used: verdict.map(|verdict| scale.decimal_rounded_up(verdict.used)),
+            used_hits: verdict.and_then(|verdict| scale.exact(verdict.used)),
+            left: verdict.map(|verdict| scale.decimal(verdict.remaining)),
+            left_hits: verdict.and_then(|verdict| scale.exact(verdict.remaining)),
             resets_in_seconds: verdict
                 .filter(|_| !check.algorithm.has_holders() && check.algorithm.capacity() > 0)
                 .map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
@@ -423,7 +432,7 @@ impl Reserved {
     fn new(held: &HeldHits, scale: Scale) -> Self {
         Self {
             reservations: held.reservations,
-            hits: scale.units_rounded_up(held.hits),
+            hits: scale.decimal_rounded_up(held.hits),
             oldest_seconds: clock::now().since(held.since).micros() as f64 / 1e6,
         }
     }

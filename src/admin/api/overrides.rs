@@ -22,7 +22,7 @@ use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::plan::{Disposition, Plan};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
-use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
+use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure, Scale};
 use crate::live::overrides::ChangeError;
 use crate::net::clock;
 use crate::net::http::Page;
@@ -424,6 +424,13 @@ fn unfit_text(limit: &Limit, unfit: &Unfit, kind: Kind) -> String {
         }
         Unfit::NotAbove(rate) => {
             format!("{field}: the limit {path} is {rate} already; write a larger amount")
+        }
+        Unfit::Decimals(scale, units) => {
+            let fix = match *scale == Scale::ONE {
+                true => "has no `scale`; write a whole number".to_owned(),
+                false => format!("has a `scale` of {scale}; write a multiple of 1/{scale}"),
+            };
+            format!("{field}: {units} is not a whole number of hits: the limit {path} {fix}")
         }
         Unfit::AtMost(largest) => {
             let amount = limit.amount;

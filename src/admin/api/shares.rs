@@ -43,7 +43,7 @@ impl UsageSubject {
     fn share(&self) -> Option<(f64, f64)> {
         let (now, last) = (self.current.as_ref(), self.last_period.as_ref());
         let last = last.map(|last| (last.share_percent, last.used as f64));
-        last.or_else(|| Some((now?.share_percent?, now?.used? as f64)))
+        last.or_else(|| Some((now?.share_percent?, now?.used?.0)))
     }
 
     /// The order by share, then by used hits, then by name, the largest first.
@@ -170,10 +170,9 @@ async fn with_holds(
         if Instant::now() < ends
             && let Ok(subject) = one.subject.parse()
             && let Some(found) = counted(parts, tracked, &subject)
-            && let Some(current) = &mut one.current
+            && let Some(current) = one.current.take()
         {
-            let held = found.held(parts).await;
-            current.held = held.map(|hits| found.scale().units_rounded_up(hits));
+            one.current = Some(current.with_held(&found, parts).await);
         }
         one
     };
@@ -228,6 +227,7 @@ fn above(query: &Query) -> Result<Option<f64>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::rules::limit::Units;
 
     fn share(subject: &str, percent: f64, used: u64) -> UsageSubject {
         UsageSubject {
@@ -235,11 +235,15 @@ mod tests {
             subject: subject.to_owned(),
             totals: None,
             current: Some(CurrentUse {
-                used: Some(used),
-                amount: 100,
+                used: Some(Units(used as f64)),
+                used_hits: None,
+                amount: Units(100.0),
+                amount_hits: None,
                 share_percent: Some(percent),
                 left: None,
+                left_hits: None,
                 held: None,
+                held_hits: None,
                 resets_in_seconds: None,
                 timezone: None,
             }),

@@ -103,19 +103,29 @@ pub(super) fn is_last(query: &Query) -> Result<bool, Failure> {
 /// The use of the current period: the state of a counter, as in an explanation, and its amount.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
 pub struct CurrentUse {
-    /// Hits that count now, in the units of the limit, rounded up; null if no store answered.
-    pub used: Option<u64>,
+    /// Hits that count now, in the units of the limit, with `scale` with decimals; null if no store
+    /// answered.
+    pub used: Option<Units>,
+    /// The same in hits, if the limit has a `scale`, as the next fields of this kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_hits: Option<u64>,
     /// Amount of the subject, by its plan, its row or its raise; with `burst` or `max_delay`, the
     /// amount that fits at once.
-    pub amount: u64,
+    pub amount: Units,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount_hits: Option<u64>,
     /// Used hits in percent of the amount, of which 0 hits count as one.
     pub share_percent: Option<f64>,
-    /// Hits that still fit now, in whole units of the limit.
-    pub left: Option<u64>,
-    /// Used hits that reservations hold, in the units of the limit, rounded up; absent if the limit
-    /// has no `reservations`, or the store did not answer.
+    /// Hits that still fit now, in the units of the limit.
+    pub left: Option<Units>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<u64>,
+    pub left_hits: Option<u64>,
+    /// Used hits that reservations hold, in the units of the limit; absent if the limit has no
+    /// `reservations`, or the store did not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Units>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_hits: Option<u64>,
     /// Seconds until the limit has fully recovered: for a period, until its end.
     pub resets_in_seconds: Option<f64>,
     /// Time zone of the limit's calendar.
@@ -334,10 +344,9 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let each = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
         of,
-        current: CurrentUse {
-            held: (found.held(&parts).await).map(|hits| found.scale().units_rounded_up(hits)),
-            ..CurrentUse::new(&found, &counter)
-        },
+        current: CurrentUse::new(&found, &counter)
+            .with_held(&found, &parts)
+            .await,
         hits: record.total.asked,
         refused: record.total.refused,
         refused_count: found.checks()[found.check].algorithm.counts_denied(),
@@ -370,18 +379,30 @@ impl CurrentUse {
         let state = State::new(counter, scale, check, false);
         Self {
             used: state.used,
-            amount: scale.units(capacity),
+            used_hits: state.used_hits,
+            amount: scale.decimal(capacity),
+            amount_hits: scale.exact(capacity),
             share_percent: counter
                 .verdict()
                 .map(|verdict| share_percent(verdict.used, capacity)),
             left: state.left,
+            left_hits: state.left_hits,
             held: None,
+            held_hits: None,
             resets_in_seconds: state.resets_in_seconds,
             timezone: match check.algorithm.window() {
                 Period::Calendar(calendar) => Some(calendar.zone().to_string()),
                 Period::Even(_) | Period::Months(_) => None,
             },
         }
+    }
+
+    /// The same with the hits that reservations hold, if the store answers.
+    pub(super) async fn with_held(mut self, found: &CountedSubject, parts: &Parts) -> Self {
+        let (held, scale) = (found.held(parts).await, found.scale());
+        self.held = held.map(|hits| scale.decimal_rounded_up(hits));
+        self.held_hits = held.and_then(|hits| scale.exact(hits));
+        self
     }
 }
 

@@ -8,6 +8,7 @@ use crate::cli::UsageError;
 use crate::cli::amount;
 use crate::core::time::people;
 use crate::limits::overrides::{Invalid, Pattern, RaiseRate, RateRecord, Value};
+use crate::limits::rules::limit::Units;
 
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
 pub(super) fn entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageError> {
@@ -71,9 +72,9 @@ pub(super) fn rate(text: &str) -> Result<RaiseRate, String> {
         Some(added) if !added.starts_with('+') => (added, true),
         _ => (hits.trim(), false),
     };
-    let requests_per_unit = amount::whole(hits).map_err(|_| wrong())?;
+    let units = amount::number(hits).map_err(|_| wrong())?;
     let mut record = RateRecord {
-        requests_per_unit,
+        requests_per_unit: Units::rounded(units),
         unit: None,
         unit_multiplier: None,
     };
@@ -228,6 +229,9 @@ mod tests {
             ("+500k/month", "+500000/month"),
             ("+1.5M / 2 days", "+1500000/2 days"),
             (" +5", "+5 in flight"),
+            ("+0.5/month", "+0.5/month"),
+            ("10.25 / month", "10.25/month"),
+            ("2.3M/day", "2300000/day"),
         ] {
             assert_eq!(read(text).as_deref(), Ok(shown), "{text}");
         }

@@ -10,7 +10,7 @@ use crate::admin::api::overrides::{Ordered, Periods, Removed, Reset};
 use crate::cli::print;
 use crate::core::text::first_names;
 use crate::core::time::people;
-use crate::limits::overrides::{EntryRecord, Record};
+use crate::limits::overrides::{EntryRecord, RaiseRate, Record};
 use crate::limits::rules::compile::OneLine;
 
 /// Limits of an answer that are named.
@@ -141,7 +141,7 @@ fn order(one: &Record) -> String {
     let mut order = one.kind.clone();
     for (word, rate) in [("by", &one.add), ("to", &one.to), ("to", &one.total)] {
         let Some(record) = rate else { continue };
-        order += &match record.read() {
+        order += &match RaiseRate::read(record, false) {
             Ok(rate) => format!(" {word} {rate}"),
             Err(_) => format!(" {word} {}", record.requests_per_unit),
         };

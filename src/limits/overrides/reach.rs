@@ -9,7 +9,7 @@ use crate::core::request::Entry;
 use crate::core::time::Rate;
 use crate::limits::rules::Rules;
 use crate::limits::rules::address;
-use crate::limits::rules::limit::{Amount, Level, Limit, LimitInForce};
+use crate::limits::rules::limit::{Amount, Level, Limit, LimitInForce, Scale, Units};
 
 /// Why a raise does not fit a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Unfit {
     OtherUnit(Rate),
     /// The limit has that amount, or more.
     NotAbove(Rate),
+    /// These units are no whole number of hits, of which a unit has so many.
+    Decimals(Scale, Units),
     /// The algorithm of the limit can hold at most this amount.
     AtMost(u64),
 }
@@ -150,7 +152,7 @@ fn exceeds(old: RaiseRate, new: RaiseRate, limits: &[LimitInForce<'_>]) -> bool 
     let mut amounts = limits.iter().filter_map(|limit| limit.amount());
     amounts.any(|amount| {
         let [old, new] = [old, new].map(|raise| raised(amount, &raise));
-        matches!((old, new), (Ok(old), Ok(new)) if old.whole > new.whole)
+        matches!((old, new), (Ok(old), Ok(new)) if old.hits() > new.hits())
     })
 }
 

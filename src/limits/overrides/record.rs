@@ -16,7 +16,7 @@ use super::{Kind, Override, Pattern, RaiseRate, Value};
 use crate::core::digest;
 use crate::core::request::notation::WildcardText;
 use crate::core::time::{Micros, Rate, Unit, people};
-use crate::limits::rules::limit::Amount;
+use crate::limits::rules::limit::{Amount, Units};
 
 /// Maximum number of entries of an override, the same as of a descriptor.
 const MAX_ENTRIES: usize = 64;
@@ -114,8 +114,9 @@ pub struct EntryRecord {
 #[schemars(rename = "OverrideRate")]
 #[serde(deny_unknown_fields)]
 pub struct RateRecord {
-    /// Hits per window, or requests in flight.
-    pub requests_per_unit: u64,
+    /// Hits per window, or requests in flight. With `scale` an amount of a raise may have decimals.
+    #[schemars(range(min = 0))]
+    pub requests_per_unit: Units,
     /// The unit of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = [
@@ -220,7 +221,10 @@ impl Record {
     #[must_use]
     pub fn with_total(mut self, raised: Option<&Amount>) -> Self {
         let raised = self.add.as_ref().and(raised);
-        self.total = raised.map(|amount| RateRecord::new(&amount.whole_rate()));
+        self.total = raised.map(|amount| RateRecord {
+            requests_per_unit: amount.whole_units(),
+            ..RateRecord::new(&amount.whole_rate())
+        });
         self
     }
 
@@ -270,11 +274,14 @@ impl From<&Override> for Record {
 impl Kind {
     /// The fields `to` and `add` of a record.
     pub fn rates(&self) -> (Option<RateRecord>, Option<RateRecord>) {
-        let Self::Raise(RaiseRate { rate, is_added }) = self else {
+        let Self::Raise(raise) = self else {
             return (None, None);
         };
-        let rate = Some(RateRecord::new(rate));
-        match is_added {
+        let rate = Some(RateRecord {
+            requests_per_unit: raise.units,
+            ..RateRecord::new(&raise.rate)
+        });
+        match raise.is_added {
             true => (None, rate),
             false => (rate, None),
         }
@@ -287,11 +294,15 @@ impl RaiseRate {
     /// # Errors
     /// The rate is not valid, or 0 would be added.
     pub fn read(record: &RateRecord, is_added: bool) -> Result<Self, Invalid> {
-        let rate = record.read()?;
-        if is_added && rate.requests_per_unit == 0 {
+        let (rate, units) = (record.read()?, record.requests_per_unit);
+        if is_added && units == Units(0.0) {
             return invalid("0 adds nothing; write 1 or more");
         }
-        Ok(Self { rate, is_added })
+        Ok(Self {
+            rate,
+            units,
+            is_added,
+        })
     }
 }
 
@@ -340,7 +351,7 @@ impl RateRecord {
     pub fn new(rate: &Rate) -> Self {
         let has_unit = rate.unit != Unit::None;
         Self {
-            requests_per_unit: rate.requests_per_unit,
+            requests_per_unit: Units(rate.requests_per_unit as f64),
             unit: has_unit.then(|| rate.unit.name().to_owned()),
             unit_multiplier: has_unit.then_some(rate.unit_multiplier),
         }
@@ -351,7 +362,10 @@ impl RateRecord {
     /// # Errors
     /// The unit is unknown, or the window is impossible.
     pub fn read(&self) -> Result<Rate, Invalid> {
-        let requests_per_unit = self.requests_per_unit;
+        if !(0.0..1e19).contains(&self.requests_per_unit.0) {
+            return invalid("requests_per_unit: write a number from 0 to 9007199254740991");
+        }
+        let requests_per_unit = self.requests_per_unit.0 as u64;
         if self.unit.is_none() && self.unit_multiplier.is_none() {
             return Ok(Rate {
                 requests_per_unit,

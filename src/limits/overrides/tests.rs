@@ -4,7 +4,7 @@ use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::core::digest::{hex, sha256};
 use crate::core::time::{PeriodKind, Unit, Zone};
-use crate::limits::rules::limit::Scale;
+use crate::limits::rules::limit::{Scale, Units};
 
 fn record(kind: &str, path: &[(&str, Option<&str>)]) -> Record {
     let entry = |(key, value): &(&str, Option<&str>)| EntryRecord {
@@ -23,7 +23,7 @@ fn record(kind: &str, path: &[(&str, Option<&str>)]) -> Record {
 
 fn to(requests_per_unit: u64, unit: &str) -> RateRecord {
     RateRecord {
-        requests_per_unit,
+        requests_per_unit: Units(requests_per_unit as f64),
         unit: Some(unit.to_owned()),
         unit_multiplier: None,
     }
@@ -43,12 +43,22 @@ fn rate(requests_per_unit: u64, unit: Unit) -> Rate {
 
 fn raise_to(rate: Rate) -> RaiseRate {
     let is_added = false;
-    RaiseRate { rate, is_added }
+    let units = Units(rate.requests_per_unit as f64);
+    RaiseRate {
+        rate,
+        units,
+        is_added,
+    }
 }
 
 fn raise_by(rate: Rate) -> RaiseRate {
     let is_added = true;
-    RaiseRate { rate, is_added }
+    let units = Units(rate.requests_per_unit as f64);
+    RaiseRate {
+        rate,
+        units,
+        is_added,
+    }
 }
 
 fn algorithm(rate: &Rate, options: &Options) -> Algorithm {
@@ -500,7 +510,7 @@ fn records_say_what_is_wrong_with_them() {
 fn a_rate_of_a_record_has_a_window() {
     let rate = |unit: &str, unit_multiplier| {
         RateRecord {
-            requests_per_unit: 1,
+            requests_per_unit: Units(1.0),
             unit: Some(unit.to_owned()),
             unit_multiplier: Some(unit_multiplier),
         }

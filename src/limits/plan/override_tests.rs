@@ -13,6 +13,7 @@ use crate::core::time::Micros;
 use crate::limits::overrides::{EntryRecord, Override, Overrides, RateRecord, Record};
 use crate::limits::rules::Commit;
 use crate::limits::rules::compile::rules_of;
+use crate::limits::rules::limit::Units;
 
 const FILE: &str = "
 domain: d
@@ -41,7 +42,7 @@ pub(super) fn order_to(requests_per_unit: u64, kind: &str, key: &str) -> Overrid
             value_sha256: None,
         }],
         to: (kind == "raise").then(|| RateRecord {
-            requests_per_unit,
+            requests_per_unit: Units(requests_per_unit as f64),
             unit: Some("minute".to_owned()),
             unit_multiplier: None,
         }),

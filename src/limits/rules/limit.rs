@@ -336,6 +336,19 @@ impl Scale {
         self.rounded(hits, u128::div_ceil)
     }
 
+    /// The hits, where they may differ from units.
+    pub fn exact(self, hits: u64) -> Option<u64> {
+        (self != Self::ONE).then_some(hits)
+    }
+
+    /// The hits of these units; `None` if they are not whole. A sum of decimals is not exact in its
+    /// last binary digits.
+    pub fn hits_of(self, Units(units): Units) -> Option<u64> {
+        let exact = units * f64::from(self.0.get());
+        let error = (exact - exact.round()).abs();
+        (error <= (exact * 1e-14).clamp(1e-9, 0.01)).then_some(exact.round() as u64)
+    }
+
     fn rounded(self, hits: u64, divide: fn(u128, u128) -> u128) -> Units {
         let scale = u128::from(self.0.get());
         // The smallest power of ten that is at least the scale.
@@ -348,6 +361,17 @@ impl Scale {
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Units(pub f64);
+
+/// No amount is NaN.
+impl Eq for Units {}
+
+impl Units {
+    /// The decimals that were meant by a product or a sum of decimals.
+    pub fn rounded(units: f64) -> Self {
+        let nearest = (units * 1e9).round() / 1e9;
+        Self(if units.fract() == 0.0 { units } else { nearest })
+    }
+}
 
 impl Serialize for Units {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
@@ -426,6 +450,14 @@ impl Amount {
                 self.scale.hits(self.rate.requests_per_unit)
             }
             algorithm => algorithm.capacity(),
+        }
+    }
+
+    /// The amount of all regions together in units. A raise in regions has them rounded up.
+    pub fn whole_units(&self) -> Units {
+        match self.share == RegionShare::default() {
+            true => self.scale.decimal(self.hits()),
+            false => Units(self.whole as f64),
         }
     }
 

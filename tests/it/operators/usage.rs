@@ -1,5 +1,6 @@
 //! `track_usage`: records in both stores, exact whatever happens.
 
+mod decimals;
 mod periods;
 mod redis;
 mod reserved;

@@ -112,13 +112,12 @@ export function entriesPlain(entries) {
   return entries.map((entry) => `${plain(entry.key)}=${written(entry)}`).join(" ");
 }
 
-const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const EXACT = new Intl.NumberFormat("en", { maximumFractionDigits: 10 });
+const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 10 });
 const SMALL = new Intl.NumberFormat("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
 
 /** A number, with decimals only of a limit with `scale`. */
 export function count(number) {
-  return typeof number === "number" && Number.isFinite(number) ? EXACT.format(number) : "–";
+  return typeof number === "number" && Number.isFinite(number) ? GROUPED.format(number) : "–";
 }
 
 /** A number of a sketch, which is too low by at most its error. */
@@ -129,7 +128,7 @@ export function estimate(number, error) {
 /** A number per second. */
 export function rate(number) {
   if (typeof number !== "number" || !Number.isFinite(number)) return "–";
-  return number >= 100 || number === 0 ? GROUPED.format(number) : SMALL.format(number);
+  return number >= 100 || number === 0 ? GROUPED.format(Math.round(number)) : SMALL.format(number);
 }
 
 /** An instant, as commands print it: `2026-12-14 23:00 UTC`, with seconds unless they are zero. */

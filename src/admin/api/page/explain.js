@@ -151,7 +151,7 @@ function liveFacts(live, zone) {
     error: ["The store did not answer", sentence],
     policy: ["Failure policy", (policy) => h("span", { class: "mono" }, shown(policy))],
   };
-  return Object.entries(live).filter(([name, value]) => value !== null && value !== undefined).map(([name, value]) => {
+  return Object.entries(live).filter(([name, value]) => value !== null && value !== undefined && !name.endsWith("_hits")).map(([name, value]) => {
     if (known[name] !== undefined) return [known[name][0], known[name][1](value)];
     return [words(name), typeof value === "string" ? shown(value) : shown(JSON.stringify(value))];
   });

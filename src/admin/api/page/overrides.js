@@ -60,7 +60,7 @@ export function overrides(app) {
   }));
   const domain = input({ required: true, maxlength: 4096, list: "known-domains", oninput: changed });
   const editor = entriesEditor({ legend: "Descriptor", any: true, changed: () => changed() });
-  const requests = input({ type: "number", min: "0", max: "4294967295", step: "1", oninput: changed });
+  const requests = input({ type: "number", min: "0", max: "4294967295", step: "any", oninput: changed });
   const unit = select(UNITS.map((name) => [name, name]), { onchange: changed });
   const multiplier = input({ type: "number", min: "1", max: "4294967295", step: "1", value: "1", oninput: changed });
   const period = h("div", { class: "line" }, field("per", unit, "the unit of the limit"), field("times", multiplier, "its unit_multiplier"));
@@ -105,7 +105,6 @@ export function overrides(app) {
     amountFields.hidden = chosen !== "raise";
     now.hidden = chosen !== "raise";
     requests.required = chosen === "raise";
-    requests.min = mode.value === "add" ? "1" : "0";
     multiplier.required = chosen === "raise" && !period.hidden;
     times.hidden = chosen === "reset" || chosen === null;
     reason.parentElement.hidden = times.hidden;

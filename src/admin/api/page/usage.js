@@ -42,8 +42,8 @@ export function usage(app) {
       { title: "Start", text: ({ begin, whole }) => `${instant(begin).textContent}${whole ? "" : " (partial)"}` },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
       { title: "Over the limit", number: true, text: ({ refused }) => count(refused) },
-      { title: "Used", number: true, text: ofLimit },
-      { title: "Share", number: true, text: ({ used, limit }) => share(used, limit), bad: ({ used, limit }) => limit > 0 && used >= limit },
+      { title: "Used", number: true, text: (period) => used(ofPeriod(period)) },
+      { title: "Share", number: true, text: percent, bad: ({ used, limit }) => limit > 0 && used >= limit },
     ],
     key: ({ begin }) => begin,
     empty: "One bucket covers several periods of this limit.",
@@ -85,7 +85,7 @@ export function usage(app) {
       fill(summary, facts([
         ["Limit", h("span", {}, h("span", { class: "mono" }, shown(answer.limit)), marked(answer))],
         ...(answer.used === null ? [] : [["Used now", `${used(answer)} (${percent(answer)})`], ["Left", left(answer)]]), ["Resets in", resets(answer)],
-        ["Last period", last ? `${ofLimit(last)} (${percent(last)}) from ${instant(last.begin).textContent}` : null],
+        ["Last period", last ? `${used(ofPeriod(last))} (${percent(last)}) from ${instant(last.begin).textContent}` : null],
         ["Hits since first seen", count(answer.hits)], ["Hits over the limit", count(answer.refused)], ["Refunded", answer.given_back > 0 ? count(answer.given_back) : null],
         ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
       ]), buttons);
@@ -134,13 +134,6 @@ export function usage(app) {
     { title: "Left", number: true, text: left },
     { title: "Resets in", text: (item) => resets(item) ?? "–" },
   ]);
-  const lasts = list([
-    { title: "Used", number: true, text: ({ last_period: last }) => ofLimit(last) },
-    { title: "Share", number: true, text: ({ last_period: last }) => percent(last) },
-    { title: "Hits", number: true, text: ({ last_period: { hits } }) => count(hits) },
-    { title: "Over the limit", number: true, text: ({ last_period: { refused } }) => count(refused) },
-    { title: "Start", text: ({ last_period: { begin } }) => instant(begin).textContent },
-  ]);
   const box = h("div", {});
   const listed = part(h("div", {}, choose, box), { missing: hint(), unavailable: hint() });
   const none = h("p", { class: "notice", hidden: true }, hint());
@@ -171,7 +164,7 @@ export function usage(app) {
       if (limit === undefined) return { subjects: [] };
       const order = by.value === "last" ? [["by", "share"], ["period", "last"]] : [["by", by.value]];
       const answer = await get("usage/top", [["domain", limit.domain], ["limit", limit.limit], ...order, ["count", SHOWN]], signal);
-      return { ...answer, subjects: answer.subjects.map((subject) => ({ ...subject, domain: limit.domain, limit: limit.limit })) };
+      return { ...answer, subjects: answer.subjects.map((subject) => ({ ...subject, ...ofPeriod(subject.last_period), domain: limit.domain, limit: limit.limit })) };
     };
     const isShare = by.value === "share" || by.value === "last";
     const isDue = !isShare || turn % SHARE_TURNS === 0;
@@ -179,7 +172,7 @@ export function usage(app) {
     await Promise.all([
       requested === null ? null : load(signal),
       isDue && listed.load(top, ({ subjects, complete, examined }) => {
-        const rows = { share: shares, last: lasts }[by.value] ?? totals;
+        const rows = isShare ? shares : totals;
         const of = complete === false ? `, of the ${count(examined)} with the most hits` : "";
         rows.caption(`Subjects of the limit${of}, ${app.status.store === "redis" ? "all replicas" : "this process only"}`);
         rows.update(subjects);
@@ -201,13 +194,8 @@ export function usage(app) {
   };
 }
 
-const ofLimit = (period) => `${count(period.used_units)} of ${count(period.limit_units)}`;
+const ofPeriod = (period) => period && { used: period.used_units, amount: period.limit_units, share_percent: period.share_percent };
 const used = (now) => `${count(now.used)} of ${count(now.amount)}`;
 const left = ({ left, held }) => count(left) + (held > 0 ? ` (${count(held)} held)` : "");
 const percent = ({ share_percent: share }) => `${Math.floor(10 * share) / 10} %`;
 const resets = ({ resets_in_seconds: seconds, timezone }) => (typeof seconds === "number" ? ahead(seconds, timezone) : null);
-
-/** The used part of a limit, in percent. */
-function share(used, limit) {
-  return limit > 0 ? `${count(Math.floor((100 * used) / limit))} %` : "–";
-}

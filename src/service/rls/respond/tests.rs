@@ -19,6 +19,7 @@ use crate::core::verdict::{Verdict, Wait};
 use crate::limits::overrides::{EntryRecord, Kind, Override, Overrides, RateRecord, Record};
 use crate::limits::plan::{self, Block, Checked, Disposition, Plan, Slot};
 use crate::limits::rules::compile::rules_of;
+use crate::limits::rules::limit::Units;
 use crate::service::rls::decode::decode;
 
 /// The status of one descriptor.
@@ -171,7 +172,7 @@ fn order(key: &str, kind: usize, until: Option<u64>) -> Override {
             value_sha256: None,
         }],
         to: (kind == 2).then(|| RateRecord {
-            requests_per_unit: 900,
+            requests_per_unit: Units(900.0),
             unit: Some("second".to_owned()),
             unit_multiplier: None,
         }),

@@ -12,6 +12,7 @@ use weir::limits::rules::compile::{
     Compiled, Options, Problem, ProcessDefaults, SourceText, compile,
 };
 use weir::limits::rules::limit::Amount;
+use weir::limits::rules::limit::Units;
 
 /// Shares in millionths that come to at most all: the differences of cuts.
 fn shares() -> impl Strategy<Value = Vec<u32>> {
@@ -107,6 +108,7 @@ proptest! {
         };
         let raise = RaiseRate {
             rate: to,
+            units: Units(to.requests_per_unit as f64),
             is_added: false,
         };
         let (mut sums, mut key) = ([0_u64; 4], None);

@@ -412,7 +412,7 @@ fn assert_commands(weir: &Weir) {
         "2 of 2 subjects of shop.user in the last period, by share"
     );
     let words: Vec<_> = lines[3].split_whitespace().collect();
-    assert_eq!(words[..6], ["0.4", "100", "0.4", "%", "5", "0"], "{text}");
+    assert_eq!(words[..5], ["0.4", "100", "0.4", "%", "5"], "{text}");
     let csv = output(
         &[weir],
         &[&of_user[..], &["--by", "share", "--format", "csv"]].concat(),

@@ -219,7 +219,7 @@ async fn assert_other_limits(weir: &Weir) {
     let asked = request("whole", vec![descriptor_with_hits(&[("user", "w")], 4)]);
     client.should_rate_limit(asked).await.expect("an answer");
     for (query, expected) in [
-        ("limit=shop.bucket", ("b", [26.0, 50.0, 51.0, 24.0])),
+        ("limit=shop.bucket", ("b", [25.5, 50.0, 51.0, 24.5])),
         ("domain=whole", ("w", [4.0, 10.0, 40.0, 6.0])),
         ("limit=shop.few&count=1", ("c", [7.0, 10.0, 70.0, 3.0])),
         (
