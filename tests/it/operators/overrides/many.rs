@@ -110,6 +110,6 @@ async fn of_more_than_there_may_be_in_redis_the_newest_are_in_force() {
 
     // One less, and the next newest is in force.
     desk.ok(&weir, &["overrides", "remove", &format!("{:032}", 24_999)]);
-    assert_eq!(code(client, "vip", "14999", 0).await, Code::OverLimit);
+    becomes(&weir, "vip", "14999", Code::OverLimit).await;
     assert_eq!(code(client, "vip", "24999", 0).await, Code::Ok);
 }
