@@ -12,7 +12,7 @@ mod debounce;
 pub(crate) mod scan;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::unix::fs::FileTypeExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -224,10 +224,19 @@ impl WatchedFolder {
             let is_known = self.unfinished.contains_key(&file.name);
             before.is_some() && !is_known && file.may_be_unfinished(before, &[])
         };
+        let half_read = again.found.files.iter().filter(|file| is_half_read(file));
+        let half_read: HashSet<_> = half_read.map(|file| file.name.to_string_lossy()).collect();
         let is_gone = texts.is_err() && again.found != self.found;
-        if is_gone || again.found.files.iter().any(is_half_read) {
+        let is_first = self.debounce.last().files.is_empty();
+        if is_gone || is_first && !half_read.is_empty() {
             return None;
         }
+        // Their previous content is loaded, or none of a new one. They differ in the next poll.
+        let whole = |text: SourceText| match half_read.contains(&*text.name) {
+            false => Some(text),
+            true => self.texts.iter().find(|old| old.name == text.name).cloned(),
+        };
+        let texts = texts.map(|texts| texts.into_iter().filter_map(whole).collect::<Vec<_>>());
         let read = texts.map(|texts| Read::new(texts, &scan.skipped));
         let loaded = read.as_ref().map_err(Clone::clone).and_then(load);
         if let Err(problems) = &loaded
