@@ -48,8 +48,8 @@ const OWN_HEADERS: [&str; 8] = [
 #[command(
     after_help = "Values: {uniform:A..B}, {zipf:A..B:EXPONENT}, {sequence}, {uuid}, {file:PATH}; a \
         backslash takes the next character as it is.\n\n\
-    Exit codes: 0 done, 1 not exact, above a maximum, or no answers, 2 invalid arguments. Ctrl-C ends with the \
-        result so far.\n\n\
+    Exit codes: 0 done, 1 not exact, above a maximum, or no answers, 2 invalid arguments. Ctrl-C \
+        ends with the result so far.\n\n\
     Example: weir load localhost:8081 --domain demo --descriptor \
         'remote_address=10.0.{uniform:0..255}.{uniform:1..254}' --rate 20k --for 30s"
 )]

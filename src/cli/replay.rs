@@ -379,14 +379,13 @@ impl Pass {
             bad_rows: bad,
             algorithms_of: replay.algorithms.clone(),
             configurations: self.runs.iter().map(outcome).collect(),
-            difference: self
-                .compare
-                .as_ref()
-                .zip(self.runs.split_at_checked(1))
-                .map(|(compare, (first, second))| {
-                    let inconclusive = gate::inconclusive([&first[0], &second[0]], &unused);
-                    ReplayDifference::new(compare, inconclusive)
-                }),
+            difference: match (&self.compare, &self.runs[..]) {
+                (Some(compare), [before, after]) => Some(ReplayDifference::new(
+                    compare,
+                    gate::inconclusive([before, after], &unused),
+                )),
+                _ => None,
+            },
             offered: self.offered,
         })
     }

@@ -579,16 +579,11 @@ mod tests {
             totals: None,
             current: Some(CurrentUse {
                 used: Some(Units(used as f64)),
-                used_hits: None,
                 amount: Units(2_000.0),
-                amount_hits: None,
                 share_percent: Some(used as f64 / 20.0),
                 left: Some(Units(2_000.0 - used as f64)),
-                left_hits: None,
-                held: None,
-                held_hits: None,
                 resets_in_seconds: Some(42.0),
-                timezone: None,
+                ..CurrentUse::default()
             }),
             last_period: None,
             overridden: None,

@@ -2,10 +2,10 @@
 //!
 //! It reads the state of all servers and the counts of errors at intervals, and logs changes: an
 //! ERROR when a server begins to fail or fails with another error, and a line with totals when all
-//! servers are in use again.
-//! Errors of single requests, while all servers are in use, are a warning for each name. There are
-//! few lines even if many requests fail or a server fails often: ends of outages and warnings of
-//! one name are logged at most once a minute. It decides nothing: the circuit breakers do.
+//! servers are in use again. Errors of single requests, while all servers are in use, are a warning
+//! for each name. There are few lines even if many requests fail or a server fails often: other
+//! errors of a server, ends of outages and warnings of one name are logged at most once a minute. It
+//! decides nothing: the circuit breakers do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::store::redis::{Deployment, FailingServer, RedisFailure};
 const POLL: Duration = Duration::from_millis(250);
 
 /// An outage is over when all servers were in use for this time, and no end was logged within the
-/// last minute. A shorter time would log an end while servers fail in turn.
-/// Another error of a server is its cause after the same time.
+/// last minute. A shorter time would log an end while servers fail in turn. Another error of a server
+/// is its cause after the same time.
 const CALM: Duration = Duration::from_secs(1);
 
 /// Maximum number of servers of one outage that have a line, and that the line of its end names. A
@@ -86,10 +86,13 @@ impl Line {
         match self {
             Self::Errors(_, times) => tracing::warn!(%error, times, cause, round_trip, allowed,
                 deadline, "Redis: {meaning}"),
-            Self::Began(FailingServer { server, .. }) => tracing::error!(redis = %server, error,
-                cause, round_trip, allowed, deadline, "Redis outage: {meaning}"),
-            Self::Changed(FailingServer { server, .. }) => tracing::error!(redis = %server, error,
-                cause, round_trip, allowed, deadline, "Redis outage goes on: {meaning}"),
+            Self::Began(FailingServer { server, .. })
+            | Self::Changed(FailingServer { server, .. }) => {
+                let is_new = matches!(self, Self::Began(_));
+                let what = if is_new { "outage" } else { "outage goes on" };
+                tracing::error!(redis = %server, error, cause, round_trip, allowed, deadline,
+                    "Redis {what}: {meaning}");
+            }
             Self::Ended { .. } => {}
         }
     }

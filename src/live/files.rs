@@ -203,8 +203,9 @@ impl WatchedFolder {
         let is_old = |since| at - since >= poll * MOST_POLLS;
         let is_late = self.debounce.since().is_some_and(is_old);
         // The first limits are not loaded by half either.
-        let is_first = self.debounce.last().files.is_empty() && !self.unfinished.is_empty();
-        let is_due = self.debounce.is_due(at, Duration::MAX, poll) && (is_late || !is_first);
+        let is_first = self.debounce.last().files.is_empty();
+        let must_rest = is_first && !self.unfinished.is_empty() && !is_late;
+        let is_due = self.debounce.is_due(at, Duration::MAX, poll) && !must_rest;
         if !is_forced && !is_due {
             return self.wait(at, None);
         }
@@ -227,7 +228,6 @@ impl WatchedFolder {
         let half_read = again.found.files.iter().filter(|file| is_half_read(file));
         let half_read: HashSet<_> = half_read.map(|file| file.name.to_string_lossy()).collect();
         let is_gone = texts.is_err() && again.found != self.found;
-        let is_first = self.debounce.last().files.is_empty();
         if is_gone || is_first && !half_read.is_empty() {
             return None;
         }

@@ -85,18 +85,19 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
         && let Some(part) = chunks.next()
     {
         let counted = counted_of(&parts, &tracked, part.to_vec());
-        let at_a_time = [READS_AT_A_TIME, RECORDS_AT_A_TIME][usize::from(is_last)];
+        let at_a_time = if is_last {
+            RECORDS_AT_A_TIME
+        } else {
+            READS_AT_A_TIME
+        };
         let read: Vec<Option<UsageSubject>> = stream::iter(counted.await?)
             .map(|subject| use_of(&parts, subject, is_last))
             .buffer_unordered(at_a_time)
             .try_collect()
             .await?;
         let before = subjects.len();
-        is_whole &= !is_last
-            || read
-                .iter()
-                .flatten()
-                .all(|one| is_kept(&parts, &tracked, one));
+        let mut found = read.iter().flatten();
+        is_whole &= !is_last || found.all(|one| is_kept(&parts, &tracked, one));
         subjects.extend(read.into_iter().flatten().filter(is_listed));
         (examined, total) = (examined + part.len(), total + subjects.len() - before);
         subjects.sort_by(UsageSubject::largest_first);
@@ -236,16 +237,9 @@ mod tests {
             totals: None,
             current: Some(CurrentUse {
                 used: Some(Units(used as f64)),
-                used_hits: None,
                 amount: Units(100.0),
-                amount_hits: None,
                 share_percent: Some(percent),
-                left: None,
-                left_hits: None,
-                held: None,
-                held_hits: None,
-                resets_in_seconds: None,
-                timezone: None,
+                ..CurrentUse::default()
             }),
             last_period: None,
             overridden: None,

@@ -101,7 +101,7 @@ pub(super) fn is_last(query: &Query) -> Result<bool, Failure> {
 }
 
 /// The use of the current period: the state of a counter, as in an explanation, and its amount.
-#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct CurrentUse {
     /// Hits that count now, in the units of the limit, with `scale` with decimals; null if no store
     /// answered.
@@ -338,8 +338,10 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let mut periods = amount.map_or_else(Vec::new, |amount| {
         periods(&series, &found, amount, record.first_seen)
     });
-    if let (Some(present), Some(verdict)) = (periods.last_mut(), counter.verdict()) {
-        amount.inspect(|amount| present.set_used(verdict.used, amount));
+    if let (Some(present), Some(verdict), Some(amount)) =
+        (periods.last_mut(), counter.verdict(), amount)
+    {
+        present.set_used(verdict.used, amount);
     }
     let each = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {

@@ -1,7 +1,7 @@
 //! Reasons for which a comparison of two configurations is inconclusive: a gate that was not asked
 //! about what differs must not be green.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::{MAX_NAMED, Run};
 use crate::limits::rules::diff::{Difference, name_of};
@@ -18,23 +18,22 @@ struct LimitUse {
 /// The reasons of two runs over the same rows, whose templates have left these unused.
 pub(super) fn inconclusive([before, after]: [&Run; 2], unused_templates: &[String]) -> Vec<String> {
     let difference = Difference::new(before.engine.rules(), after.engine.rules());
-    let names: HashSet<&str> = difference.limits().collect();
     let mut reasons: Vec<String> = unused_templates
         .iter()
         .map(|template| format!("no record makes a descriptor of {template}"))
         .collect();
-    if names.is_empty() && !difference.moves_shares {
+    let mut all: BTreeMap<&str, Option<LimitUse>> =
+        difference.limits().map(|name| (name, None)).collect();
+    if all.is_empty() && !difference.moves_shares {
         reasons.push("the two configurations do not differ".to_owned());
     }
-    let mut all: BTreeMap<_, Option<LimitUse>> = names.iter().map(|&name| (name, None)).collect();
     for run in [before, after] {
         let rules = run.engine.rules();
         for limit in rules.limits() {
-            let name = name_of(limit);
-            let (Some(asked), id) = (all.get_mut(&*name), Some(limit.id)) else {
+            let Some(asked) = all.get_mut(&*name_of(limit)) else {
                 continue;
             };
-            let tally = run.tally.limits.get(&id);
+            let tally = run.tally.limits.get(&Some(limit.id));
             let is_free = run.tally.unlimited.contains(&limit.id);
             let is_left_out = run.engine.left_out.contains_key(&limit.id);
             if tally.is_some() || is_free || is_left_out {

@@ -59,10 +59,9 @@ impl Template {
     /// # Errors
     /// What is wrong, with its column.
     pub(crate) fn parse(source: &str, fields: Fields) -> Result<Self, String> {
-        let text = source;
         let (text, conditions) = match fields {
-            Fields::Allowed => split_conditions(text),
-            Fields::None => (text, Vec::new()),
+            Fields::Allowed => split_conditions(source),
+            Fields::None => (source, Vec::new()),
         };
         let mut reader = TemplateReader {
             text,

@@ -183,10 +183,9 @@ pub fn lost_reservations(old: &Rules, new: &Rules) -> HashSet<LimitId> {
     let had = |limit: &&Limit| limit.has_holds() || before.contains(&limit.id);
     let had = limits_beyond(old, new).into_iter().filter(had);
     let had: HashSet<_> = had.map(counter).collect();
-    let without = limits_beyond(new, old)
-        .into_iter()
-        .filter(|limit| !limit.has_holds());
-    let lost = without.filter(|limit| had.contains(&counter(limit)));
+    let new_limits = limits_beyond(new, old).into_iter();
+    let may_have_lost = |limit: &&Limit| !had.is_empty() && !limit.has_holds();
+    let lost = new_limits.filter(|limit| may_have_lost(limit) && had.contains(&counter(limit)));
     let is_shared = |id: &&LimitId| new.shares(&old.by_number[id.domain as usize]);
     let shared = before.iter().filter(is_shared).copied();
     lost.map(|limit| limit.id).chain(shared).collect()
@@ -749,9 +748,9 @@ descriptors:
             let changed: Vec<_> = Difference::new(&limit(old), &limit(new))
                 .changed
                 .iter()
-                .map(|changed| changed.to_string().replace("; counters start at zero", ""))
+                .map(ToString::to_string)
                 .collect();
-            let expected: Vec<_> = Some(format!("d.a: {shown}"))
+            let expected: Vec<_> = Some(format!("d.a: {shown}; counters start at zero"))
                 .filter(|_| !shown.is_empty())
                 .into_iter()
                 .collect();

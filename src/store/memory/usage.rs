@@ -191,9 +191,8 @@ mod tests {
             );
         }
         let top = |order, (offset, count)| {
-            let Top {
-                subjects, total, ..
-            } = records.top(&tracking().0, order, Page { offset, count }, Micros(100));
+            let Top { subjects, total } =
+                records.top(&tracking().0, order, Page { offset, count }, Micros(100));
             assert_eq!(total, if order == Order::Refused { 29 } else { 30 });
             subjects
                 .into_iter()

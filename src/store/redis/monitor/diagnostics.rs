@@ -56,15 +56,7 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
         version(report),
         rights(missing),
         commands(missing),
-        (report.connected_replicas.is_some_and(|count| count > 0) && !report.requires_replicas)
-            .then(|| {
-                information(
-                    "replicas",
-                    "min-replicas-to-write is 0: a primary that is cut off from its replicas keeps \
-                 counting, and those hits are lost when it becomes a replica; set \
-                 min-replicas-to-write to 1",
-                )
-            }),
+        replicas(report),
         (report.cluster_enabled && config.requires_full_coverage == Some(true)).then(|| {
             information(
                 "full_coverage",
@@ -102,6 +94,18 @@ fn memory(report: &InfoReport, full_percent: u64) -> Option<Diagnostic> {
         warning(
             "memory",
             format!("the memory is nearly full: a full Redis {effect}; raise maxmemory"),
+        )
+    })
+}
+
+fn replicas(report: &InfoReport) -> Option<Diagnostic> {
+    let has_replicas = report.connected_replicas.is_some_and(|count| count > 0);
+    (has_replicas && !report.requires_replicas).then(|| {
+        information(
+            "replicas",
+            "min-replicas-to-write is 0: a primary that is cut off from its replicas keeps \
+             counting, and those hits are lost when it becomes a replica; set \
+             min-replicas-to-write to 1",
         )
     })
 }

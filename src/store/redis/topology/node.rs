@@ -419,7 +419,8 @@ impl Node {
     }
 
     /// The failure because of which the server cannot be used: its circuit is not closed, or it did
-    /// not answer the latest inspection or refused its write. `None` if it can be used, and while it has no address.
+    /// not answer the latest inspection or refused its write. `None` if it can be used, and while it
+    /// has no address.
     pub(crate) fn failure(&self) -> Option<RedisFailure> {
         self.location()?;
         let status = self.latest_status.load();
