@@ -173,14 +173,14 @@ pub(crate) struct Call {
     pub(crate) id: String,
     /// Its body; empty for GET.
     pub(crate) body: Vec<u8>,
-    /// The name of the caller's token.
+    /// Its caller.
     pub(crate) caller: Caller,
 }
 
 impl Call {
     /// The name of the caller's token; empty without one.
     pub(crate) fn by(&self) -> &str {
-        self.caller.as_deref().unwrap_or_default()
+        self.caller.name.as_deref().unwrap_or_default()
     }
 
     /// The body, read as JSON.

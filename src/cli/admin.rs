@@ -341,6 +341,8 @@ fn read_token(path: &Path) -> anyhow::Result<String> {
     let line = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
     let line = line.context("it has no token")?;
     let token = line.split_once(':').map_or(line, |(_, token)| token);
+    // In the service's file a right may follow.
+    let token = token.split([' ', '\t']).next().unwrap_or_default();
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         bail!("a token has printable ASCII characters and no spaces");
     }

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::reply::{Failure, blocking};
 use crate::core::digest::sha256;
 use crate::core::lock;
+use crate::core::text::name_of;
 use crate::net::bounded;
 use crate::net::http::guard::Guard;
 use crate::net::throttle::Throttle;
@@ -38,23 +39,59 @@ const MAX_NAME_BYTES: usize = 64;
 /// The time between two lines of the log about wrong tokens.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The right that a call needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+/// A right: what a call needs, and what a token has. Each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
     Read,
+    /// Overrides of descriptors with a value, and resets.
     Change,
+    /// Overrides of every value of their keys, for which commands ask for `--all`.
+    ChangeAll,
 }
 
-/// The name of a caller's token, if there is one.
-pub type Caller = Option<Box<str>>;
+impl Right {
+    /// The words after a token.
+    const NAMED: [(&str, Self); 3] = [
+        ("read", Self::Read),
+        ("change", Self::Change),
+        ("all", Self::ChangeAll),
+    ];
+}
 
-/// The file of tokens: a line `name:token` each. It is read for each token that is presented: a
-/// removed one is refused at once.
+/// A caller: the name of its token, if it has one, and its right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub name: Option<Box<str>>,
+    right: Right,
+}
+
+impl Caller {
+    /// Checks that the caller has this right.
+    ///
+    /// # Errors
+    /// 403, with the remedy.
+    pub fn check(&self, need: Right) -> Result<(), Failure> {
+        if need <= self.right {
+            return Ok(());
+        }
+        let word = |right| name_of(&Right::NAMED, &right).unwrap_or_default();
+        let name = self.name.as_deref().unwrap_or_default();
+        Err(Failure::forbidden(&format!(
+            "the token {name} has the right `{}`, and this needs `{}`: the word behind the token \
+             in ADMIN_TOKEN_FILE",
+            word(self.right),
+            word(need)
+        )))
+    }
+}
+
+/// The file of tokens: a line `name:token` each, or `name:token right`. It is read for each token
+/// that is presented: a removed one is refused at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens(PathBuf);
 
-/// A token as it is kept: its name, and the digest of its text.
-type StoredToken = (Box<str>, [u8; 32]);
+/// A token as it is kept: its name, its right, and the digest of its text.
+type StoredToken = (Box<str>, Right, [u8; 32]);
 
 impl Tokens {
     /// The tokens in this file.
@@ -91,19 +128,27 @@ fn parse(text: &str) -> Result<Vec<StoredToken>, String> {
                 "a name has 1 to 64 letters, digits, and characters of ._-@",
             ));
         }
+        let (token, right) = match token.split_once([' ', '\t']) {
+            None => (token, Right::ChangeAll),
+            Some((token, word)) => {
+                let named = Right::NAMED.iter().find(|(name, _)| *name == word.trim());
+                let wrong = || wrong("write nothing, read, change or all behind a token");
+                (token, named.ok_or_else(wrong)?.1)
+            }
+        };
         if token.len() < MIN_TOKEN_BYTES || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(wrong(
                 "a token has 16 or more printable ASCII characters and no spaces, such as `openssl \
                  rand -hex 32` prints",
             ));
         }
-        if tokens.iter().any(|(known, _)| **known == *name) {
+        if tokens.iter().any(|(known, ..)| **known == *name) {
             return Err(wrong("another line has this name"));
         }
         if tokens.len() == MAX_TOKENS {
             return Err(wrong("256 tokens at most"));
         }
-        tokens.push((name.into(), sha256(token)));
+        tokens.push((name.into(), right, sha256(token)));
     }
     if tokens.is_empty() {
         return Err("has no token; write a line name:token".to_owned());
@@ -111,17 +156,20 @@ fn parse(text: &str) -> Result<Vec<StoredToken>, String> {
     Ok(tokens)
 }
 
-/// The name of a token. The time depends neither on its line nor on its wrong characters: a caller
+/// The caller with this token. The time depends neither on its line nor on its wrong characters: a caller
 /// cannot guess a token by the time of answers.
-fn name_of(tokens: &[StoredToken], presented: &[u8]) -> Option<Box<str>> {
+fn caller_of(tokens: &[StoredToken], presented: &[u8]) -> Option<Caller> {
     let digest = sha256(presented);
-    let mut name = None;
-    for (known, token) in tokens {
+    let mut caller = None;
+    for (name, right, token) in tokens {
         if bool::from(token.ct_eq(digest.as_slice())) {
-            name = Some(known.clone());
+            caller = Some((name, *right));
         }
     }
-    name
+    caller.map(|(name, right)| Caller {
+        name: Some(name.clone()),
+        right,
+    })
 }
 
 /// The access rules of one listener.
@@ -156,14 +204,17 @@ impl Access {
     ///
     /// # Errors
     /// 401, 403, or 503 if the file of tokens cannot be read; with the remedy.
-    pub async fn caller(&self, headers: &HeaderMap, need: Need) -> Result<Caller, Failure> {
+    pub async fn caller(&self, headers: &HeaderMap, need: Right) -> Result<Caller, Failure> {
         let Some(presented) = headers.get(AUTHORIZATION) else {
             return match (&self.tokens, need) {
-                (_, Need::Read) if self.guard.is_loopback => Ok(None),
-                (None, Need::Change) => Err(Failure::forbidden(
+                (_, Right::Read) if self.guard.is_loopback => Ok(Caller {
+                    name: None,
+                    right: Right::Read,
+                }),
+                (None, Right::Change | Right::ChangeAll) => Err(Failure::forbidden(
                     "this process accepts no changes; set ADMIN_TOKEN_FILE",
                 )),
-                (None, Need::Read) => Err(Failure::forbidden(
+                (None, Right::Read) => Err(Failure::forbidden(
                     "the debug listener is not on loopback, and needs a token: set \
                      ADMIN_TOKEN_FILE, or DEBUG_HOST to 127.0.0.1",
                 )),
@@ -185,13 +236,12 @@ impl Access {
         else {
             return Err(Failure::unauthorized("write Authorization: Bearer TOKEN"));
         };
-        let name = blocking(move || match tokens.read() {
-            Ok(known) => Ok(name_of(&known, &token)),
+        let caller = blocking(move || match tokens.read() {
+            Ok(known) => Ok(caller_of(&known, &token)),
             Err(error) => Err(Failure::unavailable(&format!("ADMIN_TOKEN_FILE {error}"))),
         });
-        let name = name.await?;
-        if name.is_some() {
-            return Ok(name);
+        if let Some(caller) = caller.await? {
+            return caller.check(need).map(|()| caller);
         }
         if lock(&self.warnings).admit(Instant::now()).is_some() {
             tracing::warn!("admin API call rejected: its token is not in ADMIN_TOKEN_FILE");
@@ -227,12 +277,13 @@ mod tests {
 
     async fn result(
         access: &Access,
-        need: Need,
+        need: Right,
         all: &[(&'static str, &str)],
     ) -> Result<Option<Box<str>>, StatusCode> {
         access
             .caller(&headers(all), need)
             .await
+            .map(|caller| caller.name)
             .map_err(|failure| failure.status)
     }
 
@@ -245,7 +296,13 @@ mod tests {
             ("\n:0123456789abcdef", "line 2: a name"),
             ("a b:0123456789abcdef", "line 1: a name"),
             ("ann:short", "line 1: a token"),
-            ("ann:0123456789abcd ef", "line 1: a token"),
+            ("ann:0123456789abcd ef", "line 1: write nothing, read,"),
+            (
+                "ann:0123456789abcdef all read",
+                "line 1: write nothing, read,",
+            ),
+            ("ann:0123456789abcdef Read", "line 1: write nothing, read,"),
+            ("ann: read", "line 1: a token"),
             (
                 "ann:0123456789abcdef\nann:0123456789abcdeX",
                 "line 2: another line",
@@ -278,18 +335,18 @@ mod tests {
             Some(Tokens::try_new(file.path().to_owned()).expect("tokens")),
         );
         let host = ("host", "localhost:6070");
-        assert_eq!(result(&access, Need::Read, &[host]).await, Ok(None));
+        assert_eq!(result(&access, Right::Read, &[host]).await, Ok(None));
         assert_eq!(
-            result(&access, Need::Change, &[host]).await,
+            result(&access, Right::Change, &[host]).await,
             Err(StatusCode::UNAUTHORIZED)
         );
         let with = |text: &'static str| [host, ("authorization", text)];
         assert_eq!(
-            result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await,
+            result(&access, Right::Change, &with("Bearer 0123456789abcdef")).await,
             Ok(Some("ann".into()))
         );
         assert_eq!(
-            result(&access, Need::Read, &with("bearer fedcba9876543210fedcba")).await,
+            result(&access, Right::Read, &with("bearer fedcba9876543210fedcba")).await,
             Ok(Some("bob@shop.example".into()))
         );
         for wrong in [
@@ -300,7 +357,7 @@ mod tests {
             "0123456789abcdef",
         ] {
             assert_eq!(
-                result(&access, Need::Change, &with(wrong)).await,
+                result(&access, Right::Change, &with(wrong)).await,
                 Err(StatusCode::UNAUTHORIZED),
                 "{wrong}"
             );
@@ -308,19 +365,44 @@ mod tests {
         // Removed tokens count no more, and a file that cannot be read refuses all.
         std::fs::write(file.path(), "carl:0123456789abcdef").expect("written");
         assert_eq!(
-            result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await,
+            result(&access, Right::Change, &with("Bearer 0123456789abcdef")).await,
             Ok(Some("carl".into()))
         );
         std::fs::write(file.path(), "nothing").expect("written");
         assert_eq!(
-            result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await,
+            result(&access, Right::Change, &with("Bearer 0123456789abcdef")).await,
             Err(StatusCode::SERVICE_UNAVAILABLE)
         );
         let none = Access::new([127, 0, 0, 1].into(), None);
         assert_eq!(
-            result(&none, Need::Change, &[host]).await,
+            result(&none, Right::Change, &[host]).await,
             Err(StatusCode::FORBIDDEN)
         );
+    }
+
+    #[tokio::test]
+    async fn a_word_behind_a_token_is_its_right() {
+        let text = "a:0123456789abcdea read\nb:0123456789abcdeb  change\nc:0123456789abcdec all \n\
+                    d:0123456789abcded\n";
+        let file = file(text);
+        let tokens = Tokens::try_new(file.path().to_owned()).expect("tokens");
+        let access = Access::new([10, 0, 0, 1].into(), Some(tokens));
+        let needs = [Right::Read, Right::Change, Right::ChangeAll];
+        for (name, rights) in [("a", 1), ("b", 2), ("c", 3), ("d", 3)] {
+            let token = format!("Bearer 0123456789abcde{name}");
+            let all = [("host", "weir.example:6070"), ("authorization", &*token)];
+            for (index, need) in needs.into_iter().enumerate() {
+                let expected = match index < rights {
+                    true => Ok(Some(name.into())),
+                    false => Err(StatusCode::FORBIDDEN),
+                };
+                assert_eq!(
+                    result(&access, need, &all).await,
+                    expected,
+                    "{name} {need:?}"
+                );
+            }
+        }
     }
 
     #[tokio::test]
@@ -333,18 +415,18 @@ mod tests {
                 Some(Tokens::try_new(file.path().to_owned()).expect("tokens")),
             );
             assert_eq!(
-                result(&access, Need::Read, &[host]).await,
+                result(&access, Right::Read, &[host]).await,
                 Err(StatusCode::UNAUTHORIZED)
             );
             let token = ("authorization", "Bearer 0123456789abcdef");
             assert_eq!(
-                result(&access, Need::Read, &[host, token]).await,
+                result(&access, Right::Read, &[host, token]).await,
                 Ok(Some("ann".into()))
             );
         }
         let none = Access::new([10, 0, 0, 1].into(), None);
         assert_eq!(
-            result(&none, Need::Read, &[host]).await,
+            result(&none, Right::Read, &[host]).await,
             Err(StatusCode::FORBIDDEN)
         );
     }

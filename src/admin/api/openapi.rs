@@ -85,7 +85,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::admin::api::access::Need;
+    use crate::admin::api::access::Right;
     use crate::admin::api::routes::{BASE, ROUTES};
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
             (
                 method.to_string(),
                 format!("{BASE}{path}"),
-                *need == Need::Change,
+                *need == Right::Change,
             )
         });
         assert_eq!(described, routes.collect());

@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::access::Right;
 use super::query::{Query, next};
 use super::reply::{Failure, blocking, with_status};
 use super::{Call, Parts, names, subject};
@@ -211,7 +212,7 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
     let record = Record {
         kind: order.kind,
         domain: order.domain,
-        entries: order.entries,
+        entries: order.entries.into_iter().map(by_digest).collect(),
         to: order.to,
         add: order.add,
         until: order.until.filter(|_| !ends_at_reset),
@@ -223,6 +224,7 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
         created_at: clock::now(),
         ..record.read()?
     };
+    call.caller.check(right_of(&one))?;
     let mut base = match one.kind {
         Kind::Raise(raise) if raise.is_added && !order.replace => {
             parts.overrides.current(&one.id).await?
@@ -258,10 +260,29 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
 
 /// DELETE: ends an override.
 pub(super) async fn remove(parts: Arc<Parts>, call: Call) -> Result<Removed, Failure> {
+    if let Some(one) = parts.overrides.current(&call.id).await? {
+        call.caller.check(right_of(&one))?;
+    }
     let removed = parts.overrides.remove(&call.id, call.by()).await?;
     Ok(Removed {
         removed: Record::from(&*removed),
     })
+}
+
+/// The right that setting and ending an override need.
+fn right_of(one: &Override) -> Right {
+    match one.has_value() {
+        true => Right::Change,
+        false => Right::ChangeAll,
+    }
+}
+
+/// The entry with the digest of a long value.
+fn by_digest(entry: EntryRecord) -> EntryRecord {
+    match entry.pattern() {
+        Ok(pattern) => EntryRecord::from(&pattern.by_digest()),
+        Err(_) => entry,
+    }
 }
 
 /// Checks the names of an override.
@@ -503,9 +524,9 @@ pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failur
         })
         .collect();
     let existed = reset.iter().any(|counter| counter.existed);
-    let (domain, words) = (OneLine(&domain).to_string(), words.join(" "));
+    let domain = OneLine(&domain).to_string();
     (parts.overrides)
-        .record_reset(&domain, &words, &limit, existed, call.by())
+        .record_reset(&domain, &entries, &limit, existed, call.by())
         .await;
     Ok(Reset {
         reset,

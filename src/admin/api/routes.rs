@@ -1,4 +1,4 @@
-//! The calls of the API: method, path, whether they change anything, and their handlers.
+//! The calls of the API: method, path, the right that they need, and their handlers.
 //! `openapi.json` describes each of them.
 
 use std::future::ready;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hyper::Method;
 use serde::Serialize;
 
-use super::access::Need::{self, Change, Read};
+use super::access::Right::{self, Change, Read};
 use super::query::Query;
 use super::reply::{Failure, blocking, json};
 use super::{
@@ -22,7 +22,7 @@ type Handler = fn(Arc<Parts>, Call) -> HandlerFuture;
 type HandlerFuture = Pin<Box<dyn Future<Output = Result<Page, Failure>> + Send>>;
 
 /// A call, by its method and its path below [`BASE`].
-pub(super) type Route = (Method, &'static str, Need, Handler);
+pub(super) type Route = (Method, &'static str, Right, Handler);
 
 /// The prefix of all paths.
 pub(super) const BASE: &str = "/api/v1/";

@@ -158,7 +158,7 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
             since: now().checked_sub(began.elapsed()).unwrap_or_default(),
             answers: parts.metrics.process.policy_answers().since(before),
         }),
-        authorized_as: caller.as_deref().map(str::to_owned),
+        authorized_as: caller.name.as_deref().map(str::to_owned),
         may_change: parts.access.accepts_changes(),
     }
 }

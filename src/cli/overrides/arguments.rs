@@ -7,7 +7,7 @@ use jiff::{Span, Timestamp};
 use crate::cli::UsageError;
 use crate::cli::amount;
 use crate::core::time::people;
-use crate::limits::overrides::{Invalid, Pattern, RaiseRate, RateRecord, Value};
+use crate::limits::overrides::{Invalid, Pattern, RaiseRate, RateRecord};
 use crate::limits::rules::limit::Units;
 
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
@@ -23,13 +23,8 @@ pub(super) fn entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageError> 
 
 /// Asks for `--all` where no entry has a value: every descriptor with these keys would be meant.
 pub(super) fn check_values(entries: &[Pattern], kind: &str) -> Result<(), UsageError> {
-    let has_text = |pattern: &Pattern| match pattern.clone().canonical().value {
-        Value::Text(text) => text.as_literal().is_some() || text.literal_bytes() > 0,
-        Value::Network(network) => network.prefix_len() > 0,
-        Value::Digest(_) => true,
-        Value::Any => false,
-    };
-    if entries.iter().any(has_text) {
+    let has_value = |pattern: &Pattern| pattern.clone().canonical().has_value();
+    if entries.iter().any(has_value) {
         return Ok(());
     }
     let keys: Vec<_> = entries.iter().map(|entry| entry.key.to_string()).collect();
