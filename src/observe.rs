@@ -4,6 +4,7 @@
 pub mod exporters;
 pub mod health;
 pub mod history;
+pub mod logged_values;
 pub mod metrics;
 pub mod subjects;
 pub mod telemetry;

@@ -242,13 +242,14 @@ pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Re
         };
     };
     let canonical = entries.iter().cloned().map(Pattern::canonical);
+    let canonical = canonical.map(Pattern::by_digest);
     let canonical: Vec<_> = canonical.collect();
     let found = known.find(|record| {
         let patterns = record.entries.iter().map(EntryRecord::pattern);
         record.kind == kind
             && record.domain == domain
             && patterns
-                .map(|pattern| pattern.map(Pattern::canonical))
+                .map(|pattern| pattern.map(|one| one.canonical().by_digest()))
                 .eq(canonical.iter().cloned().map(Ok))
     });
     let no_such = || {

@@ -4,6 +4,10 @@
 
 use ring::digest::{Context, SHA256, digest};
 
+/// Bytes of the longest text that keys of counters and overrides have as it is. Of a longer one they
+/// have the digest.
+pub const LONGEST_PLAIN: usize = 128;
+
 /// SHA-256. Source: FIPS 180-4.
 pub fn sha256(text: impl AsRef<[u8]>) -> [u8; 32] {
     bytes(digest(&SHA256, text.as_ref()))

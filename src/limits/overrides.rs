@@ -189,6 +189,11 @@ impl Override {
         self.entries.iter().all(|entry| entry.exact().is_some())
     }
 
+    /// Whether an entry has a value: without one, all descriptors with these keys are meant.
+    pub fn has_value(&self) -> bool {
+        self.entries.iter().any(Pattern::has_value)
+    }
+
     /// Whether a look-up has to compare it: a hash finds exact entries, and keys with any value.
     fn has_to_be_tried(&self) -> bool {
         self.entries.iter().any(|entry| entry.wildcards() > 0)
@@ -284,6 +289,29 @@ impl Pattern {
             Some(network) => Value::Network(network),
         };
         Self { value, ..self }
+    }
+
+    /// Whether it has a value, at least a part of one.
+    pub fn has_value(&self) -> bool {
+        match &self.value {
+            Value::Text(text) => text.as_literal().is_some() || text.literal_bytes() > 0,
+            Value::Network(network) => network.prefix_len() > 0,
+            Value::Digest(_) => true,
+            Value::Any => false,
+        }
+    }
+
+    /// With the digest of a long value, as keys of counters have it: such a value may be a secret.
+    /// A value with a wildcard stays.
+    #[must_use]
+    pub fn by_digest(self) -> Self {
+        match self.exact() {
+            Some((_, text)) if text.len() > digest::LONGEST_PLAIN => Self {
+                value: Value::Digest(digest::sha256(text)),
+                ..self
+            },
+            _ => self,
+        }
     }
 
     /// Key and value, if the pattern matches only this pair and the value is no digest.

@@ -23,9 +23,11 @@ use self::versioned::{Change, StoredOverride, Version, Versioned, keep_ended};
 use super::Live;
 use crate::core::lock;
 use crate::core::time::Span;
-use crate::limits::overrides::{Kind, Override, Overrides, Record, instant};
+use crate::limits::overrides::{Kind, Override, Overrides, Pattern, Record, instant};
+use crate::limits::plan::key::EntryText;
 use crate::net::clock;
 use crate::net::rare::rare;
+use crate::observe::logged_values::LoggedValues;
 use crate::observe::metrics::{Sample, families};
 use crate::observe::telemetry::AUDIT;
 
@@ -50,13 +52,13 @@ const SWEEP_ODDS: u32 = 20;
 /// Writes an audit line about a change by an operator or an expiry. It is written at every log
 /// level. If its fields follow an override, the line is about that override.
 macro_rules! audit {
-    ($one:expr; $($field:tt)*) => {{
-        let one: &Override = $one;
+    ($values:expr, $one:expr; $($field:tt)*) => {{
+        let (values, one): (&LoggedValues, &Override) = ($values, $one);
         let to = match &one.kind {
             Kind::Raise(rate) => Some(rate.to_string()),
             Kind::Block | Kind::Exempt => None,
         };
-        let entries: Vec<_> = one.entries.iter().map(ToString::to_string).collect();
+        let entries: Vec<_> = one.entries.iter().map(|entry| values.entry(entry)).collect();
         audit!(
             id = &*one.id, kind = one.kind.name(), to, domain = &*one.domain,
             entries = entries.join(" "), until = one.until.map(instant), $($field)*
@@ -83,6 +85,8 @@ pub enum ChangeError {
 pub struct Registry {
     live: Arc<Live>,
     store: OverrideStore,
+    /// How the log shows values.
+    values: LoggedValues,
     /// Held from a reading until its result is in force, because an earlier reading must not
     /// replace a later one.
     gate: tokio::sync::Mutex<()>,
@@ -115,11 +119,13 @@ impl Registry {
     pub fn new(
         live: Arc<Live>,
         store: OverrideStore,
+        values: LoggedValues,
         on_reset: Box<dyn Fn() + Send + Sync>,
     ) -> Self {
         Self {
             live,
             store,
+            values,
             gate: tokio::sync::Mutex::new(()),
             state: Mutex::default(),
             changes: ChangeLog::default(),
@@ -213,7 +219,7 @@ impl Registry {
         self.changes.set.fetch_add(1, Ordering::Relaxed);
         let replaced = before.as_ref().map(|before| before.until);
         let replaced_until = replaced.map(|end| end.map_or_else(|| "removed".to_owned(), instant));
-        audit!(&one; by = %one.by, reason = %one.reason, replaced_until, "override set");
+        audit!(&self.values, &one; by = %one.by, reason = %one.reason, replaced_until, "override set");
         Ok(before)
     }
 
@@ -231,7 +237,7 @@ impl Registry {
         let removed = Record::ended(&one, clock::now(), by);
         self.change(None, Some(removed), false).await?;
         self.changes.removed.fetch_add(1, Ordering::Relaxed);
-        audit!(&one; by, set_by = %one.by, reason = %one.reason, "override removed");
+        audit!(&self.values, &one; by, set_by = %one.by, reason = %one.reason, "override removed");
         Ok(one)
     }
 
@@ -239,12 +245,16 @@ impl Registry {
     pub async fn record_reset(
         &self,
         domain: &str,
-        entries: &str,
+        entries: &[EntryText],
         limit: &str,
         existed: bool,
         by: &str,
     ) {
         self.changes.reset.fetch_add(1, Ordering::Relaxed);
+        let entry = |EntryText { key, value }: &EntryText| {
+            self.values.entry(&Pattern::literal(key, value.as_bytes()))
+        };
+        let entries = entries.iter().map(entry).collect::<Vec<_>>().join(" ");
         audit!(domain, entries, limit, existed, by, "counter reset");
         if !matches!(self.store, OverrideStore::Redis(_)) {
             return;
@@ -397,7 +407,7 @@ impl Registry {
         }
         for one in expired {
             self.changes.ended.fetch_add(1, Ordering::Relaxed);
-            audit!(one; set_by = %one.by, reason = %one.reason, "override ended");
+            audit!(&self.values, one; set_by = %one.by, reason = %one.reason, "override ended");
         }
     }
 

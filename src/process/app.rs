@@ -395,7 +395,8 @@ fn overrides(
     metrics: &Metrics,
 ) -> Arc<Registry> {
     let (store, on_reset) = (stores.of_overrides(settings), stores.forget_leases());
-    let overrides = Arc::new(Registry::new(Arc::clone(live), store, on_reset));
+    let values = settings.rls.logged_values.clone();
+    let overrides = Arc::new(Registry::new(Arc::clone(live), store, values, on_reset));
     let scraped = Arc::clone(&overrides);
     metrics.register(Box::new(move || scraped.samples()));
     overrides

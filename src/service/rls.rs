@@ -36,14 +36,14 @@ use crate::limiter::{Decide, Limiter, Undecided};
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::Rules;
 use crate::live::Live;
+use crate::observe::logged_values::LoggedValues;
 use crate::observe::metrics::{Core, Count, Metrics};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 use crate::store::redis::error as redis_error;
 use decode::decode_into;
 pub use generated::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
-pub(crate) use logs::LONGEST_TEXT;
-pub use logs::{DecisionFilter, LoggedValues, MIN_SECRET_BYTES, RefusalLog};
+pub use logs::{DecisionFilter, RefusalLog};
 use respond::{Framed, respond};
 use thresholds::ThresholdLog;
 

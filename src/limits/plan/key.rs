@@ -18,7 +18,7 @@ pub use subject::EntryText;
 pub(crate) use subject::{Part, Subject, SubjectEntry};
 
 use crate::core::algorithm::Algorithm;
-use crate::core::digest::{push_hex, sha256};
+use crate::core::digest::{LONGEST_PLAIN, push_hex, sha256};
 use crate::core::request::Entry;
 use crate::core::usage::{Order, Tracking};
 use crate::limits::rules::Commit;
@@ -27,9 +27,6 @@ use crate::limits::rules::limit::{Level, Matching};
 
 /// The version of this format. A new version resets all counters.
 const VERSION: &[u8] = b"w1";
-
-/// Maximum bytes of a part in plain form. A longer part is replaced by its digest of 64 characters.
-pub(super) const MAX_PART_BYTES: usize = 128;
 
 const VALUE: u8 = b'=';
 const PATTERN: u8 = b'~';
@@ -152,7 +149,7 @@ fn up_to_subject(counter: &[u8]) -> &[u8] {
 
 /// The capacity to reserve for a key: its length unless parts have to be escaped.
 pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> usize {
-    let part_bytes = |text: &[u8]| text.len().min(MAX_PART_BYTES) + 2;
+    let part_bytes = |text: &[u8]| text.len().min(LONGEST_PLAIN) + 2;
     prefix.len()
         + part_bytes(domain)
         + entries
@@ -309,7 +306,7 @@ pub fn of_overrides(prefix: &str) -> Vec<u8> {
 /// Appends one part after its mark. The mark of a digest replaces [`VALUE`], and follows
 /// [`PATTERN`].
 fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
-    if text.len() > MAX_PART_BYTES {
+    if text.len() > LONGEST_PLAIN {
         // The digest of a pattern differs from the digest of the same text as a value.
         out.extend(mark.filter(|&mark| mark == PATTERN));
         out.push(DIGEST);

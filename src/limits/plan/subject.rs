@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::key::{self, Part, Subject, SubjectEntry};
 use super::{Checked, Checks, Disposition, Options, Plan, Slot};
+use crate::core::digest::LONGEST_PLAIN;
 #[cfg(test)]
 use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::limits::rules::Rules;
@@ -144,7 +145,7 @@ fn of_row<'r>(limit: &'r Limit, subject: &Subject) -> Option<LimitInForce<'r>> {
         // A linear search, slow in a table of millions of rows. Only long values have digests.
         digest @ Part::Digest(_) => {
             let is_it = |value: &[u8]| {
-                value.len() > key::MAX_PART_BYTES
+                value.len() > LONGEST_PLAIN
                     && str::from_utf8(value).is_ok_and(|value| digest.is(value))
             };
             rows.rows().find(|&row| is_it(rows.value(row)))

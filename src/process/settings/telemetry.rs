@@ -16,8 +16,9 @@ use super::setting::{Value, list, no_effect, non_empty, setting};
 use super::{SettingError, parse};
 use crate::net::tls::{ClientOptions, NameCheck};
 use crate::net::{bounded, random};
+use crate::observe::logged_values::{LoggedValues, MIN_SECRET_BYTES};
 use crate::observe::traces::{Options, Protocol};
-use crate::service::rls::{LoggedValues, MIN_SECRET_BYTES, RefusalLog};
+use crate::service::rls::RefusalLog;
 
 const SUBJECTS_SECRET: &str = "LOG_SUBJECTS_SECRET_FILE";
 
@@ -35,7 +36,8 @@ pub(super) struct LogFlags {
     #[arg(long, env, default_value_t = 0, value_name = "COUNT")]
     #[arg(value_parser = parse::number(0..=1_000_u32))]
     log_refusals: u32,
-    /// Write values in the lines of LOG_REFUSALS, LOG_DECISIONS and `notify` in this form
+    /// Write values in the lines of LOG_REFUSALS, LOG_DECISIONS, `notify`, overrides and resets in
+    /// this form
     ///
     /// plain: values, escaped and truncated. hashed: the first 16 digits of HMAC-SHA256 with a
     /// secret. off: keys only.

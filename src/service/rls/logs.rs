@@ -7,79 +7,25 @@
 //! limit end there.
 //!
 //! Clients choose domains, keys and values: lines show them escaped, cut, and in the form that
-//! `LOG_SUBJECTS` selects. A request writes a bounded number of lines. Values are hashed with a
-//! secret only, because all addresses of IPv4 can be hashed in seconds. HMAC-SHA256 is the hash
-//! that an operator's `openssl` computes too.
+//! `LOG_SUBJECTS` selects. A request writes a bounded number of lines.
 
 use std::borrow::Cow;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Instant;
 
-use hashbrown::HashMap;
-use ring::hmac::{self, HMAC_SHA256};
-use ring::rand::SystemRandom;
-
 use crate::core::answer::Decision;
-use crate::core::digest::hex;
 use crate::core::lock;
 use crate::core::request::{DecodedRequest, Entry};
 use crate::core::verdict::Wait;
 use crate::limits::plan::{DecidedBy, Outcome, Outcomes, Plan};
 use crate::limits::rules::limit::{Limit, LimitId};
+use crate::observe::logged_values::{LoggedValues, cut};
 use crate::observe::subjects::REQUEST_LIMIT;
+use hashbrown::HashMap;
 
-/// Characters of a domain, a key or a value.
-pub(crate) const LONGEST_TEXT: usize = 64;
 /// Entries of a descriptor that a line shows.
 const MAX_ENTRIES: usize = 8;
-/// Bytes of a digest that are shown, as two digits each.
-const DIGEST_BYTES: usize = 8;
-
-/// The shortest secret of digests in bytes. A shorter one can be found by trying.
-pub const MIN_SECRET_BYTES: usize = 16;
-
-/// How logs show the values of descriptors. Keys, domains and limits are of the configuration and
-/// always shown.
-#[derive(Clone, Debug, Default)]
-pub enum LoggedValues {
-    /// As they are.
-    #[default]
-    Plain,
-    /// As the first 16 digits of their HMAC-SHA256. Equal values are recognised, and no value can
-    /// be found by trying all.
-    Hashed(Arc<hmac::Key>),
-    /// Not at all.
-    Off,
-}
-
-impl LoggedValues {
-    /// Digests with this secret: equal in all processes that have it.
-    pub fn hashed_with(secret: &[u8]) -> Self {
-        Self::Hashed(Arc::new(hmac::Key::new(HMAC_SHA256, secret)))
-    }
-
-    /// Digests with a random secret: equal in this process until it ends. `None`: the operating
-    /// system gives no random numbers.
-    pub fn hashed() -> Option<Self> {
-        hmac::Key::generate(HMAC_SHA256, &SystemRandom::new())
-            .ok()
-            .map(|key| Self::Hashed(Arc::new(key)))
-    }
-
-    /// A value as it is shown; `None`: not at all.
-    fn display(&self, value: &[u8]) -> Option<Cow<'static, str>> {
-        match self {
-            Self::Plain => Some(format!("{:?}", cut(value)).into()),
-            Self::Hashed(secret) => {
-                let digest = hmac::sign(secret, value);
-                Some(hex(&digest.as_ref()[..DIGEST_BYTES]).into())
-            }
-            Self::Off => None,
-        }
-    }
-}
-
 /// The component that decided, if any did.
 pub(super) const fn by(outcome: &Outcome<'_>) -> Option<&'static str> {
     match outcome.by {
@@ -124,17 +70,6 @@ pub(super) fn display_entries(entries: &[Entry<'_>], values: &LoggedValues) -> S
         let _ = write!(text, " and {more} more");
     }
     text
-}
-
-/// The first characters; bytes that are not UTF-8 as U+FFFD.
-pub(super) fn cut(bytes: &[u8]) -> String {
-    // A character has at most four bytes: this is enough for all characters that are kept.
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * LONGEST_TEXT)]);
-    let mut kept: String = text.chars().take(LONGEST_TEXT).collect();
-    if kept.len() < bytes.len() && text.chars().count() >= LONGEST_TEXT {
-        kept.push_str("...");
-    }
-    kept
 }
 
 /// Maximum number of lines of one request.
@@ -399,6 +334,7 @@ impl RefusalLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::logged_values::LONGEST_TEXT;
 
     fn entry<'a>(key: &'a str, value: &'a str) -> Entry<'a> {
         Entry {
@@ -430,10 +366,6 @@ mod tests {
         );
         let many = vec![entry("k", "v"); 64];
         assert!(plain(&many).ends_with("k=\"v\" and 56 more"));
-        assert_eq!(
-            cut("x".repeat(LONGEST_TEXT).as_bytes()),
-            "x".repeat(LONGEST_TEXT)
-        );
     }
 
     /// The digest is from RFC 4231, test case 2: other programs compute it too.

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 use hashbrown::HashMap;
 
-use super::logs::{LoggedValues, RefusalLog, cut, display_entries};
+use super::logs::{RefusalLog, display_entries};
 use crate::core::algorithm::{Algorithm, LARGEST_COUNT};
 use crate::core::answer::Effect;
 use crate::core::fingerprint::Fingerprint;
@@ -25,6 +25,7 @@ use crate::limits::overrides::instant;
 use crate::limits::plan::{Check, DecidedBy, Outcomes, Plan};
 use crate::live::Snapshot;
 use crate::net::clock;
+use crate::observe::logged_values::{LoggedValues, cut};
 use crate::observe::telemetry::BUDGET;
 
 /// Maximum number of lines of one limit in a second: as many as a program that sends messages about

@@ -46,7 +46,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "observe",
         &[
-            &["metrics", "health", "telemetry"],
+            &["logged_values", "metrics", "health", "telemetry"],
             &["traces", "subjects", "history"],
             &["exporters"],
         ],

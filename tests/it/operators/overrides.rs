@@ -1,6 +1,7 @@
 //! Overrides through the commands and the real socket: two replicas and one Redis, files, every
 //! algorithm, and what goes wrong.
 
+mod access;
 mod additions;
 mod addresses;
 mod commands;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::{TraceRow, time_of};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
-use crate::service::rls::LONGEST_TEXT;
+use crate::observe::logged_values::LONGEST_TEXT;
 
 /// How a line of the log begins.
 pub(super) const BEGIN: &[u8] = b"{\"@timestamp\":";
