@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 
-use crate::support::certificates::{Authority, Files};
+use crate::support::certificates::Files;
 use crate::support::envoy::{Envoy, validate, with};
 use crate::support::http_client::{connect_from, get, request};
 use crate::support::{Weir, ports, tools, wait};
@@ -96,8 +96,11 @@ fn refusals(envoy: &Envoy, filter: &str) -> u64 {
 /// requests of a client.
 #[test]
 fn a_canary_is_compared_before_its_refusals_count() {
-    let start = |requests| Weir::start(&[("limits.yaml", &limits_of_clients(requests))], &[]);
-    let (weir, other) = (start(2), start(4));
+    let start = |requests, headers| {
+        let headers = [("LIMIT_RESPONSE_HEADERS_ENABLED", headers)];
+        Weir::start(&[("limits.yaml", &limits_of_clients(requests))], &headers)
+    };
+    let (weir, other) = (start(2, "false"), start(4, "true"));
     let text = tools::file("deploy/envoy/canary.yaml").replace("timeout: 0.1s", "timeout: 10s");
     let text = [
         (
@@ -122,8 +125,14 @@ fn a_canary_is_compared_before_its_refusals_count() {
     let envoy = Envoy::start(&text);
     let front = envoy.listener("front");
     wait::away_from_the_end_of_a_minute();
-    let statuses: [u16; 5] = std::array::from_fn(|_| get(front, "/").status);
+    let answers: [_; 5] = std::array::from_fn(|_| get(front, "/"));
+    let statuses = answers.each_ref().map(|answer| answer.status);
     assert_eq!(statuses, [200, 200, 200, 200, 429], "the other one decides");
+    for answer in &answers {
+        let headers = answer.headers.iter();
+        let count = headers.filter(|(name, _)| name == "ratelimit-remaining").count();
+        assert_eq!(count, 1, "of the other one only: {:?}", answer.headers);
+    }
     assert_eq!(
         [refusals(&envoy, "weir"), refusals(&envoy, "ratelimit")],
         [3, 1]
@@ -182,11 +191,17 @@ fn tcp_connections_are_limited() {
 
 #[test]
 fn envoy_and_weir_present_certificates() {
-    let (authority, files) = (Authority::new("first"), Files::new());
+    let files = Files::new();
     let own = |name: &str| files.text(name);
-    files.write("ca.crt", &authority.pem());
-    files.write_issued("weir", &authority.issue(&["ratelimit"]));
-    files.write_issued("tls", &authority.issue(&["envoy"]));
+    let made = |expected| {
+        let script = tools::repository().join("deploy/envoy/certificates.sh");
+        let folder = own("ca.crt").replace("/ca.crt", "");
+        let output = Command::new(script).arg(folder).output().expect("a script");
+        assert_eq!(output.status.success(), expected, "{output:?}");
+    };
+    made(true);
+    // A second run does not write over the first.
+    made(false);
     let (ca, certificate, key) = (own("ca.crt"), own("weir.crt"), own("weir.key"));
     let environment = [
         ("GRPC_SERVER_USE_TLS", "true"),
