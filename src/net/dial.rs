@@ -6,12 +6,14 @@
 //! decides when its files are read again. A [`Peer`] has the words for error messages. StatsD is
 //! not here: it has a blocking thread, and mostly uses UDP.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,7 +31,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::either::Either;
 use tonic::codegen::Service;
 
+use super::throttle::Throttle;
 use super::tls::{Peer, hint};
+use crate::core::lock;
 
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -218,18 +222,113 @@ impl Dial {
     }
 }
 
-/// The addresses of `host`, of which there is at least one.
+/// Maximum number of names whose addresses are remembered. They are names in settings, and of
+/// servers that a cluster or Sentinels announce.
+const MAX_NAMES: usize = 1_024;
+
+/// The time after a failed lookup in which connections do not wait for another one.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The last addresses of each name. While no DNS server answers, connections go to them: a server
+/// that works is not lost.
+static KNOWN: Mutex<BTreeMap<(String, u16), KnownAddresses>> = Mutex::new(BTreeMap::new());
+
+/// Connections to the last known addresses of a name, since the start.
+static UNRESOLVED: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Clone, Debug)]
+struct KnownAddresses {
+    addresses: Vec<SocketAddr>,
+    /// When the latest lookup failed; `None` if it succeeded.
+    failed: Option<Instant>,
+    /// Whether the log has a line about it.
+    is_logged: bool,
+    lines: Throttle,
+}
+
+/// How many connections went to the last known addresses of a name, because it could not be
+/// resolved.
+pub fn unresolved() -> u64 {
+    UNRESOLVED.load(Ordering::Relaxed)
+}
+
+/// The addresses of `host`, of which there is at least one: the last known ones if the name cannot
+/// be resolved.
 async fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, DialError> {
-    let failed = |cause: String| DialError::Name {
-        host: host.to_owned(),
-        cause,
+    if let Ok(ip) = host.parse() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let name = (host.to_owned(), port);
+    let known = lock(&KNOWN).get(&name).cloned();
+    let now = Instant::now();
+    let failed_lately = |at: Instant| now.saturating_duration_since(at) < RETRY_AFTER;
+    if let Some(known) = &known
+        && known.failed.is_some_and(failed_lately)
+    {
+        UNRESOLVED.fetch_add(1, Ordering::Relaxed);
+        return Ok(known.addresses.clone());
+    }
+    // The other half is for the connection to a known address.
+    let until = match known {
+        Some(_) => now + deadline.saturating_duration_since(now) / 2,
+        None => deadline,
     };
-    match timeout_at(deadline, lookup_host((host, port))).await {
+    let found = match timeout_at(until, lookup_host((host, port))).await {
         Ok(Ok(addresses)) => Some(addresses.collect::<Vec<_>>())
             .filter(|addresses| !addresses.is_empty())
-            .ok_or_else(|| failed("the name has no address".to_owned())),
-        Ok(Err(cause)) => Err(failed(cause.to_string())),
-        Err(_) => Err(failed("no DNS server answered in time".to_owned())),
+            .ok_or_else(|| "the name has no address".to_owned()),
+        Ok(Err(cause)) => Err(cause.to_string()),
+        Err(_) => Err("no DNS server answered in time".to_owned()),
+    };
+    remember(name, found)
+}
+
+/// Remembers the result of a lookup, or finds the addresses of the one before.
+fn remember(
+    name: (String, u16),
+    found: Result<Vec<SocketAddr>, String>,
+) -> Result<Vec<SocketAddr>, DialError> {
+    let mut names = lock(&KNOWN);
+    let has_room = names.len() < MAX_NAMES;
+    let known = names.get_mut(&name);
+    match (found, known) {
+        (Ok(addresses), Some(known)) => {
+            known.addresses.clone_from(&addresses);
+            known.failed = None;
+            if std::mem::take(&mut known.is_logged) {
+                tracing::info!(name = name.0, "DNS: name resolved again");
+            }
+            Ok(addresses)
+        }
+        (Ok(addresses), None) => {
+            if has_room {
+                let known = KnownAddresses {
+                    addresses: addresses.clone(),
+                    failed: None,
+                    is_logged: false,
+                    lines: Throttle::default(),
+                };
+                names.insert(name, known);
+            }
+            Ok(addresses)
+        }
+        (Err(cause), Some(known)) => {
+            known.failed = Some(Instant::now());
+            UNRESOLVED.fetch_add(1, Ordering::Relaxed);
+            if !known.is_logged && known.lines.admit(Instant::now()).is_some() {
+                known.is_logged = true;
+                tracing::warn!(
+                    name = name.0,
+                    cause,
+                    "DNS: cannot resolve the name; connecting to its last known addresses"
+                );
+            }
+            Ok(known.addresses.clone())
+        }
+        (Err(cause), None) => Err(DialError::Name {
+            host: name.0,
+            cause,
+        }),
     }
 }
 
@@ -365,6 +464,28 @@ mod tests {
         );
         let error = options.connect(&[refusing], soon()).await;
         assert!(matches!(error, Err(DialError::Connect(_))), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_cannot_be_resolved_has_the_addresses_of_the_last_answer() {
+        let name = || ("weir.known.invalid".to_owned(), 7);
+        let two = vec![SocketAddr::from(([127, 0, 0, 1], 7)); 2];
+        let failed = || Err("no answer".to_owned());
+        assert!(remember(name(), failed()).is_err(), "never known");
+        assert_eq!(remember(name(), Ok(two.clone())).expect("found"), two);
+        let before = unresolved();
+        assert_eq!(remember(name(), failed()).expect("known"), two);
+        // Within a second no lookup is waited for, and then the real one fails.
+        for wait in [Duration::ZERO, RETRY_AFTER] {
+            tokio::time::sleep(wait).await;
+            let found = resolve(&name().0, 7, soon()).await;
+            assert_eq!(found.expect("known"), two);
+        }
+        assert!(unresolved() >= before + 3);
+        assert!(resolve(&name().0, 8, soon()).await.is_err(), "another port");
+        let one = vec![two[0]];
+        assert_eq!(remember(name(), Ok(one.clone())).expect("found"), one);
+        assert_eq!(remember(name(), failed()).expect("known"), one);
     }
 
     #[tokio::test]

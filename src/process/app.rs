@@ -39,7 +39,7 @@ use crate::live::Live;
 use crate::live::overrides::Registry;
 use crate::net::bounds::{MemoryBudget, connections_after_raise};
 use crate::net::http;
-use crate::net::{background, heap};
+use crate::net::{background, dial, heap};
 use crate::observe::exporters::prometheus;
 use crate::observe::health::{Health, Status};
 use crate::observe::metrics::{Core, Metrics, families};
@@ -258,6 +258,8 @@ impl Shared {
         let dropped = logs.dropped();
         let dropped = move || vec![families::LOG_LINES_DROPPED.count(&[], dropped())];
         metrics.register(Box::new(dropped));
+        let unresolved = || vec![families::DNS_FALLBACKS.count(&[], dial::unresolved())];
+        metrics.register(Box::new(unresolved));
         if let Some(traces) = traces {
             metrics.register(Box::new(traces.counts()));
         }
@@ -300,7 +302,7 @@ impl Shared {
     /// Maintains the stores, and reads the overrides before anything is decided.
     async fn start_overrides(&self) {
         // It finds the servers of Redis, which the first reading of the overrides needs.
-        tokio::spawn(self.stores.clone().maintain());
+        tokio::spawn(self.stores.clone().maintain(self.parts.health.clone()));
         self.parts.overrides.start().await;
         tokio::spawn(Arc::clone(&self.parts.overrides).follow());
     }

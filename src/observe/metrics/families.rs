@@ -313,6 +313,9 @@ families! {
     /// of replicas stays as it was.
     REPLICAS_LOOKUPS = Counter "weir_replicas_lookups_total" ["result"];
 
+    /// Connections to the last known addresses of a name, because it could not be resolved.
+    DNS_FALLBACKS = Counter "weir_dns_fallbacks_total" [];
+
     // Redis. The label `redis` is main or per_second, `server` is its address.
 
     /// Open connections to Redis.
