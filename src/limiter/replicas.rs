@@ -14,6 +14,10 @@
 //! Service loses a replica's address during each rollout and each failed probe. Therefore the
 //! number in force is the largest of the last [`Options::hold`].
 //!
+//! The first question waits until this process has been ready for some seconds, and the number is 1
+//! until then. Before that, a new installation has no ready replica, and DNS servers remember the
+//! answer that the name has no addresses for half a minute.
+//!
 //! An answer without addresses counts as no answer: this process is a replica itself. With
 //! `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION` an outage of Redis takes all pods out of the headless
 //! Service, exactly when `local` needs their number.
@@ -31,6 +35,7 @@ use domain::base::name::UncertainName;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::net::throttle::Throttle;
+use crate::observe::health::{Health, Status};
 use resolve::{NO_ANSWER, Resolver};
 
 /// The time that a lookup may take, with all its attempts and its fallback to TCP: a longer one
@@ -84,6 +89,9 @@ pub struct Options {
     pub interval: Duration,
     /// Time for which all answers have to be lower before the number in force falls.
     pub hold: Duration,
+    /// Time for which this process has to be ready before the first lookup. Kubernetes needs three
+    /// seconds to notice that it is, and one to publish its address.
+    pub settle: Duration,
 }
 
 impl Default for Options {
@@ -91,12 +99,26 @@ impl Default for Options {
         Self {
             interval: Duration::from_secs(5),
             hold: Duration::from_secs(30),
+            settle: Duration::from_secs(6),
+        }
+    }
+}
+
+/// Waits until the process has been ready for `time`.
+async fn has_been_ready(health: &Health, time: Duration) {
+    let mut status = health.subscribe();
+    loop {
+        let _ = status.wait_for(|status| *status == Status::Ready).await;
+        let ended = status.wait_for(|status| *status != Status::Ready);
+        if timeout(time, ended).await.is_err() {
+            return;
         }
     }
 }
 
 /// Resolves `name` at intervals, and sets the number of replicas to the result; never ends.
-pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
+pub async fn follow(name: DnsName, replicas: ReplicaCount, health: Health, options: Options) {
+    has_been_ready(&health, options.settle).await;
     let mut resolver = Resolver::new(name.clone());
     let mut recent = RecentAnswers::new(options.hold);
     loop {
@@ -479,6 +501,23 @@ mod tests {
                 prop_assert_eq!(recent.count().get(), answers[0]);
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_was_ready_for_a_moment_was_not_ready_for_long() {
+        let (health, began) = (Health::default(), Instant::now());
+        let reports = async {
+            for (after, status) in [
+                (3, Status::Ready),
+                (5, Status::NotReady(Vec::new())),
+                (60, Status::Ready),
+            ] {
+                sleep(Duration::from_secs(after)).await;
+                health.report(status);
+            }
+        };
+        tokio::join!(reports, has_been_ready(&health, Duration::from_secs(6)));
+        assert_eq!(began.elapsed().as_secs(), 3 + 5 + 60 + 6);
     }
 
     fn parsed(text: &str) -> Result<String, String> {

@@ -14,6 +14,7 @@ use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
 use crate::limits::plan;
 use crate::live::overrides::OverrideStore;
 use crate::net::clock;
+use crate::observe::health::Health;
 use crate::observe::metrics::{Metrics, Sample, families};
 use crate::process::settings::{Backend, Settings};
 use crate::store::redis::{Direct, UsageClient};
@@ -116,7 +117,7 @@ impl Stores {
 
     /// Background work of the stores: sweeps, the supervision of Redis, and the number of replicas;
     /// never ends. With Redis, the memory store holds the counters of `on_store_failure: local`.
-    pub(super) async fn maintain(self) {
+    pub(super) async fn maintain(self, health: Health) {
         let deployments = self.deployments().into_iter();
         match self.usage {
             Usage::Memory(memory) => sweep(&memory).await,
@@ -129,6 +130,7 @@ impl Stores {
                         replicas::follow(
                             name,
                             self.outage.replicas().clone(),
+                            health,
                             replicas::Options::default(),
                         )
                         .await;

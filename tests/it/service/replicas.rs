@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir::core::proto::rate_limit_response::Code;
 use weir::limiter::replicas::{Options, ReplicaCount, Source, follow};
+use weir::observe::health::{Health, Status};
 
 use crate::support::dns::{DnsServer, Fault, Zone};
 use crate::support::wait::eventually_async;
@@ -136,8 +137,11 @@ fn followed(dns: &DnsServer, hold: Duration) -> (ReplicaCount, tokio::task::Join
     let options = Options {
         interval: Duration::from_millis(10),
         hold,
+        settle: Duration::ZERO,
     };
-    let task = tokio::spawn(follow(name, count.clone(), options));
+    let health = Health::default();
+    health.report(Status::Ready);
+    let task = tokio::spawn(follow(name, count.clone(), health, options));
     (count, task)
 }
 
