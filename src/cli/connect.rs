@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use http::Uri;
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::net::dial::{Address, Connector, Dial, TcpOptions};
@@ -122,11 +123,42 @@ pub(super) async fn connect(
     connected.map_err(|error| no_service(address, &error.into()))
 }
 
+/// The time between two attempts to connect.
+const CONNECT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Asks again while nothing listens at the address: a service may be starting, or the network may
+/// not know of it yet. The caller bounds the time, which is `timeout`.
+///
+/// # Errors
+/// What `ask` returns.
+pub(super) async fn until_connected<T, F: Future<Output = anyhow::Result<T>>>(
+    timeout: Duration,
+    ask: impl Fn() -> F,
+) -> anyhow::Result<T> {
+    let end = Instant::now() + timeout.saturating_sub(CONNECT_AGAIN);
+    loop {
+        match ask().await {
+            Err(error) if error.is::<NoService>() && Instant::now() < end => {
+                tokio::time::sleep(CONNECT_AGAIN).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// A service that cannot be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("no service at {address}: {cause}; is `weir serve` running?")]
+pub(super) struct NoService {
+    address: String,
+    cause: String,
+}
+
 /// The error for a service that cannot be reached, with the remedy. It has only the root cause,
 /// because each layer of the transport repeats it.
 pub(super) fn no_service(address: &impl Display, error: &anyhow::Error) -> anyhow::Error {
-    let cause = error.root_cause();
-    anyhow::anyhow!("no service at {address}: {cause}; is `weir serve` running?")
+    let (address, cause) = (address.to_string(), error.root_cause().to_string());
+    NoService { address, cause }.into()
 }
 
 /// A client of the HTTP port of a URI. Longer answers than `max_body_bytes` are errors.

@@ -12,12 +12,16 @@ use http::{Request, StatusCode, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-use super::connect::{connect, http_client, no_service};
+use super::connect::{connect, http_client, no_service, until_connected};
 use super::print;
 use crate::net::dial::Address;
 use crate::net::http::CallError;
 use crate::net::tls::ClientOptions;
+use crate::observe::metrics::families;
 use crate::process::settings::{ListenerFlags, LocalGrpc};
+
+/// The largest metrics in bytes.
+const MAX_METRICS_BYTES: usize = 64 << 20;
 
 /// The largest answer in bytes: the reasons fit.
 const MAX_ANSWER_BYTES: usize = 1_024;
@@ -33,7 +37,11 @@ pub(super) struct HealthArgs {
     /// Check with grpc.health.v1 on the gRPC listener instead of /healthcheck on the HTTP listener
     #[arg(long)]
     grpc: bool,
-    /// Wait at most this many milliseconds for an answer; 1 to 3600000
+    /// Require that every Redis answers too (weir_redis_up), by the HTTP listener
+    #[arg(long, conflicts_with = "grpc")]
+    redis: bool,
+    /// Wait at most this many milliseconds for an answer, and connect again while nothing listens;
+    /// 1 to 3600000
     #[arg(
         long,
         default_value_t = 1_000,
@@ -52,11 +60,13 @@ pub(super) fn run(health: &HealthArgs) -> anyhow::Result<ExitCode> {
     let answer = print::block_on(async {
         if health.grpc {
             let LocalGrpc { address, tls } = health.listeners.grpc_on_this_machine()?;
-            let answer = tokio::time::timeout(timeout, ask_grpc(&address, tls.as_ref())).await;
+            let ask = || ask_grpc(&address, tls.as_ref());
+            let answer = tokio::time::timeout(timeout, until_connected(timeout, ask)).await;
             answer.with_context(|| no_answer(&address))?
         } else {
             let address = health.listeners.http_on_this_machine()?;
-            let answer = tokio::time::timeout(timeout, ask_http(address, timeout)).await;
+            let ask = || ask_http(address, timeout, health.redis);
+            let answer = tokio::time::timeout(timeout, until_connected(timeout, ask)).await;
             answer.with_context(|| no_answer(&address.into()))?
         }
     })?;
@@ -80,17 +90,50 @@ pub(super) fn run(health: &HealthArgs) -> anyhow::Result<ExitCode> {
 /// healthy.
 type Unhealthy = Option<String>;
 
-async fn ask_http(address: SocketAddr, timeout: Duration) -> anyhow::Result<Unhealthy> {
-    let uri: Uri = format!("http://{address}/healthcheck").parse()?;
-    let client = http_client(&uri, timeout, MAX_ANSWER_BYTES)?;
+/// Gets a page of the HTTP listener. A longer answer than `most` bytes is empty.
+async fn page(
+    address: SocketAddr,
+    path: &str,
+    timeout: Duration,
+    most: usize,
+) -> anyhow::Result<(StatusCode, Bytes)> {
+    let uri: Uri = format!("http://{address}{path}").parse()?;
+    let client = http_client(&uri, timeout, most)?;
     let request = Request::get(uri).body(Bytes::new())?;
-    let (status, reasons) = match client.call(request).await {
-        Ok(answer) => answer,
-        Err(CallError::Body { status, .. }) => (status, Bytes::new()),
-        Err(CallError::NotHttp(_)) => (StatusCode::NOT_FOUND, Bytes::new()),
-        Err(error) => return Err(no_service(&address, &error.into())),
-    };
+    match client.call(request).await {
+        Ok(answer) => Ok(answer),
+        Err(CallError::Body { status, .. }) => Ok((status, Bytes::new())),
+        Err(CallError::NotHttp(_)) => Ok((StatusCode::NOT_FOUND, Bytes::new())),
+        Err(error) => Err(no_service(&address, &error.into())),
+    }
+}
+
+/// The servers of Redis that do not answer, from the metrics of the process.
+async fn redis_down(address: SocketAddr, timeout: Duration) -> anyhow::Result<Unhealthy> {
+    let (_, metrics) = page(address, "/metrics", timeout, MAX_METRICS_BYTES).await?;
+    let metrics = String::from_utf8_lossy(&metrics);
+    let up = |line: &&str| line.starts_with(families::REDIS_UP.name);
+    let mut servers = metrics.lines().filter(up).peekable();
+    if servers.peek().is_none() {
+        return Ok(Some(
+            "the service counts in memory, without Redis".to_owned(),
+        ));
+    }
+    let down = servers.filter(|line| !line.ends_with(" 1"));
+    let reasons: Vec<_> = down
+        .map(|line| format!("Redis does not answer: {line}"))
+        .collect();
+    Ok((!reasons.is_empty()).then(|| reasons.join("\n")))
+}
+
+async fn ask_http(
+    address: SocketAddr,
+    timeout: Duration,
+    with_redis: bool,
+) -> anyhow::Result<Unhealthy> {
+    let (status, reasons) = page(address, "/healthcheck", timeout, MAX_ANSWER_BYTES).await?;
     match status {
+        StatusCode::OK if with_redis => redis_down(address, timeout).await,
         StatusCode::OK => Ok(None),
         StatusCode::INTERNAL_SERVER_ERROR => Ok(Some(
             String::from_utf8_lossy(&reasons)

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tonic::Status;
 
 use super::admin::AdminFlags;
-use super::connect::{ClientTlsFlags, address, connect};
+use super::connect::{ClientTlsFlags, address, connect, until_connected};
 use super::explain::{Explained, explained};
 use super::load::client::is_without_limit;
 use super::{amount, entries, print};
@@ -60,7 +60,8 @@ pub(super) struct Hit {
     /// hits [default: 1]
     #[arg(long, allow_hyphen_values = true, value_parser = amount::signed)]
     hits: Option<i64>,
-    /// Abort a request after this many milliseconds; 1 to 3600000
+    /// Abort a request after this many milliseconds, and connect again for as long while nothing
+    /// listens; 1 to 3600000
     #[arg(
         long,
         default_value_t = 1_000,
@@ -82,7 +83,9 @@ pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
 async fn send(hit: Hit) -> anyhow::Result<ExitCode> {
     let request = request(&hit)?;
     let timeout = Duration::from_millis(hit.timeout_ms);
-    let channel = connect(&hit.address, hit.tls.options()?.as_ref(), Some(timeout)).await?;
+    let tls = hit.tls.options()?;
+    let dial = || connect(&hit.address, tls.as_ref(), Some(timeout));
+    let channel = until_connected(timeout, dial).await?;
     let mut client = RateLimitServiceClient::new(channel);
     let (mut over, mut asked, mut known) = (false, Vec::new(), Vec::new());
     for _ in 0..hit.count {

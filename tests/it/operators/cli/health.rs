@@ -3,7 +3,8 @@
 use std::net::TcpListener;
 
 use super::{stderr, stdout, weir};
-use crate::support::{self, Weir};
+use crate::support::wait::eventually;
+use crate::support::{self, RedisServer, Weir};
 
 #[tokio::test]
 async fn health_is_an_exit_code_over_http_and_grpc() {
@@ -18,6 +19,11 @@ async fn health_is_an_exit_code_over_http_and_grpc() {
     };
     let healthy = (Some(0), "healthy\n".to_owned());
     assert_eq!(health(&["--port", &http], &[]), healthy);
+    let in_memory = "unhealthy: the service counts in memory, without Redis\n";
+    assert_eq!(
+        health(&["--port", &http, "--redis"], &[]),
+        (Some(1), in_memory.to_owned())
+    );
     assert_eq!(
         health(&[], &[("PORT", &http)]),
         healthy,
@@ -60,6 +66,33 @@ async fn health_is_an_exit_code_over_http_and_grpc() {
     );
     assert_eq!(health(&["--timeout-ms", "0"], &[]).0, Some(2));
 
+    // A service that starts meanwhile is found, by a request too.
+    let ask = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        let with_time = [arguments, &["--timeout-ms=20000"]].concat();
+        command
+            .env_clear()
+            .args(with_time)
+            .stdout(std::process::Stdio::piped());
+        command.spawn().expect("the binary runs")
+    };
+    let address = format!("--address=127.0.0.1:{grpc}");
+    let asking = [
+        ask(&["health", "--port", &http]),
+        ask(&["health", "--grpc", "--grpc-port", &grpc]),
+        ask(&["hit", &address, "--domain=demo", "key=value"]),
+    ];
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let mut service = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+    service.args(["--port", &http, "--grpc-port", &grpc, "--debug-port=0"]);
+    let quiet = service.env_clear().stderr(std::process::Stdio::null());
+    let mut service = quiet.spawn().expect("the binary runs");
+    let outputs = asking.map(|child| child.wait_with_output().expect("it ran"));
+    service.kill().and_then(|()| service.wait()).expect("ended");
+    for output in outputs {
+        assert!(output.status.success(), "{output:?}");
+    }
+
     // Neither a listener that never answers nor one that never ends its answer makes the check
     // wait.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -75,4 +108,24 @@ async fn health_is_an_exit_code_over_http_and_grpc() {
             began.elapsed()
         );
     }
+}
+
+/// Without an answer of Redis the service is healthy, because failure policies answer.
+#[tokio::test]
+async fn health_can_require_redis() {
+    let mut redis = RedisServer::start();
+    let service = Weir::start(support::DEMO, &[("REDIS_URL", &redis.url())]);
+    service.wait_for_log("Redis answers").await;
+    let port = service.http_addr().port().to_string();
+    let health = |more: &[&str]| weir(&[&["health", "--port", &port], more].concat(), &[]);
+    assert!(health(&["--redis"]).status.success());
+    redis.kill();
+    let down = eventually(|| Some(health(&["--redis"])).filter(|output| !output.status.success()));
+    let text = stdout(&down.expect("it is noticed"));
+    assert!(
+        text.starts_with("unhealthy: Redis does not answer: weir_redis_up{"),
+        "{text}"
+    );
+    assert!(health(&[]).status.success());
+    assert_eq!(health(&["--redis", "--grpc"]).status.code(), Some(2));
 }

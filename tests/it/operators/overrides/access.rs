@@ -129,7 +129,11 @@ async fn values_of_overrides_are_not_shown_where_they_must_not() {
         let count = log.matches(&format!("\"entries\":\"{short}\"")).count();
         // Without values the lines about both look alike.
         let expected = if form == "off" { 6 } else { 3 };
-        assert_eq!((count, log.contains(&key)), (expected, false), "{form}: {log}");
+        assert_eq!(
+            (count, log.contains(&key)),
+            (expected, false),
+            "{form}: {log}"
+        );
         assert_eq!(log.contains("ann"), form == "plain", "{log}");
     }
 }
