@@ -270,7 +270,10 @@ BEYOND_THE_BASE = {
     "ConfigMap/ratelimit-config/metadata/labels": "kustomize's generator gives none",
     "NetworkPolicy/ratelimit/spec/ingress/0/from/1": "helm test",
     "NetworkPolicy/ratelimit/spec/ingress/1/from/1": "helm test",
-    "Pod/ratelimit-test": "helm test",
+    "ConfigMap/ratelimit-config/data/helm-test.yaml": "helm test",
+    "Pod/ratelimit-test-health": "helm test",
+    "Pod/ratelimit-test-decision": "helm test",
+    "Pod/ratelimit-test-limits": "helm test",
 }
 GATEWAY = "envoy-ai-gateway-ratelimit"
 BEYOND_AI_GATEWAY = {
@@ -288,7 +291,12 @@ BEYOND_AI_GATEWAY = {
     f"Service/{GATEWAY}-headless": "as above",
     f"PodDisruptionBudget/{GATEWAY}": "as in the base",
     f"NetworkPolicy/{GATEWAY}": "as above",
-    f"Pod/{GATEWAY}-test": "helm test",
+    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/BACKEND_TYPE": "as in the base",
+    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/terminationMessagePolicy": (
+        "as in the base"
+    ),
+    f"Pod/{GATEWAY}-test-health": "helm test",
+    f"Pod/{GATEWAY}-test-decision": "helm test",
 }
 
 
@@ -428,10 +436,12 @@ def overlays():
             if "kind: Component" not in text
             else []
         )
-    memory = Built(OVERLAYS / "overlays/memory", {}).one("Deployment")["spec"]
+    memory = Built(OVERLAYS / "overlays/memory", {})
+    pods = memory.one("HorizontalPodAutoscaler")["spec"]
+    strategy = memory.one("Deployment")["spec"]["strategy"]
     wrong += (
         []
-        if (memory["replicas"], memory["strategy"]) == (1, {"type": "Recreate"})
+        if (pods["minReplicas"], pods["maxReplicas"], strategy) == (1, 1, {"type": "Recreate"})
         else ["memory: two pods would count separately"]
     )
     return wrong + overlays_of_pages()

@@ -91,10 +91,11 @@ class Objects:
         return {entry["name"]: entry.get("value") for entry in self.pod["containers"][0]["env"]}
 
     @property
-    def test(self):
-        """The pod of `helm test`."""
-        found = self.all("Pod", "test")
-        return found[0]["spec"] if found else None
+    def tests(self):
+        """The pods of `helm test`, each with one container: helm prints the log of no other pod."""
+        found = [pod["spec"] for pod in self.all("Pod", "test")]
+        assert all(len(pod["containers"]) == 1 for pod in found), "helm test: several containers"
+        return found
 
 
 class Rendered(Objects):

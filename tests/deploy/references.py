@@ -277,7 +277,7 @@ def network(rendered, must, selected, ports):
             "metrics": values.get("scrape", cluster),
             "debug": values.get("administer", []),
         }
-        test = rendered.test is not None
+        test = bool(rendered.tests)
         for port in ports({"spec": rendered.pod}):
             peers = [
                 peer

@@ -141,9 +141,9 @@ class Pod:
         )
 
     def helm_test(self, secrets):
-        """The commands of the pod of `helm test`."""
-        pod = self.made.test
-        for number, container in enumerate(pod["containers"]):
+        """The commands of the pods of `helm test`."""
+        for number, pod in enumerate(self.made.tests):
+            container = pod["containers"][0]
             root = self.servers.folder / f"test-{number}"
             self.mount(pod, container, secrets, root)
             name = self.made.one("Deployment", "service")["metadata"]["name"]
@@ -155,8 +155,8 @@ class Pod:
                 elif argument.startswith("/"):
                     argument = f"{root}{argument}"
                 argument = {
-                    name: "127.0.0.1",
-                    "8080": str(self.ports["http"]),
+                    f"--host={name}": "--host=127.0.0.1",
+                    "--port=8080": f"--port={self.ports['http']}",
                     f"--address={name}:8081": f"--address=127.0.0.1:{self.ports['grpc']}",
                 }.get(argument, argument)
                 arguments.append(argument)

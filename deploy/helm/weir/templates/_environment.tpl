@@ -12,6 +12,7 @@
 # Kubernetes keeps the files of a ConfigMap in hidden folders beside their links.
 - { name: RUNTIME_IGNOREDOTFILES, value: "true" }
 {{- end }}
+- { name: BACKEND_TYPE, value: {{ ternary "memory" "redis" (eq .Values.redis.mode "none") }} }
 {{- if eq .Values.redis.mode "bundled" }}
 - { name: REDIS_URL, value: {{ printf "%s-redis:6379" (include "weir.name" .) | quote }} }
 {{- else if eq .Values.redis.mode "external" }}
@@ -38,8 +39,6 @@
 - { name: REDIS_TLS_SKIP_HOSTNAME_VERIFICATION, value: "true" }
 {{- end }}
 {{- end }}
-{{- else }}
-- { name: BACKEND_TYPE, value: memory }
 {{- end }}
 {{- with .Values.redis.keyPrefix }}
 - { name: CACHE_KEY_PREFIX, value: {{ . | quote }} }
