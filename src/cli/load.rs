@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::amount;
-use super::connect::{self, ClientTlsFlags, address};
+use super::connect::{self, ClientTlsFlags, address, usual_address};
 use super::workload::{ArrivalKind, Fields, Hits, Requests, Templates};
 use super::{UsageError, print, success_if};
 use crate::net::dial::Address;
@@ -54,9 +54,13 @@ const OWN_HEADERS: [&str; 8] = [
         'remote_address=10.0.{uniform:0..255}.{uniform:1..254}' --rate 20k --for 30s"
 )]
 pub(super) struct LoadCommand {
-    /// Connect to the gRPC listener at this address: HOST:PORT, or unix:PATH
-    #[arg(default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
-    address: Address,
+    /// Connect to the gRPC listener at this address: HOST:PORT, or unix:PATH [default:
+    /// 127.0.0.1:8081]
+    #[arg(value_name = "HOST:PORT", value_parser = address)]
+    service: Option<Address>,
+    /// Connect to the gRPC listener at this address, as the first argument does
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, conflicts_with = "service")]
+    address: Option<Address>,
     /// Send requests for this domain
     #[arg(long, short)]
     domain: String,
@@ -221,18 +225,20 @@ impl Load for Traffic {
 
 async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let tls = command.tls.options()?;
+    let address = command.service.or(command.address);
+    let address = address.unwrap_or_else(usual_address);
     let options = Options {
-        dial: connect::dial(&command.address, tls.as_ref())?,
+        dial: connect::dial(&address, tls.as_ref())?,
         connections: command.connections as usize,
         concurrency: command.concurrency as usize,
         timeout: command.timeout,
         headers: command.header.into_iter().collect::<HeaderMap>(),
         traces: false,
     };
+    connect::check_accepted(&options.dial).await?;
     let client = Client::connect(&options).await;
-    let client = client.map_err(|failure| {
-        anyhow::anyhow!("no service at {}: {}", command.address, failure.message)
-    })?;
+    let client = client
+        .map_err(|failure| anyhow::anyhow!("no service at {address}: {}", failure.message))?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{wide_msg}").context("the progress line")?);
     let default_time = command.iterations.is_none().then_some(DEFAULT_TIME);
