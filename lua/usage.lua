@@ -76,10 +76,14 @@ if steps[85] then -- 'U'
     return {}
   end
 
-  -- Begins a new ring of a record.
-  local function begin_ring(record, number)
+  -- Begins a new ring of a record. It covers the buckets from the end of the last hits on, which are
+  -- known to be empty.
+  local function begin_ring(record, number, interval, buckets)
+    local current = record[CURRENT]
+    local empty = current and math.ceil((current + 1) * record[INTERVAL] / interval) or number
+    record[INTERVAL], record[BUCKETS] = interval, buckets
     record[BASE], record[CURRENT], record[OPEN], record[OPEN + 1], record[OPEN + 2] =
-      number, number, 0, 0, 0
+      max(number - buckets, min(empty, number)), number, 0, 0, 0
     record[IS_NEW], record[CLOSED] = true, false
   end
 
@@ -114,11 +118,11 @@ if steps[85] then -- 'U'
         record[LAST] = VERSION, 0, 0, 0, 0, now, now
     end
     local current = record[CURRENT]
-    if record[INTERVAL] ~= interval or record[BUCKETS] ~= buckets then
-      record[INTERVAL], record[BUCKETS] = interval, buckets
-      begin_ring(record, number)
-    elseif number - current >= buckets then
-      begin_ring(record, number)
+    if record[INTERVAL] ~= interval
+      or record[BUCKETS] ~= buckets
+      or number - current >= buckets
+    then
+      begin_ring(record, number, interval, buckets)
     elseif number > current then
       record[CLOSED] = (current - record[BASE]) % buckets
       record[CELLS] = pack(CELL, record[OPEN], record[OPEN + 1], record[OPEN + 2])

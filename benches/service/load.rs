@@ -242,9 +242,10 @@ impl Client {
             },
         };
         let mut traffic = Traffic(requests);
-        let run = self
-            .connected
-            .run(&mut traffic, pace, until, std::future::pending());
-        Tally::new(self.runtime.block_on(run))
+        let (mut tally, never) = (client::Tally::default(), std::future::pending());
+        let client = &self.connected;
+        let run = client.run(&mut tally, &mut traffic, pace, until, never);
+        self.runtime.block_on(run);
+        Tally::new(tally)
     }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use clap::Args;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Method, Request, StatusCode};
+use indexmap::IndexMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -87,19 +88,19 @@ impl AdminQuery {
                             break;
                         }
                     }
-                    Err(error) => errors.push(format!("{error:#}")),
+                    Err(error) => errors.push((service.address(), format!("{error:#}"))),
                 }
             }
             Ok(())
         })?;
         let Some(answer) = first else {
-            bail!(errors.join("; "))
+            bail!(joined(&errors).join("; "))
         };
         self.format.print(&answer, text)?;
         if are_several {
             print::error(format_args!("weir: changed by {}", by.join(", ")));
         }
-        for error in &errors {
+        for error in joined(&errors) {
             print::error(format_args!("weir: {error}"));
         }
         Ok(success_if(errors.is_empty()))
@@ -192,11 +193,24 @@ impl Services {
         for service in &self.0 {
             match service.exchange(method, call, body).await {
                 Ok(answer) => return service.read(&answer),
-                Err(error) => errors.push(format!("{error:#}")),
+                Err(error) => errors.push((service.address(), format!("{error:#}"))),
             }
         }
-        bail!(errors.join("; "))
+        bail!(joined(&errors).join("; "))
     }
+}
+
+/// The errors of replicas, each after its address: an error that several have is one, with all of
+/// their addresses.
+pub(super) fn joined(errors: &[(&str, impl AsRef<str>)]) -> Vec<String> {
+    const ADDRESS: &str = "\0";
+    let mut addresses: IndexMap<String, Vec<&str>> = IndexMap::new();
+    for (address, error) in errors {
+        let error = error.as_ref().replace(address, ADDRESS);
+        addresses.entry(error).or_default().push(address);
+    }
+    let join = |(error, addresses): (String, Vec<_>)| error.replace(ADDRESS, &addresses.join(", "));
+    addresses.into_iter().map(join).collect()
 }
 
 /// A call with the parameters that have a value.

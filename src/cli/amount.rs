@@ -40,6 +40,22 @@ pub(super) fn between(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, Str
     }
 }
 
+/// The multiplier and the name of a unit, as in `30 seconds`, `30second` and `minute`.
+pub(super) fn multiple(text: &str) -> Option<(u32, String)> {
+    let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let digits = &text[..text.len() - unit.len()];
+    let unit = unit.trim().to_ascii_lowercase();
+    let multiplier = if digits.is_empty() {
+        Ok(1)
+    } else {
+        digits.parse()
+    };
+    Some((
+        multiplier.ok()?,
+        unit.strip_suffix('s').unwrap_or(&unit).to_owned(),
+    ))
+}
+
 /// Hits, of which negative ones are given back.
 pub(super) fn signed(text: &str) -> Result<i64, String> {
     let (digits, sign) = match text.strip_prefix('-') {

@@ -1,5 +1,7 @@
 //! `weir check`: checks limit files without a service.
 
+mod revision;
+
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -30,16 +32,18 @@ const ORDER_OF_REGIONS: &str = "shares: lower a region first, and raise another 
 
 #[derive(Args, Debug)]
 pub(super) struct CheckArgs {
-    /// Check this folder of limit files, or this file [default: the path that weir serve reads]
-    path: Option<PathBuf>,
+    /// Check this folder of limit files, or this file; several are checked together [default: the
+    /// path that weir serve reads]
+    paths: Vec<PathBuf>,
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
     /// Print the output in this format
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
-    /// Compare with this folder or file, and print the limits that PATH adds, removes and changes
-    #[arg(long, value_name = "OLD")]
+    /// Compare with this folder or file, or with PATHS at this revision of git, such as HEAD or
+    /// origin/main, and print the limits that PATHS add, remove and change
+    #[arg(long, value_name = "OLD|REVISION")]
     diff: Option<PathBuf>,
     /// Fail if --diff finds one of these: limits that are added, removed or changed, or whose counters
     /// start at zero
@@ -50,8 +54,8 @@ pub(super) struct CheckArgs {
         requires = "diff"
     )]
     fail_on: Vec<DifferenceKind>,
-    /// Check an overlay for limits of a control plane instead of PATH
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "diff"])]
+    /// Check an overlay for limits of a control plane instead of PATHS
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "diff"])]
     overlay: Option<PathBuf>,
     #[command(flatten)]
     read: ReadFlags,
@@ -108,7 +112,7 @@ pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<Exit
         .xds
         .as_ref()
         .and_then(|xds| xds.overlay_file.as_ref())
-        .filter(|_| check.path.is_none());
+        .filter(|_| check.paths.is_empty());
     let found = match check.overlay.as_ref().or(overlay_in_force) {
         Some(overlay) if check.diff.is_none() => read_overlay(check, overlay),
         _ => compile(check, &settings.files),
@@ -118,7 +122,9 @@ pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<Exit
         ..CheckedFiles::default()
     });
     if let Some(old) = &check.diff {
-        found.compare(check, old);
+        let given = Some(&*check.paths).filter(|paths| !paths.is_empty());
+        let served = std::slice::from_ref(&settings.files.path);
+        found.compare(check, old, given.unwrap_or(served));
     }
     let paint = match print::has_colours() {
         true => coloured,
@@ -139,14 +145,15 @@ pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<Exit
 
 /// Compiles the files: those that `weir serve` would read, unless a path is given.
 fn compile(check: &CheckArgs, served: &files::Options) -> Result<CheckedFiles, Vec<Problem>> {
-    let path = check.path.as_ref().unwrap_or(&served.path);
-    let mut options = check.read.options(path.clone(), check.strict);
-    options.beside = check.path.is_none() && served.beside;
+    let mut options = check.read.options(served.path.clone(), check.strict);
     options.compile.for_check = true;
-    if check.path.is_none() {
+    let read = if check.paths.is_empty() {
+        options.beside = served.beside;
         options.compile.max_memory = served.compile.max_memory;
-    }
-    let read = read(&options)?;
+        read(&options)?
+    } else {
+        read_all(&options, &check.paths, read)?
+    };
     let (problems, rules) = match compile::compile(&read.texts, &options.compile) {
         Ok(compiled) => (compiled.warnings, Some(compiled.rules)),
         Err(problems) => (problems, None),
@@ -203,6 +210,27 @@ pub(super) fn read(options: &files::Options) -> Result<files::Read, Vec<Problem>
     Ok(read)
 }
 
+/// Reads the limit files of several paths, each file once, and sorted by name.
+///
+/// # Errors
+/// As `read`, of the first path.
+fn read_all(
+    options: &files::Options,
+    paths: &[PathBuf],
+    read: impl Fn(&files::Options) -> Result<files::Read, Vec<Problem>>,
+) -> Result<files::Read, Vec<Problem>> {
+    let (mut options, mut all) = (options.clone(), files::Read::default());
+    for path in paths {
+        options.path.clone_from(path);
+        let read = read(&options)?;
+        all.texts.extend(read.texts);
+        all.skipped.extend(read.skipped);
+    }
+    all.texts.sort_by(|one, other| one.name.cmp(&other.name));
+    all.texts.dedup_by(|one, other| one.name == other.name);
+    Ok(all)
+}
+
 /// The path of `name` from the current folder: `name` is in the folder, or is the path itself.
 fn from_here(options: &files::Options, name: &str) -> String {
     let path = &*options.path;
@@ -233,12 +261,18 @@ fn differences(difference: &Difference) -> String {
 }
 
 impl CheckedFiles {
-    /// Adds the difference from the files in `old`, which only have to be good enough for a
-    /// service. Their errors are added to the problems.
-    fn compare(&mut self, check: &CheckArgs, old: &Path) {
+    /// Adds the difference from the files in `old`, or from `paths` at this revision, which only
+    /// have to be good enough for a service. Their errors are added to the problems.
+    fn compare(&mut self, check: &CheckArgs, old: &Path, paths: &[PathBuf]) {
         let options = check.read.options(old.to_owned(), false);
+        let revision = old.to_string_lossy();
+        let at_revision = |options: &_| revision::read(options, &revision);
+        let read = match old.exists() {
+            true => read(&options),
+            false => read_all(&options, paths, at_revision),
+        };
         let mut texts = Vec::new();
-        let compiled = read(&options).and_then(|read| {
+        let compiled = read.and_then(|read| {
             texts = read.texts;
             compile::compile(&texts, &options.compile)
         });

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use http::Uri;
-use tokio::time::Instant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout_at};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::net::dial::{Address, Connector, Dial, TcpOptions};
@@ -17,6 +18,13 @@ use crate::net::tls::{self, ClientOptions, NameCheck, Peer, SubjectName};
 
 /// Connect timeout of a command without a timeout of its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// The begin of a connection of HTTP/2 with empty SETTINGS (RFC 9113, section 3.4), which a service
+/// answers with its own.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// The time for this answer.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The words of error messages about the TLS server.
 pub(super) const SERVICE: Peer = Peer {
@@ -44,7 +52,8 @@ pub(super) struct ClientTlsFlags {
     /// Use the private key in this PEM file for --cert
     #[arg(long, value_name = "PATH", requires = "cert")]
     key: Option<PathBuf>,
-    /// Expect a server certificate for this name, with TLS [default: the host in --address]
+    /// Expect a server certificate for this name, with TLS [default: the host in the
+    /// address]
     #[arg(long, value_name = "NAME", value_parser = server_name)]
     server_name: Option<SubjectName>,
 }
@@ -70,6 +79,12 @@ impl ClientTlsFlags {
 
 fn server_name(text: &str) -> Result<SubjectName, String> {
     SubjectName::parse(text).ok_or_else(|| "write a DNS name, an IP address or a URI".to_owned())
+}
+
+/// The address of a service with default settings on this machine.
+pub(super) fn usual_address() -> Address {
+    let host = "127.0.0.1".to_owned();
+    Address::Tcp { host, port: 8081 }
 }
 
 /// Reads `HOST:PORT`, with an IPv6 address in brackets, or `unix:PATH`.
@@ -118,7 +133,9 @@ pub(super) async fn connect(
         Some(timeout) => endpoint.connect_timeout(timeout).timeout(timeout),
         None => endpoint,
     };
-    let connector = connector(dial(address, tls)?, timeout.unwrap_or(CONNECT_TIMEOUT));
+    let dial = dial(address, tls)?;
+    check_accepted(&dial).await?;
+    let connector = connector(dial, timeout.unwrap_or(CONNECT_TIMEOUT));
     let connected = endpoint.connect_with_connector(connector).await;
     connected.map_err(|error| no_service(address, &error.into()))
 }
@@ -152,6 +169,36 @@ pub(super) async fn until_connected<T, F: Future<Output = anyhow::Result<T>>>(
 pub(super) struct NoService {
     address: String,
     cause: String,
+}
+
+/// Connects once with TLS, and waits for the first byte of the answer. With TLS 1.3 an alert about
+/// the client's certificate arrives after the handshake, and an error of a write would hide it.
+///
+/// # Errors
+/// The service refuses the client. Other errors are left to the connection that follows.
+pub(super) async fn check_accepted(dial: &Dial) -> anyhow::Result<()> {
+    let deadline = Instant::now() + FIRST_BYTE_TIMEOUT;
+    if dial.tls.is_none() {
+        return Ok(());
+    }
+    let Ok(mut stream) = dial.connect(deadline).await else {
+        return Ok(());
+    };
+    // An error of the write comes after the alert.
+    let _ = stream.write_all(PREFACE).await;
+    let _ = stream.flush().await;
+    let read = timeout_at(deadline, stream.read_u8()).await;
+    let error = read.ok().and_then(Result::err);
+    match error.and_then(|error| Some((tls::hint(&error, &SERVICE)?, error))) {
+        Some((hint, error)) => {
+            anyhow::bail!(
+                "{} refuses the client ({error}): {}",
+                dial.address,
+                hint.text
+            )
+        }
+        None => Ok(()),
+    }
 }
 
 /// The error for a service that cannot be reached, with the remedy. It has only the root cause,

@@ -9,10 +9,10 @@ use serde::Serialize;
 use tonic::Status;
 
 use super::admin::AdminFlags;
-use super::connect::{ClientTlsFlags, address, connect, until_connected};
+use super::connect::{ClientTlsFlags, address, connect, until_connected, usual_address};
 use super::explain::{Explained, explained};
 use super::load::client::is_without_limit;
-use super::{amount, entries, print};
+use super::{UsageError, amount, entries, print};
 use crate::admin::api::status::now;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{
@@ -24,9 +24,6 @@ use crate::limits::plan::key::EntryText;
 use crate::limits::rules::compile::OneLine;
 use crate::net::dial::Address;
 
-/// The address of a service with default settings on this machine.
-const USUAL_ADDRESS: &str = "127.0.0.1:8081";
-
 /// Exit code of OVER_LIMIT, which is not the exit code of a failure.
 const OVER_LIMIT: u8 = 3;
 
@@ -37,24 +34,21 @@ const OVER_LIMIT: u8 = 3;
     Example: weir hit --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1"
 )]
 pub(super) struct Hit {
-    /// Send a descriptor with these entries, in order; a separate `,` begins the next one
+    /// Send a descriptor with these entries, in order; a separate `,` begins the next one. The
+    /// first argument can be the address instead of --address
     #[arg(required = true, value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
     /// Send requests for this domain
     #[arg(long, short)]
     domain: String,
-    /// Connect to the gRPC listener at this address: HOST:PORT, or unix:PATH
-    #[arg(long, default_value = USUAL_ADDRESS, value_name = "HOST:PORT", value_parser = address)]
-    address: Address,
+    /// Connect to the gRPC listener at this address: HOST:PORT, or unix:PATH [default:
+    /// 127.0.0.1:8081]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    address: Option<Address>,
     #[command(flatten)]
     tls: ClientTlsFlags,
     /// Send this many requests, one after the other; 1 or more
-    #[arg(
-        long,
-        short = 'n',
-        default_value = "1",
-        value_parser = amount::between(1, u32::MAX.into())
-    )]
+    #[arg(long, short = 'n', default_value = "1", value_parser = amount::between(1, u32::MAX.into()))]
     count: u64,
     /// Send this many hits in each descriptor; 0 peeks without counting, a negative number refunds
     /// hits [default: 1]
@@ -62,12 +56,8 @@ pub(super) struct Hit {
     hits: Option<i64>,
     /// Abort a request after this many milliseconds, and connect again for as long while nothing
     /// listens; 1 to 3600000
-    #[arg(
-        long,
-        default_value_t = 1_000,
-        value_name = "MILLISECONDS",
-        value_parser = clap::value_parser!(u64).range(1..=3_600_000)
-    )]
+    #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
     /// Print answers in this format; json prints one object per request
     #[arg(long, default_value = "text", value_name = "text|json")]
@@ -80,18 +70,19 @@ pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
     print::block_on(send(hit))
 }
 
-async fn send(hit: Hit) -> anyhow::Result<ExitCode> {
+async fn send(mut hit: Hit) -> anyhow::Result<ExitCode> {
+    let address = hit.take_address()?;
     let request = request(&hit)?;
     let timeout = Duration::from_millis(hit.timeout_ms);
     let tls = hit.tls.options()?;
-    let dial = || connect(&hit.address, tls.as_ref(), Some(timeout));
+    let dial = || connect(&address, tls.as_ref(), Some(timeout));
     let channel = until_connected(timeout, dial).await?;
     let mut client = RateLimitServiceClient::new(channel);
     let (mut over, mut asked, mut known) = (false, Vec::new(), Vec::new());
     for _ in 0..hit.count {
         let answer = client.should_rate_limit(request.clone()).await;
         let response = answer
-            .map_err(|status| request_error(&hit.address, &status))?
+            .map_err(|status| request_error(&address, &status))?
             .into_inner();
         over = response.overall_code() == Code::OverLimit;
         // Explanations are fetched again only if the kinds of answers change, as when an outage
@@ -101,7 +92,7 @@ async fn send(hit: Hit) -> anyhow::Result<ExitCode> {
             .map(|status| (status.code, is_without_limit(status)))
             .collect();
         if asked != kinds {
-            (asked, known) = (kinds, hit.explained(&request).await);
+            (asked, known) = (kinds, hit.explained(&address, &request).await);
         }
         let answer = HitAnswer::new(&request, &response, &known);
         if !hit.format.print(&answer, HitAnswer::text)? {
@@ -112,11 +103,26 @@ async fn send(hit: Hit) -> anyhow::Result<ExitCode> {
 }
 
 impl Hit {
+    /// The address: `--address`, or the first argument, which is no entry.
+    fn take_address(&mut self) -> Result<Address, UsageError> {
+        let first = self.entries.first().and_then(|first| first.to_str());
+        let first = first.filter(|first| !first.contains('='));
+        let first = first.and_then(|first| address(first).ok());
+        if first.is_some() {
+            self.entries.remove(0);
+        }
+        match (first, self.address.take()) {
+            (Some(first), Some(flag)) => Err(UsageError(format!(
+                "two addresses are given, {first} and --address {flag}; leave out one"
+            ))),
+            (first, flag) => Ok(first.or(flag).unwrap_or_else(usual_address)),
+        }
+    }
+
     /// Explanations of the descriptors by the debug listener of `--admin`, or by the usual one if
     /// the service has its usual address. Empty if there is no answer.
-    async fn explained(&self, request: &RateLimitRequest) -> Vec<Explained> {
-        let is_usual = self.address.to_string() == USUAL_ADDRESS;
-        if !is_usual && self.admin.is_unset() {
+    async fn explained(&self, address: &Address, request: &RateLimitRequest) -> Vec<Explained> {
+        if *address != usual_address() && self.admin.is_unset() {
             return Vec::new();
         }
         explained(&self.admin, request).await.unwrap_or_default()

@@ -13,36 +13,32 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::amount;
-use super::connect::{self, ClientTlsFlags, address};
+use super::connect::{self, ClientTlsFlags, address, usual_address};
 use super::workload::{ArrivalKind, Fields, Hits, Requests, Templates};
 use super::{UsageError, print, success_if};
 use crate::net::dial::Address;
 use client::{Answered, Client, EncodedRequest, Load, Options, Pace, Tally, Until};
 use cpu::MeasuredProcess;
 use exact::{Exactness, Threshold};
-use report::LoadReport;
+use report::{LoadReport, LoadStep, step};
 
 /// The most descriptors of a request.
 const MAX_DESCRIPTORS: usize = 64;
+
+/// Steps of a ramp.
+const RAMP_STEPS: usize = 10;
 
 /// The time of a load that has no end of its own.
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
 /// Headers that the client sends itself, or that HTTP/2 does not have.
-const OWN_HEADERS: [&str; 8] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "grpc-timeout",
-    "host",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-];
+const OWN_HEADERS: &str =
+    "connection content-length content-type grpc-timeout host te transfer-encoding upgrade";
 
 #[derive(Args, Debug)]
 #[command(
@@ -54,9 +50,13 @@ const OWN_HEADERS: [&str; 8] = [
         'remote_address=10.0.{uniform:0..255}.{uniform:1..254}' --rate 20k --for 30s"
 )]
 pub(super) struct LoadCommand {
-    /// Connect to the gRPC listener at this address: HOST:PORT, or unix:PATH
-    #[arg(default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
-    address: Address,
+    /// Connect to the gRPC listener at this address: HOST:PORT, or unix:PATH [default:
+    /// 127.0.0.1:8081]
+    #[arg(value_name = "HOST:PORT", value_parser = address)]
+    service: Option<Address>,
+    /// Connect to the gRPC listener at this address, as the first argument does
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, conflicts_with = "service")]
+    address: Option<Address>,
     /// Send requests for this domain
     #[arg(long, short)]
     domain: String,
@@ -69,30 +69,28 @@ pub(super) struct LoadCommand {
     hits: Option<Hits>,
     /// Send this many requests per second; 1 to 1G [default: each when an earlier one is answered]
     #[arg(long, value_name = "AMOUNT", value_parser = amount::rate, allow_hyphen_values = true)]
+    #[arg(group = "pace")]
     rate: Option<f64>,
-    /// Use constant inter-arrival times with --rate, or random ones as in a Poisson process
+    /// Send at rates from A to B requests per second, such as 1k..20k: in 10 equal steps, each for a
+    /// tenth of the time, and report each
+    #[arg(long, value_name = "A..B", value_parser = ramp, conflicts_with = "iterations")]
+    #[arg(group = "pace")]
+    ramp: Option<[f64; 2]>,
+    /// Use constant inter-arrival times with --rate or --ramp, or random ones as in a Poisson process
     #[arg(
         long,
         value_name = "constant|poisson",
         default_value = "constant",
-        requires = "rate"
+        requires = "pace"
     )]
     arrivals: ArrivalKind,
     /// Keep at most this many requests in flight; 1 to 100000
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value = "64",
-        value_parser = amount::between(1, 100_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value = "64")]
+    #[arg(value_parser = amount::between(1, 100_000))]
     concurrency: u64,
     /// Open this many connections, used in turn; 1 to 1000
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value = "4",
-        value_parser = amount::between(1, 1_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value = "4")]
+    #[arg(value_parser = amount::between(1, 1_000))]
     connections: u64,
     /// Stop after this many requests; 1 or more
     #[arg(long, value_name = "COUNT", value_parser = amount::between(1, u64::MAX))]
@@ -115,10 +113,11 @@ pub(super) struct LoadCommand {
     #[arg(long, value_name = "COUNT", value_parser = amount::whole)]
     expect_ok: Option<u64>,
     /// Expect that each distinct descriptor is granted this many hits per clock-aligned second,
-    /// minute, hour or day, if it sends more
-    #[arg(long, value_name = "HITS/UNIT", value_parser = Threshold::parse)]
-    threshold: Option<Threshold>,
-    /// Fail if the 99th percentile of the latency is longer, such as 5ms
+    /// minute, hour or day, or a multiple such as 20/30 seconds, if it sends more. A number selects
+    /// one descriptor of the requests, as in 2=5/minute; repeatable, for another one
+    #[arg(long, value_name = "[NUMBER=]HITS/UNIT", value_parser = Threshold::parse)]
+    threshold: Vec<Threshold>,
+    /// Fail if the 99th percentile of the latency, of each step with --ramp, is longer, such as 5ms
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     max_p99: Option<Duration>,
     /// Fail if more requests than this get no answer
@@ -142,6 +141,11 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write more than 0".to_owned())
 }
 
+fn ramp(text: &str) -> Result<[f64; 2], String> {
+    let (first, last) = text.split_once("..").ok_or("write A..B, such as 1k..20k")?;
+    Ok([amount::rate(first)?, amount::rate(last)?])
+}
+
 fn timeout(text: &str) -> Result<Duration, String> {
     let range = Duration::from_millis(1)..=Duration::from_secs(3_600);
     let time = duration(text)?;
@@ -157,7 +161,7 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let mut value =
         HeaderValue::try_from(value.trim()).map_err(|_| "the value is not a header value")?;
     value.set_sensitive(true);
-    if OWN_HEADERS.contains(&name.as_str()) {
+    if OWN_HEADERS.split(' ').any(|own| own == name.as_str()) {
         return Err(format!(
             "{name} cannot be set; the client sends its own, or HTTP/2 has none"
         ));
@@ -167,9 +171,23 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 
 pub(super) fn run(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let descriptors = command.descriptor.iter().map(|all| all.0.len());
-    if descriptors.sum::<usize>() > MAX_DESCRIPTORS {
+    let descriptors: usize = descriptors.sum();
+    if descriptors > MAX_DESCRIPTORS {
         return Err(UsageError(format!(
             "a request has at most {MAX_DESCRIPTORS} descriptors"
+        ))
+        .into());
+    }
+    let (thresholds, all) = (&command.threshold, 1..=descriptors);
+    let numbers = thresholds.iter().map(|one| one.descriptor.unwrap_or(0));
+    let numbers: HashSet<_> = numbers.collect();
+    let is_one = thresholds.len() == 1 && numbers.contains(&0);
+    let are_wrong =
+        numbers.len() < thresholds.len() || !numbers.iter().all(|one| all.contains(one));
+    if are_wrong && !is_one {
+        return Err(UsageError(format!(
+            "--threshold: write one for all descriptors, or each with another number from 1 to \
+             {descriptors}, such as 1=5/minute"
         ))
         .into());
     }
@@ -188,7 +206,7 @@ pub(super) fn run(command: LoadCommand) -> anyhow::Result<ExitCode> {
 /// The requests, what is counted of their answers, and the progress line.
 struct Traffic {
     requests: Requests,
-    exactness: Option<Exactness>,
+    exactness: Vec<Exactness>,
     bar: ProgressBar,
     until: Until,
     /// The time and the requests of the last progress line.
@@ -201,7 +219,7 @@ impl Load for Traffic {
     }
 
     fn answered(&mut self, answered: &Answered) {
-        if let Some(exactness) = &mut self.exactness {
+        for exactness in &mut self.exactness {
             exactness.take(answered);
         }
     }
@@ -221,21 +239,24 @@ impl Load for Traffic {
 
 async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let tls = command.tls.options()?;
+    let address = command.service.or(command.address);
+    let address = address.unwrap_or_else(usual_address);
     let options = Options {
-        dial: connect::dial(&command.address, tls.as_ref())?,
+        dial: connect::dial(&address, tls.as_ref())?,
         connections: command.connections as usize,
         concurrency: command.concurrency as usize,
         timeout: command.timeout,
         headers: command.header.into_iter().collect::<HeaderMap>(),
         traces: false,
     };
+    connect::check_accepted(&options.dial).await?;
     let client = Client::connect(&options).await;
-    let client = client.map_err(|failure| {
-        anyhow::anyhow!("no service at {}: {}", command.address, failure.message)
-    })?;
+    let client = client
+        .map_err(|failure| anyhow::anyhow!("no service at {address}: {}", failure.message))?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{wide_msg}").context("the progress line")?);
     let default_time = command.iterations.is_none().then_some(DEFAULT_TIME);
+    let rates = command.ramp.map_or_else(|| vec![command.rate], rates);
     let until = Until {
         iterations: command.iterations,
         time: command.time.or(default_time),
@@ -248,26 +269,63 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
             command.hits,
             command.seed,
         ),
-        exactness: command
-            .threshold
-            .map(|threshold| Exactness::new(threshold, command.timeout)),
+        exactness: Exactness::all(&command.threshold, command.timeout).collect(),
         bar,
         last_progress: (Duration::ZERO, 0),
     };
-    let pace = command.rate.map_or(Pace::Closed, |per_second| Pace::Rate {
+    let pace = |per_second: f64| Pace::Rate {
         per_second,
         arrivals: command.arrivals,
         seed: command.seed,
-    });
+    };
     let own = MeasuredProcess::own();
-    let tally = client.run(&mut traffic, pace, until, stopped()).await;
+    let (tally, steps) = run_steps(&client, &mut traffic, &rates, pace).await;
     traffic.bar.finish_and_clear();
     let processes: Vec<_> = command.pid.into_iter().chain(own).collect();
-    let exactness = traffic.exactness.map(Exactness::finish);
-    let mut report = LoadReport::new(&tally, &processes, command.expect_ok, exactness);
+    let exactness = traffic
+        .exactness
+        .into_iter()
+        .map(Exactness::finish)
+        .collect();
+    let mut report = LoadReport::new(&tally, &processes, command.expect_ok, exactness, steps);
     report.compare(command.max_p99, command.max_errors);
     command.format.print(&report, LoadReport::text)?;
     Ok(success_if(report.is_success()))
+}
+
+/// The rates of a ramp, both ends included.
+fn rates([first, last]: [f64; 2]) -> Vec<Option<f64>> {
+    let rise = (last - first) / (RAMP_STEPS - 1) as f64;
+    let steps = (0..RAMP_STEPS).map(|step| Some(first + rise * step as f64));
+    steps.collect()
+}
+
+/// Runs one step for each rate, each after the answers of the one before, until Ctrl-C. Returns all
+/// of it, and its steps.
+async fn run_steps(
+    client: &Client,
+    traffic: &mut Traffic,
+    rates: &[Option<f64>],
+    pace: impl Fn(f64) -> Pace,
+) -> (Tally, Vec<LoadStep>) {
+    let (mut tally, mut steps) = (Tally::default(), Vec::new());
+    let (stop, until) = (stopped().boxed_local().shared(), traffic.until);
+    let until = Until {
+        time: until.time.map(|time| time / rates.len() as u32),
+        ..until
+    };
+    for rate in rates {
+        let (before, pace) = (tally.clone(), rate.map_or(Pace::Closed, &pace));
+        client
+            .run(&mut tally, traffic, pace, until, stop.clone())
+            .await;
+        let rate = rate.filter(|_| rates.len() > 1);
+        steps.push(step(rate, &before, &tally));
+        if stop.peek().is_some() {
+            break;
+        }
+    }
+    (tally, steps)
 }
 
 /// Waits for Ctrl-C; for ever where the system does not report it.

@@ -73,7 +73,7 @@ pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
                 .exact()
                 .is_ok_and(|request| request.first().iter().all(is_text)) =>
         {
-            shell_word(&format!("--subject={name}")).into_owned()
+            format!("--subject {}", shell_word(name))
         }
         _ => words(entries),
     }

@@ -12,7 +12,7 @@ use http::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::admin::{AdminFlags, Service, Services};
+use super::admin::{AdminFlags, Service, Services, joined};
 use super::print;
 use crate::limits::rules::compile::OneLine;
 
@@ -141,21 +141,28 @@ impl<T> Merged<T> {
     /// # Errors
     /// The errors of all replicas.
     pub(super) fn check_any(&self) -> anyhow::Result<()> {
-        let errors: Vec<_> = self.failures().collect();
-        let is_any = errors.is_empty() || errors.len() < self.replicas.len();
-        anyhow::ensure!(is_any, errors.join("; "));
+        let is_any = self.replicas.is_empty() || !self.answered().is_empty();
+        anyhow::ensure!(is_any, self.failures().join("; "));
         Ok(())
     }
 
-    /// A line for each replica that did not answer.
-    pub(super) fn failures(&self) -> impl Iterator<Item = &str> {
+    /// The addresses of replicas that answered.
+    pub(super) fn answered(&self) -> Vec<&str> {
+        let replicas = self.replicas.iter();
+        let answered = replicas.filter(|replica| replica.error.is_none());
+        answered.map(|replica| &*replica.address).collect()
+    }
+
+    /// A line for each error of replicas that did not answer.
+    pub(super) fn failures(&self) -> Vec<String> {
         let errors = self.replicas.iter();
-        errors.filter_map(|replica| replica.error.as_deref())
+        let errors = errors.filter_map(|one| Some((&*one.address, one.error.as_deref()?)));
+        joined(&errors.collect::<Vec<_>>())
     }
 }
 
 impl<T: Serialize> Merged<T> {
-    /// Prints it, for people with a line for each replica that did not answer.
+    /// Prints it, for people with a line for each error of replicas that did not answer.
     ///
     /// # Errors
     /// stdout cannot be written.

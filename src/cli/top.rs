@@ -14,9 +14,13 @@ use super::admin::{AdminQuery, with_query};
 use super::replicas::Merged;
 use super::{amount, print};
 use crate::admin::api::query::MAX_COUNT;
-use crate::admin::api::top::{self as api, RANKINGS, WINDOWS};
+use crate::admin::api::top::{self as api, RANKINGS, TopSubject, WINDOWS};
 use crate::core::time::people::{counted, grouped};
 use crate::limits::rules::compile::OneLine;
+
+/// Subjects that are named in one call. The name of one has less than 800 bytes in a query, and the
+/// head of a request at most 64 KiB.
+const MAX_NAMED: usize = 40;
 
 /// The time between two answers on a terminal.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -75,23 +79,22 @@ pub(super) fn run(top: &TopCommand) -> anyhow::Result<ExitCode> {
     if top.admin.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
         return print::block_on(watch(top));
     }
-    let answers = print::block_on(top.query())?;
-    answers.check_any()?;
-    top.merge(answers).print(top.admin.format, text)
+    let report = print::block_on(top.query())?;
+    report.check_any()?;
+    report.print(top.admin.format, text)
 }
 
 /// Shows the table until a key or a signal ends it.
 async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
     // The first query comes before the screen changes: the error of a wrong address or of a missing
     // service stays on the terminal.
-    let mut answers = top.query().await?;
-    answers.check_any()?;
+    let mut report = top.query().await?;
+    report.check_any()?;
     let mut screen = screen::Screen::open()?;
     loop {
-        let report = top.merge(answers);
         let mut frame = text(&report);
         for line in report.failures() {
-            frame.push_str(line);
+            frame.push_str(&line);
             frame.push('\n');
         }
         screen::show(&frame)?;
@@ -103,15 +106,17 @@ async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
                 screen::ScreenEvent::Resized => screen::show(&frame)?,
             }
         }
-        answers = tokio::select! {
-            answers = top.query() => answers?,
+        report = tokio::select! {
+            report = top.query() => report?,
             () = screen.quit() => return Ok(ExitCode::SUCCESS),
         };
     }
 }
 
 impl TopCommand {
-    async fn query(&self) -> anyhow::Result<Merged<Vec<api::Top>>> {
+    /// The ranking of all replicas. Each is asked again for the subjects of which another did not
+    /// have all numbers in its list.
+    async fn query(&self) -> anyhow::Result<Merged<api::Top>> {
         // A subject that is light in one replica may be heavy in all: the query is for as many as
         // possible.
         let count = MAX_COUNT.to_string();
@@ -122,22 +127,30 @@ impl TopCommand {
             ("domain", self.domain.as_deref()),
             ("limit", self.limit.as_deref()),
         ];
-        self.admin
-            .service
-            .query_all(&with_query("top", &query))
-            .await
-    }
-
-    fn merge(&self, answers: Merged<Vec<api::Top>>) -> Merged<api::Top> {
         let (_, by) = RANKINGS[self.by as usize];
-        answers.map(|tops| merge::merge(&tops, by, self.count as usize))
+        let service = &self.admin.service;
+        let all: Merged<Vec<_>> = service.query_all(&with_query("top", &query)).await?;
+        let mut all = all.map(|tops| merge::merge(&tops, by, self.count as usize));
+        let is_unsure = |one: &&TopSubject| one.ranked.hits_error + one.ranked.refused_error > 0;
+        let unsure = all.answer.subjects.iter().filter(is_unsure);
+        let unsure: Vec<_> = unsure.map(|one| one.ranked.subject.label()).collect();
+        let is_one = all.replicas.len() == 1;
+        for labels in unsure.chunks(MAX_NAMED).filter(|_| !is_one) {
+            let labels = labels.iter().map(|label| ("subject", Some(&**label)));
+            let query: Vec<_> = query[..3].iter().copied().chain(labels).collect();
+            let named: Merged<Vec<_>> = service.query_all(&with_query("top", &query)).await?;
+            if named.answered() == all.answered() {
+                merge::refine(&mut all.answer, &named.answer, by);
+            }
+        }
+        Ok(all)
     }
 }
 
 /// The report as a table.
 fn text(merged: &Merged<api::Top>) -> String {
     let (replicas, top) = (&merged.replicas, &merged.answer);
-    let answered = replicas.len() - merged.failures().count();
+    let answered = merged.answered().len();
     let of = match replicas.len() {
         all if all == answered => counted(all as u64, "replica"),
         all => format!("{answered} of {all} replicas"),

@@ -126,7 +126,7 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
         if !is_csv {
             return top.print(command.admin.format, |top| list(&top.answer));
         }
-        let is_whole = top.failures().next().is_none() && top.answer.complete != Some(false);
+        let is_whole = top.failures().is_empty() && top.answer.complete != Some(false);
         let text = csv(command, &top.answer)?;
         top.print(print::Format::Text, |_| text)?;
         anyhow::ensure!(is_whole, "the list may not have all subjects");

@@ -249,10 +249,10 @@ impl Record {
             total: Hits::default(),
             first_seen: now,
             last_seen: now,
-            interval: 1,
+            interval: settings.interval.micros().max(1),
             buckets: 1,
             base: 0,
-            current: 0,
+            current: now.0 / settings.interval.micros().max(1),
             open: Hits::default(),
             cells: Vec::new(),
             snapshots: Vec::new(),
@@ -262,11 +262,15 @@ impl Record {
         record
     }
 
+    /// Begins the ring anew at `now`. It covers the buckets from the end of the last hits on, which
+    /// are known to be empty.
     fn begin_ring(&mut self, settings: &Settings, now: Micros) {
+        let end = self.end_of_hits();
         self.interval = settings.interval.micros().max(1);
         self.buckets = settings.buckets.max(1);
-        self.base = now.0 / self.interval;
-        self.current = self.base;
+        self.current = now.0 / self.interval;
+        let oldest = self.current.saturating_sub(self.buckets.into());
+        self.base = (end.0.div_ceil(self.interval)).clamp(oldest, self.current);
         self.open = Hits::default();
         self.cells = Vec::new();
     }
@@ -292,7 +296,11 @@ impl Record {
             // The next period is longer by less than an eighth.
             self.kept_until = window.end + Span::from_micros(length + length / 8);
         }
-        if self.interval != settings.interval.micros() || self.buckets != settings.buckets {
+        let gap = (now.0 / self.interval).saturating_sub(self.current);
+        if self.interval != settings.interval.micros()
+            || self.buckets != settings.buckets
+            || gap >= self.buckets.into()
+        {
             self.begin_ring(settings, now);
         }
         self.advance(now);
@@ -304,12 +312,7 @@ impl Record {
     /// Closes the open bucket if its interval has ended at `now`.
     fn advance(&mut self, now: Micros) {
         let number = now.0 / self.interval;
-        let Some(gap) = number.checked_sub(self.current).filter(|&gap| gap > 0) else {
-            return;
-        };
-        if gap >= u64::from(self.buckets) {
-            (self.base, self.current, self.open) = (number, number, Hits::default());
-            self.cells = Vec::new();
+        if number <= self.current {
             return;
         }
         let closed = std::mem::take(&mut self.open);
@@ -348,6 +351,11 @@ impl Record {
                 .unwrap_or_default(),
             _ => Hits::default(),
         }
+    }
+
+    /// The end of the open bucket: no hits are later.
+    const fn end_of_hits(&self) -> Micros {
+        Micros((self.current + 1).saturating_mul(self.interval))
     }
 
     /// The totals before the hits from this instant on; `None` if they are not known.
@@ -438,7 +446,7 @@ impl Record {
     }
 
     /// The hits of the interval `over` before `now`. `None` if the ring does not go back as far,
-    /// and the subject is older.
+    /// and the subject has hits from before it that may be in the interval.
     pub fn count(&self, now: Micros, over: Span) -> Option<Count> {
         let from = Micros(now.0.saturating_sub(over.micros()));
         let (first, last) = self.overlapping(now, over);
@@ -449,7 +457,7 @@ impl Record {
                 .max(self.base)
                 .saturating_mul(self.interval),
         );
-        if from < covered && self.first_seen < covered {
+        if from < covered && self.first_seen < covered && from < self.end_of_hits() {
             return None;
         }
         let sum = |first: u64| {

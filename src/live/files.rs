@@ -88,7 +88,7 @@ impl Options {
 }
 
 /// The content of all files at one moment.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Read {
     /// The texts, sorted by file name.
     pub texts: Vec<SourceText>,

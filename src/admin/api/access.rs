@@ -224,9 +224,12 @@ impl Access {
             };
         };
         let Some(tokens) = self.tokens.clone() else {
-            return Err(Failure::forbidden(
-                "this process has no tokens; set ADMIN_TOKEN_FILE",
-            ));
+            return Err(Failure::forbidden(if self.guard.is_loopback {
+                "this process has no tokens: to read, send none (without --admin-token-file and \
+                 WEIR_ADMIN_TOKEN_FILE); for changes, set its ADMIN_TOKEN_FILE"
+            } else {
+                "this process has no tokens; set its ADMIN_TOKEN_FILE"
+            }));
         };
         let presented = presented.as_bytes();
         let Some(token) = presented

@@ -75,10 +75,11 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         count: query.count(USUAL_COUNT)?,
         domain: domain.map(str::to_owned),
         limit: limit.map(str::to_owned),
+        subjects: query.all("subject").map(str::to_owned).collect(),
     };
     let mut found = parts.subjects.heaviest(&asked);
     // A counted name exists, also after its limit has been removed.
-    if found.subjects.is_empty() {
+    if found.subjects.is_empty() && asked.subjects.is_empty() {
         let rules = names::rules(parts);
         names::domain(&rules, domain)?;
         if let Some(limit) = limit.filter(|limit| ![NO_LIMIT, REQUEST_LIMIT].contains(limit)) {

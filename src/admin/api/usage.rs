@@ -679,6 +679,10 @@ async fn by_buckets(
 fn uncounted(found: &CountedSubject, limit: &Limit, over: Span) -> Failure {
     let (path, origin) = (limit.path(), &limit.origin);
     Failure::bad_request(&match found.checks()[found.check].tracking() {
+        Some(tracking) if over <= tracking.settings.span() => format!(
+            "since: the buckets of {path} ({origin}) began anew less than {over} ago, when its \
+             usage_interval or usage_buckets was changed; write less"
+        ),
         Some(tracking) => format!(
             "since: {over} is longer than the {} that the buckets of {path} ({origin}) cover; \
              write less, or raise its usage_buckets or usage_interval",

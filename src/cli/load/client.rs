@@ -144,7 +144,7 @@ pub struct Counts {
 }
 
 /// Result of a run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tally {
     pub counts: Counts,
     /// Calls without an answer, and the message of the first one, by their kind.
@@ -157,8 +157,8 @@ pub struct Tally {
     pub latency_of_failures: Histogram<u64>,
 }
 
-impl Tally {
-    fn new() -> Self {
+impl Default for Tally {
+    fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_MICROS, 3);
         let histogram = histogram.expect("bounds and digits that exist");
         Self {
@@ -169,7 +169,9 @@ impl Tally {
             latency_of_failures: histogram,
         }
     }
+}
 
+impl Tally {
     /// Calls that were answered OK or OVER_LIMIT.
     pub const fn answered(&self) -> u64 {
         self.counts.ok + self.counts.over_limit
@@ -233,15 +235,16 @@ impl Client {
     }
 
     /// Makes calls until the end, or until `stop`, and waits for their answers: after `stop` for
-    /// at most one second.
+    /// at most one second. Adds them to `tally`, which may have calls of earlier runs.
     pub async fn run(
         &self,
+        tally: &mut Tally,
         load: &mut impl Load,
         pace: Pace,
         until: Until,
         stop: impl Future<Output = ()>,
-    ) -> Tally {
-        let mut tally = Tally::new();
+    ) {
+        let (elapsed, sent) = (tally.elapsed, tally.counts.sent);
         let mut calls = FuturesUnordered::new();
         let mut reports = interval(BETWEEN_REPORTS);
         reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -278,7 +281,7 @@ impl Client {
                 }
                 due = pacer.next(), if !is_over && !free.is_empty() => {
                     let now = Instant::now();
-                    let left = until.iterations.is_none_or(|most| tally.counts.sent < most);
+                    let left = until.iterations.is_none_or(|most| tally.counts.sent - sent < most);
                     let Some(due) = due.filter(|_| left && end.is_none_or(|end| now < end)) else {
                         is_over = true;
                         continue;
@@ -292,16 +295,15 @@ impl Client {
                     calls.push(async move { (connection, call.await) });
                 }
                 _ = reports.tick() => {
-                    tally.elapsed = begin.elapsed();
-                    load.progress(&tally);
+                    tally.elapsed = elapsed + begin.elapsed();
+                    load.progress(tally);
                 }
             }
         }
-        tally.elapsed = begin.elapsed();
-        tally.counts.unfinished = calls.len() as u64;
-        tally.counts.not_sent = pacer.due().saturating_sub(tally.counts.sent);
-        tally.counts.reconnections = self.opened() - opened;
-        tally
+        tally.elapsed = elapsed + begin.elapsed();
+        tally.counts.unfinished += calls.len() as u64;
+        tally.counts.not_sent += pacer.due().saturating_sub(tally.counts.sent - sent);
+        tally.counts.reconnections += self.opened() - opened;
     }
 
     fn opened(&self) -> u64 {

@@ -26,30 +26,51 @@ const COUNTER_BYTES: usize = 160;
 /// Longest delay until the client notices that the timeout of a request has passed.
 const STALL: Duration = Duration::from_secs(1);
 
-/// A number of hits per unit of time.
+/// The longest window, in seconds: a year.
+const MAX_WINDOW_SECS: u64 = 366 * 86_400;
+
+/// The hits of each distinct descriptor that are granted in each window of the clock. Windows have
+/// `multiplier` units, and are counted from 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Threshold {
-    pub(super) hits: u64,
-    pub(super) unit: Unit,
+    /// The descriptor of each request that is compared, from 1 on; `None` for all.
+    pub(super) descriptor: Option<usize>,
+    hits: u64,
+    unit: Unit,
+    multiplier: u64,
 }
 
 impl Threshold {
-    /// Reads `100/minute`.
+    /// Reads `100/minute`, `20/30 seconds`, or `2=5/minute`.
     ///
     /// # Errors
     /// The form of a valid threshold.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let parsed = text.split_once('/').and_then(|(hits, unit)| {
-            let unit = Unit::named(unit).filter(|unit| unit.secs() <= Unit::Day.secs())?;
-            Some(Self {
-                hits: amount::whole(hits).ok()?,
+        let (number, rate) = match text.split_once('=') {
+            Some((number, rate)) => (Some(number.trim().parse()), rate),
+            None => (None, text),
+        };
+        let parsed = rate.split_once('/').and_then(|(hits, unit)| {
+            let (multiplier, unit) = amount::multiple(unit.trim())?;
+            let unit = Unit::named(&unit).filter(|unit| unit.secs() <= Unit::Day.secs())?;
+            let multiplier = u64::from(multiplier);
+            let secs = multiplier * unit.secs();
+            (1..=MAX_WINDOW_SECS).contains(&secs).then_some(Self {
+                descriptor: number.transpose().ok()?,
+                hits: amount::whole(hits.trim()).ok()?,
                 unit,
+                multiplier,
             })
         });
         parsed.ok_or_else(|| {
-            "write hits and a unit, such as 100/minute; units are second, minute, hour and day"
+            "write hits and a unit, such as 100/minute, 20/30 seconds or, of the second descriptor, \
+             2=5/hour; units are second, minute, hour and day, together at most 366 days"
                 .to_owned()
         })
+    }
+
+    const fn secs(self) -> u64 {
+        self.unit.secs() * self.multiplier
     }
 }
 
@@ -81,8 +102,13 @@ pub(super) struct Exactness {
 /// Result of the check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ExactnessReport {
+    /// The only descriptor of each request that is compared, from 1 on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) descriptor: Option<usize>,
     /// The unit of the windows.
     pub(super) unit: &'static str,
+    /// Units of a window.
+    pub(super) unit_multiplier: u64,
     /// Descriptors in windows that were compared with the threshold.
     pub(super) checked: u64,
     /// Checked descriptors with more or fewer hits.
@@ -95,7 +121,7 @@ pub(super) struct ExactnessReport {
     pub(super) unchecked: u64,
     /// Checked descriptors that requested more than the threshold: others show nothing.
     pub(super) exceeding: u64,
-    /// A limit of another window that an answer named, as `20/minute`.
+    /// A limit of another window that an answer named, as `20/minute` and `5/30 seconds`.
     pub(super) other_limit: Option<String>,
 }
 
@@ -103,6 +129,14 @@ impl ExactnessReport {
     /// Whether there was something to compare, and all of it is as the threshold has it.
     pub(super) const fn is_exact(&self) -> bool {
         self.wrong == 0 && self.exceeding > 0 && self.other_limit.is_none()
+    }
+}
+
+/// The length of a window, as in `minute` and `30 seconds`.
+pub(super) fn window(multiplier: u64, unit: &str) -> String {
+    match multiplier {
+        1 => unit.to_owned(),
+        _ => format!("{multiplier} {unit}s"),
     }
 }
 
@@ -150,19 +184,22 @@ fn display(entries: &[u8]) -> String {
 }
 
 impl Exactness {
-    pub(super) fn new(threshold: Threshold, timeout: Duration) -> Self {
-        Self {
+    /// One for each threshold.
+    pub(super) fn all(all: &[Threshold], timeout: Duration) -> impl Iterator<Item = Self> {
+        all.iter().map(move |&threshold| Self {
             threshold,
             patience: timeout.saturating_add(STALL).into(),
             first: None,
             windows: BTreeMap::new(),
             bytes: 0,
-            max_bytes: MAX_BYTES,
+            max_bytes: MAX_BYTES / all.len(),
             report: ExactnessReport {
+                descriptor: threshold.descriptor,
                 unit: threshold.unit.name(),
+                unit_multiplier: threshold.multiplier,
                 ..ExactnessReport::default()
             },
-        }
+        })
     }
 
     /// Counts an answer.
@@ -171,7 +208,10 @@ impl Exactness {
         // An answer that arrives later than this has been given up.
         let last = self.window(Micros(at.0.saturating_sub(self.patience.micros())));
         self.judge_before(last);
-        for (index, descriptor) in answered.request.descriptors.iter().enumerate() {
+        let descriptors = answered.request.descriptors.iter().enumerate();
+        let only = self.threshold.descriptor;
+        let is_compared = |index: usize| only.is_none_or(|number| number == index + 1);
+        for (index, descriptor) in descriptors.filter(|(index, _)| is_compared(*index)) {
             let response = answered.result.as_ref().ok();
             let code = response.and_then(|response| code_of(response, index));
             let hits = descriptor.hits_addend.unwrap_or(1);
@@ -184,17 +224,21 @@ impl Exactness {
         }
     }
 
-    /// Notes a limit whose unit is another one, or whose window ends later than one of the unit.
+    /// Notes a limit of another window, or one whose window ends later.
     fn compare_window(&mut self, status: &DescriptorStatus) {
-        let (Some(limit), unit) = (&status.current_limit, self.threshold.unit) else {
+        let (Some(limit), secs) = (&status.current_limit, self.threshold.secs()) else {
             return;
         };
         let reset = status.duration_until_reset.as_ref();
-        let is_longer = reset.is_some_and(|reset| reset.seconds > unit.secs() as i64);
-        if self.report.other_limit.is_none() && (limit.unit != unit.number() || is_longer) {
+        let is_longer = reset.is_some_and(|reset| reset.seconds > secs as i64);
+        let multiplier = limit.unit_multiplier.unwrap_or(1).into();
+        let unit = limit.unit.try_into().ok().and_then(Unit::from_number);
+        let is_other = unit.is_none_or(|unit| unit.secs().saturating_mul(multiplier) != secs);
+        if self.report.other_limit.is_none() && (is_other || is_longer) {
             let name = limit.unit().as_str_name().to_lowercase();
             let until = reset.map_or(0, |reset| reset.seconds);
-            let text = format!("{}/{name}, which ends in {until}s", limit.requests_per_unit);
+            let (hits, unit) = (limit.requests_per_unit, window(multiplier, &name));
+            let text = format!("{hits}/{unit}, which ends in {until}s");
             self.report.other_limit = Some(text);
         }
     }
@@ -222,7 +266,7 @@ impl Exactness {
     }
 
     fn window(&self, at: Micros) -> u64 {
-        at.0 / Span::from_secs(self.threshold.unit.secs()).micros()
+        at.0 / Span::from_secs(self.threshold.secs()).micros()
     }
 
     fn counter(&mut self, window: u64, entries: &[u8]) -> Option<&mut ExactCounter> {
@@ -271,7 +315,7 @@ impl Exactness {
         if worst.is_none_or(|worst| difference(worst.granted) < difference(granted)) {
             self.report.worst = Some(Offender {
                 descriptor: display(entries),
-                window: window * self.threshold.unit.secs(),
+                window: window * self.threshold.secs(),
                 granted,
                 possible,
                 threshold,
@@ -295,7 +339,8 @@ mod tests {
 
     fn exactness(text: &str) -> Exactness {
         let threshold = Threshold::parse(text).expect("a threshold");
-        Exactness::new(threshold, Duration::from_secs(1))
+        let mut all = Exactness::all(std::slice::from_ref(&threshold), Duration::from_secs(1));
+        all.next().expect("one")
     }
 
     /// Counts answers of one hit; instants are in seconds.
@@ -468,11 +513,20 @@ mod tests {
 
     #[test]
     fn thresholds_are_read() {
-        let threshold = Threshold {
-            hits: 100,
-            unit: Unit::Minute,
+        let threshold = |descriptor, hits, multiplier, unit| Threshold {
+            descriptor,
+            hits,
+            unit,
+            multiplier,
         };
-        assert_eq!(Threshold::parse("100/Minute"), Ok(threshold));
+        for (text, expected) in [
+            ("100/Minute", threshold(None, 100, 1, Unit::Minute)),
+            ("2k/30 seconds", threshold(None, 2_000, 30, Unit::Second)),
+            ("3 = 5 / 2hours", threshold(Some(3), 5, 2, Unit::Hour)),
+            ("1/366 days", threshold(None, 1, 366, Unit::Day)),
+        ] {
+            assert_eq!(Threshold::parse(text), Ok(expected), "{text}");
+        }
         for text in [
             "",
             "100",
@@ -482,6 +536,12 @@ mod tests {
             "100/week",
             "1/none",
             "1.5/second",
+            "1/0 minutes",
+            "1/367 days",
+            "1/99999999999 seconds",
+            "x=1/minute",
+            "=1/minute",
+            "1=2=3/minute",
         ] {
             let error = Threshold::parse(text).expect_err(text);
             assert!(error.contains("100/minute"), "{error}");

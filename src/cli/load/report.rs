@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::super::print;
+use super::RAMP_STEPS;
 use super::client::{Counts, Tally, Until};
 use super::cpu::MeasuredProcess;
-use super::exact::ExactnessReport;
+use super::exact::{ExactnessReport, window};
 use crate::core::time::people::{self, grouped};
 use crate::limits::rules::compile::OneLine;
 
@@ -39,10 +41,44 @@ pub(super) struct LoadReport {
     /// `None` for a process that has ended, or has used too little to be measured.
     cpu_micros_per_request: BTreeMap<String, Option<f64>>,
     expected_ok: Option<u64>,
+    /// Result of the only threshold.
     threshold: Option<ExactnessReport>,
+    /// Results of several ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    thresholds: Vec<ExactnessReport>,
     exact: Option<bool>,
     /// The maxima that were exceeded.
     exceeded: Vec<String>,
+    /// The steps of a ramp; else one without a rate, which is all.
+    #[serde(skip_serializing_if = "is_whole")]
+    steps: Vec<LoadStep>,
+}
+
+/// A step of a ramp: the requests per second that were asked for and that were sent, the answers,
+/// and the latencies in ms. The names are fields of JSON and the columns of the text.
+pub(super) type LoadStep = IndexMap<&'static str, f64>;
+
+fn is_whole(steps: &[LoadStep]) -> bool {
+    steps.iter().all(|step| step["rate"] <= 0.0)
+}
+
+/// The step of this rate between two states of a run.
+pub(super) fn step(rate: Option<f64>, before: &Tally, after: &Tally) -> LoadStep {
+    let mut latency = after.latency.clone();
+    // A later state of a histogram has each value at least as often.
+    let _ = latency.subtract(&before.latency);
+    let of = |count: fn(&Tally) -> u64| (count(after) - count(before)) as f64;
+    let sent = of(|tally| tally.counts.sent);
+    let seconds = (after.elapsed - before.elapsed).as_secs_f64();
+    IndexMap::from([
+        ("rate", rate.unwrap_or_default()),
+        ("per_second", sent / seconds.max(1e-9)),
+        ("ok", of(|tally| tally.counts.ok)),
+        ("over_limit", of(|tally| tally.counts.over_limit)),
+        ("errors", sent - of(Tally::answered)),
+        ("p50_ms", quantile(&latency, 0.5)),
+        ("p99_ms", quantile(&latency, 0.99)),
+    ])
 }
 
 #[derive(Debug, Serialize)]
@@ -53,8 +89,8 @@ struct FailureCount {
 }
 
 /// A latency in ms.
-fn quantile(tally: &Tally, quantile: f64) -> f64 {
-    tally.latency.value_at_quantile(quantile) as f64 / 1e3
+fn quantile(latency: &Histogram<u64>, quantile: f64) -> f64 {
+    latency.value_at_quantile(quantile) as f64 / 1e3
 }
 
 impl LoadReport {
@@ -62,7 +98,8 @@ impl LoadReport {
         tally: &Tally,
         processes: &[MeasuredProcess],
         expected_ok: Option<u64>,
-        threshold: Option<ExactnessReport>,
+        mut thresholds: Vec<ExactnessReport>,
+        steps: Vec<LoadStep>,
     ) -> Self {
         let (seconds, sent) = (tally.elapsed.as_secs_f64(), tally.counts.sent);
         let errors = tally.failures.iter().map(|(kind, (count, message))| {
@@ -76,11 +113,13 @@ impl LoadReport {
             let each = used.map(|micros| micros / sent.max(1) as f64);
             (process.name.clone(), each)
         });
-        let is_checked = expected_ok.is_some() || threshold.is_some();
+        let is_checked = expected_ok.is_some() || !thresholds.is_empty();
         let exact = tally.answered() == sent
             && tally.counts.with_limit > 0
             && expected_ok.is_none_or(|expected| expected == tally.counts.ok)
-            && threshold.as_ref().is_none_or(ExactnessReport::is_exact);
+            && thresholds.iter().all(ExactnessReport::is_exact);
+        let is_of_all = |one: &mut ExactnessReport| one.descriptor.is_none();
+        let threshold = thresholds.pop_if(is_of_all);
         Self {
             seconds,
             counts: tally.counts.clone(),
@@ -88,22 +127,37 @@ impl LoadReport {
             per_second: sent as f64 / seconds.max(1e-9),
             errors: errors.collect(),
             latency_ms: QUANTILES
-                .map(|(name, share)| (name, quantile(tally, share)))
+                .map(|(name, share)| (name, quantile(&tally.latency, share)))
                 .into(),
             cpu_micros_per_request: cpu.collect(),
             expected_ok,
             threshold,
+            thresholds,
             exact: is_checked.then_some(exact),
             exceeded: Vec::new(),
+            steps,
         }
     }
 
-    /// Compares the result with the maxima of the command.
+    /// Compares the result with the maxima of the command: the latency of each step of a ramp.
     pub(super) fn compare(&mut self, max_p99: Option<Duration>, max_errors: Option<u64>) {
-        let p99 = self.latency_ms["p99"];
-        if let Some(most) = max_p99.filter(|most| p99 > most.as_secs_f64() * 1e3) {
-            let most = most.as_secs_f64() * 1e3;
-            let line = format!("p99 is {p99:.2} ms, at most {most} ms are asked for");
+        let most = max_p99.map_or(f64::INFINITY, |most| most.as_secs_f64() * 1e3);
+        let is_ramp = !is_whole(&self.steps);
+        for step in self.steps.iter().filter(|step| step["p99_ms"] > most) {
+            let (p99, rate) = (step["p99_ms"], step["rate"]);
+            let rate = is_ramp
+                .then(|| format!(" at {rate:.0} a second"))
+                .unwrap_or_default();
+            let line = format!("p99{rate} is {p99:.2} ms, at most {most} ms are asked for");
+            self.exceeded.push(line);
+        }
+        let steps = self
+            .steps
+            .iter()
+            .filter(|step| step["per_second"] > 0.0)
+            .count();
+        if is_ramp && steps < RAMP_STEPS && (max_p99.is_some() || max_errors.is_some()) {
+            let line = format!("only {steps} of {RAMP_STEPS} steps have sent requests");
             self.exceeded.push(line);
         }
         let errors = self.counts.sent - self.answered;
@@ -186,7 +240,20 @@ impl LoadReport {
         for line in &self.exceeded {
             rows.push(vec!["exceeded".to_owned(), line.clone()]);
         }
-        print::table(&[], rows, 0)
+        let mut text = print::table(&[], rows, 0);
+        if let Some(step) = self.steps.first().filter(|_| !is_whole(&self.steps)) {
+            let heads: Vec<_> = step.keys().copied().collect();
+            let cell = |(name, &value): (&&str, &f64)| match name.ends_with("_ms") {
+                true => format!("{value:.2}"),
+                false => grouped(value.round() as u64),
+            };
+            let rows = self
+                .steps
+                .iter()
+                .map(|step| step.iter().map(cell).collect());
+            text += &format!("\n{}", print::table(&heads, rows, heads.len()));
+        }
+        text
     }
 
     /// Findings of the check of exactness, as the end of a sentence.
@@ -211,13 +278,25 @@ impl LoadReport {
                 grouped(expected)
             );
         }
-        let Some(report) = &self.threshold else {
-            return text;
+        let thresholds = self.threshold.iter().chain(&self.thresholds);
+        thresholds.fold(text, |text, report| text + &report.findings())
+    }
+}
+
+impl ExactnessReport {
+    /// Findings of one threshold.
+    fn findings(&self) -> String {
+        let (report, worst) = (self, &self.worst);
+        let unit = window(self.unit_multiplier, self.unit);
+        let what = match self.descriptor {
+            Some(number) => format!("values of descriptor {number}"),
+            None => "descriptors".to_owned(),
         };
-        let (unit, worst) = (report.unit, &report.worst);
+        let article = if self.unit_multiplier == 1 { "a " } else { "" };
         let [checked, wrong] = [report.checked, report.wrong].map(grouped);
         let [edges, missed] = [report.at_edges, report.unchecked].map(grouped);
-        text += &format!("; {checked} descriptors in a {unit} were compared, {wrong} are wrong");
+        let mut text =
+            format!("; {checked} {what} in {article}{unit} were compared, {wrong} are wrong");
         if report.exceeding == 0 {
             text += ", and none requested more than the threshold: nothing was tested";
         }
@@ -226,7 +305,7 @@ impl LoadReport {
         }
         if report.at_edges > 0 {
             text += &format!(
-                "; {edges} were under way where a {unit} ended, and may belong to both sides"
+                "; {edges} were under way where {article}{unit} ended, and may belong to both sides"
             );
         }
         if report.unchecked > 0 {
@@ -264,7 +343,7 @@ pub(super) fn progress(tally: &Tally, per_second: f64, until: Until) -> String {
     let [elapsed, left] = [elapsed, left].map(|seconds| people::span(seconds.max(0.0).round()));
     let [ok, over, errors] =
         [tally.counts.ok, tally.counts.over_limit, tally.failed()].map(grouped);
-    let [p50, p99] = [0.5, 0.99].map(|share| quantile(tally, share));
+    let [p50, p99] = [0.5, 0.99].map(|share| quantile(&tally.latency, share));
     let rate = grouped(per_second.round() as u64);
     format!(
         "{elapsed}, {left} left, {rate} a second, OK {ok}, OVER_LIMIT {over}, errors {errors}, p50 \

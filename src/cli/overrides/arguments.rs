@@ -74,14 +74,9 @@ pub(super) fn rate(text: &str) -> Result<RaiseRate, String> {
         unit_multiplier: None,
     };
     if let Some(unit) = unit {
-        let letters = unit.trim_start_matches(|letter: char| letter.is_ascii_digit());
-        let digits = &unit[..unit.len() - letters.len()];
-        let unit = letters.trim().to_ascii_lowercase();
-        record.unit = Some(unit.strip_suffix('s').unwrap_or(&unit).to_owned());
-        record.unit_multiplier = match digits {
-            "" => Some(1),
-            digits => Some(digits.parse().map_err(|_| wrong())?),
-        };
+        let (multiplier, unit) = amount::multiple(unit).ok_or_else(wrong)?;
+        record.unit = Some(unit);
+        record.unit_multiplier = Some(multiplier);
     }
     RaiseRate::read(&record, is_added).map_err(|Invalid(error)| error)
 }

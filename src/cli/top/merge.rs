@@ -49,10 +49,7 @@ pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
         }
     }
     let mut subjects: Vec<_> = merged.into_values().collect();
-    subjects.sort_by(|one, other| {
-        let heavier = other.weight(by).cmp(&one.weight(by));
-        heavier.then_with(|| one.ranked.subject.cmp(&other.ranked.subject))
-    });
+    sort(&mut subjects, by);
     let error_at_most = if by == Ranking::Hits {
         hits_at_most
     } else {
@@ -73,6 +70,28 @@ pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
         refused_at_most,
         subjects,
     }
+}
+
+/// Sorts the heaviest first.
+fn sort(subjects: &mut [TopSubject], by: Ranking) {
+    subjects.sort_by(|one, other| {
+        let heavier = other.weight(by).cmp(&one.weight(by));
+        heavier.then_with(|| one.ranked.subject.cmp(&other.ranked.subject))
+    });
+}
+
+/// Takes over the numbers that all replicas have of named subjects, where these are less unsure.
+pub(super) fn refine(top: &mut Top, named: &[Top], by: Ranking) {
+    let error = |ranked: &Ranked| ranked.hits_error.saturating_add(ranked.refused_error);
+    let named = merge(named, by, usize::MAX).subjects;
+    for TopSubject { ranked, .. } in &mut top.subjects {
+        let better = named.iter().map(|named| &named.ranked);
+        let mut better = better.filter(|named| named.subject == ranked.subject);
+        if let Some(better) = better.next().filter(|named| error(named) < error(ranked)) {
+            *ranked = better.clone();
+        }
+    }
+    sort(&mut top.subjects, by);
 }
 
 #[cfg(test)]
@@ -198,33 +217,49 @@ mod tests {
                 .iter()
                 .map(|exact| replica(exact, by, asked))
                 .collect();
-            let merged = merge(&tops, by, shown);
-            for user in 0..12 {
-                let refused: u64 = replicas.iter().map(|exact| exact[user].1).sum();
-                let hits: u64 = refused + replicas.iter().map(|exact| exact[user].0).sum::<u64>();
-                match merged
-                    .subjects
-                    .iter()
-                    .map(|subject| &subject.ranked)
-                    .find(|ranked| ranked.subject.entries[0].value == user.to_string())
-                {
-                    Some(found) => {
-                        prop_assert!(
-                            found.hits <= hits && hits <= found.hits + found.hits_error,
-                            "{hits}, {found:?}"
-                        );
-                        prop_assert!(
-                            found.refused <= refused
-                                && refused <= found.refused + found.refused_error,
-                            "{refused}, {found:?}"
-                        );
-                        prop_assert!(found.refused <= found.hits);
-                    }
-                    None => prop_assert!(
-                        hits <= merged.hits_at_most && refused <= merged.refused_at_most
-                    ),
+            let mut merged = merge(&tops, by, shown);
+            assert_within(&merged, &replicas)?;
+            // All replicas are asked for the subjects of the list.
+            let mut named: Vec<_> = replicas.iter().map(|exact| replica(exact, by, 12)).collect();
+            let listed: Vec<_> = merged.subjects.iter().map(|one| one.ranked.subject.clone()).collect();
+            for top in &mut named {
+                top.subjects.retain(|one| listed.contains(&one.ranked.subject));
+            }
+            refine(&mut merged, &named, by);
+            assert_within(&merged, &replicas)?;
+            let mut ranked = merged.subjects.iter().map(|one| &one.ranked);
+            prop_assert!(ranked.all(|one| one.hits_error + one.refused_error == 0));
+            prop_assert!(merged.subjects.is_sorted_by(|one, other| one.weight(by) >= other.weight(by)));
+        }
+    }
+
+    /// The true counts of all users are within the errors.
+    fn assert_within(merged: &Top, replicas: &[Vec<(u64, u64)>]) -> Result<(), TestCaseError> {
+        for user in 0..12 {
+            let refused: u64 = replicas.iter().map(|exact| exact[user].1).sum();
+            let hits: u64 = refused + replicas.iter().map(|exact| exact[user].0).sum::<u64>();
+            match merged
+                .subjects
+                .iter()
+                .map(|subject| &subject.ranked)
+                .find(|ranked| ranked.subject.entries[0].value == user.to_string())
+            {
+                Some(found) => {
+                    prop_assert!(
+                        found.hits <= hits && hits <= found.hits + found.hits_error,
+                        "{hits}, {found:?}"
+                    );
+                    prop_assert!(
+                        found.refused <= refused && refused <= found.refused + found.refused_error,
+                        "{refused}, {found:?}"
+                    );
+                    prop_assert!(found.refused <= found.hits);
+                }
+                None => {
+                    prop_assert!(hits <= merged.hits_at_most && refused <= merged.refused_at_most)
                 }
             }
         }
+        Ok(())
     }
 }

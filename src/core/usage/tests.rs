@@ -139,6 +139,63 @@ fn a_count_says_between_which_numbers_it_is() {
 }
 
 #[test]
+fn buckets_after_the_last_hits_are_known_to_be_empty() {
+    let ten = settings(10, 6);
+    let count = |known: &Record, now: u64, over: u64| {
+        let count = known.count(Micros(now * SECOND), Span::from_secs(over))?;
+        Some((count.at_least.asked, count.hits.asked))
+    };
+    // After a pause as long as the ring, longer ones, and one shorter.
+    for back in [160, 165, 1_000, 100_000, 130] {
+        let known = record(&ten, &[90, 100, back]);
+        for over in [1, 9, 20, 25] {
+            assert_eq!(count(&known, back, over), Some((1, 1)), "{back} {over}");
+        }
+        let later = record(&ten, &[90, 100, back, back + 10, back + 35]);
+        assert_eq!(
+            count(&later, back + 35, 50).map(|(_, hits)| hits),
+            Some(3),
+            "{back}"
+        );
+    }
+    let known = record(&ten, &[90, 100]);
+    assert_eq!(
+        count(&known, 1_000, 800),
+        Some((0, 0)),
+        "longer than the ring, and still away"
+    );
+    assert_eq!(count(&known, 140, 60), Some((2, 2)));
+    assert_eq!(
+        count(&known, 165, 70),
+        None,
+        "a hit is in a bucket that is gone"
+    );
+    // A changed ring: hits before it may be anywhere until the end of their bucket.
+    let changed = |other: &Settings, now: u64| {
+        Record::step(
+            Some(known.clone()),
+            other,
+            Micros(now * SECOND),
+            requested(1),
+        )
+    };
+    for (other, now, over, expected) in [
+        (settings(5, 12), 109, 5, None),
+        (settings(5, 12), 121, 5, Some((1, 1))),
+        (settings(5, 12), 121, 15, None),
+        (settings(60, 60), 400, 100, Some((1, 1))),
+        (settings(60, 60), 400, 300, None),
+        (settings(60, 60), 40_000, 3_000, Some((1, 1))),
+    ] {
+        assert_eq!(
+            count(&changed(&other, now), now, over),
+            expected,
+            "{now} {over}"
+        );
+    }
+}
+
+#[test]
 fn a_subject_that_came_once_is_kept_for_the_ring_and_no_longer() {
     let six = settings(10, 6);
     let settings = Settings {

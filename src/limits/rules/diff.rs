@@ -236,11 +236,16 @@ fn key(rules: &Rules, limit: &Limit) -> Option<(Vec<u8>, bool)> {
 
 fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedField> {
     let mut values: IndexMap<&'static str, [Option<String>; 2]> = IndexMap::new();
+    // A table is next to the file that names it, in the folder that is compared.
+    let text = |field: &str, value: String| match (field, value.rsplit_once('/')) {
+        ("table", Some((_, name))) => Some(name.to_owned()),
+        _ => Some(value),
+    };
     for (field, value) in fields(new.0, new.1) {
-        values.entry(field).or_default()[1] = Some(value);
+        values.entry(field).or_default()[1] = text(field, value);
     }
     for (field, value) in fields(old.0, old.1) {
-        values.entry(field).or_default()[0] = Some(value);
+        values.entry(field).or_default()[0] = text(field, value);
     }
     values.retain(|_, [old, new]| old != new);
     let one_line = |value: Option<String>| one_line(value.as_deref().unwrap_or("none"));

@@ -27,6 +27,8 @@ pub struct Query {
     pub domain: Option<String>,
     /// Only subjects of the limit with this path.
     pub limit: Option<String>,
+    /// Only subjects with these labels (see [`LimitedSubject::label`]); all if it is empty.
+    pub subjects: HashSet<String>,
 }
 
 /// The heaviest subjects of a window. A subject that is not among them has at most `hits_at_most`
@@ -178,7 +180,10 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
 /// The counters of all subjects that match the query, one for each subject, by fingerprint.
 fn texts<'v>(view: &'v View<'_>, query: &Query) -> HashMap<u64, (&'v Sketch, &'v Counter)> {
     let mut texts = HashMap::with_capacity(counters(view, query.by).count());
-    for (sketch, one) in counters(view, query.by) {
+    // A named subject is also found if only the other ranking has a counter of it.
+    let rankings = [Ranking::Hits, Ranking::Refusals].into_iter();
+    let rankings = rankings.filter(|&by| by == query.by || !query.subjects.is_empty());
+    for (sketch, one) in rankings.flat_map(|by| counters(view, by)) {
         if query.asks_for(sketch, one) {
             texts.entry(one.fingerprint).or_insert((sketch, one));
         }
@@ -209,10 +214,9 @@ impl Query {
             .limit
             .as_deref()
             .is_none_or(|limit| text::path(limit) == path);
+        let subject = || text::read(path, key);
         is_limit
-            && self
-                .domain
-                .as_ref()
-                .is_none_or(|domain| *domain == text::read(path, key).domain)
+            && (self.domain.as_ref()).is_none_or(|domain| *domain == subject().domain)
+            && (self.subjects.is_empty() || self.subjects.contains(&subject().label()))
     }
 }

@@ -55,6 +55,7 @@ fn query(window: Recent, by: Ranking, count: usize) -> Query {
         count,
         domain: None,
         limit: None,
+        subjects: hashbrown::HashSet::default(),
     }
 }
 

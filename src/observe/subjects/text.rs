@@ -53,6 +53,16 @@ pub struct LimitedSubject {
     pub name: Option<String>,
 }
 
+impl LimitedSubject {
+    /// The exact name; of a subject without one, its domain and entries, whose digest tells it from
+    /// others.
+    pub fn label(&self) -> String {
+        let entries = self.entries.iter().map(|entry| format!("|{entry}"));
+        let own = || self.domain.clone() + &entries.collect::<String>();
+        self.name.clone().unwrap_or_else(own)
+    }
+}
+
 /// The limit of a subject.
 #[derive(Clone, Copy)]
 pub(super) enum Path<'r> {

@@ -12,10 +12,14 @@ use serde_json::Value;
 use weir::core::proto::{HeaderValue, RateLimitResponse};
 
 use super::algorithms;
-use crate::support::wait::{TIMEOUT, eventually_async};
+use crate::support::wait::{TIMEOUT, eventually_async, eventually_async_within};
 use crate::support::{Client, RedisServer, Weir, json, tools};
 
 const FOLDER: &str = "tests/vectors/decisions";
+
+/// The longest time until a metric has its value: it is counted with the answer, and the page is at
+/// most a second old.
+const METRIC_TIMEOUT: Duration = Duration::from_secs(6);
 
 macro_rules! files {
     ($($name:ident)*) => {
@@ -290,7 +294,8 @@ impl<'t> Run<'t> {
                 let sum = found.reduce(|sum, count| sum + count);
                 sum.map_or("absent".to_owned(), |sum| sum.to_string())
             };
-            let found = eventually_async(|| line::is_value(value, &actual()).then_some(())).await;
+            let is_right = || line::is_value(value, &actual()).then_some(());
+            let found = eventually_async_within(METRIC_TIMEOUT, is_right).await;
             found.with_context(|| format!("{series} is {}", actual()))?;
         }
         Ok(())

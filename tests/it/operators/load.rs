@@ -229,6 +229,139 @@ async fn a_load_that_cannot_show_anything_fails() {
     }
 }
 
+const TWO_LIMITS: &[(&str, &str)] = &[(
+    "demo.yaml",
+    "
+domain: demo
+descriptors:
+  - { key: user, rate_limit: { unit: day, requests_per_unit: 100 } }
+  - { key: team, rate_limit: { unit: day, unit_multiplier: 7, requests_per_unit: 20 } }
+  - { key: free, rate_limit: { unlimited: true } }
+",
+)];
+
+/// Each descriptor has a threshold of its own, in windows of several units. One that cannot be
+/// judged fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_descriptor_has_its_own_threshold() {
+    let service = Weir::start(TWO_LIMITS, &[]);
+    let untested = "0 are wrong, and none requested more than the threshold: nothing was tested";
+    let right = "; 1 values of descriptor 2 in 7 days were compared, 0 are wrong";
+    for (number, thresholds, reason) in [
+        (1, &["2=20/7 days"][..], None),
+        (
+            2,
+            &["20/7days"],
+            Some("an answer named a limit of another window: 100/day"),
+        ),
+        (3, &["2=20/day"], Some("another window: 20/7 days")),
+        (4, &["1=100/day", "2=20/7 days"], Some(untested)),
+        (
+            5,
+            &["2=19/7 days"],
+            Some("was granted 20 instead of 19 in the 7 days of "),
+        ),
+        (
+            6,
+            &["2=20/7 days", "3=5/day"],
+            Some("3 in a day were compared"),
+        ),
+    ] {
+        let descriptor = format!("user={number} , team={number} , free={number}");
+        let mut arguments = vec!["--descriptor", &*descriptor, "--iterations", "50"];
+        thresholds
+            .iter()
+            .for_each(|one| arguments.extend(["--threshold", one]));
+        let output = load(service.grpc_addr(), &arguments).await;
+        let printed = text(&output.stdout);
+        let code = i32::from(reason.is_some());
+        assert_eq!(output.status.code(), Some(code), "{thresholds:?} {printed}");
+        assert!(
+            printed.contains(reason.unwrap_or(right)),
+            "{thresholds:?} {printed}"
+        );
+        arguments.extend(["--format", "json", "--seed", "2"]);
+        let output = result(&load(service.grpc_addr(), &arguments).await);
+        let all = output["thresholds"].as_array().map_or(0, Vec::len);
+        let is_numbered = thresholds[0].contains('=');
+        assert_eq!(
+            (all, output["threshold"].is_null()),
+            if is_numbered {
+                (thresholds.len(), true)
+            } else {
+                (0, false)
+            },
+            "{output}"
+        );
+    }
+}
+
+/// The rate rises in ten steps; the result has each, and gates hold for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ramp_reports_its_steps() {
+    let service = Weir::start(PER_USER, &[]);
+    let ramp = [
+        "--descriptor",
+        "user={sequence}",
+        "--ramp",
+        "20..200",
+        "--for",
+        "3s",
+    ];
+    let more = ["--format", "json", "--max-errors", "0", "--timeout", "30s"];
+    let output = load(service.grpc_addr(), &[&ramp[..], &more].concat()).await;
+    let printed = result(&output);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    let steps = printed["steps"].as_array().expect("steps");
+    let rates: Vec<_> = steps.iter().map(|step| step["rate"].as_f64()).collect();
+    let expected: Vec<_> = (1..=10).map(|step| Some(20.0 * f64::from(step))).collect();
+    assert_eq!(rates, expected);
+    let sum = |name: &str| {
+        steps
+            .iter()
+            .filter_map(|step| step[name].as_f64())
+            .sum::<f64>()
+    };
+    assert_eq!(Some(sum("ok")), printed["ok"].as_f64(), "{printed}");
+    assert_eq!((sum("errors"), sum("over_limit")), (0.0, 0.0), "{printed}");
+    let due = sum("ok") + printed["not_sent"].as_f64().expect("a number");
+    assert!((325.0..=340.0).contains(&due), "{printed}");
+    let seconds = printed["seconds"].as_f64().expect("a number");
+    assert!((2.5..30.0).contains(&seconds), "{printed}");
+    let mean = sum("per_second") / 10.0;
+    assert!((20.0..200.0).contains(&mean), "{printed}");
+
+    let (_toy, address) = Toy::start(Fault::Slow(Duration::from_millis(30))).await;
+    let gate = ["--max-p99", "10ms", "--max-errors", "0", "--timeout", "30s"];
+    let output = load(
+        address,
+        &[&ramp[..2], &["--ramp", "200..20", "--for", "2s"], &gate].concat(),
+    )
+    .await;
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    let line = |rate: u32| printed.contains(&format!("exceeded  p99 at {rate} a second is "));
+    assert!((1..=10).all(|step| line(20 * step)), "{printed}");
+    let head = "rate  per_second  ok  over_limit  errors  p50_ms";
+    assert!(printed.contains(head), "{printed}");
+
+    // A ramp that does not reach its end shows nothing of the rest.
+    let child = spawn(
+        &service.grpc_addr().to_string(),
+        &[&ramp[..4], &["--for", "1h", "--max-errors", "0"]].concat(),
+    );
+    std::thread::sleep(Duration::from_millis(1_500));
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).expect("a signal");
+    let output = child.wait_with_output().expect("it ends");
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("exceeded  only 1 of 10 steps have sent requests"),
+        "{printed}"
+    );
+}
+
 /// A closed loop, and a constant rate whose connections the service closes again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_counts_are_those_of_the_service() {
@@ -502,6 +635,34 @@ const WRONG: &[(&str, &[&str], &str)] = &[
     ("a=b", &["--for", "0s"], "more than 0"),
     ("a=b", &["--timeout", "2h"], "1ms to 1h"),
     ("a=b", &["--threshold", "10/week"], "100/minute"),
+    ("a=b", &["--threshold", "10/0 days"], "100/minute"),
+    (
+        "a=b",
+        &["--threshold", "2=5/day"],
+        "another number from 1 to 1",
+    ),
+    (
+        "a=b , c=d",
+        &["--threshold", "5/day", "--threshold", "1=5/day"],
+        "one for all descriptors",
+    ),
+    (
+        "a=b , c=d",
+        &["--threshold", "1=5/day", "--threshold", "1=6/day"],
+        "one for all descriptors",
+    ),
+    ("a=b", &["--ramp", "5k"], "such as 1k..20k"),
+    ("a=b", &["--ramp", "0..5k"], "1 to 1G"),
+    (
+        "a=b",
+        &["--ramp", "1..5k", "--rate", "5"],
+        "cannot be used with",
+    ),
+    (
+        "a=b",
+        &["--ramp", "1..5k", "--iterations", "5"],
+        "cannot be used with",
+    ),
     ("a=b", &["--header", "te: x"], "te cannot be set"),
     ("a=b", &["--header", "x"], "write NAME: VALUE"),
     ("a=b", &["--pid", "weir"], "weir=4711"),
@@ -535,6 +696,13 @@ fn bad_input_is_refused() {
         ),
         (&*socket, "a=b", &[], 1, "none: it cannot be reached"),
         (&*http, "a=b", &[], 1, "does not speak gRPC"),
+        (
+            closed,
+            "a=b",
+            &["--address", closed],
+            2,
+            "cannot be used with",
+        ),
     ];
     for (address, descriptor, more, code, part) in services.into_iter().chain(wrong) {
         let arguments = [

@@ -237,6 +237,43 @@ fn commands_speak_tls() {
             "{hint} is not in: {text}"
         );
     }
+    // A service that wants certificates of clients: the alert arrives after the handshake.
+    let trusted = files.text("ca.crt");
+    let verifying = Secured::start(&[("GRPC_CLIENT_TLS_CACERT", &trusted)]);
+    let address = verifying.weir.grpc_addr().to_string();
+    let ca = verifying.files.text("ca.crt");
+    let load = [
+        "load",
+        "--address",
+        &address,
+        "-d",
+        "demo",
+        "--descriptor",
+        "a=b",
+    ];
+    for command in [&["hit", &address, "-d", "demo", "a=b"][..], &load] {
+        for wanted in ["", "DecryptError"] {
+            let (other, own) = (&verifying.files, ["--cert", "--key"]);
+            let paths = [other.text("tls.crt"), other.text("tls.key")];
+            let identity = [own[0], &paths[0], own[1], &paths[1]];
+            let more = if wanted.is_empty() {
+                &[][..]
+            } else {
+                &identity
+            };
+            let (code, text) = run(&[command, &["--cacert", &ca], more].concat());
+            let alert = if wanted.is_empty() {
+                "refuses the client (received fatal alert: CertificateRequired): the service wants a \
+                 client certificate: set --cert and --key"
+            } else {
+                "refuses the client (received fatal alert: DecryptError): the service ends"
+            };
+            assert!(
+                code == Some(1) && text.contains(alert),
+                "{command:?}: {text}"
+            );
+        }
+    }
     let port = secured.weir.grpc_addr().port().to_string();
     let health = [
         "health",

@@ -29,11 +29,19 @@ pub fn eventually_within<T>(timeout: Duration, mut poll: impl FnMut() -> Option<
 }
 
 /// As [`eventually`], for tests whose own runtime must keep running.
-pub async fn eventually_async<T>(mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+pub async fn eventually_async<T>(poll: impl FnMut() -> Option<T>) -> Option<T> {
+    eventually_async_within(TIMEOUT, poll).await
+}
+
+/// As [`eventually_async`], for at most `timeout`.
+pub async fn eventually_async_within<T>(
+    timeout: Duration,
+    mut poll: impl FnMut() -> Option<T>,
+) -> Option<T> {
     let begin = Instant::now();
     loop {
         let answer = poll();
-        if answer.is_some() || begin.elapsed() > TIMEOUT {
+        if answer.is_some() || begin.elapsed() > timeout {
             return answer;
         }
         tokio::time::sleep(PAUSE).await;

@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use weir::core::algorithm::OPTIONS;
 use weir::observe::metrics::families;
 
 use super::pages;
+use crate::operators::cli::weir;
 use crate::support::tools;
 
 /// What a newcomer reads in three minutes.
@@ -226,5 +228,138 @@ fn the_pages_name_every_metric() {
     assert!(
         missing.is_empty(),
         "{METRICS:?} do not describe {missing:?}"
+    );
+}
+
+/// Every option of the algorithms has a section in their page, or a link to its section elsewhere.
+#[test]
+fn the_page_of_algorithms_has_every_option() {
+    let text = tools::file("config/algorithms.md");
+    let linked = |name: &str| {
+        let mut before = text.split("](");
+        before.any(|text| {
+            text.rsplit('[')
+                .next()
+                .is_some_and(|text| text.contains(name))
+        })
+    };
+    let is_missing =
+        |name: &&str| !text.contains(&format!("\n### {name}\n")) && !linked(&format!("`{name}`"));
+    let missing: Vec<_> = OPTIONS
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(is_missing)
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "config/algorithms.md has no section of {missing:?}"
+    );
+}
+
+/// The pages that describe the flags of a command.
+const COMMANDS: [(&[&str], &[&str]); 8] = [
+    (
+        &["check"],
+        &[
+            "config/README.md",
+            "deploy/limits-in-git.md",
+            "deploy/control-plane.md",
+            "deploy/settings.md",
+        ],
+    ),
+    (
+        &["explain"],
+        &[
+            "deploy/support-desk.md",
+            "config/limits.md",
+            "deploy/settings.md",
+        ],
+    ),
+    (
+        &["usage", "count"],
+        &["config/usage.md", "deploy/support-desk.md"],
+    ),
+    (
+        &[
+            "top",
+            "unmatched",
+            "block",
+            "exempt",
+            "raise",
+            "unblock",
+            "unexempt",
+            "unraise",
+            "overrides",
+            "reset",
+        ],
+        &["deploy/support-desk.md"],
+    ),
+    (
+        &["hit", "load"],
+        &["deploy/load.md", "deploy/support-desk.md"],
+    ),
+    (
+        &["replay"],
+        &["config/replay.md", "deploy/load.md", "deploy/settings.md"],
+    ),
+    (
+        &["envoy"],
+        &["deploy/envoy/README.md", "deploy/settings.md"],
+    ),
+    (
+        &["serve", "health", "completions"],
+        &["deploy/settings.md", "deploy/listeners.md"],
+    ),
+];
+
+/// Every flag of every command is on a page of the command.
+#[test]
+fn the_pages_name_every_flag() {
+    let help = |arguments: &[&str]| {
+        let output = weir(arguments, &[]);
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let all = help(&["--help"]);
+    let listed = COMMANDS.iter().flat_map(|(commands, _)| *commands).count();
+    let lines = all
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.contains(" -"));
+    assert_eq!(
+        lines.count(),
+        listed,
+        "a command is missing in COMMANDS: {all}"
+    );
+    let mut missing = Vec::new();
+    for (command, pages) in COMMANDS
+        .iter()
+        .flat_map(|(all, pages)| all.iter().map(move |one| (one, pages)))
+    {
+        let text: String = pages.iter().map(|page| tools::file(page)).collect();
+        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+        let described: BTreeSet<&str> = text.split(|letter| !is_letter(letter)).collect();
+        let help = help(&[command, "--help"]);
+        // A line of a flag begins with it, or with its short form.
+        let flag = |line: &'_ str| {
+            let line = line.trim_start();
+            let long = line
+                .get(4..)
+                .filter(|_| !line.starts_with("--"))
+                .unwrap_or(line);
+            let end = long.find(|letter| !is_letter(letter)).unwrap_or(long.len());
+            long.starts_with("--").then(|| long[..end].to_owned())
+        };
+        let flags: BTreeSet<String> = help.lines().filter_map(flag).collect();
+        assert!(
+            flags.len() > 1 || *command == "completions",
+            "{command}: {help}"
+        );
+        let unknown = flags
+            .iter()
+            .filter(|flag| **flag != "--help" && !described.contains(&***flag));
+        missing.extend(unknown.map(|flag| format!("{command} {flag}")));
+    }
+    assert!(
+        missing.is_empty(),
+        "no page of the command describes {missing:?}"
     );
 }

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use super::{folder_with, stdout, weir};
+use super::{folder_with, stderr, stdout, weir};
 use crate::support::Weir;
 
 #[test]
@@ -505,4 +506,173 @@ fn check_reads_the_settings_of_serve_and_names_files_relative_to_the_current_fol
         "{}",
         stdout(&output)
     );
+}
+
+const CHANGED: &str = "changed: shop.a: rate 1 per day -> 2 per day\n";
+
+/// Lines of a shell in a repository, with the exit code, and parts of the output.
+const REVISIONS: &[(&str, i32, &[&str])] = &[
+    (
+        "$weir check limits --diff HEAD",
+        0,
+        &[
+            CHANGED,
+            "added: new.a (1 per day)\n",
+            "changed: tables.t: rows of limits/rows.csv: 1 added, 0 removed, 0 changed: bob",
+            "1 added, 0 removed, 2",
+        ],
+    ),
+    (
+        "$weir check limits/ --diff origin/main --fail-on removed",
+        0,
+        &[CHANGED],
+    ),
+    (
+        "cd limits; $weir check . --diff v1 --fail-on changed",
+        1,
+        &[CHANGED, "--fail-on changed: shop.a"],
+    ),
+    (
+        "$weir check limits/shop.yaml limits/api.yaml limits/shop.yaml --diff HEAD",
+        0,
+        &[
+            CHANGED,
+            "ok: 2 limits in 2 domains; 0 added, 0 removed, 1 changed",
+        ],
+    ),
+    (
+        "$weir check \"$PWD/limits/shop.yaml\" --diff main",
+        0,
+        &[CHANGED],
+    ),
+    (
+        "$weir check limits outside.yaml",
+        0,
+        &["ok: 6 limits in 5 domains"],
+    ),
+    (
+        "cd limits; GIT_DIR=$PWD/../.git GIT_INDEX_FILE=.git/index $weir check shop.yaml --diff HEAD",
+        0,
+        &[CHANGED],
+    ),
+    (
+        "$weir check limits/shop.yaml --diff nope",
+        1,
+        &[
+            "nope: error: it is no path",
+            "ot a valid object name",
+            "or a revision that has PATHS",
+        ],
+    ),
+    (
+        "$weir check limits/shop.yaml --diff=-x",
+        1,
+        &["-x: error: it is no path"],
+    ),
+    (
+        "$weir check limits/new.yaml --diff HEAD",
+        1,
+        &["HEAD: error: ", "pathspec 'new.yaml' did not match"],
+    ),
+    (
+        "mkdir none; cp limits/shop.yaml none; $weir check none --diff HEAD",
+        1,
+        &["HEAD: error: ", "untracked"],
+    ),
+    (
+        "mkdir /tmp/weir-$$; cp limits/shop.yaml /tmp/weir-$$; r=0; \
+         $weir check /tmp/weir-$$ --diff HEAD || r=$?; rm -r /tmp/weir-$$; exit $r",
+        1,
+        &["not a git repository"],
+    ),
+    (
+        "mkdir bin; for p in bash sh mkdir; do ln -s $(command -v $p) bin; done; \
+         PATH=$PWD/bin $weir check limits --diff HEAD",
+        1,
+        &["git: ", "not found"],
+    ),
+    (
+        "commit() { git add limits/api.yaml; git -c user.name=a -c user.email=a@a commit -qm 2; }; \
+         echo 'domain: [' > limits/api.yaml; commit; git checkout -q HEAD~1 -- limits/api.yaml; \
+         $weir check limits --diff HEAD; r=$?; commit; exit $r",
+        1,
+        &["HEAD:limits/api.yaml:", "error: "],
+    ),
+];
+
+/// A repository with limits in one commit, and changes after it.
+fn repository() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let limit = |domain: &str, amount: u32| {
+        format!(
+            "domain: {domain}\ndescriptors: [{{ key: a, rate_limit: {{ unit: day, \
+             requests_per_unit: {amount} }} }}]\n"
+        )
+    };
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("written");
+    };
+    let table = "domain: tables\nplans: { p: { unit: day, requests_per_unit: 1 } }\ndescriptors: \
+        [{ key: t, table: rows.csv }]\n";
+    write("limits/shop.yaml", &limit("shop", 1));
+    write("limits/api.yaml", &limit("api", 1));
+    write("limits/table.yaml", table);
+    write("limits/rows.csv", "value,plan\nann,p\n");
+    write("outside.yaml", &limit("outside", 1));
+    let (code, text) = in_folder(
+        folder.path(),
+        "git init -q -b main; git add -A; git -c user.name=a -c user.email=a@a commit -qm 1; git \
+         update-ref refs/remotes/origin/main HEAD; git tag v1",
+    );
+    assert_eq!(code, Some(0), "{text}");
+    write("limits/shop.yaml", &limit("shop", 2));
+    write("limits/new.yaml", &limit("new", 1));
+    write("limits/rows.csv", "value,plan\nann,p\nbob,p\n");
+    folder
+}
+
+/// Runs a line of a shell in a folder; its exit code and its output.
+fn in_folder(folder: &Path, line: &str) -> (Option<i32>, String) {
+    let mut command = Command::new("bash");
+    command.args(["-c", line]).current_dir(folder).env_clear();
+    let temporary = folder.join("temporary");
+    fs::create_dir_all(&temporary).expect("a folder");
+    command.env("TMPDIR", &temporary).env("HOME", folder);
+    command
+        .env("PATH", "/usr/bin:/bin")
+        .env("weir", env!("CARGO_BIN_EXE_weir"));
+    let output = command.output().expect("a shell");
+    let left = fs::read_dir(temporary).expect("a folder").count();
+    assert_eq!(left, 0, "{line}: temporary files are left");
+    (output.status.code(), stdout(&output) + &stderr(&output))
+}
+
+/// Compares a folder, several paths and a file with a revision of git.
+#[test]
+fn check_compares_with_a_revision_of_git() {
+    let repository = repository();
+    for (line, code, parts) in REVISIONS {
+        let (status, text) = in_folder(repository.path(), line);
+        assert_eq!(status, Some(*code), "{line}: {text}");
+        for part in *parts {
+            assert!(text.contains(part), "{line}: {part} is not in {text}");
+        }
+    }
+}
+
+/// Every command of the page runs, also in the files that it shows.
+#[test]
+fn the_commands_for_limits_in_git_run() {
+    let repository = repository();
+    let page = crate::support::tools::file("deploy/limits-in-git.md");
+    let lines = page.lines().filter(|line| !line.contains('`'));
+    let commands = lines.filter_map(|line| Some(&line[line.find("weir check --")?..]));
+    let commands: Vec<_> = commands.collect();
+    assert_eq!(commands.len(), 4, "{commands:?}");
+    for command in commands {
+        let (status, text) = in_folder(repository.path(), &command.replacen("weir", "$weir", 1));
+        assert_eq!(status, Some(0), "{command}: {text}");
+    }
 }

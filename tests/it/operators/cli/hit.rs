@@ -79,6 +79,24 @@ async fn hit_ends_when_its_output_is_closed_and_names_the_wrong_port() {
          ${{PIPESTATUS[0]}}"
     ));
     assert_eq!((code, text.as_str()), (Some(0), ""));
+    for (arguments, code, part) in [
+        (&[&*grpc, "a=b"][..], 0, "OK"),
+        (&["a=b", &grpc], 2, "is not an entry"),
+        (
+            &[&grpc, "--address", &grpc, "a=b"],
+            2,
+            "two addresses are given",
+        ),
+        (&[&grpc], 2, "a descriptor has no entries"),
+        (&["unix:/nowhere/socket", "a=b"], 1, "/nowhere/socket"),
+    ] {
+        let output = weir(&[&["hit", "-d", "demo"], arguments].concat(), &[]);
+        let text = stdout(&output) + &stderr(&output);
+        assert!(
+            output.status.code() == Some(code) && text.contains(part),
+            "{arguments:?}: {text}"
+        );
+    }
     let output = weir(&["hit", "-d", "demo", "a=b", "--address", &http], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(

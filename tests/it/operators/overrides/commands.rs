@@ -478,7 +478,7 @@ fn assert_digest_is_addressed(desk: &Desk, weir: &Weir, file: &Path, name: &str)
     let named = |command: &[&str]| desk.ok(weir, &[command, &["--subject", name]].concat());
     let usage = named(&["usage"]);
     assert!(
-        usage.starts_with(&format!("'--subject={name}' of shop.user\n  now  "))
+        usage.starts_with(&format!("--subject '{name}' of shop.user\n  now  "))
             && usage.contains("\n  hits        1, over the limit 0"),
         "{usage}"
     );
@@ -517,11 +517,11 @@ descriptors:
 
 /// Only what its entries do not say is printed by its name.
 fn assert_printed_by_names(text: &str, spoofed: &str) {
-    assert_eq!(text.matches("'--subject=shop|").count(), 4, "{text}");
+    assert_eq!(text.matches("--subject 'shop|").count(), 4, "{text}");
     assert!(
         text.contains(&format!("  user={spoofed}\n"))
             && text.contains("  'a\\u{3d}b=c=d'\n")
-            && text.contains("'--subject=shop|region~eu-*'"),
+            && text.contains("--subject 'shop|region~eu-*'"),
         "{text}"
     );
 }
