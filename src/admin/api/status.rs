@@ -33,6 +33,10 @@ pub struct Status {
     pub reasons: Vec<String>,
     /// The number of the configuration in force; 0 before the first.
     pub generation: u64,
+    /// Digest of the limits in force, equal for replicas that decide equally; empty before the
+    /// first. Overrides are not part of it.
+    #[serde(default)]
+    pub digest: String,
     /// Limits in force.
     pub limits: usize,
     /// Domains in force.
@@ -146,6 +150,7 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
         healthy: parts.health.is_ready(),
         reasons: reasons.lines().map(str::to_owned).collect(),
         generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation),
+        digest: rules.map_or_else(String::new, |rules| rules.digest()),
         limits: rules.map_or(0, |rules| rules.limit_count()),
         domains: rules.map_or(0, |rules| rules.domains().count()),
         refused_configuration: rejected.is_some(),

@@ -382,6 +382,9 @@ families! {
     CONFIG_GENERATION = Gauge "weir_config_generation" [];
     /// Limits in force.
     CONFIG_LIMITS = Gauge "weir_config_limits" [];
+    /// Always 1; the label is the digest of the limits in force, which is equal in replicas that
+    /// decide equally. Missing before the first limits.
+    CONFIG_INFO = Gauge "weir_config_info" ["digest"];
     /// Memory of the limits in force, estimated while they were read, in bytes.
     CONFIG_MEMORY = Gauge "weir_config_memory_bytes" [];
     /// Domains in force.
