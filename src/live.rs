@@ -103,6 +103,8 @@ impl Live {
     /// Another thread has to make large rules: counters live for longer, and would leave holes among
     /// them in the heap of one thread.
     pub fn replace(&self, mut rules: Rules) -> Arc<Snapshot> {
+        // Before the lock, because it reads all limits.
+        rules.digest();
         let mut old = lock(&self.old);
         let mut generation = 1;
         if let Some(before) = &*self.current.load() {

@@ -12,10 +12,11 @@ use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
 use http::Method;
+use indexmap::IndexMap;
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::admin::{AdminFlags, AdminQuery, with_query};
+use super::admin::{AdminFlags, AdminQuery, Service, with_query};
 use super::entries::{self, read_exact};
 use super::{UnusableFiles, UsageError, print, success_if};
 use crate::admin::api::explain::{ExplainedDescriptor, Level, Report, State};
@@ -79,11 +80,7 @@ pub(super) struct Explain {
 pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
     let report = match &explain.config {
         Some(config) => by_files(explain, config)?,
-        None => {
-            let (services, body) = (explain.admin.service.services()?, body(explain)?);
-            let call = with_query("explain", &[("subject", explain.subject.as_deref())]);
-            print::block_on(services.send(&Method::POST, &call, &body.into()))?
-        }
+        None => print::block_on(by_services(explain))?,
     };
     explain.admin.format.print(&report, text)?;
     // Commands that only read files fail for an unknown domain in the same way.
@@ -91,6 +88,56 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
     Ok(success_if(
         descriptors.all(|one| one.outcome != "unknown_domain"),
     ))
+}
+
+/// The explanation of the first replica that answers, compared with all others that are named.
+async fn by_services(explain: &Explain) -> anyhow::Result<Report> {
+    let (service, body) = (&explain.admin.service, body(explain)?.into());
+    let call = with_query("explain", &[("subject", explain.subject.as_deref())]);
+    let first = service.services()?;
+    let mut report: Report = first.send(&Method::POST, &call, &body).await?;
+    let query = async |service: &Service| {
+        let other = service.call(&Method::POST, &call, &body).await?;
+        Ok(differences(&report, &other, service.address()))
+    };
+    let others = service.query_each(query).await?;
+    others
+        .failures()
+        .for_each(|line| print::error(format_args!("weir: {line}")));
+    report.differs = others.answer.concat();
+    Ok(report)
+}
+
+/// A line for each descriptor that a replica decides otherwise. Replicas disagree if the outcome,
+/// the limit, one of its fields, or the refusal of the next hit differs. Used hits change between
+/// two answers, and files may have other names.
+fn differences(first: &Report, other: &Report, address: &str) -> Vec<String> {
+    let pairs = first.descriptors.iter().zip(&other.descriptors);
+    let line = |(one, other)| {
+        let (mut before, mut now) = (facts(one), facts(other));
+        now.retain(|name, value| before.get(name) != Some(value));
+        let differs = now.iter().map(|(name, value)| {
+            let first = before.swap_remove(name).unwrap_or_default();
+            let (value, first) = (print::plain(value), print::plain(&first));
+            format!("{name} {}, not {}", OneLine(&value), OneLine(&first))
+        });
+        let differs = differs.collect::<Vec<_>>().join("; ");
+        let words = print::words(&one.entries);
+        (!differs.is_empty()).then(|| format!("{address}: {words}: {differs}"))
+    };
+    pairs.filter_map(line).collect()
+}
+
+/// Everything by which replicas may disagree on a descriptor, by its name.
+fn facts(one: &ExplainedDescriptor) -> IndexMap<String, Value> {
+    let limit = one.limit.as_ref();
+    let mut facts = limit.map(|limit| limit.fields.clone()).unwrap_or_default();
+    // Places in files, which may have other names.
+    facts.retain(|name, _| !["table", "row"].contains(&&**name));
+    facts.insert("limit".to_owned(), json!(limit.map(|limit| &limit.path)));
+    facts.insert("outcome".to_owned(), json!(one.outcome));
+    facts.insert("refused now".to_owned(), json!(one.refused_now));
+    facts
 }
 
 fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
@@ -219,15 +266,10 @@ fn text(report: &Report) -> String {
                     || (name, value) == ("commit", "each")
                     || (name == "trial" && own.trial.is_some())
             };
-            let plain = |value: &Value| {
-                value
-                    .as_str()
-                    .map_or_else(|| value.to_string(), str::to_owned)
-            };
             let fields = limit
                 .fields
                 .iter()
-                .map(|(name, value)| (name, plain(value)));
+                .map(|(name, value)| (name, print::plain(value)));
             let unusual: Vec<_> = fields
                 .filter(|(name, value)| !is_usual(name, value))
                 .map(|(name, value)| format!("{name} {}", OneLine(&value)))
@@ -262,6 +304,9 @@ fn text(report: &Report) -> String {
             let _ = writeln!(text, "  trial    {}{now}", OneLine(&trial.amount));
             let _ = writeln!(text, "           {}", OneLine(&trial.counter));
         }
+    }
+    for line in &report.differs {
+        let _ = writeln!(text, "differs: {line}");
     }
     text
 }

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::Context;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::admin::api::status::first_of;
 use crate::core::request::Entry;
@@ -83,6 +84,12 @@ pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
 pub(super) fn words(all: impl IntoIterator<Item = impl ToString>) -> String {
     let word = |word: _| shell_word(&ToString::to_string(&word)).into_owned();
     all.into_iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A value, a text without quotes.
+pub(super) fn plain(value: &Value) -> String {
+    let text = value.as_str().map(str::to_owned);
+    text.unwrap_or_else(|| value.to_string())
 }
 
 /// Rows in columns that are as wide as their widest cell; the first ones have numbers. Without

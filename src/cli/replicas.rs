@@ -41,13 +41,26 @@ pub(super) struct Merged<T> {
 }
 
 impl AdminFlags {
+    /// Queries all replicas by GET of a call, as [`AdminFlags::query_each`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) async fn query_all<T: DeserializeOwned>(
+        &self,
+        call: &str,
+    ) -> anyhow::Result<Merged<Vec<T>>> {
+        let body = Bytes::new();
+        self.query_each(async |service| service.call(&Method::GET, call, &body).await)
+            .await
+    }
+
     /// Queries all replicas. Names are resolved each time to find new replicas.
     ///
     /// # Errors
     /// An address cannot be used.
-    pub(super) async fn query_all<T: DeserializeOwned>(
+    pub(super) async fn query_each<T>(
         &self,
-        call: &str,
+        query: impl AsyncFn(&Service) -> anyhow::Result<T>,
     ) -> anyhow::Result<Merged<Vec<T>>> {
         let Services(named) = self.services()?;
         let mut services = Vec::new();
@@ -60,8 +73,7 @@ impl AdminFlags {
         let answers = services.into_iter().map(|(address, service)| async {
             let answer = match service {
                 Ok(service) => {
-                    let body = Bytes::new();
-                    let answer = service.call(&Method::GET, call, &body);
+                    let answer = query(&service);
                     let late = || anyhow!("no answer within {} s", TIMEOUT.as_secs());
                     let answered = tokio::time::timeout(TIMEOUT, answer).await;
                     answered.unwrap_or_else(|_| Err(late()))

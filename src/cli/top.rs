@@ -1,6 +1,7 @@
 //! `weir top`: the heaviest subjects of one or several replicas, merged. On a terminal the table
 //! refreshes until the user quits.
 
+mod by_replica;
 mod merge;
 mod screen;
 
@@ -32,8 +33,8 @@ const INTERVAL: Duration = Duration::from_secs(2);
         terminal the table refreshes every 2 s; q quits."
 )]
 pub(super) struct TopCommand {
-    /// Sort by hits, or by refused hits
-    #[arg(long, default_value = "hits", value_name = "hits|refused")]
+    /// Sort by hits, or by refused hits; or list replicas instead of subjects, with their limits
+    #[arg(long, default_value = "hits", value_name = "hits|refused|replica")]
     by: SortBy,
     /// Count the last 60 to 70 seconds, or the last 60 to 70 minutes
     #[arg(long, default_value = "1m", value_name = "1m|1h")]
@@ -59,11 +60,12 @@ pub(super) struct TopCommand {
     admin: AdminQuery,
 }
 
-/// In the order of [`RANKINGS`].
-#[derive(Clone, Copy, Debug, ValueEnum)]
+/// The first ones in the order of [`RANKINGS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SortBy {
     Hits,
     Refused,
+    Replica,
 }
 
 /// In the order of [`WINDOWS`].
@@ -76,6 +78,9 @@ enum TopWindow {
 }
 
 pub(super) fn run(top: &TopCommand) -> anyhow::Result<ExitCode> {
+    if top.by == SortBy::Replica {
+        return by_replica::run(top);
+    }
     if top.admin.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
         return print::block_on(watch(top));
     }

@@ -22,6 +22,26 @@ pub fn sha256_of_all<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> [u8;
     bytes(context.finish())
 }
 
+/// The first eight bytes of the SHA-256 of parts and their lengths: for comparisons, not for
+/// security.
+pub fn short<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> u64 {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        let part = part.as_ref();
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let first = bytes(context.finish()).first_chunk().copied();
+    u64::from_be_bytes(first.unwrap_or_default())
+}
+
+/// One hash of two, in this order. Cheap, for pairs of [`short`].
+pub const fn mix(one: u64, other: u64) -> u64 {
+    // The fraction of the golden ratio, which has no pattern of bits.
+    let one = one ^ 0x9E37_79B9_7F4A_7C15;
+    one.wrapping_mul(other | 1).rotate_left(32) ^ other
+}
+
 fn bytes(digest: ring::digest::Digest) -> [u8; 32] {
     digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }

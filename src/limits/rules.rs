@@ -12,6 +12,7 @@
 pub(crate) mod address;
 pub mod compile;
 pub mod diff;
+pub mod digest;
 pub mod display_name;
 pub mod domains;
 pub mod limit;
@@ -23,7 +24,7 @@ pub mod thresholds;
 pub(crate) mod tree;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
 
@@ -67,6 +68,8 @@ pub struct Domain {
     pub share: RegionShare,
     /// The memory of its limits in bytes, estimated while they were read.
     pub memory: u64,
+    /// Its part of [`Rules::digest`].
+    digest: OnceLock<u64>,
 }
 
 /// Whether a refused request counts in its other checks.

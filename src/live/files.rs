@@ -562,6 +562,7 @@ pub(super) fn log_loaded(
         added = count(|found| found.added.len()),
         removed = count(|found| found.removed.len()),
         changed = count(|found| found.changed.len()),
+        digest = rules.digest(),
         "limits loaded{}",
         version.map_or("", |_| " from the control plane")
     );

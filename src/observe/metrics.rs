@@ -69,7 +69,7 @@ pub struct Metrics {
 }
 
 /// The state of the configuration. Only reloads write it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Config {
     loaded: u64,
     refused: u64,
@@ -81,6 +81,8 @@ struct Config {
     /// When the newest configuration was last known to be in force; at first, the start.
     in_force_at: Option<Instant>,
     memory: u64,
+    /// Of the limits in force; `None` before the first.
+    digest: Option<String>,
 }
 
 impl fmt::Debug for Metrics {
@@ -154,6 +156,7 @@ impl Metrics {
             limits: rules.limit_count() as u64,
             domains: rules.domains().count() as u64,
             memory: rules.memory(),
+            digest: Some(rules.digest()),
             ..*config
         };
     }
@@ -217,7 +220,7 @@ impl Metrics {
     }
 
     fn gather_rest(&self, samples: &mut Vec<Sample>) {
-        let config = *lock(&self.config);
+        let config = lock(&self.config).clone();
         let sum = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let build = [env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")];
         let was_loaded = u64::from(!config.last_refused);
@@ -236,6 +239,7 @@ impl Metrics {
             families::CALLS_REFUSED.count(&[], sum(&self.calls_refused)),
             families::CONFIG_AGE.sample(&[], self.config_age().as_secs_f64()),
         ]);
+        samples.extend((config.digest).map(|digest| families::CONFIG_INFO.count(&[&digest], 1)));
     }
 
     fn domain_not_found(&self, domain: &[u8]) {

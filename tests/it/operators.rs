@@ -4,6 +4,7 @@ pub mod admin;
 pub mod admin_page;
 pub mod cli;
 pub mod debug;
+pub mod differing;
 pub mod load;
 pub mod overrides;
 pub mod replay;

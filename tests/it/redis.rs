@@ -12,6 +12,7 @@ mod failure_policies;
 mod failures;
 mod faults;
 mod leases;
+mod markers;
 mod monitor;
 mod one_address;
 mod outages;

@@ -39,6 +39,10 @@ pub struct Report {
     pub domain: String,
     /// Explanations in the order of the request.
     pub descriptors: Vec<ExplainedDescriptor>,
+    /// For `weir explain`: a line for each descriptor that another replica decides otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(skip)]
+    pub differs: Vec<String>,
 }
 
 /// Explanation of one descriptor.
@@ -297,6 +301,7 @@ impl Report {
         Self {
             domain: String::from_utf8_lossy(request.domain).into_owned(),
             descriptors: descriptors.collect(),
+            differs: Vec::new(),
         }
     }
 }

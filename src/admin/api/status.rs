@@ -9,7 +9,8 @@ use super::access::Caller;
 use crate::core::time::people::timestamp;
 use crate::limits::rules::compile::Problem;
 use crate::net::clock;
-use crate::observe::metrics::PolicyAnswers;
+use crate::observe::metrics::families::{self, Value};
+use crate::observe::metrics::{PolicyAnswers, Sample};
 
 /// Response of `/api/v1/status`.
 #[derive(Debug, JsonSchema, Serialize, Deserialize)]
@@ -33,6 +34,10 @@ pub struct Status {
     pub reasons: Vec<String>,
     /// The number of the configuration in force; 0 before the first.
     pub generation: u64,
+    /// Digest of the limits in force, equal for replicas that decide equally; empty before the
+    /// first. Overrides are not part of it.
+    #[serde(default)]
+    pub digest: String,
     /// Limits in force.
     pub limits: usize,
     /// Domains in force.
@@ -43,6 +48,15 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejected>,
     pub redis: Vec<RedisServer>,
+    /// When the certificate of the gRPC port expires, with TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_expires_at: Option<Timestamp>,
+    /// TLS handshakes on the gRPC port since the start.
+    #[serde(default)]
+    pub tls_handshakes: u64,
+    /// Those that were not completed.
+    #[serde(default)]
+    pub failed_tls_handshakes: u64,
     /// The current outage of Redis.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
@@ -130,6 +144,17 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
             server: server.address,
         })
     });
+    let samples = parts.metrics.samples();
+    let number = |one: &Sample| match one.value {
+        Value::Number(number) => number as u64,
+        Value::Observations(_) => 0,
+    };
+    // Of all samples of a family but those with this label.
+    let sum = |family, label| -> u64 {
+        let all = samples.iter().filter(|one| one.family == family);
+        all.filter(|one| one.labels != [label]).map(number).sum()
+    };
+    let expires_at = sum(&families::CERTIFICATE_EXPIRY, "") as i64;
     let store = match parts.deployments.is_empty() {
         true => "memory",
         false => "redis",
@@ -146,6 +171,7 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
         healthy: parts.health.is_ready(),
         reasons: reasons.lines().map(str::to_owned).collect(),
         generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation),
+        digest: rules.map_or_else(String::new, |rules| rules.digest()),
         limits: rules.map_or(0, |rules| rules.limit_count()),
         domains: rules.map_or(0, |rules| rules.domains().count()),
         refused_configuration: rejected.is_some(),
@@ -154,6 +180,10 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
             problems: first_of(&rejected.problems, MOST_PROBLEMS),
         }),
         redis: servers.filter(|server| !server.server.is_empty()).collect(),
+        certificate_expires_at: (expires_at > 0)
+            .then(|| Timestamp::from_second(expires_at).unwrap_or_default()),
+        tls_handshakes: sum(&families::TLS_HANDSHAKES, ""),
+        failed_tls_handshakes: sum(&families::TLS_HANDSHAKES, "completed"),
         outage: parts.outage.borrow().map(|(began, before)| Outage {
             since: now().checked_sub(began.elapsed()).unwrap_or_default(),
             answers: parts.metrics.process.policy_answers().since(before),

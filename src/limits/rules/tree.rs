@@ -14,6 +14,7 @@
 //! Key and value are matched as a pair. envoyproxy/ratelimit joins them by `_`: there `user` with
 //! the value `*` also matches the key `user_id`.
 
+mod digest;
 mod matchers;
 pub(crate) mod regexes;
 pub mod trace;

@@ -331,6 +331,8 @@ families! {
     REDIS_ERRORS = Counter "weir_redis_errors_total" ["error"];
     /// Requests that Redis may or may not have counted, because its answer was lost or late.
     REDIS_UNKNOWN_OUTCOMES = Counter "weir_redis_unknown_outcomes_total" ["redis"];
+    /// Times that a server had lost its counters: the key that marks them was gone or new.
+    REDIS_COUNTERS_LOST = Counter "weir_redis_counters_lost_total" ["redis"];
     /// Requests that were sent a second time, because the first attempt certainly did not run.
     REDIS_RETRIES = Counter "weir_redis_retries_total" ["redis"];
     /// State of the circuit breaker: 0 closed, 1 open (no requests are sent), 2 ramp (a growing
@@ -385,6 +387,9 @@ families! {
     CONFIG_GENERATION = Gauge "weir_config_generation" [];
     /// Limits in force.
     CONFIG_LIMITS = Gauge "weir_config_limits" [];
+    /// Always 1; the label is the digest of the limits in force, which is equal in replicas that
+    /// decide equally. Missing before the first limits.
+    CONFIG_INFO = Gauge "weir_config_info" ["digest"];
     /// Memory of the limits in force, estimated while they were read, in bytes.
     CONFIG_MEMORY = Gauge "weir_config_memory_bytes" [];
     /// Domains in force.

@@ -62,6 +62,8 @@ fn deployment_samples(name: &str, deployment: &Deployment, samples: &mut Vec<Sam
     samples.extend([
         families::REDIS_UNKNOWN_OUTCOMES.count(redis, unknown),
         families::REDIS_RETRIES.count(redis, retries),
+        families::REDIS_COUNTERS_LOST
+            .count(redis, deployment.markers.losses.load(Ordering::Relaxed)),
         families::USAGE_INDEX_DROPPED.count(redis, usage.dropped),
         families::USAGE_HITS_LOST.count(redis, usage.lost_hits),
     ]);

@@ -9,6 +9,7 @@
 
 mod clock;
 pub(crate) mod cluster;
+pub(crate) mod markers;
 pub(crate) mod node;
 pub(crate) mod sentinel;
 
@@ -21,6 +22,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant, timeout_at};
 
+use self::markers::Markers;
 use self::node::{ConnectionCounts, Node, ServerStatus};
 use crate::core::breaker::{CircuitState, Transitions};
 use crate::core::lock;
@@ -56,6 +58,8 @@ pub struct Deployment {
     pub(crate) has_holds: AtomicBool,
     /// Usage records that are not written yet.
     pub(crate) usage: UsageQueue,
+    /// Markers of the counters' loss.
+    pub(crate) markers: Markers,
 }
 
 /// The features in use that need commands of their own. The deployment does not know the rules: a
@@ -117,6 +121,7 @@ impl Deployment {
             has_holders: AtomicBool::new(false),
             has_holds: AtomicBool::new(false),
             usage: UsageQueue::default(),
+            markers: Markers::default(),
         };
         let node = match &deployment.options.topology {
             Topology::Single(address) => {

@@ -17,6 +17,9 @@ use promql::Query;
 
 const FOLDER: &str = "deploy/monitoring";
 
+/// The pages with a section for each alert.
+const RUNBOOKS: [&str; 2] = ["deploy/runbooks.md", "deploy/runbooks-more.md"];
+
 /// Every rule of alerts.yaml.
 fn alerts() -> Vec<Value> {
     let file = documents(&format!("{FOLDER}/alerts.yaml")).remove(0);
@@ -321,7 +324,8 @@ fn every_alert_has_its_series_from_the_first_scrape() {
 
 #[test]
 fn every_alert_says_what_it_means_and_has_its_runbook() {
-    let runbooks = tools::file("deploy/runbooks.md");
+    let pages = RUNBOOKS.map(tools::file);
+    let runbooks = pages.concat();
     let sections: Vec<(&str, &str)> = runbooks
         .split("\n## ")
         .skip(1)
@@ -353,20 +357,19 @@ fn every_alert_says_what_it_means_and_has_its_runbook() {
                 && text(&alert, "/annotations/description").len() > 40,
             "{name}"
         );
+        let has = |page: &&String| page.contains(&format!("\n## {name}\n"));
+        let page = pages.iter().position(|page| has(&page)).expect("a section");
+        let (path, anchor) = (RUNBOOKS[page], name.to_lowercase());
         assert_eq!(
             text(&alert, "/annotations/runbook_url"),
-            format!("deploy/runbooks.md#{}", name.to_lowercase())
+            format!("{path}#{anchor}")
         );
-    }
-    let table = tools::file("deploy/runbooks.md");
-    for alert in alerts() {
-        let name = text(&alert, "/alert");
         let row = format!(
             "| [{name}](#{}) | {} |",
             name.to_lowercase(),
             text(&alert, "/labels/severity")
         );
-        assert!(table.contains(&row), "deploy/runbooks.md has no row {row}");
+        assert!(pages[page].contains(&row), "{path} has no row {row}");
     }
 }
 
@@ -379,7 +382,7 @@ fn the_runbooks_name_real_panels() {
         .flat_map(|(_, dashboard)| panels(dashboard))
         .map(|panel| text(panel, "/title"))
         .collect();
-    let runbooks = tools::file("deploy/runbooks.md");
+    let runbooks = RUNBOOKS.map(tools::file).concat();
     let prose: String = runbooks.split('`').step_by(2).collect();
     let quoted: Vec<_> = prose
         .split('"')

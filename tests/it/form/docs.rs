@@ -145,10 +145,11 @@ fn shell(line: &str) -> String {
 }
 
 /// A line of the log without what differs from run to run and from machine to machine: the time,
-/// cores, memory, and addresses.
+/// cores, memory, and addresses; and without the digest of limits, which the README leaves out.
 fn without_time_and_addresses(line: &str) -> String {
     let masked = line
         .split(' ')
+        .filter(|word| !word.starts_with("digest="))
         .enumerate()
         .map(|(index, word)| match word.split_once('=') {
             None if index == 0 && is_time(word) => "TIME".to_owned(),

@@ -232,13 +232,18 @@ fn what_alerts_look_at_is_there_from_the_first_scrape() {
     let redis = RedisServer::absent();
     let names = alerted();
     assert!(names.len() >= 9, "{names:?}");
-    // Redis itself counts what it evicts, and a worker's time does not begin with 0.
+    // Redis itself counts what it evicts, a worker's time does not begin with 0, and handshakes are
+    // counted with TLS.
     let others = [
+        "weir_tls_handshakes_total",
         "weir_redis_evicted_keys_total",
         "weir_worker_busy_seconds_total",
     ];
     for (environment, absent) in [
-        (&[][..], &["weir_local_evicted_total"][..]),
+        (
+            &[][..],
+            &["weir_local_evicted_total", "weir_redis_counters_lost_total"][..],
+        ),
         (
             &[("REDIS_URL", &*redis.url())],
             &["weir_memory_evicted_total"],

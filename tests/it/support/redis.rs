@@ -224,12 +224,13 @@ impl RedisServer {
         self.run::<()>(&["FLUSHALL"]);
     }
 
-    /// All keys, in order; bytes that are not UTF-8 as U+FFFD.
+    /// All keys except markers, in order; bytes that are not UTF-8 as U+FFFD.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<_> = self
             .raw_keys()
             .iter()
             .map(|key| String::from_utf8_lossy(key).into_owned())
+            .filter(|key| !key.contains("{weir|marker="))
             .collect();
         keys.sort();
         keys

@@ -1,4 +1,4 @@
-// The token: entered in a dialog, checked, and kept in memory. A reloaded page has none.
+// The token: entered in a dialog, checked, and kept in memory.
 
 import { forgetToken, hasToken, tryToken } from "./api.js";
 import { announce, field, fill, h, input, newId, plain, shown } from "./dom.js";
@@ -9,7 +9,7 @@ function tokenOf(text) {
   return token ?? text;
 }
 
-/** The rights of this page in the header, and the dialog for a token. */
+/** The rights in the header, and the dialog for a token. */
 export function access(element, changed) {
   let last = null;
 

@@ -1,9 +1,11 @@
-// The address of a view: `#view?domain=...&subject=...&limit=...`. A link opens the same subject. Browsers send the part after `#` to no
-// server.
+// The address of a view: `#view?domain=...&subject=...&sort=...`. Browsers send the part after `#` to no server.
+
+// Filters, sorting and range.
+const FURTHER = ["limit", "search", "sort", "range", "of"];
 
 /** The address of a view, with a subject if there is one. */
 export function addressOf(name, subject) {
-  const parts = [["domain", subject?.domain], ["subject", subject?.subject ?? nameOf(subject)], ["limit", subject?.limit], ["search", subject?.search]];
+  const parts = [["domain", subject?.domain], ["subject", subject?.subject ?? nameOf(subject)], ...FURTHER.map((name) => [name, subject?.[name]])];
   const query = new URLSearchParams(parts.filter(([, value]) => typeof value === "string" && value !== "")).toString();
   return query === "" ? `#${name}` : `#${name}?${query}`;
 }
@@ -18,7 +20,7 @@ export function subjectAt(hash) {
   const read = subject === undefined ? null : entriesOf(subject);
   return {
     name,
-    subject: { domain: get(parameters, "domain") ?? read?.domain ?? "", entries: read?.entries ?? [], subject, limit: get(parameters, "limit"), search: get(parameters, "search") },
+    subject: { domain: get(parameters, "domain") ?? read?.domain ?? "", entries: read?.entries ?? [], subject, ...Object.fromEntries(FURTHER.map((name) => [name, get(parameters, name)])) },
   };
 }
 

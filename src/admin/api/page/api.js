@@ -1,4 +1,4 @@
-// Calls of the admin API. The token is kept only in this module's memory: not in a cookie, in storage or in an address.
+// Calls of the admin API. The token is kept only in this module's memory.
 
 // Deadline of a call; the page must not wait for a service that hangs.
 const DEADLINE_MS = 8_000;
@@ -14,7 +14,7 @@ export class Failure extends Error {
   }
 }
 
-/** Requests the status with this token, and keeps the token if it is valid. Resolves to the status. */
+/** Requests the status with this token, and keeps the token if it is valid. */
 export async function tryToken(candidate) {
   if (!/^[!-~]+$/.test(candidate)) throw new Failure("unauthorised", 0, "a token consists of printable ASCII characters without spaces");
   const status = await call("GET", "status", undefined, undefined, candidate);

@@ -1,9 +1,9 @@
-// Building the page. Texts of servers and clients become text nodes, never markup: nothing here parses HTML, and the page's
-// Content-Security-Policy blocks scripts that try (Trusted Types).
+// Building the page. Texts of servers and clients become text nodes: nothing here parses HTML, and the Content-Security-Policy blocks
+// scripts that try (Trusted Types).
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Characters shown of a value; the rest is counted. A client may send values of any length.
+// Characters shown of a value; the rest is counted.
 const LONGEST_SHOWN = 160;
 const LONGEST_SENTENCE = 2_000;
 
@@ -41,8 +41,8 @@ export function newId(prefix) {
   return `${prefix}-${numbered}`;
 }
 
-// Characters that are invisible or change the order of their neighbours: control and format characters (bidirectional marks among them), lone
-// surrogates, unassigned characters, line separators, and spaces other than U+0020.
+// Characters that are invisible or change the order of their neighbours: control and format characters, lone surrogates, unassigned
+// characters, line separators, and spaces other than U+0020.
 const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
 const NAMED = new Map([["\n", "\\n"], ["\r", "\\r"], ["\t", "\\t"], ["\0", "\\0"]]);
 
@@ -51,8 +51,8 @@ function escaped(character) {
 }
 
 /**
- * Any text as a node in which nothing is invisible: unseen characters become marked escapes, long texts are cut, and the text direction
- * does not affect its neighbours.
+ * Any text as a node: unseen characters become marked escapes, long texts are cut, and the text direction does not affect its
+ * neighbours.
  */
 export function shown(text) {
   return safe(text, "value", LONGEST_SHOWN);
@@ -131,7 +131,7 @@ export function rate(number) {
   return number >= 100 || number === 0 ? GROUPED.format(Math.round(number)) : SMALL.format(number);
 }
 
-/** An instant, as commands print it: `2026-12-14 23:00 UTC`, with seconds unless they are zero. */
+/** An instant, as commands print it: `2026-12-14 23:00 UTC`. */
 export function instant(text) {
   const at = new Date(text);
   if (text === null || text === undefined || Number.isNaN(at.getTime())) return h("span", {}, "–");
@@ -157,7 +157,7 @@ export function clock(at) {
 
 const SPANS = [[86_400, "d"], [3_600, "h"], [60, "m"], [1, "s"]];
 
-/** A span of time by its two largest units, as commands print it: `21d 9h`, `42s`. */
+/** A span of time by its two largest units: `21d 9h`, `42s`. */
 export function span(seconds) {
   if (seconds > 0 && seconds < 1) return `${Math.ceil(seconds * 1_000)}ms`;
   const whole = Math.max(0, Math.round(seconds));
@@ -167,7 +167,7 @@ export function span(seconds) {
   return `${Math.floor(whole / size)}${unit}${rest > 0 ? ` ${rest}${next[1]}` : ""}`;
 }
 
-/** A time so many seconds ahead: its span and, from an hour on, its minute, first in the time zone of the limit. */
+/** A time ahead: its span and, from an hour on, its minute, first in the time zone of the limit. */
 export function ahead(seconds, zone) {
   const at = new Date(Math.round((Date.now() / 1_000 + seconds) / 60) * 60_000);
   if (seconds < 3_600 || Number.isNaN(at.getTime())) return span(seconds);
@@ -201,7 +201,13 @@ export function select(options, attributes) {
   return h("select", attributes ?? {}, options.map(([value, text]) => h("option", { value }, text)));
 }
 
-/** A text field. The browser neither stores its text nor sends it to a spell checker. */
+/** Chooses an option, or the first one. */
+export function choose(control, value) {
+  control.value = value ?? "";
+  if (control.selectedIndex < 0) control.selectedIndex = 0;
+}
+
+/** A text field, which the browser does not store. */
 export function input(attributes) {
   return h("input", { type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: "false", ...attributes });
 }

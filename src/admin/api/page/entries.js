@@ -20,7 +20,7 @@ function shared(name) {
   return (name ?? "").split("|").slice(1).map((part) => part.includes("~"));
 }
 
-// A long value in a list is its beginning with a digest, or only a digest.
+// A list has digests of long values.
 const CUT = /…|^sha256:/u;
 
 /**

@@ -1,4 +1,4 @@
-// "Explain this request": the output of weir explain, with the live state of the counters.
+// "Explain this request": the output of weir explain.
 
 import { post } from "./api.js";
 import { ahead, announce, count, entriesShown, field, fill, h, input, panel, plain, sentence, shown } from "./dom.js";
@@ -66,7 +66,7 @@ export function explain(app) {
   }
 
   function draw(request, report) {
-    // If a button of this result has the focus, the new button gets it.
+    // If a button here has the focus, the new one gets it.
     const focused = [...result.querySelectorAll("button")].indexOf(document.activeElement);
     fill(result, report.descriptors.map((descriptor, index) => described(app, request, descriptor, index)));
     if (focused >= 0) result.querySelectorAll("button")[focused]?.focus();

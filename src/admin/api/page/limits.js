@@ -1,4 +1,4 @@
-// The configuration in force as a tree: domain, keys and values, limit, file and line.
+// The configuration in force as a tree.
 
 import { get } from "./api.js";
 import { amount, announce, count, field, fill, h, input, panel, plain, shown } from "./dom.js";

@@ -1,4 +1,4 @@
-// The loop that refreshes the current view, and requests nothing while the tab is hidden or the page is paused.
+// The loop that refreshes the current view, unless the tab is hidden or the page is paused.
 
 const PERIOD_MS = 2_000;
 // While the service does not answer, the pauses double up to this.

@@ -1,4 +1,4 @@
-// Starts the page: the views, the status in the header, and the loop that refreshes both.
+// Starts the page: the views, the header, and the loop that refreshes both.
 
 import { access } from "./access.js";
 import { forgetToken, get, hasToken } from "./api.js";
@@ -114,13 +114,22 @@ async function ask(signal) {
   return true;
 }
 
-/** A banner while a changed configuration is rejected: the place, the remedy and the age of the error. */
-function warned({ rejected, now }) {
-  banner.hidden = !rejected;
-  banner.dataset.kind = rejected ? "rejected" : "";
-  if (!rejected) return fill(banner);
-  const age = span((new Date(now) - new Date(rejected.at)) / 1000);
-  return fill(banner, h("p", {}, `A changed configuration was rejected ${age} ago; the previous limits stay in force. `, rejected.problems.map((problem) => h("div", {}, sentence(problem)))));
+const MINUTE_MS = 60_000;
+const WEEK = 604_800;
+let shaken = [];
+
+/** The banner: a rejected configuration, the certificate, failed handshakes. */
+function warned({ rejected, now, certificate_expires_at: end, tls_handshakes: all, failed_tls_handshakes: failed }) {
+  const lines = [];
+  const until = (at) => (new Date(at) - new Date(now)) / 1_000;
+  if (rejected) lines.push(`A changed configuration was rejected ${span(-until(rejected.at))} ago; the previous limits stay in force. `, ...rejected.problems);
+  if (end && until(end) < WEEK) lines.push(`The certificate of the gRPC port ${until(end) < 0 ? `expired ${span(-until(end))} ago: Envoy refuses it` : `expires in ${span(until(end))}`}.`);
+  shaken = [...shaken.filter(([at]) => at > Date.now() - MINUTE_MS), [Date.now(), all, failed]];
+  const [bad, of] = [failed - shaken[0][2], all - shaken[0][1]];
+  if (bad > 2 && bad > of / 10) lines.push(`${count(bad)} of ${count(of)} TLS handshakes failed in the last minute; see the log.`);
+  banner.hidden = lines.length === 0;
+  banner.dataset.kind = rejected ? "rejected" : lines.length > 0 ? "tls" : "";
+  fill(banner, h("p", {}, lines.map((line) => h("div", {}, sentence(line)))));
 }
 
 let learned = null;
@@ -161,9 +170,9 @@ function stated() {
   const { status } = app;
   const started = new Date(status.started_at);
   const uptime = Number.isNaN(started.getTime()) ? null : `up ${span((new Date(status.now) - started) / 1000)}`;
-  const facts = [status.replica, status.version, `store ${status.store}`, uptime, `${many(status.limits, "limit")} in ${many(status.domains, "domain")}`, `configuration ${status.generation}`];
+  const facts = [`${status.replica} at ${location.host}`, status.version, `store ${status.store}`, uptime, `${many(status.limits, "limit")} in ${many(status.domains, "domain")}`, `configuration ${status.generation}`, status.digest && `digest ${status.digest}`];
   const process = document.getElementById("process");
-  const text = facts.filter((fact) => fact !== null && fact !== undefined).map(plain).join(" · ");
+  const text = facts.filter(Boolean).map(plain).join(" · ");
   if (process.textContent !== text) process.textContent = text;
   const reasons = (status.reasons ?? []).map(plain).join("; ");
   const away = (status.redis ?? []).filter(({ circuit, up }) => circuit !== "closed" || !up);

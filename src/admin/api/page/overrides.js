@@ -1,4 +1,4 @@
-// The overrides in force, and forms to set, remove and reset. A button sends each change once, with the token.
+// The overrides in force, and forms to set, remove and reset.
 
 import { get, post, remove } from "./api.js";
 import { amount, confirmed, count, entriesPlain, entriesShown, field, fill, h, input, instant, newId, panel, plain, select, sentence, shown } from "./dom.js";
@@ -256,7 +256,7 @@ function reachesMany(entries) {
   return entries.some(({ key, value }) => value === null || hasWildcard(key) || hasWildcard(value));
 }
 
-/** The effect of a change, as a sentence to read before it is sent. */
+/** The effect of a change. */
 function consequence({ kind, domain, entries, to, add, until }) {
   const stars = entries.some(({ key, value }) => hasWildcard(key) || hasWildcard(value ?? "")) ? " (each * matches any text)" : "";
   const subject = `${entriesPlain(entries)}${stars} in the domain ${plain(domain)}`;

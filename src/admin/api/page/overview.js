@@ -1,4 +1,4 @@
-// The overview: decisions per second, the hottest limits, the heaviest and the most refused subjects, and Redis.
+// The overview: decisions per second, the hottest limits, the heaviest subjects, and Redis.
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, estimate, h, panel, rate, shown } from "./dom.js";
@@ -7,7 +7,7 @@ import { plot } from "./plot.js";
 import { Rates, past } from "./rates.js";
 import { table } from "./table.js";
 
-/** Outcomes in stacking order; the names are the outcomes of weir_decisions_total. */
+/** Outcomes of weir_decisions_total in stacking order. */
 const OUTCOMES = new Map([
   ["ok", "Allowed"],
   ["unlimited", "Unlimited"],
@@ -53,8 +53,8 @@ export function overview(app) {
     empty: "No limit has decided a request yet.",
   });
   const limits = part(hottest.element);
-  const refused = subjectTable(app, "refused", "Subjects with the most refused hits in the last minute");
-  const heaviest = subjectTable(app, "hits", "Subjects with the most hits in the last minute");
+  const refused = subjectTable(app, "refused", "Subjects with the most refused hits in the last minute, this process only");
+  const heaviest = subjectTable(app, "hits", "Subjects with the most hits in the last minute, this process only");
   const redisTable = table({
     caption: "Redis servers",
     columns: [

@@ -1,8 +1,8 @@
-// A part of a view with its own failure, and the actions on a subject; all views share them.
+// A part of a view with its own failure, and the actions on a subject.
 
 import { clock, count, fill, h, sentence, span } from "./dom.js";
 
-// A resource that the service does not have is requested again after this many turns.
+// A missing resource is requested again after this many turns.
 const TURNS_WITHOUT = 15;
 
 /** A box that shows either its content or why it has none. */
@@ -48,7 +48,7 @@ export function part(content, hints) {
   };
 }
 
-/** Whether usage is recorded for the limit with this full key, which a list may have cut. */
+/** Whether usage is recorded for this limit, which a list may have cut. */
 export function tracks(app, limit) {
   return typeof limit === "string" && (limit.endsWith("…") || app.limits.some((one) => one.limit === limit && one.further?.track_usage === "true"));
 }

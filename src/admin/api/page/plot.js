@@ -1,5 +1,4 @@
-// Plots as SVG: stacked bars over time with three grid lines. Each has a text instead of the picture for screen readers; a table next to it
-// has the figures.
+// Plots as SVG: stacked bars over time. Each has a text for screen readers, and a table next to it.
 
 import { fill, h, svg } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// Rates from counters: differences between two responses, and the points of /history.
+// Rates: differences between two responses, and /history.
 
 // Points in 15 minutes.
 const POINTS = 180;
@@ -45,7 +45,7 @@ export class Rates {
   }
 }
 
-/** The rates of 15 minutes of each outcome of `/history`, oldest first (null before the start), and their mean. */
+/** The rates of each outcome of `/history`, oldest first (null before the start), and their mean. */
 export function past({ every_seconds: seconds, outcomes }) {
   const rates = {};
   const mean = {};

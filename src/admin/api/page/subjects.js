@@ -1,12 +1,12 @@
-// The heaviest and the most refused subjects of the last minute or hour, and the latest descriptors without a limit.
+// The heaviest and the most refused subjects, and the latest descriptors without a limit.
 
 import { get } from "./api.js";
-import { count, entriesPlain, entriesShown, estimate, field, fill, h, input, instant, panel, select, shown } from "./dom.js";
+import { choose, count, entriesPlain, entriesShown, estimate, field, fill, h, input, instant, panel, select, shown } from "./dom.js";
 import { actions, marked, part } from "./parts.js";
 import { table } from "./table.js";
 
 const SHOWN = 50;
-// Descriptors without a limit change slowly: they are fetched every fifth turn.
+// Descriptors without a limit change slowly.
 const UNMATCHED_TURNS = 5;
 
 export function subjects(app) {
@@ -16,10 +16,9 @@ export function subjects(app) {
   const limit = input({ maxlength: 4096, list: "known-limits" });
   const form = h("form", { class: "line", onsubmit: (event) => event.preventDefault() },
     field("Window", window), field("Sort by", by), field("Domain", domain, "empty: all"), field("Limit", limit, "for example shop.user; empty: all"));
-  for (const control of [window, by]) control.addEventListener("change", () => app.now());
-  for (const control of [domain, limit]) {
+  for (const control of [window, by, domain, limit]) {
     control.addEventListener("change", () => {
-      app.shows("subjects", { domain: domain.value, limit: limit.value });
+      app.shows("subjects", { domain: domain.value, limit: limit.value, sort: by.value, range: window.value });
       app.now();
     });
   }
@@ -64,10 +63,10 @@ export function subjects(app) {
     const parameters = [["window", window.value], ["by", by.value], ["count", SHOWN], ["domain", domain.value], ["limit", limit.value]];
     const calls = [
       top.load(() => get("top", parameters, signal), (answer) => {
-        rows.caption(`Subjects with the most ${by.value === "hits" ? "hits" : "refused hits"}, ${window.value === "minute" ? "last minute" : "last hour"}`);
+        rows.caption(`Subjects with the most ${by.value === "hits" ? "hits" : "refused hits"}, ${window.value === "minute" ? "last minute" : "last hour"}, this process only`);
         rows.update(answer.subjects);
         const noun = by.value === "hits" ? "hits" : "refused hits";
-        fill(total, `${count(answer.total)} ${noun} of all subjects in ${count(answer.seconds)} s. Subjects with more than ${count(answer.error_at_most)} are never missing.`);
+        fill(total, `${count(answer.total)} ${noun} of all subjects of this process in ${count(answer.seconds)} s. Subjects with more than ${count(answer.error_at_most)} are never missing.`);
       }),
     ];
     if (turn % UNMATCHED_TURNS === 0) {
@@ -84,9 +83,11 @@ export function subjects(app) {
     title: "Subjects",
     element,
     refresh,
-    open({ domain: chosen, limit: path }) {
+    open({ domain: chosen, limit: path, sort, range }) {
       domain.value = chosen ?? "";
       limit.value = path ?? "";
+      choose(by, sort);
+      choose(window, range);
     },
   };
 }

@@ -1,5 +1,5 @@
-// Tables with live figures. Rows are kept by key. While the pointer or the focus is in the table, the order of rows is fixed, because a click
-// must not hit another row; figures are still updated.
+// Tables with live figures. Rows are kept by key. While the table is in use, the order of rows is fixed, because a click must not hit
+// another row; figures are still updated.
 
 import { fill, h } from "./dom.js";
 

@@ -1,7 +1,7 @@
-// The usage of one subject over time, and the subjects of a limit by usage.
+// The usage of a subject, and the subjects of a limit by usage.
 
 import { get } from "./api.js";
-import { ahead, count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, plain, select, shown, span } from "./dom.js";
+import { ahead, choose, count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, plain, select, shown, span } from "./dom.js";
 import { nameOf } from "./address.js";
 import { entriesEditor } from "./entries.js";
 import { actions, facts, limitOf, marked, part } from "./parts.js";
@@ -60,7 +60,7 @@ export function usage(app) {
     const isOpened = opened !== null && domain.value === opened.domain && editor.name() !== null;
     const subject = isOpened ? editor.name() : nameOf({ domain: domain.value, entries });
     requested = { domain: domain.value, entries, subject, limit: isOpened ? limitOf(opened) : null };
-    app.shows("usage", requested);
+    app.shows("usage", state());
     fill(title, entriesShown(requested.entries));
     output.hidden = false;
     load();
@@ -110,11 +110,14 @@ export function usage(app) {
     windows.update([...(periods ?? [])].reverse());
   }
 
-  since.addEventListener("change", () => requested !== null && load());
+  since.addEventListener("change", () => {
+    app.shows("usage", state());
+    if (requested !== null) load();
+  });
 
   const tracked = select([]);
   const by = select([["hits", "Hits"], ["refused", "Hits over the limit"], ["last-seen", "Last seen"], ["first-seen", "First seen"], ["share", "Share of the period"], ["last", "Last period"]]);
-  const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("Sort by", by));
+  const chooser = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("Sort by", by));
   const name = { title: "Subject", node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), actions(app, item, entriesPlain(item.entries))) };
   const list = (columns) => table({
     caption: "Subjects of the limit",
@@ -135,24 +138,29 @@ export function usage(app) {
     { title: "Resets in", text: (item) => resets(item) ?? "–" },
   ]);
   const box = h("div", {});
-  const listed = part(h("div", {}, choose, box), { missing: hint(), unavailable: hint() });
+  const listed = part(h("div", {}, chooser, box), { missing: hint(), unavailable: hint() });
   const none = h("p", { class: "notice", hidden: true }, hint());
   let turn = 0;
+  const state = () => ({ ...requested, sort: by.value, range: since.value, of: tracked.value });
   for (const control of [tracked, by]) {
     control.addEventListener("change", () => {
       turn = 0;
+      app.shows("usage", state());
       app.now();
     });
   }
   let limits = [];
+  let wanted = "";
 
   function refreshLimits() {
-    const found = app.limits.filter(({ further }) => further?.track_usage === "true");
+    // Plans of a table share a list.
+    const all = app.limits.filter(({ further }) => further?.track_usage === "true").map((one) => [one.limit, one]);
+    const found = [...new Map(all).values()];
     if (JSON.stringify(found) === JSON.stringify(limits)) return;
     limits = found;
-    const before = tracked.value;
-    fill(tracked, limits.map(({ limit }, index) => h("option", { value: index }, plain(limit))));
-    if (Number(before) < limits.length && before !== "") tracked.value = before;
+    const before = tracked.value || wanted;
+    fill(tracked, limits.map(({ limit }) => h("option", { value: limit }, plain(limit))));
+    choose(tracked, before);
   }
 
   async function refresh(signal) {
@@ -160,7 +168,7 @@ export function usage(app) {
       refreshLimits();
       none.hidden = limits.length > 0;
       listed.element.hidden = limits.length === 0;
-      const limit = limits[Number(tracked.value)];
+      const limit = limits.find(({ limit }) => limit === tracked.value);
       if (limit === undefined) return { subjects: [] };
       const order = by.value === "last" ? [["by", "share"], ["period", "last"]] : [["by", by.value]];
       const answer = await get("usage/top", [["domain", limit.domain], ["limit", limit.limit], ...order, ["count", SHOWN]], signal);
@@ -189,6 +197,10 @@ export function usage(app) {
       domain.value = subject.domain;
       editor.write(subject.entries, subject.subject);
       opened = subject;
+      choose(by, subject.sort);
+      choose(since, subject.range);
+      wanted = subject.of;
+      choose(tracked, wanted);
       if (subject.entries.length > 0) form.requestSubmit();
     },
   };

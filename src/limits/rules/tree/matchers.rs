@@ -32,10 +32,10 @@ pub(super) type Matchers = HashMap<Box<[u8]>, OfKey>;
 /// The branches of one key.
 #[derive(Debug, Default)]
 pub(super) struct OfKey {
-    values: HashMap<Box<[u8]>, Owners>,
+    pub(super) values: HashMap<Box<[u8]>, Owners>,
     /// An address is looked up by its canonical text too.
     has_addresses: bool,
-    networks: JointPrefixMap<IpNet, Owners>,
+    pub(super) networks: JointPrefixMap<IpNet, Owners>,
     pub(super) regexes: Regexes,
     /// The text of each branch, as written.
     pub(super) sources: Vec<(BranchIndex, Box<str>)>,

@@ -40,7 +40,7 @@ const FOR_ALL: [&str; 6] = [".*", "(.*)", "^.*$", "^.*", ".*$", "(?s).*"];
 /// The regular expressions in the order of the files.
 #[derive(Debug, Default)]
 pub(super) struct Regexes {
-    all: Vec<(BranchIndex, Box<str>)>,
+    pub(super) all: Vec<(BranchIndex, Box<str>)>,
     compiled: Option<Table>,
 }
 

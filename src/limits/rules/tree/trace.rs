@@ -66,7 +66,7 @@ pub struct BranchText<'t> {
     /// The value or pattern; `None` = any value.
     pub value: Option<Cow<'t, str>>,
     /// The value is a set, networks or a regular expression.
-    is_matcher: bool,
+    pub(super) is_matcher: bool,
 }
 
 /// How a branch matches an entry, in the order of precedence.
@@ -243,34 +243,42 @@ impl<'t> Tracer<'t> {
     }
 }
 
-impl<'t> Branches<'t> {
-    fn new(tree: &'t Tree) -> Self {
-        let mut all: Vec<Option<BranchText<'t>>> = tree.branches.iter().map(|_| None).collect();
+impl Tree {
+    /// Calls `visit` with each branch and its text, in no particular order.
+    pub(super) fn texts<'t>(&'t self, mut visit: impl FnMut(BranchIndex, BranchText<'t>)) {
         let mut put = |branch: BranchIndex, key, value, is_matcher| {
-            all[branch.0] = Some(BranchText {
+            let text = BranchText {
                 key,
                 value,
                 is_matcher,
-            });
+            };
+            visit(branch, text);
         };
-        let patterns = tree.by_prefix.values().flatten();
-        for EntryPattern { key, value, branch } in patterns.chain(&tree.by_trying) {
+        let patterns = self.by_prefix.values().flatten();
+        for EntryPattern { key, value, branch } in patterns.chain(&self.by_trying) {
             let text = |glob: &Glob| glob.text().into();
             put(*branch, text(key), value.as_ref().map(text), false);
         }
-        for (key, branch) in &tree.any_value {
+        for (key, branch) in &self.any_value {
             put(*branch, String::from_utf8_lossy(key), None, false);
         }
-        for (key, of_key) in tree.matchers.iter().flat_map(|all| &**all) {
+        for (key, of_key) in self.matchers.iter().flat_map(|all| &**all) {
             for (branch, source) in &of_key.sources {
                 let value = Some(Cow::Borrowed(&**source));
                 put(*branch, String::from_utf8_lossy(key), value, true);
             }
         }
-        for (pair, branch) in &tree.exact {
+        for (pair, branch) in &self.exact {
             let [key, value] = [&pair.key, &pair.value].map(|text| String::from_utf8_lossy(text));
             put(*branch, key, Some(value), false);
         }
+    }
+}
+
+impl<'t> Branches<'t> {
+    fn new(tree: &'t Tree) -> Self {
+        let mut all: Vec<Option<BranchText<'t>>> = tree.branches.iter().map(|_| None).collect();
+        tree.texts(|branch, text| all[branch.0] = Some(text));
         let mut siblings = Self {
             count: all.iter().flatten().count(),
             ..Self::default()

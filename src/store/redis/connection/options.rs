@@ -137,6 +137,11 @@ impl Options {
         format!("{}w1{{weir|probe={number}}}", self.key_prefix).into_bytes()
     }
 
+    /// The key of a marker, as [`Self::probe_key`].
+    pub(crate) fn marker_key(&self, number: u32) -> Vec<u8> {
+        format!("{}w1{{weir|marker={number}}}", self.key_prefix).into_bytes()
+    }
+
     /// Parses settings in any form that envoyproxy/ratelimit accepts, and reads the files that they
     /// name.
     ///

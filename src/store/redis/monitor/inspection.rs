@@ -3,8 +3,8 @@
 //!
 //! It feeds the metrics, the log and the health status, with connections of its own, and costs
 //! requests nothing. It never decides whether requests go to a server; the circuit breaker does. It
-//! writes nothing to Redis, works although managed servers refuse some of its queries, and never
-//! logs the text of a server's error.
+//! writes only markers (`topology/markers.rs`) to Redis, works although managed servers refuse some
+//! of its queries, and never logs the text of a server's error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use crate::store::redis::connection::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, RedisFailure};
+use crate::store::redis::topology::markers::Markers;
 use crate::store::redis::topology::node::{
     Diagnostic, InfoReport, Location, Node, ServerStatus, Urgency,
 };
@@ -387,6 +388,11 @@ impl Inspector {
                 [&key, &foreign_key].map(|key| key.as_deref().unwrap_or_default());
             queries::write(query, key, foreign_key, out);
         }
+        let marker_key = |number| deployment.options.marker_key(number);
+        let marker = map.key_where(|owner| owner.id == node.id, marker_key);
+        if let Some(marker) = &marker {
+            Markers::write(marker, out);
+        }
         let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut replies = probe.connection.query(deadline).await?.iter();
         for (query, reply) in queries.into_iter().zip(&mut replies) {
@@ -404,9 +410,17 @@ impl Inspector {
                 reply => read_config(&mut self.facts.config, query, reply),
             }
         }
-        for ((query, effect), reply) in required.iter().zip(replies) {
+        for ((query, effect), reply) in required.iter().zip(&mut replies) {
             // Other errors prove nothing about the access.
             let _ = self.facts.missing.record(query[0], effect, reply);
+        }
+        if marker.is_some_and(|key| deployment.markers.is_lost(&key, replies.as_slice())) {
+            let redis = node.location().map(|location| location.address.to_string());
+            tracing::warn!(
+                redis,
+                "Redis has lost its counters: the key that marks them is gone; all limits count \
+                 from zero; see WeirCountersLost in deploy/runbooks-more.md"
+            );
         }
         Ok(())
     }

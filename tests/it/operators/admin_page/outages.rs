@@ -1,9 +1,12 @@
 //! What the page says when something is down: a server of Redis, or Weir itself.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use super::{Desk, LIMITS};
-use crate::support::{RedisServer, descriptor, request};
+use crate::support::certificates::{Authority, Files};
+use crate::support::{RedisServer, descriptor, http_client, request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
@@ -127,4 +130,42 @@ async fn a_process_without_tokens_says_how_to_allow_changes() {
             .run("return document.querySelector('main form').checkVisibility()"),
         false
     );
+}
+
+/// The certificate that has expired, and handshakes that fail, are a banner and in the status.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_certificate_and_failed_handshakes_are_a_banner() {
+    let files = Files::new();
+    files.write_issued("tls", &Authority::new("ours").issue_expired(&["localhost"]));
+    let path = |name| files.path(name).to_string_lossy().into_owned();
+    let (certificate, key) = (path("tls.crt"), path("tls.key"));
+    let desk = Desk::start(&[
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", &certificate),
+        ("GRPC_SERVER_TLS_KEY", &key),
+    ]);
+    desk.open("overview");
+    let banner = "document.getElementById('banner').textContent";
+    desk.browser.wait_for(&format!(
+        "/certificate of the gRPC port expired \\d+d .*ago: Envoy refuses it\\.$/.test({banner})"
+    ));
+    for _ in 0..5 {
+        let mut client = TcpStream::connect(desk.weir.grpc_addr()).expect("a connection");
+        client
+            .write_all(b"\x16\x03\x01\x00\x05hello")
+            .expect("written");
+        // Until Weir closes the connection.
+        let _ = client.read_to_end(&mut Vec::new());
+    }
+    desk.browser.wait_for(&format!(
+        "{banner}.includes('5 of 5 TLS handshakes failed in the last minute')"
+    ));
+    let status = http_client::get(desk.address, "/api/v1/status").body;
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status["certificate_expires_at"], "2002-01-01T00:00:00Z");
+    assert_eq!(
+        [&status["tls_handshakes"], &status["failed_tls_handshakes"]],
+        [5, 5]
+    );
+    desk.check_clean();
 }

@@ -290,6 +290,45 @@ async fn an_address_opens_the_same_subject() {
     desk.check_clean();
 }
 
+/// Sorting and range are in the address, which the button Back and a link restore; and the page
+/// shows which process it is of.
+#[tokio::test]
+async fn an_address_has_sorting_and_range() {
+    let desk = Desk::start(&[]);
+    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
+    desk.open("subjects");
+    desk.browser.click("//select/option[@value='hits']");
+    desk.browser.click("//select/option[@value='hour']");
+    let address = "subjects?sort=hits&range=hour";
+    let is_at = format!("location.hash === '#{address}'");
+    let chosen = "[...document.querySelectorAll('main select')].map(one => one.value).join()";
+    let is_chosen = format!("{chosen} === 'hour,hits'");
+    desk.browser.wait_for(&is_at);
+    desk.browser
+        .wait_for_text("Subjects with the most hits, last hour, this process only");
+    desk.go("Overview");
+    desk.browser.wait_for_text("this process only");
+    desk.browser.run("history.back()");
+    desk.browser.wait_for(&is_at);
+    desk.browser.wait_for(&is_chosen);
+    desk.open("overview");
+    desk.open(address);
+    desk.browser.wait_for(&is_chosen);
+    desk.open("usage?sort=share&range=1h");
+    desk.browser
+        .wait_for(&format!("{chosen} === '1h,shop.user,share'"));
+    // An address with something else has the first options.
+    desk.open("subjects?sort=nothing");
+    desk.browser
+        .wait_for(&format!("{chosen} === 'minute,refused'"));
+    let header = "document.getElementById('process').textContent";
+    desk.browser
+        .wait_for(&format!("{header}.includes(' at {}')", desk.address));
+    desk.browser
+        .wait_for(&format!("/digest [0-9a-f]{{16}}$/.test({header})"));
+    desk.check_clean();
+}
+
 /// A client that sends a star, or an escape of one, is not everyone.
 #[tokio::test]
 #[ignore = "weekly: tests/faults.sh --all"]
