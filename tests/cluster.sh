@@ -116,7 +116,7 @@ load() { # SERVICE PORT
     "${KUBECTL:-kubectl}" --namespace "$namespace" port-forward "pod/envoy-$1" "$2:10000" >/dev/null &
     local forward=$!
     eventually 20 curl --silent --output /dev/null "http://127.0.0.1:$2/"
-    curl --silent --show-error --no-progress-meter --rate 100/s --output /dev/null \
+    curl --silent --rate 100/s --output /dev/null \
         --write-out '%{http_code}\n' "http://127.0.0.1:$2/[1-$((100 * seconds))]" || true
     kill "$forward"
     wait "$forward" 2>/dev/null || true

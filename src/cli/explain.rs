@@ -101,9 +101,9 @@ async fn by_services(explain: &Explain) -> anyhow::Result<Report> {
         Ok(differences(&report, &other, service.address()))
     };
     let others = service.query_each(query).await?;
-    others
-        .failures()
-        .for_each(|line| print::error(format_args!("weir: {line}")));
+    for line in others.failures() {
+        print::error(format_args!("weir: {line}"));
+    }
     report.differs = others.answer.concat();
     Ok(report)
 }
