@@ -38,14 +38,13 @@ fn of_fields(rules: &Rules, limit: &Limit) -> u64 {
     let all = fields(rules, limit).into_iter();
     let all = all.filter(|(field, _)| !["table", "replaces"].contains(field));
     let mut parts: Vec<_> = all.map(|pair| format!("{pair:?}")).collect();
-    let mut replaced: Vec<_> = limit.replaces.iter().map(ToString::to_string).collect();
-    replaced.sort_unstable();
-    parts.append(&mut replaced);
+    parts.extend(limit.replaces.iter().map(|name| format!("replaces {name}")));
     // The text of a shared counter is part of its key.
     parts.extend(limit.levels.iter().map(|level| {
         let shared = level.value.as_ref().filter(|_| level.share_threshold);
         format!("{:?} {shared:?}", level.matching)
     }));
+    parts.sort_unstable();
     short(parts)
 }
 
@@ -124,7 +123,7 @@ descriptors:
         let digest = files(&[("a.yaml", LIMITS)]);
         assert!(digest.len() == 16 && digest != files(&[("a.yaml", "domain: e\n")]));
         let (head, _) = LIMITS.split_once("- key").expect("descriptors");
-        let branches: Vec<_> = LIMITS.split_inclusive("\n").collect::<String>()[head.len()..]
+        let branches: Vec<_> = LIMITS[head.len()..]
             .split("\n- key")
             .map(|branch| format!("- key{}\n", branch.trim_start_matches("- key")))
             .collect();

@@ -13,36 +13,11 @@ use crate::limits::rules::limit::LimitId;
 /// time of loading.
 const MOST_PATTERNS: usize = 1_000;
 
-/// Key and value of a branch whose place among its siblings may matter.
-type Ordered<'t> = (BranchIndex, [Cow<'t, str>; 2]);
-
 impl Tree {
     /// Digest of this level. `above` is the digest of the path to it, and `content` of a limit.
     pub(crate) fn digest(&self, above: u64, content: &dyn Fn(LimitId) -> u64) -> u64 {
-        let mut own = vec![0; self.branches.len()];
+        let mut own = vec![0_u64; self.branches.len()];
         let mut patterns = Vec::new();
-        self.conditions(&mut own, &mut patterns);
-        patterns.sort_unstable_by_key(|(branch, _)| *branch);
-        let mut sum: u64 = 0;
-        for (place, (later, ends)) in patterns.iter().enumerate() {
-            for (earlier, other) in &patterns[place.saturating_sub(MOST_PATTERNS)..place] {
-                if may_both_match(ends, other) {
-                    sum = sum.wrapping_add(mix(above, mix(own[earlier.0], own[later.0])));
-                }
-            }
-        }
-        for (branch, own) in self.branches.iter().zip(own).filter(|(_, own)| *own != 0) {
-            let path = mix(above, own);
-            let below = branch.children.as_deref();
-            sum = sum
-                .wrapping_add(mix(path, branch.leaf.map_or(0, content)))
-                .wrapping_add(below.map_or(0, |below| below.digest(path, content)));
-        }
-        sum
-    }
-
-    /// Adds the hashes of the conditions of each branch, and lists the branches with an order.
-    fn conditions<'t>(&'t self, own: &mut [u64], patterns: &mut Vec<Ordered<'t>>) {
         self.texts(|branch, text| {
             let parts = || [Some(&text.key), text.value.as_ref()].into_iter().flatten();
             let is_regex = text.is_matcher && parts().any(|part| part.starts_with("regex:"));
@@ -66,6 +41,23 @@ impl Tree {
             let networks = of_key.networks.iter();
             networks.for_each(|(network, owners)| add(owners[0], network.to_string().as_bytes()));
         }
+        patterns.sort_unstable_by_key(|(branch, _)| *branch);
+        let mut sum: u64 = 0;
+        for (place, (later, ends)) in patterns.iter().enumerate() {
+            for (earlier, other) in &patterns[place.saturating_sub(MOST_PATTERNS)..place] {
+                if may_both_match(ends, other) {
+                    sum = sum.wrapping_add(mix(above, mix(own[earlier.0], own[later.0])));
+                }
+            }
+        }
+        for (branch, own) in self.branches.iter().zip(own).filter(|(_, own)| *own != 0) {
+            let path = mix(above, own);
+            let below = branch.children.as_deref();
+            sum = sum
+                .wrapping_add(mix(path, branch.leaf.map_or(0, content)))
+                .wrapping_add(below.map_or(0, |below| below.digest(path, content)));
+        }
+        sum
     }
 }
 

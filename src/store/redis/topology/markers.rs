@@ -22,8 +22,8 @@ const TTL_SECONDS: &[u8] = b"2592000";
 /// The markers of a deployment that this process has seen: at most one for each hash slot.
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
-    /// The values by their keys.
-    seen: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+    /// The values by their keys; nil where the server had none.
+    seen: Mutex<HashMap<Vec<u8>, Value>>,
     /// Number of losses since the start.
     pub(crate) losses: AtomicU64,
 }
@@ -41,17 +41,13 @@ impl Markers {
     /// Whether the reply to GET shows that the counters were lost. An error shows nothing.
     pub(crate) fn is_lost(&self, key: &[u8], replies: &[Value]) -> bool {
         let found = match replies.get(1) {
-            // Another program may have written a longer one.
-            Some(Value::BulkString(value)) => Some(&value[..value.len().min(64)]),
-            Some(Value::Nil) => None,
+            // Another program may have written a long one.
+            Some(found @ Value::BulkString(value)) if value.len() <= 64 => found,
+            Some(found @ Value::Nil) => found,
             _ => return false,
         };
-        let mut seen = lock(&self.seen);
-        let before = match found {
-            Some(value) => seen.insert(key.to_vec(), value.to_vec()),
-            None => seen.remove(key),
-        };
-        let is_lost = before.is_some_and(|before| Some(&*before) != found);
+        let before = lock(&self.seen).insert(key.to_vec(), found.clone());
+        let is_lost = before.is_some_and(|before| before != Value::Nil && before != *found);
         self.losses.fetch_add(is_lost.into(), Ordering::Relaxed);
         is_lost
     }
