@@ -145,9 +145,10 @@ impl LoadReport {
         let is_ramp = !is_whole(&self.steps);
         for step in self.steps.iter().filter(|step| step["p99_ms"] > most) {
             let (p99, rate) = (step["p99_ms"], step["rate"]);
-            let rate = is_ramp
-                .then(|| format!(" at {rate:.0} a second"))
-                .unwrap_or_default();
+            let rate = match is_ramp {
+                true => format!(" at {rate:.0} a second"),
+                false => String::new(),
+            };
             let line = format!("p99{rate} is {p99:.2} ms, at most {most} ms are asked for");
             self.exceeded.push(line);
         }
@@ -240,20 +241,22 @@ impl LoadReport {
         for line in &self.exceeded {
             rows.push(vec!["exceeded".to_owned(), line.clone()]);
         }
-        let mut text = print::table(&[], rows, 0);
-        if let Some(step) = self.steps.first().filter(|_| !is_whole(&self.steps)) {
-            let heads: Vec<_> = step.keys().copied().collect();
-            let cell = |(name, &value): (&&str, &f64)| match name.ends_with("_ms") {
-                true => format!("{value:.2}"),
-                false => grouped(value.round() as u64),
-            };
-            let rows = self
-                .steps
-                .iter()
-                .map(|step| step.iter().map(cell).collect());
-            text += &format!("\n{}", print::table(&heads, rows, heads.len()));
-        }
-        text
+        print::table(&[], rows, 0) + &self.ramp()
+    }
+
+    /// The steps of a ramp as a table.
+    fn ramp(&self) -> String {
+        let Some(step) = self.steps.first().filter(|_| !is_whole(&self.steps)) else {
+            return String::new();
+        };
+        let heads: Vec<_> = step.keys().copied().collect();
+        let cell = |(name, &value): (&&str, &f64)| match name.ends_with("_ms") {
+            true => format!("{value:.2}"),
+            false => grouped(value.round() as u64),
+        };
+        let rows = self.steps.iter();
+        let rows = rows.map(|step| step.iter().map(cell).collect());
+        "\n".to_owned() + &print::table(&heads, rows, heads.len())
     }
 
     /// Findings of the check of exactness, as the end of a sentence.

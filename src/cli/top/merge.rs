@@ -256,7 +256,7 @@ mod tests {
                     prop_assert!(found.refused <= found.hits);
                 }
                 None => {
-                    prop_assert!(hits <= merged.hits_at_most && refused <= merged.refused_at_most)
+                    prop_assert!(hits <= merged.hits_at_most && refused <= merged.refused_at_most);
                 }
             }
         }

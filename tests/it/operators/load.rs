@@ -269,9 +269,8 @@ async fn each_descriptor_has_its_own_threshold() {
     ] {
         let descriptor = format!("user={number} , team={number} , free={number}");
         let mut arguments = vec!["--descriptor", &*descriptor, "--iterations", "50"];
-        thresholds
-            .iter()
-            .for_each(|one| arguments.extend(["--threshold", one]));
+        let flags = thresholds.iter().flat_map(|one| ["--threshold", one]);
+        arguments.extend(flags);
         let output = load(service.grpc_addr(), &arguments).await;
         let printed = text(&output.stdout);
         let code = i32::from(reason.is_some());

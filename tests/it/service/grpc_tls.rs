@@ -198,6 +198,20 @@ async fn a_client_that_is_wrong_on_its_port_is_answered_and_logged() {
     assert_eq!(lines, 1, "once a minute");
 }
 
+/// Runs a command; its exit code, and its output.
+fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments)
+        .env_clear()
+        .output()
+        .expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout) + &text(&output.stderr),
+    )
+}
+
 /// `weir hit` and `weir health` with TLS.
 #[test]
 fn commands_speak_tls() {
@@ -208,18 +222,6 @@ fn commands_speak_tls() {
         files.text("tls.crt"),
         files.text("tls.key"),
     );
-    let run = |arguments: &[&str]| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(arguments)
-            .env_clear()
-            .output()
-            .expect("it runs");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (
-            output.status.code(),
-            text(&output.stdout) + &text(&output.stderr),
-        )
-    };
     let hit = ["hit", "-d", "demo", "year=1", "--address", &address];
     let (code, text) = run(&[&hit[..], &["--cacert", &ca]].concat());
     assert_eq!(code, Some(0), "{text}");
@@ -237,8 +239,32 @@ fn commands_speak_tls() {
             "{hint} is not in: {text}"
         );
     }
-    // A service that wants certificates of clients: the alert arrives after the handshake.
-    let trusted = files.text("ca.crt");
+    let port = secured.weir.grpc_addr().port().to_string();
+    let health = [
+        "health",
+        "--grpc",
+        "--grpc-host",
+        "127.0.0.1",
+        "--grpc-port",
+        &port,
+    ];
+    let tls = [
+        "--grpc-server-use-tls",
+        "--grpc-server-tls-cert",
+        &certificate,
+        "--grpc-server-tls-key",
+        &key,
+    ];
+    let (code, text) = run(&[&health[..], &tls].concat());
+    assert_eq!((code, text.as_str()), (Some(0), "healthy\n"));
+    assert_eq!(run(&health).0, Some(1), "without TLS");
+}
+
+/// A service that verifies clients: its alert arrives after the handshake, and is named.
+#[test]
+fn commands_name_the_alert_of_a_refused_client() {
+    let secured = Secured::start(&[]);
+    let trusted = secured.files.text("ca.crt");
     let verifying = Secured::start(&[("GRPC_CLIENT_TLS_CACERT", &trusted)]);
     let address = verifying.weir.grpc_addr().to_string();
     let ca = verifying.files.text("ca.crt");
@@ -274,23 +300,4 @@ fn commands_speak_tls() {
             );
         }
     }
-    let port = secured.weir.grpc_addr().port().to_string();
-    let health = [
-        "health",
-        "--grpc",
-        "--grpc-host",
-        "127.0.0.1",
-        "--grpc-port",
-        &port,
-    ];
-    let tls = [
-        "--grpc-server-use-tls",
-        "--grpc-server-tls-cert",
-        &certificate,
-        "--grpc-server-tls-key",
-        &key,
-    ];
-    let (code, text) = run(&[&health[..], &tls].concat());
-    assert_eq!((code, text.as_str()), (Some(0), "healthy\n"));
-    assert_eq!(run(&health).0, Some(1), "without TLS");
 }
