@@ -181,5 +181,6 @@ fn envoy_asks_over_a_unix_socket() {
         response.header("x-ratelimit-limit").is_some(),
         "{response:?}"
     );
-    assert_eq!(weir.metric("weir_connections"), Some(1.0));
+    // Of the calls, and of health checks.
+    assert_eq!(weir.metric("weir_connections"), Some(2.0));
 }

@@ -1,7 +1,8 @@
 //! The digest of a tree: equal for trees in which every descriptor finds the same.
 //!
 //! It is a sum of hashes, so the order of its parts does not matter. The order of two patterns is a
-//! part of its own if one value may match both. A condition that is never reached is no part.
+//! part of its own if one value may match both; of many patterns on one level every order is, for
+//! the time of loading. A condition that is never reached is no part.
 
 use std::borrow::Cow;
 
@@ -9,9 +10,8 @@ use super::{BranchIndex, Tree};
 use crate::core::digest::{mix, short};
 use crate::limits::rules::limit::LimitId;
 
-/// Maximum number of earlier patterns that each pattern of a level is compared with. It bounds the
-/// time of loading.
-const MOST_PATTERNS: usize = 1_000;
+/// Patterns of a level that are compared in pairs.
+const MOST_PAIRED: usize = 200;
 
 impl Tree {
     /// Digest of this level. `above` is the digest of the path to it, and `content` of a limit.
@@ -43,9 +43,15 @@ impl Tree {
         }
         patterns.sort_unstable_by_key(|(branch, _)| *branch);
         let mut sum: u64 = 0;
+        let are_paired = patterns.len() <= MOST_PAIRED;
         for (place, (later, ends)) in patterns.iter().enumerate() {
-            for (earlier, other) in &patterns[place.saturating_sub(MOST_PATTERNS)..place] {
-                if may_both_match(ends, other) {
+            let first = if are_paired {
+                0
+            } else {
+                place.saturating_sub(1)
+            };
+            for (earlier, other) in &patterns[first..place] {
+                if !are_paired || may_both_match(ends, other) {
                     sum = sum.wrapping_add(mix(above, mix(own[earlier.0], own[later.0])));
                 }
             }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use super::{stderr, stdout, weir};
 use crate::support::wait::eventually;
-use crate::support::{self, RedisServer, Weir};
+use crate::support::{self, RedisServer, Weir, ports};
 
 #[tokio::test]
 async fn health_is_an_exit_code_over_http_and_grpc() {
@@ -66,7 +66,27 @@ async fn health_is_an_exit_code_over_http_and_grpc() {
     );
     assert_eq!(health(&["--timeout-ms", "0"], &[]).0, Some(2));
 
-    // A service that starts meanwhile is found, by a request too.
+    // Neither a listener that never answers nor one that never ends its answer makes the check
+    // wait.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port().to_string();
+    for more in [&["--port", &port][..], &["--grpc", "--grpc-port", &port]] {
+        let began = std::time::Instant::now();
+        let (code, text) = health(&[more, &["--timeout-ms", "200"]].concat(), &[]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("within 200 ms"), "{text}");
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
+    }
+}
+
+/// By a request too.
+#[test]
+fn a_service_that_starts_meanwhile_is_found() {
+    let [grpc, http] = [(); 2].map(|()| ports::free().port().to_string());
     let ask = |arguments: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
         let with_time = [arguments, &["--timeout-ms=20000"]].concat();
@@ -91,22 +111,6 @@ async fn health_is_an_exit_code_over_http_and_grpc() {
     service.kill().and_then(|()| service.wait()).expect("ended");
     for output in outputs {
         assert!(output.status.success(), "{output:?}");
-    }
-
-    // Neither a listener that never answers nor one that never ends its answer makes the check
-    // wait.
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = silent.local_addr().expect("an address").port().to_string();
-    for more in [&["--port", &port][..], &["--grpc", "--grpc-port", &port]] {
-        let began = std::time::Instant::now();
-        let (code, text) = health(&[more, &["--timeout-ms", "200"]].concat(), &[]);
-        assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains("within 200 ms"), "{text}");
-        assert!(
-            began.elapsed() < std::time::Duration::from_secs(5),
-            "{:?}",
-            began.elapsed()
-        );
     }
 }
 

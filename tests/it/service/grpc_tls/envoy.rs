@@ -67,9 +67,10 @@ fn envoy_is_limited_over_tls() {
         (&statuses[..20], &statuses[20..]),
         (&[200; 20][..], &[429; 5][..])
     );
+    // Of the calls, and of health checks.
     assert_eq!(
         envoy.stat("cluster.weir.ssl.handshake"),
-        1,
+        2,
         "{}",
         envoy.log()
     );
