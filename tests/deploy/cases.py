@@ -542,8 +542,8 @@ REFUSED = [
     ),
     (
         "too short an end",
-        {"settings": {"DRAIN_DELAY": "25s"}},
-        "terminationGracePeriodSeconds is less than 35",
+        {"settings": {"DRAIN_DELAY": "55s"}},
+        "terminationGracePeriodSeconds is less than 65",
     ),
     (
         "a variable twice",

@@ -175,7 +175,8 @@ def sources():
         Built(OVERLAYS / "overlays/monitoring", {}), alerts, "overlay"
     )
     limits = (REPOSITORY / "deploy/kubernetes/limits/ratelimit.yaml").read_text()
-    if made.one("ConfigMap", "service")["data"] != {"ratelimit.yaml": limits}:
+    data = made.one("ConfigMap", "service")["data"]
+    if (set(data), data["ratelimit.yaml"]) != ({"ratelimit.yaml", "helm-test.yaml"}, limits):
         wrong.append("the example limits are not deploy/kubernetes/limits")
     return wrong + changed_alerts(alerts) + package()
 
@@ -292,6 +293,7 @@ BEYOND_AI_GATEWAY = {
     f"PodDisruptionBudget/{GATEWAY}": "as in the base",
     f"NetworkPolicy/{GATEWAY}": "as above",
     f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/BACKEND_TYPE": "as in the base",
+    f"Deployment/{GATEWAY}/spec/template/spec/terminationGracePeriodSeconds": "DRAIN_DELAY",
     f"Deployment/{GATEWAY}/spec/template/spec/containers/0/terminationMessagePolicy": (
         "as in the base"
     ),

@@ -302,8 +302,11 @@ def network(rendered, must, selected, ports):
                 f"port {port} and the pod of helm test",
             )
             must(
-                all(len(selected(peer["podSelector"]["matchLabels"])) == 1 for peer in of_test),
-                "the NetworkPolicy does not select the pod of helm test",
+                all(
+                    len(selected(peer["podSelector"]["matchLabels"])) == len(rendered.tests)
+                    for peer in of_test
+                ),
+                "the NetworkPolicy does not select the pods of helm test",
             )
 
 
