@@ -24,7 +24,7 @@ pub(super) fn inconclusive([before, after]: [&Run; 2], unused_templates: &[Strin
         .collect();
     let mut all: BTreeMap<&str, Option<LimitUse>> =
         difference.limits().map(|name| (name, None)).collect();
-    if all.is_empty() && !difference.moves_shares {
+    if difference.is_empty() {
         reasons.push("the two configurations do not differ".to_owned());
     }
     for run in [before, after] {

@@ -2,7 +2,8 @@
 //!
 //! A limit is the same in both if its domain and the keys and values of its path are. The texts are
 //! human-readable and have no control characters; each has a bound, because files may hold long
-//! values. The order of patterns, which may decide which limit a request finds, is not compared.
+//! values. Of a domain with the same limits, in which a descriptor may find another one (the order
+//! of patterns, a descriptor without a limit, a set), the digests differ.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -22,6 +23,9 @@ use super::{Commit, Rules};
 use crate::core::algorithm::{Algorithm, Debt};
 use crate::core::text;
 use crate::core::time::{Period, Span, Unit, people};
+
+/// The field of a domain whose limits are the same.
+const DIGEST: &str = "digest";
 
 /// Maximum characters of a path, or of the text of a field.
 const LONGEST_TEXT: usize = 200;
@@ -107,14 +111,56 @@ impl Difference {
         let removed = old_limits.into_iter();
         let removed = removed.filter(|limit| by_path.contains_key(&identity(limit)));
         difference.removed = removed.map(NamedLimit::new).collect();
+        difference.compare_digests(old, new);
         difference
+    }
+
+    /// Adds the domains that differ in nothing that has a name.
+    fn compare_digests(&mut self, old: &Rules, new: &Rules) {
+        for after in new.by_name.values().filter(|after| !old.shares(after)) {
+            let name = one_line(&after.name);
+            let is_in = |limit: &str| {
+                limit
+                    .strip_prefix(&*name)
+                    .is_some_and(|rest| rest.starts_with('.'))
+            };
+            let Some(before) = old.by_name.get(after.name.as_bytes()) else {
+                continue;
+            };
+            let digests = [old.digest_of(before), new.digest_of(after)];
+            if digests[0] != digests[1] && !self.moves_shares && !self.limits().any(is_in) {
+                let [old, new] = digests.map(|digest| format!("{digest:016x}"));
+                self.changed.push(Changed {
+                    limit: name,
+                    fields: vec![ChangedField {
+                        field: DIGEST,
+                        old,
+                        new,
+                    }],
+                    resets: false,
+                });
+            }
+        }
+    }
+
+    /// Whether nothing differs.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.added.is_empty()
+            && self.removed.is_empty()
+            && self.changed.is_empty()
+            && self.rows.is_empty()
+            && !self.moves_shares
     }
 
     /// The limits that differ, or whose rows do. One may be there twice.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &str> {
         let named = self.added.iter().chain(&self.removed);
         let named = named.map(|limit| &*limit.limit);
-        let changed = self.changed.iter().map(|changed| &*changed.limit);
+        let of_limits = self
+            .changed
+            .iter()
+            .filter(|one| one.fields[0].field != DIGEST);
+        let changed = of_limits.map(|changed| &*changed.limit);
         let rows = self.rows.iter().map(|rows| &*rows.limit);
         named.chain(changed).chain(rows)
     }

@@ -15,9 +15,13 @@ use crate::core::digest::{mix, short};
 impl Rules {
     /// The digest, in 16 hexadecimal digits. A domain computes its part once.
     pub fn digest(&self) -> String {
-        let domains = self.by_name.values();
-        let parts = domains.map(|own| *own.digest.get_or_init(|| of_domain(self, own)));
+        let parts = self.by_name.values().map(|own| self.digest_of(own));
         format!("{:016x}", parts.fold(0, u64::wrapping_add))
+    }
+
+    /// The part of a domain.
+    pub(super) fn digest_of(&self, domain: &Domain) -> u64 {
+        *domain.digest.get_or_init(|| of_domain(self, domain))
     }
 }
 
@@ -72,7 +76,9 @@ fn of_rows(rules: &Rules, limit: &Limit, table: &LimitTable) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use crate::limits::rules::Rules;
     use crate::limits::rules::compile::{Options, SourceText, compile, rules_of};
+    use crate::limits::rules::diff::Difference;
 
     const LIMITS: &str = "
 domain: d
@@ -104,7 +110,7 @@ descriptors:
   value: none
 ";
 
-    fn files(texts: &[(&str, &str)]) -> String {
+    fn rules(texts: &[(&str, &str)]) -> Rules {
         let file = |(name, text): &(&str, &str)| SourceText {
             name: (*name).to_owned(),
             text: (*text).into(),
@@ -115,7 +121,11 @@ descriptors:
             ..Options::default()
         };
         let compiled = compile(&files, &options).expect("limits without an error");
-        compiled.rules.digest()
+        compiled.rules
+    }
+
+    fn files(texts: &[(&str, &str)]) -> String {
+        rules(texts).digest()
     }
 
     #[test]
@@ -161,6 +171,7 @@ descriptors:
     fn everything_that_decides_changes_it() {
         let digest = files(&[("a.yaml", LIMITS)]);
         let mut seen = std::collections::HashSet::from([digest]);
+        let before = rules(&[("a.yaml", LIMITS)]);
         for (old, new) in [
             ("domain: d", "domain: e"),
             ("domain: d", "domain: d\ncommit: all_or_none"),
@@ -184,7 +195,10 @@ descriptors:
             (", { name: z }", ""),
         ] {
             let text = LIMITS.replacen(old, new, 1);
-            assert!(seen.insert(files(&[("a.yaml", &text)])), "{old} -> {new}");
+            let changed = rules(&[("a.yaml", &text)]);
+            assert!(seen.insert(changed.digest()), "{old} -> {new}");
+            let difference = Difference::new(&before, &changed);
+            assert!(!difference.is_empty(), "{old} -> {new}");
         }
         let patterns = |first: &str, second: &str| {
             let limit = "rate_limit: { unit: day, requests_per_unit: ";
@@ -192,13 +206,19 @@ descriptors:
                 "domain: d\ndescriptors:\n- {{ key: k, value: {first}, {limit}1 }} }}\n\
                  - {{ key: k, value: {second}, {limit}1 }} }}\n"
             ))
-            .digest()
         };
         for (one, other) in [("a*", "'*b'"), ("ab*", "a*b*"), ("'*a*'", "'*b*'")] {
-            assert_ne!(patterns(one, other), patterns(other, one), "{one} {other}");
+            let [before, after] = [patterns(one, other), patterns(other, one)];
+            assert_ne!(before.digest(), after.digest(), "{one} {other}");
+            let difference = Difference::new(&before, &after);
+            assert_eq!(difference.changed.len(), 1, "{difference:?}");
+            assert_eq!(difference.limits().count(), 0, "no limit differs");
         }
-        assert_eq!(patterns("ab*", "ac*"), patterns("ac*", "ab*"));
-        assert_eq!(patterns("'*.a'", "'*.b'"), patterns("'*.b'", "'*.a'"));
+        for (one, other) in [("ab*", "ac*"), ("'*.a'", "'*.b'")] {
+            let [before, after] = [patterns(one, other), patterns(other, one)];
+            assert_eq!(before.digest(), after.digest());
+            assert!(Difference::new(&before, &after).is_empty());
+        }
     }
 
     #[test]
