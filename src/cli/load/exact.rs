@@ -123,12 +123,15 @@ pub(super) struct ExactnessReport {
     pub(super) exceeding: u64,
     /// A limit of another window that an answer named, as `20/minute` and `5/30 seconds`.
     pub(super) other_limit: Option<String>,
+    /// An answer named no limit for a descriptor that was compared.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) without_limit: bool,
 }
 
 impl ExactnessReport {
     /// Whether there was something to compare, and all of it is as the threshold has it.
     pub(super) const fn is_exact(&self) -> bool {
-        self.wrong == 0 && self.exceeding > 0 && self.other_limit.is_none()
+        self.wrong == 0 && self.exceeding > 0 && self.other_limit.is_none() && !self.without_limit
     }
 }
 
@@ -217,6 +220,8 @@ impl Exactness {
             let hits = descriptor.hits_addend.unwrap_or(1);
             if let Some(status) = response.and_then(|response| response.statuses.get(index)) {
                 self.compare_window(status);
+                let is_free = status.current_limit.is_none() && status.code() == Code::Ok;
+                self.report.without_limit |= is_free;
             }
             if hits > 0 {
                 self.count(&encoded(descriptor), hits, code, [sent, at]);

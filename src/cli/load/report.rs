@@ -306,6 +306,9 @@ impl ExactnessReport {
         if let Some(other) = &report.other_limit {
             text += &format!("; an answer named a limit of another window: {other}");
         }
+        if report.without_limit {
+            text += "; an answer named no limit for one of them";
+        }
         if report.at_edges > 0 {
             text += &format!(
                 "; {edges} were under way where {article}{unit} ended, and may belong to both sides"

@@ -266,8 +266,13 @@ async fn each_descriptor_has_its_own_threshold() {
             &["2=20/7 days", "3=5/day"],
             Some("3 in a day were compared"),
         ),
+        (
+            7,
+            &["4=20/day"],
+            Some("an answer named no limit for one of them"),
+        ),
     ] {
-        let descriptor = format!("user={number} , team={number} , free={number}");
+        let descriptor = format!("user={number} , team={number} , free={number} , none={number}");
         let mut arguments = vec!["--descriptor", &*descriptor, "--iterations", "50"];
         let flags = thresholds.iter().flat_map(|one| ["--threshold", one]);
         arguments.extend(flags);
