@@ -6,7 +6,7 @@ mod output;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::Method;
@@ -244,7 +244,8 @@ pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Re
     let canonical = entries.iter().cloned().map(Pattern::canonical);
     let canonical = canonical.map(Pattern::by_digest);
     let canonical: Vec<_> = canonical.collect();
-    let found = known.find(|record| {
+    // More than one, if a value of more than 128 bytes was kept whole by an earlier build.
+    let found = known.filter(|record| {
         let patterns = record.entries.iter().map(EntryRecord::pattern);
         record.kind == kind
             && record.domain == domain
@@ -261,7 +262,15 @@ pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Re
             shell_word(&domain)
         )
     };
-    remove(&target.admin, &[found.with_context(no_such)?.id])
+    let ids: Vec<String> = found.map(|record| record.id).collect();
+    remove(
+        &target.admin,
+        if ids.is_empty() {
+            bail!(no_such())
+        } else {
+            &ids
+        },
+    )
 }
 
 fn remove(admin: &AdminQuery, ids: &[String]) -> anyhow::Result<ExitCode> {

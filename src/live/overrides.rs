@@ -252,6 +252,8 @@ impl Registry {
     ) {
         self.changes.reset.fetch_add(1, Ordering::Relaxed);
         let entry = |EntryText { key, value }: &EntryText| {
+            // A subject may have only the digest of its value.
+            let value = value.strip_prefix("sha256:").unwrap_or(value);
             self.values.entry(&Pattern::literal(key, value.as_bytes()))
         };
         let entries = entries.iter().map(entry).collect::<Vec<_>>().join(" ");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::SystemRandom;
 
-use crate::core::digest::hex;
+use crate::core::digest::{LONGEST_PLAIN, hex, sha256};
 use crate::core::request::notation::Role;
 use crate::limits::overrides::{Pattern, Value};
 
@@ -53,7 +53,9 @@ impl LoggedValues {
         match self {
             Self::Plain => Some(format!("{:?}", cut(value)).into()),
             Self::Hashed(secret) => {
-                let digest = hmac::sign(secret, value);
+                // Overrides and subjects have only the digest of a long value.
+                let long = (value.len() > LONGEST_PLAIN).then(|| hex(&sha256(value)));
+                let digest = hmac::sign(secret, long.as_ref().map_or(value, String::as_bytes));
                 Some(hex(&digest.as_ref()[..DIGEST_BYTES]).into())
             }
             Self::Off => None,
@@ -118,6 +120,9 @@ mod tests {
         );
         let digest = Pattern::literal("key", &[b'k'; 200]).by_digest();
         assert_eq!(LoggedValues::Off.entry(&digest), "key");
+        let secret = LoggedValues::hashed_with(b"Jefe");
+        let whole = secret.entry(&Pattern::literal("key", &[b'k'; 200]));
+        assert_eq!(secret.entry(&digest), whole, "one value, one digest");
         assert!(LoggedValues::Plain.entry(&digest).starts_with("key#"));
     }
 }

@@ -145,10 +145,14 @@ fn parse(text: &str) -> Result<Vec<StoredToken>, String> {
         if tokens.iter().any(|(known, ..)| **known == *name) {
             return Err(wrong("another line has this name"));
         }
+        let digest = sha256(token);
+        if tokens.iter().any(|(_, _, known)| *known == digest) {
+            return Err(wrong("another line has this token"));
+        }
         if tokens.len() == MAX_TOKENS {
             return Err(wrong("256 tokens at most"));
         }
-        tokens.push((name.into(), right, sha256(token)));
+        tokens.push((name.into(), right, digest));
     }
     if tokens.is_empty() {
         return Err("has no token; write a line name:token".to_owned());
@@ -308,7 +312,11 @@ mod tests {
             ("ann: read", "line 1: a token"),
             (
                 "ann:0123456789abcdef\nann:0123456789abcdeX",
-                "line 2: another line",
+                "line 2: another line has this name",
+            ),
+            (
+                "ann:0123456789abcdef\nbob:0123456789abcdef read",
+                "line 2: another line has this token",
             ),
         ] {
             let error = parse(text).expect_err(text);
@@ -318,7 +326,7 @@ mod tests {
             );
         }
         let many: String = (0..300)
-            .map(|number| format!("n{number}:0123456789abcdef\n"))
+            .map(|number| format!("n{number}:0123456789abcd{number:03}\n"))
             .collect();
         assert!(parse(&many).expect_err("too many").contains("line 257"));
         let large = file(&"#".repeat(70_000));

@@ -3,7 +3,7 @@
 import { forgetToken, hasToken, tryToken } from "./api.js";
 import { announce, field, fill, h, input, newId, plain, shown } from "./dom.js";
 
-/** The token of a line of the file (`name:token`, `name:token right`), or the token itself. */
+/** The token of a line of the file (`name:token right`), or the token itself. */
 function tokenOf(text) {
   const [, token] = /^[\w.@-]{1,64}:(\S+)/.exec(text) ?? [];
   return token ?? text;
