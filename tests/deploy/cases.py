@@ -541,6 +541,11 @@ REFUSED = [
         "name them in networkPolicy.egress.rules",
     ),
     (
+        "too short an end after minutes",
+        {"settings": {"DRAIN_DELAY": "1m30s"}},
+        "terminationGracePeriodSeconds is less than 100",
+    ),
+    (
         "too short an end",
         {"settings": {"DRAIN_DELAY": "55s"}},
         "terminationGracePeriodSeconds is less than 65",

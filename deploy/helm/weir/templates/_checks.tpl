@@ -62,8 +62,9 @@
 {{- end -}}
 
 {{- $drain := include "weir.text" (get $values.settings "DRAIN_DELAY" | default "5s") -}}
-{{- if regexMatch "^[0-9]+s$" $drain -}}
-{{- $least := add (trimSuffix "s" $drain | int) 10 -}}
+{{- if regexMatch "^([0-9]+m)?([0-9]+s)?$" $drain -}}
+{{- $minutes := regexFind "^[0-9]+m" $drain | trimSuffix "m" | int -}}
+{{- $least := add (mul 60 $minutes) (regexFind "[0-9]+s$" $drain | trimSuffix "s" | int) 10 -}}
 {{- if lt (int $values.terminationGracePeriodSeconds) (int $least) -}}
 {{- fail (printf "terminationGracePeriodSeconds is less than %d: DRAIN_DELAY (%s) and 10 s for requests in flight" (int $least) $drain) -}}
 {{- end -}}

@@ -418,8 +418,8 @@ impl Inspector {
             let redis = node.location().map(|location| location.address.to_string());
             tracing::warn!(
                 redis,
-                "Redis has lost its counters: the key that marks them is gone; all limits count \
-                 from zero; see WeirCountersLost in deploy/runbooks-more.md"
+                "Redis has lost its counters, or evicted the key that marks them; limits of this \
+                 server count from zero; see WeirCountersLost in deploy/runbooks-more.md"
             );
         }
         Ok(())
