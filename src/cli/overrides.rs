@@ -263,14 +263,10 @@ pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Re
         )
     };
     let ids: Vec<String> = found.map(|record| record.id).collect();
-    remove(
-        &target.admin,
-        if ids.is_empty() {
-            bail!(no_such())
-        } else {
-            &ids
-        },
-    )
+    if ids.is_empty() {
+        bail!(no_such());
+    }
+    remove(&target.admin, &ids)
 }
 
 fn remove(admin: &AdminQuery, ids: &[String]) -> anyhow::Result<ExitCode> {
