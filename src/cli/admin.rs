@@ -115,8 +115,9 @@ pub(super) struct AdminFlags {
     /// replicas, repeat the flag or separate addresses by commas [default: http://127.0.0.1:6070]
     ///
     /// `top`, `unmatched`, `explain` and, with the memory store, `usage --by share` query all
-    /// replicas, and all addresses of a name, such as a headless Service. Other commands query the first replica that
-    /// answers. Changes also go to the first, or, if replicas do not share a Redis, to all of them.
+    /// replicas, and all addresses of a name, such as a headless Service. Other commands query the
+    /// first replica that answers. Changes also go to the first, or, if replicas do not share a
+    /// Redis, to all of them.
     #[arg(
         long,
         env = "WEIR_ADMIN",

@@ -160,8 +160,8 @@ fn parse(text: &str) -> Result<Vec<StoredToken>, String> {
     Ok(tokens)
 }
 
-/// The caller with this token. The time depends neither on its line nor on its wrong characters: a caller
-/// cannot guess a token by the time of answers.
+/// The caller with this token. The time depends neither on its line nor on its wrong characters: a
+/// caller cannot guess a token by the time of answers.
 fn caller_of(tokens: &[StoredToken], presented: &[u8]) -> Option<Caller> {
     let digest = sha256(presented);
     let mut caller = None;

@@ -259,10 +259,10 @@ pub(super) struct DebugFlags {
     debug_port: u16,
     /// Read tokens of the admin API on the debug listener from this file, one name:token per line
     ///
-    /// Each change needs a token. A token has 16 characters or more. A space and its right may follow:
-    /// read, change, or all (the default), which includes overrides of all values of a key. Weir reads the file for each
-    /// token that it receives, and refuses a removed token at once. Without this file, the admin
-    /// API changes nothing and answers only on loopback.
+    /// Each change needs a token. A token has 16 characters or more. A space and its right may
+    /// follow: read, change, or all (the default), which includes overrides of all values of a key.
+    /// Weir reads the file for each token that it receives, and refuses a removed token at once.
+    /// Without this file, the admin API changes nothing and answers only on loopback.
     #[arg(long, env, value_name = "PATH")]
     admin_token_file: Option<String>,
     /// Keep the overrides of operators in this file, with the memory store [default: they end with
