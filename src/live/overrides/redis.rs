@@ -31,7 +31,8 @@ const VERSION: &str = "version";
 /// The version begins so after the reset of a counter, which changes no override.
 const RESET: &str = "reset";
 
-/// The longest wait for one reading or one change.
+/// The longest wait for one page of a reading, or for a change. The pages have no common deadline:
+/// a process that is slow to decode thousands of overrides has to read all of them too.
 const DEADLINE: Duration = Duration::from_secs(2);
 
 /// The bytes of one page, more or less; a reply may have a megabyte.
@@ -84,9 +85,8 @@ impl RedisHash {
 
     /// See [`OverrideStore::load`](super::OverrideStore).
     pub(super) async fn load(&self, seen: &Version) -> Result<Option<Versioned>, String> {
-        let deadline = Instant::now() + DEADLINE;
         for _ in 0..ATTEMPTS {
-            let before = self.version(deadline).await?;
+            let before = self.version().await?;
             if before == *seen {
                 return Ok(None);
             }
@@ -98,7 +98,7 @@ impl RedisHash {
                 });
                 loaded.add(|| id.to_owned(), read);
             };
-            self.read_all(&self.key, deadline, &mut add).await?;
+            self.read_all(&self.key, &mut add).await?;
             loaded.keep_newest();
             let ended = &mut loaded.ended;
             let mut add = |_: &str, text: Result<&str, String>| {
@@ -108,8 +108,8 @@ impl RedisHash {
                 }
             };
             // An error in ended overrides must not keep those in force from being read.
-            let _ = self.read_all(&self.ended, deadline, &mut add).await;
-            if self.version(deadline).await? == before {
+            let _ = self.read_all(&self.ended, &mut add).await;
+            if self.version().await? == before {
                 loaded.version = before;
                 return Ok(Some(loaded));
             }
@@ -118,12 +118,12 @@ impl RedisHash {
     }
 
     /// The version and the number of fields.
-    async fn version(&self, deadline: Instant) -> Result<Version, String> {
+    async fn version(&self) -> Result<Version, String> {
         let (version, length): ([&[u8]; 3], [&[u8]; 2]) = (
             [b"HGET", &self.key, VERSION.as_bytes()],
             [b"HLEN", &self.key],
         );
-        let replies = self.query(deadline, &[&version, &length]).await?;
+        let replies = self.query(&[&version, &length]).await?;
         let [version, length] = &replies[..] else {
             return Err(no_reply());
         };
@@ -136,7 +136,7 @@ impl RedisHash {
     }
 
     /// Reads the fields of a hash page by page. A field may come twice.
-    async fn read_all(&self, key: &[u8], deadline: Instant, take: Take<'_>) -> Result<(), String> {
+    async fn read_all(&self, key: &[u8], take: Take<'_>) -> Result<(), String> {
         let numbers = [MAX_RECORD_BYTES, PAGE_BYTES].map(|number| number.to_string());
         let [longest, page_bytes] = numbers.each_ref().map(String::as_bytes);
         let mut cursor = b"0".to_vec();
@@ -150,7 +150,7 @@ impl RedisHash {
                 longest,
                 page_bytes,
             ];
-            let replies = self.query(deadline, &[&command]).await?;
+            let replies = self.query(&[&command]).await?;
             let [Value::Array(page)] = &replies[..] else {
                 return Err(no_reply());
             };
@@ -211,8 +211,7 @@ impl RedisHash {
         let restored = change.restored.iter();
         let restored = restored.map(|it| [it.one.id.as_bytes(), it.text.as_bytes(), b"", b""]);
         command.extend(restored.chain(ended).flatten());
-        let deadline = Instant::now() + DEADLINE;
-        match &self.query(deadline, &[&command]).await?[..] {
+        match &self.query(&[&command]).await?[..] {
             [Value::Int(1)] => Ok(()),
             [Value::Int(0)] => Err(format!(
                 "Redis has {MAX_OVERRIDES} overrides, which is the most; remove some"
@@ -222,7 +221,7 @@ impl RedisHash {
     }
 
     /// Replies without errors.
-    async fn query(&self, deadline: Instant, commands: &[&[&[u8]]]) -> Result<Vec<Value>, String> {
+    async fn query(&self, commands: &[&[&[u8]]]) -> Result<Vec<Value>, String> {
         let write = |out: &mut CommandBuffer| {
             for command in commands {
                 out.begin().arg(*command);
@@ -231,7 +230,7 @@ impl RedisHash {
         };
         let replies = self
             .direct
-            .query(&self.key, deadline, write)
+            .query(&self.key, Instant::now() + DEADLINE, write)
             .await
             .map_err(|error| {
                 let what = match error {

@@ -7,7 +7,7 @@ use weir::core::proto::rate_limit_response::Code;
 use super::{Desk, LIMITS, code, id_of, in_seconds};
 use crate::support::cluster::{Cluster, one_node};
 use crate::support::sentinel::SentinelSet;
-use crate::support::wait::eventually;
+use crate::support::wait::{self, eventually};
 use crate::support::{RedisServer, Weir, descriptor_with_hits, exclusive, request};
 
 /// The key of the hash.
@@ -17,7 +17,7 @@ pub(super) const KEY: &str = "w1{|overrides}";
 /// the machine of a test is busy.
 pub(super) async fn becomes(weir: &Weir, key: &str, value: &str, expected: Code) {
     let mut client = weir.client().await;
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + wait::TIMEOUT;
     loop {
         let answer = client
             .should_rate_limit(request(
