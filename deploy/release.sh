@@ -106,10 +106,12 @@ package() {
         die "$architecture is no architecture; write amd64 or arm64"
     name=weir-$(version)-linux-$architecture
     work=$(mktemp -d)
-    mkdir "$work/$name" "$work/$name/config"
+    mkdir "$work/$name" "$work/$name/config" "$work/$name/deploy"
     install -m 755 "$binary" "$work/$name/weir"
     install -m 644 LICENSE README.md CHANGELOG.md "$work/$name"
     install -m 644 config/* "$work/$name/config"
+    # Where the files of config/ name it.
+    install -m 644 deploy/limits.schema.json "$work/$name/deploy"
     mkdir -p "$folder"
     # The same order, owner and time for each run.
     tar --create --directory "$work" --sort=name --owner=0 --group=0 --numeric-owner \

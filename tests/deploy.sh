@@ -92,6 +92,16 @@ step "chart: page" "$python" tests/deploy/chart.py page
 step "weir" binary
 step "chart: serve" "$python" tests/deploy/serve.py
 
+# The JSON Schema of limit files against `weir check`, on vectors without options of their own.
+limits_schema() {
+    local weir=${WEIR_TEST_WEIR:-target/debug/weir} file files=(config/*.yaml)
+    for file in tests/vectors/config/*.yaml; do
+        grep -qs '^options:' "${file%.yaml}.expect" || files+=("$file")
+    done
+    "$python" tests/deploy/limits_schema.py "$weir" "${files[@]}" deploy/kubernetes/limits/*.yaml
+}
+step "limits schema" limits_schema
+
 # The custom resources that `weir envoy` prints.
 generated() {
     local weir=${WEIR_TEST_WEIR:-target/debug/weir} output invalid=0

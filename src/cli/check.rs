@@ -57,6 +57,9 @@ pub(super) struct CheckArgs {
     /// Check an overlay for limits of a control plane instead of PATHS
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "diff"])]
     overlay: Option<PathBuf>,
+    /// Print the JSON Schema of limit files for editors, and check nothing
+    #[arg(long, conflicts_with_all = ["paths", "diff", "overlay"])]
+    schema: bool,
     #[command(flatten)]
     read: ReadFlags,
 }
@@ -108,6 +111,10 @@ struct CheckedFiles {
 /// Checks the files. `settings`, of `weir serve` in this environment, were checked when they were
 /// read.
 pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<ExitCode> {
+    if check.schema {
+        print::out(format!("{:#}\n", compile::json_schema()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let overlay_in_force = settings
         .xds
         .as_ref()

@@ -26,6 +26,7 @@ pub use concurrency::Concurrency;
 pub use definition::{Arrival, Definition, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
+pub(crate) use options::with_field;
 pub use options::{Debt, OnExpiry, OptionError, OptionField, Reservations};
 pub use part::Part;
 pub use sliding_window_buckets::SlidingWindowBuckets;
@@ -340,19 +341,57 @@ pub struct Terms<'o> {
     debt: Debt,
 }
 
+/// An option of algorithms: the row that its reading, its defaults, its errors and its description
+/// derive from.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionRow {
+    /// Its name in a file.
+    pub name: &'static str,
+    /// Its value in [`Options`].
+    pub field: OptionField,
+    /// Its meaning and default, for authors of files.
+    pub doc: &'static str,
+}
+
 /// Options by the types of their fields, which have the same names.
-macro_rules! option_fields {
-    ($($kind:ident $option:ident),+) => {
-        [$((stringify!($option), OptionField::$kind(|options| &mut options.$option))),+]
+macro_rules! option_rows {
+    ($($kind:ident $option:ident $doc:literal),+ $(,)?) => {
+        [$(OptionRow {
+            name: stringify!($option),
+            field: OptionField::$kind(|options| &mut options.$option),
+            doc: $doc,
+        }),+]
     };
 }
 
-/// All options with their names in a file.
-pub const OPTIONS: [(&str, OptionField); 16] = option_fields![
-    Amount burst, Number scale, Amount default_cost, Duration bucket_interval,
-    Duration bucket_span, Duration subject_expiry, Duration max_delay, Duration max_duration,
-    Bool count_denied, Bool lease, Reservations reservations, Number max_debt, Period period,
-    Zone timezone, Weekday week_starts, Anchor anchor
+/// All options.
+pub const OPTIONS: [OptionRow; 16] = option_rows![
+    Amount burst "Capacity of a token_bucket: hits at once. Default: requests_per_unit.",
+    Number scale "Hits in one unit of requests_per_unit and burst; answers are in the same units. \
+        Default: 1.",
+    Amount default_cost "Hits of a request that names none. Default: 1.",
+    Duration bucket_interval "Time of one bucket of sliding_window_buckets. Default: a sixtieth of \
+        the window.",
+    Duration bucket_span "Time that all buckets of sliding_window_buckets cover. Default: the \
+        window and one interval.",
+    Duration subject_expiry "Time after which an idle key of sliding_window_buckets is dropped. \
+        Default: bucket_span.",
+    Duration max_delay "Longest delay of a request by a leaky_bucket. Default: 0s.",
+    Duration max_duration "Time after which a request of a concurrency limit no longer counts as \
+        in flight. Required for concurrency.",
+    Bool count_denied "Whether refused hits count. Default: true for a fixed_window, false for all \
+        others.",
+    Bool lease "Whether a replica may draw hits of a busy key ahead of its requests. Default: \
+        false.",
+    Reservations reservations "Lets requests reserve hits and settle them later. Default: none.",
+    Number max_debt "Number of full limits, 1 to 100, that refused hits may take a key below zero \
+        if they count. Default: 1.",
+    Period period "Whether windows of a fixed_window follow the calendar of a time zone. Default: \
+        fixed.",
+    Zone timezone "Time zone of a calendar, a name of the IANA database. Default: UTC.",
+    Weekday week_starts "First day of a week of the calendar. Default: monday.",
+    Anchor anchor "Date, with or without a time of day, at which a window of the calendar begins: \
+        2026-03-31, 2026-03-31T06:00. Default: the first day at midnight.",
 ];
 
 #[cfg(test)]

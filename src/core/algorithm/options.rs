@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::ticks::largest;
-use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, Options, TABLE, Terms};
+use super::{Algorithm, AlgorithmKind, LARGEST_COUNT, OPTIONS, OptionRow, Options, TABLE, Terms};
 use crate::core::text::name_of;
 use crate::core::time::{Anchor, Calendar, Period, PeriodKind, Rate, Span, Unit, Weekday, Zone};
 
@@ -32,22 +32,23 @@ pub enum OptionField {
     Anchor(fn(&mut Options) -> &mut Option<Anchor>),
 }
 
-/// Does the same with the field of an option, whatever its type.
+/// Evaluates an expression with the field of an option, whatever its type.
 macro_rules! with_field {
     ($option:expr, $field:ident => $body:expr) => {
         match $option {
-            OptionField::Number($field) => $body,
-            OptionField::Amount($field) => $body,
-            OptionField::Duration($field) => $body,
-            OptionField::Bool($field) => $body,
-            OptionField::Reservations($field) => $body,
-            OptionField::Period($field) => $body,
-            OptionField::Zone($field) => $body,
-            OptionField::Weekday($field) => $body,
-            OptionField::Anchor($field) => $body,
+            $crate::core::algorithm::OptionField::Number($field) => $body,
+            $crate::core::algorithm::OptionField::Amount($field) => $body,
+            $crate::core::algorithm::OptionField::Duration($field) => $body,
+            $crate::core::algorithm::OptionField::Bool($field) => $body,
+            $crate::core::algorithm::OptionField::Reservations($field) => $body,
+            $crate::core::algorithm::OptionField::Period($field) => $body,
+            $crate::core::algorithm::OptionField::Zone($field) => $body,
+            $crate::core::algorithm::OptionField::Weekday($field) => $body,
+            $crate::core::algorithm::OptionField::Anchor($field) => $body,
         }
     };
 }
+pub(crate) use with_field;
 
 impl OptionField {
     fn take(self, options: &mut Options) -> bool {
@@ -65,8 +66,8 @@ impl Options {
     #[must_use]
     pub fn apply_defaults(mut self, defaults: &Self) -> Self {
         let own = self.kind.spec();
-        for (_, field) in OPTIONS.iter().filter(|(name, _)| own.takes(name)) {
-            field.fill(&mut self, *defaults);
+        for option in OPTIONS.iter().filter(|option| own.takes(option.name)) {
+            option.field.fill(&mut self, *defaults);
         }
         self
     }
@@ -86,8 +87,8 @@ impl Options {
     /// These options, completed with the options of `below`, whatever its algorithm is.
     #[must_use]
     pub fn over(mut self, below: &Self) -> Self {
-        for (_, field) in OPTIONS {
-            field.fill(&mut self, *below);
+        for option in OPTIONS {
+            option.field.fill(&mut self, *below);
         }
         self
     }
@@ -169,7 +170,12 @@ impl Options {
     pub fn remove_foreign(&mut self) -> Vec<OptionError> {
         let own = self.kind.spec();
         let mut errors = Vec::new();
-        for &(option, field) in OPTIONS.iter().filter(|(name, _)| !own.takes(name)) {
+        for OptionRow {
+            name: option,
+            field,
+            ..
+        } in OPTIONS.into_iter().filter(|option| !own.takes(option.name))
+        {
             if field.take(self) {
                 if option == "lease" {
                     errors.push(own.kind.lease_refusal());

@@ -221,7 +221,13 @@ fn an_archive_has_the_files_of_a_user_and_is_the_same_each_time() {
         "owner and time:\n{listed}"
     );
     here(&format!("tar --extract --file one/{name}.tar.gz"));
-    for file in ["LICENSE", "README.md", "CHANGELOG.md", "config/basic.yaml"] {
+    for file in [
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "config/basic.yaml",
+        "deploy/limits.schema.json",
+    ] {
         assert!(folder.path().join(name).join(file).is_file(), "{file}");
     }
     here(&format!("{name}/weir check {name}/config"));

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::fields::{self, Fields, Section};
-use super::options;
 use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problems, quoted};
 use crate::limits::rules::Commit;
@@ -93,7 +92,7 @@ pub(super) const COMMITS: [(&str, Commit); 2] =
 /// Reads the keys of a file that concern its whole domain.
 pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain) {
     if let Some(node) = fields.get("commit")
-        && let Some(value) = fields.value("commit", options::named(&COMMITS))
+        && let Some(value) = fields.read("commit")
     {
         match &domain.commit {
             None => domain.commit = Some((value, node.at.clone())),

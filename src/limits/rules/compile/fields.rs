@@ -6,9 +6,11 @@
 
 use std::cell::Cell;
 
+use super::keys::{Author, Field};
+use super::options::FieldValue;
 use super::problem::{Grade, Problems, excerpt, quoted};
+use super::sections::Format;
 pub(super) use super::sections::Section;
-use super::sections::{Author, Format, Key};
 use crate::core::time::{MAX_SAFE_INTEGER, Unit};
 use crate::limits::rules::place::Place;
 use crate::limits::rules::source::{Content, Node, ValueType};
@@ -17,7 +19,7 @@ const TABLES: [&str; 4] = ["table", "table_key", "plan", "plans"];
 
 /// The keys that make a limit what it is. Next to `key` instead of below `rate_limit` they are
 /// ignored, and the descriptor has no limit.
-const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
+pub(super) const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
 
 /// The keys of a map that belong to its section.
 pub(super) struct Fields<'n> {
@@ -92,7 +94,12 @@ impl<'n> Fields<'n> {
         self.problems.accept(self.lack("name"), checked_name(name))
     }
 
-    /// Reads the value of a key; `None` if it is missing or, with an error, wrong.
+    /// Reads the value of a key by its type; `None` if it is missing or, with an error, wrong.
+    pub(super) fn read<T: FieldValue>(&self, key: &str) -> Option<T> {
+        self.value(key, T::read)
+    }
+
+    /// As [`Fields::read`], by a function.
     pub(super) fn value<T>(
         &self,
         key: &str,
@@ -105,7 +112,7 @@ impl<'n> Fields<'n> {
 
     /// The value of a switch; false if it is missing or wrong.
     pub(super) fn switch(&self, key: &str) -> bool {
-        self.value(key, bool) == Some(true)
+        self.read(key) == Some(true)
     }
 
     /// The entries of a list; empty if it is missing or, with an error, not a list.
@@ -148,15 +155,17 @@ pub(super) fn read<'n>(
         let Some(name) = key_text(problems, key) else {
             continue;
         };
-        match section.find_key(name) {
-            Some((known, _, sections)) if sections.contains(&section) => {
-                fields.found.push((known, value));
+        match section.find_field(name) {
+            Some(field) if field.sections.contains(&section) => {
+                fields.found.push((field.key, value));
             }
             // A resource that a control plane dumps has its name there.
-            Some(("name", ..)) if section == Section::Root => check_ignored(problems, value),
-            Some(known) => {
+            Some(field) if field.key == "name" && section == Section::Root => {
+                check_ignored(problems, value);
+            }
+            Some(field) => {
                 fields.has_misplaced = true;
-                report_misplaced(problems, section, (key, value), known);
+                report_misplaced(problems, section, (key, value), field);
             }
             None => fields
                 .meant
@@ -171,8 +180,9 @@ fn report_misplaced(
     problems: &Problems,
     section: Section,
     (key, value): (&Node, &Node),
-    (known, author, sections): Key,
+    field: Field,
 ) {
+    let (known, sections) = (field.key, field.sections);
     let what = format!("'{known}' has no meaning {}", section.name());
     // If a key belongs to both, the remedy names the other section, because a trial is rarer.
     let is_near = |other: &&Section| {
@@ -181,7 +191,7 @@ fn report_misplaced(
     let near = sections.iter().filter(is_near);
     let names: Vec<&str> = near.map(|section| section.name()).collect();
     let remedy = format!("it belongs {}", names.join(" or "));
-    if author == Author::Weir
+    if field.author == Author::Weir
         || matches!(section, Section::Defaults | Section::Trial)
         || section.format() != Format::Files
     {
@@ -313,7 +323,7 @@ fn check_ignored(problems: &Problems, node: &Node) {
                 let Some(name) = key_text(problems, key) else {
                     continue;
                 };
-                if Section::Root.find_key(name).is_none() {
+                if Section::Root.find_field(name).is_none() {
                     unknown_key(problems, key, name, None);
                 } else if name != "metadata" {
                     check_ignored(problems, value);
@@ -391,10 +401,14 @@ pub(super) fn one_of<T: Copy>(
     found.map(|&(_, value)| value)
 }
 
+/// The names of a list, in its order.
+pub(super) fn names<T>(named: &[(&'static str, T)]) -> Vec<&'static str> {
+    named.iter().map(|&(name, _)| name).collect()
+}
+
 /// The remedy that lists all names.
 pub(super) fn list<T>(named: &[(&'static str, T)]) -> String {
-    let names: Vec<_> = named.iter().map(|&(name, _)| name).collect();
-    format!("write one of {}", names.join(", "))
+    format!("write one of {}", names(named).join(", "))
 }
 
 /// A bool; `None`, with an error, if it is anything else.

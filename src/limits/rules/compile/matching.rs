@@ -41,6 +41,11 @@ const KINDS: [(&str, MatchKind); 4] = [
     ("regex", MatchKind::Regex),
 ];
 
+/// The values of `match`.
+pub(super) fn kinds() -> Vec<&'static str> {
+    fields::names(&KINDS)
+}
+
 /// Totals of everything read so far, for the bounds.
 #[derive(Default)]
 pub(super) struct Totals {

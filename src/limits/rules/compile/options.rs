@@ -1,13 +1,19 @@
-//! The values of a limit's options: units, durations, time zones, and names of a list. Each is
-//! read, or reported with how to write it.
+//! The types of values: units, durations, time zones, and names of a list. Each is read, or reported
+//! with how to write it.
 
 use std::sync::Arc;
 
+use super::domain::COMMITS;
 use super::fields::{self, Section};
+use super::keys::{Form, PERCENT};
 use super::problem::{Problems, quoted};
-use crate::core::algorithm::OnExpiry;
-use crate::core::algorithm::{AlgorithmKind, Reservations};
-use crate::core::time::{Anchor, LONGEST_WINDOW, ParseDurationError, Rate, Span, Unit, Zone};
+use crate::core::algorithm::{AlgorithmKind, OnExpiry, Reservations};
+use crate::core::time::{
+    Anchor, LONGEST_WINDOW, MAX_SAFE_INTEGER, ParseDurationError, PeriodKind, Rate, Span, Unit,
+    WEEKDAYS, Weekday, Zone,
+};
+use crate::limits::rules::Commit;
+use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Content, Node, ValueType};
 use crate::limits::rules::thresholds::{self, Thresholds};
@@ -19,8 +25,78 @@ const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 /// `max_share` of reservations that do not write it, in per cent. Source: Kuadrant's RFC 0021.
 const DEFAULT_MAX_SHARE: u8 = 50;
 
+/// A type of values in a file.
+pub(super) trait FieldValue: Sized {
+    /// Its form in a file.
+    const FORM: Form;
+
+    /// Reads the value of a key; `None`, with an error, if it is something else.
+    fn read(problems: &Problems, node: &Node, key: &str) -> Option<Self>;
+}
+
+/// Types by their forms and the functions that read them.
+macro_rules! field_values {
+    ($($type:ty, $form:expr, $read:expr;)+) => {
+        $(impl FieldValue for $type {
+            const FORM: Form = $form;
+
+            fn read(problems: &Problems, node: &Node, key: &str) -> Option<Self> {
+                $read(problems, node, key)
+            }
+        })+
+    };
+}
+
+/// Types of which a value has one of several names.
+macro_rules! named_values {
+    ($($type:ty, $named:expr, $noun:expr;)+) => {
+        field_values! {
+            $($type, Form::OneOf(|| fields::names(&$named)), |problems, node, key| {
+                let noun: fn(&str) -> String = $noun;
+                fields::one_of(problems, node, key, &noun(key), &$named)
+            };)+
+        }
+    };
+}
+
+field_values! {
+    bool, Form::Bool, fields::bool;
+    u32, Form::Whole(0, u32::MAX as u64), fields::number;
+    u64, Form::Whole(0, MAX_SAFE_INTEGER), fields::amount;
+    Span, Form::Pattern("duration", DURATION), duration;
+    Unit, Form::OneOfAnyCase(|| fields::names(&Unit::NAMED)), unit;
+    Zone, Form::Text, zone;
+    Anchor, Form::Pattern("date", ANCHOR), anchor;
+    Reservations, Form::Map(Section::Reservations), reservations;
+    Arc<RegionShares>, Form::PatternByName("share", SHARE), region_shares;
+    Thresholds, Form::Patterns("percent", PERCENT), thresholds;
+}
+
+named_values! {
+    AlgorithmKind, AlgorithmKind::NAMED, str::to_owned;
+    OnStoreFailure, OnStoreFailure::NAMED, value_of;
+    PeriodKind, PeriodKind::NAMED, value_of;
+    Weekday, WEEKDAYS, value_of;
+    OnExpiry, OnExpiry::NAMED, value_of;
+    Commit, COMMITS, value_of;
+}
+
+/// The noun for the values of a key.
+fn value_of(key: &str) -> String {
+    format!("value of '{key}'")
+}
+
+/// Numbers with units, as Go writes them.
+const DURATION: &str = "^(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$";
+
+/// A date, with or without a time of day.
+const ANCHOR: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?$";
+
+/// A percentage above 0% and at most 100%, with at most four decimals.
+const SHARE: &str = "^(?!0+(\\.0+)?%)0*(100(\\.0{1,4})?|[0-9]{1,2}(\\.[0-9]{1,4})?)%$";
+
 /// A unit, in any letter case; `None`, with an error, for any other text.
-pub(super) fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {
+fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {
     if node.text() == Some("") {
         return problems.fail(&node.at, NO_UNIT, fields::list(&Unit::NAMED));
     }
@@ -64,22 +140,8 @@ pub(super) fn checked_window(rate: &Rate) -> Result<(), (String, &'static str)> 
     Err((what, "write a smaller 'unit_multiplier'"))
 }
 
-/// An algorithm; `None`, with an error, if no algorithm has the name.
-pub(super) fn algorithm(problems: &Problems, node: &Node, key: &str) -> Option<AlgorithmKind> {
-    fields::one_of(problems, node, key, key, &AlgorithmKind::NAMED)
-}
-
-/// Reads one of several values with names; `None`, with an error, if none has that name.
-pub(super) fn named<T: Copy>(
-    all: &'static [(&'static str, T)],
-) -> impl FnOnce(&Problems, &Node, &str) -> Option<T> {
-    move |problems, node, key| {
-        fields::one_of(problems, node, key, &format!("value of '{key}'"), all)
-    }
-}
-
 /// A time zone; `None`, with an error, if no zone has the name.
-pub(super) fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> {
+fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> {
     let text = fields::text(problems, node, key)?;
     let zone = Zone::named(text);
     if zone.is_none() {
@@ -97,7 +159,7 @@ pub(super) fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> 
 }
 
 /// A date with or without a time of day; `None`, with an error, if it is invalid.
-pub(super) fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
+fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
     let text = fields::text(problems, node, key)?;
     let read = text.parse::<Anchor>().map_err(|(what, remedy)| {
         problems.error(
@@ -110,7 +172,7 @@ pub(super) fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anch
 }
 
 /// The terms of reservations; `None`, with an error, if they are incomplete or invalid.
-pub(super) fn reservations(problems: &Problems, node: &Node, _key: &str) -> Option<Reservations> {
+fn reservations(problems: &Problems, node: &Node, _key: &str) -> Option<Reservations> {
     let fields = fields::read(problems, node, Section::Reservations)?;
     if fields.get("ttl").is_none() {
         let what = "'reservations' has no 'ttl', after which a reservation expires";
@@ -118,9 +180,9 @@ pub(super) fn reservations(problems: &Problems, node: &Node, _key: &str) -> Opti
         return problems.fail(&node.at, what, remedy);
     }
     let share = fields.value("max_share", percentage);
-    let minimum = fields.value("minimum", fields::number);
-    let on_expiry = fields.value("on_expiry", named(&OnExpiry::NAMED));
-    let ttl = fields.value("ttl", duration)?;
+    let minimum: Option<u32> = fields.read("minimum");
+    let on_expiry: Option<OnExpiry> = fields.read("on_expiry");
+    let ttl = fields.read("ttl")?;
     (fields.is_valid.get() && fields.meant.is_empty()).then(|| Reservations {
         ttl,
         max_share: share.unwrap_or(DEFAULT_MAX_SHARE),
@@ -139,11 +201,7 @@ fn percentage(problems: &Problems, node: &Node, key: &str) -> Option<u8> {
 }
 
 /// Shares of regions by their names; `None`, with an error, if they are none, or more than 100 %.
-pub(super) fn region_shares(
-    problems: &Problems,
-    node: &Node,
-    key: &str,
-) -> Option<Arc<RegionShares>> {
+fn region_shares(problems: &Problems, node: &Node, key: &str) -> Option<Arc<RegionShares>> {
     let Content::Mapping(entries) = &node.content else {
         let what = format!("'{key}' is {}, not a map", node.value_type().name());
         let remedy = "write the share of each region by its name: '{eu: 40%, us: 60%}'";
@@ -166,7 +224,7 @@ pub(super) fn region_shares(
 
 /// Thresholds: a list, or its text in a cell of a table, where one needs no brackets; `None`, with
 /// an error, if one is invalid.
-pub(super) fn thresholds(problems: &Problems, node: &Node, key: &str) -> Option<Thresholds> {
+fn thresholds(problems: &Problems, node: &Node, key: &str) -> Option<Thresholds> {
     let texts: Vec<&str> = match &node.content {
         Content::Sequence(items) => items.iter().map(|it| it.text().unwrap_or("")).collect(),
         _ => {
@@ -186,7 +244,7 @@ pub(super) fn thresholds(problems: &Problems, node: &Node, key: &str) -> Option<
 }
 
 /// A duration; `None`, with an error, when it is something else.
-pub(super) fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Span> {
+fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Span> {
     use ValueType::{Binary, Bool, Float, Huge, Int, Mapping, Sequence};
     let (text, value_type) = (node.text().unwrap_or_default(), node.value_type());
     if matches!(value_type, Mapping | Sequence | Binary | Bool(_)) {

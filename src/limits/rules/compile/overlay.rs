@@ -13,9 +13,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use super::domain::COMMITS;
 use super::fields::{self, Fields, Section};
-use super::options;
 use super::partial::{LayerSource, PartialLimit};
 use super::problem::{Problem, Problems, Severity};
 use super::{Options, SourceText};
@@ -291,7 +289,7 @@ impl OverlayReader<'_> {
             fields.required("key", "the descriptor has no key", remedy)
         };
         let value = fields.text("value");
-        let commit = fields.value("commit", options::named(&COMMITS));
+        let commit = fields.read("commit");
         let switches = switches(&fields);
         let limit = fields.get("rate_limit").and_then(|node| self.limit(node));
         let defaults = self.defaults(&fields);

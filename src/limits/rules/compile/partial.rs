@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::fields::{self, Fields, Section};
 use super::options;
 use super::problem::Problems;
-use crate::core::algorithm::{AlgorithmKind, OPTIONS, OptionError, OptionField, Options};
-use crate::core::time::{PeriodKind, Unit, WEEKDAYS};
+use crate::core::algorithm::{AlgorithmKind, OPTIONS, OptionError, Options, with_field};
+use crate::core::time::{PeriodKind, Unit};
 use crate::core::usage;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::place::Place;
@@ -89,26 +89,35 @@ impl PartialLimit {
             plan: fields.value("plan", |problems, node, key| {
                 fields::text(problems, node, key).map(Into::into)
             }),
-            shadow_mode: fields.value("shadow_mode", fields::bool),
-            unlimited: fields.value("unlimited", fields::bool),
+            shadow_mode: fields.read("shadow_mode"),
+            unlimited: fields.read("unlimited"),
             ..Self::default()
         };
         let trial = fields.get_nullable("trial");
         if read.unlimited == Some(true) {
             refuse_beside_unlimited(problems, fields);
         } else {
-            read.requests_per_unit = fields.value("requests_per_unit", fields::amount);
-            read.unit = fields.value("unit", options::unit);
+            read.requests_per_unit = fields.read("requests_per_unit");
+            read.unit = fields.read("unit");
             read.unit_multiplier = fields.value("unit_multiplier", options::multiplier);
-            read.algorithm = fields.value("algorithm", options::algorithm);
-            read.options = options_of(fields);
-            read.region_shares = fields.value("region_shares", options::region_shares);
-            read.notify = fields.value("notify", options::thresholds);
-            let policy = options::named(&OnStoreFailure::NAMED);
-            read.on_store_failure = fields.value("on_store_failure", policy);
+            read.algorithm = fields.read("algorithm");
+            for option in OPTIONS {
+                with_field!(option.field, field => {
+                    *field(&mut read.options) = fields.read(option.name);
+                });
+            }
+            read.region_shares = fields.read("region_shares");
+            read.notify = fields.read("notify");
+            read.on_store_failure = fields.read("on_store_failure");
         }
         if read.unlimited != Some(true) || trial.is_some() {
-            read.usage = usage_of(fields);
+            read.usage = usage::Options {
+                track: fields.read("track_usage"),
+                interval: fields.read("usage_interval"),
+                buckets: fields.read("usage_buckets"),
+                expiry: fields.read("usage_expiry"),
+                subjects: fields.read("usage_subjects"),
+            };
         }
         if let Some(node) = trial {
             read.trial = Self::read_trial(problems, node).map(Box::new);
@@ -246,44 +255,6 @@ impl LayerSource {
             Self::Overlay(name) => Some(name),
             Self::Defaults(name) => name.as_deref(),
         }
-    }
-}
-
-fn options_of(fields: &Fields<'_>) -> Options {
-    let mut read = Options::default();
-    for (name, field) in OPTIONS {
-        match field {
-            OptionField::Number(field) => *field(&mut read) = fields.value(name, fields::number),
-            OptionField::Amount(field) => *field(&mut read) = fields.value(name, fields::amount),
-            OptionField::Duration(field) => {
-                *field(&mut read) = fields.value(name, options::duration);
-            }
-            OptionField::Bool(field) => *field(&mut read) = fields.value(name, fields::bool),
-            OptionField::Reservations(field) => {
-                *field(&mut read) = fields.value(name, options::reservations);
-            }
-            OptionField::Period(field) => {
-                *field(&mut read) = fields.value(name, options::named(&PeriodKind::NAMED));
-            }
-            OptionField::Zone(field) => *field(&mut read) = fields.value(name, options::zone),
-            OptionField::Weekday(field) => {
-                *field(&mut read) = fields.value(name, options::named(&WEEKDAYS));
-            }
-            OptionField::Anchor(field) => {
-                *field(&mut read) = fields.value(name, options::anchor);
-            }
-        }
-    }
-    read
-}
-
-fn usage_of(fields: &Fields<'_>) -> usage::Options {
-    usage::Options {
-        track: fields.value("track_usage", fields::bool),
-        interval: fields.value("usage_interval", options::duration),
-        buckets: fields.value("usage_buckets", fields::number),
-        expiry: fields.value("usage_expiry", options::duration),
-        subjects: fields.value("usage_subjects", fields::number),
     }
 }
 

@@ -1,12 +1,11 @@
-//! The sections of files and overlays, and the keys that belong to each.
+//! The sections of files and overlays: maps by their meaning. `keys.rs` has their keys.
 
-use Author::{Go, Weir};
 use Section::{
     Defaults, Descriptor, Overlay, OverlayDescriptor, OverlayDomain, OverlayLimit, Plan, RateLimit,
     Replaced, Reservations, Root, Row, Trial,
 };
 
-use crate::core::algorithm::OPTIONS;
+use super::keys::{Field, fields};
 
 /// The sections of a file: its maps by their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +38,6 @@ pub(super) enum Format {
     Tables,
     Overlay,
 }
-
-/// The service that reads a key. A misplaced key of Weir is always an error, because the Go service
-/// rejects files with keys that it does not know: no file in use has one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Author {
-    Go,
-    Weir,
-}
-
-/// A key, the service that reads it, and the sections that it belongs to.
-pub(super) type Key = (&'static str, Author, &'static [Section]);
 
 impl Section {
     pub(super) const fn format(self) -> Format {
@@ -101,9 +89,8 @@ impl Section {
     }
 
     pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
-        keys()
-            .filter(move |(.., sections)| sections.contains(&self))
-            .map(|(key, ..)| key)
+        let own = fields().filter(move |field| field.sections.contains(&self));
+        own.map(|field| field.key)
     }
 
     /// The names of its keys, for a remedy.
@@ -113,86 +100,18 @@ impl Section {
 
     /// All keys of the sections of the same format.
     pub(super) fn of_format(self) -> impl Iterator<Item = &'static str> {
-        let near = keys().filter(move |key| self.is_near(key));
-        near.map(|(key, ..)| key)
+        let near = fields().filter(move |field| self.is_near(field));
+        near.map(|field| field.key)
     }
 
-    /// The key of that name, if a section of the same format has one.
-    pub(super) fn find_key(self, name: &str) -> Option<Key> {
-        let key = keys().find(|(known, ..)| *known == name);
-        key.filter(|key| self.is_near(key))
+    /// The field of that key, if a section of the same format has one.
+    pub(super) fn find_field(self, key: &str) -> Option<Field> {
+        let field = fields().find(|field| field.key == key);
+        field.filter(|field| self.is_near(field))
     }
 
-    fn is_near(self, (.., sections): &Key) -> bool {
+    fn is_near(self, field: &Field) -> bool {
         let format = self.format();
-        sections.iter().any(|other| other.format() == format)
+        field.sections.iter().any(|other| other.format() == format)
     }
-}
-
-/// All keys but the options of algorithms.
-static KEYS: [Key; 42] = [
-    ("domain", Go, &[Root, OverlayDomain]),
-    ("domains", Go, &[Overlay]),
-    ("key", Go, &DESCRIPTORS),
-    ("value", Go, &[Descriptor, Row, OverlayDescriptor]),
-    ("match", Weir, &[Descriptor]),
-    ("values", Weir, &[Descriptor]),
-    ("values_file", Weir, &[Descriptor]),
-    ("prefix", Weir, &[Descriptor]),
-    ("table", Weir, &[Descriptor]),
-    ("table_key", Weir, &[Descriptor]),
-    ("rate_limit", Go, &DESCRIPTORS),
-    ("shadow_mode", Go, &OF_SHADOW_MODE),
-    ("quota_mode", Go, &DESCRIPTORS),
-    ("detailed_metric", Go, &DESCRIPTORS),
-    ("value_to_metric", Go, &DESCRIPTORS),
-    ("share_threshold", Go, &DESCRIPTORS),
-    ("metadata", Go, &[Descriptor]),
-    ("descriptors", Go, &OF_DESCRIPTORS),
-    ("unit", Go, &[RateLimit, Trial, Plan, Row]),
-    ("unit_multiplier", Weir, &OF_MULTIPLIER),
-    ("requests_per_unit", Go, &[RateLimit, Trial, Plan, Row]),
-    ("unlimited", Go, &[RateLimit, Plan, Row]),
-    ("plan", Weir, &[RateLimit, Row]),
-    ("name", Go, &[RateLimit, Replaced, Plan, Row, OverlayLimit]),
-    ("replaces", Go, &[RateLimit]),
-    ("trial", Weir, &[RateLimit, OverlayLimit]),
-    ("algorithm", Weir, &OF_OPTIONS),
-    ("on_store_failure", Weir, &OF_POLICY),
-    ("region_shares", Weir, &OF_SHARES),
-    ("notify", Weir, &OF_POLICY),
-    ("track_usage", Weir, &OF_USAGE),
-    ("usage_interval", Weir, &OF_USAGE),
-    ("usage_buckets", Weir, &OF_USAGE),
-    ("usage_expiry", Weir, &OF_USAGE),
-    ("usage_subjects", Weir, &OF_USAGE),
-    ("ttl", Weir, &[Reservations]),
-    ("max_share", Weir, &[Reservations]),
-    ("minimum", Weir, &[Reservations]),
-    ("on_expiry", Weir, &[Reservations]),
-    ("plans", Weir, &[Root]),
-    ("defaults", Weir, &OF_DEFAULTS),
-    ("commit", Weir, &[Root, OverlayDomain]),
-];
-
-const DESCRIPTORS: [Section; 2] = [Descriptor, OverlayDescriptor];
-const OF_DEFAULTS: [Section; 4] = [Root, Overlay, OverlayDomain, OverlayDescriptor];
-const OF_DESCRIPTORS: [Section; 4] = [Root, Descriptor, OverlayDomain, OverlayDescriptor];
-const OF_MULTIPLIER: [Section; 5] = [RateLimit, Trial, Plan, Row, OverlayLimit];
-const OF_POLICY: [Section; 5] = [RateLimit, Defaults, Plan, Row, OverlayLimit];
-const OF_SHADOW_MODE: [Section; 4] = [Descriptor, Plan, Row, OverlayDescriptor];
-const OF_SHARES: [Section; 4] = [RateLimit, Defaults, Plan, OverlayLimit];
-
-/// The sections with options of usage records, which are the same for all plans of a limit.
-const OF_USAGE: [Section; 3] = [RateLimit, Defaults, OverlayLimit];
-
-/// The sections of an algorithm and its options.
-const OF_OPTIONS: [Section; 6] = [RateLimit, Defaults, Trial, Plan, Row, OverlayLimit];
-
-/// All keys.
-fn keys() -> impl Iterator<Item = Key> {
-    let options = OPTIONS
-        .iter()
-        .map(|&(name, _)| (name, Weir, &OF_OPTIONS[..]));
-    KEYS.iter().copied().chain(options)
 }

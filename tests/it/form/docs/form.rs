@@ -247,7 +247,7 @@ fn the_page_of_algorithms_has_every_option() {
         |name: &&str| !text.contains(&format!("\n### {name}\n")) && !linked(&format!("`{name}`"));
     let missing: Vec<_> = OPTIONS
         .iter()
-        .map(|(name, _)| *name)
+        .map(|option| option.name)
         .filter(is_missing)
         .collect();
     assert!(

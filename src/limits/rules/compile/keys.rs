@@ -1,0 +1,213 @@
+//! The table of all fields of limit files and overlays: the sections of each key, the form of its
+//! value, and its meaning. The reader, nearest names, messages about misplaced keys, the JSON Schema
+//! and the page of fields derive from it.
+
+use std::sync::Arc;
+
+use Author::{Go, Weir};
+use Section::{
+    Defaults, Descriptor, Overlay, OverlayDescriptor, OverlayDomain, OverlayLimit, Plan, RateLimit,
+    Replaced, Reservations, Root, Row, Trial,
+};
+
+use super::matching;
+use super::options::FieldValue;
+use super::sections::Section;
+use crate::core::algorithm::{AlgorithmKind, OPTIONS, OnExpiry, with_field};
+use crate::core::time::{Span, Unit};
+use crate::limits::rules::Commit;
+use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::region::RegionShares;
+use crate::limits::rules::thresholds::Thresholds;
+
+/// The service that reads a key. A misplaced key of Weir is always an error, because the Go service
+/// rejects files with keys that it does not know: no file in use has one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Author {
+    Go,
+    Weir,
+}
+
+/// The form of a value, as far as it does not depend on other fields.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    /// Text; a whole number or a bool is its text.
+    Text,
+    /// Text that has to be there and is not empty.
+    Required,
+    Texts,
+    Bool,
+    /// A whole number from the first to the second.
+    Whole(u64, u64),
+    /// One of several names.
+    OneOf(fn() -> Vec<&'static str>),
+    /// One of several names, in any letter case.
+    OneOfAnyCase(fn() -> Vec<&'static str>),
+    /// Text that matches a regular expression, after its name for authors.
+    Pattern(&'static str, &'static str),
+    /// A list of texts that match a regular expression, or the text of such a list.
+    Patterns(&'static str, &'static str),
+    /// Texts that match a regular expression, by names of the author.
+    PatternByName(&'static str, &'static str),
+    Map(Section),
+    /// Maps of this section by names of the author.
+    MapByName(Section),
+    List(Section),
+    /// A map of anything.
+    Any,
+}
+
+/// One field: a row of the table.
+#[derive(Clone, Copy)]
+pub(super) struct Field {
+    pub(super) key: &'static str,
+    pub(super) author: Author,
+    /// The sections that it belongs to.
+    pub(super) sections: &'static [Section],
+    pub(super) form: Form,
+    /// Its meaning and default, for authors of files.
+    pub(super) doc: &'static str,
+}
+
+/// All fields.
+pub(super) fn fields() -> impl Iterator<Item = Field> {
+    fn form_of<O, V: FieldValue>(_: fn(&mut O) -> &mut Option<V>) -> Form {
+        V::FORM
+    }
+    let options = OPTIONS.iter().map(|option| Field {
+        key: option.name,
+        author: Weir,
+        sections: &OF_OPTIONS,
+        form: with_field!(option.field, field => form_of(field)),
+        doc: option.doc,
+    });
+    FIELDS.iter().copied().chain(options)
+}
+
+/// The largest whole number of a field that is not an amount of hits.
+const U32: u64 = u32::MAX as u64;
+
+const DESCRIPTORS: [Section; 2] = [Descriptor, OverlayDescriptor];
+const OF_DEFAULTS: [Section; 4] = [Root, Overlay, OverlayDomain, OverlayDescriptor];
+const OF_DESCRIPTORS: [Section; 4] = [Root, Descriptor, OverlayDomain, OverlayDescriptor];
+const OF_AMOUNT: [Section; 4] = [RateLimit, Trial, Plan, Row];
+const OF_MULTIPLIER: [Section; 5] = [RateLimit, Trial, Plan, Row, OverlayLimit];
+const OF_NAME: [Section; 5] = [RateLimit, Replaced, Plan, Row, OverlayLimit];
+const OF_POLICY: [Section; 5] = [RateLimit, Defaults, Plan, Row, OverlayLimit];
+const OF_SHADOW_MODE: [Section; 4] = [Descriptor, Plan, Row, OverlayDescriptor];
+const OF_SHARES: [Section; 4] = [RateLimit, Defaults, Plan, OverlayLimit];
+const OF_VALUE: [Section; 3] = [Descriptor, Row, OverlayDescriptor];
+
+/// The sections with options of usage records, which are the same for all plans of a limit.
+const OF_USAGE: [Section; 3] = [RateLimit, Defaults, OverlayLimit];
+
+/// The sections of an algorithm and its options.
+const OF_OPTIONS: [Section; 6] = [RateLimit, Defaults, Trial, Plan, Row, OverlayLimit];
+
+/// Rows of a table: author, key, sections, form, meaning.
+macro_rules! table {
+    ($($author:ident $key:ident $sections:expr, $form:expr; $doc:literal)+) => {
+        [$(Field {
+            key: stringify!($key),
+            author: $author,
+            sections: &$sections,
+            form: $form,
+            doc: $doc,
+        }),+]
+    };
+}
+
+/// All fields but the options of algorithms.
+static FIELDS: &[Field] = &table![
+    Go domain [Root, OverlayDomain], Form::Required;
+        "The domain that Envoy sends."
+    Go domains [Overlay], Form::List(OverlayDomain);
+        "Domains of a control plane, by name or pattern."
+    Go key DESCRIPTORS, Form::Required;
+        "Key of an entry that Envoy sends, or a pattern with *."
+    Go value OF_VALUE, Form::Text;
+        "Value of the entry, or a pattern with *. Without it, each value has its own counter."
+    Weir match [Descriptor], Form::OneOf(matching::kinds);
+        "How the value matches: by text or a pattern with *, by a set, by networks, or by a \
+        regular expression. Default: exact."
+    Weir values [Descriptor], Form::Texts;
+        "The values of a set, or the networks of match: cidr."
+    Weir values_file [Descriptor], Form::Text;
+        "File with the values or networks, one in each line, relative to this file."
+    Weir prefix [Descriptor], Form::Whole(1, 128);
+        "Bits of the IPv6 networks that have one counter each, with match: cidr."
+    Weir table [Descriptor], Form::Text;
+        "CSV file with a row for each value, relative to this file."
+    Weir table_key [Descriptor], Form::Text;
+        "Key of the level whose value picks the row of the table. Default: the key of this \
+        descriptor."
+    Go rate_limit DESCRIPTORS, Form::Map(RateLimit);
+        "The limit of this descriptor. Without it, the descriptor is not limited."
+    Go shadow_mode OF_SHADOW_MODE, Form::Bool;
+        "The limit counts and never refuses. Default: false."
+    Go quota_mode DESCRIPTORS, Form::Bool;
+        "A request is refused only if all of its quota descriptors are over their limits. Default: \
+        false."
+    Go detailed_metric DESCRIPTORS, Form::Bool;
+        "Metrics have the values of all levels. Default: false."
+    Go value_to_metric DESCRIPTORS, Form::Bool;
+        "Metrics have the value of this level. Default: false."
+    Go share_threshold DESCRIPTORS, Form::Bool;
+        "All values that match share one counter. Default: false."
+    Go metadata [Descriptor], Form::Any;
+        "Dynamic metadata that Envoy gets with an answer of this limit."
+    Go descriptors OF_DESCRIPTORS, Form::List(Descriptor);
+        "The descriptors of the next level."
+    Go unit OF_AMOUNT, Unit::FORM;
+        "Unit of the window. Required, except for concurrency."
+    Weir unit_multiplier OF_MULTIPLIER, Form::Whole(1, U32);
+        "Number of units in one window. Default: 1."
+    Go requests_per_unit OF_AMOUNT, u64::FORM;
+        "Hits that one window admits; 0 refuses all. Required."
+    Go unlimited [RateLimit, Plan, Row], Form::Bool;
+        "The limit admits all hits and counts none. Default: false."
+    Weir plan [RateLimit, Row], Form::Text;
+        "The plan whose fields apply where this limit has none."
+    Go name OF_NAME, Form::Text;
+        "Name of the limit in answers and for replaces."
+    Go replaces [RateLimit], Form::List(Replaced);
+        "Limits of the same request that this one switches off, by their names."
+    Weir trial [RateLimit, OverlayLimit], Form::Map(Trial);
+        "Another amount that is counted next to this limit and refuses nothing."
+    Weir algorithm OF_OPTIONS, AlgorithmKind::FORM;
+        "How hits are counted and refused. Default: fixed_window."
+    Weir on_store_failure OF_POLICY, OnStoreFailure::FORM;
+        "The answer while Redis cannot decide. Default: the setting ON_STORE_FAILURE."
+    Weir region_shares OF_SHARES, Arc::<RegionShares>::FORM;
+        "Share of each region in the amount. Default: the setting REGION_SHARE."
+    Weir notify OF_POLICY, Thresholds::FORM;
+        "Parts of the amount, in ascending order, whose use is reported. Default: none."
+    Weir track_usage OF_USAGE, Form::Bool;
+        "Records the usage of each subject. Default: false."
+    Weir usage_interval OF_USAGE, Span::FORM;
+        "Length of one bucket of usage, at least 1s. Default: 1m."
+    Weir usage_buckets OF_USAGE, u32::FORM;
+        "Number of buckets of usage, 1 to 1,000. Default: 60."
+    Weir usage_expiry OF_USAGE, Span::FORM;
+        "Longest time for which the usage of an idle subject is kept. Default: 720h, or longer if \
+        buckets or periods are."
+    Weir usage_subjects OF_USAGE, u32::FORM;
+        "Number of subjects in each list of the heaviest, 1 to 100,000. Default: 10000."
+    Weir ttl [Reservations], Span::FORM;
+        "Time after which an open reservation expires, from 1s to 24h. Required."
+    Weir max_share [Reservations], Form::Pattern("percent", PERCENT);
+        "Part of the limit that one reservation can hold. Default: 50%."
+    Weir minimum [Reservations], u32::FORM;
+        "Hits that a smaller reservation holds. Default: 0."
+    Weir on_expiry [Reservations], OnExpiry::FORM;
+        "Whether the hits of an expired reservation are refunded. Default: release."
+    Weir plans [Root], Form::MapByName(Plan);
+        "Fields of limits by the names of plans, for rate_limit and for rows of tables."
+    Weir defaults OF_DEFAULTS, Form::Map(Defaults);
+        "Options of all limits of the domain that do not set them."
+    Weir commit [Root, OverlayDomain], Commit::FORM;
+        "Whether a request that one limit refuses still counts in its other limits. Default: each."
+];
+
+/// Whole per cents from 1% to 100%.
+pub(super) const PERCENT: &str = "^0*(100|[1-9][0-9]?)%$";

@@ -1,0 +1,225 @@
+//! The JSON Schema of limit files, for editors: the table of fields in another form.
+//!
+//! It accepts all files that `weir check` accepts, and rejects those that have a wrong form: unknown
+//! keys, values of another type, unknown names. Rules between fields are the business of `check`.
+//! Draft 7, which the YAML language server supports best.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::AMOUNT;
+use super::keys::{Author, Field, Form, fields};
+use super::sections::{Format, Section};
+
+/// The sections of a file, by their names in the schema.
+const SECTIONS: [(Section, &str); 8] = [
+    (Section::Root, "file"),
+    (Section::Descriptor, "descriptor"),
+    (Section::RateLimit, "rate_limit"),
+    (Section::Replaced, "replaced"),
+    (Section::Defaults, "defaults"),
+    (Section::Trial, "trial"),
+    (Section::Reservations, "reservations"),
+    (Section::Plan, "plan"),
+];
+
+/// The definition of values that have no meaning where they are.
+const IGNORED: &str = "ignored";
+
+/// The schema of a limit file.
+pub fn json_schema() -> Value {
+    let sections = SECTIONS.iter();
+    let mut definitions: Map<_, _> = sections
+        .map(|&(section, name)| (name.to_owned(), object(section)))
+        .collect();
+    definitions.insert(IGNORED.to_owned(), ignored());
+    json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Limit file of Weir",
+        "allOf": [reference(Section::Root)],
+        "definitions": definitions,
+    })
+}
+
+/// The maps of a section.
+fn object(section: Section) -> Value {
+    let mut properties = Map::new();
+    for field in fields() {
+        if field.sections.contains(&section) {
+            properties.insert(field.key.to_owned(), property(&field));
+        } else if is_ignored(section, &field) {
+            properties.insert(field.key.to_owned(), misplaced(&field));
+        }
+    }
+    let mut object = json!({
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": false,
+    });
+    let required = match section {
+        Section::Root => "domain",
+        Section::Descriptor => "key",
+        Section::Replaced => "name",
+        Section::Reservations => "ttl",
+        Section::RateLimit => {
+            object["anyOf"] = complete();
+            return object;
+        }
+        Section::Trial => {
+            object["minProperties"] = json!(1);
+            return object;
+        }
+        _ => return object,
+    };
+    object["required"] = json!([required]);
+    object
+}
+
+/// A limit has an amount, or takes it from a plan.
+fn complete() -> Value {
+    let is = |key: &str, value: Value| json!({ "required": [key], "properties": { key: { "const": value } } });
+    let amount = ["requests_per_unit", "unit"];
+    let mut concurrency = is("algorithm", json!("concurrency"));
+    concurrency["required"] = json!(["algorithm", amount[0]]);
+    let written = json!({ "not": { "type": "null" } });
+    json!([
+        { "required": amount, "properties": { "requests_per_unit": written, "unit": written } },
+        { "required": ["plan"], "properties": { "plan": written } },
+        is("unlimited", json!(true)),
+        concurrency,
+    ])
+}
+
+/// Whether the key has a meaning in another section only, and files with it are accepted, because
+/// the Go service accepts them.
+fn is_ignored(section: Section, field: &Field) -> bool {
+    let is_of_files = |section: &Section| section.format() == Format::Files;
+    field.author == Author::Go
+        && is_of_files(&section)
+        && field.sections.iter().any(is_of_files)
+        && !matches!(section, Section::Defaults | Section::Trial)
+        // An error of `check`: the descriptor has no limit.
+        && !(section == Section::Descriptor && AMOUNT.contains(&field.key))
+}
+
+/// The value of a field, which may be empty unless it is required.
+fn property(field: &Field) -> Value {
+    let value = match field.form {
+        Form::Required => json!({ "type": ["string", "integer", "boolean"], "minLength": 1 }),
+        // An empty trial is a mistake.
+        Form::Map(Section::Trial) => reference(Section::Trial),
+        form => json!({ "anyOf": [value(form), { "type": "null" }] }),
+    };
+    described(value, field.doc)
+}
+
+fn value(form: Form) -> Value {
+    match form {
+        Form::Text | Form::Required => json!({ "type": ["string", "integer", "boolean"] }),
+        Form::Texts => json!({ "type": "array", "items": value(Form::Text) }),
+        Form::Bool => json!({ "type": "boolean" }),
+        Form::Whole(least, most) => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+        Form::OneOf(names) => json!({ "enum": names() }),
+        // The names first, which editors propose.
+        Form::OneOfAnyCase(names) => {
+            let pattern = in_any_case(&names());
+            json!({ "anyOf": [{ "enum": names() }, { "type": "string", "pattern": pattern }] })
+        }
+        Form::Pattern(title, pattern) => text_of(title, pattern),
+        Form::Patterns(title, pattern) => json!({
+            "anyOf": [{ "type": "array", "items": text_of(title, pattern) }, { "type": "string" }]
+        }),
+        Form::PatternByName(title, pattern) => json!({
+            "type": "object",
+            "additionalProperties": text_of(title, pattern),
+        }),
+        Form::Map(section) => reference(section),
+        Form::MapByName(section) => json!({
+            "type": "object",
+            "additionalProperties": reference(section),
+        }),
+        Form::List(section) => json!({ "type": "array", "items": reference(section) }),
+        Form::Any => json!({ "type": "object" }),
+    }
+}
+
+fn text_of(title: &str, pattern: &str) -> Value {
+    json!({ "title": title, "type": "string", "pattern": pattern })
+}
+
+/// A key that is ignored where it is.
+fn misplaced(field: &Field) -> Value {
+    let mut sections = field.sections.iter();
+    let home = sections.find(|section| section.format() == Format::Files);
+    let home = home.map_or("elsewhere", |section| section.name());
+    let doc = format!("Has no meaning here and is ignored: it belongs {home}.");
+    let value = match field.form {
+        Form::Any => json!({}),
+        _ => json!({ "allOf": [{ "$ref": format!("#/definitions/{IGNORED}") }] }),
+    };
+    let mut value = described(value, &doc);
+    value["deprecated"] = json!(true);
+    value
+}
+
+/// A value without a meaning: the Go service reads it all the same, and rejects unknown keys in it
+/// and numbers with a fraction.
+fn ignored() -> Value {
+    let own = json!({ "$ref": format!("#/definitions/{IGNORED}") });
+    let of_files = fields().filter(|field| {
+        let mut sections = field.sections.iter();
+        sections.any(|section| section.format() == Format::Files)
+    });
+    let properties: Map<_, _> = of_files
+        .map(|field| match field.form {
+            Form::Any => (field.key.to_owned(), json!({})),
+            _ => (field.key.to_owned(), own.clone()),
+        })
+        .collect();
+    json!({
+        "anyOf": [
+            { "type": ["string", "integer", "boolean", "null"] },
+            { "type": "array", "items": { "allOf": [{ "type": "object" }, own] } },
+            { "type": "object", "properties": properties, "additionalProperties": false },
+        ]
+    })
+}
+
+/// A regular expression for names in any letter case.
+fn in_any_case(names: &[&str]) -> String {
+    let any_case = |letter: char| format!("[{letter}{}]", letter.to_ascii_uppercase());
+    let names = names
+        .iter()
+        .map(|name| name.chars().map(any_case).collect());
+    format!("^({})$", names.collect::<Vec<String>>().join("|"))
+}
+
+fn described(mut value: Value, doc: &str) -> Value {
+    value["description"] = json!(doc);
+    value
+}
+
+fn reference(section: Section) -> Value {
+    let mut sections = SECTIONS.iter();
+    let name = sections.find(|(other, _)| *other == section);
+    let name = name.map_or(IGNORED, |(_, name)| name);
+    json!({ "$ref": format!("#/definitions/{name}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_written;
+
+    #[test]
+    fn the_schema_in_the_repository_is_the_one_of_the_table() {
+        let schema = format!("{:#}\n", json_schema());
+        assert_written(
+            "deploy/limits.schema.json",
+            None,
+            &schema,
+            "--lib schema::tests",
+        );
+    }
+}
