@@ -137,7 +137,7 @@ static FIELDS: &[Field] = &table![
     Weir prefix [Descriptor], Form::Whole(1, 128);
         "Bits of the IPv6 networks that have one counter each, with match: cidr."
     Weir table [Descriptor], Form::Text;
-        "CSV file with a row for each value, relative to this file."
+        "File of CSV (.csv) with a row for each value, relative to this file."
     Weir table_key [Descriptor], Form::Text;
         "Key of the level whose value picks the row of the table. Default: the key of this \
         descriptor."
@@ -151,17 +151,19 @@ static FIELDS: &[Field] = &table![
     Go detailed_metric DESCRIPTORS, Form::Bool;
         "Metrics have the values of all levels. Default: false."
     Go value_to_metric DESCRIPTORS, Form::Bool;
-        "Metrics have the value of this level. Default: false."
+        "Metrics have the value of this level; of an address in a network or a set, the text that \
+        is counted. Default: false."
     Go share_threshold DESCRIPTORS, Form::Bool;
         "All values that match share one counter. Default: false."
     Go metadata [Descriptor], Form::Any;
-        "Dynamic metadata that Envoy gets with an answer of this limit."
+        "Returned to Envoy as dynamic metadata if RESPONSE_DYNAMIC_METADATA=true and the limit does \
+        not refuse. At most 16 KiB, and 64 KiB in one answer."
     Go descriptors OF_DESCRIPTORS, Form::List(Descriptor);
         "The descriptors of the next level."
     Go unit OF_AMOUNT, Unit::FORM;
         "Unit of the window. Required, except for concurrency."
     Weir unit_multiplier OF_MULTIPLIER, Form::Whole(1, U32);
-        "Number of units in one window. Default: 1."
+        "Number of units in one window, which has at most 100 years. Default: 1."
     Go requests_per_unit OF_AMOUNT, u64::FORM;
         "Hits that one window admits; 0 refuses all. Required."
     Go unlimited [RateLimit, Plan, Row], Form::Bool;
@@ -169,7 +171,7 @@ static FIELDS: &[Field] = &table![
     Weir plan [RateLimit, Row], Form::Text;
         "The plan whose fields apply where this limit has none."
     Go name OF_NAME, Form::Text;
-        "Name of the limit in answers and for replaces."
+        "Name of the limit: clients see it in x-ratelimit-limit, and replaces refers to it."
     Go replaces [RateLimit], Form::List(Replaced);
         "Limits of the same request that this one switches off, by their names."
     Weir trial [RateLimit, OverlayLimit], Form::Map(Trial);
@@ -206,7 +208,8 @@ static FIELDS: &[Field] = &table![
     Weir defaults OF_DEFAULTS, Form::Map(Defaults);
         "Options of all limits of the domain that do not set them."
     Weir commit [Root, OverlayDomain], Commit::FORM;
-        "Whether a request that one limit refuses still counts in its other limits. Default: each."
+        "Whether a request that one limit refuses still counts in its other limits. Default: each, \
+        or all_or_none with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true."
 ];
 
 /// Whole per cents from 1% to 100%.

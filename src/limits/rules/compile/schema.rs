@@ -222,4 +222,64 @@ mod tests {
             "--lib schema::tests",
         );
     }
+
+    #[test]
+    fn the_page_of_fields_is_the_one_of_the_table() {
+        let rows = fields().map(|field| {
+            let places = PLACES
+                .iter()
+                .filter(|(section, _)| field.sections.contains(section));
+            let places: Vec<_> = places.map(|(_, name)| *name).collect();
+            let (key, doc) = (field.key, field.doc);
+            format!(
+                "| `{key}` | {} | {} | {doc} |\n",
+                places.join(", "),
+                shape(field.form)
+            )
+        });
+        // Keys of overlays only are none of files.
+        let page: String = rows.filter(|row| !row.contains("|  |")).collect();
+        assert_written(
+            "config/fields.md",
+            Some("fields"),
+            &page,
+            "--lib schema::tests",
+        );
+    }
+
+    /// The sections that authors of files write, by their names on the page.
+    const PLACES: [(Section, &str); 9] = [
+        (Section::Root, "file"),
+        (Section::Descriptor, "descriptor"),
+        (Section::RateLimit, "`rate_limit`"),
+        (Section::Replaced, "`replaces`"),
+        (Section::Defaults, "`defaults`"),
+        (Section::Trial, "`trial`"),
+        (Section::Reservations, "`reservations`"),
+        (Section::Plan, "plan"),
+        (Section::Row, "row"),
+    ];
+
+    /// The form of a value, in words.
+    fn shape(form: Form) -> String {
+        let list = |names: Vec<&str>| {
+            let names = names.into_iter().map(|name| format!("`{name}`"));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        match form {
+            Form::Text | Form::Required => "text".to_owned(),
+            Form::Texts => "list of texts".to_owned(),
+            Form::Bool => "`true` or `false`".to_owned(),
+            Form::Whole(least, most) if most == u64::from(u32::MAX) => format!("{least} to 2^32-1"),
+            Form::Whole(least, most) if most > 1 << 32 => format!("{least} to 2^53-1"),
+            Form::Whole(least, most) => format!("{least} to {most}"),
+            Form::OneOf(names) | Form::OneOfAnyCase(names) => list(names()),
+            Form::Pattern(title, _) => title.to_owned(),
+            Form::Patterns(title, _) => format!("list: {title}"),
+            Form::PatternByName(title, _) => format!("map: {title} by name"),
+            Form::Map(_) | Form::Any => "map".to_owned(),
+            Form::MapByName(_) => "map: maps by name".to_owned(),
+            Form::List(_) => "list of maps".to_owned(),
+        }
+    }
 }
