@@ -1,6 +1,6 @@
 //! Every bound on what others send: the constant, what it bounds, and what happens at the bound.
 //!
-//! `WEIR_WRITE=1 cargo test --lib bounds_tests` prints the tables into SECURITY.md. A bound is a
+//! `WEIR_WRITE=1 cargo test --lib bounds_tests` writes the tables into deploy/bounds.md. A bound is a
 //! number of bytes, a time, or a count.
 
 #![allow(
@@ -489,7 +489,7 @@ fn the_page_has_the_figures_of_the_constants() {
             text += &format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |");
         }
         assert_written(
-            "SECURITY.md",
+            "deploy/bounds.md",
             Some(&format!("bounds-{name}")),
             &text,
             "--lib bounds_tests",

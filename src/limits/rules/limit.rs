@@ -177,7 +177,7 @@ pub struct RowMeaning {
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
-/// Memory of a row with numbers of its own; config/tables.md and SECURITY.md document about 150
+/// Memory of a row with numbers of its own; config/tables.md and deploy/bounds.md document about 150
 /// bytes.
 const _: () = assert!(size_of::<RowMeaning>() <= 152);
 

@@ -7,7 +7,7 @@ use super::{Desk, LIMITS, code, id_of, in_seconds};
 use crate::support::wait::eventually;
 use crate::support::{RedisServer, Weir};
 
-/// The share of the process itself in SECURITY.md, in KiB.
+/// The share of the process itself in deploy/bounds.md, in KiB.
 const MOST_KIB: u64 = 64 << 10;
 
 /// A block of this value, ordered as many seconds after the first one, with more members.
