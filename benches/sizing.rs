@@ -1,7 +1,7 @@
-//! The figures of deploy/sizing.md that no other bench measures: the cost of decisions in Redis
+//! The figures of deploy/capacity.md that no other bench measures: the cost of decisions in Redis
 //! Cluster and with TLS, and the memory of a process.
 //!
-//! `cargo bench --bench sizing` prints the tables of benches/README.md; `-- --write` writes them
+//! `cargo bench --bench sizing` prints the tables of benches/figures.txt; `-- --write` writes them
 //! there, and `-- --memory` prints the second alone. CPU time is that of redis-server, each beside
 //! a plain server that decides the same in the same round, so that only ratios are shown. Redis is
 //! on the loopback interface, without persistence.

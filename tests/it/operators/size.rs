@@ -1,4 +1,4 @@
-//! The table of deploy/sizing.md has the figures of the benches, its examples follow from it, and
+//! The table of deploy/capacity.md has the figures of the benches, its examples follow from it, and
 //! real processes need what it says: bytes of a key in Redis and in the memory of a service.
 
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn firsts(cells: &[&str]) -> Vec<f64> {
     cells.iter().map(|cell| numbers(cell)[0]).collect()
 }
 
-/// The table between two markers of benches/README.md.
+/// The table between two markers of benches/figures.txt.
 fn bench(page: &str, name: &str) -> String {
     let (_, table) = page
         .split_once(&format!("<!-- {name}: begin -->"))
@@ -71,7 +71,7 @@ fn bench(page: &str, name: &str) -> String {
 
 /// The row of an algorithm in the page.
 fn row(algorithm: &str) -> Vec<f64> {
-    let page = tools::file("deploy/sizing.md");
+    let page = tools::file("deploy/capacity.md");
     let row = firsts(&cells(&page, &format!("`{algorithm}`")));
     assert_eq!(row.len(), COLUMNS);
     row
@@ -79,8 +79,8 @@ fn row(algorithm: &str) -> Vec<f64> {
 
 #[test]
 fn the_table_has_the_figures_of_the_benches() {
-    let page = tools::file("deploy/sizing.md");
-    let benches = tools::file("benches/README.md");
+    let page = tools::file("deploy/capacity.md");
+    let benches = tools::file("benches/figures.txt");
     let [speed, algorithms, usage, sizing] =
         ["speed", "algorithms", "usage", "sizing"].map(|name| bench(&benches, name));
     let mut ratios = [const { Vec::new() }; 2];
@@ -122,7 +122,7 @@ fn the_table_has_the_figures_of_the_benches() {
 
 #[test]
 fn the_examples_follow_from_the_table() {
-    let page = tools::file("deploy/sizing.md");
+    let page = tools::file("deploy/capacity.md");
     let [alone, usage] = ["hundreds", "`track_usage`"].map(|name| cells(&page, name));
     let bucket = row("token_bucket");
     let record = numbers(usage[4]);
@@ -150,7 +150,7 @@ fn the_examples_follow_from_the_table() {
             weir += numbers(usage[0])[0];
             micros *= numbers(
                 cells(
-                    &bench(&tools::file("benches/README.md"), "usage"),
+                    &bench(&tools::file("benches/figures.txt"), "usage"),
                     "`token_bucket`",
                 )[2],
             )[1];
@@ -288,7 +288,7 @@ async fn usage_in_redis_takes_what_the_page_says() {
     redis.flush();
     let before = used_memory(&redis);
     let key = "w1{size|recorded=00000001}fw86400";
-    let page = tools::file("deploy/sizing.md");
+    let page = tools::file("deploy/capacity.md");
     let of_usage = numbers(cells(&page, "`track_usage`")[4]);
     for further in 0..=1_u8 {
         // The next bucket begins.

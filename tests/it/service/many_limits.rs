@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::support::wait::eventually;
 use crate::support::{Weir, descriptor, request};
 
-/// Bytes of a limit with a name, as deploy/sizing.md promises.
+/// Bytes of a limit with a name, as deploy/capacity.md promises.
 const MOST_OF_A_LIMIT: f64 = 1_536.0;
 
 /// A file of limits, the first of which has this amount.
