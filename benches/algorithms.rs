@@ -1,6 +1,6 @@
 //! The cost of a decision by each algorithm, in memory and in Redis.
 //!
-//! `cargo bench --bench algorithms` prints the table of benches/README.md; `-- --write` writes it
+//! `cargo bench --bench algorithms` prints the table of benches/figures.txt; `-- --write` writes it
 //! there. Figures are CPU time of the process that decides, not wall time. Each round measures all
 //! rows in turn. A row shows the median, and in brackets the median of the ratios to a plain INCR
 //! that was measured right before. Only rows of one run on one machine can be compared. Redis is a

@@ -2,7 +2,7 @@
 //! during reloads, scrapes and overload.
 //!
 //! `cargo bench --bench scaling` prints both tables and draws `benches/plots/scaling.svg`;
-//! `-- --write` writes the tables into benches/README.md. All servers of one row run side by side,
+//! `-- --write` writes the tables into benches/figures.txt. All servers of one row run side by side,
 //! one of them loaded at a time, round after round; a figure is a ratio to the row's first point in
 //! the same round. Counters are in memory, so that Weir alone is measured. Run nothing else
 //! meanwhile.
@@ -84,7 +84,7 @@ const USAGE: &str = "\
 cargo bench --bench scaling -- [OPTION...]
     --quick      one short round with at most 10,000 of anything, to see that it works
     --only TEXT  only the rows whose names contain TEXT, or `control` or `overload`; may be repeated
-    --write      write the tables into benches/README.md, and the plot";
+    --write      write the tables into benches/figures.txt, and the plot";
 
 fn main() {
     let (mut times, mut only, mut write) = (FULL, Vec::new(), false);

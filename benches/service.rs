@@ -2,10 +2,10 @@
 //! Redis, and other rate-limit services.
 //!
 //! `cargo bench --bench service` starts each server in turn, loads it, reads the CPU time of its
-//! process and of its Redis, and prints the tables of benches/README.md; `-- --write` writes them
-//! there. Each figure of the budget is a ratio to another server in the same round, and the median
-//! of rounds that go through all servers in turn. Run nothing else meanwhile, because it would
-//! change the figures.
+//! process and of its Redis, and prints the tables of benches/figures.txt; `-- --write` writes them
+//! there, and the ratios into benches/README.md. Each figure of the budget is a ratio to another
+//! server in the same round, and the median of rounds that go through all servers in turn. Run
+//! nothing else meanwhile, because it would change the figures.
 
 #![allow(
     clippy::panic,
@@ -51,7 +51,7 @@ use service::machine::{can_pin, processors, redis_version, version};
 use service::memory_store;
 use service::scenarios::{self, Times};
 use service::servers::Peer;
-use service::tables::write_table;
+use service::tables::{write_first_table, write_table};
 use service::tls;
 
 const FULL: Times = Times {
@@ -79,7 +79,8 @@ cargo bench --bench service -- [OPTION...]
     --peer NAME=COMMAND another server of the same protocol; COMMAND has {port}, and can have
                         {http} and {debug} for further ports, {limits} for the folder with
                         config/*.yaml, limitador.yaml and limitador-one.yaml, {redis} for host:port
-    --write             write the tables into benches/README.md";
+    --write             write the tables into benches/figures.txt, and the ratios into
+                        benches/README.md";
 
 /// The options of the command line.
 struct Options {
@@ -166,6 +167,7 @@ fn measure(options: &Options) {
     println!("{report}\n{tls}");
     if options.write {
         write_table("speed", &report);
+        write_first_table("speed", &report);
         write_table("tls", &tls);
     }
 }

@@ -1,4 +1,4 @@
-//! Figures as tables show them, and the page that holds those tables.
+//! Figures as tables show them, and the files that hold those tables.
 
 use std::fs;
 
@@ -36,22 +36,33 @@ pub fn spread(values: &[f64], digits: usize) -> String {
     }
 }
 
-/// The page that holds the tables of all benches.
+/// The file with the raw figures of all benches, and the page that has the ratios of the first one.
+const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/figures.txt");
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/README.md");
 
 /// Writes the text between the markers `<!-- name: begin -->` and `<!-- name: end -->` of
-/// benches/README.md.
+/// benches/figures.txt.
 pub fn write_table(name: &str, text: &str) {
-    let page = fs::read_to_string(PAGE).expect("benches/README.md");
+    write_between(FIGURES, name, text);
+}
+
+/// Writes the first table of a text between these markers of benches/README.md.
+pub fn write_first_table(name: &str, text: &str) {
+    let first = text.split("\n\n").next().unwrap_or_default();
+    write_between(PAGE, name, &format!("{}\n", first.trim_end()));
+}
+
+fn write_between(path: &str, name: &str, text: &str) {
+    let page = fs::read_to_string(path).expect("a file of the repository");
     let markers = ["begin", "end"].map(|which| format!("<!-- {name}: {which} -->\n"));
     let [begin, end] = [0, 1].map(|which| {
         page.find(&markers[which])
-            .unwrap_or_else(|| panic!("benches/README.md has no {}", markers[which]))
+            .unwrap_or_else(|| panic!("{path} has no {}", markers[which]))
     });
     let new = format!(
         "{}{text}{}",
         &page[..begin + markers[0].len()],
         &page[end..]
     );
-    fs::write(PAGE, new).expect("benches/README.md");
+    fs::write(path, new).expect("a file of the repository");
 }
