@@ -269,7 +269,7 @@ mod tests {
             ("behind\nSentinels", BEHIND_SENTINELS),
             ("in a cluster", IN_A_CLUSTER),
             ("`algorithm: concurrency` need `", CONCURRENCY),
-            ("#usage) need `", USAGE),
+            ("`track_usage` need `", USAGE),
         ] {
             let names = purpose.1.iter().map(|query| query[0].to_lowercase());
             let names: Vec<_> = names.map(|name| name.replace(' ', "|")).collect();

@@ -39,7 +39,7 @@ fn rights_of_the_page() -> (Vec<String>, Vec<String>) {
     // Those behind are for overrides.
     (
         between("ACL SETUSER weir on >secret ", "+hget"),
-        between("(../config/usage.md#usage) need `", "`"),
+        between("`track_usage` need `", "`"),
     )
 }
 
@@ -155,94 +155,4 @@ async fn those_of_the_page_suffice() {
         weir.metric("weir_usage_index_dropped_total{redis=\"main\"}"),
         Some(0.0)
     );
-}
-
-/// Reading the list of subjects fails without a right to read, and only then.
-fn assert_list_fails_without(weir: &Weir, missing: &str) {
-    let (status, top) = api(weir, "usage/top?limit=shop.user");
-    if ["+zrange", "+zcard"].contains(&missing) {
-        let text = top["error"].as_str().unwrap_or_default();
-        assert!(
-            status == 503
-                && text.contains("the Redis user is missing a right")
-                && text.contains(missing),
-            "{missing}: {status} {top}"
-        );
-    } else {
-        assert_eq!(status, 200, "{missing}: {top}");
-    }
-}
-
-/// Without one of them requests are decided and recorded all the same, and the log names it until
-/// it is granted.
-#[tokio::test]
-async fn a_missing_one_is_named() {
-    let (requests, lists) = rights_of_the_page();
-    // All at the same time, because a diagnostic takes some seconds.
-    let mut all = Vec::new();
-    for missing in &lists {
-        let redis = RedisServer::start();
-        let rest: Vec<String> = lists
-            .iter()
-            .filter(|right| *right != missing)
-            .cloned()
-            .collect();
-        grant(&redis, &[&requests[..], &rest].concat());
-        let weir = start(&redis);
-        let advice = ADVICE.replace("URL", &redis.url());
-        all.push((missing.as_str(), redis, weir, advice));
-    }
-    for (missing, redis, weir, advice) in &all {
-        let is_up = format!("weir_redis_up{{redis=\"main\",server=\"{}\"}}", redis.url());
-        assert!(
-            eventually_async(|| (weir.metric(&is_up) == Some(1.0)).then_some(()))
-                .await
-                .is_some(),
-            "Redis answers"
-        );
-        assert_eq!(
-            weir.metric(advice),
-            None,
-            "{missing}: nothing was tracked yet"
-        );
-        let client = &mut weir.client().await;
-        for _ in 0..3 {
-            hit(client, ("user", "a"), 60).await;
-        }
-    }
-    for (missing, redis, weir, advice) in &all {
-        let line = weir.wait_for_log("the Redis user is missing rights").await;
-        let effect = "the lists of subjects of limits with track_usage (weir usage --top) lack \
-            subjects or cannot be read";
-        assert!(
-            line.contains(&format!("{effect}; grant it {missing}\"")),
-            "{missing}: {line}"
-        );
-        assert!(
-            eventually_async(|| (weir.metric(advice) == Some(1.0)).then_some(()))
-                .await
-                .is_some(),
-            "{missing}"
-        );
-        let is_exact = || (numbers(&usage(weir, "user%3Da"))[..2] == [180, 120]).then_some(());
-        assert!(
-            eventually_async(is_exact).await.is_some(),
-            "{missing}: {}",
-            usage(weir, "user%3Da")
-        );
-        assert_list_fails_without(weir, missing);
-        redis.run::<()>(&["ACL", "SETUSER", "weir", missing]);
-    }
-    for (missing, _, weir, advice) in &all {
-        assert!(
-            eventually_async(|| weir.metric(advice).is_none().then_some(()))
-                .await
-                .is_some(),
-            "{missing}: it ends"
-        );
-        hit(&mut weir.client().await, ("user", "a"), 1).await;
-        let is_listed =
-            || (users(&api(weir, "usage/top?limit=shop.user").1) == ["a"]).then_some(());
-        assert!(eventually_async(is_listed).await.is_some(), "{missing}");
-    }
 }
