@@ -1,6 +1,6 @@
-//! What pages show of `weir replay`, run in a folder with the traces that config/replay.md shows,
-//! the limits of `config/`, and `next/`, in which a client may send 10 requests a minute in place
-//! of 20.
+//! The examples of `weir replay`, run in a folder with the traces that config/replay.md shows, the
+//! access log of `deploy/envoy`, the limits of `config/`, and `next/`, in which a client may send 10
+//! requests a minute instead of 20.
 
 use std::fs;
 use std::process::Command;
@@ -23,11 +23,10 @@ pub fn assert_replays(shown: &Shown) {
     assert_ne!(limits, lower);
     fs::write(path("next/basic.yaml"), lower).expect("written");
     let page = tools::file("config/replay.md");
-    for (kind, name) in [
-        ("json", "trace.jsonl"),
-        ("csv", "trace.csv"),
-        ("log", "access.log"),
-    ] {
+    let log = "deploy/envoy/access.log";
+    fs::create_dir_all(path("deploy/envoy")).expect("a folder");
+    fs::write(path(log), tools::file(log)).expect("written");
+    for (kind, name) in [("json", "trace.jsonl"), ("csv", "trace.csv")] {
         let block = page.split(&format!("```{kind}\n")).nth(1);
         let block = block.and_then(|rest| rest.split("```").next());
         fs::write(path(name), block.expect("the page shows a trace")).expect("written");
