@@ -4,7 +4,7 @@
 #
 #     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures;
 #                                 fails if a goal fails
-#     tests/faults.sh --write     writes the figures into the table of tests/README.md too
+#     tests/faults.sh --write     writes the figures into tests/faults.txt too
 #     tests/faults.sh g3 g8       runs only these goals
 #     tests/faults.sh --all       then also runs the weekly tests, which tests/run.sh does not run,
 #                                 and five times the usual cases of each property
@@ -34,30 +34,26 @@ for argument in "$@"; do
 done
 [ ${#filters[@]} != 0 ] || filters=("faults::")
 
-# write_table LINES: writes the figures of each goal into the last cell of its row; rows without a
-# line stay.
-write_table() {
+# write_figures LINES: writes the figures of each goal into tests/faults.txt; goals without a line
+# stay.
+write_figures() {
     local new
     new=$(mktemp)
-    awk -F ' [|] ' -v lines="$1" '
+    awk -v lines="$1" '
         BEGIN {
             while ((getline line <lines) > 0) {
                 split(line, words, " ")
                 figures[words[1]] = substr(line, length(words[1]) + 2)
             }
         }
-        /<!-- faults: begin -->/ { inside = 1 }
-        /<!-- faults: end -->/ { inside = 0 }
-        {
-            id = substr($1, 3)
-            if (inside && id in figures) {
-                verdict = figures[id]
-                sub(/^PASS /, "", verdict)
-                sub(/^FAIL /, "**missed**: ", verdict)
-                print $1 " | " $2 " | " $3 " | " verdict " |"
-            } else print
-        }' tests/README.md >"$new"
-    cat "$new" >tests/README.md
+        $1 in figures {
+            verdict = figures[$1]
+            sub(/^PASS /, "", verdict)
+            sub(/^FAIL /, "missed: ", verdict)
+            $0 = $1 " " verdict
+        }
+        { print }' tests/faults.txt >"$new"
+    cat "$new" >tests/faults.txt
     rm -f "$new"
 }
 
@@ -80,7 +76,7 @@ if [ -n "$failed" ] || ! grep -q PASS "$lines"; then
     cat "$lines.all" >&2
 fi
 rm -f "$lines.all"
-[ -z "$write" ] || write_table "$lines"
+[ -z "$write" ] || write_figures "$lines"
 if [ -n "$all" ]; then
     cargo test --locked --test it -- --ignored --skip=redis::faults:: --test-threads=1 || failed=yes
     WEIR_TEST_CASES=500 cargo test --locked --lib || failed=yes

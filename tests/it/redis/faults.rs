@@ -4,7 +4,7 @@
 //! Each goal is one test that prints one line: `Gnn PASS figures` or `Gnn FAIL figures`. In CI the
 //! tests are short and only their counts are strict. `tests/faults.sh` runs the long ones
 //! (`WEIR_FAULTS=script`), whose times are strict too, and writes their figures into
-//! tests/README.md.
+//! tests/faults.txt.
 
 mod cluster;
 mod error_replies;
@@ -144,6 +144,15 @@ fn the_page_lists_the_goals() {
         rows.collect::<BTreeSet<_>>(),
         distinct,
         "the table of tests/README.md, and the tests"
+    );
+    let figures = tools::file("tests/faults.txt");
+    let measured = figures
+        .lines()
+        .filter_map(|line| Some(line.split_once(' ')?.0.to_owned()));
+    assert_eq!(
+        measured.collect::<BTreeSet<_>>(),
+        distinct,
+        "tests/faults.txt, and the tests"
     );
     assert_eq!(distinct.len(), 16);
 }
