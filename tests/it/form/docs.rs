@@ -527,10 +527,10 @@ fn run(commands: &[Shown]) {
     }
 }
 
-/// The files in `config/`, and the limits with usage and with trials that `config/usage.md` shows,
+/// The files in `config/`, and the limits with usage and with trials that the support desk shows,
 /// which the commands of pages ask about.
 fn copy_examples(folder: &Path) {
-    let page = tools::file("config/usage.md");
+    let page = tools::file("deploy/support-desk.md");
     for (domain, option) in [("shop", "track_usage: true"), ("cart", "trial:")] {
         let mut blocks = page
             .split("```yaml\n")
