@@ -17,8 +17,15 @@ use promql::Query;
 
 const FOLDER: &str = "deploy/monitoring";
 
-/// The pages with a section for each alert.
-const RUNBOOKS: [&str; 2] = ["deploy/runbooks.md", "deploy/runbooks-more.md"];
+/// The page with a section for each alert.
+const RUNBOOKS: &str = "deploy/runbooks.md";
+
+/// Its sections that are not about one alert.
+const OTHER_SECTIONS: [&str; 3] = [
+    "Contents",
+    "Symptoms without an alert",
+    "Alerts of your own",
+];
 
 /// Every rule of alerts.yaml.
 fn alerts() -> Vec<Value> {
@@ -324,20 +331,19 @@ fn every_alert_has_its_series_from_the_first_scrape() {
 
 #[test]
 fn every_alert_says_what_it_means_and_has_its_runbook() {
-    let pages = RUNBOOKS.map(tools::file);
-    let runbooks = pages.concat();
+    let runbooks = tools::file(RUNBOOKS);
     let sections: Vec<(&str, &str)> = runbooks
         .split("\n## ")
         .skip(1)
         .filter_map(|section| section.split_once('\n'))
+        .filter(|(title, _)| !OTHER_SECTIONS.contains(title))
         .collect();
     let titles: BTreeSet<_> = sections
         .iter()
         .map(|(title, _)| (*title).to_owned())
-        .filter(|title| title != "Contents")
         .collect();
     assert_eq!(titles, names_of_alerts(), "sections and alerts");
-    for (title, section) in sections.iter().filter(|(title, _)| *title != "Contents") {
+    for (title, section) in &sections {
         let mut rest = *section;
         for part in ["**Meaning.** ", "**Look at.** ", "**Do.**"] {
             (_, rest) = rest
@@ -357,19 +363,16 @@ fn every_alert_says_what_it_means_and_has_its_runbook() {
                 && text(&alert, "/annotations/description").len() > 40,
             "{name}"
         );
-        let has = |page: &&String| page.contains(&format!("\n## {name}\n"));
-        let page = pages.iter().position(|page| has(&page)).expect("a section");
-        let (path, anchor) = (RUNBOOKS[page], name.to_lowercase());
         assert_eq!(
             text(&alert, "/annotations/runbook_url"),
-            format!("{path}#{anchor}")
+            format!("{RUNBOOKS}#{}", name.to_lowercase())
         );
         let row = format!(
             "| [{name}](#{}) | {} |",
             name.to_lowercase(),
             text(&alert, "/labels/severity")
         );
-        assert!(pages[page].contains(&row), "{path} has no row {row}");
+        assert!(runbooks.contains(&row), "{RUNBOOKS} has no row {row}");
     }
 }
 
@@ -382,7 +385,7 @@ fn the_runbooks_name_real_panels() {
         .flat_map(|(_, dashboard)| panels(dashboard))
         .map(|panel| text(panel, "/title"))
         .collect();
-    let runbooks = RUNBOOKS.map(tools::file).concat();
+    let runbooks = tools::file(RUNBOOKS);
     let prose: String = runbooks.split('`').step_by(2).collect();
     let quoted: Vec<_> = prose
         .split('"')

@@ -419,7 +419,7 @@ impl Inspector {
             tracing::warn!(
                 redis,
                 "Redis has lost its counters, or evicted the key that marks them; limits of this \
-                 server count from zero; see WeirCountersLost in deploy/runbooks-more.md"
+                 server count from zero; see WeirCountersLost in deploy/runbooks.md"
             );
         }
         Ok(())
