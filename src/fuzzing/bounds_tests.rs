@@ -1,7 +1,7 @@
 //! Every bound on what others send: the constant, what it bounds, and what happens at the bound.
 //!
-//! `WEIR_WRITE=1 cargo test --lib bounds_tests` writes the tables into deploy/bounds.md. A bound is a
-//! number of bytes, a time, or a count.
+//! `WEIR_WRITE=1 cargo test --lib bounds_tests` writes the tables into deploy/bounds.md. A bound is
+//! a number of bytes, a time, or a count.
 
 #![allow(
     clippy::cast_lossless,
@@ -97,15 +97,15 @@ fn connections() -> Vec<Row> {
             "the connection that was idle for longest ends (GOAWAY) in favour of the new one; if \
              none is idle, the new one is closed"]
         [bytes CONNECTION_BYTES in service::server,
-            "what each connection counts for in the memory of connections", ""]
-        [bytes TLS_BYTES in service::server, "and with TLS, in addition", ""]
+            "part of the memory of connections for each connection", ""]
+        [bytes TLS_BYTES in service::server, "the same with TLS, in addition", ""]
         [bytes BUSY_BYTES in service::server::open_connections,
-            "and if several calls arrived at a time, or one has waited, in addition",
+            "the same if several calls arrived at a time, or one has waited, in addition",
             "if all take more than they have, those end whose last call is longest ago (GOAWAY)"]
         [count KEPT_STREAM_BYTES in service::server::open_connections,
-            "and in addition for each of the most calls that waited at a time from the 17th on, in \
-             bytes; all connections have half of their memory for that, and a quarter for calls \
-             whose messages have not arrived",
+            "bytes more for each call from the 17th on that waited at a time; all connections have \
+             half of their memory for that, and a quarter for calls whose messages have not \
+             arrived",
             "a further call that has to wait is refused (REFUSED_STREAM: its client may send \
              it again), and the connection ends that has most of it without need (GOAWAY): \
              calls that wait for the store or for a shaper need it"]
@@ -119,7 +119,7 @@ fn connections() -> Vec<Row> {
         [time HANDSHAKE_WITHIN in service::server::tls::handshakes,
             "time for a TLS handshake", "the connection is closed"]
         [bytes HANDSHAKE_BYTES in service::server::tls::handshakes,
-            "what each unfinished TLS handshake counts for in what is unfinished", ""]
+            "part of the unfinished bytes for each unfinished TLS handshake", ""]
         [count MAX_WAITING in service::server::tls::handshakes,
             "accepted connections that wait for a thread of handshakes",
             "further ones wait in the kernel"]
@@ -190,21 +190,21 @@ fn messages() -> Vec<Row> {
         [time Budget::new(0) => streams_within in service::server::body,
             "age of a stream of reflection", "it ends"]
         [text "half of the [memory](#memory) for it",
-            "what clients leave unfinished, all: parts of messages and of header blocks, answers \
-             that are not taken, streams of health and reflection, TLS handshakes, heads of \
-             HTTP/1, JSON requests",
+            "bytes that clients leave unfinished, all: parts of messages and of header blocks, \
+             answers that are not taken, streams of health and reflection, TLS handshakes, heads \
+             of HTTP/1, JSON requests",
             "the oldest ends: RESOURCE_EXHAUSTED, HTTP status 503, or its stream or connection is \
              closed"]
         [bytes STREAM_BYTES in service::server::body,
-            "what each stream counts for in it, in addition to its bytes", ""]
+            "part of them for each stream, in addition to its bytes", ""]
         [bytes CODEC_BYTES in service::server::body,
-            "what a call of health counts for in addition", ""]
+            "the same for a call of health, in addition", ""]
         [bytes STREAMED_BYTES in service::server::body,
-            "what a stream of reflection counts for instead", ""]
+            "the same for a stream of reflection, instead", ""]
         [bytes SMALL_BYTES in service::server::body,
             "size above which a message takes memory of its own",
             "it takes it when its length is announced"]
-        [text "the other half", "this memory, all, until the calls are answered",
+        [text "the other half", "memory of such messages, all, until the calls are answered",
             "a further message waits for it, within its 5 s"]
         [count MAX_WAITING_LARGE in service::server::body,
             "messages that wait for it, all", "RESOURCE_EXHAUSTED"]
@@ -227,7 +227,7 @@ fn messages() -> Vec<Row> {
         [bytes MAX_METADATA_BYTES in limits::rules::limit,
             "metadata of a limit, as answers carry it", "the file or the domain is refused"]
         [bytes MAX_MERGED_BYTES in service::rls::respond::metadata,
-            "metadata of all limits in an answer", "that of a further limit is left out"]
+            "metadata of all limits in an answer", "the metadata of a further limit is left out"]
     }
 }
 
@@ -289,7 +289,8 @@ fn decisions() -> Vec<Row> {
             "lines about crossed thresholds of a limit in a second",
             "further ones are left out and counted"]
         [count MOST_LISTED_AT_ONCE in store::redis::usage,
-            "of these, written to the lists at a time, twice a second", "a further one waits"]
+            "subjects that are written to the lists of usage at a time, twice a second",
+            "a further one waits"]
         [bytes USAGE_BYTES in store::memory, "usage records in memory (`MEMORY_USAGE_BYTES`)",
             "the one that was idle for longest is dropped and counted"]
         [span SHORTEST_LIFE in core::usage,
@@ -312,7 +313,7 @@ fn http() -> Vec<Row> {
             "time for the head of a request, and between two", "the connection is closed"]
         [bytes MAX_BODY_BYTES in service::pages, "body", "HTTP status 413"]
         [time BODY_DEADLINE in net::http, "time for the body of a request", "HTTP status 408"]
-        [text "part of what clients leave unfinished",
+        [text "part of the bytes that clients leave unfinished",
             "heads that are not whole, and bodies of requests that are not answered, together",
             "the oldest of all that is unfinished ends: its connection is closed, or HTTP status \
              503"]
@@ -328,7 +329,7 @@ fn http() -> Vec<Row> {
 fn pages() -> Vec<Row> {
     rows! {
         [bytes MAX_PAGE_BYTES in admin::debug,
-            "text of a page of the debug listener", "it is cut, and says so"]
+            "text of a page of the debug listener", "it is cut and marked"]
         [text "2", "texts of a page in memory",
             "a further reader gets the newer one, or, of another domain or format, HTTP status 503"]
         [bytes MAX_BODY_BYTES in admin::api, "body of a call of the admin API", "HTTP status 413"]
@@ -341,7 +342,7 @@ fn pages() -> Vec<Row> {
             "counters and texts of heaviest subjects (`weir top`), all workers",
             "the lighter half makes room, which is part of the stated error"]
         [count MAX_BYTES in observe::subjects::text,
-            "bytes of the text of such a subject", "it is cut, with a digest behind it"]
+            "bytes of the text of such a subject", "it is cut, and ends with a digest"]
         [count MAX_DOMAINS in observe::subjects::unmatched,
             "domains with unmatched descriptors (`weir unmatched`), known and unknown ones each",
             "the one seen longest ago is dropped"]
@@ -355,7 +356,7 @@ fn pages() -> Vec<Row> {
             "a further one is refused; of more in Redis or in the file the newest are in force"]
         [count MAX_PATTERNS in limits::overrides, "overrides with a `*`", "as above"]
         [count MAX_ENDED in live::overrides::versioned,
-            "overrides that have ended, of 16 KiB each at most, kept for a week",
+            "overrides that have ended, of at most 16 KiB each, kept for a week",
             "the oldest is dropped"]
         [bytes MAX_RECORD_BYTES in limits::overrides::record,
             "one override as JSON", "it is not read, and reported"]
@@ -439,7 +440,7 @@ fn of_tables() -> Vec<Row> {
         [count LONGEST_PLAN in limits::rules::compile::domain,
             "bytes of a plan's name", "the files are refused"]
         [count MOST_KNOWN in limits::rules::compile::table::rows,
-            "known rows while a table is read, by what they say",
+            "rows with different numbers that are known while a table is read",
             "they are forgotten and read anew"]
     }
 }
