@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use time::{Date, OffsetDateTime, UtcOffset};
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
-use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use weir::core::time::{Anchor, Micros, Period, PeriodKind, Rate, Unit, WEEKDAYS, Window, Zone};
@@ -363,79 +362,4 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
         }
     }
     assert_keys_are_of_days(&redis, &boundary);
-}
-
-const MONTHS: &[(&str, &str)] = &[(
-    "months.yaml",
-    "
-domain: cal
-descriptors:
-  - { key: month, rate_limit: { unit: month, requests_per_unit: 5 } }
-  - { key: quarter, rate_limit: { unit: month, unit_multiplier: 3, requests_per_unit: 5 } }
-  - { key: scripted, rate_limit: { unit: month, requests_per_unit: 2, count_denied: false } }
-  - { key: year, rate_limit: { unit: year, requests_per_unit: 5 } }
-",
-)];
-
-/// `USE_CALENDAR_MONTH_RATE_LIMIT`: months of files, also those that a script counts, and of
-/// requests end with the month of another implementation of the calendar.
-#[tokio::test]
-async fn months_follow_the_calendar_in_both_stores() {
-    const YEAR: u64 = 365 * 86_400;
-    let redis = RedisServer::start();
-    let (url, setting) = (redis.url(), ("USE_CALENDAR_MONTH_RATE_LIMIT", "true"));
-    let on_redis = [&[("REDIS_URL", &*url)][..], &ON_REDIS].concat();
-    let now = now_secs();
-    let today = OffsetDateTime::from_unix_timestamp(now.cast_signed())
-        .expect("a time")
-        .date();
-    let days = today.month().length(today.year()) - today.day() + 1;
-    let left = u64::from(days) * 86_400 - now % 86_400;
-    let own = RateLimitDescriptor {
-        limit: Some(RateLimitOverride {
-            requests_per_unit: 5,
-            unit: Unit::Month.number(),
-            unit_multiplier: None,
-        }),
-        ..descriptor(&[("own", "x")])
-    };
-    let of = |key| descriptor(&[(key, "x")]);
-    for environment in [&[setting][..], &[&on_redis[..], &[setting]].concat()] {
-        let weir = Weir::start(MONTHS, environment);
-        let client = &mut weir.client().await;
-        for (asked, expected) in [
-            (of("month"), left..=left),
-            (of("scripted"), left..=left),
-            (own.clone(), left..=left),
-            (of("quarter"), left..=left + 62 * 86_400),
-            // A year is 365 days, as in the reference.
-            (of("year"), YEAR - now % YEAR..=YEAR - now % YEAR),
-        ] {
-            let reset = reset_secs(&call(client, asked.clone()).await);
-            // Some seconds pass between the two readings of the clock.
-            assert!(
-                (expected.start().saturating_sub(20)..=*expected.end()).contains(&reset),
-                "{asked:?}: {reset}, expected {expected:?}"
-            );
-        }
-    }
-    let number = 12 * (today.year() - 1970) + i32::from(u8::from(today.month())) - 1;
-    let keys = redis.keys();
-    for key in ["month", "scripted", "own"] {
-        let key = format!("w1{{cal|{key}=x}}fwm1:{number}");
-        let ttl: u64 = redis.run(&["TTL", &key]);
-        assert!(
-            ttl.abs_diff(left) <= 20,
-            "{key} lives for {ttl} s of {left} s"
-        );
-    }
-    let quarter = format!("w1{{cal|quarter=x}}fwm3:{}", number / 3);
-    assert!(keys.contains(&quarter), "{keys:?}");
-    // A replica without the setting counts apart, in windows of 30 days.
-    let weir = Weir::start(MONTHS, &on_redis);
-    let other = call(&mut weir.client().await, of("month")).await;
-    assert_eq!(other.statuses[0].limit_remaining, 4);
-    let even = format!("w1{{cal|month=x}}fw2592000:{}", now / 2_592_000);
-    assert!(redis.keys().contains(&even), "{:?}", redis.keys());
-    redis.assert_every_key_expires();
 }

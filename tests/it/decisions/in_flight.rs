@@ -93,76 +93,6 @@ fn holders_in(weir: &Weir, domain: &str, limit: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {series} in {page}"))
 }
 
-/// A request that was refused, has ended, or was released twice is sent again with its id: it needs
-/// a place as any other.
-async fn ids_that_are_sent_again_need_places(client: &mut Client) {
-    let id = |id: &'static str| [("user", "joe"), ("job", id)];
-    assert_eq!(places(client, &id("a"), 1).await, (true, 0));
-    for _ in 0..3 {
-        for other in ["b", "c", "d", "e", "f"] {
-            assert_eq!(places(client, &id(other), 1).await, (false, 0));
-            assert_eq!(places(client, &id(other), -1).await, (true, 0));
-            assert_eq!(places(client, &id(other), -1).await, (true, 0));
-        }
-    }
-    for _ in 0..2 {
-        assert_eq!(places(client, &id("a"), -1).await, (true, 1));
-    }
-    assert_eq!(places(client, &id("b"), 1).await, (true, 0));
-    assert_eq!(places(client, &id("a"), 1).await, (false, 0));
-    // Few at a time: an id is known for two seconds.
-    let many: Vec<_> = (0..600).map(|number| format!("many-{number}")).collect();
-    for some in many.chunks(20) {
-        for hits in [1, -1, 1] {
-            for id in some {
-                let entries = [("user", "joe"), ("job", &**id)];
-                assert_eq!(places(client, &entries, hits).await, (hits < 0, 0), "{id}");
-            }
-        }
-    }
-    assert_eq!(places(client, &id("b"), -1).await, (true, 1));
-}
-
-/// The same where a request is refused as a whole.
-async fn ids_of_requests_refused_as_a_whole(client: &mut Client) {
-    let both = async |client: &mut Client, id: &str, hits| {
-        let of = |key| descriptor_with_hits(&[(key, "joe"), ("request", id)], hits);
-        let asked = request("whole", vec![of("user"), of("team")]);
-        let answer = client.should_rate_limit(asked).await.expect("an answer");
-        let answer = answer.into_inner();
-        (
-            answer.overall_code() == Code::Ok,
-            [0, 1].map(|index: usize| answer.statuses[index].limit_remaining),
-        )
-    };
-    assert_eq!(both(client, "a", 1).await, (true, [1, 0]));
-    for _ in 0..3 {
-        for id in ["b", "c"] {
-            assert!(!both(client, id, 1).await.0);
-            assert_eq!(both(client, id, -1).await, (true, [1, 0]), "{id}");
-        }
-    }
-    assert_eq!(both(client, "a", -1).await, (true, [2, 1]));
-    assert_eq!(both(client, "c", 1).await, (true, [1, 0]));
-    assert!(!both(client, "b", 1).await.0);
-    assert_eq!(both(client, "c", -1).await, (true, [2, 1]));
-}
-
-#[tokio::test]
-async fn an_id_that_is_sent_again_needs_a_place() {
-    let redis = RedisServer::start();
-    for environment in [
-        &[][..],
-        &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")],
-    ] {
-        let weir = Weir::start(LIMITS, environment);
-        let client = &mut weir.client().await;
-        ids_that_are_sent_again_need_places(client).await;
-        ids_of_requests_refused_as_a_whole(client).await;
-    }
-    redis.assert_every_key_expires();
-}
-
 /// The words of a page between two texts.
 fn words_between(page: &str, begin: &str, end: &str) -> Vec<String> {
     let (_, rest) = page
@@ -179,7 +109,7 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
     let page = tools::file("deploy/redis.md");
     let between = |begin: &str, end: &str| words_between(&page, begin, end);
     let rights = between("ACL SETUSER weir on >secret ", "+hget");
-    let of_usage = between("(../config/usage.md#usage) need `", "`");
+    let of_usage = between("`track_usage` need `", "`");
     let own = between("`algorithm: concurrency` need `", "`");
     assert!(own.len() > 5, "{own:?}");
     let grant = |rights: &[&[String]]| {

@@ -166,23 +166,3 @@ async fn leases_cross_each_threshold_once() {
     let answers = all.map(|weir| weir.metric("weir_lease_answers_total").expect("a series"));
     assert!(answers.iter().sum::<f64>() > 1_000.0, "{answers:?}");
 }
-
-/// A raise makes the thresholds parts of the raised amount.
-#[tokio::test]
-async fn of_a_raised_limit_the_raised_amount_counts() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("overrides.json");
-    let raise = serde_json::json!({"overrides": [{
-        "kind": "raise", "domain": "d", "entries": [{"key": "many", "value": "x"}],
-        "to": {"requests_per_unit": 10, "unit": "year"},
-    }]});
-    std::fs::write(&file, raise.to_string()).expect("written");
-    let environment = [("OVERRIDES_FILE", file.to_str().expect("UTF-8"))];
-    let weir = Weir::start(&[("limits.yaml", LIMITS)], &environment);
-    let client = &mut weir.client().await;
-    hit(client, &[("many", "x")], 9).await;
-    assert_eq!(reports(&[&weir], "many", 100).to_string(), "0");
-    hit(client, &[("many", "x")], 1).await;
-    assert_eq!(reports(&[&weir], "many", 100).to_string(), "1");
-    assert_eq!(lines(&weir, 1).await[0]["amount"], 10);
-}

@@ -1,27 +1,11 @@
-//! Shares of regions through real sockets: each cell of the table of pairs that can differ.
-//!
-//! | beside | what is divided | test |
-//! |---|---|---|
-//! | two regions, each with its Redis | each admits its share, together the limit | `two_regions_...` |
-//! | override | the amount of a raise; a raise is compared with the whole limit | `a_raise_...` |
-//! | trial | its amount; its limit's shares hold for it | `regions.txt` |
-//! | table, plan, network | each row and plan by the shares of its stack | `regions.txt` |
-//! | all-or-none, holders, calendar, scale, buckets | the amount and the burst | `regions.txt` |
-//! | limits in the request | by the shares of the limit that it replaces, or the domain's | `regions.txt` |
-//! | refund | nothing: a hit is a hit | `regions.txt` |
-//! | usage, `weir explain`, `/rlconfig` | they show the region's amount | `pages_...` |
-//! | reload | counts stay | `regions_reload.txt` |
-//! | outage with `on_store_failure: local` | the replica's part of the region's share | `regions_outage.txt` |
-//! | control plane | by the overlay, the defaults and `REGION_SHARE` | `limits_of_a_control_plane_...`, `the_share_of_the_process_...` |
-//!
-//! The files are in `tests/vectors/decisions`. Leases of holders are times, which are not divided.
-//! `bounds` has the property: random shares and numbers, in all regions together.
+//! Shares of regions through real processes: limits of a control plane, `weir check`, and errors of
+//! the start. `tests/vectors/decisions/regions*.txt` have the decisions, and `bounds` the property:
+//! random shares and numbers, in all regions together.
 
 mod bounds;
 
 use std::process::Command;
 
-use serde_json::Value;
 use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
@@ -30,8 +14,7 @@ use weir::core::time::Unit;
 use crate::service::xds;
 use crate::support::certificates::Files;
 use crate::support::control_plane::ControlPlane;
-use crate::support::http_client::{self, Response};
-use crate::support::{Client, RedisServer, Weir, descriptor, request};
+use crate::support::{Client, descriptor, request};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -42,49 +25,9 @@ plans:
 descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 10 }
-  - key: own
-    rate_limit: { unit: year, requests_per_unit: 10, region_shares: { eu: 70%, us: 30% }, scale: 2 }
-  - key: few
-    rate_limit: { unit: year, requests_per_unit: 1 }
-  - key: burst
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, burst: 20 }
-  - key: bucket
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket }
-  - key: log
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_window_log }
-  - key: calendar
-    rate_limit: { unit: year, requests_per_unit: 10, period: calendar }
-  - key: tracked
-    rate_limit: { unit: year, requests_per_unit: 10, track_usage: true }
   - key: tenant
     table: tenants.csv
 ";
-
-const FILES: &[(&str, &str)] = &[
-    ("limits.yaml", LIMITS),
-    (
-        "tenants.csv",
-        "value,plan,requests_per_unit,unit\nacme,gold,,\nbig,gold,100,\nfree,,10,year\n",
-    ),
-];
-
-/// Who may change what is in force.
-const TOKEN: &str = "0123456789abcdef0123";
-
-/// Runs a test for the region `eu`, with each store.
-async fn each_store(test: impl AsyncFn(&mut Client, &Weir)) {
-    let files = Files::new();
-    files.write("tokens", &format!("alice:{TOKEN}\n"));
-    let path = files.text("tokens");
-    let redis = RedisServer::start();
-    let url = redis.url();
-    let in_memory = [("REGION", "eu"), ("ADMIN_TOKEN_FILE", &*path)];
-    let in_redis = [("REDIS_URL", &*url), ("STORE_TIMEOUT", "5s")];
-    for environment in [&in_memory[..], &[&in_memory[..], &in_redis].concat()] {
-        let weir = Weir::start(FILES, environment);
-        test(&mut weir.client().await, &weir).await;
-    }
-}
 
 async fn call(
     client: &mut Client,
@@ -110,104 +53,6 @@ async fn passed(
     passed
 }
 
-fn api(weir: &Weir, method: &str, call: &str, body: &str) -> Response {
-    let authorization = format!("Bearer {TOKEN}");
-    let headers = [
-        ("authorization", &*authorization),
-        ("content-type", "application/json"),
-    ];
-    let path = format!("/api/v1/{call}");
-    http_client::call(
-        weir.listener("debug"),
-        method,
-        &path,
-        &headers,
-        body.as_bytes(),
-    )
-}
-
-fn raise(weir: &Weir, key: &str, to: u64) -> Response {
-    let to = format!("{{\"requests_per_unit\": {to}, \"unit\": \"year\"}}");
-    let entries = format!("[{{\"key\": \"{key}\", \"value\": \"a\"}}]");
-    let body = format!(
-        "{{\"kind\": \"raise\", \"domain\": \"d\", \"entries\": {entries}, \"reason\": \"test\", \
-         \"to\": {to}}}"
-    );
-    api(weir, "POST", "overrides", &body)
-}
-
-#[tokio::test]
-async fn two_regions_with_two_redis_admit_their_shares_and_together_the_limit() {
-    let (eu_redis, us_redis) = (RedisServer::start(), RedisServer::start());
-    let start = |region: &str, redis: &RedisServer| {
-        let environment = [
-            ("REGION", region),
-            ("REDIS_URL", &redis.url()),
-            ("STORE_TIMEOUT", "5s"),
-        ];
-        Weir::start(FILES, &environment)
-    };
-    let (eu, us) = (start("eu", &eu_redis), start("us", &us_redis));
-    let (eu, us) = (&mut eu.client().await, &mut us.client().await);
-    for key in ["user", "own", "bucket", "log", "calendar"] {
-        // All traffic on one side: exactly its share.
-        let (one, all, share) = (
-            descriptor(&[(key, "a")]),
-            if key == "own" { 20 } else { 10 },
-            if key == "own" { 14 } else { 4 },
-        );
-        assert_eq!(passed(eu, "d", &one, 30).await, share, "{key}");
-        assert_eq!(passed(us, "d", &one, 30).await, all - share, "{key}");
-    }
-    assert_eq!(
-        [
-            passed(eu, "d", &descriptor(&[("few", "a")]), 5).await,
-            passed(us, "d", &descriptor(&[("few", "a")]), 5).await
-        ],
-        [1, 1],
-        "a share below 1 is 1, of which a warning tells"
-    );
-    eu_redis.assert_every_key_expires();
-}
-
-#[tokio::test]
-async fn a_raise_is_of_all_regions_and_is_divided() {
-    each_store(async |client, weir| {
-        let refused = raise(weir, "user", 10);
-        assert_eq!(refused.status, 400, "{}", refused.body);
-        assert!(
-            refused.body.contains("d.user is 10/year already"),
-            "{}",
-            refused.body
-        );
-        for (key, to, admitted) in [
-            ("user", 20, 8),
-            ("own", 20, 28),
-            ("bucket", 100, 40),
-            ("burst", 100, 8),
-            ("few", 2, 1),
-        ] {
-            let raised = raise(weir, key, to);
-            assert!(
-                (200..300).contains(&raised.status),
-                "{key}: {}",
-                raised.body
-            );
-            assert_eq!(
-                passed(client, "d", &descriptor(&[(key, "a")]), 50).await,
-                admitted,
-                "{key}"
-            );
-        }
-        let text = weir.command(&["explain", "-d", "d", "user=a"]);
-        assert!(
-            text.contains("share 40 % of 10 (eu), raised to 8/year"),
-            "{text}"
-        );
-    })
-    .await;
-}
-
 /// A descriptor with a limit per year of its own.
 fn bringing(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
     RateLimitDescriptor {
@@ -218,32 +63,6 @@ fn bringing(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
         }),
         ..descriptor(&[(key, "own")])
     }
-}
-
-#[tokio::test]
-async fn pages_show_the_amount_of_the_region() {
-    each_store(async |client, weir| {
-        assert_eq!(
-            passed(client, "d", &descriptor(&[("tracked", "a")]), 5).await,
-            4
-        );
-        let text = weir.command(&["explain", "-d", "d", "tracked=a"]);
-        assert!(
-            text.starts_with("tracked=a: REFUSED NOW: 4 per year, share 40 % of 10 (eu)\n"),
-            "{text}"
-        );
-        let config = http_client::get(weir.listener("debug"), "/rlconfig").body;
-        assert!(
-            config.contains("d.own: unit=YEAR requests_per_unit=7, ")
-                && config.contains(", share: 70 % of 10 (eu), "),
-            "{config}"
-        );
-        let usage: Value =
-            serde_json::from_str(&api(weir, "GET", "usage?domain=d&entry=tracked%3Da", "").body)
-                .expect("JSON");
-        assert_eq!(usage["periods"][0]["limit"], 4, "{usage}");
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -413,19 +232,11 @@ fn check_takes_the_region_and_says_in_which_order_shares_move() {
 async fn a_service_without_its_region_does_not_start_and_a_wrong_share_is_named() {
     let files = Files::new();
     files.write("limits.yaml", LIMITS);
-    files.write("tenants.csv", FILES[1].1);
+    files.write("tenants.csv", "value,plan\nacme,gold\n");
     let folder = files.text("");
     for (environment, expected) in [
         (vec![], "REGION is not set"),
         (vec![("REGION", "ap")], "the region 'ap' has no share"),
-        (
-            vec![("REGION_SHARE", "0.4")],
-            "write a percentage above 0% and at most 100%",
-        ),
-        (
-            vec![("REGION_SHARE", "0%")],
-            "write a percentage above 0% and at most 100%",
-        ),
         (
             vec![("REGION_SHARE", "100.0001%")],
             "write a percentage above 0% and at most 100%",

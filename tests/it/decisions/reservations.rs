@@ -15,8 +15,8 @@ use crate::support::wait::TIMEOUT;
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request, tools};
 
 mod chaos;
-mod pairs;
 mod refused;
+mod reload;
 mod rule;
 mod worlds;
 
@@ -469,7 +469,7 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
         rest.split_once(end).expect("an end").0
     };
     let rights = between("ACL SETUSER weir on >secret ", "+hget");
-    let own = between("with `reservations` need `", "`");
+    let own = between("`reservations` need `", "`");
     assert!(own.split_whitespace().count() > 5, "{own}");
     let user = ["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"].into_iter();
     let all = user

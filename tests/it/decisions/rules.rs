@@ -484,52 +484,6 @@ fn every_line_of_the_matching_vectors_finds_its_limit() {
 }
 
 #[test]
-fn an_unknown_domain_differs_from_a_domain_without_a_match() {
-    let rules = rules_of("domain: d\n");
-    assert_eq!(
-        find(&rules, b"d", &[(b"a".to_vec(), b"b".to_vec())]),
-        "none"
-    );
-    assert_eq!(
-        find(&rules, b"D", &[(b"a".to_vec(), b"b".to_vec())]),
-        "unknown domain"
-    );
-    assert!(rules.commit(b"d").is_some() && rules.commit(b"").is_none());
-    assert_eq!(rules.domains().collect::<Vec<_>>(), [b"d"]);
-}
-
-#[test]
-fn ids_are_dense_over_all_domains_and_files() {
-    let domain = |name: &str| {
-        let limit = "rate_limit: {unit: second, requests_per_unit: 1}";
-        text(
-            name,
-            &format!(
-                "domain: {name}\ndescriptors: [{{key: a, {limit}}}, {{key: b, {limit}, \
-                 descriptors: [{{key: c, {limit}}}]}}]"
-            ),
-        )
-    };
-    let rules = compile(&[domain("x"), domain("y")], &Options::default())
-        .expect("it is right")
-        .rules;
-    let ids: Vec<_> = rules
-        .limits()
-        .map(|limit| (limit.id.domain, limit.id.limit))
-        .collect();
-    assert_eq!(ids, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
-    assert!(
-        rules
-            .limits()
-            .all(|limit| std::ptr::eq(rules.limit(limit.id), limit))
-    );
-    assert_eq!(
-        rules.limits().map(Limit::path).collect::<Vec<_>>(),
-        ["x.a", "x.b", "x.b.c", "y.a", "y.b", "y.b.c"]
-    );
-}
-
-#[test]
 fn every_example_is_right_without_a_warning() {
     let files: Vec<_> = files_of(&root().join("config"), "yaml")
         .iter()
@@ -704,50 +658,5 @@ proptest! {
         ));
         let found = find(&rules, b"d", &[(b"k".to_vec(), value.clone().into_bytes())]) != "none";
         prop_assert_eq!(found, naive_glob(pattern.as_bytes(), value.as_bytes()));
-    }
-
-    #[test]
-    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = compile(&[SourceText { name: "a".into(), text: bytes }], &Options::default());
-    }
-
-    #[test]
-    fn random_yaml_never_panics(
-        text in "([a:\\-,\\[\\]{}#&*!|>'\"%@` \n\t~?0.]|key: |- |<<: |&a \
-        |\\*a |--- ?\n|domain: |descriptors:\n|!!int ){0,60}",
-    ) {
-        let _ = compile(
-            &[SourceText {
-                name: "a".into(),
-                text: text.into_bytes(),
-            }],
-            &Options {
-                strict: true,
-                merge_domains: true,
-                for_check: true,
-                ..Options::default()
-            },
-        );
-    }
-
-    #[test]
-    fn mutated_files_never_panic(
-        which in any::<prop::sample::Index>(),
-        changes in
-            proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3usize), 1..8),
-    ) {
-        let paths = files_of(&root().join("tests/vectors/config"), "yaml");
-        let mut file = source(&paths[which.index(paths.len())]);
-        for (place, byte, change) in changes {
-            let at = place.index(file.text.len() + 1);
-            match change {
-                0 if at < file.text.len() => file.text[at] = byte,
-                1 if at < file.text.len() => drop(file.text.remove(at)),
-                _ => file
-                    .text
-                    .insert(at, b"\n -:[]{}*&!#'\"|>?0"[usize::from(byte) % 18]),
-            }
-        }
-        let _ = compile(&[file], &Options::default());
     }
 }

@@ -66,6 +66,7 @@ files! {
     tables
     tables_outage
     trials
+    trials_outage
     upstream_headers
 }
 
