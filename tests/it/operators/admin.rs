@@ -443,20 +443,3 @@ async fn other_sites_and_strangers_are_refused() {
     );
     assert_eq!(large.status, 413, "{}", large.body);
 }
-
-#[test]
-fn a_wrong_file_of_tokens_stops_the_start() {
-    let (_folder, path) =
-        super::cli::folder_with(&[("tokens", "ann\n"), ("shop.yaml", LIMITS[0].1)]);
-    let output = super::cli::weir(
-        &["serve", "--config", &path],
-        &[("ADMIN_TOKEN_FILE", &format!("{path}/tokens"))],
-    );
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.code() == Some(2)
-            && error.contains("ADMIN_TOKEN_FILE: ")
-            && error.contains("line 1: write name:token"),
-        "{error}"
-    );
-}

@@ -150,31 +150,6 @@ const PER_USER: &[(&str, &str)] = &[(
      requests_per_unit: 100 } }]\n",
 )];
 
-/// A second load in a day finds what the first one has left, and says why it is less.
-#[tokio::test(flavor = "multi_thread")]
-async fn hits_from_before_a_load_explain_a_shortfall_in_its_first_window() {
-    let service = Weir::start(PER_USER, &[]);
-    let arguments = [
-        "--descriptor",
-        "user=a",
-        "--threshold",
-        "100/day",
-        "--iterations",
-        "150",
-    ];
-    for (code, expected) in [
-        (0, "exact     yes"),
-        (1, "granted 0 instead of 100 in the day of "),
-    ] {
-        let output = load(service.grpc_addr(), &arguments).await;
-        let printed = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(code), "{printed}");
-        assert!(printed.contains(expected), "{printed}");
-        let says_why = printed.contains(", in which hits from before the load count as well");
-        assert_eq!(says_why, code == 1, "{printed}");
-    }
-}
-
 /// A comparison that shows nothing fails, and says why.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_that_cannot_show_anything_fails() {
@@ -226,77 +201,6 @@ async fn a_load_that_cannot_show_anything_fails() {
         assert_eq!(output.status.code(), Some(code), "{printed}");
         // Only the tenth request of the server has no answer.
         assert!(code == 1 || !printed.contains("error"), "{printed}");
-    }
-}
-
-const TWO_LIMITS: &[(&str, &str)] = &[(
-    "demo.yaml",
-    "
-domain: demo
-descriptors:
-  - { key: user, rate_limit: { unit: day, requests_per_unit: 100 } }
-  - { key: team, rate_limit: { unit: day, unit_multiplier: 7, requests_per_unit: 20 } }
-  - { key: free, rate_limit: { unlimited: true } }
-",
-)];
-
-/// Each descriptor has a threshold of its own, in windows of several units. One that cannot be
-/// judged fails.
-#[tokio::test(flavor = "multi_thread")]
-async fn each_descriptor_has_its_own_threshold() {
-    let service = Weir::start(TWO_LIMITS, &[]);
-    let untested = "0 are wrong, and none requested more than the threshold: nothing was tested";
-    let right = "; 1 values of descriptor 2 in 7 days were compared, 0 are wrong";
-    for (number, thresholds, reason) in [
-        (1, &["2=20/7 days"][..], None),
-        (
-            2,
-            &["20/7days"],
-            Some("an answer named a limit of another window: 100/day"),
-        ),
-        (3, &["2=20/day"], Some("another window: 20/7 days")),
-        (4, &["1=100/day", "2=20/7 days"], Some(untested)),
-        (
-            5,
-            &["2=19/7 days"],
-            Some("was granted 20 instead of 19 in the 7 days of "),
-        ),
-        (
-            6,
-            &["2=20/7 days", "3=5/day"],
-            Some("3 in a day were compared"),
-        ),
-        (
-            7,
-            &["4=20/day"],
-            Some("an answer named no limit for one of them"),
-        ),
-    ] {
-        let descriptor = format!("user={number} , team={number} , free={number} , none={number}");
-        let mut arguments = vec!["--descriptor", &*descriptor, "--iterations", "50"];
-        let flags = thresholds.iter().flat_map(|one| ["--threshold", one]);
-        arguments.extend(flags);
-        let output = load(service.grpc_addr(), &arguments).await;
-        let printed = text(&output.stdout);
-        let code = i32::from(reason.is_some());
-        assert_eq!(output.status.code(), Some(code), "{thresholds:?} {printed}");
-        assert!(
-            printed.contains(reason.unwrap_or(right)),
-            "{thresholds:?} {printed}"
-        );
-        arguments.extend(["--format", "json", "--seed", "2"]);
-        let output = result(&load(service.grpc_addr(), &arguments).await);
-        let all = output["thresholds"].as_array().map_or(0, Vec::len);
-        let is_numbered = thresholds[0].contains('=');
-        assert_eq!(
-            (all, output["threshold"].is_null()),
-            if is_numbered {
-                (thresholds.len(), true)
-            } else {
-                (0, false)
-            },
-            "{output}"
-        );
     }
 }
 
@@ -511,34 +415,6 @@ async fn ctrl_c_ends_with_the_result_so_far() {
             count("sent"),
             "{result}"
         );
-    }
-}
-
-/// Spaces and commas separate entries, ` , ` separates descriptors, and what finds no limit is
-/// said.
-#[tokio::test(flavor = "multi_thread")]
-async fn answers_without_a_limit_are_counted() {
-    let weir = Weir::start(DEMO, &[]);
-    for (descriptor, without) in [
-        ("year={uuid}", 0),
-        ("year={uuid} , unknown=1", 20),
-        ("unknown=1 x=2", 20),
-    ] {
-        let arguments = ["--descriptor", descriptor, "--iterations", "20"];
-        let output = load(weir.grpc_addr(), &arguments).await;
-        let line = format!("no limit  {without} answers have a descriptor without a limit");
-        assert_eq!(
-            text(&output.stdout).contains(&line),
-            without > 0,
-            "{}",
-            text(&output.stdout)
-        );
-        let output = load(
-            weir.grpc_addr(),
-            &[&arguments[..], &["--format", "json"]].concat(),
-        )
-        .await;
-        assert_eq!(result(&output)["without_limit"], without, "{descriptor}");
     }
 }
 

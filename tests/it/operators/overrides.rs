@@ -8,7 +8,6 @@ mod commands;
 mod ended;
 mod give_backs;
 mod many;
-mod peeks;
 mod redis;
 mod reservations;
 mod resets;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use flate2::Compression;
@@ -413,27 +413,6 @@ fn what_cannot_be_done_is_said() {
     );
 }
 
-#[test]
-fn a_gate_is_not_passed_by_a_second_configuration_without_limits() {
-    let site = mistakes();
-    let gate = ["--fail-if-newly-refused", "50%", "--config"];
-    // One row of eight is newly refused by `new`.
-    for (first, second, exit) in [
-        ("old", "other", 1),
-        ("old", "new", 0),
-        ("other", "other", 1),
-    ] {
-        let arguments = [&["usual.jsonl", "--config", first][..], &gate, &[second]].concat();
-        let output = site.replay(&arguments, b"");
-        assert_eq!(
-            output.status.code(),
-            Some(exit),
-            "{first} {second}: {}",
-            stderr(&output)
-        );
-    }
-}
-
 /// Trace, second configuration, templates, and the reason for which the comparison shows nothing.
 const GATES: &[(&str, &str, &[&str], Option<&str>)] = &[
     ("t.csv", "new", &["user={user}"], None),
@@ -519,76 +498,6 @@ fn a_gate_is_not_passed_by_rows_that_show_nothing() {
         );
         assert_eq!(error.is_empty(), reason.is_none(), "{arguments:?}: {error}");
     }
-}
-
-#[test]
-fn requests_are_made_of_csv_and_of_access_logs() {
-    let log = |second: u64, path: &str, forwarded: &str| {
-        format!(
-            "[2026-11-23T10:00:{second:02}.000Z] \"GET {path} HTTP/1.1\" 200 - 0 5 7 6 \
-             \"{forwarded}\" \"curl\" \"id\" \"shop\" \"10.0.0.1:80\"\n"
-        )
-    };
-    let text = log(0, "/login", "ann")
-        + &log(1, "/login", "ann")
-        + &log(2, "/login", "-")
-        + &log(3, "/a", "ann");
-    let json: String = (0..5)
-        .map(|second| {
-            format!("{{\"start_time\": \"2026-11-23T10:00:0{second}Z\", \"who\": \"ann\"}}\n")
-        })
-        .collect();
-    let csv = "user,time,hits,domain\n\
-        ann,2026-11-23T10:00:00Z,2,d\n\"ann\",1795428001,2,d\nbob,1795428002,,d\n";
-    let site = Site::new(&[
-        ("access.log", &text),
-        ("access.json", &json),
-        ("t.csv", csv),
-    ]);
-    let limits = |arguments: &[&str]| {
-        let result = site.json(&[arguments, &["--config", "old"]].concat(), b"");
-        let limits = result["configurations"][0]["limits"]
-            .as_array()
-            .expect("a list")
-            .clone();
-        let counts = |limit: &Value| {
-            (
-                limit["limit"].as_str().map(str::to_owned),
-                limit["asked"].as_u64(),
-                limit["refused"].as_u64(),
-            )
-        };
-        (
-            result["rows"].as_u64(),
-            limits.iter().map(counts).collect::<Vec<_>>(),
-        )
-    };
-    let user = |asked, refused| (Some("d.user".to_owned()), Some(asked), Some(refused));
-    let login = |asked, refused| (Some("d.path_/login".to_owned()), Some(asked), Some(refused));
-    let both = "access.log --domain d --descriptor user={x_forwarded_for} --descriptor path={path}";
-    let both: Vec<&str> = both.split(' ').collect();
-    assert_eq!(limits(&both), (Some(4), vec![login(3, 1), user(3, 0)]));
-    assert_eq!(
-        limits(&["access.json", "--domain", "d", "--descriptor", "user={who}"]),
-        (Some(5), vec![user(5, 2)])
-    );
-    assert_eq!(
-        limits(&["t.csv", "--descriptor", "user={user}"]),
-        (Some(3), vec![user(3, 1)])
-    );
-    // A field that no record has, beside one that all have.
-    let arguments = [
-        &both[..],
-        &["--descriptor", "user={whom}", "--config", "old"],
-    ]
-    .concat();
-    let warnings = &site.json(&arguments, b"")["warnings"];
-    assert!(
-        warnings[0]
-            .as_str()
-            .is_some_and(|text| text.contains("{whom}")),
-        "{warnings}"
-    );
 }
 
 /// The access log of the example of Envoy: 22 requests of one client, of which two are refused, and
@@ -910,23 +819,4 @@ fn the_report_shows_hostile_values_as_text() {
         asked.iter().all(|(_, url)| url.ends_with("/x")),
         "{asked:?}"
     );
-    save_screenshots(&browser);
-}
-
-/// Pictures of the page for people, where they are asked for.
-fn save_screenshots(browser: &Browser) {
-    let Some(folder) = std::env::var_os("WEIR_SCREENSHOTS") else {
-        return;
-    };
-    for scheme in ["light", "dark"] {
-        browser.prefer(scheme);
-        browser.resize(1_000, 1_700);
-        let picture = browser.devtools(
-            "Page.captureScreenshot",
-            &serde_json::json!({ "format": "png" }),
-        );
-        let data = picture["data"].as_str().expect("base64");
-        let file = Path::new(&folder).join(format!("replay-{scheme}.png.base64"));
-        fs::write(file, data).expect("written");
-    }
 }

@@ -304,60 +304,6 @@ async fn replicas_are_asked_for_the_subjects_of_each_other() {
     assert_eq!(named["subjects"].as_array().map(Vec::len), Some(1));
 }
 
-/// An error that several replicas have is printed once, with their addresses.
-#[test]
-fn an_error_of_several_replicas_is_printed_once() {
-    let weirs = [(); 2].map(|()| Weir::start(LIMITS, &[]));
-    let addresses = weirs
-        .each_ref()
-        .map(|weir| weir.listener("debug").to_string());
-    let admin = addresses.join(",");
-    let both = addresses.join(", ");
-    for (arguments, error) in [
-        (
-            &["top", "--limit", "shop.usre"][..],
-            "no limit in force is named shop.usre",
-        ),
-        (
-            &["unmatched", "-d", "shopp"],
-            "no limit in force has the domain shopp",
-        ),
-        (
-            &["block", "-d", "shop", "user=ann"],
-            "this process accepts no changes",
-        ),
-    ] {
-        let output = command(arguments, &admin);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.code() == Some(1)
-                && text.starts_with(&format!("weir: {both}: {error}"))
-                && text.matches(error).count() == 1
-                && text.lines().count() == 1,
-            "{text}"
-        );
-    }
-    let output = command(
-        &["usage", "-d", "shop", "user=ann"],
-        "127.0.0.1:1,127.0.0.2:1",
-    );
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        text.starts_with("weir: no service at 127.0.0.1:1, 127.0.0.2:1: it cannot be reached"),
-        "{text}"
-    );
-    // A token for a process without tokens.
-    let token = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(token.path(), "ann:0123456789abcdef").expect("written");
-    let file = token.path().display().to_string();
-    let output = command(&["top", "--admin-token-file", &file], &addresses[0]);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        text.contains("to read, send none (without --admin-token-file"),
-        "{text}"
-    );
-}
-
 /// `weir unmatched`, but for the times. Either domain may be first.
 fn assert_unmatched_as_text(admin: &str) {
     let text = stdout(&["unmatched"], admin);

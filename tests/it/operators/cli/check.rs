@@ -9,85 +9,6 @@ use super::{folder_with, stderr, stdout, weir};
 use crate::support::Weir;
 
 #[test]
-fn check_prints_every_problem_with_its_position() {
-    let (_folder, path) = folder_with(&[
-        (
-            "a.yaml",
-            "domain: d\ndescriptors:\n- key: a\n  ratelimit: { unit: day }\n- value: x\n",
-        ),
-        (
-            "b.yaml",
-            "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: minute, requests_per_unit: \
-             many }\n",
-        ),
-    ]);
-    let output = weir(&["check", &path], &[]);
-    assert_eq!(output.status.code(), Some(1));
-    let text = stdout(&output);
-    for position in [
-        "a.yaml:4:3: error: ",
-        "a.yaml:5:3: error: ",
-        "b.yaml:1:9: error: ",
-        "b.yaml:4:",
-    ] {
-        assert!(text.contains(position), "{position} is not in:\n{text}");
-    }
-    assert!(text.contains("rate_limit"), "the nearest right name");
-    assert!(
-        text.lines()
-            .last()
-            .is_some_and(|line| line.contains("4 errors")),
-        "{text}"
-    );
-}
-
-#[test]
-fn strict_turns_warnings_into_errors() {
-    let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: day, requests_per_unit: \
-        1, shadow_mode: true }\n";
-    let (_folder, path) = folder_with(&[("a.yaml", text)]);
-    let lenient = weir(&["check", &path], &[]);
-    assert!(lenient.status.success(), "{}", stdout(&lenient));
-    assert!(
-        stdout(&lenient).contains("a.yaml:4:") && stdout(&lenient).contains("1 warning"),
-        "{}",
-        stdout(&lenient)
-    );
-    assert_eq!(
-        weir(&["check", "--strict", &path], &[]).status.code(),
-        Some(1)
-    );
-}
-
-#[test]
-fn the_examples_have_no_problems() {
-    let output = weir(&["check", "--strict"], &[]);
-    assert!(output.status.success(), "{}", stdout(&output));
-    assert!(
-        stdout(&output)
-            .lines()
-            .last()
-            .is_some_and(|line| line.starts_with("ok: ")),
-        "{}",
-        stdout(&output)
-    );
-    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("config")).expect("config/")
-    {
-        let path = file.expect("a file").path();
-        if path.extension().is_some_and(|ending| ending == "md") {
-            continue;
-        }
-        let output = weir(&["check", "--strict", &path.to_string_lossy()], &[]);
-        assert!(
-            output.status.success(),
-            "{}: {}",
-            path.display(),
-            stdout(&output)
-        );
-    }
-}
-
-#[test]
 fn check_refuses_what_serve_tolerates_and_shows_the_line() {
     let text =
         "domain: d\ndescriptors:\n- key: a\n  unit: day\n- key: b\n  rate_limit: { unit: day }\n";
@@ -109,38 +30,6 @@ fn check_refuses_what_serve_tolerates_and_shows_the_line() {
         "a service tolerates it: {log}"
     );
     assert!(log.contains("limits loaded"), "{log}");
-}
-
-#[test]
-fn backups_are_skipped_with_a_line() {
-    let limits =
-        "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]\n";
-    let files =
-        ["a.yaml", "a.yaml~", "b.yaml.bak", "c.yaml.swp", "README.md"].map(|name| (name, limits));
-    let (_folder, path) = folder_with(&files);
-    let output = weir(&["check", "--strict", &path], &[]);
-    let skipped =
-        |name: &str| format!("{path}/{name}: skipped: pages and backup files hold no limits\n");
-    let expected = ["README.md", "a.yaml~", "b.yaml.bak", "c.yaml.swp"]
-        .map(skipped)
-        .concat()
-        + "ok: 1 limit in 1 domain\n";
-    assert_eq!(stdout(&output), expected);
-    let output = weir(&["check", &format!("{path}/b.yaml.bak")], &[]);
-    assert_eq!(
-        stdout(&output),
-        "ok: 1 limit in 1 domain\n",
-        "a file that the path names is read"
-    );
-    let weir = Weir::start(&files, &[]);
-    let log = weir.logs().join("\n");
-    assert!(
-        log.contains(
-            "skipping files without limits (pages, backup files): README.md; a.yaml~; \
-             b.yaml.bak; c.yaml.swp"
-        ),
-        "{log}"
-    );
 }
 
 #[test]

@@ -43,54 +43,6 @@ fn every_key_without_a_source_is_named_with_its_position() {
     );
 }
 
-/// `remote_address` and the clusters need no `--from`; one that is given counts.
-#[test]
-fn what_envoy_sends_in_one_way_needs_no_source() {
-    let limits = "domain: d
-descriptors:
-- key: remote_address
-  rate_limit: { unit: day, requests_per_unit: 1 }
-- key: source_cluster
-  descriptors:
-  - key: destination_cluster
-    rate_limit: { unit: day, requests_per_unit: 1 }
-";
-    let (_folder, path) = folder_with(&[("a.yaml", limits)]);
-    for (arguments, expected) in [
-        (&[][..], "- remote_address: {}\n"),
-        (&[], "- source_cluster: {}\n"),
-        (&[], "- destination_cluster: {}\n"),
-        (
-            &["--from=remote_address=header:x-real-ip"],
-            "header_name: x-real-ip\n",
-        ),
-    ] {
-        let output = weir(&[&["envoy"], arguments, &[&path]].concat(), &[]);
-        let text = stdout(&output);
-        assert!(text.contains(expected), "{text}{}", stderr(&output));
-        assert_eq!(
-            text.contains("- remote_address: {}"),
-            arguments.is_empty(),
-            "{text}"
-        );
-    }
-    let (_folder, path) = folder_with(&[("a.yaml", LIMITS)]);
-    let output = weir(
-        &[
-            "envoy",
-            "--attach=tcp",
-            "--from=upstream=generic-key",
-            &path,
-        ],
-        &[],
-    );
-    assert!(
-        stdout(&output).contains("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"),
-        "{}",
-        stderr(&output)
-    );
-}
-
 #[test]
 fn files_with_mistakes_and_unknown_domains_are_refused() {
     let other = LIMITS.replace("domain: d", "domain: e");
@@ -206,41 +158,6 @@ descriptors:
         "{}",
         stderr(&output)
     );
-}
-
-#[test]
-fn reservations_have_a_settlement_and_may_have_a_cancel() {
-    let limits = "domain: d
-descriptors:
-  - key: user
-    rate_limit: { unit: day, requests_per_unit: 5, reservations: { ttl: 1m, on_expiry: release } }
-";
-    let kept = limits.replace("release", "keep");
-    let print = |limits: &str, more: &[&str]| {
-        let (_folder, path) = folder_with(&[("a.yaml", limits)]);
-        let from = ["envoy", "--from=user=header:x-user", &path];
-        weir(&[&from[..], more].concat(), &[])
-    };
-    for (limits, cancels) in [(limits, 1), (&kept, 0)] {
-        let text = stdout(&print(limits, &["--estimate=%REQ(x-max)%"]));
-        for (part, count) in [
-            ("value: \"%STREAM_ID%\"\n", 1),
-            ("number: 0\n", 1),
-            ("descriptor_key: reserve\n", 1),
-            ("format: \"%REQ(x-max)%\"\n", 1),
-            ("descriptor_key: settle\n", 1 + cancels),
-            ("format: \"%RESP(x-cost)%\"\n", 1),
-            ("is_negative_hits: true\n", cancels),
-            ("apply_on_stream_done: true\n", 1 + cancels),
-        ] {
-            let found = text.matches(part).count();
-            assert_eq!(found, count, "{part}: {text}");
-        }
-    }
-    for attach in ["virtual-host", "tcp"] {
-        let output = print(limits, &["--attach", attach]);
-        assert!(!output.status.success(), "{}", stdout(&output));
-    }
 }
 
 #[test]

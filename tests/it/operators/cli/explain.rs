@@ -72,50 +72,6 @@ user=eve path=/x: not limited: no branch matches the entry path=/x; its level ha
 }
 
 #[test]
-fn shadow_replaced_and_unknown_are_said() {
-    let text = explain(
-        &["-d", "shop", "user=eve"],
-        &[("CACHE_KEY_PREFIX", "edge:")],
-    );
-    assert!(
-        text.starts_with("user=eve: 10 per minute, never refused (shadow_mode)\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains("  counter  edge:w1{shop|user=eve}fw60\n"),
-        "{text}"
-    );
-    let text = explain(
-        &["-d", "shop", "user=eve", ",", "user=eve", "path=/pay"],
-        &[],
-    );
-    assert!(
-        text.starts_with("user=eve: not limited: replaced by shop.user.path_/pay (shop.yaml:13)\n"),
-        "{text}"
-    );
-    let (_folder, path) = folder_with(&[("shop.yaml", FILE)]);
-    let output = weir(
-        &["explain", "--config", &path, "-d", "shopp", "user=eve"],
-        &[],
-    );
-    assert_eq!(
-        output.status.code(),
-        Some(1),
-        "as in all commands that get an unknown domain"
-    );
-    let text = stdout(&output);
-    assert_eq!(
-        text,
-        "user=eve: not limited: no file defines the domain shopp; there are: shop (did you mean \
-         shop?)\n"
-    );
-    let text = explain(&["-d", "shop", "path=/pay"], &[]);
-    let first = "path=/pay: not limited: no branch matches the entry path=/pay; its level has the \
-        keys user\n";
-    assert_eq!(text, format!("{first}  path=/pay  matches nothing\n"));
-}
-
-#[test]
 fn json_is_for_programs_and_may_be_the_request() {
     let (_folder, path) = folder_with(&[
         ("shop.yaml", FILE),

@@ -106,49 +106,6 @@ async fn hit_ends_when_its_output_is_closed_and_names_the_wrong_port() {
     );
 }
 
-/// Where a key can take more hits at once than a window has, the limit beside what is left is that
-/// capacity, at the same rate.
-#[tokio::test]
-async fn hit_prints_bursts_against_their_capacity() {
-    const LIMITS: &str = "
-domain: bursts
-descriptors:
-  - { key: bucket, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, \
-      burst: 50 } }
-  - { key: small, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, \
-      burst: 3 } }
-  - { key: queue, rate_limit: { unit: hour, requests_per_unit: 10, algorithm: leaky_bucket, \
-      max_delay: 5h } }
-";
-    let service = Weir::start(&[("limits.yaml", LIMITS)], &[]);
-    let address = service.grpc_addr().to_string();
-    for (key, hits, left) in [
-        ("bucket", "1", "49 of 50 per 5 years left"),
-        ("small", "1", "2 of 10 per year left"),
-        ("queue", "1", "50 of 51 per 306 minutes left"),
-    ] {
-        let output = weir(
-            &[
-                "hit",
-                "--domain",
-                "bursts",
-                "--address",
-                &address,
-                &format!("{key}=1"),
-                "--hits",
-                hits,
-            ],
-            &[],
-        );
-        assert!(
-            stdout(&output).contains(left),
-            "{}{}",
-            stdout(&output),
-            stderr(&output)
-        );
-    }
-}
-
 /// Large numbers have separators, and the end of a calendar's period has the clock of its zone.
 #[test]
 fn numbers_and_instants_are_for_people() {
@@ -266,41 +223,6 @@ fn start_without_redis() -> (Weir, impl Fn(&str, &str, &[&str]) -> Output) {
         weir(&arguments.concat(), &[])
     };
     (service, hit)
-}
-
-/// Each of the reasons for which a descriptor has no limit.
-#[test]
-fn hit_says_why_there_is_no_limit() {
-    let (_service, hit) = start_without_redis();
-    for (domain, entry, reason) in [
-        (
-            "dd",
-            "a=1",
-            "no file defines the domain dd; there are: d (did you mean d?)",
-        ),
-        (
-            "d",
-            "b=1",
-            "no branch matches the entry b=1; its level has the keys a, deny, exempt, local",
-        ),
-        ("d", "exempt=1", "the matching branch has no rate_limit"),
-        ("d", "a=1", "no limit: on_store_failure: allow let it pass"),
-    ] {
-        let output = hit(domain, entry, &[]);
-        assert!(
-            stdout(&output).contains(reason),
-            "{}{}",
-            stdout(&output),
-            stderr(&output)
-        );
-        let json = stdout(&hit(domain, entry, &["--format", "json"]));
-        let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-        let own = answer["descriptors"][0]["reason"].as_str();
-        assert!(own.is_some_and(|own| own.contains(reason)), "{json}");
-    }
-    let output = hit("d", "b=1,a=2", &[]);
-    let hint = "`b=1,a=2` is one entry; if `a=2` is the next one, write a space and no comma";
-    assert!(stderr(&output).contains(hint), "{}", stderr(&output));
 }
 
 /// The policy that answers in an outage, and how often each has.

@@ -7,8 +7,6 @@ use weir::core::proto::rate_limit_response::Code;
 
 use super::redis::KEY;
 use super::{Desk, LIMITS, call, code, id_of, in_seconds};
-use crate::support::http_client::{self, Response};
-use crate::support::wait::eventually;
 use crate::support::{Client, RedisServer, Weir};
 
 /// The amount of the limit of a descriptor, in the answer to a peek.
@@ -38,20 +36,6 @@ fn listed(desk: &Desk, weir: &Weir, id: &str) -> Value {
 
 fn rate(requests_per_unit: u64) -> Value {
     json!({ "requests_per_unit": requests_per_unit, "unit": "year", "unit_multiplier": 1 })
-}
-
-/// Sends an override to the API, as alice.
-fn post(weir: &Weir, order: &Value) -> Response {
-    let headers = [("Authorization", "Bearer 0123456789abcdef0123")];
-    let body = order.to_string();
-    let path = "/api/v1/overrides";
-    http_client::call(
-        weir.listener("debug"),
-        "POST",
-        path,
-        &headers,
-        body.as_bytes(),
-    )
 }
 
 #[tokio::test]
@@ -121,90 +105,6 @@ async fn an_addition_is_shown_with_its_sum_and_admits_it() {
 }
 
 #[tokio::test]
-async fn the_more_specific_raise_applies_and_a_lower_one_warns() {
-    let desk = Desk::new();
-    let weir = desk.start(LIMITS, &[]);
-    let client = &mut weir.client().await;
-    let raise = |entry: &str, to: &str| {
-        desk.ok(&weir, &["raise", "-d", "shop", entry, "--all", "--to", to])
-    };
-    let all = id_of(&raise("user", "50/year"));
-    let warning = |to: &str| {
-        format!(
-            "warning: the raise {all} to {to} no longer has an effect here: this lower raise is \
-             more specific, and takes precedence\n"
-        )
-    };
-    // 2 and 47 are less than 50.
-    let lower = raise("user=1", "+47/year");
-    assert!(lower.contains(&warning("50/year")), "{lower}");
-    assert_eq!(amount(client, "user", "1").await, 49);
-    let same = raise("user=2", "+48/year");
-    assert!(!same.contains("no longer has an effect"), "{same}");
-    assert_eq!(amount(client, "user", "2").await, 50);
-    assert_eq!(amount(client, "user", "3").await, 50);
-    // The other way around: 2 and 60 are more than 61, and not more than 62.
-    assert_eq!(
-        id_of(&raise("user", "+60/year")),
-        all,
-        "it replaces the first"
-    );
-    assert!(raise("user=1", "61/year").contains(&warning("+60/year")));
-    assert!(!raise("user=1", "62/year").contains("no longer has an effect"));
-    assert!(raise("user=1", "+59/year").contains(&warning("+60/year")));
-    assert!(!raise("user=1", "+60/year").contains("no longer has an effect"));
-}
-
-#[test]
-fn an_addition_that_does_not_fit_is_refused_with_what_to_do() {
-    let desk = Desk::new();
-    let limits = format!(
-        "{LIMITS}  - key: open\n    descriptors:\n      - key: id\n        rate_limit: \
-         {{ algorithm: concurrency, requests_per_unit: 2, max_duration: 60s }}\n"
-    );
-    let weir = desk.start(&limits, &[]);
-    for (entries, to, expected) in [
-        (
-            &["user=1"][..],
-            "+5/month",
-            "add: the limit shop.user is 2/year, and can be raised in its own unit only; write an \
-             amount per year, such as +2/year\n",
-        ),
-        (
-            &["open=1", "id"],
-            "+5/minute",
-            "add: the limit shop.open.id is 2 in flight, which has no unit; write a number alone\n",
-        ),
-        (
-            &["log=1"],
-            "+99999/hour",
-            "add: the limit shop.log is a sliding_window_log, which holds at most 100000 in all; \
-             add less\n",
-        ),
-        (
-            &["free=1"],
-            "+5/year",
-            "the limit of these descriptors is unlimited: there is nothing to raise\n",
-        ),
-    ] {
-        let arguments = [&["raise", "-d", "shop", "--to", to], entries].concat();
-        let failed = desk.fails(&weir, &arguments);
-        assert!(failed.ends_with(expected), "{arguments:?}: {failed}");
-    }
-    let zero = desk.fails(&weir, &["raise", "-d", "shop", "user=1", "--to", "+0/year"]);
-    assert!(zero.contains("0 adds nothing; write 1 or more"), "{zero}");
-    let flight = desk.ok(
-        &weir,
-        &["raise", "-d", "shop", "open=1", "id", "--to", "+3"],
-    );
-    assert!(
-        flight.starts_with("raise by 3 in flight 'open=1' id in shop")
-            || flight.starts_with("raise by 3 in flight open=1 id in shop"),
-        "{flight}"
-    );
-}
-
-#[tokio::test]
 async fn the_row_of_a_table_has_the_amount_that_is_added_to() {
     let desk = Desk::new();
     let limits = "
@@ -245,61 +145,6 @@ descriptors:
     std::fs::write(weir.config_dir().join("tenants.csv"), rows("20")).expect("written");
     becomes(client, ("tenant", "acme"), 120).await;
     assert_eq!(listed(&desk, &weir, &id_of(&acme))["total"], rate(120));
-}
-
-#[tokio::test]
-async fn an_addition_comes_by_the_api_and_by_a_file() {
-    let desk = Desk::new();
-    let file = desk.path("overrides.json");
-    let environment = [("OVERRIDES_FILE", file.to_str().expect("UTF-8"))];
-    let weir = desk.start(LIMITS, &environment);
-    let client = &mut weir.client().await;
-    let entries = json!([{ "key": "user", "value": "1" }]);
-    let order = |more: Value| {
-        let mut order = json!({ "kind": "raise", "domain": "shop", "entries": entries });
-        let fields = more.as_object().expect("an object").clone();
-        order.as_object_mut().expect("an object").extend(fields);
-        post(&weir, &order)
-    };
-    let added = order(json!({ "add": { "requests_per_unit": 5, "unit": "year" } }));
-    let answer: Value = serde_json::from_str(&added.body).expect("JSON");
-    assert_eq!(added.status, 201, "{answer}");
-    assert_eq!(answer["override"]["add"], rate(5));
-    assert_eq!(answer["override"]["total"], rate(7));
-    assert_eq!(amount(client, "user", "1").await, 7);
-    for (fields, error) in [
-        (
-            json!({ "add": rate(5), "to": rate(5) }),
-            "to and add: write only one of them",
-        ),
-        (json!({ "add": rate(0) }), "add: 0 adds nothing"),
-        (
-            json!({ "kind": "block", "add": rate(5) }),
-            "add has no meaning for block",
-        ),
-    ] {
-        let refused = order(fields);
-        assert_eq!(refused.status, 400, "{}", refused.body);
-        assert!(refused.body.contains(error), "{}", refused.body);
-    }
-    // The file has the addition and no sum, and an absolute raise as before.
-    desk.ok(&weir, &["raise", "-d", "shop", "user=2", "--to", "9/year"]);
-    let text = std::fs::read_to_string(&file).expect("it is there");
-    assert_eq!(text.matches("\"add\"").count(), 1, "{text}");
-    assert!(!text.contains("total"), "{text}");
-    let edited = desk.path("edited.json");
-    std::fs::write(&edited, text.replacen("_unit\": 5", "_unit\": 6", 1)).expect("written");
-    std::fs::rename(&edited, &file).expect("replaced");
-    let text = || std::fs::read_to_string(&file).expect("it is there");
-    assert!(text().contains("_unit\": 6"));
-    let one = || {
-        let listed = desk.ok(&weir, &["overrides"]);
-        listed.contains("raise by 6/year to 8/year").then_some(())
-    };
-    assert!(eventually(one).is_some());
-    drop(weir);
-    let weir = desk.start(LIMITS, &environment);
-    assert_eq!(amount(&mut weir.client().await, "user", "1").await, 8);
 }
 
 #[tokio::test]

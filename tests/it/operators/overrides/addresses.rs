@@ -1,9 +1,8 @@
-//! An address is one subject, however it is spelled: for limits with networks, for counters and
-//! their names, and for overrides, which may name networks.
+//! Overrides of networks, and addresses in several spellings.
 
 use weir::core::proto::rate_limit_response::Code;
 
-use super::{Desk, code, id_of};
+use super::{Desk, code};
 use crate::support::{Client, RedisServer, Weir};
 
 const LIMITS: &str = "
@@ -27,69 +26,6 @@ async fn each(test: impl AsyncFn(&Desk, &Weir, &mut Client)) {
         let weir = desk.start(LIMITS, environment);
         test(&desk, &weir, &mut weir.client().await).await;
     }
-}
-
-#[tokio::test]
-async fn a_block_decides_every_spelling_of_the_address_that_it_names() {
-    each(async |desk, weir, client| {
-        for (key, named, spellings) in [
-            (
-                "ip",
-                "2001:db8::1",
-                &["2001:DB8::1", "2001:db8:0:0:0:0:0:1", "2001:db8::1"][..],
-            ),
-            (
-                "ip",
-                "10.0.0.1",
-                &["::ffff:10.0.0.1", "::FFFF:a00:1", "10.0.0.1"],
-            ),
-            ("ip", "2001:DB8:1::5", &["2001:db8:1::5"]),
-            // Also where no limit has networks.
-            ("plain", "2001:db8::1", &["2001:DB8::1"]),
-        ] {
-            assert_eq!(
-                code(client, key, spellings[0], 1).await,
-                Code::Ok,
-                "{key}={named}"
-            );
-            let id = id_of(&desk.ok(weir, &["block", "-d", "shop", &format!("{key}={named}")]));
-            for spelling in spellings {
-                assert_eq!(
-                    code(client, key, spelling, 1).await,
-                    Code::OverLimit,
-                    "{key}={spelling}, blocked as {named}"
-                );
-            }
-            assert_eq!(
-                code(client, key, "2001:db8::2", 0).await,
-                Code::Ok,
-                "another address"
-            );
-            desk.ok(
-                weir,
-                &["unblock", "-d", "shop", &format!("{key}={}", spellings[0])],
-            );
-            assert_eq!(
-                code(client, key, spellings[0], 1).await,
-                Code::Ok,
-                "{id} has ended, by another spelling"
-            );
-        }
-        // By the names that lists show: of an address, and of a network that shares a counter.
-        assert_eq!(code(client, "group", "2001:DB8:0:1::1", 1).await, Code::Ok);
-        for subject in ["shop|ip=2001:db8::1", "shop|group~2001:db8:0:1::/64"] {
-            desk.ok(weir, &["block", "--subject", subject]);
-        }
-        for (key, value, expected) in [
-            ("ip", "2001:DB8::1", Code::OverLimit),
-            ("group", "2001:DB8:0:1::1", Code::OverLimit),
-            ("group", "2001:db8:0:1:ffff::", Code::OverLimit),
-            ("group", "2001:db8:0:2::1", Code::Ok),
-        ] {
-            assert_eq!(code(client, key, value, 1).await, expected, "{key}={value}");
-        }
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -149,34 +85,6 @@ async fn an_override_of_a_network_decides_its_addresses() {
         desk.ok(weir, &["block", "-d", "shop", "ip=10.9.9.9/8"]);
         assert_eq!(code(client, "ip", "10.9.9.9", 1).await, Code::Ok);
         desk.ok(weir, &["unblock", "-d", "shop", "ip=10.9.9.9/8"]);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn spellings_share_a_counter_beside_networks_of_the_key() {
-    each(async |_, _, client| {
-        assert_eq!(
-            code(client, "ip", "2001:DB9::1", 2).await,
-            Code::Ok,
-            "the key alone"
-        );
-        assert_eq!(code(client, "ip", "2001:db9::1", 1).await, Code::OverLimit);
-        assert_eq!(
-            code(client, "ip", "2001:db8::7", 1).await,
-            Code::Ok,
-            "the exact value of the file"
-        );
-        assert_eq!(
-            code(client, "ip", "2001:db8:0::7", 1).await,
-            Code::OverLimit
-        );
-        assert_eq!(code(client, "plain", "2001:DB8::1", 3).await, Code::Ok);
-        assert_eq!(
-            code(client, "plain", "2001:db8::1", 3).await,
-            Code::Ok,
-            "a key without networks has texts"
-        );
     })
     .await;
 }

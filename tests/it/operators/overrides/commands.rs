@@ -7,61 +7,10 @@ use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, call, code, id_of, in_seconds};
 use crate::service::special_files;
-use crate::support::Weir;
+use crate::support::{Weir, http_client};
 
-/// Both blocks are removed, metrics count the changes, and the log names what was replaced.
-async fn assert_undone(desk: &Desk, weir: &Weir, block_id: &str, unknown_id: &str) {
-    let removed = desk.ok(weir, &["unblock", block_id, unknown_id]);
-    let expected = "\
-removed: block user=42 in shop, until 2100-01-31 16:00 UTC
-removed: block 'remote_address=10.0.0.*' in shop, until it is removed
-";
-    assert_eq!(removed, expected);
-    assert_eq!(
-        desk.fails(weir, &["overrides", "remove", block_id]),
-        format!("no override has the id {block_id}; `weir overrides` lists them\n")
-    );
-    for (change, count) in [("set", 6.0), ("removed", 2.0), ("ended", 0.0)] {
-        assert_eq!(
-            weir.metric(&format!(
-                "weir_override_changes_total{{change=\"{change}\"}}"
-            )),
-            Some(count),
-            "{change}"
-        );
-    }
-    let line = weir.wait_for_log("\"replaced_until\":\"removed\"").await;
-    for field in [
-        "\"@message\":\"override set\"",
-        "\"by\":\"alice\"",
-        "\"entries\":\"vip\"",
-        "\"until\":\"2100-01-31T16:00:00Z\"",
-    ] {
-        assert!(line.contains(field), "{field}: {line}");
-    }
-}
-
-/// The cells of a table of overrides. When each was made is NOW if it was today.
-fn cells(table: &str) -> Vec<Vec<String>> {
-    let of_line = |line: &str| {
-        let cells = line.split("  ").map(str::trim);
-        cells
-            .filter(|cell| !cell.is_empty())
-            .map(|cell| {
-                if cell.starts_with(&made_today()) {
-                    "NOW".to_owned()
-                } else {
-                    cell.to_owned()
-                }
-            })
-            .collect()
-    };
-    table.lines().map(of_line).collect()
-}
-
-/// Orders that would change nothing, or not what is meant, are refused or warned of. Returns what
-/// was printed for an unknown key.
-fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
+/// Orders that would change nothing, or not what is meant, are refused or warned of.
+fn order_what_no_limit_has(desk: &Desk, weir: &Weir) {
     let mistyped = desk.fails(weir, &["block", "-d", "shopp", "user=1"]);
     assert!(
         mistyped.contains(
@@ -73,11 +22,6 @@ fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
     assert!(
         mistyped.contains("no limit of the domain shop has the key usr (did you mean user?)"),
         "{mistyped}"
-    );
-    let joined = desk.fails(weir, &["block", "-d", "shop", "user=1,vip=2"]);
-    assert!(
-        joined.contains("if vip is the next entry, write it separately"),
-        "{joined}"
     );
     let unknown = desk.ok(
         weir,
@@ -94,134 +38,6 @@ fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
         elsewhere.contains("warning: no limit in force has this domain: it changes nothing yet"),
         "{elsewhere}"
     );
-    unknown
-}
-
-/// What `explain` says of a blocked, an exempt and a raised one.
-fn assert_explained(desk: &Desk, weir: &Weir, [block_id, raise_id, exempt_id]: [&str; 3]) {
-    let explained = desk.ok(
-        weir,
-        &[
-            "explain", "-d", "shop", "user=42", ",", "vip=1", ",", "user=43",
-        ],
-    );
-    for line in [
-        format!(
-            "user=42: REFUSED NOW: blocked by the override {block_id} of alice until 2100-01-31 \
-             16:00 UTC: scrapes the catalogue\n"
-        ),
-        format!("vip=1: exempt by the override {exempt_id} of alice until 2100-01-31 16:00 UTC\n"),
-        format!(
-            "user=43: 2 per year, raised to 500/year by the override {raise_id} of alice: ticket \
-             4711\n"
-        ),
-    ] {
-        assert!(explained.contains(&line), "{line}: {explained}");
-    }
-}
-
-fn block_until(desk: &Desk, weir: &Weir, until: &str) -> String {
-    let block = desk.ok(
-        weir,
-        &[
-            "block",
-            "--domain",
-            "shop",
-            "user=42",
-            "--until",
-            until,
-            "--reason",
-            "scrapes the catalogue",
-        ],
-    );
-    let expected = "\
-block user=42 in shop, until 2100-01-31 16:00 UTC
-  ends    in SPAN, Sunday 2100-01-31 16:00 UTC
-  limits  shop.user
-  undo    weir unblock 43a0b5d3f4fb
-";
-    assert_eq!(
-        spanless(&block).replace(&id_of(&block), "43a0b5d3f4fb"),
-        expected
-    );
-    block
-}
-
-#[tokio::test]
-async fn every_command_prints_what_it_did_and_how_to_undo_it() {
-    let (desk, far) = (Desk::new(), "2100-01-31T18:00:00+02:00");
-    let file = desk.path("overrides.json");
-    let weir = desk.start(LIMITS, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
-    assert_eq!(
-        desk.ok(&weir, &["overrides"]),
-        "no overrides are in force; `weir overrides --ended` lists those of the last week\n"
-    );
-    let block = block_until(&desk, &weir, far);
-    let raised = ["raise", "-d", "shop", "user=4*", "--to", "500/year"];
-    let raise = desk.ok(&weir, &[&raised[..], &["--reason", "ticket 4711"]].concat());
-    let expected = "\
-raise to 500/year 'user=4*' in shop, until it is removed
-  limits  shop.user
-  count   kept: hits that were counted still count
-  undo    weir unraise 43a0b5d3f4fb
-";
-    assert_eq!(raise.replace(&id_of(&raise), "43a0b5d3f4fb"), expected);
-    let exempt = desk.ok(&weir, &["exempt", "-d", "shop", "vip", "--all"]);
-    let again = desk.ok(
-        &weir,
-        &["exempt", "-d", "shop", "vip", "--all", "--until", far],
-    );
-    let expected = "\
-exempt vip in shop, until 2100-01-31 16:00 UTC
-  ends    in SPAN, Sunday 2100-01-31 16:00 UTC
-  limits  shop.vip
-  before  exempt vip in shop, until it is removed
-  undo    weir unexempt 43a0b5d3f4fb
-";
-    assert_eq!(
-        spanless(&again).replace(&id_of(&exempt), "43a0b5d3f4fb"),
-        expected,
-        "the same override is replaced"
-    );
-    let unknown = order_what_no_limit_has(&desk, &weir);
-
-    let listed = desk.ok(&weir, &["overrides", "-d", "shop"]);
-    let [block_id, raise_id, exempt_id, unknown_id] =
-        [&block, &raise, &exempt, &unknown].map(|text| id_of(text));
-    let expected = format!(
-        "\
-ID            ORDER              DOMAIN  ENTRIES                    UNTIL                 MADE  BY     REASON
-{block_id}  block              shop    user=42                    2100-01-31 16:00 UTC  NOW   alice  scrapes the catalogue
-{unknown_id}  block              shop    'remote_address=10.0.0.*'  -                     NOW   alice  -
-{exempt_id}  exempt             shop    vip                        2100-01-31 16:00 UTC  NOW   alice  -
-{raise_id}  raise to 500/year  shop    'user=4*'                  -                     NOW   alice  ticket 4711
-"
-    );
-    assert_eq!(cells(&listed), cells(&expected));
-    let json: serde_json::Value =
-        serde_json::from_str(&desk.ok(&weir, &["overrides", "--format", "json"])).expect("JSON");
-    assert_eq!(json["overrides"].as_array().map(Vec::len), Some(5));
-
-    assert_explained(&desk, &weir, [&block_id, &raise_id, &exempt_id]);
-
-    assert_undone(&desk, &weir, &block_id, &unknown_id).await;
-}
-
-/// The date of today, as lists begin an instant with it.
-fn made_today() -> String {
-    jiff::Timestamp::now().strftime("%F ").to_string()
-}
-
-/// An answer without the span until its end.
-fn spanless(text: &str) -> String {
-    let line = |line: &str| match line
-        .strip_prefix("  ends    in ")
-        .and_then(|rest| rest.split_once(", "))
-    {
-        Some((_, at)) => format!("  ends    in SPAN, {at}\n"),
-        None => format!("{line}\n"),
-    };
-    text.lines().map(line).collect()
 }
 
 /// Commands that would do more than they say, or less, are refused.
@@ -310,166 +126,6 @@ async fn what_was_ordered_is_undone_by_its_entries_and_in_every_replica() {
             .contains("blocked by the override")
     );
     assert_mistakes_are_named(&desk, &one);
-}
-
-/// What a row's client has counted. Returns the value that it sent.
-fn assert_counted_once(shell: &impl Fn(&str, &str) -> String, row: &str) -> String {
-    let json: serde_json::Value =
-        serde_json::from_str(&shell("usage --format json", row)).expect("JSON");
-    let value = json["entries"][0]["value"].as_str().expect("a value");
-    assert_eq!(json["hits"], 1, "{row} is the client that sent {value:?}");
-    let explained = shell("explain", row);
-    assert!(
-        explained.starts_with(&format!("{row}: 2 per year\n"))
-            && explained.contains("1 used, 1 left"),
-        "{row}: {explained}"
-    );
-    assert!(
-        shell("count --since 10m", row).contains("  hits     1, over the limit 0"),
-        "{row}"
-    );
-    value.to_owned()
-}
-
-/// The subjects of a list: the last column, which has no two spaces.
-fn subjects(output: &str) -> Vec<String> {
-    output
-        .lines()
-        .filter(|line| line.contains("user="))
-        .filter_map(|line| Some(line.rsplit_once("  ")?.1.to_owned()))
-        .collect()
-}
-
-/// Values that are special to Weir, to a terminal or to a shell.
-const PASTED: [&str; 16] = [
-    "*",
-    "\\",
-    "\\*",
-    "**",
-    "a b",
-    "it's $(echo) `x` \"y\"",
-    "-x",
-    "",
-    "#",
-    "~",
-    "\u{1b}[2J\n\u{202e}",
-    "\\u{2a}",
-    "4*",
-    "42",
-    "=",
-    "é",
-];
-
-/// A row of a list, pasted into a command, is the client that sent it and no other: also one that
-/// sends what is special to Weir or to a shell.
-#[tokio::test]
-async fn a_row_that_is_pasted_means_its_own_client() {
-    let desk = Desk::new();
-    let limits = LIMITS.replace(
-        "requests_per_unit: 2 }",
-        "requests_per_unit: 2, track_usage: true }",
-    );
-    let weir = desk.start(&limits, &[]);
-    let client = &mut weir.client().await;
-    let sent = PASTED;
-    for value in sent {
-        assert_eq!(code(client, "user", value, 1).await, Code::Ok, "{value:?}");
-    }
-    let shell = |command: &str, row: &str| {
-        let line = format!("{} {command} -d shop {row}", env!("CARGO_BIN_EXE_weir"));
-        let mut shell = std::process::Command::new("sh");
-        shell
-            .args(["-c", &line])
-            .env("WEIR_ADMIN", weir.listener("debug").to_string())
-            .env("WEIR_ADMIN_TOKEN_FILE", desk.path("token"));
-        let output = shell.output().expect("a shell");
-        assert!(
-            output.status.success(),
-            "{line}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout).expect("UTF-8")
-    };
-    let top = subjects(&desk.ok(&weir, &["top", "--limit", "shop.user"]));
-    let usage = subjects(&desk.ok(&weir, &["usage", "--top", "20", "--limit", "shop.user"]));
-    assert_eq!(
-        (top.len(), usage.len()),
-        (sent.len(), sent.len()),
-        "{top:?} {usage:?}"
-    );
-    let mut left = sent.to_vec();
-    for row in &top {
-        assert!(usage.contains(row), "{row}: {usage:?}");
-        let value = assert_counted_once(&shell, row);
-        let block = shell("block", row);
-        assert!(
-            block.starts_with(&format!(
-                "block {row} in shop, until it is removed\n  limits  shop.user\n"
-            )),
-            "{row}: {block}"
-        );
-        let mut blocked = Vec::new();
-        for other in sent {
-            // A peek counts nothing.
-            if code(client, "user", other, 0).await == Code::OverLimit {
-                blocked.push(other);
-            }
-        }
-        assert_eq!(blocked, [value.as_str()], "{row}");
-        desk.ok(&weir, &["overrides", "remove", &id_of(&block)]);
-        assert!(
-            shell("reset", row).starts_with("shop.user counts from zero"),
-            "{row}"
-        );
-        assert!(shell("explain", row).contains("0 used, 2 left"), "{row}");
-        left.retain(|one| *one != value);
-    }
-    assert_eq!(left, [""; 0], "no row is that of these");
-}
-
-/// The key with = by its name and by what is printed; the pattern, and a token, by their names.
-async fn assert_keys_and_patterns_have_names(desk: &Desk, weir: &Weir, names: &[String]) {
-    let client = &mut weir.client().await;
-    let named =
-        |command: &[&str], name: &str| desk.ok(weir, &[command, &["--subject", name]].concat());
-    assert!(named(&["usage"], "shop|a%3db=c%3dd").contains("  hits        1, over the limit 0"));
-    assert!(
-        desk.ok(weir, &["usage", "-d", "shop", "a\\u{3d}b=c=d"])
-            .contains("  hits        1, over the limit 0")
-    );
-    let explained = desk.ok(weir, &["explain", "--subject", "shop|region~eu-*"]);
-    assert!(explained.contains("1 used, 1 left"), "{explained}");
-    let block = named(&["block"], "shop|region~eu-*");
-    assert!(block.starts_with("block 'region=eu-*' in shop"), "{block}");
-    assert_eq!(
-        [
-            code(client, "region", "eu-2", 0).await,
-            code(client, "region", "us", 0).await
-        ],
-        [Code::OverLimit, Code::Ok]
-    );
-    assert!(named(&["reset"], "shop|region~eu-*").contains("it is reset for all of them"));
-
-    // Two limits may count a token of which the digest is known.
-    let token = names
-        .iter()
-        .find(|name| name.starts_with("shop|token#"))
-        .expect("a name");
-    let failure = desk.fails(weir, &["reset", "--subject", token]);
-    assert!(
-        failure.contains(
-            "these limits may count it: shop.token_Bearer *, shop.token; write one of them as limit"
-        ),
-        "{failure}"
-    );
-    assert!(
-        named(&["reset", "--limit", "shop.token_Bearer *"], token)
-            .starts_with("shop.token_Bearer * counts from zero")
-    );
-    assert!(
-        desk.fails(weir, &["block", "--subject", "shop"])
-            .contains("subject: it has no entries")
-    );
 }
 
 /// Usage, counts and a block of the subject of a digest, and the error of `explain`. Returns what
@@ -598,37 +254,10 @@ async fn a_subject_without_its_value_is_addressed_by_its_name() {
         );
     }
 
-    assert_keys_and_patterns_have_names(&desk, &weir, &names).await;
-}
-
-/// The API says the same of what the command refuses itself.
-fn assert_api_says_the_same(weir: &Weir) {
-    // The API says the same of what the command refuses itself.
-    let body = |body: &str| {
-        let address = weir.listener("debug");
-        let message = format!(
-            "POST /api/v1/reset HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer \
-             0123456789abcdef0123\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        );
-        let answer = crate::support::http_client::exchange(
-            std::net::Ipv4Addr::LOCALHOST,
-            address,
-            message.as_bytes(),
-        )
-        .expect("an answer");
-        String::from_utf8(answer).expect("UTF-8")
-    };
-    let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4*"}]}"#);
-    assert!(
-        answer.starts_with("HTTP/1.1 400") && answer.contains("instead of `user=4*`"),
-        "{answer}"
-    );
-    let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4"}], "x": 1}"#);
-    assert!(
-        answer.starts_with("HTTP/1.1 400") && answer.contains("unknown field `x`"),
-        "{answer}"
-    );
+    // Two limits may count a token of which the digest is known.
+    let token = names.iter().find(|name| name.starts_with("shop|token#"));
+    let failure = desk.fails(&weir, &["reset", "--subject", token.expect("a name")]);
+    assert!(failure.contains("write one of them as limit"), "{failure}");
 }
 
 #[test]
@@ -685,36 +314,15 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         text.contains("warning: it is kept in this process only: it ends with the process"),
         "{text}"
     );
-    assert_api_says_the_same(&weir);
-}
-
-#[test]
-fn nothing_is_changed_without_a_token() {
-    let desk = Desk::new();
-    let weir = desk.start(LIMITS, &[]);
-    let run = |arguments: &[&str]| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
-        command
-            .env_clear()
-            .args(arguments)
-            .args(["--admin", &weir.listener("debug").to_string()]);
-        command.output().expect("it runs")
-    };
-    for arguments in [
-        &["block", "-d", "shop", "user=1"][..],
-        &["reset", "-d", "shop", "user=1"],
-        &["overrides", "remove", "x"],
-    ] {
-        let output = run(arguments);
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            !output.status.success() && error.contains("token"),
-            "{arguments:?}: {error}"
-        );
-    }
+    order_what_no_limit_has(&desk, &weir);
+    // The API says the same of what the command refuses itself.
+    let body = br#"{"domain": "shop", "entries": [{"key": "user", "value": "4*"}]}"#;
+    let token = ("authorization", "Bearer 0123456789abcdef0123");
+    let address = weir.listener("debug");
+    let answer = http_client::call(address, "POST", "/api/v1/reset", &[token], body);
     assert!(
-        run(&["overrides"]).status.success(),
-        "reading is free on loopback"
+        answer.status == 400 && answer.body.contains("instead of `user=4*`"),
+        "{answer:?}"
     );
 }
 

@@ -2,7 +2,6 @@
 //! a block, an exemption and a raise.
 
 use serde_json::Value;
-use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 
@@ -177,41 +176,6 @@ async fn hits_come_back_under_every_override() {
     .await;
 }
 
-/// A raise next to a block or an exemption counts for what is given back alone.
-#[tokio::test]
-async fn a_raise_under_another_override_counts_for_what_comes_back() {
-    each(async |desk, weir, client, _| {
-        for (kind, code) in [("block", Code::OverLimit), ("exempt", Code::Ok)] {
-            let entries = [("plain", kind)];
-            assert_eq!(one(client, &entries, 3).await, (Code::Ok, 2), "{kind}");
-            for kind_of_order in ["raise", kind] {
-                let entry = format!("plain={kind}");
-                order(desk, weir, kind_of_order, &[&entry], "7/year");
-            }
-            let entry = format!("plain={kind}");
-            let raise = [&["raise", "-d", "shop", "--to", "8/year"], &[&*entry][..]].concat();
-            let warned = desk.ok(weir, &raise);
-            let why = format!("warning: it has no effect while the {kind} ");
-            assert!(warned.contains(&why), "{warned}");
-            order(desk, weir, "raise", &[&entry], "7/year");
-            assert_eq!(one(client, &entries, 1).await.0, code, "{kind}");
-            let left = (Code::Ok, 6);
-            assert_eq!(one(client, &entries, -2).await, left, "{kind}");
-            desk.ok(
-                weir,
-                &[
-                    &*format!("un{kind}"),
-                    "-d",
-                    "shop",
-                    &format!("plain={kind}"),
-                ],
-            );
-            assert_eq!(one(client, &entries, 0).await, left, "{kind}");
-        }
-    })
-    .await;
-}
-
 /// Places have no unit: they are raised by a number alone.
 fn raise_by_a_number(desk: &Desk, weir: &Weir) {
     let raise = desk.ok(
@@ -302,80 +266,6 @@ async fn places_are_released_under_every_override_and_raised_by_a_number() {
             );
         }
         raise_by_a_number(desk, weir);
-    })
-    .await;
-}
-
-/// A descriptor without a limit, in a domain that no file has, and with a limit of its own. And one
-/// beside a descriptor that is refused.
-#[tokio::test]
-async fn give_backs_are_allowed_wherever_they_are() {
-    each(async |desk, weir, client, is_whole| {
-        for (domain, entry) in [
-            ("shop", "none=1"),
-            ("elsewhere", "plain=1"),
-            ("shop", "own=1"),
-        ] {
-            desk.ok(weir, &["block", "-d", domain, entry, "--force"]);
-        }
-        assert_eq!(one(client, &[("none", "1")], 1).await.0, Code::OverLimit);
-        assert_eq!(one(client, &[("none", "1")], -1).await.0, Code::Ok);
-        for (hits, code) in [(1, Code::OverLimit), (-1, Code::Ok)] {
-            let answer = call(
-                client,
-                "elsewhere",
-                &[descriptor_with_hits(&[("plain", "1")], hits)],
-            )
-            .await;
-            assert_eq!(
-                (answer.overall_code(), answer.statuses[0].code()),
-                (code, code),
-                "{hits}"
-            );
-        }
-        let limit = Some(RateLimitOverride {
-            requests_per_unit: 5,
-            unit: 6,
-            ..RateLimitOverride::default()
-        });
-        let own = |hits| RateLimitDescriptor {
-            limit,
-            ..descriptor_with_hits(&[("own", "1")], hits)
-        };
-        for (hits, code, left) in [(3, Code::OverLimit, 0), (-3, Code::Ok, 5)] {
-            let answer = call(client, "shop", &[own(hits)]).await;
-            assert_eq!(
-                (answer.overall_code(), answer.statuses[0].limit_remaining),
-                (code, left),
-                "{hits}"
-            );
-        }
-        let given_back =
-            || weir.metric("weir_negative_hits_total{domain=\"shop\",limit=\"plain\"}");
-        assert_eq!(one(client, &[("plain", "1")], 3).await, (Code::Ok, 2));
-        for (other, left) in [("none", 3), ("closed", 4)] {
-            let answer = call(
-                client,
-                "shop",
-                &[
-                    descriptor_with_hits(&[("plain", "1")], -1),
-                    descriptor_with_hits(&[(other, "1")], 1),
-                ],
-            )
-            .await;
-            assert_eq!(
-                (answer.overall_code(), answer.statuses[0].code()),
-                (Code::OverLimit, Code::Ok),
-                "{other}"
-            );
-            let left = if is_whole { 2 } else { left };
-            assert_eq!(
-                one(client, &[("plain", "1")], 0).await,
-                (Code::Ok, left),
-                "{other}: a request that counts as a whole gives nothing back"
-            );
-            assert_eq!(given_back(), Some(f64::from(left - 2)), "{other}");
-        }
     })
     .await;
 }

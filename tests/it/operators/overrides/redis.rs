@@ -6,7 +6,6 @@ use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, code, id_of, in_seconds};
 use crate::support::cluster::{Cluster, one_node};
-use crate::support::sentinel::SentinelSet;
 use crate::support::wait::{self, eventually};
 use crate::support::{RedisServer, Weir, descriptor_with_hits, exclusive, request};
 
@@ -385,30 +384,4 @@ async fn becomes_allowed(weir: &Weir, value: &str) {
         assert!(Instant::now() < deadline, "{value}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-}
-
-#[tokio::test]
-async fn sentinels_lead_to_them() {
-    let _exclusive = exclusive();
-    let (desk, sentinels) = (Desk::new(), SentinelSet::start(1));
-    let environment = [("REDIS_TYPE", "sentinel"), ("REDIS_URL", &*sentinels.url())];
-    let (one, other) = (
-        desk.start(LIMITS, &environment),
-        desk.start(LIMITS, &environment),
-    );
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !desk
-        .weir(&one, &["block", "-d", "shop", "vip=42"])
-        .status
-        .success()
-    {
-        assert!(Instant::now() < deadline, "the primary is found");
-    }
-    becomes(&other, "vip", "42", Code::OverLimit).await;
-    assert_eq!(
-        sentinels
-            .server(sentinels.primary())
-            .run::<i64>(&["HLEN", KEY]),
-        2
-    );
 }

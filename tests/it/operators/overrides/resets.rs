@@ -1,4 +1,4 @@
-//! `weir reset` and `weir raise` for every algorithm, in both stores.
+//! `weir reset` for every algorithm, in both stores.
 
 use weir::core::proto::rate_limit_response::Code;
 
@@ -147,74 +147,4 @@ async fn a_counter_whose_ttl_was_known_gets_one_again() {
         (redis.run::<i64>(&["GET", &key]), redis.calls("expire")),
         (1, expires + 1)
     );
-}
-
-#[tokio::test]
-async fn a_shared_counter_says_that_it_is_shared() {
-    let desk = Desk::new();
-    let weir = desk.start(LIMITS, &[]);
-    let client = &mut weir.client().await;
-    assert_eq!(code(client, "region", "eu-west", 2).await, Code::Ok);
-    assert_eq!(code(client, "region", "eu-north", 1).await, Code::OverLimit);
-    let text = desk.ok(&weir, &["reset", "-d", "shop", "region=eu-north"]);
-    assert!(
-        text.contains(
-            "warning: the limit has share_threshold: all matching values share the \
-             counter"
-        ),
-        "{text}"
-    );
-    assert_eq!(code(client, "region", "eu-west", 1).await, Code::Ok);
-}
-
-async fn raises(desk: &Desk, weir: &Weir) {
-    let client = &mut weir.client().await;
-    for key in KEYS {
-        let mut passed = 0;
-        while code(client, key, "1", 1).await == Code::Ok {
-            passed += 1;
-            assert!(passed <= 3, "{key}");
-        }
-        let unit = match key {
-            "fixed_window" => "500/year",
-            "per_second" => "500/100000 seconds",
-            _ => "500/day",
-        };
-        let text = desk.ok(
-            weir,
-            &["raise", "-d", "shop", &format!("{key}=1"), "--to", unit],
-        );
-        assert!(text.contains("count   kept"), "{text}");
-        let answer = call(client, "shop", key, "1", 0).await;
-        let status = &answer.statuses[0];
-        // What was counted still counts. A bucket goes on with the tokens that it has; a queue
-        // without a delay holds one hit.
-        let left = match key {
-            // Refused hits count here.
-            "fixed_window" | "per_second" => 496,
-            "token_bucket" | "leaky_bucket" => 0,
-            _ => 497,
-        };
-        assert_eq!(
-            (answer.overall_code(), status.limit_remaining),
-            (Code::Ok, left),
-            "{key}"
-        );
-        if left > 0 {
-            assert_eq!(code(client, key, "1", 400).await, Code::Ok, "{key}");
-            assert_eq!(code(client, key, "1", 400).await, Code::OverLimit, "{key}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_raise_keeps_the_counts_in_memory() {
-    let desk = Desk::new();
-    raises(&desk, &desk.start(EACH, &[])).await;
-}
-
-#[tokio::test]
-async fn a_raise_keeps_the_counts_in_redis() {
-    let (desk, redis) = (Desk::new(), RedisServer::start());
-    raises(&desk, &desk.start(EACH, &[("REDIS_URL", &redis.url())])).await;
 }

@@ -368,46 +368,6 @@ fn commands(weir: &Weir) {
     assert_eq!(numbers(&parsed), [110, 20, 110, 20]);
 }
 
-/// A subject that comes back after a pause longer than its ring: its buckets until then are known to
-/// be empty. A ring that has another length since less than the interval is an error.
-#[tokio::test]
-async fn a_subject_that_comes_back_is_counted() {
-    let limits = |buckets: u32| {
-        format!(
-            "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {{ unit: year, \
-             requests_per_unit: 100, track_usage: true, usage_interval: 1s, usage_buckets: \
-             {buckets} }}\n"
-        )
-    };
-    let redis = RedisServer::start();
-    for store in [("STORE", "memory"), ("REDIS_URL", &redis.url())] {
-        let weir = Weir::start(&[("limits.yaml", &limits(3))], &[store]);
-        let client = &mut weir.client().await;
-        hit(client, ("user", "b"), 5).await;
-        tokio::time::sleep(Duration::from_millis(4_200)).await;
-        let count =
-            |since: &str| weir.command(&["count", "-d", "shop", "user=b", "--since", since]);
-        assert!(count("2s").contains("  hits     0,"), "{}", count("2s"));
-        hit(client, ("user", "b"), 7).await;
-        assert!(count("2s").contains("  hits     7,"), "{}", count("2s"));
-        let file = weir.config_dir().join("limits.yaml");
-        std::fs::write(file, limits(30)).expect("a file of limits");
-        let wanted = "usage_interval or usage_buckets was changed";
-        let changed = eventually_async(|| {
-            let (_, limits) = api(&weir, "limits");
-            limits.to_string().contains("30").then_some(())
-        });
-        assert!(changed.await.is_some());
-        hit(client, ("user", "b"), 1).await;
-        let (status, answer) = api(&weir, "count?domain=shop&entry=user%3Db&since=20s");
-        assert_eq!(
-            (status, answer.to_string().contains(wanted)),
-            (400, true),
-            "{answer}"
-        );
-    }
-}
-
 #[tokio::test]
 async fn in_memory() {
     let weir = Weir::start(LIMITS, &[]);
