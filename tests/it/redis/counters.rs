@@ -1,57 +1,11 @@
 //! Counters of fixed windows: exact counts while Redis works.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use weir::core::algorithm::{Arrival, State};
-use weir::store::redis::Deployment;
 
 use super::*;
 use crate::support::redis::{RedisServer, connect};
-
-#[test]
-fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
-    let server = RedisServer::start();
-    let (shared, of_another_process) = (
-        Deployment::new(server.options()),
-        Deployment::new(server.options()),
-    );
-    let allowed: usize = std::thread::scope(|scope| {
-        let threads: Vec<_> = [&shared, &shared, &of_another_process]
-            .map(|shared| {
-                scope.spawn(|| {
-                    // Made outside of the runtime that uses it, as in the process.
-                    let redis = Redis::new(Arc::clone(shared), None);
-                    let runtime = tokio::runtime::Builder::new_current_thread()
-                        .enable_all()
-                        .build()
-                        .expect("a runtime");
-                    let decide_once = async || {
-                        let mut allowed = 0;
-                        for _ in 0..200 {
-                            allowed += usize::from(
-                                decide_one(&redis, "all", 321, 1)
-                                    .await
-                                    .expect("Redis is well")
-                                    .allowed,
-                            );
-                        }
-                        allowed
-                    };
-                    runtime.block_on(decide_once())
-                })
-            })
-            .into_iter()
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .sum()
-    });
-    assert_eq!(allowed, 321);
-    assert_eq!(shared.connections().opened, 2, "one for each runtime");
-    server.assert_every_key_expires();
-}
 
 #[tokio::test]
 async fn a_counter_that_was_lost_gets_an_expiry_again() {
@@ -132,93 +86,6 @@ async fn requests_that_wait_for_a_connection_are_served_in_turn() {
         "the first task ended after {first} s, the last after {last} s"
     );
     assert_eq!(redis.deployment().connections().opened, 2);
-}
-
-#[tokio::test]
-async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    let second = Check::new(
-        Algorithm::FixedWindow(fixed(3, Span::from_secs(1))),
-        1,
-        Modes::default(),
-    );
-    let mut windows: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(2_300) {
-        let answers = decide_all(&redis, &[("edge", second.clone())]).await;
-        let verdict = answers.verdicts()[0].expect("Redis is well");
-        assert!(verdict.reset_after <= Span::from_secs(1));
-        // A call that an edge overtakes is counted in the window before.
-        let end = match verdict.reset_after {
-            Span::ZERO => answers.now.0 / 1_000_000 * 1_000_000,
-            reset_after => (answers.now + reset_after).0.next_multiple_of(1_000_000),
-        };
-        let (asked, allowed) = windows.entry(end).or_default();
-        *asked += 1;
-        *allowed += u32::from(verdict.allowed);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert!(windows.len() >= 3, "{windows:?}");
-    for (end, (asked, allowed)) in &windows {
-        assert_eq!(
-            *allowed,
-            3.min(*asked),
-            "window that ends at {end}: {windows:?}"
-        );
-    }
-    server.assert_every_key_expires();
-}
-
-#[tokio::test]
-async fn a_hundred_checks_go_in_one_batch() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    let keys: Vec<String> = (0..100)
-        .map(|index| format!("{index}-{}", "k".repeat(500)))
-        .collect();
-    let checks: Vec<_> = keys
-        .iter()
-        .enumerate()
-        .map(|(index, key)| (key.as_str(), check(1_000, index as i64 + 1)))
-        .collect();
-    let answers = decide_all(&redis, &checks).await;
-    for (index, answer) in answers.verdicts().iter().enumerate() {
-        assert_eq!(answer.map(|verdict| verdict.used), Ok(index as u64 + 1));
-    }
-    assert_eq!(redis.deployment().connections().opened, 1);
-    server.assert_every_key_expires();
-}
-
-#[tokio::test]
-async fn looks_write_nothing_and_read_the_count() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    assert_eq!(
-        decide_one(&redis, "look", 3, 0)
-            .await
-            .map(|verdict| (verdict.used, verdict.allowed)),
-        Ok((0, true))
-    );
-    assert_eq!(server.keys(), Vec::<String>::new());
-    decide_one(&redis, "look", 3, 3)
-        .await
-        .expect("Redis is well");
-    assert_eq!(
-        decide_one(&redis, "look", 3, 0)
-            .await
-            .map(|verdict| (verdict.used, verdict.allowed)),
-        Ok((3, true))
-    );
-    decide_one(&redis, "look", 3, 1)
-        .await
-        .expect("Redis is well");
-    assert_eq!(
-        decide_one(&redis, "look", 3, 0)
-            .await
-            .map(|verdict| (verdict.used, verdict.allowed)),
-        Ok((4, false))
-    );
 }
 
 #[tokio::test]
@@ -383,47 +250,6 @@ async fn a_value_that_is_no_counter_fails_only_its_own_check() {
         "the connection is kept"
     );
     server.assert_every_key_expires();
-}
-
-#[tokio::test]
-async fn keys_name_their_window_outside_the_hash_tag_and_outlive_it_by_a_grace() {
-    let server = RedisServer::start();
-    let mut options = server.options();
-    options.expiry_jitter_secs = 30;
-    let redis = connect(options);
-    let minute = Check::new(
-        Algorithm::FixedWindow(fixed(3, Span::from_secs(60))),
-        1,
-        Modes::default(),
-    );
-    let names: Vec<String> = (0..50)
-        .map(|index| format!("w1{{d|user={index}}}fw60"))
-        .collect();
-    let answers = decide_all(
-        &redis,
-        &names
-            .iter()
-            .map(|name| (name.as_str(), minute.clone()))
-            .collect::<Vec<_>>(),
-    )
-    .await;
-    let number = answers.now.0 / 60_000_000;
-    let left = 60 - answers.now.0 / 1_000_000 % 60;
-    let mut lives = Vec::new();
-    for name in &names {
-        let life: u64 = server.run(&["TTL", &format!("{name}:{number}")]);
-        assert!(
-            (left + 3..=left + 36).contains(&life),
-            "{left} s are left of the window, the key lives for {life}"
-        );
-        lives.push(life);
-    }
-    lives.sort_unstable();
-    lives.dedup();
-    assert!(
-        lives.len() > 5,
-        "they do not all expire together: {lives:?}"
-    );
 }
 
 /// Runs the same random checks through Redis and through the pure step.

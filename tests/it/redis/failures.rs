@@ -1,7 +1,7 @@
 //! The Redis store while Redis does not run, hangs or replies with errors, and after it has
 //! recovered.
 
-use weir::store::redis::{Address, Login, Options, RawOptions, TlsFiles, Topology};
+use weir::store::redis::{Address, Login, Options, Topology};
 
 use super::*;
 use crate::support::proxy::{Forwarding, Proxy};
@@ -270,38 +270,6 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
 }
 
 #[tokio::test]
-async fn after_a_restart_redis_is_used_again_within_a_second() {
-    let mut server = RedisServer::start();
-    let redis = connect(server.options());
-    for round in 0..3 {
-        // Several connections, so that several are broken afterwards.
-        let tasks: Vec<_> = (0..20)
-            .map(|_| {
-                let redis = redis.clone();
-                tokio::spawn(async move { decide_one(&redis, "kill", 10, 1).await })
-            })
-            .collect();
-        for task in tasks {
-            assert!(task.await.expect("no panic").is_ok(), "round {round}");
-        }
-        server.kill();
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let answer = ask_with_short_deadline(&redis, "kill").await;
-        assert!(
-            matches!(answer, Err(StoreError::NotExecuted("connect"))),
-            "a broken idle connection is not used: {answer:?}"
-        );
-        server.start_again();
-        let took = recovery_time(&redis, "kill").await;
-        assert!(
-            took < Duration::from_millis(1_050),
-            "round {round}: recovered after {took:?}"
-        );
-    }
-    server.assert_every_key_expires();
-}
-
-#[tokio::test]
 async fn a_restart_under_idle_connections_causes_no_error() {
     let mut server = RedisServer::start();
     let redis = connect(server.options());
@@ -354,47 +322,6 @@ async fn a_cancelled_request_leaves_no_reply_for_others() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_named_and_no_password_is_shown() {
-    let server = RedisServer::start_with(&["--requirepass", "s3cret"]);
-    let with = |auth: &str| {
-        let written = RawOptions {
-            url: &server.url(),
-            socket_type: "tcp",
-            auth,
-            ..RawOptions::default()
-        };
-        Options::parse(&written, &TlsFiles::default()).expect("a good address")
-    };
-    for auth in ["", "wr0ng", "unknown:s3cret"] {
-        let redis = connect(with(auth));
-        assert_eq!(
-            ask_with_short_deadline(&redis, "key").await,
-            Err(StoreError::NotExecuted("auth")),
-            "{auth:?}"
-        );
-        let shown = format!("{redis:?}");
-        assert!(
-            !shown.contains("wr0ng") && !shown.contains("s3cret"),
-            "{shown}"
-        );
-    }
-    for auth in ["s3cret", "default:s3cret"] {
-        let redis = connect(with(auth));
-        assert!(decide_one(&redis, "key", 10, 1).await.is_ok(), "{auth}");
-        assert!(!format!("{redis:?}").contains("s3cret"));
-    }
-    let missing_database = Options {
-        database: 99,
-        login: Login::new(None, "s3cret"),
-        ..server.options()
-    };
-    assert_eq!(
-        ask_with_short_deadline(&connect(missing_database), "key").await,
-        Err(StoreError::NotExecuted("database"))
-    );
-}
-
-#[tokio::test]
 async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
     let server = RedisServer::start();
     let commands = "+multi +exec +time +select +incrby +expire +get +mget +evalsha +eval +set";
@@ -440,58 +367,6 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
         Err(StoreError::NotExecuted("noperm"))
     );
     assert_eq!(server.keys(), Vec::<String>::new(), "database 0 is empty");
-}
-
-#[tokio::test]
-async fn error_replies_are_named_and_nothing_is_counted() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    decide_one(&redis, "refused", 10, 1)
-        .await
-        .expect("Redis is well");
-    let table: [(&str, &[&str], &[&str]); 3] = [
-        (
-            "oom",
-            &["CONFIG", "SET", "maxmemory", "1"],
-            &["CONFIG", "SET", "maxmemory", "0"],
-        ),
-        (
-            "noreplicas",
-            &["CONFIG", "SET", "min-replicas-to-write", "1"],
-            &["CONFIG", "SET", "min-replicas-to-write", "0"],
-        ),
-        (
-            "readonly",
-            &["REPLICAOF", "127.0.0.1", "1"],
-            &["REPLICAOF", "NO", "ONE"],
-        ),
-    ];
-    for (name, begin, end) in table {
-        server.run::<()>(begin);
-        assert_eq!(
-            decide_one(&redis, "refused", 10, 1).await,
-            Err(StoreError::NotExecuted(name))
-        );
-        let back = decide_one(&redis, "refused", 10, -1).await;
-        assert_eq!(
-            back,
-            Err(StoreError::NotExecuted(name)),
-            "a give-back under {name}"
-        );
-        server.run::<()>(end);
-        assert_eq!(
-            decide_one(&redis, "refused", 10, 0)
-                .await
-                .map(|verdict| verdict.used),
-            Ok(1),
-            "{name}"
-        );
-    }
-    assert!(decide_one(&redis, "refused", 10, 1).await.is_ok());
-    assert!(
-        redis.deployment().connections().opened > 1,
-        "the connection to a replica was closed"
-    );
 }
 
 #[tokio::test]

@@ -166,32 +166,6 @@ async fn metrics_show_the_server_and_advice_follows_its_settings() {
     assert_eq!(reports, 1, "it is reported once");
 }
 
-#[tokio::test]
-async fn advice_about_persistence_and_replicas() {
-    let replica = RedisServer::start();
-    let redis = RedisServer::start_with(&["--save", "3600 1"]);
-    replica.run::<()>(&["REPLICAOF", "127.0.0.1", &redis.port().to_string()]);
-    let is_replicating = || {
-        redis
-            .run::<String>(&["INFO", "replication"])
-            .contains("connected_slaves:1")
-            .then_some(())
-    };
-    eventually_async(is_replicating)
-        .await
-        .expect("it replicates");
-    let url = redis.url();
-    let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
-    for name in ["persistence", "replicas"] {
-        wait_for(&weir, &advice(&url, name), |value| value == Some(1.0)).await;
-    }
-    redis.run::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
-    redis.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    for name in ["persistence", "replicas"] {
-        wait_for(&weir, &advice(&url, name), |value| value.is_none()).await;
-    }
-}
-
 /// Replaces the user `weir` by one that may run these commands.
 fn grant(redis: &RedisServer, commands: &[&str]) {
     let grants: Vec<String> = commands.iter().map(|name| format!("+{name}")).collect();
@@ -343,44 +317,6 @@ descriptors:
   - key: bucket
     rate_limit: { unit: year, requests_per_unit: 1000, algorithm: token_bucket }
 ";
-
-/// The log names each command of requests in flight that the user may not use, once a request has
-/// such a limit.
-#[tokio::test]
-async fn rights_of_requests_in_flight_that_are_missing_are_named() {
-    const OWN: [&str; 7] = [
-        "zcount",
-        "zscore",
-        "zadd",
-        "zrem",
-        "zrangebyscore",
-        "zrevrangebyscore",
-        "zremrangebyscore",
-    ];
-    let redis = RedisServer::start();
-    let start = |missing: &str| {
-        let mut rights = vec!["ACL", "SETUSER", missing, "on", ">s3cret", "~w1*", "-@all"];
-        let granted = RIGHTS.iter().chain(&MONITOR_RIGHTS).chain(&OWN);
-        let granted = granted.filter(|name| **name != missing);
-        let granted: Vec<_> = granted.map(|name| format!("+{name}")).collect();
-        rights.extend(granted.iter().map(String::as_str));
-        redis.run::<()>(&rights);
-        let login = format!("{missing}:s3cret");
-        let environment = [("REDIS_URL", &*redis.url()), ("REDIS_AUTH", &login)];
-        Weir::start(&[("in_flight.yaml", IN_FLIGHT)], &environment)
-    };
-    for (missing, weir) in OWN.map(|missing| (missing, start(missing))) {
-        let acquire = descriptor(&[("flight", "x"), ("job", "1")]);
-        let acquire = request("rights", vec![acquire]);
-        let _ = weir.client().await.should_rate_limit(acquire).await;
-        let line = weir.wait_for_log("the Redis user is missing rights").await;
-        let effect = "limits with algorithm: concurrency get no answer";
-        assert!(
-            line.contains(&format!("{effect}; grant it +{missing}\"")),
-            "{missing}: {line}"
-        );
-    }
-}
 
 /// Without MULTI, keys that need none are decided, also over new connections; those that need it
 /// are decided with the first request after the right is granted again.
@@ -592,13 +528,4 @@ async fn health_follows_redis_only_when_asked() {
     assert_eq!(asks(&mut other).await, Err(Code::Unavailable));
     redis.start_again();
     becomes(200).await;
-}
-
-#[tokio::test]
-async fn with_the_memory_store_the_setting_has_no_effect() {
-    let weir = Weir::start(
-        support::DEMO,
-        &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")],
-    );
-    assert_eq!(weir.get("/healthcheck").0, 200);
 }

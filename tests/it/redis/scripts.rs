@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use bb8_redis::redis::{Value, cmd};
+use bb8_redis::redis::Value;
 use weir::core::algorithm::{self, AlgorithmKind};
 use weir::core::time::{Rate, Unit};
-use weir::core::verdict::Wait;
 use weir::limits::rules::Commit;
 use weir::store::redis::{Deployment, ScriptRef};
 
@@ -235,56 +234,6 @@ async fn a_second_check_on_a_key_sees_the_hits_of_the_first() {
     }
 }
 
-fn modes(quota: bool, shadow: bool) -> Modes {
-    Modes { quota, shadow }
-}
-
-#[tokio::test]
-async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    let enforced = Modes::default();
-    let (quota, shadow) = (modes(true, false), modes(false, true));
-    let both = modes(true, true);
-    let table: [(&[(Modes, i64)], bool); 8] = [
-        (&[(enforced, 1), (enforced, 9)], false),
-        (&[(shadow, 9), (enforced, 1)], true),
-        (&[(shadow, 9)], true),
-        (&[(quota, 9), (quota, 1)], true),
-        (&[(quota, 9), (quota, 9)], false),
-        (&[(quota, 9), (enforced, 1)], false),
-        (&[(both, 9)], true),
-        (&[(both, 9), (quota, 9)], true),
-    ];
-    for (name, algorithm) in each_algorithm(4) {
-        for (roles, is_written) in table {
-            let keys: Vec<String> = (0..roles.len())
-                .map(|index| format!("{name}-{index}"))
-                .collect();
-            let checks: Vec<_> = keys
-                .iter()
-                .zip(roles)
-                .map(|(key, &(role, hits))| (key.as_str(), Check::new(algorithm, hits, role)))
-                .collect();
-            let answers = decide(&redis, all_or_none(&checks)).await;
-            for (answer, (_, hits)) in answers.verdicts().iter().zip(roles) {
-                assert_eq!(
-                    answer.map(|verdict| verdict.allowed),
-                    Ok(*hits == 1),
-                    "{name} {roles:?}"
-                );
-            }
-            let fitting = roles.iter().filter(|(_, hits)| *hits == 1).count();
-            assert_eq!(
-                server.keys().len(),
-                if is_written { fitting } else { 0 },
-                "{name} {roles:?}"
-            );
-            server.flush();
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
     let server = RedisServer::start();
@@ -345,26 +294,6 @@ async fn a_late_call_counts_nothing() {
     }
 }
 
-#[tokio::test]
-async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    let (_, algorithm) = each_algorithm(10)[4];
-    decide(&redis, checks_of(&[("late", check_of(algorithm, 1))])).await;
-    server.pause();
-    let answers = decide_within(
-        &redis,
-        checks_of(&[("late", check_of(algorithm, 2))]),
-        Budget::until(Instant::now() + Duration::from_millis(20)),
-    )
-    .await;
-    assert_eq!(answers.verdicts()[0], Err(StoreError::Unknown("timeout")));
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    server.resume();
-    let answers = decide(&redis, checks_of(&[("late", check_of(algorithm, 0))])).await;
-    assert_eq!(used(&answers), [Ok((true, 1))]);
-}
-
 #[test]
 fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
     const LIMIT: u64 = 300;
@@ -422,93 +351,6 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
         });
         assert_eq!(allowed, LIMIT, "{name}");
     }
-    server.assert_every_key_expires();
-}
-
-#[tokio::test]
-async fn a_hit_after_retry_after_is_allowed_by_redis_s_clock() {
-    let server = RedisServer::start();
-    let redis = connect(server.options());
-    let rate = Rate {
-        requests_per_unit: 5,
-        unit: Unit::Second,
-        unit_multiplier: 1,
-    };
-    for (name, kind) in AlgorithmKind::OVER_TIME {
-        let options = algorithm::Options {
-            kind,
-            count_denied: Some(false),
-            ..Default::default()
-        };
-        let algorithm = Algorithm::try_new(&rate, &options).expect("a good limit");
-        let mut wait = None;
-        while wait.is_none() {
-            let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))]))
-                .await
-                .verdicts()[0]
-                .expect("Redis is well");
-            wait = (!verdict.allowed).then_some(verdict.retry_after);
-        }
-        let Some(Wait::For(wait)) = wait else {
-            panic!("{name}: never")
-        };
-        assert!(wait <= Span::from_secs(2), "{name}: {wait:?}");
-        tokio::time::sleep(wait.into()).await;
-        let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))]))
-            .await
-            .verdicts()[0]
-            .expect("Redis is well");
-        assert!(verdict.allowed, "{name}: {verdict:?} after {wait:?}");
-    }
-    server.assert_every_key_expires();
-}
-
-/// Compares the memory of a log with that of a sorted set that has a member for each event.
-#[tokio::test]
-async fn a_long_log_takes_less_than_a_third_of_a_sorted_set() {
-    const EVENTS: u64 = 10_000;
-    let server = RedisServer::start();
-    let rate = Rate {
-        requests_per_unit: 100_000,
-        unit: Unit::Hour,
-        unit_multiplier: 1,
-    };
-    let options = algorithm::Options {
-        kind: AlgorithmKind::SlidingWindowLog,
-        ..Default::default()
-    };
-    let log = Algorithm::try_new(&rate, &options).expect("a good limit");
-    let checks = checks_of(&[("log", check_of(log, 1))]);
-    let mut connection = server.connection();
-    for event in 0..EVENTS {
-        let when = When {
-            now: Micros(1_800_000_000_000_000 + event * 1_000),
-            deadline: Micros(u64::MAX),
-            max_wait: Span::ZERO,
-        };
-        let call = call([(&checks, when)]);
-        let named = if event == 0 {
-            ScriptRef::ByText
-        } else {
-            ScriptRef::ByHash
-        };
-        call.command(named)
-            .exec(&mut connection)
-            .expect("Redis is well");
-        cmd("ZADD")
-            .arg("set")
-            .arg(when.now.0)
-            .arg(event)
-            .exec(&mut connection)
-            .expect("Redis is well");
-    }
-    let [ours, theirs] =
-        ["log", "set"].map(|key| server.run::<u64>(&["MEMORY", "USAGE", key, "SAMPLES", "0"]));
-    assert!(
-        ours * 10 <= theirs * 3,
-        "{ours} and {theirs} bytes for {EVENTS} events"
-    );
-    server.run::<()>(&["EXPIRE", "set", "60"]);
     server.assert_every_key_expires();
 }
 

@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::redis::{check, decide_all};
-use crate::support::certificates::self_signed;
-use crate::support::{DEMO, Weir, descriptor, request};
 
 const CERTIFICATE: Result<i64, StoreError> = Err(StoreError::NotExecuted("tls_certificate"));
 
@@ -66,27 +64,6 @@ async fn large_batches_arrive_whole() {
 }
 
 #[tokio::test]
-async fn concurrent_requests_count_exactly() {
-    let secured = Secured::start(&[]);
-    let redis = secured.redis("localhost", &secured.trusting());
-    let tasks: Vec<_> = (0..50)
-        .map(|_| {
-            let redis = redis.clone();
-            tokio::spawn(async move {
-                for _ in 0..10 {
-                    hit(&redis).await.expect("Redis is well");
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.expect("no panic");
-    }
-    assert_eq!(hit(&redis).await, Ok(501));
-    secured.server.assert_every_key_expires();
-}
-
-#[tokio::test]
 async fn an_untrusted_certificate_is_a_named_error() {
     let secured = Secured::start(&[]);
     let stranger = Authority::new("stranger");
@@ -141,81 +118,6 @@ async fn an_untrusted_certificate_is_a_named_error() {
         "expired, for any name"
     );
     assert_eq!(secured.server.keys().len(), 1, "nothing else was counted");
-}
-
-/// As `openssl req -x509` makes it: the certificate is its own authority (CA:TRUE), and often holds
-/// no name but a common one.
-#[tokio::test]
-async fn a_self_signed_certificate_is_trusted_where_it_is_given() {
-    let secured = Secured::start(&[]);
-    let files = &secured.files;
-    let giving = |name: &str| TlsFiles {
-        ca_cert: Some(files.path(&format!("{name}.crt"))),
-        ..TlsFiles::default()
-    };
-    for (name, names) in [("named", &["localhost"][..]), ("nameless", &[])] {
-        files.write_issued(name, &self_signed(names));
-    }
-    secured.use_certificate("named");
-    assert_eq!(
-        hit(&secured.redis("localhost", &giving("named"))).await,
-        Ok(1)
-    );
-    assert_eq!(
-        hit(&secured.redis("127.0.0.1", &giving("named"))).await,
-        CERTIFICATE,
-        "another name"
-    );
-    assert_eq!(
-        hit(&secured.redis("127.0.0.1", &skipping(giving("named")))).await,
-        Ok(2)
-    );
-    assert_eq!(
-        hit(&secured.redis("localhost", &skipping(giving("nameless")))).await,
-        CERTIFICATE,
-        "another certificate"
-    );
-    assert_eq!(
-        hit(&secured.redis("localhost", &skipping(secured.trusting()))).await,
-        CERTIFICATE,
-        "an authority that did not sign it"
-    );
-
-    secured.use_certificate("nameless");
-    assert_eq!(
-        hit(&secured.redis("localhost", &giving("nameless"))).await,
-        CERTIFICATE,
-        "no name"
-    );
-    assert_eq!(
-        hit(&secured.redis("localhost", &skipping(giving("nameless")))).await,
-        Ok(3)
-    );
-    let url = format!("rediss://localhost:{}", secured.tls_port);
-    for (variables, hint) in [
-        (
-            &[][..],
-            "set REDIS_TLS_CACERT to a file with this certificate",
-        ),
-        (
-            &[("REDIS_TLS_CACERT", files.text("nameless.crt"))],
-            "set REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true",
-        ),
-    ] {
-        let environment: Vec<_> = variables
-            .iter()
-            .map(|(name, path)| (*name, path.as_str()))
-            .chain([("REDIS_URL", url.as_str())])
-            .collect();
-        let weir = Weir::start(DEMO, &environment);
-        let asked = weir
-            .client()
-            .await
-            .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])]))
-            .await;
-        assert!(asked.is_err());
-        weir.wait_for_log(hint).await;
-    }
 }
 
 #[tokio::test]
@@ -293,36 +195,6 @@ async fn a_new_authority_is_trusted_without_a_restart() {
     secured
         .files
         .write("ca.crt", &(secured.authority.pem() + &next.pem()));
-    recovery_time(&redis).await;
-}
-
-#[tokio::test]
-async fn a_restart_under_idle_connections_causes_no_error() {
-    let mut secured = Secured::start(&[]);
-    let redis = secured.redis("localhost", &secured.trusting());
-    assert_eq!(hit(&redis).await, Ok(1));
-    secured.server.kill();
-    secured.server.start_again();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(
-        hit(&redis).await,
-        Ok(1),
-        "a new server, a new count, no error"
-    );
-    assert_eq!(redis.deployment().error_counts(), [("idle_closed", 1)]);
-}
-
-#[tokio::test]
-async fn a_hang_is_an_unknown_outcome_over_tls_too() {
-    let secured = Secured::start(&[]);
-    let redis = secured.redis("localhost", &secured.trusting());
-    assert_eq!(hit(&redis).await, Ok(1));
-    secured.server.pause();
-    let budget = weir::store::Budget::until(Instant::now() + Duration::from_millis(50));
-    let checks = std::sync::Arc::new(crate::redis::checks_of(&[("key", check(10, 1))]));
-    let answers = redis.decide(&checks, &checks.indices(), &budget).await;
-    assert_eq!(answers.verdicts()[0], Err(StoreError::Unknown("timeout")));
-    secured.server.resume();
     recovery_time(&redis).await;
 }
 
