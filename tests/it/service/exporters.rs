@@ -6,9 +6,7 @@ mod statsd;
 use std::net::SocketAddr;
 
 use crate::support::wait::eventually_async;
-use crate::support::{
-    RedisServer, Weir, descriptor, descriptor_with_hits, http_client, request, tools,
-};
+use crate::support::{RedisServer, Weir, descriptor, http_client, request, tools};
 
 /// Limits as Envoy Gateway makes them of a policy with one rule, and one with two headers.
 const GATEWAY: &[(&str, &str)] = &[(
@@ -245,52 +243,6 @@ async fn the_reference_names_have_its_labels() {
         Some(2.0)
     );
     assert_no_series_twice(&page);
-}
-
-#[tokio::test]
-async fn the_local_caches_hits_and_misses_are_shown() {
-    let redis = RedisServer::start();
-    let environment = [
-        ("USE_PROMETHEUS", "true"),
-        ("PROMETHEUS_ADDR", "127.0.0.1:0"),
-        ("REDIS_URL", &*redis.url()),
-        ("STORE_TIMEOUT", "5s"),
-    ];
-    let weir = Weir::start(GATEWAY, &environment);
-    let entries = [(ROUTE, ROUTE), ("rule-0-match-0", "rule-0-match-0")];
-    let count = |name: &str| {
-        series(
-            &scrape(weir.listener("prometheus")),
-            &format!("ratelimit_localcache_{name}"),
-            &[],
-        )[0]
-    };
-    // 5 of the limit and the refusal that is cached are misses.
-    call(&weir, &entries, 6).await;
-    assert_eq!(
-        (count("missCount"), count("hitCount"), count("entryCount")),
-        (6.0, 0.0, 1.0)
-    );
-    let began = std::time::Instant::now();
-    call(&weir, &entries, 10).await;
-    let (misses, hits) = (count("missCount"), count("hitCount"));
-    assert_eq!((misses + hits, count("lookupCount")), (16.0, 16.0));
-    assert!(
-        hits > 0.0 && misses <= 7.0 + began.elapsed().as_secs_f64(),
-        "{misses} misses, {hits} hits"
-    );
-    assert_eq!(
-        weir.metric("weir_denial_cache_lookups_total{result=\"hit\"}"),
-        Some(hits)
-    );
-    // A look at the state of a limit is no business of the cache.
-    let peek = descriptor_with_hits(&entries, 0);
-    weir.client()
-        .await
-        .should_rate_limit(request(DOMAIN, vec![peek]))
-        .await
-        .expect("an answer");
-    assert_eq!(count("lookupCount"), 16.0);
 }
 
 #[tokio::test]

@@ -68,32 +68,6 @@ async fn json_is_turned_off() {
     assert!(counted && weir.get("/json").0 == 405);
 }
 
-#[tokio::test]
-async fn an_invalid_json_request_gets_a_reason() {
-    let weir = Weir::start(support::DEMO, &[]);
-    for (body, status) in [
-        ("{", 400),
-        ("[]", 400),
-        (r#"{"domian": "demo"}"#, 400),
-        (r#"{"domain": "", "descriptors": []}"#, 400),
-        (
-            r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "a"}], "limit": {"unit": "UNKNOWN"}}]}"#,
-            400,
-        ),
-    ] {
-        let response = post(&weir, "/json", body);
-        assert_eq!(response.status, status, "{body}: {}", response.body);
-        assert!(!response.body.trim().is_empty(), "{body}");
-    }
-    let huge = format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20));
-    assert_eq!(post(&weir, "/json", &huge).status, 413);
-    assert_eq!(
-        post(&weir, "/json", BODY).status,
-        200,
-        "the listener still serves"
-    );
-}
-
 /// A form of another site can send JSON as text without asking, and would use up the limits of
 /// others.
 #[tokio::test]
@@ -154,44 +128,6 @@ async fn a_redis_outage_answers_503_and_not_400() {
         200,
         "a Redis outage does not change health"
     );
-}
-
-#[tokio::test]
-async fn metrics_count_decisions() {
-    let weir = Weir::start(support::DEMO, &[]);
-    let client = &mut weir.client().await;
-    for _ in 0..3 {
-        client
-            .should_rate_limit(request("demo", vec![descriptor(&[("year", "m")])]))
-            .await
-            .expect("an answer");
-    }
-    let labels = r#"{domain="demo",key1="year"}"#;
-    for (name, value) in [
-        ("total_hits", 3.0),
-        ("within_limit", 2.0),
-        ("over_limit", 1.0),
-        ("shadow_mode", 0.0),
-    ] {
-        assert_eq!(
-            weir.metric(&format!("ratelimit_service_rate_limit_{name}{labels}")),
-            Some(value),
-            "{name}"
-        );
-    }
-    assert_eq!(
-        weir.metric(
-            r#"weir_decisions_total{domain="demo",limit="year",name="yearly",outcome="over_limit"}"#
-        ),
-        Some(1.0)
-    );
-    assert_eq!(
-        weir.metric(
-            r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}"#
-        ),
-        Some(3.0)
-    );
-    assert_eq!(weir.metric("weir_memory_keys"), Some(1.0));
 }
 
 /// Runs only where grpcurl is installed; tests/run.sh reports when it is not.

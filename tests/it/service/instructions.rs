@@ -219,29 +219,3 @@ fn instructions_are_no_more_than_recorded() {
         more.join("\n")
     );
 }
-
-#[test]
-fn counts_are_read_as_written_and_compared() {
-    let with_counts = |counts: &[(&str, f64)]| Counts {
-        built: "rustc 1.0, glibc".to_owned(),
-        counts: counts
-            .iter()
-            .map(|&(name, count)| (name.to_owned(), count))
-            .collect(),
-    };
-    let recorded = with_counts(&[("a, 1", 1_000.0), ("b", 1_000.0), ("c", 10.5), ("d", 1.0)]);
-    assert_eq!(Counts::parse(&recorded.text()), recorded);
-    let (more, less) = compare(
-        &recorded,
-        &with_counts(&[("a, 1", 1_022.0), ("b", 900.0), ("c", 11.0), ("e", 1.0)]),
-    );
-    assert_eq!(
-        more,
-        [
-            "a, 1: 1022.0 instructions, 1000.0 before (+2.2 %)",
-            "e: 1.0, and no count is recorded",
-            "d: is no longer counted"
-        ]
-    );
-    assert_eq!(less, ["b: 900.0 instructions, 1000.0 before (-10.0 %)"]);
-}

@@ -340,18 +340,6 @@ async fn values_in_logs_are_hashed_or_left_out() {
     );
 }
 
-#[tokio::test]
-async fn a_log_of_refusals_that_is_not_written_is_a_warning() {
-    let weir = Weir::start(
-        DEMO,
-        &[
-            ("LOG_REFUSALS", "1"),
-            ("LOG_LEVEL", "warn,weir::process::app=info"),
-        ],
-    );
-    assert_eq!(lines(&weir, "LOG_REFUSALS has no effect").len(), 1);
-}
-
 /// A service with a debug listener on this port, whose log is piped.
 fn serving(limits: &Path, tokens: &Path, debug_port: u16) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));

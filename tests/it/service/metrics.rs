@@ -457,9 +457,3 @@ descriptors:
         Some(())
     );
 }
-
-#[test]
-fn label_names_are_read() {
-    assert_eq!(label_names("a 1"), Vec::<&str>::new());
-    assert_eq!(label_names(r#"a{b="x,c=\"y\\",d="z"} 1"#), ["b", "d"]);
-}

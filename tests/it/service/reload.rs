@@ -292,30 +292,6 @@ async fn a_file_that_changes_all_the_time_keeps_no_other_out() {
     );
 }
 
-#[tokio::test]
-async fn a_file_that_changes_all_the_time_is_loaded_too_and_named() {
-    let weir = Weir::start(&[("a.yaml", &limits(1))], &[]);
-    let (folder, client) = (weir.config_dir(), &mut weir.client().await);
-    let age = || weir.metric("weir_config_age_seconds").expect("a gauge");
-    let writes = Busy::start(folder, "a.yaml", |number| {
-        limits(2) + &"# x\n".repeat(1 + number % 3)
-    });
-    weir.wait_for_log("a.yaml is still being written").await;
-    assert!(age() > 1.0);
-    wait_until_in_force(client, 2).await;
-    let is_young = eventually_async(|| (age() < 1.0).then_some(())).await;
-    assert!(is_young.is_some(), "what it was is in force");
-    writes.end();
-    assert!(
-        eventually_async(|| (age() < 1.0).then_some(()))
-            .await
-            .is_some()
-    );
-    let lines = weir.logs().into_iter();
-    let named = lines.filter(|line| line.contains("is still being written; Weir"));
-    assert_eq!(named.count(), 1, "not at every poll");
-}
-
 /// Half of `new.yaml` is limits too.
 #[tokio::test]
 async fn half_a_file_is_not_loaded_with_another_file() {
@@ -345,30 +321,6 @@ async fn half_a_file_is_not_loaded_with_another_file() {
     writes.end();
     fs::write(folder.join("a.yaml"), limits(12)).expect("written");
     wait_until_in_force(client, 12).await;
-}
-
-/// What is being written has a mistake all the time: it keeps nothing out and refuses nothing.
-#[tokio::test]
-async fn a_mistake_in_a_file_that_changes_all_the_time_keeps_no_other_out() {
-    let weir = Weir::start(&[("a.yaml", &limits(10)), ("busy.yaml", &busy(0))], &[]);
-    let (folder, client) = (weir.config_dir(), &mut weir.client().await);
-    let writes = Busy::start(folder, "busy.yaml", |number| {
-        format!("domain: busy\ndescriptors:\n- key: {number}\n  rate_lim")
-    });
-    weir.wait_for_log("as it is now it has a mistake").await;
-    write_aside(folder, "a.yaml", &limits(11));
-    wait_until_in_force(client, 11).await;
-    let metric = |name| weir.metric(name).expect("a series");
-    assert!(metric("weir_config_age_seconds") > 5.0);
-    assert_eq!(metric("ratelimit_service_config_load_error"), 0.0);
-    // A mistake in another file is reported all the same, and one at rest is counted.
-    write_aside(folder, "a.yaml", &limits(12).replace("year", "fortnight"));
-    weir.wait_for_log("fortnight").await;
-    writes.end();
-    write_aside(folder, "a.yaml", &limits(13));
-    weir.wait_for_log("limits rejected").await;
-    fs::write(folder.join("busy.yaml"), busy(0)).expect("written");
-    wait_until_in_force(client, 13).await;
 }
 
 /// Each of the two files is an error without the other one.

@@ -119,76 +119,6 @@ fn what_is_refused_is_named_with_a_reason() {
     }
 }
 
-/// A bad value is refused with the name that its user wrote: that of the variable, or that of the
-/// flag.
-#[test]
-fn errors_name_the_variable_or_the_flag_that_was_set() {
-    let page = tools::file("deploy/settings.md");
-    let typed = [
-        "boolean", "count", "duration", "port", "bytes", "seconds", "ratio",
-    ];
-    let rows = page.lines().filter_map(|line| {
-        let mut cells = line.trim_matches('|').split('|').map(str::trim);
-        let (flag, variable, kind) = (cells.next()?, cells.next()?, cells.next()?);
-        let flag = flag.split(',').next()?.trim_matches('`').to_owned();
-        (typed.contains(&kind) && variable.starts_with('`'))
-            .then(|| (flag, variable.trim_matches('`').to_owned()))
-    });
-    let rows: Vec<_> = rows.collect();
-    assert!(rows.len() > 30, "{rows:?}");
-    for (flag, variable) in rows {
-        let output = run(&[(&variable, "x")]);
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        assert!(
-            text.contains(&format!("invalid value 'x' for {variable}: ")) && !text.contains(&flag),
-            "{text}"
-        );
-        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .arg(format!("{flag}=x"))
-            .env_clear()
-            .output()
-            .expect("the binary runs");
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            text.contains(&format!("invalid value 'x' for '{flag}")),
-            "{text}"
-        );
-    }
-    for (environment, flags, named) in [
-        (
-            &[("CACHE_KEY_PREFIX", "{x}")][..],
-            &[][..],
-            "CACHE_KEY_PREFIX: braces",
-        ),
-        (
-            &[],
-            &["--cache-key-prefix={x}"],
-            "--cache-key-prefix: braces",
-        ),
-        (
-            &[("REDIS_TYPE", "cluster")],
-            &[],
-            "REDIS_TYPE needs REDIS_URL",
-        ),
-        (
-            &[("REDIS_TYPE", "single")],
-            &["--redis-type=cluster"],
-            "--redis-type needs REDIS_URL",
-        ),
-        (&[], &["--log-level", "loud"], "--log-level: `loud`"),
-        (&[("LOG_LEVEL", "loud")], &[], "LOG_LEVEL: `loud`"),
-    ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(flags)
-            .env_clear()
-            .envs(environment.iter().copied())
-            .output();
-        let text = String::from_utf8_lossy(&output.expect("the binary runs").stderr).into_owned();
-        assert!(text.contains(named), "{named} is not in: {text}");
-    }
-}
-
 /// The variables whose empty text means something else than no variable, and the folder of limits
 /// that they lead to.
 const EMPTY_IS_A_VALUE: [(&str, &str); 1] = [("RUNTIME_APPDIRECTORY", "/srv/runtime_data/current")];
@@ -313,35 +243,6 @@ fn check_sees_the_mistakes_of_the_settings() {
         assert_eq!(check, serve);
         assert!(check.0 == Some(2) && check.1.contains(named), "{check:?}");
     }
-}
-
-/// Without a path, the files are those that `weir serve` would read, compiled with its settings.
-#[test]
-fn check_reads_the_files_that_serve_reads() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let limits = folder.path().join("ratelimit/config");
-    fs::create_dir_all(&limits).expect("a folder");
-    fs::write(
-        limits.join("a.yaml"),
-        "domain: only-here\ndescriptors: [{ key: a, rate_limit: { unit: day } }]\n",
-    )
-    .expect("written");
-    let root = folder.path().to_str().expect("UTF-8");
-    let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
-    let output = weir
-        .arg("check")
-        .env_clear()
-        .envs([
-            ("RUNTIME_ROOT", root),
-            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-        ])
-        .output();
-    let text = String::from_utf8_lossy(&output.expect("the binary runs").stdout).into_owned();
-    assert!(
-        text.contains("ratelimit/config/a.yaml:2:")
-            && text.contains("'requests_per_unit' is missing"),
-        "{text}"
-    );
 }
 
 async fn call(client: &mut Client, domain: &str, key: &str) -> RateLimitResponse {

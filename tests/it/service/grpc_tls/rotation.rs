@@ -1,7 +1,6 @@
 //! Certificates that are replaced while Weir serves.
 
 use super::*;
-use crate::service::special_files;
 use crate::support::config_map::publish_all;
 use crate::support::wait::eventually_async;
 
@@ -167,26 +166,6 @@ async fn a_secret_of_kubernetes_is_replaced_as_a_whole() {
     let new = second.issue(&["envoy"]);
     assert!(accepts(&client(&new)).await);
     assert!(!accepts(&client(&old)).await, "the authority of before");
-}
-
-#[tokio::test]
-async fn a_pipe_in_the_place_of_a_certificate_changes_nothing() {
-    let secured = Secured::start(&[]);
-    let tls = secured.tls();
-    let first = tls.certificate().await;
-    special_files::pipe(&secured.files.path("pipe"));
-    std::fs::rename(secured.files.path("pipe"), secured.files.path("tls.crt")).expect("renamed");
-    let line = secured
-        .weir
-        .wait_for_log("keeping the current certificate")
-        .await;
-    assert!(line.contains("it is a pipe"), "{line}");
-    assert_eq!(tls.certificate().await, first);
-    std::fs::remove_file(secured.files.path("tls.crt")).expect("removed");
-    secured
-        .files
-        .write_issued("tls", &secured.authority.issue(&["localhost"]));
-    another_is_shown(&tls, &first).await;
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::{amount, hit, start, users, wait_for_amount, without_unit};
-use crate::service::special_files;
 use crate::support::certificates::Files;
 use crate::support::control_plane::{ControlPlane, NODE, Sent};
 use crate::support::wait::eventually_async;
@@ -170,27 +169,5 @@ async fn a_folder_that_cannot_be_written_is_one_warning() {
         weir.metric("weir_xds_cache_writes_total{result=\"failed\"}")
             .expect("a counter")
             >= 3.0
-    );
-}
-
-#[tokio::test]
-async fn a_pipe_in_the_place_of_the_file_is_ignored_and_stays() {
-    let files = Files::new();
-    let path = files.text("limits");
-    special_files::pipe(&files.path("limits"));
-    let control = ControlPlane::start();
-    control.set("1", [users("a", 4)]);
-    let weir = start(&control.url(), &[("CONFIG_GRPC_XDS_CACHE_FILE", &path)]);
-    let line = weir
-        .wait_for_log("ignoring CONFIG_GRPC_XDS_CACHE_FILE")
-        .await;
-    assert!(line.contains("it is a pipe"), "{line}");
-    wait_for_amount(&mut weir.client().await, "a", 4).await;
-    let line = weir.wait_for_log("cannot be written").await;
-    assert!(line.contains("it is a pipe"), "{line}");
-    let kind = std::fs::metadata(files.path("limits")).expect("it is there");
-    assert!(
-        !kind.is_file(),
-        "a device in its place would be one for all"
     );
 }
