@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::{at, documents, items, run, text};
-use crate::support::{envoy, tools};
+use super::{at, documents, items, text};
+use crate::support::tools;
 
 const FILE: &str = "deploy/compose.yaml";
 
@@ -50,36 +50,6 @@ fn every_service_is_pinned_confined_and_open_to_this_machine_only() {
     assert_eq!(at(&compose, "/services/weir/read_only"), true);
 }
 
-/// Envoy itself reads both of its files, and Prometheus's own program the one with what it scrapes.
-#[test]
-fn programs_accept_their_files() {
-    for file in ["envoy", "application"] {
-        envoy::validate(&tools::file(&format!("deploy/compose/{file}.yaml")));
-    }
-    // The alerts are mounted beside it.
-    let folder = tempfile::tempdir().expect("a folder");
-    for file in ["compose/prometheus.yaml", "monitoring/alerts.yaml"] {
-        let name = file.rsplit('/').next().expect("a name");
-        std::fs::write(
-            folder.path().join(name),
-            tools::file(&format!("deploy/{file}")),
-        )
-        .expect("written");
-    }
-    let printed = run(
-        &tools::promtool(),
-        &["check", "config", "prometheus.yaml"],
-        folder.path(),
-    );
-    assert!(printed.contains("1 rule file"), "{printed}");
-    let [prometheus, grafana] = ["prometheus", "grafana-datasources"]
-        .map(|file| documents(&format!("deploy/compose/{file}.yaml")).remove(0));
-    assert_eq!(
-        at(&grafana, "/datasources/0/jsonData/timeInterval"),
-        at(&prometheus, "/global/scrape_interval")
-    );
-}
-
 /// Envoy asks, limits and answers as the page about `deploy/envoy/envoy.yaml` says.
 #[test]
 fn its_envoy_limits_as_the_example_does() {
@@ -105,19 +75,4 @@ fn its_envoy_limits_as_the_example_does() {
         clusters
     };
     assert_eq!(clusters(&here), clusters(&example), "change both");
-}
-
-/// A workflow has no terminal for `exec`.
-#[test]
-fn the_workflow_runs_the_commands_of_the_support_desk() {
-    let workflow = tools::file(".github/workflows/tests.yaml").replace("exec -T", "exec");
-    let page = tools::file("deploy/support-desk.md");
-    let commands = page
-        .lines()
-        .filter(|line| line.contains("docker compose -f "));
-    let commands: Vec<_> = commands.collect();
-    assert_eq!(commands.len(), 2);
-    for command in commands {
-        assert!(workflow.contains(command), "no step has {command}");
-    }
 }

@@ -1,5 +1,5 @@
-//! Releases: `deploy/release.sh` on a copy of the repository, the form of CHANGELOG.md, and the
-//! workflows of `.github`, whose syntax `tests/deploy.sh` checks with actionlint.
+//! Releases: `deploy/release.sh` on a copy of the repository, and the workflows of `.github`, whose
+//! syntax `tests/deploy.sh` checks with actionlint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,16 +22,6 @@ pub(super) const COMMANDS: [&str; 6] = [
     "package",
     "sbom",
     "checksums",
-];
-
-/// The kinds of changes. Source: Keep a Changelog 1.1.0.
-const KINDS: [&str; 6] = [
-    "Added",
-    "Changed",
-    "Deprecated",
-    "Removed",
-    "Fixed",
-    "Security",
 ];
 
 /// Every right beyond reading that a job has.
@@ -185,20 +175,6 @@ fn a_release_names_one_version_everywhere() {
 }
 
 #[test]
-fn arguments_of_no_release_are_refused() {
-    for (arguments, says) in [
-        (
-            &["package", "Cargo.toml", "amd64", "x"][..],
-            "is no program",
-        ),
-        (&["package", BINARY, "mips", "x"], "is no architecture"),
-        (&["publish"], "deploy/release.sh package"),
-    ] {
-        refuse(tools::repository(), arguments, says);
-    }
-}
-
-#[test]
 fn an_archive_has_the_files_of_a_user_and_is_the_same_each_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = program(folder.path());
@@ -238,52 +214,6 @@ fn an_archive_has_the_files_of_a_user_and_is_the_same_each_time() {
     here(&format!(
         "cd one && echo other >{name}.tar.gz && ! sha256sum --check SHA256SUMS"
     ));
-}
-
-#[test]
-fn the_changelog_has_the_usual_form() {
-    let text = tools::file("CHANGELOG.md");
-    let mut sections = text.split("\n## ");
-    let head = sections.next().expect("a head");
-    for link in [
-        "https://keepachangelog.com/en/1.1.0/",
-        "https://semver.org/spec/v2.0.0.html",
-    ] {
-        assert!(head.contains(link), "{link}");
-    }
-    let mut newer = None;
-    for (index, section) in sections.enumerate() {
-        let (version, body) = section.split_once('\n').expect("a heading");
-        if index == 0 {
-            assert_eq!(version, "[Unreleased]");
-        } else {
-            let parts = version
-                .strip_prefix('[')
-                .and_then(|rest| rest.split_once("] - "));
-            let (number, date) = parts.unwrap_or_else(|| panic!("{version}"));
-            let number: Vec<u32> = number
-                .split(['.', '-'])
-                .take(3)
-                .filter_map(|part| part.parse().ok())
-                .collect();
-            let is_older = newer
-                .replace(number.clone())
-                .is_none_or(|newer| newer > number);
-            assert!(
-                date.parse::<jiff::civil::Date>().is_ok() && number.len() == 3 && is_older,
-                "{version}"
-            );
-        }
-        let kinds = body.lines().filter_map(|line| line.strip_prefix("### "));
-        let places: Vec<_> = kinds
-            .map(|kind| KINDS.iter().position(|known| *known == kind))
-            .collect();
-        let is_sorted = places.is_sorted_by(|one, other| one < other) && !places.is_empty();
-        assert!(
-            is_sorted && !places.contains(&None),
-            "{version}: each once, in the order of {KINDS:?}"
-        );
-    }
 }
 
 fn workflows() -> BTreeMap<&'static str, (String, Value)> {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{at, shell};
+use super::at;
 use crate::support::tools;
 
 const CHART: &str = "deploy/helm/weir";
@@ -86,23 +86,4 @@ fn the_chart_sets_every_variable_in_one_place() {
         "only in the chart, or only in `weir serve --help` (add it to `settings` in \
          values.schema.json, or give it a value of its own): {wrong:?}"
     );
-}
-
-#[test]
-fn manifests_set_variables_that_weir_knows() {
-    let manifests = "deploy/kubernetes deploy/envoy-gateway deploy/envoy-ai-gateway";
-    let names = shell(
-        tools::repository(),
-        &format!("grep -rohE 'name: [A-Z_]+' {manifests}"),
-    );
-    let known = variables_of_weir();
-    // The scripts of Redis read these.
-    let others = ["POD_NAME", "POD_IP"];
-    for name in names.lines().filter_map(|line| line.strip_prefix("name: ")) {
-        assert!(
-            known.contains(name) || others.contains(&name),
-            "{name} is not in `weir serve --help`"
-        );
-    }
-    assert!(names.lines().count() > 20, "{names}");
 }
