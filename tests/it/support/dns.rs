@@ -34,10 +34,6 @@ pub struct Zone {
 pub enum Fault {
     /// SERVFAIL.
     ServerFailure,
-    /// NXDOMAIN.
-    NoSuchName,
-    /// No answer.
-    Silence,
     /// SERVFAIL for AAAA only.
     OnlyV4,
 }
@@ -141,16 +137,15 @@ impl State {
                 continue;
             };
             let query = &query[..length];
-            if let Some(mut answer) = self.answer(query) {
-                if answer.len() > datagram(query) {
-                    // Without records, and with the bit TC.
-                    answer.truncate(question_end(query));
-                    answer[2] |= 2;
-                    answer[6..8].fill(0);
-                    self.queries.lock().expect("a lock").truncated += 1;
-                }
-                let _ = socket.send_to(&answer, peer);
+            let mut answer = self.answer(query);
+            if answer.len() > datagram(query) {
+                // Without records, and with the bit TC.
+                answer.truncate(question_end(query));
+                answer[2] |= 2;
+                answer[6..8].fill(0);
+                self.queries.lock().expect("a lock").truncated += 1;
             }
+            let _ = socket.send_to(&answer, peer);
         }
     }
 
@@ -181,16 +176,15 @@ impl State {
                 return;
             }
             self.queries.lock().expect("a lock").by_tcp += 1;
-            if let Some(answer) = self.answer(&query) {
-                let length = u16::try_from(answer.len())
-                    .expect("a short answer")
-                    .to_be_bytes();
-                let _ = stream.write_all(&[&length, answer.as_slice()].concat());
-            }
+            let answer = self.answer(&query);
+            let length = u16::try_from(answer.len())
+                .expect("a short answer")
+                .to_be_bytes();
+            let _ = stream.write_all(&[&length, answer.as_slice()].concat());
         }
     }
 
-    fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+    fn answer(&self, query: &[u8]) -> Vec<u8> {
         let end = question_end(query);
         let kind = u16::from_be_bytes([query[end - 4], query[end - 3]]);
         {
@@ -201,9 +195,7 @@ impl State {
         }
         let zone = *self.zone.lock().expect("a lock");
         let (code, count) = match (zone.fault, kind) {
-            (Some(Fault::Silence), _) => return None,
             (Some(Fault::ServerFailure), _) | (Some(Fault::OnlyV4), AAAA) => (2, 0),
-            (Some(Fault::NoSuchName), _) => (3, 0),
             (_, A) => (0, zone.v4),
             (_, AAAA) => (0, zone.v6),
             _ => (0, 0),
@@ -228,7 +220,7 @@ impl State {
             answer.extend([0, address.len() as u8]);
             answer.extend(address);
         }
-        Some(answer)
+        answer
     }
 }
 

@@ -312,10 +312,6 @@ impl Report {
         Self(records)
     }
 
-    pub fn records(&self) -> &[Record] {
-        &self.0
-    }
-
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -402,7 +398,6 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{self, descriptor, request};
 
     fn record(at: Instant, due_ms: u64, outcome: Outcome) -> Record {
         Record {
@@ -450,52 +445,5 @@ mod tests {
             (report.quantile(0.0), report.quantile(1.0)),
             (Duration::ZERO, report.longest())
         );
-    }
-
-    #[test]
-    fn a_load_sends_its_requests_when_they_are_due() {
-        let services = [
-            Weir::start(support::DEMO, &[]),
-            Weir::start(support::DEMO, &[]),
-        ];
-        let key = |number: u64| {
-            if number.is_multiple_of(2) {
-                "even"
-            } else {
-                "odd"
-            }
-        };
-        let load = Load::start(Options {
-            per_second: 200,
-            ..Options::new(&services, move |number| LoadRequest {
-                label: key(number),
-                request: request("demo", vec![descriptor(&[("year", key(number))])]),
-            })
-        });
-        std::thread::sleep(Duration::from_millis(500));
-        let report = load.stop();
-        assert!(
-            (80..=400).contains(&report.len()),
-            "{} requests",
-            report.len()
-        );
-        // The limit is two a year per key. Even numbers go to one service, odd ones to the other.
-        assert_eq!(
-            (
-                report.of("even").count(Record::is_ok),
-                report.of("odd").count(Record::is_ok)
-            ),
-            (2, 2)
-        );
-        assert_eq!(
-            report.outcomes().into_keys().collect::<Vec<_>>(),
-            ["Ok", "Over"]
-        );
-        let gap = report
-            .records()
-            .windows(2)
-            .map(|pair| pair[1].due - pair[0].due)
-            .max();
-        assert_eq!(gap, Some(Duration::from_millis(5)));
     }
 }

@@ -35,8 +35,6 @@ pub enum Forwarding {
     Pass,
     /// They are forwarded in order after `by` and a random part of `jitter`.
     Delay { by: Duration, jitter: Duration },
-    /// They are forwarded at this rate.
-    Throttle { bytes_per_second: u32 },
     /// They wait while this is set, and neither side gets an error: a network partition.
     BlackHole,
     /// The next bytes are lost, and both sides get a reset.
@@ -50,8 +48,6 @@ pub enum Forwarding {
 pub enum ListenerState {
     /// They reach the server.
     Open,
-    /// They are accepted and closed at once.
-    AcceptAndClose,
     /// They are refused, because nothing listens.
     Closed,
 }
@@ -229,9 +225,7 @@ async fn serve(address: SocketAddr, shared: Arc<Shared>, mut stopped: mpsc::Rece
             accepted = accept(listener.as_ref()) => accepted,
         };
         shared.connections.fetch_add(1, Ordering::Relaxed);
-        if *listener_state.borrow() == ListenerState::Open {
-            connections.spawn(connection(accepted, Arc::clone(&shared)));
-        }
+        connections.spawn(connection(accepted, Arc::clone(&shared)));
         while connections.try_join_next().is_some() {}
     }
 }
@@ -312,9 +306,6 @@ async fn pump(
             let (mut due, mut whole) = (Instant::now(), count);
             match now {
                 Forwarding::Delay { by, jitter } => due += by + jitter.mul_f64(fastrand::f64()),
-                Forwarding::Throttle { bytes_per_second } => {
-                    due = due.max(latest) + Duration::from_secs(count as u64) / bytes_per_second;
-                }
                 Forwarding::CutAfter { bytes } => whole = count.min(bytes - passed),
                 Forwarding::Pass | Forwarding::BlackHole | Forwarding::LoseThenReset => {}
             }
@@ -347,171 +338,5 @@ async fn pump(
     tokio::select! {
         end = reading => end,
         end = writing => end,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::net::TcpStream;
-
-    use super::*;
-    use crate::support::wait::TIMEOUT;
-
-    /// A server that sends back what it receives.
-    fn echo() -> SocketAddr {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("bound");
-        std::thread::spawn(move || {
-            for stream in listener.incoming().take(20).map_while(Result::ok) {
-                std::thread::spawn(move || {
-                    let (mut from, mut to) = (stream.try_clone().expect("a socket"), stream);
-                    let _ = io::copy(&mut from, &mut to);
-                });
-            }
-        });
-        address
-    }
-
-    fn connect(proxy: &Proxy) -> TcpStream {
-        let stream = TcpStream::connect(proxy.address()).expect("the proxy listens");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-        stream
-    }
-
-    fn round_trip(stream: &mut TcpStream, text: &str) -> io::Result<Duration> {
-        let began = Instant::now();
-        stream.write_all(text.as_bytes())?;
-        let mut back = vec![0; text.len()];
-        stream.read_exact(&mut back)?;
-        assert_eq!(back, text.as_bytes());
-        Ok(began.elapsed())
-    }
-
-    #[test]
-    fn bytes_are_forwarded_and_counted() {
-        let proxy = Proxy::start(echo());
-        let mut stream = connect(&proxy);
-        round_trip(&mut stream, "hello").expect("an echo");
-        round_trip(&mut stream, "again").expect("an echo");
-        assert_eq!(
-            proxy.traffic(),
-            Traffic {
-                connections: 1,
-                to_server: 10,
-                to_client: 10,
-                resets: 0
-            }
-        );
-    }
-
-    #[test]
-    fn a_delay_does_not_throttle() {
-        let proxy = Proxy::start(echo());
-        proxy.to_client(Forwarding::Delay {
-            by: Duration::from_millis(100),
-            jitter: Duration::from_millis(10),
-        });
-        let mut stream = connect(&proxy);
-        let took = round_trip(&mut stream, "one").expect("an echo");
-        assert!(took >= Duration::from_millis(100), "{took:?}");
-        let began = Instant::now();
-        let mut back = [0; 50];
-        for _ in 0..50 {
-            stream.write_all(b"x").expect("sent");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        stream.read_exact(&mut back).expect("all of them");
-        assert!(
-            began.elapsed() < Duration::from_secs(1),
-            "50 chunks at once took {:?}",
-            began.elapsed()
-        );
-    }
-
-    #[test]
-    fn a_throttle_limits_the_rate() {
-        let proxy = Proxy::start(echo());
-        proxy.to_server(Forwarding::Throttle {
-            bytes_per_second: 1_000,
-        });
-        let took = round_trip(&mut connect(&proxy), &"x".repeat(200)).expect("an echo");
-        assert!(took >= Duration::from_millis(200), "{took:?}");
-    }
-
-    #[test]
-    fn a_black_hole_forwards_its_bytes_when_it_ends() {
-        let proxy = Proxy::start(echo());
-        let mut stream = connect(&proxy);
-        round_trip(&mut stream, "before").expect("an echo");
-        proxy.to_server(Forwarding::BlackHole);
-        stream
-            .set_read_timeout(Some(Duration::from_millis(100)))
-            .expect("a timeout");
-        assert!(round_trip(&mut stream, "inside").is_err());
-        assert_eq!(proxy.traffic().to_server, 6);
-        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-        proxy.to_server(Forwarding::Pass);
-        let mut back = [0; 6];
-        stream.read_exact(&mut back).expect("what waited");
-        assert_eq!(&back, b"inside");
-    }
-
-    #[test]
-    fn a_lost_reply_resets_its_connection() {
-        let proxy = Proxy::start(echo());
-        proxy.lose_one_reply();
-        let error = round_trip(&mut connect(&proxy), "gone").expect_err("reset");
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-        assert_eq!(proxy.traffic().to_server, 4, "the request has arrived");
-        round_trip(&mut connect(&proxy), "only one").expect("an echo");
-        proxy.to_client(Forwarding::LoseThenReset);
-        for _ in 0..2 {
-            assert_eq!(
-                round_trip(&mut connect(&proxy), "gone")
-                    .expect_err("reset")
-                    .kind(),
-                io::ErrorKind::ConnectionReset
-            );
-        }
-        assert_eq!(proxy.traffic().resets, 3);
-    }
-
-    #[test]
-    fn connections_are_reset_after_a_number_of_bytes_and_on_demand() {
-        let proxy = Proxy::start(echo());
-        proxy.to_client(Forwarding::CutAfter { bytes: 3 });
-        let mut stream = connect(&proxy);
-        stream.write_all(b"whole").expect("sent");
-        let mut back = [0; 3];
-        stream.read_exact(&mut back).expect("the first three");
-        assert_eq!(
-            (&back, stream.read(&mut [0]).expect_err("reset").kind()),
-            (b"who", io::ErrorKind::ConnectionReset)
-        );
-        proxy.to_client(Forwarding::Pass);
-        let mut stream = connect(&proxy);
-        round_trip(&mut stream, "well").expect("an echo");
-        proxy.cut();
-        assert_eq!(
-            stream.read(&mut [0]).expect_err("reset").kind(),
-            io::ErrorKind::ConnectionReset
-        );
-    }
-
-    #[test]
-    fn new_connections_are_refused_closed_or_forwarded() {
-        let proxy = Proxy::start(echo());
-        proxy.set_listener(ListenerState::Closed);
-        assert_eq!(
-            TcpStream::connect(proxy.address())
-                .expect_err("refused")
-                .kind(),
-            io::ErrorKind::ConnectionRefused
-        );
-        proxy.set_listener(ListenerState::AcceptAndClose);
-        assert!(round_trip(&mut connect(&proxy), "lost").is_err());
-        proxy.set_listener(ListenerState::Open);
-        round_trip(&mut connect(&proxy), "delivered").expect("an echo");
     }
 }
