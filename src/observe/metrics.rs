@@ -266,4 +266,6 @@ impl crate::net::http::Events for Metrics {
 }
 
 #[cfg(test)]
+mod page_tests;
+#[cfg(test)]
 mod tests;

@@ -139,12 +139,12 @@ families! {
     RESPONSE_TIME = Histogram "ratelimit_service_response_time_seconds" ["grpc_method"];
     /// Requests that were answered, by gRPC status code.
     REQUESTS = Counter "weir_requests_total" ["code"];
-    /// Requests that got an error, by its cause: redis_error for the store of whatever kind,
-    /// service_error for all else.
+    /// Requests that got an error, by its cause: redis_error for any store, service_error for all
+    /// else.
     REQUEST_ERRORS = Counter "ratelimit_service_should_rate_limit_error" ["err_type"];
     /// Requests that were over a limit and allowed because of SHADOW_MODE.
     GLOBAL_SHADOW_MODE = Counter "ratelimit_service_global_shadow_mode" [];
-    /// Requests for a domain that no file of limits declares.
+    /// Requests for a domain that no file of limits declares; beyond 100 such domains as other.
     DOMAIN_NOT_FOUND = Counter "weir_domain_not_found_total" ["domain"];
     /// Descriptors of known domains that no limit applied to: none matched, or it was replaced.
     FREE_DESCRIPTORS = Counter "weir_free_descriptors_total" ["domain"];
@@ -178,8 +178,8 @@ families! {
     /// When the certificate of the gRPC port expires, or the first of those above it, in seconds
     /// since 1970.
     CERTIFICATE_EXPIRY = Gauge "weir_certificate_expiry_timestamp_seconds" [];
-    /// Changed files of the certificate of the gRPC port, by result: loaded, or refused, so that
-    /// the one before stays in use.
+    /// Changed files of the certificate of the gRPC port, by result: loaded or refused (the
+    /// previous one stays in use).
     CERTIFICATE_RELOADS = Counter "weir_certificate_reloads_total" ["result"];
     /// 1 if the files of the certificate of the gRPC port could be used when they changed last, 0
     /// if they were refused.
@@ -187,27 +187,32 @@ families! {
 
     // Limits. key2 is left out for a limit on the first level.
 
-    /// Hits that requests asked for, without give-backs.
+    /// Hits that requests asked for, without refunds; of reservations their costs and kept holds,
+    /// not their estimates.
     TOTAL_HITS = Counter "ratelimit_service_rate_limit_total_hits" ["domain", "key1", "key2"];
     /// Hits of checks that were within the limit as a whole.
     WITHIN_LIMIT = Counter "ratelimit_service_rate_limit_within_limit" ["domain", "key1", "key2"];
-    /// Hits between the near-limit threshold and the limit.
+    /// Allowed hits above NEAR_LIMIT_RATIO of the limit.
     NEAR_LIMIT = Counter "ratelimit_service_rate_limit_near_limit" ["domain", "key1", "key2"];
-    /// Hits beyond the limit, including those of limits in shadow mode.
+    /// Hits beyond the limit, including limits in shadow mode and hits that the denial cache
+    /// refused.
     OVER_LIMIT = Counter "ratelimit_service_rate_limit_over_limit" ["domain", "key1", "key2"];
     /// Hits beyond a limit in shadow mode; they were allowed.
     SHADOW_MODE = Counter "ratelimit_service_rate_limit_shadow_mode" ["domain", "key1", "key2"];
     /// Hits beyond the limit that the denial cache refused.
     DENIAL_CACHE_REFUSED_HITS = Counter "weir_denial_cache_refused_hits_total"
         ["domain", "key1", "key2"];
-    /// Descriptors that matched a limit, by outcome.
+    /// Descriptors that matched a limit, by outcome: ok, over_limit, shadow_over_limit, unlimited,
+    /// error, outage_allowed or outage_denied; or, without a check, blocked or exempt by an
+    /// override.
     DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "name", "outcome"];
-    /// Hits that requests gave back (is_negative_hits), as asked.
+    /// Refunded hits (is_negative_hits), as asked.
     NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit", "name"];
-    /// Checks of 0 hits, which read a limit and count nothing; from the first of them.
+    /// Checks of 0 hits, which read a limit and count nothing, except of limits that requests bring
+    /// along; from the first of them.
     PEEKS = Counter "weir_peeks_total" ["domain", "limit", "name"];
-    /// Places that requests in flight hold: taken less given back through this process, without
-    /// those that have expired. Replicas add up; one alone may be below zero.
+    /// Requests in flight: begun less ended through this process, without those that have expired.
+    /// Add up all replicas; one alone may be below zero.
     CONCURRENCY_HOLDERS = Gauge "weir_concurrency_holders" ["domain", "limit", "name"];
     /// Reservations of hits, by their result: held, shortened to the share that one may hold,
     /// refused, or repeated with an id that was reserved or settled before.
@@ -216,27 +221,28 @@ families! {
     /// or none (cancelled), it had no hold (unknown), or was settled before (repeated).
     SETTLEMENTS = Counter "weir_settlements_total" ["domain", "limit", "name", "result"];
     /// Hits that are reserved and not settled: taken less settled through this process, without
-    /// those that have expired. Replicas add up; one alone may be below zero, and the sum is wrong
-    /// for one ttl after a replica has restarted.
+    /// those that have expired. Add up all replicas; one alone may be below zero, and the sum is
+    /// wrong for one ttl after a replica has restarted.
     RESERVED_HITS = Gauge "weir_reserved_hits" ["domain", "limit", "name"];
     /// The difference between settled and reserved hits, by its sign: settled hits above the
     /// reserved ones, and reserved hits below which a settlement was.
     RESERVATION_DIFFERENCE_HITS = Counter "weir_reservation_difference_hits_total"
         ["domain", "limit", "name", "sign"];
-    /// Reservations that expired before they were settled, by whether their hits were given back
+    /// Reservations that expired before they were settled, by whether their hits were released
     /// (release) or stay charged (keep).
     RESERVATIONS_EXPIRED = Counter "weir_reservations_expired_total"
         ["domain", "limit", "name", "on_expiry"];
-    /// Reservations that were given back at once, because another limit refused their requests or
-    /// the store failed.
+    /// Reservations that were refunded at once, because another limit refused their requests or the
+    /// store failed; they are also held or shortened.
     RESERVATIONS_REFUNDED = Counter "weir_reservations_refunded_total" ["domain", "limit", "name"];
-    /// Thresholds of limits with notify that were crossed, by threshold in per cent.
+    /// Thresholds of limits with notify that were crossed, by threshold in per cent: once for each
+    /// subject.
     BUDGET_THRESHOLDS = Counter "weir_budget_thresholds_total"
         ["domain", "limit", "name", "threshold"];
     /// Requests that a trial would allow (ok) or refuse (over_limit), or that the store did not
     /// count for it (not_counted).
     TRIAL_DECISIONS = Counter "weir_trial_decisions_total" ["domain", "limit", "name", "outcome"];
-    /// Hits that requests asked of a limit with a trial, without give-backs.
+    /// Hits that requests asked of a limit with a trial, without refunds.
     TRIAL_HITS = Counter "weir_trial_hits_total" ["domain", "limit", "name"];
     /// Hits beyond the trial of a limit; it refused none of them.
     TRIAL_OVER_LIMIT_HITS = Counter "weir_trial_over_limit_hits_total" ["domain", "limit", "name"];
@@ -280,7 +286,7 @@ families! {
     LEASE_DRAWN_HITS = Counter "weir_lease_drawn_hits_total" [];
     /// Hits that were drawn ahead and not used, by reason: window_ended, evicted (the table of
     /// leases was full, or an operator reset a counter), or void (Redis had lost the counter, or
-    /// more hits were given back than were used).
+    /// more hits were refunded than were used).
     LEASE_UNUSED_HITS = Counter "weir_lease_unused_hits_total" ["reason"];
     /// Keys of which hits are held now.
     LEASES = Gauge "weir_leases" [];
@@ -309,8 +315,8 @@ families! {
     /// Replicas that share the limits (REPLICAS): on_store_failure: local admits this part of each
     /// limit.
     REPLICAS = Gauge "weir_replicas" [];
-    /// Lookups of the name of REPLICAS=dns:NAME, by result: answered or failed, so that the number
-    /// of replicas stays as it was.
+    /// Lookups of the name of REPLICAS=dns:NAME, by result: answered or failed (the number of
+    /// replicas stays as it was).
     REPLICAS_LOOKUPS = Counter "weir_replicas_lookups_total" ["result"];
 
     /// Connections to the last known addresses of a name, because it could not be resolved.
@@ -326,7 +332,7 @@ families! {
     REDIS_PER_SECOND_CONNECTIONS_OPEN = Gauge "ratelimit_redis_per_second_pool_cx_active" [];
     /// Connections to the Redis of per-second limits opened since the start.
     REDIS_PER_SECOND_CONNECTIONS_OPENED = Counter "ratelimit_redis_per_second_pool_cx_total" [];
-    /// Errors of Redis by name: one for each request that an error spoiled, and for each failed
+    /// Errors of Redis by name: one for each request that failed with it, and for each failed
     /// attempt to connect.
     REDIS_ERRORS = Counter "weir_redis_errors_total" ["error"];
     /// Requests that Redis may or may not have counted, because its answer was lost or late.
@@ -342,14 +348,15 @@ families! {
     /// reason.
     REDIS_BREAKER_TRANSITIONS = Counter "weir_redis_breaker_transitions_total"
         ["redis", "server", "to", "reason"];
-    /// Whether the server answered the last probe: 1 if it did. While no server is known, the label
-    /// server is the name of the primary for its Sentinels, or a configured address of the cluster.
+    /// 1 if the server answered the last probe, 0 if it did not. While no server is known, the
+    /// label server is the name of the primary for its Sentinels, or a configured address of the
+    /// cluster.
     REDIS_UP = Gauge "weir_redis_up" ["redis", "server"];
     /// Round-trip time of the last probe, in seconds.
     REDIS_ROUND_TRIP = Gauge "weir_redis_round_trip_seconds" ["redis", "server"];
     /// Time from sending a batch to its last reply, in seconds.
     REDIS_BATCH_DURATION = Histogram "weir_redis_batch_duration_seconds" ["redis", "server"];
-    /// How far the server's clock is ahead of this machine's, in seconds.
+    /// Time by which the server's clock is ahead of this machine's, in seconds.
     REDIS_CLOCK_OFFSET = Gauge "weir_redis_clock_offset_seconds" ["redis", "server"];
     /// Keys in the Redis database that Weir uses, including those of other programs.
     REDIS_KEYS = Gauge "weir_redis_keys" ["redis", "server"];
@@ -361,7 +368,7 @@ families! {
     REDIS_EVICTED_KEYS = Counter "weir_redis_evicted_keys_total" ["redis", "server"];
     /// Always 1; the label is the version of the server.
     REDIS_SERVER_INFO = Gauge "weir_redis_server_info" ["redis", "server", "version"];
-    /// 1 for each thing to improve in the server's configuration; the log says how.
+    /// 1 for each diagnostic of the server's configuration, which the log explains.
     REDIS_ADVICE = Gauge "weir_redis_advice" ["redis", "server", "advice"];
     /// Batches that the server answered.
     REDIS_BATCHES = Counter "weir_redis_batches_total" ["redis", "server"];
@@ -415,7 +422,7 @@ families! {
     /// When a response was last refused, in whole or in part, in seconds since 1970; 0 for never.
     XDS_REFUSED_TIMESTAMP = Gauge "weir_xds_refused_timestamp_seconds" [];
     /// Domains that were refused, by what is in force instead: kept (their last good limits) or
-    /// absent (nothing, so that their requests pass).
+    /// absent (nothing: their requests pass).
     XDS_REFUSED_DOMAINS = Gauge "weir_xds_refused_domains" ["limits"];
     /// Attempts to write CONFIG_GRPC_XDS_CACHE_FILE, by result: written or failed.
     XDS_CACHE_WRITES = Counter "weir_xds_cache_writes_total" ["result"];
