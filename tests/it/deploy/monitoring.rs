@@ -21,11 +21,7 @@ const FOLDER: &str = "deploy/monitoring";
 const RUNBOOKS: &str = "deploy/runbooks.md";
 
 /// Its sections that are not about one alert.
-const OTHER_SECTIONS: [&str; 3] = [
-    "Contents",
-    "Symptoms without an alert",
-    "Alerts of your own",
-];
+const OTHER_SECTIONS: [&str; 2] = ["Contents", "Symptoms without an alert"];
 
 /// Every rule of alerts.yaml.
 fn alerts() -> Vec<Value> {
