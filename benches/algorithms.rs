@@ -30,6 +30,7 @@ use weir::store::{Budget, Memory, Redis, memory};
 mod support {
     pub mod ports;
     pub mod redis;
+    pub mod tools;
 }
 
 #[allow(

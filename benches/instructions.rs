@@ -29,6 +29,7 @@ use weir::core::proto::{METHOD_PATH, RateLimitDescriptor, RateLimitRequest};
 mod support {
     pub mod ports;
     pub mod redis;
+    pub mod tools;
 }
 
 use support::ports;

@@ -20,6 +20,7 @@ use std::time::Duration;
 mod support {
     pub mod ports;
     pub mod redis;
+    pub mod tools;
 
     pub use redis::RedisServer;
 }

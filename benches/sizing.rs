@@ -18,6 +18,7 @@ mod support {
     pub mod certificates;
     pub mod ports;
     pub mod redis;
+    pub mod tools;
 
     pub use redis::RedisServer;
 }
