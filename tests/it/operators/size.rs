@@ -83,6 +83,9 @@ fn the_table_has_the_figures_of_the_benches() {
     let benches = tools::file("benches/figures.txt");
     let [speed, algorithms, usage, sizing] =
         ["speed", "algorithms", "usage", "sizing"].map(|name| bench(&benches, name));
+    // The page of the benches has the ratios, which are the first table of their file.
+    let table = speed.split("\n\n").next().expect("a table").trim();
+    assert!(tools::file("benches/README.md").contains(table));
     let mut ratios = [const { Vec::new() }; 2];
     for (name, _) in AlgorithmKind::OVER_TIME {
         let of_weir = cells(&speed, &format!("Weir, Redis, {name}"));
