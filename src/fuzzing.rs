@@ -9,26 +9,22 @@
 
 mod authority;
 mod decode;
-mod grpc_timeout;
 mod header_blocks;
 mod json;
 mod keys;
 mod replies;
-mod traces;
 mod yaml;
 
 /// A name in `fuzz/fuzz_targets` and `fuzz/corpus`, and the property.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 9] = [
+const TARGETS: [Target; 7] = [
     ("authority", authority::check),
     ("decode", decode::check),
-    ("grpc_timeout", grpc_timeout::check),
     ("header_blocks", header_blocks::check),
     ("json", json::check),
     ("keys", keys::check),
     ("replies", replies::check),
-    ("traces", traces::check),
     ("yaml", yaml::check),
 ];
 

@@ -143,11 +143,6 @@ fn decode() {
 }
 
 #[test]
-fn grpc_timeout() {
-    run("grpc_timeout", 100_000);
-}
-
-#[test]
 fn header_blocks() {
     run("header_blocks", 10_000);
 }
@@ -165,11 +160,6 @@ fn keys() {
 #[test]
 fn replies() {
     run("replies", 15_000);
-}
-
-#[test]
-fn traces() {
-    run("traces", 20_000);
 }
 
 #[test]

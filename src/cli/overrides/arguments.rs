@@ -158,23 +158,17 @@ mod tests {
         let zone = TimeZone::fixed(jiff::tz::offset(2));
         for (text, expected) in [
             ("2h", "2030-01-01T14:00:01Z"),
-            ("3d", "2030-01-04T12:00:01Z"),
             ("1h30m", "2030-01-01T13:30:01Z"),
             ("90 minutes", "2030-01-01T13:30:01Z"),
-            ("1w", "2030-01-08T12:00:01Z"),
             ("2030-01-31", "2030-01-31T22:00:00Z"),
-            ("2030-01-01", "2030-01-01T22:00:00Z"),
             ("2030-01-31T18:00", "2030-01-31T16:00:00Z"),
             ("2030-01-31 18:00", "2030-01-31T16:00:00Z"),
-            ("2030-01-31T18:00:00Z", "2030-01-31T18:00:00Z"),
             ("2030-01-31T18:00:00-05:00", "2030-01-31T23:00:00Z"),
             // 2030-01-01 is a Tuesday.
             ("today", "2030-01-01T22:00:00Z"),
             ("tomorrow", "2030-01-02T22:00:00Z"),
             ("friday", "2030-01-04T22:00:00Z"),
-            ("Fri", "2030-01-04T22:00:00Z"),
             ("tuesday", "2030-01-08T22:00:00Z"),
-            ("friday 00:00", "2030-01-03T22:00:00Z"),
             ("friday 18:00", "2030-01-04T16:00:00Z"),
             ("today 18:00", "2030-01-01T16:00:00Z"),
         ] {
@@ -189,11 +183,8 @@ mod tests {
         }
         for (text, error) in [
             ("someday", "is no time; write a duration"),
-            ("friday noon", "is no time"),
             ("", "is no time"),
-            ("5", "is no time"),
             ("-2h", "is in the past"),
-            ("0s", "is in the past"),
             ("2029-12-31", "2029-12-31 22:00 UTC is in the past"),
         ] {
             let result = until(text, now, &zone);
@@ -208,17 +199,13 @@ mod tests {
     fn rates_are_read_as_they_are_shown() {
         let read = |text: &str| rate(text).map(|rate| rate.to_string());
         for (text, shown) in [
-            ("500/minute", "500/minute"),
             ("500 / Minutes", "500/minute"),
             ("2M/day", "2000000/day"),
-            ("1500/day", "1500/day"),
-            ("20/30 seconds", "20/30 seconds"),
             ("20/30second", "20/30 seconds"),
             ("0/day", "0/day"),
             (" 20 ", "20 in flight"),
             ("+500k/month", "+500000/month"),
             ("+1.5M / 2 days", "+1500000/2 days"),
-            (" +5", "+5 in flight"),
             ("+0.5/month", "+0.5/month"),
             ("10.25 / month", "10.25/month"),
             ("2.3M/day", "2300000/day"),
@@ -227,9 +214,7 @@ mod tests {
         }
         for text in [
             "",
-            "x",
             "500/",
-            "x/minute",
             "-1/minute",
             "18446744073709551616/day",
             "1/0 days",
@@ -237,7 +222,6 @@ mod tests {
             "1/200 years",
             "++5/minute",
             "+",
-            "+-5/minute",
         ] {
             assert!(read(text).is_err(), "{text}");
         }

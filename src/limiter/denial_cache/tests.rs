@@ -193,29 +193,6 @@ fn a_single_hit_and_what_never_passes_are_refused_and_the_store_knows_other_wait
 }
 
 #[test]
-fn refusals_that_leave_something_are_not_cached() {
-    let (cache, now) = (cache(), Instant::now());
-    let left = Verdict {
-        remaining: 3,
-        ..refused_for(900)
-    };
-    for (_, kind) in AlgorithmKind::OVER_TIME {
-        for hits in [2, 5, 11] {
-            let some = checks(made(kind, 10, false), &[(&hits.to_string(), hits)]);
-            // Others may take what is left. Fewer may be allowed before that many are, except in a
-            // window.
-            let is_window = kind == AlgorithmKind::FixedWindow;
-            for (answer, is_known) in [(left, false), (refused_for(900), is_window)] {
-                cache.record_all(&some, &[answer], now);
-                assert_eq!(cache.knows(&some, now), [is_known], "{kind:?}");
-            }
-        }
-    }
-    cache.record_all(&group(fixed(&[("b", 8)])), &[left], now);
-    assert_eq!(cache.knows(&fixed(&[("b", 8)]), now), [false]);
-}
-
-#[test]
 fn a_full_fixed_window_refuses_any_number_of_hits() {
     let asked = |algorithm, hits| checks(Algorithm::FixedWindow(algorithm), &[("a", hits)]);
     let answer = [refusal(Wait::Never, Span::from_micros(700_000))];
@@ -239,24 +216,6 @@ fn a_full_fixed_window_refuses_any_number_of_hits() {
             assert_eq!(found, (0, wait), "{hits} hits");
         }
     }
-}
-
-#[test]
-fn a_give_back_asks_the_store_and_ends_the_entry() {
-    let (cache, now) = (cache(), Instant::now());
-    let denied = refused_for(900);
-    for key in ["a", "b"] {
-        cache.record_all(&fixed(&[(key, 1)]), &[denied], now);
-    }
-    // A check after a refund may be allowed.
-    let known = cache.knows(&fixed(&[("a", 1), ("a", -1)]), now);
-    assert_eq!(known, [false, false]);
-    // Whether it certainly happened or not, and whatever the same request was refused.
-    let both = fixed(&[("a", -1), ("a", 1)]);
-    let answers = [StoreError::Unknown("timeout").into(), Ok(denied).into()];
-    cache.record(&both, &both.indices(), &answers, now, || now);
-    let known = cache.knows(&fixed(&[("a", 1), ("b", 1)]), now);
-    assert_eq!(known, [false, true]);
 }
 
 #[test]
@@ -284,24 +243,6 @@ fn refusals_of_a_shaper_are_cached_only_without_max_delay() {
         let one = checks(leaky, &[("a", 1)]);
         cache.record_all(&one, &[refused_for(900)], now);
         assert_eq!(cache.knows(&one, now), [known]);
-    }
-}
-
-#[test]
-fn refusals_of_limits_that_count_denied_hits_are_not_cached() {
-    let (cache, now) = (cache(), Instant::now());
-    for (_, kind) in AlgorithmKind::OVER_TIME {
-        for count_denied in [true, false] {
-            let one = checks(made(kind, 10, count_denied), &[("a", 1)]);
-            cache.record_all(&one, &[refused_for(900)], now);
-            cache.record_all(&group(one.clone()), &[refused_for(900)], now);
-            let known = !count_denied || kind == AlgorithmKind::FixedWindow;
-            assert_eq!(
-                cache.knows(&one, now),
-                [known],
-                "{kind:?}, count_denied: {count_denied}"
-            );
-        }
     }
 }
 

@@ -11,15 +11,6 @@ const PLAIN: Modes = Modes {
     shadow: false,
     quota: false,
 };
-const SHADOW: Modes = Modes {
-    shadow: true,
-    quota: false,
-};
-const QUOTA: Modes = Modes {
-    shadow: false,
-    quota: true,
-};
-
 fn outage(replicas: u32) -> FailurePolicies {
     FailurePolicies::new(&Options {
         replicas: Source::Fixed(NonZeroU32::new(replicas).expect("not 0")),
@@ -117,52 +108,6 @@ fn decided(
 }
 
 #[test]
-fn the_policies_of_a_request_combine_to_one_outcome() {
-    let table: [(&[(OnStoreFailure, Modes)], &str); 17] = [
-        (&[(Error, PLAIN)], "e UNAVAILABLE"),
-        (&[(Allow, PLAIN)], "a OK"),
-        (&[(Deny, PLAIN)], "d OVER_LIMIT"),
-        (&[(Local, PLAIN)], "L OK"),
-        (&[(Error, PLAIN), (Allow, PLAIN)], "ea UNAVAILABLE"),
-        (&[(Error, PLAIN), (Deny, PLAIN)], "ad OVER_LIMIT"),
-        (&[(Error, PLAIN), (Local, PLAIN)], "ee UNAVAILABLE"),
-        (
-            &[
-                (Deny, PLAIN),
-                (Local, PLAIN),
-                (Allow, PLAIN),
-                (Error, PLAIN),
-            ],
-            "dLaa OVER_LIMIT",
-        ),
-        (&[(Allow, PLAIN), (Local, PLAIN)], "aL OK"),
-        (
-            &[
-                (Deny, SHADOW),
-                (Error, SHADOW),
-                (Local, SHADOW),
-                (Allow, SHADOW),
-            ],
-            "aaLa OK",
-        ),
-        (&[(Deny, SHADOW), (Error, PLAIN)], "ae UNAVAILABLE"),
-        (&[(Deny, QUOTA)], "d OVER_LIMIT"),
-        (&[(Deny, QUOTA), (Allow, QUOTA)], "da OK"),
-        (&[(Deny, QUOTA), (Deny, QUOTA)], "dd OVER_LIMIT"),
-        (&[(Deny, QUOTA), (Error, QUOTA)], "de UNAVAILABLE"),
-        (&[(Deny, QUOTA), (Local, QUOTA)], "dL OK"),
-        (&[(Error, QUOTA), (Deny, PLAIN)], "ad OVER_LIMIT"),
-    ];
-    for (of, expected) in table {
-        assert_eq!(
-            decided(&outage(1), &checks(of), &vec![Err(DOWN); of.len()]),
-            expected,
-            "{of:?}"
-        );
-    }
-}
-
-#[test]
 fn decisions_of_the_store_stay() {
     let (yes, no) = (
         Ok(Decision::Store(verdict(true))),
@@ -207,55 +152,5 @@ fn local_counts_a_share_of_the_limit() {
             .count();
         assert_eq!(passed, expected, "{replicas} replicas");
         assert_eq!(outage.local().size().keys, 1);
-    }
-}
-
-#[test]
-fn checks_that_commit_all_or_none_fail_and_count_together() {
-    let group = |of: &[(OnStoreFailure, Modes)]| {
-        let mut group = checks(of);
-        group.commit = Commit::AllOrNone;
-        group
-    };
-    let yes = Ok(Decision::Store(verdict(true)));
-    assert_eq!(
-        decided(
-            &outage(1),
-            &group(&[(Allow, PLAIN), (Deny, PLAIN)]),
-            &[Err(DOWN), yes]
-        ),
-        "ad OVER_LIMIT"
-    );
-    assert_eq!(
-        decided(
-            &outage(1),
-            &group(&[(Allow, PLAIN), (Error, PLAIN)]),
-            &[Err(DOWN), yes]
-        ),
-        "ae UNAVAILABLE"
-    );
-    let outage = outage(4);
-    // Where the request is refused, nothing is counted.
-    assert_eq!(
-        decided(
-            &outage,
-            &group(&[(Local, PLAIN), (Deny, PLAIN)]),
-            &[Err(DOWN), Err(DOWN)]
-        ),
-        "ad OVER_LIMIT"
-    );
-    assert_eq!(outage.local().size().keys, 0);
-    let locals = group(&[(Local, PLAIN), (Local, PLAIN), (Allow, PLAIN)]);
-    assert_eq!(decided(&outage, &locals, &[Err(DOWN); 3]), "LLa OK");
-    assert_eq!(
-        decided(&outage, &locals, &[Err(DOWN); 3]),
-        "lla OVER_LIMIT",
-        "each has a share of one"
-    );
-    // A quota that is allowed by policy keeps the request from being refused; one that is refused
-    // does not.
-    let keep = |first| group(&[(first, QUOTA), (Local, QUOTA)]);
-    for (first, expected) in [(Allow, "al OK"), (Deny, "dl OVER_LIMIT")] {
-        assert_eq!(decided(&outage, &keep(first), &[Err(DOWN); 2]), expected);
     }
 }

@@ -324,26 +324,6 @@ async fn an_answered_request_ends_its_draw_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_is_answered_from_the_lease_until_that_is_spent() {
-    let (mut bench, key) = (Bench::new().await, one("a"));
-    bench.requests(&key, 100);
-    let held = bench.held(&key);
-    bench.is_down = true;
-    let answers: Vec<_> = (0..held + 5).map(|_| bench.request(&key)[0]).collect();
-    let (by_lease, errors) = answers.split_at(usize::try_from(held).expect("few"));
-    assert!(by_lease.iter().all(|&by| by == By::Lease), "{answers:?}");
-    assert!(errors.iter().all(|&by| by == By::Error), "{answers:?}");
-    let [_, _, refused, failed] = bench.draws();
-    assert_eq!(refused, 0);
-    assert!(failed > 0);
-    // The store is back, and so are draws.
-    bench.is_down = false;
-    let granted = bench.draws()[0];
-    assert_eq!(bench.request(&key), [By::Store(true)]);
-    assert_eq!(bench.draws()[0], granted + 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_refused_draw_is_asked_again_with_its_own_hits() {
     let limit = FixedWindow {
         count_denied: false,
@@ -374,32 +354,6 @@ async fn a_draw_beyond_the_limit_gets_what_is_left() {
     assert_eq!((bench.draws(), bench.held(&key)), ([0, 1, 0, 0], 4));
     assert_eq!(bench.requests(&key, 100), 4);
     assert_eq!(bench.draws(), [0, 1, 0, 0], "near the limit no draws");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refusal_of_the_denial_cache_is_answered_from_the_lease_first() {
-    let (mut bench, key) = (Bench::new().await, one("a"));
-    bench.requests(&key, 9);
-    bench.requests(&key, 6);
-    assert_eq!(bench.held(&key), 2);
-    for left in [1, 0] {
-        let mut draws = bench.begin(&key);
-        assert!(draws.answer(CheckIndex(0)).is_none() && draws.ahead(CheckIndex(0)) > 0);
-        assert!(draws.take(&key, CheckIndex(0)));
-        assert!(draws.answer(CheckIndex(0)).is_some_and(|it| it.allowed));
-        assert_eq!(
-            (draws.ahead(CheckIndex(0)), bench.held(&key)),
-            (0, left),
-            "no draw any more"
-        );
-    }
-    let mut draws = bench.begin(&key);
-    assert!(!draws.take(&key, CheckIndex(0)));
-    assert!(draws.answer(CheckIndex(0)).is_none());
-    // `draws` still exists, but its draw has ended. It has not failed, because it was never sent.
-    assert!(bench.begin(&key).ahead(CheckIndex(0)) > 0);
-    drop(draws);
-    assert_eq!(bench.draws(), [1, 0, 0, 1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -464,45 +418,6 @@ async fn of_several_checks_each_has_its_own_lease() {
         [By::Store(true), By::Lease, By::Store(true)]
     );
     assert_eq!((bench.asked, bench.held(&hot)), (asked + 2, held - 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reset_drops_what_is_held_and_counts_it() {
-    let (mut bench, key) = (Bench::new().await, one("a"));
-    Leases::default().forget(&key);
-    bench.requests(&key, 100);
-    bench.requests(&one("b"), 100);
-    let (held, draw) = (bench.held(&key), bench.begin(&one("b")));
-    assert_eq!(bench.len(), 2);
-    bench.leases.forget(&key);
-    assert_eq!((bench.held(&key), bench.len()), (0, 1));
-    assert_eq!(bench.hits()[1..], [0, held, 0]);
-    bench.leases.forget(&key);
-    assert_eq!(bench.hits()[1..], [0, held, 0], "nothing more");
-    // A key with a draw under way can be forgotten too.
-    bench.leases.forget(&one("b"));
-    drop(draw);
-    assert_eq!(bench.len(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_changed_limit_holds_nothing_of_the_one_before() {
-    let (mut bench, key) = (Bench::new().await, one("a"));
-    bench.requests(&key, 100);
-    let held = bench.held(&key);
-    let raised = checks_of(
-        FixedWindow {
-            limit: 2_000,
-            ..LIMIT
-        },
-        &[("a", 1)],
-    );
-    assert_eq!((bench.held(&raised), bench.held(&key)), (0, held));
-    assert_eq!(bench.request(&raised), [By::Store(true)]);
-    assert_eq!(
-        bench.requests(&raised, 3_000) + 1,
-        2_000 - 100 - held as usize
-    );
 }
 
 #[test]

@@ -436,14 +436,13 @@ fn a_raised_limit_keeps_its_calendar_and_its_burst() {
 fn records_say_what_is_wrong_with_them() {
     type Case = (fn(&mut Record), &'static str);
     let good = record("block", &[("user", Some("42"))]);
-    let cases: [Case; 18] = [
+    let cases: [Case; 12] = [
         (
             |one| one.kind = "blok".into(),
             "kind: write one of block, exempt, raise",
         ),
         (|one| one.kind = "raise".into(), "to is missing"),
         (|one| one.to = Some(to(1, "day")), "no meaning for block"),
-        (|one| one.add = Some(to(1, "day")), "add has no meaning"),
         (
             |one| {
                 one.kind = "raise".into();
@@ -454,24 +453,12 @@ fn records_say_what_is_wrong_with_them() {
         (
             |one| {
                 one.kind = "raise".into();
-                one.add = Some(to(1, "fortnight"));
-            },
-            "add: `fortnight` is no unit",
-        ),
-        (
-            |one| {
-                one.kind = "raise".into();
                 (one.to, one.add) = (Some(to(1, "day")), Some(to(1, "day")));
             },
             "to and add: write only one of them",
         ),
         (|one| one.domain.clear(), "domain is empty"),
         (|one| one.entries.clear(), "1 to 64 entries"),
-        (|one| one.entries[0].key.clear(), "a key is empty"),
-        (
-            |one| one.entries = vec![one.entries[0].clone(); 65],
-            "1 to 64 entries",
-        ),
         (
             |one| one.entries[0].value = Some("x".repeat(2_050)),
             "2048 at most",
@@ -484,7 +471,6 @@ fn records_say_what_is_wrong_with_them() {
             |one| one.reason = "é".repeat(301),
             "reason has more than 300 characters",
         ),
-        (|one| one.reason = "a\nb".into(), "reason has a line break"),
         (
             |one| one.by = "x".repeat(65),
             "by has more than 64 characters",
@@ -493,10 +479,6 @@ fn records_say_what_is_wrong_with_them() {
             |one| one.until = Some("friday".into()),
             "`friday` is no instant; write RFC 3339",
         ),
-        (
-            |one| one.until = Some("1969-12-31T00:00:00Z".into()),
-            "is no instant",
-        ),
     ];
     for (change, error) in cases {
         let mut record = good.clone();
@@ -504,22 +486,6 @@ fn records_say_what_is_wrong_with_them() {
         let text = record.read().expect_err(error).0;
         assert!(text.contains(error), "{text}");
     }
-}
-
-#[test]
-fn a_rate_of_a_record_has_a_window() {
-    let rate = |unit: &str, unit_multiplier| {
-        RateRecord {
-            requests_per_unit: Units(1.0),
-            unit: Some(unit.to_owned()),
-            unit_multiplier: Some(unit_multiplier),
-        }
-        .read()
-    };
-    assert!(
-        rate("fortnight", 1).is_err_and(|error| error.0.contains("write one of second, minute"))
-    );
-    assert!(rate("year", 101).is_err() && rate("day", 0).is_err() && rate("year", 100).is_ok());
 }
 
 #[test]
@@ -569,33 +535,6 @@ fn a_record_is_read_back_as_it_was() {
     };
     let widest = Record::from(&widest.read().expect("an override"));
     assert!(serde_json::to_string(&widest).expect("JSON").len() < MAX_RECORD_BYTES);
-}
-
-#[test]
-fn a_star_may_be_literal() {
-    let overrides = Overrides::new(vec![
-        made("exempt", &[("user", Some("*"))]),
-        made("block", &[("user", Some(r"\*"))]),
-    ]);
-    assert_eq!(
-        ["*", "1", r"\*", ""].map(|value| find(&overrides, 0, &[("user", value)])),
-        ["block", "exempt", "exempt", "exempt"].map(Some)
-    );
-    assert_eq!(
-        made("block", &[(r"a\b", None)]).id,
-        made("block", &[(r"a\\b", None)]).id,
-        "two ways to write one text"
-    );
-    assert_ne!(
-        made("block", &[("a", Some("*"))]).id,
-        made("block", &[("a", Some(r"\*"))]).id
-    );
-    // Literal stars are no wildcards, whose number is bounded.
-    let many = Record::from(&made("block", &[("a", Some(&r"\*".repeat(100)))]));
-    assert_eq!(
-        many.read().expect("one").entries[0].to_string(),
-        format!("a={}", r"\*".repeat(100))
-    );
 }
 
 fn digest(value: &[u8]) -> String {

@@ -326,22 +326,6 @@ fn a_raised_limit_counts_where_it_counted() {
     assert_eq!(raised.decide(&["a", "c"], 1), (vec![true], true));
 }
 
-#[test]
-fn without_a_match_the_plan_is_the_same() {
-    let (rules, options) = (Arc::new(rules_of(FILE)), Options::default());
-    let overrides = Overrides::new(vec![order("block", "x")]);
-    for keys in [&["a"][..], &["a", "b", "c"], &["u", "unknown"]] {
-        let request = request("d", keys, 1);
-        let plain = Plan::new(&rules, &request, &options);
-        let beside =
-            Plan::with_overrides(&rules, Some(overrides.at(Micros(0))), &request, &options);
-        assert_eq!(
-            format!("{:?}{:?}", plain.slots, plain.checks),
-            format!("{:?}{:?}", beside.slots, beside.checks)
-        );
-    }
-}
-
 proptest! {
     #![proptest_config(crate::testing::property(256))]
 

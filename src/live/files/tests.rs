@@ -1,7 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "tests wait, and own their tasks")]
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use tempfile::TempDir;
@@ -137,27 +136,6 @@ fn every_way_of_changing_a_folder_is_loaded() {
             .encode()
             .contains("ratelimit_service_config_load_success 5\n")
     });
-}
-
-#[test]
-fn the_swap_of_a_config_map_is_loaded_as_one() {
-    let watching = watching(|folder| {
-        for (version, domains) in [("..1", ["a", "b"]), ("..2", ["c", "d"])] {
-            fs::create_dir(folder.join(version)).unwrap();
-            for (file, domain) in ["x.yaml", "y.yaml"].into_iter().zip(domains) {
-                fs::write(folder.join(version).join(file), limits(domain)).unwrap();
-            }
-        }
-        symlink("..1", folder.join("..data")).unwrap();
-        symlink("..data/x.yaml", folder.join("x.yaml")).unwrap();
-        symlink("..data/y.yaml", folder.join("y.yaml")).unwrap();
-    });
-    assert_eq!(watching.domains(), ["a", "b"]);
-    symlink("..2", watching.path("..data_tmp")).unwrap();
-    fs::rename(watching.path("..data_tmp"), watching.path("..data")).unwrap();
-    fs::remove_dir_all(watching.path("..1")).unwrap();
-    watching.until_domains(&["c", "d"]);
-    assert_eq!(watching.live.load().unwrap().generation, 2);
 }
 
 #[test]

@@ -61,41 +61,6 @@ fn self_signed(key: &KeyPair, names: &[&str], is_ca: IsCa) -> rcgen::Certificate
 
 const AUTHORITY: IsCa = IsCa::Ca(BasicConstraints::Unconstrained);
 
-#[test]
-fn keys_of_every_form_are_read() {
-    let folder = Folder::new();
-    let read = |name: &str| std::fs::read_to_string(fixture(name)).expect("a fixture");
-    for (forms, pkcs8) in [
-        (["rsa.pkcs1.pem", "rsa.pkcs8.pem"], "rsa.pkcs8.pem"),
-        (["ec.sec1.pem", "ec.pkcs8.pem"], "ec.pkcs8.pem"),
-    ] {
-        let key = KeyPair::from_pem(&read(pkcs8)).expect("a key");
-        let certificate = folder.write("cert.pem", &self_signed(&key, &["weir"], IsCa::NoCa).pem());
-        for form in forms {
-            let identity = identity(Some(&certificate), Some(&fixture(form)))
-                .expect("a pair")
-                .expect("set");
-            identity
-                .read()
-                .unwrap_or_else(|error| panic!("{form}: {error}"));
-        }
-    }
-    for algorithm in [
-        &rcgen::PKCS_ECDSA_P256_SHA256,
-        &rcgen::PKCS_ECDSA_P384_SHA384,
-        &rcgen::PKCS_ED25519,
-    ] {
-        let key = KeyPair::generate_for(algorithm).expect("a key");
-        let certificate = folder.write("cert.pem", &self_signed(&key, &["weir"], IsCa::NoCa).pem());
-        let key = folder.write("key.pem", &key.serialize_pem().replace('\n', "\r\n"));
-        identity(Some(&certificate), Some(&key))
-            .expect("a pair")
-            .expect("set")
-            .read()
-            .expect("usable");
-    }
-}
-
 /// Files that cannot be used: the error has these parts, and nothing of their content.
 fn assert_unusable<const N: usize>(table: [(Result<(), TlsError>, [&str; 3]); N]) {
     for (result, parts) in table {
@@ -115,7 +80,6 @@ fn errors_of_authorities_name_the_setting_the_file_and_the_remedy() {
     let missing = folder.0.path().join("missing.pem");
     let made = rcgen::generate_simple_self_signed(["weir".to_owned()]).expect("a certificate");
     let cert = folder.write("cert.pem", &made.cert.pem());
-    let key = folder.write("key.pem", &made.signing_key.serialize_pem());
     let text = folder.write("text.pem", "s3cret");
     let garbage = folder.write("garbage.pem", GARBAGE);
     let long = folder.write("long.pem", &"s3cret\n".repeat(700_000));
@@ -134,10 +98,6 @@ fn errors_of_authorities_name_the_setting_the_file_and_the_remedy() {
         (
             authorities_of(&text),
             ["CACERT: ", "text.pem", "no certificate"],
-        ),
-        (
-            authorities_of(&key),
-            ["CACERT: ", "key.pem", "no certificate"],
         ),
         (
             authorities_of(&garbage),
@@ -173,11 +133,6 @@ fn errors_of_an_identity_name_the_setting_the_file_and_the_remedy() {
     };
     assert_unusable([
         (pair(Some(&cert), None), ["CERT needs ", "KEY", "both"]),
-        (pair(None, Some(&key)), ["KEY needs ", "CERT", "both"]),
-        (
-            pair(Some(&missing), Some(&key)),
-            ["CERT: ", "missing.pem", "may read"],
-        ),
         (
             pair(Some(&garbage), Some(&key)),
             ["CERT: ", "garbage.pem", "X.509"],
@@ -185,10 +140,6 @@ fn errors_of_an_identity_name_the_setting_the_file_and_the_remedy() {
         (
             pair(Some(&cert), Some(&missing)),
             ["KEY: ", "missing.pem", "may read"],
-        ),
-        (
-            pair(Some(&cert), Some(&cert)),
-            ["KEY: ", "cert.pem", "no private key"],
         ),
         (
             pair(Some(&cert), Some(&other_key)),
@@ -480,11 +431,6 @@ fn hints_about_connections_name_the_setting_to_change() {
             Error::AlertReceived(AlertDescription::CertificateRequired),
             true,
             "Redis wants a client certificate: set CERT and KEY",
-        ),
-        (
-            Error::AlertReceived(AlertDescription::UnknownCA),
-            true,
-            "Redis refuses the client certificate (UnknownCA): check CERT and KEY",
         ),
         (
             Error::AlertReceived(AlertDescription::HandshakeFailure),

@@ -4,9 +4,8 @@ use std::time::Duration;
 use tonic::Code;
 
 use super::*;
-use crate::core::algorithm::reservations::Outcome;
 use crate::core::algorithm::{Algorithm, FixedWindow};
-use crate::core::answer::{Decision, Decisions, Effect, HoldChange};
+use crate::core::answer::{Decision, Decisions, Effect};
 use crate::core::request::DecodedRequest;
 use crate::core::time::{Period, Rate, Span, Unit};
 use crate::core::verdict::{StoreError, Verdict, Wait};
@@ -309,38 +308,6 @@ fn hits_and_outcomes_are_counted_by_limit() {
     );
 }
 
-/// A settlement counts its cost, whatever was held before.
-#[test]
-fn a_settlement_counts_its_cost() {
-    let metrics = Metrics::new(1, 0.8);
-    let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
-    for (hits, stepped, returned) in [(9, 2, 0), (3, 0, 4)] {
-        let change = HoldChange {
-            outcome: Outcome::Matched,
-            stepped,
-            returned,
-            held: 7,
-            ..HoldChange::default()
-        };
-        let (slot, decision) = (checked(Some(0), None), Decision::Store(verdict(true, 2)));
-        observe_effect(
-            &tallies,
-            slot,
-            hits,
-            Modes::default(),
-            decision,
-            change.into(),
-        );
-    }
-    expect(
-        &metrics.encode(),
-        r#"
-        ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 12
-        ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} 12
-        "#,
-    );
-}
-
 #[test]
 fn decisions_without_the_store_are_counted_by_their_source() {
     let metrics = Metrics::new(1, 0.8);
@@ -380,26 +347,6 @@ fn decisions_without_the_store_are_counted_by_their_source() {
         weir_outage_answers_total{policy="deny"} 1
         weir_outage_answers_total{policy="local"} 2
         weir_store_errors_total{kind="not_executed"} 4
-        "#,
-    );
-}
-
-#[test]
-fn counters_survive_a_reload_by_the_labels_of_their_limit() {
-    let metrics = Metrics::new(1, 0.8);
-    let [old, new] = [["user", "gone"], ["fresh", "user"]].map(|keys| {
-        let limits = [0, 1].map(|id| limit(id, &[(keys[id as usize], None)], Some(TEN)));
-        tallies_of(&metrics, &limits)
-    });
-    // A request that is still on the old rules counts too.
-    allow(&old, 0, 1);
-    allow(&new, 1, 2);
-    expect(
-        &metrics.encode(),
-        r#"
-        ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 3
-        ratelimit_service_rate_limit_total_hits{domain="shop",key1="fresh"} 0
-        ratelimit_service_rate_limit_total_hits{domain="shop",key1="gone"} -
         "#,
     );
 }
@@ -593,55 +540,6 @@ fn requests_are_counted_by_code_and_timed() {
     );
     let sum = value(&text, &format!("{time}_sum{{{method}}}")).unwrap();
     assert!((sum - 2.000_111).abs() < 1e-9, "{sum}");
-}
-
-#[test]
-fn all_codes_have_their_names() {
-    let metrics = Metrics::new(1, 0.8);
-    (0..17).for_each(|code| {
-        metrics
-            .process
-            .request(CORE, Code::from(code), Duration::ZERO);
-    });
-    expect(
-        &metrics.encode(),
-        r#"
-        weir_requests_total{code="CANCELLED"} 1
-        weir_requests_total{code="DEADLINE_EXCEEDED"} 1
-        weir_requests_total{code="RESOURCE_EXHAUSTED"} 1
-        weir_requests_total{code="UNAVAILABLE"} 1
-        weir_requests_total{code="UNAUTHENTICATED"} 1
-        "#,
-    );
-}
-
-#[test]
-fn other_parts_of_the_process_add_their_samples() {
-    let metrics = Metrics::new(1, 0.8);
-    metrics.register(Box::new(|| vec![families::MEMORY_KEYS.count(&[], 7)]));
-    metrics.panicked();
-    metrics.connection_refused();
-    metrics.calls_refused(1);
-    metrics.config_refused();
-    expect(
-        &metrics.encode(),
-        "
-        weir_memory_keys 7
-        weir_panics_total 1
-        weir_connections_refused_total 1
-        weir_calls_refused_total 1
-        weir_config_last_load_successful 0
-        ",
-    );
-    metrics.config_loaded(&Rules::default(), 3);
-    expect(
-        &metrics.encode(),
-        "
-        weir_config_last_load_successful 1
-        weir_config_generation 3
-        ratelimit_service_config_load_success 1
-        ",
-    );
 }
 
 #[test]

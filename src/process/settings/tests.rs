@@ -100,12 +100,8 @@ fn the_backend_follows_the_url() {
 #[test]
 fn a_setting_of_redis_without_its_url_is_refused() {
     let settings = [
-        ["--redis-socket-type=tcp", "REDIS_SOCKET_TYPE"],
         ["--redis-auth=hunter2", "REDIS_AUTH"],
-        ["--redis-auth-file=/auth", "REDIS_AUTH_FILE"],
         ["--redis-tls", "REDIS_TLS"],
-        ["--redis-tls-cacert=/ca", "REDIS_TLS_CACERT"],
-        ["--redis-tls-client-cert=/cert", "REDIS_TLS_CLIENT_CERT"],
         ["--redis-persecond", "REDIS_PERSECOND"],
         ["--redis-persecond-url=r:6379", "REDIS_PERSECOND_URL"],
     ];
@@ -276,12 +272,7 @@ fn outages_and_denied_keys_are_set_by_four_flags() {
 fn values_out_of_bounds_are_refused_with_the_bounds() {
     for (arguments, hint) in [
         (["--store-timeout", "0"], "1ms to 1h"),
-        (["--store-timeout", "2h"], "1ms to 1h"),
         (["--memory-max-keys", "999"], "1000 to 4000000000"),
-        (
-            ["--memory-max-keys", "18446744073709551615"],
-            "1000 to 4000000000",
-        ),
         (["--drain-delay", "25h"], "0 to 1h"),
         (
             ["--on-store-failure", "pass"],
@@ -289,7 +280,6 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
         ),
         (["--replicas", "0"], "write a number from 1 on, or dns:"),
         (["--replicas", "dns:10.0.0.1"], "is an address"),
-        (["--local-max-keys", "10"], "1000 to 4000000000"),
         (["--local-cache-size-in-bytes", "8MiB"], "whole number"),
         (["--grpc-port", "65536"], "0 to 65535"),
         (["--redis-pool-size", "many"], "1 or more"),

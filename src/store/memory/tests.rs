@@ -7,10 +7,7 @@ use proptest::prelude::*;
 
 use super::table::SAMPLE;
 use super::*;
-use crate::core::algorithm::reservations::Purpose;
-use crate::core::algorithm::{
-    Algorithm, AlgorithmKind, FixedWindow, OnExpiry, Reservations as Terms, State,
-};
+use crate::core::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
 use crate::core::time::{Period, Rate, Span, Unit};
 use crate::core::verdict::Verdict;
 use crate::limits::plan::{Check, Modes};
@@ -41,37 +38,6 @@ impl Memory {
         let checks = checks.with_holder(CheckIndex(0), id);
         self.decide_at(&checks, &checks.indices(), at).verdicts()[0].expect("a verdict")
     }
-}
-
-/// Usage has what was used: nothing of a reservation, and of a settlement its cost.
-#[test]
-fn usage_of_a_settlement_is_its_cost() {
-    let memory = Memory::new(Options::default());
-    let tracking = Arc::new(Tracking {
-        domain: "d".into(),
-        ..Tracking::default()
-    });
-    let terms = Terms {
-        ttl: Span::from_secs(60),
-        max_share: 100,
-        minimum: 0,
-        on_expiry: OnExpiry::Release,
-    };
-    let id = HolderId::of(b"1");
-    let key = b"w1{d|user=a}fw60";
-    for (purpose, hits) in [(Purpose::Reserve(id), 5), (Purpose::Settle(id), 3)] {
-        let mut check = check(10, 60);
-        check.hits = hits;
-        let checks = Checks::of([(&key[..], check)])
-            .with_reservation(CheckIndex(0), terms, purpose)
-            .tracked(CheckIndex(0), (Arc::clone(&tracking), None));
-        let answers = memory.decide_at(&checks, &checks.indices(), START);
-        assert!(answers.verdicts()[0].is_ok_and(|verdict| verdict.allowed));
-    }
-    let record = memory
-        .usage(b"w1{d|user=a}us", START.now)
-        .expect("a record");
-    assert_eq!((record.total.asked, record.total.given_back), (3, 0));
 }
 
 /// The effects of a request that commits all or none are the effects of its checks, if it passes.

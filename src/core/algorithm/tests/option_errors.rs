@@ -8,13 +8,6 @@ const FIVE: Rate = Rate {
     unit_multiplier: 1,
 };
 
-/// The option that an error is about, and its text.
-fn error_of(rate: &Rate, options: &Options) -> (&'static str, String) {
-    let error = Algorithm::try_new(rate, options).expect_err("an error");
-    assert!(!error.what.is_empty() && !error.remedy.is_empty());
-    (error.option, format!("{}: {}", error.what, error.remedy))
-}
-
 fn of_kind(kind: AlgorithmKind) -> Options {
     Options {
         kind,
@@ -40,120 +33,7 @@ fn delayed(secs: u64) -> Options {
     }
 }
 
-fn burst(burst: u64) -> Options {
-    Options {
-        burst: Some(burst),
-        ..of_kind(AlgorithmKind::TokenBucket)
-    }
-}
-
 const SECOND: u64 = 1_000_000;
-
-#[test]
-fn an_option_belongs_to_one_algorithm() {
-    let given = [
-        ("bucket_interval", buckets(Some(SECOND), None, None)),
-        ("bucket_span", buckets(None, Some(SECOND), None)),
-        ("subject_expiry", buckets(None, None, Some(SECOND))),
-        ("max_delay", delayed(1)),
-        ("burst", burst(1)),
-    ];
-    for (name, kind) in AlgorithmKind::OVER_TIME {
-        for (option, own) in given {
-            if own.kind == kind {
-                continue;
-            }
-            let owner = own.kind.name();
-            let text = format!(
-                "'{option}' has no meaning for a {name}: remove it, or write 'algorithm: {owner}'"
-            );
-            let found = error_of(&FIVE, &Options { kind, ..own });
-            assert_eq!(found, (option, text));
-        }
-    }
-}
-
-#[test]
-fn an_error_names_the_option_and_a_valid_value() {
-    let log = of_kind(AlgorithmKind::SlidingWindowLog);
-    let free = Options {
-        default_cost: Some(0),
-        ..buckets(None, None, None)
-    };
-    let debt = |debt, counts: bool| Options {
-        max_debt: Some(debt),
-        count_denied: counts.then_some(true),
-        ..buckets(None, None, None)
-    };
-    let fixed_debt = Options {
-        max_debt: Some(2),
-        ..Options::default()
-    };
-    let interval = |micros| buckets(Some(micros), None, None);
-    let span = |interval: Option<u64>, span| {
-        buckets(
-            interval.map(|secs| secs * SECOND),
-            Some(span * SECOND),
-            None,
-        )
-    };
-    let expiry = buckets(Some(5 * SECOND), None, Some(64 * SECOND));
-    for (limit, options, option, part) in [
-        (5, burst(0), "burst", "is 0"),
-        (100_001, log, "algorithm", "sliding_window_buckets"),
-        (5, delayed(3_153_600_001), "max_delay", "100 years"),
-        (5, free, "default_cost", "is 0"),
-        (5, debt(2, false), "max_debt", "write 'count_denied: true'"),
-        (5, debt(0, true), "max_debt", "not 1 to 100"),
-        (5, debt(101, true), "max_debt", "not 1 to 100"),
-        (5, fixed_debt, "max_debt", "no meaning for a fixed_window"),
-        (5, interval(0), "bucket_interval", "is 0"),
-        (
-            5,
-            interval(61 * SECOND),
-            "bucket_interval",
-            "longer than the window of 60s",
-        ),
-        (5, span(Some(5), 64), "bucket_span", "write 65s or more"),
-        (5, expiry, "subject_expiry", "write 65s or more"),
-        // Too many buckets.
-        (5, interval(60_060), "bucket_interval", "write 61ms or more"),
-        (
-            5,
-            span(Some(1), 1_001),
-            "bucket_interval",
-            "write 1.001s or more",
-        ),
-        (5, span(None, 1_001), "bucket_span", "write 16m40s or less"),
-        (
-            5,
-            span(Some(1), 99_999),
-            "bucket_span",
-            "write 16m40s or less",
-        ),
-    ] {
-        let rate = Rate {
-            requests_per_unit: limit,
-            ..FIVE
-        };
-        let (found, text) = error_of(&rate, &options);
-        assert!(
-            found == option && text.contains(part),
-            "{options:?}: {text}"
-        );
-    }
-}
-
-#[test]
-fn an_error_names_a_window_that_is_too_long() {
-    let too_long = Rate {
-        unit: Unit::Year,
-        unit_multiplier: 101,
-        ..FIVE
-    };
-    let (option, _) = error_of(&too_long, &Options::default());
-    assert_eq!(option, "unit_multiplier");
-}
 
 #[test]
 fn the_values_that_remedies_name_are_valid() {

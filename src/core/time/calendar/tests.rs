@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::time::{Period, WEEKDAYS};
+use crate::core::time::WEEKDAYS;
 
 const UNITS: [Unit; 5] = [
     Unit::Day,
@@ -264,103 +264,4 @@ fn units_below_a_day_are_no_calendar() {
         let calendar = Calendar::new(unit, Zone::utc(), Weekday::Monday, None);
         assert_eq!(calendar.is_some(), UNITS.contains(&unit), "{unit:?}");
     }
-}
-
-/// In days and hours as people know them.
-#[test]
-fn days_are_as_long_as_the_clocks_make_them() {
-    let hours = |zone: &str, instant: &str| {
-        let window = calendar(Unit::Day, zone, None).window_at(at(instant));
-        window.end.since(window.begin).micros() as f64 / 3.6e9
-    };
-    for (zone, instant, expected) in [
-        ("Europe/Berlin", "2026-03-28T12:00Z", 24.0),
-        ("Europe/Berlin", "2026-03-29T12:00Z", 23.0),
-        ("Europe/Berlin", "2026-10-25T12:00Z", 25.0),
-        ("Australia/Lord_Howe", "2026-10-03T20:00Z", 23.5),
-        ("Asia/Kolkata", "2026-10-03T20:00Z", 24.0),
-        // Midnight is skipped, and shown twice.
-        ("America/Sao_Paulo", "2018-11-04T12:00Z", 23.0),
-        ("America/Havana", "2012-11-04T12:00Z", 25.0),
-        // Clocks went back from 00:01 to 23:01: the day has begun at its first midnight.
-        ("America/St_Johns", "2010-11-07T12:00Z", 25.0),
-        // Friday, 30 December, was skipped.
-        ("Pacific/Apia", "2011-12-29T12:00Z", 24.0),
-        ("Pacific/Apia", "2011-12-30T12:00Z", 24.0),
-    ] {
-        assert!(
-            (hours(zone, instant) - expected).abs() < 1e-9,
-            "{zone} {instant}: {} hours",
-            hours(zone, instant)
-        );
-    }
-    // At 02:31 UTC it was 00:01 there, and 23:01 of the day before once more.
-    let johns = calendar(Unit::Day, "America/St_Johns", None);
-    let [before, first, again, later] = [
-        "2010-11-07T02:29:59Z",
-        "2010-11-07T02:30:00Z",
-        "2010-11-07T02:45:00Z",
-        "2010-11-07T12:00:00Z",
-    ]
-    .map(|text| johns.find(at(text)));
-    assert_eq!((before.end, first, again), (first.begin, later, later));
-    let apia = calendar(Unit::Day, "Pacific/Apia", None);
-    let (thursday, saturday) = (
-        apia.window_at(at("2011-12-29T12:00-10:00")),
-        apia.window_at(at("2011-12-31T12:00+14:00")),
-    );
-    assert_eq!(
-        (thursday.end, thursday.number + 2),
-        (saturday.begin, saturday.number)
-    );
-    let friday = apia.window(thursday.number + 1);
-    assert_eq!(
-        (friday.begin, friday.end),
-        (thursday.end, thursday.end),
-        "a day without an instant"
-    );
-}
-
-#[test]
-fn an_anchor_beyond_the_end_of_a_month_is_its_last_day() {
-    let begins = |unit, anchor: &str, from: &str, count| {
-        let calendar = calendar(unit, "Europe/Berlin", Some(anchor));
-        let first = calendar.window_at(at(from)).number;
-        let zone = Zone::named("Europe/Berlin").expect("a zone");
-        let local = |window: Window| {
-            zone.rules().to_datetime(
-                Timestamp::from_microsecond(window.begin.0.cast_signed()).expect("in range"),
-            )
-        };
-        (first..first + count)
-            .map(|number| local(calendar.window(number)).strftime("%F %R").to_string())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        begins(Unit::Month, "2026-03-31", "2026-01-31T12:00Z", 5),
-        [
-            "2026-01-31 00:00",
-            "2026-02-28 00:00",
-            "2026-03-31 00:00",
-            "2026-04-30 00:00",
-            "2026-05-31 00:00"
-        ]
-    );
-    assert_eq!(
-        begins(Unit::Year, "2024-02-29T06:30", "2027-03-01T12:00Z", 2),
-        ["2027-02-28 06:30", "2028-02-29 06:30"]
-    );
-    assert_eq!(
-        begins(Unit::Week, "2026-11-20", "2026-11-23T12:00Z", 2),
-        ["2026-11-20 00:00", "2026-11-27 00:00"]
-    );
-    // 02:30 does not exist on 29 March.
-    assert_eq!(
-        begins(Unit::Day, "2026-01-01T02:30", "2026-03-28T12:00Z", 3),
-        ["2026-03-28 02:30", "2026-03-29 03:00", "2026-03-30 02:30"]
-    );
-    assert!(matches!(
-        Period::of_calendar(calendar(Unit::Month, "UTC", Some("2026-05-01"))),
-        Period::Months(_)
-    ));
 }

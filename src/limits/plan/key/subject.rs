@@ -518,47 +518,8 @@ mod tests {
         }
     }
 
-    fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![
-            prop::collection::vec(any::<u8>(), 1..8),
-            "[a|{}%#=~.é ]{1,8}".prop_map(String::into_bytes),
-            (120_usize..140, any::<u8>()).prop_map(|(length, byte)| vec![byte; length]),
-        ]
-    }
-
     proptest! {
         #![proptest_config(crate::testing::property(256))]
-
-        /// The name of a counter leads to that counter again, whatever a client sends.
-        #[test]
-        fn a_name_is_read_as_the_tag_that_it_names(
-            domain in bytes(),
-            entries in prop::collection::vec((bytes(), bytes()), 1..4),
-        ) {
-            let entries: Vec<_> = entries
-                .iter()
-                .map(|(key, value)| (&**key, &**value))
-                .collect();
-            let key = key(&domain, &entries, &[]);
-            let name = name(&key);
-            let subject: Subject = name.parse().expect("a subject");
-            prop_assert_eq!(subject.tag(), super::super::subject(&key));
-            prop_assert_eq!(&subject, &Subject::of_key(&key));
-            prop_assert!(
-                name.chars()
-                    .all(|letter| is_visible(letter) && letter != ' '),
-                "{}",
-                name
-            );
-            if let Ok(exact) = subject.exact() {
-                let found: Vec<_> = exact
-                    .first()
-                    .iter()
-                    .map(|entry| (entry.key, entry.value))
-                    .collect();
-                prop_assert_eq!((exact.domain, found), (&*domain, entries));
-            }
-        }
 
         /// Lists show the texts from which a key was made.
         #[test]
@@ -587,18 +548,5 @@ mod tests {
             );
         }
 
-        #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = Subject::of_key(&bytes).to_string();
-        }
-
-        /// Whatever is read is one subject: its name leads to it again.
-        #[test]
-        fn any_text_is_read_or_refused(text in "[ad|{}%0-9a-f#=~]{0,20}|\\PC{0,20}") {
-            if let Ok(subject) = text.parse::<Subject>() {
-                let again: Subject = subject.to_string().parse().expect("a name");
-                prop_assert_eq!(again.tag(), subject.tag());
-            }
-        }
     }
 }

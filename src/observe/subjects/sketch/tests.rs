@@ -170,52 +170,6 @@ fn the_heaviest_of_zipf_traffic_are_found_and_each_count_is_within_its_error() {
     }
 }
 
-/// Each pane of a window has its own sketch, of another size; so have the threads of a process.
-#[test]
-fn merged_sketches_keep_the_bound() {
-    for (seed, sizes) in (0..6).zip(
-        SIZES
-            .into_iter()
-            .cycle()
-            .zip(SIZES.into_iter().rev().cycle()),
-    ) {
-        let mut zipf = Zipf::new(20_000, 1.0, seed);
-        let mut all = Compared::new(SIZES[0]);
-        let mut parts = 0_u64;
-        for size in [sizes.0, sizes.1, SIZES[0]] {
-            let mut part = Compared::new(size);
-            for _ in 0..20_000 {
-                part.add(zipf.next(), 1 + zipf.random.u64(..3), 0);
-            }
-            part.check();
-            parts += part.sketch.error();
-            all.sketch.merge(&part.sketch);
-            for (&subject, &(hits, _)) in &part.exact {
-                all.exact.entry(subject).or_default().0 += hits;
-            }
-        }
-        let counters = all.counters();
-        for (subject, &(hits, _)) in &all.exact {
-            match counters.get(subject) {
-                Some(counter) => assert!(
-                    counter.count <= hits && hits <= counter.count + counter.missed,
-                    "{subject}: {hits}, {counter:?}"
-                ),
-                None => assert!(hits <= all.sketch.error()),
-            }
-        }
-        assert!(
-            all.sketch.error() <= parts + 2 * all.sketch.total() / 1_024,
-            "the errors are added up"
-        );
-        let heaviest = counters
-            .values()
-            .max_by_key(|counter| counter.count)
-            .expect("counters");
-        assert_eq!(heaviest.fingerprint, fingerprint(1));
-    }
-}
-
 #[test]
 fn a_subject_that_both_sketches_count_from_their_start_lacks_nothing() {
     let part = |size| {

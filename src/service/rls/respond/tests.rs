@@ -10,11 +10,10 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::core::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
 use crate::core::answer::{Decision, Decisions};
 use crate::core::proto::RateLimitResponse;
 use crate::core::proto::rate_limit_response::{DescriptorStatus, RateLimit};
-use crate::core::time::{Micros, Rate, Span, Unit};
+use crate::core::time::{Micros, Span, Unit};
 use crate::core::verdict::{Verdict, Wait};
 use crate::limits::overrides::{EntryRecord, Kind, Override, Overrides, RateRecord, Record};
 use crate::limits::plan::{self, Block, Checked, Disposition, Plan, Slot};
@@ -285,38 +284,4 @@ proptest! {
             write");
         prop_assert_eq!(reply.shadowed, options.shadow_mode && plan.checks.is_over_limit(decisions.iter().map(Decision::allows)));
     }
-}
-
-#[test]
-fn a_failed_check_fails_the_request() {
-    let rate = Rate {
-        requests_per_unit: 1,
-        unit: Unit::Hour,
-        unit_multiplier: 1,
-    };
-    let options = AlgorithmOptions {
-        kind: AlgorithmKind::FixedWindow,
-        ..AlgorithmOptions::default()
-    };
-    let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
-    let mut plan = Plan::new(
-        &Arc::default(),
-        &DecodedRequest::default(),
-        &plan::Options::default(),
-    );
-    plan.checks = Arc::new(plan::Checks::of([(
-        &b"key"[..],
-        plan::Check::new(algorithm, 1, plan::Modes::default()),
-    )]));
-    let error = StoreError::Unknown("gone");
-    let decisions = Decisions::from_iter([Decision::Fails(error)]);
-    assert_eq!(
-        respond(
-            &DecodedRequest::default(),
-            &plan.outcomes(&decisions),
-            &Options::default()
-        )
-        .expect_err("it failed"),
-        error
-    );
 }

