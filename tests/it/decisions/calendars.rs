@@ -4,13 +4,12 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use time::{Date, OffsetDateTime, UtcOffset};
+use time::OffsetDateTime;
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use weir::core::proto::rate_limit_response::Code;
-use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use weir::core::time::{Anchor, Micros, Period, PeriodKind, Rate, Unit, WEEKDAYS, Window, Zone};
 
-use crate::support::{Client, RedisServer, Weir, descriptor, http_client, request, tools};
+use crate::support::{RedisServer, Weir, descriptor, request, tools};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -150,146 +149,19 @@ fn windows_are_those_of_pythons_zoneinfo() {
 /// busy machine too.
 const AHEAD_SECS: u64 = 12;
 
-/// A zone without daylight saving, 5 hours and 45 minutes ahead of UTC.
-const ZONE: &str = "Asia/Kathmandu";
-
 fn now_secs() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("after 1970")
-        .as_secs()
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.expect("after 1970").as_secs()
 }
 
-/// A boundary some seconds from now as the clocks of the zone show it, by another implementation of
-/// the calendar.
-struct Boundary {
-    secs: u64,
-    local: OffsetDateTime,
-}
-
-impl Boundary {
-    fn soon() -> Self {
-        let secs = now_secs() + AHEAD_SECS;
-        let offset = UtcOffset::from_hms(5, 45, 0).expect("an offset");
-        let local = OffsetDateTime::from_unix_timestamp(i64::try_from(secs).expect("a time"))
-            .expect("a time")
-            .to_offset(offset);
-        Self { secs, local }
-    }
-
-    /// The date and the time of day, as an anchor.
-    fn anchor(&self) -> String {
-        let (date, (hour, minute, second)) = (self.local.date(), self.local.time().as_hms());
-        format!(
-            "{}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}",
-            date.year(),
-            u8::from(date.month()),
-            date.day()
-        )
-    }
-
-    /// The seconds from the boundary to the same day of the next month, or its last one.
-    fn month_secs(&self) -> u64 {
-        let date = self.local.date();
-        let (year, month) = if u8::from(date.month()) == 12 {
-            (date.year() + 1, date.month().next())
-        } else {
-            (date.year(), date.month().next())
-        };
-        let day = date.day().min(month.length(year));
-        let next = Date::from_calendar_date(year, month, day).expect("a day");
-        u64::try_from((next - date).whole_seconds()).expect("later")
-    }
-
-    /// The days from 1 January of the year 0.
-    fn day_number(&self) -> i32 {
-        self.local.date().to_julian_day()
-            - Date::from_ordinal_date(0, 1)
-                .expect("a day")
-                .to_julian_day()
-    }
-
-    fn left(&self) -> u64 {
-        self.secs.saturating_sub(now_secs())
-    }
-
-    /// Until shortly behind the boundary. No refusal is cached for longer than a second.
-    async fn pass(&self) {
-        let at = UNIX_EPOCH + Duration::from_secs(self.secs) + Duration::from_millis(1_200);
-        tokio::time::sleep(at.duration_since(SystemTime::now()).unwrap_or_default()).await;
-    }
-}
-
-/// With the address of Redis, in which keys then live until their window ends.
-const ON_REDIS: [(&str, &str); 2] = [
-    ("STORE_TIMEOUT", "5s"),
-    ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
-];
-
-async fn call(client: &mut Client, descriptor: RateLimitDescriptor) -> RateLimitResponse {
-    client
-        .should_rate_limit(request("cal", vec![descriptor]))
-        .await
-        .expect("an answer")
-        .into_inner()
-}
-
-fn reset_secs(response: &RateLimitResponse) -> u64 {
-    response.statuses[0]
-        .duration_until_reset
-        .expect("a reset")
-        .seconds
-        .unsigned_abs()
-}
-
-/// Keys of both days and of the month, which live until their window ends.
-fn assert_keys_are_of_days(redis: &RedisServer, boundary: &Boundary) {
-    let anchor = boundary.anchor();
-    let time = anchor.split_once('T').expect("a time").1.replace(':', "");
-    // A time without seconds is shown without them, and midnight not at all.
-    let shown = time.strip_suffix("00").unwrap_or(&time);
-    let tag = if shown == "0000" {
-        String::new()
-    } else {
-        format!("-{shown}")
-    };
-    let (keys, day, of_month) = (
-        redis.keys(),
-        boundary.day_number(),
-        boundary.local.date().day(),
-    );
-    for key in [
-        format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{}", day - 1),
-        format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{day}"),
-        format!(
-            "w1{{cal|month=x}}fwmonth-{of_month:02}{tag}@{ZONE}:{}",
-            12 * boundary.local.year() + i32::from(u8::from(boundary.local.month())) - 1
-        ),
-    ] {
-        assert!(keys.contains(&key), "{key} is not in {keys:?}");
-    }
-    let ttl: u64 = redis.run(&["TTL", &format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{day}")]);
-    assert!((86_400 - 20..=86_400 + 6).contains(&ttl), "{ttl}");
-    redis.assert_every_key_expires();
-}
-
-/// The response and its header point at the boundary.
-fn assert_refused_until(boundary: &Boundary, key: &str, response: &RateLimitResponse) {
-    assert_eq!(response.overall_code(), Code::OverLimit);
-    let (reset, left) = (reset_secs(response), boundary.left());
-    assert!(
-        (left..=left + 2).contains(&reset),
-        "{key}: reset in {reset} s, and the boundary is {left} s ahead"
-    );
-    let shown = response
-        .response_headers_to_add
-        .iter()
-        .find(|header| header.key == "RateLimit")
-        .map(|header| &*header.value);
-    assert!(
-        shown.is_some_and(|value| value.ends_with(&format!(";r=0;t={reset}"))),
-        "{shown:?}"
-    );
+/// The code of a hit, what remains, and the seconds to the reset.
+async fn ask(weir: &Weir, key: &str) -> (Code, u32, u64) {
+    let request = request("cal", vec![descriptor(&[(key, "x")])]);
+    let answer = weir.client().await.should_rate_limit(request).await;
+    let answer = answer.expect("an answer").into_inner();
+    let status = &answer.statuses[0];
+    let reset = status.duration_until_reset.expect("a reset").seconds;
+    (status.code(), status.limit_remaining, reset.unsigned_abs())
 }
 
 /// A boundary passes while both stores count: the answers before it point at it, and the counts
@@ -297,69 +169,55 @@ fn assert_refused_until(boundary: &Boundary, key: &str, response: &RateLimitResp
 #[tokio::test]
 async fn counts_begin_anew_at_the_boundary_in_both_stores() {
     let redis = RedisServer::start();
-    let (url, headers) = (redis.url(), ("RATELIMIT_HEADERS", "draft-11"));
-    let on_redis = [headers, ("REDIS_URL", &*url)];
-    let boundary = Boundary::soon();
-    let anchor = boundary.anchor();
+    let url = redis.url();
+    let boundary = now_secs() + AHEAD_SECS;
+    let [hour, minute, second] = [boundary / 3_600 % 24, boundary / 60 % 60, boundary % 60];
     let limits = format!(
-        "domain: cal\ndefaults: {{ period: calendar, timezone: {ZONE}, anchor: \"{anchor}\" \
-         }}\ndescriptors:\n  - {{ key: day, rate_limit: {{ unit: day, requests_per_unit: 2, name: \
-         daily }} }}\n  - {{ key: month, rate_limit: {{ unit: month, requests_per_unit: 1, \
-         count_denied: false }} }}\n"
+        "domain: cal\ndefaults: {{ period: calendar, anchor: \
+         \"2020-01-01T{hour:02}:{minute:02}:{second:02}\" }}\ndescriptors:\n  - {{ key: day, \
+         rate_limit: {{ unit: day, requests_per_unit: 2 }} }}\n"
     );
-    let services = [&[headers][..], &[&on_redis[..], &ON_REDIS].concat()]
-        .map(|environment| Weir::start(&[("cal.yaml", &limits)], environment));
+    let on_redis = [("REDIS_URL", &*url), ("STORE_TIMEOUT", "5s")];
+    let services =
+        [&[][..], &on_redis].map(|environment| Weir::start(&[("cal.yaml", &limits)], environment));
     for weir in &services {
-        let client = &mut weir.client().await;
-        for (key, limit, unit) in [("day", 2, Unit::Day), ("month", 1, Unit::Month)] {
-            for remaining in (0..limit).rev() {
-                let response = call(client, descriptor(&[(key, "x")])).await;
-                let status = &response.statuses[0];
-                assert_eq!(
-                    (status.code(), status.limit_remaining),
-                    (Code::Ok, remaining),
-                    "{key}, {} s before the boundary",
-                    boundary.left()
-                );
-                assert_eq!(
-                    status.current_limit.as_ref().map(|limit| limit.unit),
-                    Some(unit.number())
-                );
-            }
-            let response = call(client, descriptor(&[(key, "x")])).await;
-            assert_refused_until(&boundary, key, &response);
-        }
-        let json = http_client::post(
-            weir.http_addr(),
-            "/json",
-            br#"{"domain":"cal","descriptors":[{"entries":[{"key":"day","value":"x"}]}]}"#,
-        );
-        assert_eq!(json.status, 429, "{}", json.body);
-    }
-    assert!(
-        boundary.left() > 0,
-        "the machine is too slow for {AHEAD_SECS} s"
-    );
-    boundary.pass().await;
-    for weir in &services {
-        let client = &mut weir.client().await;
-        for (key, remaining, window) in [("day", 1, 86_400), ("month", 0, boundary.month_secs())] {
-            let response = call(client, descriptor(&[(key, "x")])).await;
-            assert_eq!(
-                (
-                    response.overall_code(),
-                    response.statuses[0].limit_remaining
-                ),
-                (Code::Ok, remaining),
-                "{key} behind the boundary"
-            );
-            let expected = boundary.secs + window - now_secs();
-            assert!(
-                reset_secs(&response).abs_diff(expected) < 3,
-                "{key}: reset in {} s, expected {expected}",
-                reset_secs(&response)
-            );
+        for expected in [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)] {
+            let (code, remaining, reset) = ask(weir, "day").await;
+            let left = boundary.checked_sub(now_secs()).expect("a fast machine");
+            assert_eq!((code, remaining), expected, "{left} s before the boundary");
+            assert!((left..=left + 2).contains(&reset), "{reset}, {left}");
         }
     }
-    assert_keys_are_of_days(&redis, &boundary);
+    // No refusal is cached for longer than a second.
+    let behind = boundary + 1 - now_secs();
+    tokio::time::sleep(Duration::from_secs(behind) + Duration::from_millis(200)).await;
+    for weir in &services {
+        let (code, remaining, reset) = ask(weir, "day").await;
+        assert_eq!((code, remaining), (Code::Ok, 1), "behind the boundary");
+        let expected = boundary + 86_400 - now_secs();
+        assert!(reset.abs_diff(expected) < 3, "{reset}, {expected}");
+    }
+    redis.assert_every_key_expires();
+}
+
+/// `USE_CALENDAR_MONTH_RATE_LIMIT`: months end with the month of another implementation of the
+/// calendar.
+#[tokio::test]
+async fn months_follow_the_calendar_in_both_stores() {
+    let redis = RedisServer::start();
+    let limits = "domain: cal\ndescriptors: [{ key: month, rate_limit: { unit: month, \
+        requests_per_unit: 5 } }]\n";
+    let url = redis.url();
+    let setting = ("USE_CALENDAR_MONTH_RATE_LIMIT", "true");
+    let on_redis = [setting, ("REDIS_URL", &url), ("STORE_TIMEOUT", "5s")];
+    for environment in [&[setting][..], &on_redis] {
+        let weir = Weir::start(&[("cal.yaml", limits)], environment);
+        let now = now_secs();
+        let today = OffsetDateTime::from_unix_timestamp(now.cast_signed());
+        let today = today.expect("a time").date();
+        let days = today.month().length(today.year()) - today.day() + 1;
+        let left = u64::from(days) * 86_400 - now % 86_400;
+        let (.., reset) = ask(&weir, "month").await;
+        assert!(reset.abs_diff(left) < 20, "{reset} instead of {left}");
+    }
 }

@@ -10,10 +10,10 @@ use serde_json::Value;
 use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
+use crate::support::redis::rights_of_the_page;
 use crate::support::wait::TIMEOUT;
 use crate::support::{
-    Client, RedisServer, Weir, descriptor_with_hits, http_client, request, tools,
-};
+    Client, RedisServer, Weir, descriptor_with_hits, http_client, request};
 
 const LIMITS: &[(&str, &str)] = &[
     (
@@ -93,37 +93,14 @@ fn holders_in(weir: &Weir, domain: &str, limit: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {series} in {page}"))
 }
 
-/// The words of a page between two texts.
-fn words_between(page: &str, begin: &str, end: &str) -> Vec<String> {
-    let (_, rest) = page
-        .split_once(begin)
-        .unwrap_or_else(|| panic!("no {begin:?} in the page"));
-    let (words, _) = rest.split_once(end).expect("an end");
-    words.split_whitespace().map(str::to_owned).collect()
-}
-
 /// The rights that the page names are enough, and without them only these limits fail.
 #[tokio::test]
 async fn a_redis_user_needs_the_rights_of_the_page() {
     let redis = RedisServer::start();
-    let page = tools::file("deploy/redis.md");
-    let between = |begin: &str, end: &str| words_between(&page, begin, end);
-    let rights = between("ACL SETUSER weir on >secret ", "+hget");
-    let of_usage = between("`track_usage` need `", "`");
-    let own = between("`algorithm: concurrency` need `", "`");
+    let [rights, own] = rights_of_the_page("algorithm: concurrency");
     assert!(own.len() > 5, "{own:?}");
-    let grant = |rights: &[&[String]]| {
-        let all = rights
-            .iter()
-            .flat_map(|some| some.iter().map(String::as_str));
-        redis.run::<()>(
-            &["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"]
-                .into_iter()
-                .chain(all)
-                .collect::<Vec<_>>(),
-        );
-    };
-    grant(&[&rights, &of_usage]);
+    let [_, of_usage] = rights_of_the_page("track_usage");
+    redis.grant(&[rights.clone(), of_usage].concat());
     let weir = Weir::start(
         LIMITS,
         &[
@@ -155,7 +132,7 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
         (Code::Ok, 9),
         "{answer:?}"
     );
-    grant(&[&rights, &own]);
+    redis.grant(&[rights, own].concat());
     let id = |id: &str| [("request".to_owned(), id.to_owned())];
     for round in 0..2 {
         for (number, hits) in [3, 1, -1, 2].into_iter().enumerate() {

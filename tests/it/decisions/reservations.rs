@@ -11,8 +11,9 @@ use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
 use crate::support::cluster::Cluster;
+use crate::support::redis::rights_of_the_page;
 use crate::support::wait::TIMEOUT;
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request, tools};
+use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
 
 mod chaos;
 mod refused;
@@ -463,19 +464,7 @@ async fn reservations_while_their_slot_moves() {
 #[tokio::test]
 async fn a_redis_user_needs_the_rights_of_the_page() {
     let redis = RedisServer::start();
-    let page = tools::file("deploy/redis.md");
-    let between = |begin: &str, end: &str| {
-        let (_, rest) = page.split_once(begin).expect("a list of rights");
-        rest.split_once(end).expect("an end").0
-    };
-    let rights = between("ACL SETUSER weir on >secret ", "+hget");
-    let own = between("`reservations` need `", "`");
-    assert!(own.split_whitespace().count() > 5, "{own}");
-    let user = ["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"].into_iter();
-    let all = user
-        .chain(rights.split_whitespace())
-        .chain(own.split_whitespace());
-    redis.run::<()>(&all.collect::<Vec<_>>());
+    redis.grant(&rights_of_the_page("reservations").concat());
     let environment = [
         ("REDIS_URL", &*redis.url()),
         ("REDIS_AUTH", "weir:s3cret"),

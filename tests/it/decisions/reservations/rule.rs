@@ -7,7 +7,6 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use serde_json::Value;
 use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitRequest, RateLimitResponse};
 
@@ -302,54 +301,5 @@ async fn the_wait_for_a_held_budget_is_the_expiry_that_makes_room() {
                 }
             }
         }
-    }
-}
-
-fn budget_lines(weir: &Weir) -> Vec<Value> {
-    let logs = weir.logs();
-    let lines = logs.iter().filter(|line| line.contains("weir::budget"));
-    lines
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect()
-}
-
-/// Thresholds and usage are of settled hits: what is only held is shown apart.
-#[tokio::test]
-async fn what_is_held_is_not_used() {
-    let limits = "  - { key: k, rate_limit: { unit: year, requests_per_unit: 1000000, \
-        notify: [80%, 100%], track_usage: true, reservations: { ttl: 1h } } }\n";
-    let redis = RedisServer::start();
-    let url = redis.url();
-    for environment in [&[][..], &[("REDIS_URL", &*url), ("STORE_TIMEOUT", "5s")]] {
-        let weir = Weir::start(&[("limits.yaml", &file(limits))], environment);
-        let client = &mut weir.client().await;
-        let of = |what: &str, hits: u32| -> Vec<String> {
-            let one = |id| format!("k=a {what}={id} {hits}");
-            (0..250).map(one).collect()
-        };
-        assert_eq!(all(client, &of("reserve", 4_000)).await[249], (true, 0));
-        assert_eq!(all(client, &of("settle", 20)).await[249], (true, 995_000));
-        assert_eq!(budget_lines(&weir), Vec::<Value>::new());
-        one(client, "k=a reserve=real 500000").await;
-        one(client, "k=a reserve=held 1000").await;
-        one(client, "k=a settle=real 795000").await;
-        let line = weir.wait_for_log("weir::budget").await;
-        let line: Value = serde_json::from_str(&line).expect("JSON");
-        let number = |name: &str| line[name].as_u64().expect("a number");
-        let found = ["threshold", "used", "held", "amount"].map(number);
-        assert_eq!(found, [80, 800_000, 1_000, 1_000_000]);
-        one(client, "k=a settle=again 1").await;
-        assert_eq!(budget_lines(&weir).len(), 1, "once for a window");
-
-        for id in 0..3 {
-            one(client, &format!("k=b reserve={id} 100000")).await;
-            one(client, &format!("k=b settle={id} 500")).await;
-        }
-        one(client, "k=b reserve=open 100000").await;
-        let usage = weir.command(&["usage", "--domain", "rule", "k=b"]);
-        assert!(
-            usage.contains("hits        1,500, over the limit 0"),
-            "{usage}"
-        );
     }
 }
