@@ -181,33 +181,3 @@ async fn every_view_can_be_read_in_both_schemes_and_in_narrow_windows() {
         );
     }
 }
-
-/// The checks find what they look for.
-#[tokio::test]
-#[ignore = "weekly: tests/faults.sh --all"]
-async fn planted_mistakes_are_found() {
-    let desk = Desk::start(&[]);
-    desk.open("explain");
-    check(&desk, "as it is");
-    desk.browser.run(
-        "const main = document.querySelector('main'); const add = (name, text) => { const one = \
-         document.createElement(name); one.textContent = text; main.append(one); return one; }; \
-         add('h1', 'another'); add('table', 'x'); add('button', ''); add('input', ''); add('p', \
-         'pale').style.color = '#999';",
-    );
-    assert_eq!(
-        desk.browser.run(STRUCTURE),
-        json!(["not one h1", "a table without a caption"])
-    );
-    let (without, _) = unnamed(&desk);
-    assert!(
-        ["button", "textbox"]
-            .iter()
-            .all(|role| without.iter().any(|one| one.starts_with(role))),
-        "{without:?}"
-    );
-    let low = desk
-        .browser
-        .run(&LOW_CONTRAST.replace("MINIMUM", &CONTRAST.to_string()));
-    assert_eq!(low[1][0][0], "pale");
-}

@@ -531,27 +531,3 @@ async fn what_no_limit_matches_is_shown_and_explained() {
         .wait_for_text("not limited: no branch matches the entry nothing=");
     desk.check_clean();
 }
-
-/// While the pointer is on a row, it stays where it is.
-#[tokio::test]
-#[ignore = "weekly: tests/faults.sh --all"]
-async fn rows_do_not_move_under_the_pointer() {
-    let desk = Desk::start(&[]);
-    desk.hit("shop", &[("user", "first")], 5).await;
-    desk.open("subjects");
-    assert_eq!(cell(&desk, "user=first", 2), "2");
-    let order =
-        "[...document.querySelectorAll('main tbody')][0].innerText.match(/user=\\w+/g).join(' ')";
-    desk.browser
-        .run("document.querySelector('main tbody button').focus()");
-    desk.hit("shop", &[("user", "second")], 50).await;
-    desk.hit("shop", &[("user", "first")], 1).await;
-    desk.browser.wait_for_text("Order fixed while you use it.");
-    desk.browser.wait_for(
-        "[...document.querySelectorAll('main tbody tr')][0].cells[2].textContent === '3'",
-    );
-    assert_eq!(desk.browser.run(&format!("return {order}")), "user=first");
-    desk.browser.run("document.activeElement.blur()");
-    desk.browser
-        .wait_for(&format!("{order} === 'user=second user=first'"));
-}

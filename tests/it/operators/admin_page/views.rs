@@ -232,32 +232,6 @@ async fn changes_need_a_token_which_is_kept_in_memory() {
 
 #[tokio::test]
 #[ignore = "weekly: tests/faults.sh --all"]
-async fn what_is_not_shown_is_not_asked_for() {
-    let desk = Desk::start(&[]);
-    desk.open("explain");
-    desk.browser.requests();
-    std::thread::sleep(std::time::Duration::from_millis(4_500));
-    let asked: Vec<_> = desk
-        .browser
-        .requests()
-        .into_iter()
-        .map(|(method, url)| format!("{method} {}", url.rsplit('/').next().unwrap_or_default()))
-        .collect();
-    assert!(
-        (1..=3).contains(&asked.len()) && asked.iter().all(|one| one == "GET status"),
-        "{asked:?}"
-    );
-    desk.browser.press_button("Pause");
-    desk.browser.requests();
-    std::thread::sleep(std::time::Duration::from_secs(3));
-    assert_eq!(desk.browser.requests(), []);
-    desk.browser.press_button("Pause");
-    desk.browser.wait_for_text("Healthy");
-    assert!(!desk.browser.requests().is_empty(), "it goes on at once");
-}
-
-#[tokio::test]
-#[ignore = "weekly: tests/faults.sh --all"]
 async fn the_files_are_those_of_the_repository_with_a_strict_policy() {
     let weir = crate::support::Weir::start(super::LIMITS.get(1..).expect("limits"), &[]);
     let address = weir.listener("debug");

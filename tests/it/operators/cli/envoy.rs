@@ -47,13 +47,7 @@ fn every_key_without_a_source_is_named_with_its_position() {
 fn files_with_mistakes_and_unknown_domains_are_refused() {
     let other = LIMITS.replace("domain: d", "domain: e");
     let (_folder, path) = folder_with(&[("a.yaml", LIMITS), ("b.yaml", &other)]);
-    let bare = "domain: d\ndescriptors:\n- key: a\n  descriptors: [{ key: b }]\n";
-    let (_bare, without_limits) = folder_with(&[("a.yaml", bare)]);
     for (arguments, expected) in [
-        (
-            &["envoy", "--from=a=header:a", &without_limits][..],
-            "weir: the domain `d` has no limits\n",
-        ),
         (
             &["envoy", &path][..],
             "weir: name the domain: --domain d or --domain e\n",
@@ -63,16 +57,9 @@ fn files_with_mistakes_and_unknown_domains_are_refused() {
             "weir: no file has the domain `x`; there are d, e\n",
         ),
         (
-            &["envoy", "--from", "user", &path],
-            "weir: invalid value 'user' for '--from <KEY=SOURCE>': write KEY=SOURCE, such as \
-             user=header:x-user; ",
-        ),
-        (
             &["envoy", "--from", "user=haeder:x", &path],
             "`haeder` is no source; did you mean `header`?",
         ),
-        (&["envoy", "--service", "x", &path], "write HOST:PORT"),
-        (&["envoy", "--selector", "x", &path], "write LABEL=VALUE"),
         (
             &[
                 "envoy",
@@ -99,14 +86,6 @@ fn files_with_mistakes_and_unknown_domains_are_refused() {
             stderr(&output)
         );
     }
-    let (_folder, path) = folder_with(&[("a.yaml", "domain: d\ndescriptors:\n- kye: a\n")]);
-    let output = weir(&["envoy", &path], &[]);
-    assert!(
-        output.status.code() == Some(1)
-            && stderr(&output).starts_with(&format!("{path}/a.yaml:3:3: error: ")),
-        "{}",
-        stderr(&output)
-    );
 }
 
 #[test]

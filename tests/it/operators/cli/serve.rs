@@ -16,52 +16,12 @@ type UsageError = (
 const USAGE_ERRORS: &[UsageError] = &[
     ("--grcp-port 1", &[], "did you mean `--grpc-port`?"),
     ("sevre", &[], "did you mean `serve`?"),
-    ("--grpc-port none", &[], "--grpc-port"),
     ("", &[("GRPC_PORT", "70000")], "70000"),
     ("", &[("SHADOW_MODE", "perhaps")], "write true or false"),
-    ("", &[("BACKEND_TYPE", "redis")], "REDIS_URL"),
-    (
-        "",
-        &[("BACKEND_TYPE", "memcache")],
-        "BACKEND_TYPE=memcache: memcached cannot",
-    ),
     ("", &[("REDIS_URL", "redis://:hunter2@:x")], "REDIS_URL"),
-    (
-        "",
-        &[("GRPC_SERVER_USE_TLS", "true")],
-        "GRPC_SERVER_USE_TLS",
-    ),
     ("hit", &[], "not provided: --domain <DOMAIN> <KEY=VALUE>..."),
-    ("hit -d d a=b --address localhost", &[], "write HOST:PORT"),
     ("hit -d d a=b --address ::1:8081", &[], "[::1]:8081"),
-    ("hit -d d a=b --timeout-ms 0", &[], "1..="),
-    ("", &[("STORE_TIMEOUT", "0")], "write 1ms to 1h"),
-    (
-        "",
-        &[("REDIS_TYPE", "cluster")],
-        "REDIS_TYPE needs REDIS_URL",
-    ),
-    (
-        "",
-        &[
-            ("REDIS_URL", "h:1"),
-            ("REDIS_AUTH", "hunter2"),
-            ("REDIS_AUTH_FILE", "/f"),
-        ],
-        "REDIS_AUTH_FILE",
-    ),
-    (
-        "",
-        &[
-            ("REDIS_URL", "rediss://:hunter2@h"),
-            ("REDIS_TLS_CACERT", "/no/such"),
-        ],
-        "REDIS_TLS_CACERT: /no/such",
-    ),
     ("hit --domain d no-entry", &[], "write key=value"),
-    ("hit --domain d a=b ,", &[], "on both sides"),
-    ("health --port 0", &[], "0 is any free port"),
-    ("help sevre", &[], "sevre"),
     ("completions tcsh", &[], "bash"),
 ];
 
@@ -200,22 +160,12 @@ fn errors_of_the_start_are_one_line_of_json_where_the_log_is() {
             "did you mean `--grpc-port`?",
         ),
         (
-            weir(&["serve", "--grcp-port", "1"], &json),
-            2,
-            "did you mean `--grpc-port`?",
-        ),
-        (
             weir(
                 &["--log-format", "json", "--grpc-port", "none"],
                 &[("LOG_FORMAT", "text")],
             ),
             2,
             "--grpc-port",
-        ),
-        (
-            weir(&["--log-format=JSON"], &[("BACKEND_TYPE", "memcache")]),
-            2,
-            "BACKEND_TYPE=memcache",
         ),
         (
             weir(&[], &[json[0], ("LOG_LEVEL", "=bogus=")]),

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use weir::core::proto::rate_limit_response::Code;
 
-use super::redis::KEY;
 use super::{Desk, LIMITS, call, code, id_of, in_seconds};
 use crate::support::{Client, RedisServer, Weir};
 
@@ -145,31 +144,6 @@ descriptors:
     std::fs::write(weir.config_dir().join("tenants.csv"), rows("20")).expect("written");
     becomes(client, ("tenant", "acme"), 120).await;
     assert_eq!(listed(&desk, &weir, &id_of(&acme))["total"], rate(120));
-}
-
-#[tokio::test]
-async fn an_addition_in_redis_is_in_force_in_all_replicas() {
-    let (desk, redis) = (Desk::new(), RedisServer::start());
-    let environment = [("REDIS_URL", &*redis.url())];
-    let (one, other) = (
-        desk.start(LIMITS, &environment),
-        desk.start(LIMITS, &environment),
-    );
-    let (of_one, of_other) = (&mut one.client().await, &mut other.client().await);
-    assert_eq!(code(of_one, "vip", "1", 2).await, Code::Ok);
-    assert_eq!(code(of_other, "vip", "1", 1).await, Code::OverLimit);
-    let added = desk.ok(&one, &["raise", "-d", "shop", "vip=1", "--to", "+5/year"]);
-    becomes(of_other, ("vip", "1"), 7).await;
-    assert_eq!(code(of_other, "vip", "1", 4).await, Code::Ok);
-    assert_eq!(code(of_one, "vip", "1", 1).await, Code::OverLimit);
-    let text = redis.run::<String>(&["HGET", KEY, &id_of(&added)]);
-    let record: Value = serde_json::from_str(&text).expect("JSON");
-    // An older replica knows no `add`: it rejects the record, and never takes 5 for the amount.
-    assert_eq!((&record["to"], &record["add"]), (&Value::Null, &rate(5)));
-    assert_eq!(record.get("total"), None);
-    let absolute = desk.ok(&one, &["raise", "-d", "shop", "vip=2", "--to", "9/year"]);
-    let text = redis.run::<String>(&["HGET", KEY, &id_of(&absolute)]);
-    assert!(!text.contains("\"add\""), "{text}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Overrides that have ended: who removed them and when, kept for a week over a restart, and never
 //! in force.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, code, id_of, in_seconds};
@@ -146,82 +146,4 @@ async fn what_ended_is_listed_for_a_week_wherever_overrides_are_kept() {
             assert_expires_in_redis(&redis);
         }
     }
-}
-
-/// The record of one that ended so many seconds ago.
-fn record(value: usize, seconds: i64) -> Value {
-    json!({
-        "id": format!("id{value}"),
-        "kind": "block",
-        "domain": "shop",
-        "entries": [{ "key": "vip", "value": value.to_string() }],
-        "by": "bob",
-        "created_at": in_seconds(-1_000_000),
-        "ended": { "at": in_seconds(-seconds), "by": "bob" },
-    })
-}
-
-#[tokio::test]
-async fn so_many_are_kept_and_none_of_them_is_in_force() {
-    // Five are too many beside the one that is removed below, and two are too old.
-    let records: Vec<_> = (0..1_004)
-        .map(|value| record(value, 9_000 - value as i64))
-        .chain([record(2_000, 604_900), record(2_001, 700_000)])
-        .collect();
-    let (desk, redis) = (Desk::new(), RedisServer::start());
-    let file = desk.path("overrides.json");
-    // One stands where those in force are.
-    std::fs::write(
-        &file,
-        json!({ "overrides": [record(3_000, 9)], "ended": records }).to_string(),
-    )
-    .expect("written");
-    redis.run::<i64>(&[
-        "HSET",
-        KEY,
-        "id3000",
-        &record(3_000, 9).to_string(),
-        "version",
-        "x",
-    ]);
-    for record in &records {
-        let field = format!(
-            "{} {}",
-            record["ended"]["at"].as_str().expect("an instant"),
-            record["id"].as_str().expect("an id")
-        );
-        redis.run::<i64>(&["HSET", ENDED, &field, &record.to_string()]);
-    }
-    let url = redis.url();
-    for environment in [
-        ("OVERRIDES_FILE", file.to_str().expect("UTF-8")),
-        ("REDIS_URL", &*url),
-    ] {
-        let weir = desk.start(LIMITS, &[environment]);
-        weir.wait_for_log("ended: this override is no longer in force")
-            .await;
-        for value in ["3000", "1003", "2000"] {
-            assert_eq!(
-                code(&mut weir.client().await, "vip", value, 0).await,
-                Code::Ok,
-                "{value}"
-            );
-        }
-        assert_eq!(ended(&desk, &weir).len(), 1_000);
-        let gone = desk.ok(&weir, &["block", "-d", "shop", "vip=last"]);
-        desk.ok(&weir, &["overrides", "remove", &id_of(&gone)]);
-        let all = ended(&desk, &weir);
-        assert_eq!(
-            (all.len(), &*all[0].0, &*all[1].0, &*all[999].0),
-            (1_000, "last", "1003", "5"),
-            "{environment:?}"
-        );
-    }
-    assert_eq!(redis.run::<i64>(&["HLEN", ENDED]), 1_000);
-    let text = std::fs::read_to_string(&file).expect("a file");
-    assert_eq!(
-        text.replace("\": {", "\":{").matches("\"ended\":{").count(),
-        1_001,
-        "with the one that stands in the wrong list, which stays as it is"
-    );
 }

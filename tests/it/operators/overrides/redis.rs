@@ -6,6 +6,7 @@ use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, code, id_of, in_seconds};
 use crate::support::cluster::{Cluster, one_node};
+use crate::support::redis::rights_of_the_page;
 use crate::support::wait::{self, eventually};
 use crate::support::{RedisServer, Weir, descriptor_with_hits, exclusive, request};
 
@@ -273,38 +274,8 @@ async fn ended_ones_are_removed_by_the_next_change() {
 #[tokio::test]
 async fn missing_rights_are_named() {
     let (desk, redis) = (Desk::new(), RedisServer::start());
-    let rights = [
-        "+multi",
-        "+exec",
-        "+time",
-        "+incrby",
-        "+expire",
-        "+get",
-        "+mget",
-        "+set",
-        "+getrange",
-        "+setrange",
-        "+strlen",
-        "+pexpire",
-    ];
-    let user = [
-        &[
-            "ACL",
-            "SETUSER",
-            "weir",
-            "on",
-            ">secret",
-            "resetchannels",
-            "~w1*",
-            "-@all",
-            "+eval",
-            "+evalsha",
-        ],
-        &rights[..],
-    ]
-    .concat();
-    redis.run::<()>(&user);
-    let url = format!("redis://weir:secret@127.0.0.1:{}", redis.port());
+    redis.grant(&rights_of_the_page("track_usage")[0]);
+    let url = format!("redis://weir:s3cret@127.0.0.1:{}", redis.port());
     let weir = desk.start(LIMITS, &[("REDIS_URL", &url)]);
     let line = weir.wait_for_log("overrides: cannot be read").await;
     assert!(

@@ -14,7 +14,7 @@ use weir::core::usage::{Hits, Record, Tracking};
 use weir::core::verdict::Verdict;
 use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
 use weir::limits::rules::Commit;
-use weir::store::redis::{RefusedHits, ScriptRef, UsageClient};
+use weir::store::redis::ScriptRef;
 use weir::store::{Budget, Redis, StoreError};
 
 use super::vectors::stored;
@@ -22,7 +22,6 @@ use super::{total, tracked, tracking};
 use crate::redis::{ScriptCall, When, call};
 use crate::support::RedisServer;
 use crate::support::redis::connect;
-use crate::support::wait::eventually_async;
 
 fn algorithm(kind: AlgorithmKind, amount: u64, unit: Unit) -> Algorithm {
     let rate = Rate {
@@ -329,61 +328,6 @@ async fn a_record_lives_as_long_as_its_ring() {
     }
 }
 
-/// Many subjects are written to the lists by and by, so that a process does not fill a core of
-/// Redis, and at the end all of them.
-#[tokio::test]
-async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
-    let server = RedisServer::start();
-    let (redis, tracking) = (connect(server.options()), tracking(60, 60));
-    let count_200 = |from: usize| {
-        let check = Check::new(
-            algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year),
-            1,
-            Modes::default(),
-        );
-        let keys: Vec<String> = (from..from + 200)
-            .map(|user| format!("w1{{d|user={user}}}tb"))
-            .collect();
-        let checks = Arc::new(tracked(
-            Checks::of(keys.iter().map(|key| (key.as_bytes(), check.clone()))),
-            &tracking,
-        ));
-        let redis = redis.clone();
-        async move {
-            let answers = redis
-                .decide(
-                    &checks,
-                    &checks.indices(),
-                    &Budget::until(Instant::now() + Duration::from_secs(10)),
-                )
-                .await;
-            assert!(answers.verdicts().iter().all(Result::is_ok), "{answers:?}");
-        }
-    };
-    let writer = UsageClient::new(Arc::clone(redis.deployment()), String::new());
-    let listed = || server.run::<usize>(&["ZCARD", "w1{d}ut"]);
-    for from in (0..6_000).step_by(200) {
-        count_200(from).await;
-    }
-    let began = Instant::now();
-    let all = eventually_async(|| (listed() == 6_000).then_some(()));
-    tokio::select! {
-        all = all => assert!(all.is_some(), "{} are in the list", listed()),
-        () = writer.run() => {}
-    }
-    assert!(
-        began.elapsed() > Duration::from_millis(900),
-        "at once, after half a second, and after a second: {:?}",
-        began.elapsed()
-    );
-    server.run::<i64>(&["DEL", "w1{d}ut"]);
-    for from in (0..6_000).step_by(200) {
-        count_200(from).await;
-    }
-    writer.flush().await;
-    assert_eq!(listed(), 6_000, "at the end all of them");
-}
-
 /// In an interval that goes on, a recorded hit reads and writes one header.
 #[tokio::test]
 async fn a_recorded_hit_costs_redis_two_commands() {
@@ -508,46 +452,4 @@ async fn checks_that_failed_are_not_recorded() {
             "{commit:?}"
         );
     }
-}
-
-/// Hits that the denial cache refused are added without any check.
-#[test]
-fn hits_that_were_refused_elsewhere_are_added() {
-    let server = RedisServer::start();
-    let mut connection = server.connection();
-    let tracking = tracking(10, 5);
-    let now = Micros(1_800_000_000_000_000);
-    let keys = [b"w1{d|user=1}us", b"w1{d|user=2}us", b"w1{d|user=1}us"];
-    let refused = keys
-        .iter()
-        .zip([3, 4, 5])
-        .map(|(key, hits)| RefusedHits {
-            record: key.to_vec(),
-            tracking: Arc::clone(&tracking),
-            hits,
-        })
-        .collect();
-    let mut call = call([]);
-    call.refused = refused;
-    call.now.time = now;
-    let reply: Value = call
-        .command(ScriptRef::ByText)
-        .query(&mut connection)
-        .expect("Redis is well");
-    let read = call.read(&reply, &mut []);
-    assert_eq!(read, Ok(now), "{reply:?}");
-    let summaries = call.usage(&reply);
-    assert_eq!(
-        summaries
-            .iter()
-            .flatten()
-            .map(|summary| (summary.asked, summary.refused))
-            .collect::<Vec<_>>(),
-        [(3, 3), (4, 4), (8, 8)]
-    );
-    assert_eq!(
-        stored(&mut connection, "w1{d|user=1}us").map(|record| total(&record)),
-        Some([8, 8, 0])
-    );
-    server.assert_every_key_expires();
 }

@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::service::{api, hit, numbers, usage};
+use crate::support::redis::rights_of_the_page;
 use crate::support::wait::eventually_async;
-use crate::support::{RedisServer, Weir, tools};
+use crate::support::{RedisServer, Weir};
 
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",
@@ -21,46 +22,6 @@ descriptors:
 )];
 
 const ADVICE: &str = "weir_redis_advice{redis=\"main\",server=\"URL\",advice=\"rights\"}";
-
-/// The rights that the page gives for requests, and those for usage.
-fn rights_of_the_page() -> (Vec<String>, Vec<String>) {
-    let page = tools::file("deploy/redis.md");
-    let between = |begin: &str, end: &str| {
-        let (_, rest) = page
-            .split_once(begin)
-            .unwrap_or_else(|| panic!("no {begin:?} in the page"));
-        rest.split_once(end)
-            .expect("an end")
-            .0
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    // Those behind are for overrides.
-    (
-        between("ACL SETUSER weir on >secret ", "+hget"),
-        between("`track_usage` need `", "`"),
-    )
-}
-
-/// Replaces the user `weir` by one with these rights.
-fn grant(redis: &RedisServer, rights: &[String]) {
-    let command = ["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"]
-        .into_iter()
-        .chain(rights.iter().map(String::as_str));
-    redis.run::<()>(&command.collect::<Vec<_>>());
-}
-
-fn start(redis: &RedisServer) -> Weir {
-    Weir::start(
-        LIMITS,
-        &[
-            ("REDIS_URL", &redis.url()),
-            ("REDIS_AUTH", "weir:s3cret"),
-            ("STORE_TIMEOUT", "5s"),
-        ],
-    )
-}
 
 fn users(top: &Value) -> Vec<&str> {
     let subjects = top["subjects"]
@@ -94,13 +55,18 @@ fn objects_of_refusals(redis: &RedisServer) -> Vec<String> {
 #[tokio::test]
 async fn those_of_the_page_suffice() {
     let redis = RedisServer::start();
-    let (requests, lists) = rights_of_the_page();
+    let [requests, lists] = rights_of_the_page("track_usage");
     assert!(
         requests.len() > 10 && lists.len() == 5,
         "{requests:?} {lists:?}"
     );
-    grant(&redis, &[requests, lists].concat());
-    let weir = start(&redis);
+    redis.grant(&[requests, lists].concat());
+    let environment = [
+        ("REDIS_URL", &*redis.url()),
+        ("REDIS_AUTH", "weir:s3cret"),
+        ("STORE_TIMEOUT", "5s"),
+    ];
+    let weir = Weir::start(LIMITS, &environment);
     let client = &mut weir.client().await;
     for (number, user) in ["a", "b", "c", "d"].into_iter().enumerate() {
         for hits in [10 + number as i64, 0, -1, 100, 1, 1, 1] {

@@ -326,22 +326,6 @@ fn commands(weir: &Weir, folder: &TempDir) {
             && text.contains(" 00:00 Europe/Berlin, "),
         "{text}"
     );
-    for (arguments, error) in [
-        (&["--above", "80%"][..], "--by"),
-        (&["--by", "hits", "--above", "80%"], "write --by share"),
-        (
-            &["--limit", "shop.few", "--by", "share", "--above", "x"],
-            "above: write a percentage",
-        ),
-        (&["--by", "share", "user=1"], "cannot be used with"),
-        (&["--by", "share"], "limit: several have track_usage"),
-    ] {
-        let (is_answered, text) = run(&[&["usage"], arguments].concat());
-        assert!(
-            !is_answered && text.contains(error),
-            "{arguments:?}: {text}"
-        );
-    }
 }
 
 #[tokio::test]
