@@ -153,28 +153,3 @@ async fn commands_and_bytes_of_a_batch() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
-
-/// Hits on one key that are sent at the same time are one command for each batch, and each of them
-/// gets a position of its own.
-#[tokio::test]
-async fn hits_on_one_key_are_few_commands() {
-    let server = RedisServer::start();
-    let redis = connect(weir::store::redis::Options {
-        pool_size: NonZero::<u32>::MIN,
-        ..server.options()
-    });
-    for round in 0..4 {
-        let before = server.calls("incrby");
-        let hit = [("hot", check(1_000, 1))];
-        let answers = join_all((0..REQUESTS).map(|_| decide_all(&redis, &hit))).await;
-        let mut used: Vec<u64> = answers
-            .iter()
-            .map(|answers| answers.verdicts()[0].expect("counted").used)
-            .collect();
-        used.sort_unstable();
-        let first = round * REQUESTS as u64;
-        assert!(used.into_iter().eq(first + 1..=first + REQUESTS as u64));
-        let commands = server.calls("incrby") - before;
-        assert!(commands <= 4, "{commands} commands in round {round}");
-    }
-}

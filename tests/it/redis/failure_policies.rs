@@ -1,11 +1,8 @@
 //! Failure policies: an outage of one key, and the return to Redis. The answers of each policy are
 //! in `tests/vectors/decisions/outage.txt`.
 
-use std::time::Instant;
-
 use weir::core::proto::rate_limit_response::Code;
 
-use crate::support::wait::TIMEOUT;
 use crate::support::{Client, RedisServer, Weir, descriptor, request};
 
 const LIMITS: &[(&str, &str)] = &[(
@@ -51,22 +48,4 @@ async fn an_unreadable_key_is_an_outage_of_its_own_check_only() {
     assert_eq!(call(client, &["local", "error"]).await, Code::Ok);
     assert_eq!(call(client, &["deny", "error"]).await, Code::OverLimit);
     assert!(weir.metric("weir_store_errors_total{kind=\"data\"}") >= Some(3.0));
-}
-
-#[tokio::test]
-async fn redis_decides_again_after_its_restart() {
-    let mut redis = RedisServer::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url())]);
-    let client = &mut weir.client().await;
-    assert_eq!(call(client, &["deny"]).await, Code::Ok);
-    redis.kill();
-    let began = Instant::now();
-    while call(client, &["deny"]).await != Code::OverLimit {
-        assert!(began.elapsed() < TIMEOUT, "the outage is not noticed");
-    }
-    redis.start_again();
-    while call(client, &["deny"]).await != Code::Ok {
-        assert!(began.elapsed() < 2 * TIMEOUT, "its end is not noticed");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
 }

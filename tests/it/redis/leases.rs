@@ -570,30 +570,6 @@ async fn no_answer_is_older_than_a_second() {
     }
 }
 
-/// A refusal that the denial cache knows does not keep held hits, nor an old count in their
-/// answers.
-#[tokio::test]
-async fn held_hits_beside_a_cached_refusal_have_a_fresh_count() {
-    let redis = RedisServer::start();
-    let weirs = [(); 2].map(|()| start(&redis, &[]));
-    let [one, other] = &mut *join_all(weirs.iter().map(Weir::client)).await else {
-        unreachable!("two replicas")
-    };
-    hold(&weirs[0], one, "small").await;
-    assert!(admitted(other, "small", 1, (3_100, 16)).await > 2_000);
-    a_second_passes().await;
-    let held = held(&weirs[0], "small").expect("held hits");
-    assert_eq!(
-        call(one, "small", 3_001).await.overall_code(),
-        Code::OverLimit
-    );
-    for _ in 0..held {
-        let answer = call(one, "small", 1).await;
-        assert_eq!((answer.overall_code(), remaining(&answer)), (Code::Ok, 0));
-    }
-    assert_eq!(call(one, "small", 1).await.overall_code(), Code::OverLimit);
-}
-
 /// Operators: what they order holds at once, and a lease never stands in its way.
 #[tokio::test]
 async fn orders_and_reloads_end_leases() {
@@ -652,67 +628,6 @@ async fn orders_and_reloads_end_leases() {
         call(client, "route", 1).await.overall_code(),
         Code::OverLimit
     );
-}
-
-/// A request with other descriptors, with a give-back, or of a limit in another mode.
-#[tokio::test]
-async fn leases_beside_other_features() {
-    let (redis, of_seconds) = (RedisServer::start(), RedisServer::start());
-    let url = of_seconds.url();
-    let weir = start(
-        &redis,
-        &[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &url)],
-    );
-    let client = &mut weir.client().await;
-    // Of two descriptors only the other one is asked.
-    hold(&weir, client, "route").await;
-    let before = redis.calls("incrby");
-    let both = ["route", "cold"].map(|key| descriptor_with_hits(&[(key, "x")], 1));
-    for _ in 0..8 {
-        let answer = client
-            .should_rate_limit(request("leases", both.to_vec()))
-            .await;
-        assert_eq!(
-            answer.expect("an answer").into_inner().overall_code(),
-            Code::Ok
-        );
-    }
-    let asked = redis.calls("incrby") - before;
-    assert!((8..=10).contains(&asked), "{asked}");
-    // A give-back goes to the store, and so does a request that has one.
-    let before = redis.calls("incrby") + redis.calls("evalsha");
-    let held_before = held(&weir, "route");
-    let given = [
-        descriptor_with_hits(&[("route", "x")], 1),
-        descriptor_with_hits(&[("cold", "x")], -3),
-    ];
-    let answer = client
-        .should_rate_limit(request("leases", given.to_vec()))
-        .await;
-    assert_eq!(
-        answer.expect("an answer").into_inner().overall_code(),
-        Code::Ok
-    );
-    assert!(redis.calls("incrby") + redis.calls("evalsha") > before);
-    assert_eq!(held(&weir, "route"), held_before);
-    // Shadow mode and quotas: over the limit they say what they say without leases.
-    for (key, code) in [("shadow", Code::Ok), ("quota", Code::OverLimit)] {
-        hold(&weir, client, key).await;
-        admitted(client, key, 1, (3_100, 8)).await;
-        let answer = call(client, key, 1).await;
-        assert_eq!(
-            (answer.overall_code(), remaining(&answer)),
-            (code, 0),
-            "{key}"
-        );
-    }
-    let over = "ratelimit_service_rate_limit_over_limit{domain=\"leases\",key1=\"quota\"}";
-    let total = "ratelimit_service_rate_limit_total_hits{domain=\"leases\",key1=\"quota\"}";
-    let (over, total) = (weir.metric(over), weir.metric(total));
-    assert_eq!(total.expect("hits") - over.expect("hits"), 3_000.0);
-    // A Redis of their own counts limits per second.
-    admitted(client, "second", 1, (2_000, 16)).await;
-    assert!(of_seconds.calls("incrby") > 0);
 }
 
 /// The counters of the memory store are as near as a lease.

@@ -169,19 +169,8 @@ async fn metrics_show_the_server_and_advice_follows_its_settings() {
 /// Replaces the user `weir` by one that may run these commands.
 fn grant(redis: &RedisServer, commands: &[&str]) {
     let grants: Vec<String> = commands.iter().map(|name| format!("+{name}")).collect();
-    let mut rights = vec![
-        "ACL",
-        "SETUSER",
-        "weir",
-        "reset",
-        "on",
-        ">s3cret",
-        "~w1*",
-        "resetchannels",
-        "-@all",
-    ];
-    rights.extend(grants.iter().map(String::as_str));
-    redis.run::<()>(&rights);
+    let keys = ["~w1*", "resetchannels", "-@all"].map(str::to_owned);
+    redis.grant(&[keys.to_vec(), grants].concat());
 }
 
 const ALL_OR_NONE: &str = "

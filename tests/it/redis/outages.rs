@@ -10,7 +10,7 @@ use tonic::Code;
 use crate::support::certificates::{Authority, Files};
 use crate::support::proxy::{Forwarding, Proxy};
 use crate::support::wait::eventually_async;
-use crate::support::{DEMO, RedisServer, Weir, descriptor, http_client, ports, request};
+use crate::support::{DEMO, RedisServer, Weir, descriptor, ports, request};
 
 /// A limit for each policy; per year, so that no window ends while a test runs.
 const POLICIES: &[(&str, &str)] = &[(
@@ -130,48 +130,6 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
         assert_eq!(ended[count], asked, "{count}: {ended}");
     }
     assert_two_lines(&lines(&weir), well, &url);
-}
-
-/// Redis hangs, and then it is full: the log kept the first cause, and the metric said "down" of a
-/// server that answers.
-#[tokio::test]
-async fn an_outage_names_its_cause_when_that_has_changed() {
-    let redis = RedisServer::start();
-    let weir = Weir::start(POLICIES, &[("REDIS_URL", &redis.url())]);
-    weir.wait_for_log("Redis answers").await;
-    let mut client = weir.client().await;
-    let asking = tokio::spawn(async move {
-        loop {
-            let asked = request("policies", vec![descriptor(&[("deny", "x")])]);
-            let _ = client.should_rate_limit(asked).await;
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    });
-    redis.pause();
-    weir.wait_for_log("Redis outage: ").await;
-    redis.resume();
-    redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    weir.wait_for_log("Redis outage goes on: Redis is out of memory (maxmemory)")
-        .await;
-    let up = format!("weir_redis_up{{redis=\"main\",server=\"{}\"}}", redis.url());
-    let is_up = eventually_async(|| weir.metric(&up).filter(|up| *up == 1.0)).await;
-    assert!(is_up.is_some(), "it refuses writes, and answers");
-    let status = http_client::get(weir.listener("debug"), "/api/v1/status").body;
-    let status: Value = serde_json::from_str(&status).expect("JSON");
-    let server = &status["redis"][0];
-    assert_eq!(server["error"], "oom", "{status}");
-    assert!(
-        server["remedy"]
-            .as_str()
-            .is_some_and(|remedy| remedy.contains("raise maxmemory")),
-        "{status}"
-    );
-    redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    let ended = weir.wait_for_log("Redis outage ended").await;
-    let ended: Value = serde_json::from_str(&ended).expect("JSON");
-    asking.abort();
-    let errors = ended["errors"].as_str().unwrap_or_default();
-    assert!(errors.ends_with(", oom"), "{ended}");
 }
 
 /// A network that has become 80 ms longer: the lines have the time that Redis takes, the time that
