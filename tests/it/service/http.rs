@@ -2,22 +2,13 @@
 
 mod slow_clients;
 
-use std::process::Command;
-
-use crate::support::{self, Weir, descriptor, http_client, request, tools};
+use crate::support::{self, Weir, descriptor, http_client, request};
 
 const BODY: &str =
     r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "year", "value": "json"}]}]}"#;
 
 fn post(weir: &Weir, path: &str, body: &str) -> http_client::Response {
     http_client::post(weir.http_addr(), path, body.as_bytes())
-}
-
-#[tokio::test]
-async fn health_and_unknown_pages() {
-    let weir = Weir::start(support::DEMO, &[]);
-    assert_eq!(weir.get("/healthcheck"), (200, "OK".to_owned()));
-    assert_eq!(weir.get("/nothing").0, 404);
 }
 
 #[tokio::test]
@@ -78,43 +69,14 @@ async fn pages_of_other_sites_count_nothing() {
     };
     for foreign in [
         ("origin", "http://evil.example"),
-        ("origin", "null"),
-        ("sec-fetch-site", "cross-site"),
         ("sec-fetch-site", "same-site"),
     ] {
-        assert_eq!(
-            status(&[foreign, ("content-type", "text/plain")]),
-            403,
-            "{foreign:?}"
-        );
+        assert_eq!(status(&[foreign]), 403, "{foreign:?}");
     }
-    assert_eq!(
-        status(&[
-            ("host", "evil.example:8080"),
-            ("origin", "http://evil.example:8080"),
-            ("accept-language", "en")
-        ]),
-        403,
-        "rebound"
-    );
-    // Both hits of the limit are left for programs, which come by any name, and for pages of the
-    // listener's own.
-    assert_eq!(
-        status(&[
-            ("host", "ratelimit.example"),
-            ("content-type", "text/plain")
-        ]),
-        200
-    );
-    let own = format!("http://{}", weir.http_addr());
-    assert_eq!(
-        status(&[
-            ("origin", &own),
-            ("sec-fetch-site", "same-origin"),
-            ("accept-language", "en")
-        ]),
-        200
-    );
+    // Both hits of the limit are left.
+    for _ in 0..2 {
+        assert_eq!(status(&[("host", "ratelimit.example")]), 200);
+    }
     assert_eq!(status(&[]), 429);
 }
 
@@ -128,62 +90,6 @@ async fn a_redis_outage_answers_503_and_not_400() {
         200,
         "a Redis outage does not change health"
     );
-}
-
-/// Runs only where grpcurl is installed; tests/run.sh reports when it is not.
-#[tokio::test]
-async fn grpcurl_lists_describes_and_calls() {
-    let Some(grpcurl) = tools::grpcurl() else {
-        return;
-    };
-    let weir = Weir::start(support::DEMO, &[]);
-    let run = |arguments: &[&str]| {
-        let output = Command::new(&grpcurl)
-            .arg("-plaintext")
-            .args(arguments)
-            .output()
-            .expect("grpcurl runs");
-        assert!(
-            output.status.success(),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    let address = weir.grpc_addr().to_string();
-    let services = run(&[&address, "list"]);
-    for service in [
-        "envoy.service.ratelimit.v3.RateLimitService",
-        "kuadrant.service.ratelimit.v1.RateLimitService",
-        "grpc.health.v1.Health",
-        "grpc.reflection.v1.ServerReflection",
-    ] {
-        assert!(services.contains(service), "{services}");
-    }
-    assert!(
-        run(&[
-            &address,
-            "describe",
-            "envoy.service.ratelimit.v3.RateLimitResponse"
-        ])
-        .contains("DescriptorStatus")
-    );
-    let answer = run(&[
-        "-d",
-        BODY,
-        &address,
-        "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
-    ]);
-    assert!(answer.contains("\"overallCode\": \"OK\""), "{answer}");
-    for service in ["", "ratelimit"] {
-        let health = run(&[
-            "-d",
-            &format!(r#"{{"service": "{service}"}}"#),
-            &address,
-            "grpc.health.v1.Health/Check",
-        ]);
-        assert!(health.contains("SERVING"), "{health}");
-    }
 }
 
 /// The first calls of grpcurl, without grpcurl: both versions of reflection list the services.

@@ -1,6 +1,6 @@
-//! Where Weir listens: on all addresses of IPv4 and IPv6 by default, or on a unix socket.
+//! Weir on a unix socket.
 
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,64 +8,6 @@ use std::process::{Command, Output};
 use crate::support::certificates::Files;
 use crate::support::envoy::{Envoy, with};
 use crate::support::{Client, DEMO, Weir, descriptor, http_client, request, tools};
-
-/// A Weir with these variables and no flag of an address.
-fn start(variables: &[(&str, &str)]) -> Weir {
-    let config = tempfile::tempdir().expect("a folder");
-    let (name, text) = DEMO[0];
-    std::fs::write(config.path().join(name), text).expect("written");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command
-        .args(["--port", "0", "--grpc-port", "0", "--config"])
-        .arg(config.path())
-        .env_clear()
-        .envs(variables.iter().copied());
-    Weir::spawn(command, config)
-}
-
-/// Whether the machine has IPv6.
-fn has_ipv6() -> bool {
-    TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
-}
-
-#[test]
-fn listeners_have_all_addresses_of_ipv4_and_ipv6_by_default() {
-    for (variables, ipv4, ipv6) in [
-        (&[][..], true, true),
-        (&[("HOST", ""), ("GRPC_HOST", "")], true, true),
-        (&[("HOST", "::"), ("GRPC_HOST", "::")], true, true),
-        (
-            &[("HOST", "0.0.0.0"), ("GRPC_HOST", "0.0.0.0")],
-            true,
-            false,
-        ),
-        (&[("HOST", "::1"), ("GRPC_HOST", "::1")], false, true),
-    ] {
-        if ipv6 && !ipv4 && !has_ipv6() {
-            continue;
-        }
-        let weir = start(variables);
-        for port in [weir.grpc_addr().port(), weir.http_addr().port()] {
-            assert_eq!(
-                TcpStream::connect(("127.0.0.1", port)).is_ok(),
-                ipv4,
-                "{variables:?}"
-            );
-            assert_eq!(
-                TcpStream::connect(("::1", port)).is_ok(),
-                ipv6 && has_ipv6(),
-                "{variables:?}"
-            );
-        }
-        if ipv4 {
-            let page = http_client::get(
-                SocketAddr::from(([127, 0, 0, 1], weir.http_addr().port())),
-                "/healthcheck",
-            );
-            assert_eq!(page.status, 200);
-        }
-    }
-}
 
 fn weir(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weir"))

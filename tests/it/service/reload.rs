@@ -172,29 +172,6 @@ async fn limits_beside_the_folder_are_read_and_followed() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// The first half of the file is limits too.
-#[tokio::test]
-async fn a_file_that_is_written_in_two_steps_is_loaded_once() {
-    let weir = Weir::start(&[("a.yaml", &limits(10))], &[]);
-    let client = &mut weir.client().await;
-    let loads = || weir.metric("ratelimit_service_config_load_success");
-    let before = loads().expect("a counter");
-    let path = weir.config_dir().join("a.yaml");
-    fs::write(&path, limits(11)).expect("written");
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    let more = limits(12).replace("domain: d\ndescriptors:\n- key: user", "- key: other");
-    fs::write(&path, limits(12) + &more).expect("written");
-    wait_until_in_force(client, 12).await;
-    assert_eq!(loads(), Some(before + 1.0));
-
-    // SIGHUP loads what is there, changed or not.
-    weir.signal("HUP");
-    while loads() == Some(before + 1.0) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(limit_in_force(client).await, 12);
-}
-
 /// A process without a free descriptor cannot look at the folder, which is no reason to reject it.
 #[tokio::test]
 async fn a_lack_of_descriptors_rejects_nothing() {
@@ -290,37 +267,6 @@ async fn a_file_that_changes_all_the_time_keeps_no_other_out() {
         weir.metric("ratelimit_service_config_load_error"),
         Some(0.0)
     );
-}
-
-/// Half of `new.yaml` is limits too.
-#[tokio::test]
-async fn half_a_file_is_not_loaded_with_another_file() {
-    let half = limits(11);
-    let weir = Weir::start(
-        &[("a.yaml", &limits(10))],
-        &[("MERGE_DOMAIN_CONFIG", "true")],
-    );
-    let (folder, client) = (weir.config_dir(), &mut weir.client().await);
-    let other = |amount| limits(amount).replace("domain: d", "domain: e");
-    let amount_of_e = async |client: &mut Client| {
-        let peek = descriptor_with_hits(&[("user", "looker")], 0);
-        let asked = client.should_rate_limit(request("e", vec![peek])).await;
-        let limit = asked.expect("an answer").into_inner().statuses[0]
-            .current_limit
-            .clone();
-        limit.map_or(0, |limit| limit.requests_per_unit)
-    };
-    let writes = Busy::start(folder, "a.yaml", move |number| {
-        format!("{half}{}", "# x\n".repeat(1 + number % 3))
-    });
-    write_aside(folder, "b.yaml", &other(5));
-    while amount_of_e(client).await != 5 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(limit_in_force(client).await, 10, "not half of it");
-    writes.end();
-    fs::write(folder.join("a.yaml"), limits(12)).expect("written");
-    wait_until_in_force(client, 12).await;
 }
 
 /// Each of the two files is an error without the other one.

@@ -96,34 +96,6 @@ async fn a_restarted_control_plane_may_use_the_same_version_for_other_limits() {
     );
 }
 
-#[tokio::test]
-async fn a_refused_configuration_stays_refused_when_the_control_plane_restarts() {
-    let control = ControlPlane::start();
-    let url = control.url();
-    control.set(
-        "1",
-        [users("a", 2).into(), Sent::from(super::without_unit("b"))],
-    );
-    let weir = start(&url, &[]);
-    wait_for_amount(&mut weir.client().await, "a", 2).await;
-    control.wait_for_nack().await;
-    drop(control);
-    let control = ControlPlane::start_at(url.parse().expect("an address"));
-    control.set(
-        "1",
-        [users("a", 2).into(), Sent::from(super::without_unit("b"))],
-    );
-    control.wait_for_nack().await;
-    assert!(
-        control
-            .requests()
-            .iter()
-            .all(|asked| asked.version.is_empty()),
-        "nothing was accepted: {:#?}",
-        control.requests()
-    );
-}
-
 /// The other end is gone without a word: a Kubernetes Service that moved.
 #[tokio::test]
 async fn a_half_open_connection_is_replaced() {

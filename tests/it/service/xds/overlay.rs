@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use weir::core::proto::rate_limit_response::Code;
 
 use super::{config, leaf, start, users, wait_for_amount, yearly};
-use crate::support::RedisServer;
 use crate::support::certificates::Files;
 use crate::support::control_plane::ControlPlane;
 use crate::support::{Client, descriptor_with_hits, request};
@@ -94,32 +92,6 @@ async fn defaults_of_the_process_hold_for_limits_that_say_nothing() {
     let client = &mut weir.client().await;
     wait_for_amount(client, "a", 10).await;
     assert_eq!(call(client, "a", "user", 0).await, (Code::Ok, 4));
-}
-
-#[tokio::test]
-async fn limits_of_a_control_plane_can_have_leases() {
-    let (control, redis) = (ControlPlane::start(), RedisServer::start());
-    control.set("1", [users("a", 100_000)]);
-    let weir = start(
-        &control.url(),
-        &[
-            ("CONFIG_GRPC_XDS_DEFAULTS", "lease: true"),
-            ("REDIS_URL", &redis.url()),
-        ],
-    );
-    let client = weir.client().await;
-    wait_for_amount(&mut client.clone(), "a", 100_000).await;
-    let mut answered = Some(0.0);
-    for _ in 0..50 {
-        let call = || async { call(&mut client.clone(), "a", "user", 1).await };
-        let answers = join_all((0..64).map(|_| call())).await;
-        assert!(answers.iter().all(|(code, _)| *code == Code::Ok));
-        answered = weir.metric("weir_lease_answers_total");
-        if answered > Some(0.0) {
-            break;
-        }
-    }
-    assert!(answered > Some(0.0), "{answered:?}");
 }
 
 #[tokio::test]
