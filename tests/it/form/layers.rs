@@ -3,7 +3,7 @@
 
 mod circles;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -210,47 +210,22 @@ fn no_files_import_in_a_circle() {
     let mut files = Vec::new();
     sources(&source_folder(), &mut files);
     let module = |file: &PathBuf| {
-        let path = file
-            .strip_prefix(source_folder())
-            .expect("a file of src/")
-            .with_extension("");
-        let parts: Vec<_> = path
-            .iter()
-            .map(|part| part.to_string_lossy().into_owned())
-            .filter(|part| part != "lib")
-            .collect();
+        let path = file.strip_prefix(source_folder()).expect("in src/");
+        let path = path.with_extension("");
+        let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+        let parts: Vec<_> = parts.filter(|part| part != "lib").collect();
         parts.join("::")
     };
+    let text = |file: &PathBuf| fs::read_to_string(file).expect("readable");
     let texts: BTreeMap<_, _> = files
         .iter()
-        .map(|file| (module(file), fs::read_to_string(file).expect("readable")))
+        .map(|file| (module(file), text(file)))
         .collect();
     let graph = circles::graph(&texts);
-    assert!(
-        graph
-            .values()
-            .map(std::collections::BTreeSet::len)
-            .sum::<usize>()
-            > texts.len(),
-        "imports are found: {graph:?}"
-    );
-    let circles = circles::circles(&graph).into_iter().map(|circle| {
-        let imports = |from: &String| {
-            format!(
-                "{from} imports {:?}",
-                graph[from]
-                    .iter()
-                    .filter(|to| circle.contains(to))
-                    .collect::<Vec<_>>()
-            )
-        };
-        circle.iter().map(imports).collect::<Vec<_>>().join(", ")
-    });
-    assert_eq!(
-        circles.collect::<Vec<_>>(),
-        Vec::<String>::new(),
-        "files that import in a circle"
-    );
+    let imports: usize = graph.values().map(BTreeSet::len).sum();
+    assert!(imports > texts.len(), "imports are found: {graph:?}");
+    let circles = circles::circles(&graph);
+    assert!(circles.is_empty(), "{circles:?}");
 }
 
 #[test]
@@ -292,24 +267,4 @@ fn one_file_names_the_unmaintained_crate() {
     };
     let named: Vec<_> = files.iter().filter(names).collect();
     assert_eq!(named, [&source_folder().join("limits/rules/source.rs")]);
-}
-
-#[test]
-fn imports_are_found() {
-    let text = "use crate::core::time::Span;\nuse crate::limits::{plan::{self, Plan}, rules};\n// \
-                crate::comment\nfn f() -> crate::store::Error {}";
-    let found = imports(text);
-    let found: Vec<_> = found
-        .iter()
-        .map(|(layer, module)| (layer.as_str(), module.as_str()))
-        .collect();
-    assert_eq!(
-        found,
-        [
-            ("core", "time"),
-            ("limits", "plan"),
-            ("limits", "rules"),
-            ("store", "Error")
-        ]
-    );
 }

@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use regex::Regex;
 
@@ -125,53 +124,6 @@ fn files_have_none_of_the_phrases() {
         wrong.len(),
         wrong.join("\n")
     );
-}
-
-fn help(command: &[&str], flag: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(command)
-        .arg(flag)
-        .env_clear()
-        .output()
-        .expect("the binary runs");
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(
-        output.status.success() && text.contains("Usage:"),
-        "{command:?}: {text}"
-    );
-    text
-}
-
-/// Both helps of a command, and of all commands below it. Returns their number.
-fn walk(command: &[&str], wrong: &mut Vec<String>) -> usize {
-    let text = help(command, "--help");
-    let both = text.clone() + &help(command, "-h");
-    let found = both.lines().filter(|line| !found_in(line).is_empty());
-    wrong.extend(found.map(|line| format!("{command:?}: {line}")));
-    let (_, listed) = text.split_once("\nUsage:").expect("a usage");
-    let listed = listed.split("\nOptions:\n").next().unwrap_or_default();
-    let name = |line: &str| {
-        let rest = line.strip_prefix("  ")?;
-        let is_name = rest.starts_with(|letter: char| letter.is_ascii_lowercase());
-        rest.split(' ')
-            .next()
-            .filter(|_| is_name)
-            .map(str::to_owned)
-    };
-    let below = listed.lines().filter_map(name);
-    below
-        .filter(|name| *name != "help")
-        .map(|name| walk(&[command, &[&*name]].concat(), wrong))
-        .sum::<usize>()
-        + 1
-}
-
-#[test]
-fn help_texts_have_none_of_the_phrases() {
-    let mut wrong = Vec::new();
-    let commands = walk(&[], &mut wrong);
-    assert!(commands > 15, "the commands are found: {commands}");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Patterns that make sentences hard to read, with the most that comments of the code and pages may
