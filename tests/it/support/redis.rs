@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use weir::store::Redis;
 use weir::store::redis::{Address, Deployment, Options, supervise};
 
-use super::ports;
+use super::{ports, tools};
 
 /// How long a server may take to answer its first PING.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
@@ -22,6 +22,22 @@ pub fn connect(options: Options) -> Redis {
     Redis::new(deployment, None)
 }
 
+/// The rights that `deploy/redis.md` names for requests, and those that limits with this option
+/// need besides.
+pub fn rights_of_the_page(option: &str) -> [Vec<String>; 2] {
+    let page = tools::file("deploy/redis.md");
+    let between = |begin: &str, end: &str| {
+        let rest = page.split_once(begin).expect("a list of rights").1;
+        let rights = rest.split_once(end).expect("an end").0.split_whitespace();
+        rights.map(str::to_owned).collect()
+    };
+    // Those behind are for overrides.
+    [
+        between("ACL SETUSER weir on >secret ", "+hget"),
+        between(&format!("`{option}` need `"), "`"),
+    ]
+}
+
 pub struct RedisServer {
     port: u16,
     folder: TempDir,
@@ -31,6 +47,13 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
+    /// Replaces the user `weir`, with the password `s3cret`, by one with these rights.
+    pub fn grant(&self, rights: &[String]) {
+        let user = ["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"].into_iter();
+        let command = user.chain(rights.iter().map(String::as_str));
+        self.run::<()>(&command.collect::<Vec<_>>());
+    }
+
     /// Starts a server. Returns when it answers.
     pub fn start() -> Self {
         Self::start_with(&[])
