@@ -58,41 +58,24 @@
 //! | [`process`] | flags and variables, and the process from start-up to exit |
 //! | [`cli`] | the commands |
 //! | `fuzzing` | properties of everything that reads bytes from outside; compiled for tests and fuzz targets only |
-
 //!
 //! # As a library
 //!
 //! `weir serve` runs the service on a listener of its own ([`service::server`]). The service
-//! implements the trait that tonic generates from Envoy's proto, and any tonic server can serve it:
+//! implements the trait that tonic generates from Envoy's proto, and any tonic server can serve it.
+//! [`service::rls::Builder`] has the parts that can be set, such as the store; here the counters
+//! are in memory:
 //!
 //! ```
-//! use std::sync::Arc;
-//!
-//! use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
-//! use weir::live::{Live, files};
-//! use weir::observe::metrics::{Core, Metrics};
-//! use weir::observe::subjects::Subjects;
-//! use weir::service::rls::{self, RateLimitServiceServer, Rls};
-//! use weir::store::{Memory, Store, memory};
+//! use weir::live::files;
+//! use weir::service::rls::{RateLimitServiceServer, Rls};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let metrics = Metrics::new(1, 0.8);
-//! let live = Arc::new(Live::new(Arc::clone(&metrics)));
-//! let (_, loaded) = files::load_once(&live, &files::Options::default());
-//! loaded.expect("the files of config/ have no mistakes");
-//! let limiter = Limiter::new(
-//!     None,
-//!     Store::Memory(Memory::new(memory::Options::default())),
-//!     FailurePolicies::new(&failure_policies::Options::default()),
-//!     limiter::Options::default(),
-//! );
-//! let subjects = Subjects::new(1);
-//! let options = rls::Options::default();
-//! let rls = Rls { live, limiter, metrics, subjects, core: Core(0), options };
-//! let stop = async { /* ends the server */ };
+//! # let stop = async {};
+//! let live = files::load(&files::Options::default()).expect("config/ has no mistakes");
 //! tonic::transport::Server::builder()
-//!     .add_service(RateLimitServiceServer::new(rls))
+//!     .add_service(RateLimitServiceServer::new(Rls::builder(live).build()))
 //!     .serve_with_shutdown("127.0.0.1:0".parse()?, stop)
 //!     .await?;
 //! # Ok(())

@@ -197,6 +197,12 @@ impl Limiter {
         }
     }
 
+    /// A limiter with default options in front of `store`, without a denial cache and leases.
+    pub fn of(store: Store) -> Self {
+        let policies = FailurePolicies::new(&failure_policies::Options::default());
+        Self::new(None, store, policies, Options::default())
+    }
+
     /// The same limiter with leases, which all workers share.
     #[must_use]
     pub fn with_leases(self, leases: Option<Leases>) -> Self {
@@ -676,12 +682,7 @@ mod tests {
         };
         let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
         let store = Store::Memory(Memory::new(memory::Options::default()));
-        let limiter = Limiter::new(
-            None,
-            store,
-            FailurePolicies::new(&failure_policies::Options::default()),
-            Options::default(),
-        );
+        let limiter = Limiter::of(store);
         let decide = |key: &'static str, hits, modes| {
             let checks = Arc::new(Checks::of([(
                 key.as_bytes(),

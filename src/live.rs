@@ -83,6 +83,11 @@ impl Live {
         }
     }
 
+    /// The metrics of the limits, and of the process.
+    pub const fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
     /// Requests that the thread that follows the files reads them now.
     pub fn ask_for_reload(&self) {
         self.reload.store(true, Ordering::Release);

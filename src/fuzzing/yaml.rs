@@ -10,7 +10,7 @@ use crate::core::proto::rate_limit_descriptor::Entry as WireEntry;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::core::request::Entry;
-use crate::limiter::{self, FailurePolicies, Limiter, failure_policies};
+use crate::limiter::Limiter;
 use crate::limits::plan;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{Compiled, Options, Problem, Severity, SourceText, compile};
@@ -253,14 +253,11 @@ pub(super) fn service(live: &Arc<Live>, key_prefix: String) -> Rls {
         plan,
         ..rls::Options::default()
     };
-    Rls {
-        live: Arc::clone(live),
-        limiter: LIMITER.clone(),
-        metrics: Arc::clone(&METRICS),
-        subjects: Arc::clone(&SUBJECTS),
-        core: Core(0),
-        options,
-    }
+    Rls::builder(Arc::clone(live))
+        .limiter(LIMITER.clone())
+        .worker(Core(0), Arc::clone(&SUBJECTS))
+        .options(options)
+        .build()
 }
 
 static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(|| Metrics::new(1, 0.8));
@@ -272,10 +269,5 @@ static LIMITER: LazyLock<Limiter> = LazyLock::new(|| {
         max_keys: 10_000,
         ..Default::default()
     }));
-    Limiter::new(
-        None,
-        store,
-        FailurePolicies::new(&failure_policies::Options::default()),
-        limiter::Options::default(),
-    )
+    Limiter::of(store)
 });

@@ -459,6 +459,16 @@ fn read_all(
     }
 }
 
+/// The rules of these files as they are, for a service with one worker and the default
+/// `NEAR_LIMIT_RATIO`.
+///
+/// # Errors
+/// All problems of all files.
+pub fn load(options: &Options) -> Result<Arc<Live>, Vec<Problem>> {
+    let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+    load_once(&live, options).1.map(|()| live)
+}
+
 /// Loads the first rules. Returns the argument of [`watch`], also for files that cannot be used.
 ///
 /// # Errors

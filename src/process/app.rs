@@ -327,14 +327,11 @@ impl Shared {
     /// Makes the request path of a thread.
     fn rls(&self, core: Core, limiter: Limiter, options: &rls::Options) -> Rls {
         let parts = &self.parts;
-        Rls {
-            live: Arc::clone(&parts.live),
-            limiter,
-            metrics: Arc::clone(&parts.metrics),
-            subjects: Arc::clone(&parts.subjects),
-            core,
-            options: options.clone(),
-        }
+        Rls::builder(Arc::clone(&parts.live))
+            .limiter(limiter)
+            .worker(core, Arc::clone(&parts.subjects))
+            .options(options.clone())
+            .build()
     }
 
     /// Makes the services of a worker.

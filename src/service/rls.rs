@@ -41,6 +41,7 @@ use crate::observe::metrics::{Core, Count, Metrics};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 use crate::store::redis::error as redis_error;
+use crate::store::{Memory, Store, memory};
 use decode::decode_into;
 pub use generated::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 pub use logs::{DecisionFilter, RefusalLog};
@@ -69,14 +70,60 @@ pub struct Options {
 /// The service of one worker.
 #[derive(Debug)]
 pub struct Rls {
-    pub live: Arc<Live>,
-    /// It must be made in the runtime that runs the service.
-    pub limiter: Limiter,
-    pub metrics: Arc<Metrics>,
-    pub subjects: Arc<Subjects>,
-    /// The row of counters that the service adds to.
-    pub core: Core,
-    pub options: Options,
+    live: Arc<Live>,
+    limiter: Limiter,
+    metrics: Arc<Metrics>,
+    subjects: Arc<Subjects>,
+    core: Core,
+    options: Options,
+}
+
+/// The parts of a service. Each has a default, except the rules.
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    live: Arc<Live>,
+    limiter: Option<Limiter>,
+    worker: Option<(Core, Arc<Subjects>)>,
+    options: Options,
+}
+
+impl Builder {
+    /// The store of the counters, with the limiter's default options; memory by default.
+    pub fn store(self, store: Store) -> Self {
+        self.limiter(Limiter::of(store))
+    }
+
+    /// The limiter and its store. It must be made in the runtime that runs the service.
+    pub fn limiter(mut self, limiter: Limiter) -> Self {
+        self.limiter = Some(limiter);
+        self
+    }
+
+    /// The row of counters that the service adds to, and the heaviest subjects, which all workers of
+    /// a process share.
+    pub fn worker(mut self, core: Core, subjects: Arc<Subjects>) -> Self {
+        self.worker = Some((core, subjects));
+        self
+    }
+
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    pub fn build(self) -> Rls {
+        let memory = || Limiter::of(Store::Memory(Memory::new(memory::Options::default())));
+        let (core, subjects) = (self.worker).unwrap_or_else(|| (Core(0), Subjects::new(1)));
+        Rls {
+            metrics: Arc::clone(self.live.metrics()),
+            live: self.live,
+            limiter: self.limiter.unwrap_or_else(memory),
+            core,
+            subjects,
+            options: self.options,
+        }
+    }
 }
 
 /// The parts of a call in which a method differs from `ShouldRateLimit`.
@@ -110,6 +157,16 @@ struct ShouldRateLimit;
 impl Method<'_> for ShouldRateLimit {}
 
 impl Rls {
+    /// A service that decides by these rules, and counts in their metrics.
+    pub fn builder(live: Arc<Live>) -> Builder {
+        Builder {
+            live,
+            limiter: None,
+            worker: None,
+            options: Options::default(),
+        }
+    }
+
     /// Answers one encoded request, and counts it if it fails.
     ///
     /// # Errors

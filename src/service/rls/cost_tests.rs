@@ -10,9 +10,7 @@ use prost::Message;
 use super::*;
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
-use crate::limiter::{self, FailurePolicies, failure_policies};
 use crate::limits::rules::compile::rules_of;
-use crate::store::{Memory, Store, memory};
 
 /// Gives limits a name, as in a configuration that uses `replaces`.
 const NAMED: &str = "name: some-limit, ";
@@ -30,24 +28,9 @@ fn service(name: &str) -> Rls {
     };
     let limits: String = (0..10).map(limit).collect();
     let text = format!("domain: shop\ndescriptors:\n  - key: customer\n    descriptors:\n{limits}");
-    let metrics = Metrics::new(1, 0.8);
-    let live = Arc::new(Live::new(Arc::clone(&metrics)));
+    let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
     live.replace(rules_of(&text));
-    let store = Store::Memory(Memory::new(memory::Options::default()));
-    let limiter = Limiter::new(
-        None,
-        store,
-        FailurePolicies::new(&failure_policies::Options::default()),
-        limiter::Options::default(),
-    );
-    Rls {
-        live,
-        limiter,
-        metrics,
-        subjects: Subjects::new(1),
-        core: Core(0),
-        options: Options::default(),
-    }
+    Rls::builder(live).build()
 }
 
 /// An encoded request with so many descriptors of two entries each.

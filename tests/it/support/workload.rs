@@ -8,14 +8,11 @@ use std::sync::Arc;
 use prost::Message;
 use weir::core::proto::rate_limit_descriptor::Entry;
 use weir::core::proto::{RateLimitDescriptor, RateLimitRequest};
-use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
 use weir::limits::rules::Rules;
 use weir::limits::rules::compile::{self, SourceText, compile};
 use weir::live::Live;
-use weir::observe::metrics::{Core, Metrics};
-use weir::observe::subjects::Subjects;
-use weir::service::rls::{self, Rls};
-use weir::store::{Memory, Store, memory};
+use weir::observe::metrics::Metrics;
+use weir::service::rls::Rls;
 
 /// The rules of the domain `shop` with these limits.
 pub fn rules(limits: &str) -> Rules {
@@ -76,22 +73,7 @@ pub fn message(descriptors: usize, customer: usize) -> Vec<u8> {
 
 /// A service with the typical rules and the memory store.
 pub fn service() -> Rls {
-    let metrics = Metrics::new(1, 0.8);
-    let live = Arc::new(Live::new(Arc::clone(&metrics)));
+    let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
     live.replace(typical_rules());
-    let store = Store::Memory(Memory::new(memory::Options::default()));
-    let limiter = Limiter::new(
-        None,
-        store,
-        FailurePolicies::new(&failure_policies::Options::default()),
-        limiter::Options::default(),
-    );
-    Rls {
-        live,
-        limiter,
-        metrics,
-        subjects: Subjects::new(1),
-        core: Core(0),
-        options: rls::Options::default(),
-    }
+    Rls::builder(live).build()
 }
