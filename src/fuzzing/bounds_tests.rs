@@ -172,9 +172,6 @@ fn requests() -> Vec<Row> {
 fn messages() -> Vec<Row> {
     rows! {
         [bytes MAX_BYTES in service::server::body, "message for rate limits", "OUT_OF_RANGE"]
-        [bytes MAX_BYTES in service::server::body,
-            "message for rate limits that is compressed with gzip, when it is decompressed",
-            "OUT_OF_RANGE, before it is decompressed"]
         [bytes MAX_SIDE_BYTES in service::server::body,
             "message for health or reflection", "OUT_OF_RANGE; a stream of reflection ends"]
         [time Budget::new(0) => arrives_within in service::server::body,

@@ -9,32 +9,18 @@
 //! it frame by frame, they waited for each other. h2 cannot release the window of a connection
 //! without the window of the stream. Therefore the window of a connection is larger than the bytes
 //! of all messages that wait.
-//!
-//! Messages that are compressed with gzip are decompressed before anything else reads them, within
-//! a bound and a memory budget.
-//!
-//! Envoy does not compress its calls, but other clients of envoyproxy/ratelimit may. tonic could
-//! decompress, but has no bound on the output: a thousandth of 4 GiB is a message of usual size.
-//! The trailer of a gzip member has the length of its content. This length is refused or charged
-//! before anything is decompressed, and no more bytes are decompressed.
-//!
-//! Sources: gRPC, "Compression"; gRPC over HTTP/2, Message-Encoding; RFC 1952, section 2.3.1
-//! (ISIZE).
 
-use std::io::Read;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use flate2::read::GzDecoder;
 use h2::RecvStream;
 use http::header::HeaderMap;
 use http::{HeaderName, HeaderValue};
 use hyper::body::{Body, Frame};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::metadata::MetadataValue;
@@ -127,17 +113,6 @@ impl Budget {
             .acquire_many_owned(bytes as u32)
             .await;
         memory.map_err(|_| Status::unavailable("the service is shutting down"))
-    }
-
-    /// Takes the memory of a large message that already has some. It never waits: such messages
-    /// could wait for each other.
-    ///
-    /// # Errors
-    /// `RESOURCE_EXHAUSTED`: too little is left.
-    pub(super) fn large_now(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
-        let memory = Arc::clone(&self.large).try_acquire_many_owned(bytes as u32);
-        memory
-            .map_err(|_| Status::resource_exhausted("large messages take all memory that they may"))
     }
 }
 
@@ -349,110 +324,20 @@ impl Body for Streamed {
 
 pub(super) const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
-/// The encodings that Weir reads.
-const ACCEPTED: &str = "identity,gzip";
-
-/// Bytes that are decompressed at a time; then other calls have their turn. It takes some tens of
-/// microseconds.
-const STEP_BYTES: usize = 16 << 10;
-
-/// The smallest gzip member: head, an empty block, and the sum and length of the content.
-const MIN_MEMBER_BYTES: usize = 18;
-
-/// How the client has encoded the messages of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Encoding {
-    Identity,
-    Gzip,
-    Unknown,
-}
-
-impl Encoding {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        match headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes) {
-            None | Some(b"identity") => Self::Identity,
-            Some(b"gzip") => Self::Gzip,
-            Some(_) => Self::Unknown,
-        }
-    }
-}
-
-/// Replaces a compressed message by its content of at most `max_bytes`. An uncompressed message is
-/// unchanged.
+/// Refuses messages that may be compressed: Envoy compresses none. Source: gRPC, "Compression".
 ///
 /// # Errors
-/// `UNIMPLEMENTED` for another encoding than gzip, with the list of accepted ones; `OUT_OF_RANGE`
-/// when the message is too long; `RESOURCE_EXHAUSTED` when the memory of large messages is used up;
-/// `INTERNAL`, as gRPC prescribes, for a message that is not gzip.
-pub(super) async fn decompress(
-    encoding: Encoding,
-    message: &mut Message,
-    budget: &Budget,
-    max_bytes: usize,
-) -> Result<(), Status> {
-    match encoding {
-        Encoding::Identity => return Ok(()),
-        Encoding::Gzip => {}
-        Encoding::Unknown => {
-            let mut refusal =
-                Status::unimplemented("the encoding of the message is unknown; use gzip or none");
+/// `UNIMPLEMENTED`, with the list of accepted encodings.
+pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
+    match headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes) {
+        None | Some(b"identity") => Ok(()),
+        Some(_) => {
+            let mut refusal = Status::unimplemented("compressed messages are not supported");
+            let accepted = MetadataValue::from_static("identity");
             refusal
                 .metadata_mut()
-                .insert("grpc-accept-encoding", MetadataValue::from_static(ACCEPTED));
-            return Err(refusal);
+                .insert("grpc-accept-encoding", accepted);
+            Err(refusal)
         }
     }
-    let bytes = message.bytes();
-    let Some((&[1, a, b, c, d], rest)) = bytes.split_first_chunk::<PREFIX_BYTES>() else {
-        return Ok(());
-    };
-    let member = rest
-        .get(..u32::from_be_bytes([a, b, c, d]) as usize)
-        .ok_or_else(|| Status::internal("the message is incomplete"))?;
-    let length = content_bytes(member).ok_or_else(|| malformed("too short"))?;
-    if length > max_bytes {
-        return Err(Status::out_of_range(format!(
-            "a message of more than {max_bytes} bytes when it is decompressed"
-        )));
-    }
-    let memory = if length > SMALL_BYTES {
-        Some(budget.large_now(PREFIX_BYTES + length)?)
-    } else {
-        None
-    };
-    let mut decompressed = Vec::with_capacity(PREFIX_BYTES + length);
-    decompressed.push(0);
-    decompressed.extend((length as u32).to_be_bytes());
-    let mut decoder = GzDecoder::new(member);
-    loop {
-        let before = decompressed.len();
-        let step = STEP_BYTES.min(PREFIX_BYTES + length - before);
-        // Reading one more byte detects a wrong length.
-        decoder
-            .by_ref()
-            .take(step.max(1) as u64)
-            .read_to_end(&mut decompressed)
-            .map_err(malformed)?;
-        if decompressed.len() == before {
-            break;
-        }
-        if decompressed.len() > PREFIX_BYTES + length {
-            return Err(malformed("it is longer than it says"));
-        }
-        yield_now().await;
-    }
-    (message.first, message.memory) = (decompressed.into(), memory);
-    Ok(())
-}
-
-/// The length of the content of a gzip member, modulo 4 GiB.
-fn content_bytes(member: &[u8]) -> Option<usize> {
-    let length = member
-        .last_chunk()
-        .filter(|_| member.len() >= MIN_MEMBER_BYTES)?;
-    Some(u32::from_le_bytes(*length) as usize)
-}
-
-fn malformed(why: impl std::fmt::Display) -> Status {
-    Status::internal(format!("the message is no gzip: {why}"))
 }

@@ -1,27 +1,11 @@
-//! Calls. If its whole message has arrived, a call runs in the connection's task, otherwise in a
-//! task of its own.
+//! Calls, which run in the connection's task.
 //!
 //! The listener calls the trait that tonic generates, as tonic's own server does. The future of a
-//! `ShouldRateLimit` is polled once, at once. A call that memory or the denial cache decides is
-//! ready then, and has cost no queue. A call that has to wait is kept by the connection, which polls
-//! it again when its reply has arrived, and drops it when the client resets the stream. A task for
-//! each waiting call would cost a tenth of the instructions of a call on Redis, and would answer
-//! each reply of a batch in a turn of its own. A call whose message arrives in pieces, or is
-//! compressed, is a task from its beginning, which then processes its message in the same way.
-//!
-//! A call that has to wait and gets no permit ([`WaitPermits`]) is refused at once.
-//!
-//! The worker first takes all requests that have arrived on a connection, then starts them on their
-//! received bytes, then writes the answers together.
-//!
-//! [`WaitPermits`] are for calls that wait for the store or for a shaper. A worker has a bounded
-//! number of permits, to bound the memory of its calls.
-//!
-//! A call takes permits when its message is whole and it has to wait; half a message takes none.
-//!
-//! A call starts first, and is refused with RESOURCE_EXHAUSTED only if it then has to wait and no
-//! permit is free. At that point nothing of it has been sent to Redis. Calls that need not wait
-//! (memory, denial cache, no match) are answered, as are health and reflection.
+//! `ShouldRateLimit` is polled once, at once: a call that memory or the denial cache decides is
+//! ready then. One that has to wait is kept by the connection (`WaitingCall`) if it gets permits
+//! (`WaitPermits`), and refused otherwise. A call whose message arrives in pieces is a task from
+//! its beginning. The worker first takes all requests that have arrived on a connection, then
+//! starts them on their received bytes, then writes the answers together.
 
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
@@ -42,9 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use super::body::{
-    self, CODEC_BYTES, Encoding, GRPC_ENCODING, Message, STREAM_BYTES, STREAMED_BYTES,
-};
+use super::body::{self, CODEC_BYTES, GRPC_ENCODING, Message, STREAM_BYTES, STREAMED_BYTES};
 use super::dispatch::{CallFuture, CallResult, LimitMethod, LimitServices, Services};
 use super::open_connections::{OpenConnection, OpenStream};
 use super::overload::{PollBudget, QueueDelay};
@@ -92,7 +74,9 @@ pub(super) struct Calls<T> {
 /// is left half done.
 type CaughtCall = CatchUnwind<AssertUnwindSafe<CallFuture>>;
 
-/// A call that waits, until its answer is known or its client resets the stream.
+/// A call that waits, until its answer is known or its client resets the stream. A task for each
+/// would cost a tenth of the instructions of a call on Redis, and would answer each reply of a
+/// batch in a turn of its own.
 pub(super) struct WaitingCall {
     call: CaughtCall,
     respond: Option<SendResponse<Bytes>>,
@@ -160,12 +144,12 @@ impl<T: LimitServices> Calls<T> {
             self.services.metrics.calls_refused(1);
             return self.answer(respond, Err(Status::resource_exhausted("overloaded")));
         };
-        let encoding = Encoding::of(request.headers());
+        if let Err(status) = body::check_encoding(request.headers()) {
+            return self.answer(respond, Err(status));
+        }
         let mut message = Message::default();
-        if encoding != Encoding::Identity
-            || !body::arrived(request.body_mut(), &mut message, context)
-        {
-            return self.spawn_unread(method, request, respond, message, (encoding, time_left));
+        if !body::arrived(request.body_mut(), &mut message, context) {
+            return self.spawn_unread(method, request, respond, message, time_left);
         }
         let bytes = message.bytes();
         let first = match body::first_message(&bytes) {
@@ -240,15 +224,15 @@ impl<T: LimitServices> Calls<T> {
         }
     }
 
-    /// Spawns the task of a call whose message has not arrived, or has to be decompressed. It keeps
-    /// only the call's trace headers.
+    /// Spawns the task of a call whose message has not arrived. It keeps only the call's trace
+    /// headers.
     fn spawn_unread(
         &self,
         method: LimitMethod,
         request: Request<RecvStream>,
         mut respond: SendResponse<Bytes>,
         mut message: Message,
-        (encoding, time_left): (Encoding, Option<Duration>),
+        time_left: Option<Duration>,
     ) {
         let Some(mut open) = self.open_stream(&mut respond, false) else {
             return;
@@ -260,7 +244,7 @@ impl<T: LimitServices> Calls<T> {
         // Thousands may wait for their messages: the task has room for the reading only.
         let call = Box::pin(async move {
             services
-                .read(charge, &mut stream, &mut message, encoding, body::MAX_BYTES)
+                .read(charge, &mut stream, &mut message, body::MAX_BYTES)
                 .await?;
             open.message_arrived();
             let bytes = message.bytes();
@@ -402,7 +386,12 @@ async fn unless_reset<W: Future>(respond: &mut SendResponse<Bytes>, work: W) -> 
 /// take one permit.
 pub(crate) const BYTES_OF_A_PERMIT: usize = 4 << 10;
 
-/// The permits of one worker; clones share them.
+/// The permits of one worker for calls that wait for the store or for a shaper, to bound their
+/// memory; clones share them.
+///
+/// A call takes permits when its message is whole and it has to wait. At that point nothing of it
+/// has been sent to Redis. Calls that need not wait (memory, denial cache, no match) are answered,
+/// as are health and reflection.
 #[derive(Clone, Debug)]
 pub(super) struct WaitPermits {
     pub(super) permits: Arc<Semaphore>,

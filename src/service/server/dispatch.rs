@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::body::{self, Budget, Encoding, GRPC_ENCODING, Message, Streamed};
+use super::body::{self, Budget, Message, Streamed};
 use crate::core::proto::{self, kuadrant};
 use crate::net::bounds::MemoryReservation;
 use crate::observe::metrics::Metrics;
@@ -142,43 +142,32 @@ impl<T: LimitServices> Services<T> {
         answer
     }
 
-    /// Reads the rest of a message, and decompresses it.
+    /// Reads the rest of a message.
     ///
     /// # Errors
-    /// The errors of [`body::read`] and [`body::decompress`].
+    /// The errors of [`body::read`].
     pub(super) async fn read(
         &self,
         charge: MemoryReservation,
         stream: &mut RecvStream,
         message: &mut Message,
-        encoding: Encoding,
         max_bytes: usize,
     ) -> Result<(), Status> {
-        let read = async {
-            body::read(charge, stream, message, &self.budget, max_bytes).await?;
-            body::decompress(encoding, message, &self.budget, max_bytes).await
-        };
-        read.await.inspect_err(|status| {
+        let read = body::read(charge, stream, message, &self.budget, max_bytes).await;
+        read.inspect_err(|status| {
             if status.code() == Code::ResourceExhausted {
                 self.metrics.calls_refused(1);
             }
         })
     }
 
-    /// The request with its whole message, decompressed.
+    /// The request with its whole message.
     async fn whole(&self, request: Request<RecvStream>) -> Result<Request<Full<Bytes>>, Status> {
-        let (mut head, mut stream) = request.into_parts();
-        let (mut message, encoding) = (Message::default(), Encoding::of(&head.headers));
+        let (head, mut stream) = request.into_parts();
+        let mut message = Message::default();
         let charge = self.budget.call(&head.headers, &message);
-        self.read(
-            charge,
-            &mut stream,
-            &mut message,
-            encoding,
-            body::MAX_SIDE_BYTES,
-        )
-        .await?;
-        head.headers.remove(GRPC_ENCODING);
+        self.read(charge, &mut stream, &mut message, body::MAX_SIDE_BYTES)
+            .await?;
         Ok(Request::from_parts(head, Full::new(message.bytes())))
     }
 

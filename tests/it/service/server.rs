@@ -3,7 +3,6 @@
 
 mod authority;
 mod frames;
-mod gzip;
 mod header_blocks;
 mod memory;
 mod oracle;
