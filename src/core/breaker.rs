@@ -33,8 +33,6 @@
 //! after a short outage, within a second after any, and within 6 s after a configuration error.
 //! `breaker/tests/goals.rs` checks these figures, with the loads that the constants were chosen
 //! for.
-//!
-//! A sliding window counts the outcomes of calls, in buckets.
 
 use crate::core::time::{Micros, Span};
 

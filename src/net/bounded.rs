@@ -59,12 +59,16 @@ fn content(file: File, most: u64) -> io::Result<Option<Vec<u8>>> {
 /// It is not a regular file.
 pub fn regular(file: &Metadata) -> io::Result<()> {
     let kind = file.file_type();
-    let kind = match () {
-        () if kind.is_file() => return Ok(()),
-        () if kind.is_dir() => "a folder",
-        () if kind.is_fifo() => "a pipe",
-        () if kind.is_socket() => "a socket",
-        () => "a device",
+    let kind = if kind.is_file() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a folder"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
     };
     let what = format!("it is {kind}; replace it with a regular file, or set another path");
     Err(io::Error::new(io::ErrorKind::InvalidInput, what))

@@ -1,19 +1,6 @@
-//! The interface that the file of each algorithm implements, and by which all other code calls it.
-//!
-//! Treatment of refused hits: `count_denied` and `max_debt`.
-//!
-//! The share of a limit that one of several replicas allows by itself while the replicas cannot
-//! reach their common store.
-//!
-//! Only amounts are divided. Windows, ticks and the longest delay stay: times mean the same, keys
-//! do not change, and no product gets larger.
-//!
-//! `lease: true`: a replica's knowledge of the hits of a window that it has drawn ahead of its
-//! requests, from the verdict on the draw alone.
-//!
-//! A draw is a hit with more hits. The count after it gives its hits their positions in the window,
-//! which no other draw has. The instant at which they lose their meaning follows from the time to
-//! the reset: neither the store's clock nor the number of a window is needed.
+//! The interface that the file of each algorithm implements, and by which all other code calls it;
+//! and the rules that several algorithms share: refused hits, a replica's share of a limit, and
+//! hits that a replica draws ahead.
 
 use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
@@ -344,7 +331,8 @@ impl Algorithm {
 impl Algorithm {
     /// The same algorithm with 1/`replicas` of the amount, rounded up: at least one hit where there
     /// is any. All replicas together allow at least the limit, and at most one hit per replica
-    /// more.
+    /// more. Windows, ticks and the longest delay stay: times mean the same, and keys do not
+    /// change.
     #[must_use]
     pub fn share(mut self, replicas: NonZeroU32) -> Self {
         self.deref_mut().share(replicas);
@@ -369,6 +357,10 @@ impl AlgorithmKind {
 
 impl Algorithm {
     /// The shortest time for which a position means the same; `None`: it has no leases.
+    ///
+    /// A draw is a hit with more hits. The count after it gives its hits their positions in the
+    /// window, which no other draw has, and its verdict has the time to the reset: a replica needs
+    /// neither the store's clock nor the number of a window.
     pub fn lease_window(&self) -> Option<Span> {
         match self {
             Self::FixedWindow(fixed) => Some(fixed.window.shortest()),

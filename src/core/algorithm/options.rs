@@ -1,7 +1,5 @@
-//! Compiles the options of a limit to its algorithm, or reports why they make none.
-//!
-//! The options of a `fixed_window` that follows the calendar: `period`, `timezone`, `week_starts`
-//! and `anchor`, and which of them belong together.
+//! Compiles the options of a limit to its algorithm, or reports why they make none. A
+//! `fixed_window` that follows the calendar has `period`, `timezone`, `week_starts` and `anchor`.
 
 use std::fmt;
 

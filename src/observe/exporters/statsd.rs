@@ -1,22 +1,11 @@
 //! StatsD and DogStatsD: the growth of counters, the gauges and the response times, sent every
-//! interval.
+//! interval in UDP packets or on one TCP connection.
 //!
-//! One thread of lower priority reads the metrics and sends them; no request waits for it. A server
-//! that cannot be reached costs that thread a time-out for each interval. Nothing is queued: a
-//! later interval sends the growth since the last successful one.
-//!
-//! Response times are sent by bucket with a sample rate: they need no queue either.
-//!
-//! `Growth` is the increase of each counter since it was last sent.
-//!
-//! A counter is identified by a fingerprint, which takes little memory for very many of them. A
-//! removed counter is forgotten after the next whole flush. Counters with equal names in StatsD are
-//! tracked separately, because one of them can be removed while the others remain.
-//!
-//! Lines are sent in UDP packets, or on one TCP connection.
-//!
-//! Lines are gathered in one small buffer. Every wait has a bound, because the server may hang; a
-//! name is resolved again for each flush, or each connection, because a server in Kubernetes moves.
+//! One thread of lower priority reads the metrics and sends them; no request waits for it. Nothing
+//! is queued: a later interval sends the growth since the last successful one (`Growth`), and
+//! response times are sent by bucket with a sample rate. Every wait has a bound, because the server
+//! may hang. A name is resolved again for each flush, or each connection, because a server in
+//! Kubernetes moves.
 
 pub mod mogrifiers;
 
@@ -326,6 +315,10 @@ fn rate(count: u64) -> f64 {
 }
 
 /// The counters as they were sent.
+///
+/// A counter is identified by a fingerprint, which takes little memory for very many of them. A
+/// removed counter is forgotten after the next whole flush. Counters with equal names in StatsD are
+/// tracked separately, because one of them can be removed while the others remain.
 #[derive(Debug, Default)]
 struct Growth {
     sent: HashMap<Fingerprint, Sent>,

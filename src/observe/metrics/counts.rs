@@ -1,23 +1,8 @@
 //! The counters of one series: hits as envoyproxy/ratelimit divides them, then outcomes of checks.
 //!
-//! `Cells` are counters with one row per core, summed when a scrape reads them.
-//!
-//! A counter that all cores share moves its cache line between them at each request. Here every
-//! core has a row of its own, on cache lines of its own, and an addition is a load and a store. Two
-//! threads must not write one row at once, or additions are lost (nothing worse).
-//!
-//! `partition` divides a check's hits into hits within the limit, near it, and over it.
-//!
-//! Pure arithmetic, tested as a table. The verdict decides whether hits are within the limit or
-//! over it; near is measured against the capacity, which may be more than the hits of a window
-//! (`burst`, `max_delay`).
-//!
-//! For `fixed_window` the rules are the same as in envoyproxy/ratelimit, because its dashboards
-//! must go on working. One of them is unexpected: of refused hits that cross the limit, the part
-//! below it counts as near or not at all, never as within.
-//!
-//! `LimitReading` has the hits of a limit for exporters: the counters that envoyproxy/ratelimit has
-//! too.
+//! A counter that all cores share moves its cache line between them at each request. In `Cells`
+//! every core has a row of its own, on cache lines of its own, and an addition is a load and a
+//! store; a scrape sums the rows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -93,7 +78,8 @@ pub(super) fn add_up(sums: &mut Counts, counts: &Counts) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core(pub usize);
 
-/// `N` counters, a row of them for each core.
+/// `N` counters, a row of them for each core. Two threads must not write one row at once, or
+/// additions are lost (nothing worse).
 #[derive(Debug)]
 pub(super) struct Cells<const N: usize> {
     rows: Box<[CoreCounters<N>]>,
@@ -152,6 +138,12 @@ fn near_threshold(limit: u64, ratio: f32) -> u64 {
 }
 
 /// Divides the `hits` of a check (more than 0) with the store's `verdict` under `algorithm`.
+///
+/// The verdict decides whether hits are within the limit or over it; near is measured against the
+/// capacity, which may be more than the hits of a window (`burst`, `max_delay`). For `fixed_window`
+/// the rules are the same as in envoyproxy/ratelimit, because its dashboards must go on working. One
+/// of them is unexpected: of refused hits that cross the limit, the part below it counts as near or
+/// not at all, never as within.
 pub(super) fn partition(
     algorithm: &Algorithm,
     near_limit_ratio: f32,

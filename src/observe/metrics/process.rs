@@ -1,7 +1,5 @@
-//! The counters of the whole process: requests, response times, errors.
-//!
-//! The kernel's figures of the process and of the worker threads, read from `/proc` by each scrape.
-//! The request path pays nothing for it.
+//! The counters of the whole process: requests, response times, errors; and the kernel's figures of
+//! the process and of the worker threads, which each scrape reads from `/proc`.
 //!
 //! Without `/proc`, as on macOS, these families have no samples. Source: proc(5), and for the names
 //! Prometheus, "Writing client libraries", process metrics.

@@ -1,17 +1,11 @@
-//! The socket of a connection: measures how long bytes waited before they were read. With TLS these
-//! are the bytes on the wire.
+//! The socket of a client: measures how long bytes waited before they were read. With TLS these are
+//! the bytes on the wire.
 //!
 //! The kernel reports how many bytes wait in a socket, but not since when. If a read leaves some
-//! unread, the socket notes how many had arrived by then. When it reads them, it has a lower bound
-//! of their wait. Without overload, a read leaves nothing and costs nothing more.
-//!
-//! A note costs one `ioctl`. The kernel's own times of arrival (`SO_TIMESTAMPNS`) were tried:
-//! segments that wait are merged, up to 64 KB, and have the time of the last.
-//!
-//! A connected socket of a client: TCP, or a unix socket.
-//!
-//! A socket belongs to the runtime that it is registered with. Between threads, it is passed as a
-//! socket of the standard library.
+//! unread, the socket notes, with one `ioctl`, how many had arrived by then. When it reads them, it
+//! has a lower bound of their wait. Without overload, a read leaves nothing and costs nothing more.
+//! The kernel's own times of arrival (`SO_TIMESTAMPNS`) were tried: segments that wait are merged,
+//! up to 64 KB, and have the time of the last.
 
 use std::collections::VecDeque;
 use std::io;

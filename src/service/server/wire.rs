@@ -1,51 +1,14 @@
-//! The adapter under HTTP/2, which follows the frames of each direction once.
+//! The adapter between a socket and HTTP/2, which follows the frames of each direction once, at
+//! about twenty instructions for each frame. It validates none: h2 answers violations.
 //!
-//! HTTP/2 gets header blocks only when they are whole, with authorities that it accepts
-//! (`authority`). h2 decodes every frame of a block when it arrives, and a byte of HPACK may become
-//! a header of a hundred bytes in memory. A connection could hold a megabyte with the first frame
-//! of a block that never ends, and a ping detects that only after half a minute. Here an unfinished
-//! block takes its bytes on the wire, at most [`MAX_CONTINUATIONS`] frames for each connection, in
-//! the budget for clients' unfinished work. Nearly all blocks have one frame, and pass without a
-//! copy.
+//! Header blocks reach HTTP/2 only when they are whole, with authorities that it accepts
+//! (`authority`); unfinished ones wait here, within the memory budget (`HeaderBlocks`). A turn
+//! of a connection passes on only as many frames as [`Turn`] has left, because h2 reads on until
+//! nothing more has arrived, and keeps room for as many calls and frames as it ever had at a time.
+//! In the other direction, the adapter counts resets and answers, which h2 does not report.
 //!
-//! A header list may have 256 KiB: with tracing, Envoy copies the `tracestate` of its client into
-//! the call, and a call that is refused for its headers lets that client pass.
-//!
-//! HTTP/2 reads on until nothing more has arrived, and keeps room for as many calls and frames as it
-//! ever had at a time. Therefore a turn of a connection passes on only as many frames as [`Turn`]
-//! has left. Further bytes that were read with them wait for the next turn.
-//!
-//! In the other direction, the adapter counts the calls that HTTP/2 resets by itself, and the
-//! connections that end with an error. It reports resets that arrive and answers that leave to
-//! `unread`, because h2 reports neither.
-//!
-//! h2 resets a call that it cannot accept (malformed headers, more calls at a time than allowed, a
-//! client that exceeds its window) without reporting it. To Envoy that is an error of the service,
-//! and by default the request passes. Therefore the adapter follows h2's output frame by frame, and
-//! counts each RST_STREAM by its error code. Resets by Weir's own code have other codes than h2's:
-//! CANCEL, when a call is cut off or its task is dropped, and NO_ERROR, when it was answered before
-//! its message had arrived.
-//!
-//! Source: RFC 9113, sections 6.4 (RST_STREAM) and 7 (error codes); h2 0.4.
-//!
-//! This costs about twenty instructions for each frame.
-//!
-//! One pass over the arriving frames decides how many bytes may go to HTTP/2, and rewrites
-//! authorities in them first.
-//!
-//! A header block that is continued in CONTINUATION frames is unfinished until its last frame has
-//! arrived. Blocks of one frame pass as they arrive; but as long as the authorities of a connection
-//! are checked (see `authority`), they are unfinished too if a read ends within them.
-//!
-//! Violations of the protocol pass: h2 answers them.
-//!
-//! Sources: RFC 9113, sections 4.3 (a header block is contiguous) and 6.10 (CONTINUATION).
-//!
-//! A `FrameWalker` follows the frames of one direction of a connection, through bytes that arrive
-//! in pieces of any length. It finds the begin and the end of frames, validates none, and keeps
-//! only the header.
-//!
-//! Source: RFC 9113, sections 4.1 (frames) and 6 (their types and flags).
+//! Sources: RFC 9113, sections 4.1 (frames), 4.3 (a header block is contiguous), 6 (types and
+//! flags of frames) and 7 (error codes); h2 0.4.
 
 mod authority;
 
@@ -83,7 +46,7 @@ pub(crate) struct Wire<S> {
     held: BytesMut,
     complete: usize,
     followed: usize,
-    memory: Option<Held>,
+    memory: Option<BlockCharge>,
     resets: Resets,
 }
 
@@ -110,7 +73,7 @@ impl Turn {
 }
 
 /// The charge of an unfinished block, and the wait until others need that memory.
-struct Held(
+struct BlockCharge(
     MemoryReservation,
     Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
 );
@@ -186,7 +149,7 @@ impl<S> Wire<S> {
             let charge = || {
                 let charge = self.budget.charge(0);
                 let ended = Box::pin(charge.ended());
-                Held(charge, ended)
+                BlockCharge(charge, ended)
             };
             let held = self.memory.get_or_insert_with(charge);
             held.0.set(self.held.capacity());
@@ -199,7 +162,7 @@ impl<S> Wire<S> {
     /// charge. The connection ends: if others waited for memory, a client that finishes no block
     /// could stop them all.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        let Some(Held(_, ended)) = &mut self.memory else {
+        let Some(BlockCharge(_, ended)) = &mut self.memory else {
             return Poll::Pending;
         };
         ended.as_mut().poll(context).map(|()| {
@@ -326,6 +289,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
 }
 
 /// The walk over the frames that are written to a connection.
+///
+/// h2 resets a call that it cannot accept (malformed headers, more calls at a time than allowed, a
+/// client that exceeds its window) without reporting it. To Envoy that is an error of the service,
+/// and by default the request passes: each RST_STREAM is counted by its error code. Resets by
+/// Weir's own code have other codes than h2's: CANCEL, when a call is cut off or its task is
+/// dropped, and NO_ERROR, when it was answered before its message had arrived.
 #[derive(Debug)]
 struct Resets {
     frames: FrameWalker,
@@ -385,6 +354,13 @@ pub(crate) const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 
 /// The frames of a connection as they arrive.
+///
+/// h2 decodes every frame of a block when it arrives, and a byte of HPACK may become a header of a
+/// hundred bytes in memory. A connection could hold a megabyte with the first frame of a block that
+/// never ends, and a ping detects that only after half a minute. Here an unfinished block takes its
+/// bytes on the wire, in at most [`MAX_CONTINUATIONS`] frames. Nearly all blocks have one frame,
+/// and pass without a copy; as long as the authorities of a connection are checked, a block is
+/// unfinished too if a read ends within it.
 #[derive(Debug, Default)]
 struct HeaderBlocks {
     frames: FrameWalker,
@@ -505,8 +481,8 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Position in one direction of a connection: between two frames, in the header of one, or in its
-/// payload.
+/// Position in one direction of a connection, through bytes that arrive in pieces of any length:
+/// between two frames, in the header of one, or in its payload.
 #[derive(Debug, Default)]
 struct FrameWalker {
     /// The header as far as it has arrived, and the bytes of the payload that are still to come.

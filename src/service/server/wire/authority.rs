@@ -1,62 +1,13 @@
-//! Rewrites each `|` in the `:authority` of calls to `+` before HTTP/2 sees it, because HTTP/2
-//! rejects the `|`.
+//! Rewrites each `|` in the `:authority` of calls to `+` before HTTP/2 sees it.
 //!
 //! Istio names clusters `outbound|8081||ratelimit.default.svc.cluster.local`, and Envoy sends the
 //! name of the cluster as `:authority` unless its configuration sets another. RFC 3986 does not
 //! allow the `|`: h2 resets such a call before Weir sees it, and Envoy lets the request pass.
-//! envoyproxy/ratelimit accepts it. Weir does not use the authority: another letter in it changes
-//! nothing.
+//! envoyproxy/ratelimit accepts it, and Weir does not use the authority.
 //!
-//! The header blocks of a connection are checked until the first `ShouldRateLimit`. If no
-//! `:authority` held a `|` by then, all that follows passes untouched, at no cost. Otherwise all
-//! blocks of the connection are rewritten to its end: the client sends the authority again whenever
-//! it was evicted from the dynamic table, with tracing about every forty calls.
-//!
-//! A block that is checked must be whole: `wire` holds it meanwhile, within its bounds, whether it
-//! is split by the end of a read or by CONTINUATION frames. Padding and priorities of its frames
-//! are not part of it. A block in several frames is copied into one buffer, rewritten, and copied
-//! back.
-//!
-//! Sources: RFC 9113, sections 6.2 (HEADERS) and 6.10 (CONTINUATION), RFC 7541, and RFC 3986,
-//! section 3.2.2 (what an authority may hold).
-//!
-//! `Names` follows the header blocks of one connection.
-//!
-//! All lengths stay the same: a raw `|` is one byte, as is `+`, and Huffman's codes for both have
-//! 11 bits. So the length of the block and the sizes of entries in the dynamic table do not change.
-//! The same entries are evicted, and later references to an entry yield the rewritten text.
-//!
-//! The names in the dynamic table are followed, to identify the values of `:authority`. Rewriting
-//! the `|` of every value on such a connection would need no table, but would also change trace
-//! headers: a `tracestate` may contain `|`, and spans would lose their place in other vendors'
-//! traces.
-//!
-//! Sizes and evictions need not be followed: an index counts from the newest entry, and entries
-//! leave the table at its other end. An entry that is too large to be stored evicts all older ones,
-//! and no index reaches it either. So the names of the newest entries suffice, as many as the table
-//! can hold.
-//!
-//! | part of a header field | handling |
-//! |---|---|
-//! | an index into the static or the dynamic table | nothing to rewrite: what was inserted has been rewritten |
-//! | a literal with incremental indexing, without indexing, never indexed | the value is rewritten if the name is `:authority` |
-//! | its name by a static index, a dynamic index, raw, or in Huffman's code | all are known |
-//! | its value raw, or in Huffman's code | `|` becomes `+`, byte for byte or bit for bit |
-//! | an update of the table's size | skipped |
-//!
-//! HTTP/2 closes the connection if a block is malformed or an index has no entry. Then the walk
-//! stops (see [`Malformed`]), or its result does not matter.
-//!
-//! Source: RFC 7541, sections 2.3 (indices), 4 (eviction), 5 (integers and strings) and 6
-//! (representations), and appendix A (the static table).
-//!
-//! [`rewrite`] reads a string in Huffman's code, one code after the other, and changes each `|` in
-//! place.
-//!
-//! The code is canonical: codes of one length follow each other, after the shorter codes. So the
-//! length of a code follows from the first bits of the text, and no table of letters is needed.
-//!
-//! Source: RFC 7541, section 5.2 and appendix B.
+//! Sources: RFC 9113, sections 6.2 (HEADERS) and 6.10 (CONTINUATION); RFC 3986, section 3.2.2; RFC
+//! 7541, sections 2.3 (indices), 4 (eviction), 5 (integers and strings), 6 (representations), and
+//! appendices A (the static table) and B (Huffman's code).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -73,6 +24,11 @@ use crate::observe::metrics::Metrics;
 const PRIORITY_BYTES: usize = 5;
 
 /// State of the header blocks of one connection.
+///
+/// They are checked until the first `ShouldRateLimit`. If no `:authority` had a `|` by then, all
+/// that follows passes untouched, at no cost. Otherwise all blocks of the connection are rewritten
+/// to its end: the client sends the authority again whenever it was evicted from the dynamic table,
+/// with tracing about every forty calls.
 #[derive(Debug)]
 pub(super) struct Authorities {
     names: Names,
@@ -114,7 +70,8 @@ impl Authorities {
         Ok(self.is_rewriting || !seen.is_limit)
     }
 
-    /// Rewrites a block that is in these parts of `bytes`.
+    /// Rewrites a block that is in these parts of `bytes`, without padding and priorities. One in
+    /// several parts is copied into one buffer, rewritten, and copied back.
     fn rewrite(&mut self, bytes: &mut [u8], parts: &[Range<usize>]) -> Result<Seen, Malformed> {
         if let [one] = parts {
             return self.names.follow(&mut bytes[one.clone()]);
@@ -177,7 +134,20 @@ struct Seen {
     pub is_limit: bool,
 }
 
-/// The names in the dynamic table of a connection's decoder, the newest first.
+/// The names in the dynamic table of a connection's decoder, the newest first. They identify the
+/// values of `:authority`: a `|` in other headers, such as `tracestate`, has a meaning.
+///
+/// All lengths stay the same: a raw `|` is one byte, as is `+`, and Huffman's codes for both have
+/// 11 bits. So the same entries are evicted, and later references to an entry yield the rewritten
+/// text.
+///
+/// Sizes and evictions need not be followed: an index counts from the newest entry, and entries
+/// leave the table at its other end. An entry that is too large to be stored evicts all older ones,
+/// and no index reaches it either. So the names of the newest entries suffice, as many as the table
+/// can hold.
+///
+/// HTTP/2 closes the connection if a block is malformed or an index has no entry. Then the walk
+/// stops (see [`Malformed`]), or its result does not matter.
 #[derive(Debug, Default)]
 struct Names(VecDeque<Name>);
 
@@ -375,7 +345,10 @@ fn is_padding(text: &[u8], at: usize) -> bool {
     left < 8 && window(text, at) == u32::MAX
 }
 
-/// Rewrites each `|` to `+`. Returns whether there was one.
+/// Rewrites each `|` of a text in Huffman's code to `+`, in place. Returns whether there was one.
+///
+/// The code is canonical: codes of one length follow each other, after the shorter codes. So the
+/// length of a code follows from the first bits of the text, and no table of letters is needed.
 ///
 /// # Errors
 /// The text is not one in Huffman's code.
