@@ -110,15 +110,16 @@ pub enum Usage {
 }
 
 impl Usage {
-    /// The client of the deployment that counts a limit, or the memory store.
-    fn redis(&self, is_per_second: bool) -> Result<&UsageClient, &Memory> {
-        match self {
-            Self::Memory(memory) => Err(memory),
-            Self::Redis { main, per_second } => {
-                let per_second = per_second.as_ref().filter(|_| is_per_second);
-                Ok(per_second.unwrap_or(main))
-            }
+    /// The usage of limits per second, which may have a Redis of their own, or of other limits.
+    #[must_use]
+    pub fn of_limits(&self, is_per_second: bool) -> Self {
+        let mut usage = self.clone();
+        if let Self::Redis { main, per_second } = &mut usage
+            && let Some(own) = per_second.take().filter(|_| is_per_second)
+        {
+            *main = own;
         }
+        usage
     }
 
     /// The record of the subject of a check, and the store's time.
@@ -132,9 +133,9 @@ impl Usage {
         deadline: Instant,
     ) -> Result<(Micros, Option<Record>), StoreError> {
         let counter = checks.key(&checks[index]);
-        match self.redis(checks.is_per_second(index)) {
-            Ok(client) => client.record(counter, deadline).await,
-            Err(memory) => {
+        match self.of_limits(checks.is_per_second(index)) {
+            Self::Redis { main, .. } => main.record(counter, deadline).await,
+            Self::Memory(memory) => {
                 let (now, mut record) = (clock::now(), Vec::new());
                 key::write_usage(counter, &mut record);
                 Ok((now, memory.usage(&record, now)))
@@ -157,31 +158,29 @@ impl Usage {
         let Algorithm::SlidingWindowBuckets(buckets) = &check.algorithm else {
             return Ok((Micros::default(), None));
         };
-        match self.redis(checks.is_per_second(index)) {
-            Ok(client) => client.ring(checks.key(check), buckets, deadline).await,
-            Err(memory) => {
+        match self.of_limits(checks.is_per_second(index)) {
+            Self::Redis { main, .. } => main.ring(checks.key(check), buckets, deadline).await,
+            Self::Memory(memory) => {
                 let state = memory.state(checks.key(check), &check.algorithm);
                 Ok((clock::now(), state))
             }
         }
     }
 
-    /// Subjects of a limit in this order. `is_per_second`: the limit is counted
-    /// by the deployment of limits per second.
+    /// Subjects of a limit in this order.
     ///
     /// # Errors
     /// The store does not answer in time.
     pub async fn top(
         &self,
         tracking: &Arc<Tracking>,
-        is_per_second: bool,
         order: Order,
         page: Page,
         deadline: Instant,
     ) -> Result<Top, StoreError> {
-        match self.redis(is_per_second) {
-            Ok(client) => client.top(tracking, order, page, deadline).await,
-            Err(memory) => {
+        match self {
+            Self::Redis { main, .. } => main.top(tracking, order, page, deadline).await,
+            Self::Memory(memory) => {
                 let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
                 search(move || memory.top_usage(&tracking, order, page, clock::now())).await
             }
@@ -189,19 +188,17 @@ impl Usage {
     }
 
     /// The subjects of a limit with the most hits, each once: at most `usage_subjects`.
-    /// `is_per_second`: as for [`Usage::top`].
     ///
     /// # Errors
     /// The store does not answer in time.
     pub async fn subjects(
         &self,
         tracking: &Arc<Tracking>,
-        is_per_second: bool,
         deadline: Instant,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        match self.redis(is_per_second) {
-            Ok(client) => client.subjects(tracking, deadline).await,
-            Err(memory) => {
+        match self {
+            Self::Redis { main, .. } => main.subjects(tracking, deadline).await,
+            Self::Memory(memory) => {
                 let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
                 search(move || memory.usage_subjects(&tracking, clock::now())).await
             }
@@ -209,10 +206,10 @@ impl Usage {
     }
 
     /// Whether this replica has dropped subjects since its start, of whatever limit.
-    pub fn has_dropped(&self, is_per_second: bool) -> bool {
-        match self.redis(is_per_second) {
-            Ok(client) => client.deployment().usage.counts().dropped > 0,
-            Err(memory) => memory.usage_size().evicted > 0,
+    pub fn has_dropped(&self) -> bool {
+        match self {
+            Self::Redis { main, .. } => main.deployment().usage.counts().dropped > 0,
+            Self::Memory(memory) => memory.usage_size().evicted > 0,
         }
     }
 }

@@ -152,8 +152,8 @@ pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<Exit
 
 /// Compiles the files: those that `weir serve` would read, unless a path is given.
 fn compile(check: &CheckArgs, served: &files::Options) -> Result<CheckedFiles, Vec<Problem>> {
-    let mut options = check.read.options(served.path.clone(), check.strict);
-    options.compile.for_check = true;
+    let mut options = check.read.options(served.path.clone());
+    (options.compile.strict, options.compile.for_check) = (check.strict, true);
     let read = if check.paths.is_empty() {
         options.beside = served.beside;
         options.compile.max_memory = served.compile.max_memory;
@@ -175,8 +175,8 @@ fn compile(check: &CheckArgs, served: &files::Options) -> Result<CheckedFiles, V
 }
 
 fn read_overlay(check: &CheckArgs, path: &Path) -> Result<CheckedFiles, Vec<Problem>> {
-    let mut options = check.read.options(path.to_owned(), check.strict);
-    options.compile.for_check = true;
+    let mut options = check.read.options(path.to_owned());
+    (options.compile.strict, options.compile.for_check) = (check.strict, true);
     let name = path.to_string_lossy();
     let not_a_file = || {
         let what = "an overlay is one file".to_owned();
@@ -271,7 +271,7 @@ impl CheckedFiles {
     /// Adds the difference from the files in `old`, or from `paths` at this revision, which only
     /// have to be good enough for a service. Their errors are added to the problems.
     fn compare(&mut self, check: &CheckArgs, old: &Path, paths: &[PathBuf]) {
-        let options = check.read.options(old.to_owned(), false);
+        let options = check.read.options(old.to_owned());
         let revision = old.to_string_lossy();
         let at_revision = |options: &_| revision::read(options, &revision);
         let read = match old.exists() {

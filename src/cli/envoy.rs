@@ -131,7 +131,7 @@ fn sources_help() -> String {
 }
 
 pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
-    let mut options = envoy.read.options(envoy.path.clone(), false);
+    let mut options = envoy.read.options(envoy.path.clone());
     options.compile.for_check = true;
     let read = check::read(&options).map_err(UnusableFiles::for_envoy)?;
     let rules = compile::compile(&read.texts, &options.compile)

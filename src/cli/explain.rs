@@ -161,7 +161,7 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
         None => decode(&message).map_err(|error| error.to_string()),
     };
     let request = request.map_err(UsageError)?;
-    let options = explain.read.options(config.to_owned(), false);
+    let options = explain.read.options(config.to_owned());
     let compiled =
         files::read(&options).and_then(|read| compile::compile(&read.texts, &options.compile));
     let rules: Arc<Rules> = Arc::new(compiled.map_err(UnusableFiles::limits)?.rules);

@@ -293,7 +293,7 @@ impl Pass {
         };
         let mut runs = Vec::new();
         for config in &replay.config {
-            let options = replay.read.options(config.clone(), false);
+            let options = replay.read.options(config.clone());
             let read = check::read(&options);
             let compiled = read.and_then(|read| compile::compile(&read.texts, &options.compile));
             let rules = Arc::new(compiled.map_err(UnusableFiles::limits)?.rules);

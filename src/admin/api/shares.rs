@@ -72,8 +72,8 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
             limit.origin
         )));
     }
-    let all = (parts.usage)
-        .subjects(&tracked.tracking, tracked.is_per_second, deadline())
+    let all = (tracked.usage)
+        .subjects(&tracked.tracking, deadline())
         .await?;
     let is_listed = |one: &UsageSubject| {
         let share = one.share().filter(|(_, used)| *used > 0.0);
@@ -111,8 +111,8 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     if limit.has_holds() && !is_last {
         subjects = with_holds(&parts, &tracked, subjects, ends).await;
     }
-    let is_full = all.len() >= tracked.tracking.settings.subjects as usize
-        || parts.usage.has_dropped(tracked.is_per_second);
+    let is_full =
+        all.len() >= tracked.tracking.settings.subjects as usize || tracked.usage.has_dropped();
     Ok(Top {
         limit: limit.path(),
         trial: tracked.is_trial,

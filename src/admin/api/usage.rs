@@ -25,6 +25,7 @@ use crate::limits::overrides::Applied;
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::rules::limit::{Amount, Limit, LimitId, Units};
 use crate::limits::rules::{Commit, Rules};
+use crate::store;
 use crate::store::redis::error as redis_error;
 
 /// Timeout of the store.
@@ -499,7 +500,8 @@ pub(super) struct TrackedLimit {
     /// Whether the list is of its trial.
     pub(super) is_trial: bool,
     pub(super) tracking: Arc<Tracking>,
-    pub(super) is_per_second: bool,
+    /// Where its subjects are.
+    pub(super) usage: store::Usage,
 }
 
 impl TrackedLimit {
@@ -520,7 +522,7 @@ impl TrackedLimit {
             id,
             is_trial,
             tracking: Arc::clone(tracking),
-            is_per_second: is_per_second(limit, commit, is_trial),
+            usage: (parts.usage).of_limits(is_per_second(limit, commit, is_trial)),
             rules,
         })
     }
@@ -542,9 +544,9 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     };
     let page = query.page(USUAL_COUNT)?;
     let tracked = TrackedLimit::find(&parts, query).await?;
-    let (limit, is_per_second) = (tracked.limit(), tracked.is_per_second);
-    let top = (parts.usage)
-        .top(&tracked.tracking, is_per_second, order, page, deadline())
+    let limit = tracked.limit();
+    let top = (tracked.usage)
+        .top(&tracked.tracking, order, page, deadline())
         .await?;
     let overrides = subject::overrides_of(&parts);
     let subject = |(subject, record): &(Vec<u8>, Record)| {

@@ -78,7 +78,12 @@ pub(super) fn rate(text: &str) -> Result<RaiseRate, String> {
         record.unit = Some(unit);
         record.unit_multiplier = Some(multiplier);
     }
-    RaiseRate::read(&record, is_added).map_err(|Invalid(error)| error)
+    let raise = if is_added {
+        RaiseRate::by
+    } else {
+        RaiseRate::to
+    };
+    raise(&record).map_err(|Invalid(error)| error)
 }
 
 /// A time in the future: an instant, a time of a day in `zone`, the end of a date or of a day, or a

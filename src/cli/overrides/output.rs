@@ -96,27 +96,27 @@ pub(super) fn listed(OverrideList { overrides, .. }: &OverrideList, ended: bool)
         "" => "-".to_owned(),
         cell => OneLine(cell).to_string(),
     };
-    let row = |one: &Value| {
-        let mut cells = Record::deserialize(one).map_or_else(|_| vec![one.to_string()], cells);
+    let row = |value: &Value| {
+        let mut cells = Record::deserialize(value).map_or_else(|_| vec![value.to_string()], cells);
         cells.resize(head.len(), String::new());
         cells.into_iter().map(shown).collect()
     };
     print::table(&head, overrides.iter().map(row), 0)
 }
 
-fn cells(one: Record) -> Vec<String> {
+fn cells(record: Record) -> Vec<String> {
     let mut cells = vec![
-        one.id.clone(),
-        order(&one),
-        one.domain,
-        entries(&one.entries),
+        record.id.clone(),
+        order(&record),
+        record.domain,
+        entries(&record.entries),
     ];
-    match &one.ended {
+    match &record.ended {
         Some(end) => cells.extend([instant(Some(&end.at)), end.by.clone()]),
-        None => cells.push(instant(one.until.as_deref())),
+        None => cells.push(instant(record.until.as_deref())),
     }
-    let made = instant(one.created_at.as_deref());
-    cells.extend([made, one.by, one.reason]);
+    let made = instant(record.created_at.as_deref());
+    cells.extend([made, record.by, record.reason]);
     cells
 }
 
@@ -128,22 +128,26 @@ fn instant(text: Option<&str>) -> String {
 }
 
 /// Effect of an override, on one line.
-fn sentence(one: &Record) -> String {
-    let until = match &one.until {
+fn sentence(record: &Record) -> String {
+    let until = match &record.until {
         Some(until) => format!("until {}", instant(Some(until))),
         None => "until it is removed".to_owned(),
     };
-    let (order, entries) = (order(one), entries(&one.entries));
-    OneLine(&format!("{order} {entries} in {}, {until}", one.domain)).to_string()
+    let (order, entries) = (order(record), entries(&record.entries));
+    OneLine(&format!("{order} {entries} in {}, {until}", record.domain)).to_string()
 }
 
-fn order(one: &Record) -> String {
-    let mut order = one.kind.clone();
-    for (word, rate) in [("by", &one.add), ("to", &one.to), ("to", &one.total)] {
-        let Some(record) = rate else { continue };
-        order += &match RaiseRate::read(record, false) {
+fn order(record: &Record) -> String {
+    let mut order = record.kind.clone();
+    for (word, rate) in [
+        ("by", &record.add),
+        ("to", &record.to),
+        ("to", &record.total),
+    ] {
+        let Some(rate) = rate else { continue };
+        order += &match RaiseRate::to(rate) {
             Ok(rate) => format!(" {word} {rate}"),
-            Err(_) => format!(" {word} {}", record.requests_per_unit),
+            Err(_) => format!(" {word} {}", rate.requests_per_unit),
         };
     }
     order

@@ -270,8 +270,8 @@ impl HoldChange {
 impl Verdict {
     /// A limit of 0 with reservations also refuses the peek before a reservation.
     #[must_use]
-    pub fn of_capacity(self, limit: &Algorithm, hits: i64, settles: bool) -> Self {
-        let allowed = self.allowed && (limit.capacity() > 0 || hits < 0 || settles);
+    pub fn of_capacity(self, limit: &Algorithm, hits: i64, outcome: Outcome) -> Self {
+        let allowed = self.allowed && (limit.capacity() > 0 || hits < 0 || outcome.ends());
         Self { allowed, ..self }
     }
 }
@@ -607,7 +607,7 @@ impl Reservations {
             Some(State::Holds(holds)) => holds,
             counter if purpose == Purpose::Plain => {
                 let step = limit.step(counter, at, hits);
-                let verdict = step.verdict.of_capacity(limit, hits, false);
+                let verdict = step.verdict.of_capacity(limit, hits, Outcome::Plain);
                 return (Step { verdict, ..step }, HoldChange::default());
             }
             counter => Holds::of(counter),
@@ -632,9 +632,9 @@ impl Reservations {
             settled: (change.settled.saturating_add(ended.settled)).min(LARGEST_COUNT),
             ..change
         };
-        let settles = change.outcome.ends();
         let room_after = holds.room_for(limit, hits, &verdict, &change, at.now);
-        let verdict = (change.verdict(verdict, room_after)).of_capacity(limit, hits, settles);
+        let verdict = change.verdict(verdict, room_after);
+        let verdict = verdict.of_capacity(limit, hits, change.outcome);
         let keep_for = has_changed.then(|| {
             let counter = keep_for.unwrap_or_else(|| limit.idle_life(&verdict));
             counter.max(holds.until.since(at.now))

@@ -229,15 +229,15 @@ impl Record {
     }
 
     fn kind(&self) -> Result<Kind, Invalid> {
-        let raise = |field: &str, rate: &RateRecord| match RaiseRate::read(rate, field == "add") {
-            Ok(rate) => Ok(Kind::Raise(rate)),
+        let raise = |field: &str, raise: Result<RaiseRate, Invalid>| match raise {
+            Ok(raise) => Ok(Kind::Raise(raise)),
             Err(Invalid(error)) => invalid(format!("{field}: {error}")),
         };
         match (&*self.kind, &self.to, &self.add) {
             ("block", None, None) => Ok(Kind::Block),
             ("exempt", None, None) => Ok(Kind::Exempt),
-            ("raise", Some(to), None) => raise("to", to),
-            ("raise", None, Some(add)) => raise("add", add),
+            ("raise", Some(to), None) => raise("to", RaiseRate::to(to)),
+            ("raise", None, Some(add)) => raise("add", RaiseRate::by(add)),
             ("raise", None, None) => {
                 invalid("to is missing: a raise needs an amount, such as 500/minute, or add")
             }
@@ -289,19 +289,30 @@ impl Kind {
 }
 
 impl RaiseRate {
-    /// The raise by this rate if it `is_added`, else to it.
+    /// The raise to this rate.
     ///
     /// # Errors
-    /// The rate is not valid, or 0 would be added.
-    pub fn read(record: &RateRecord, is_added: bool) -> Result<Self, Invalid> {
-        let (rate, units) = (record.read()?, record.requests_per_unit);
-        if is_added && units == Units(0.0) {
+    /// The rate is not valid.
+    pub fn to(record: &RateRecord) -> Result<Self, Invalid> {
+        Ok(Self {
+            rate: record.read()?,
+            units: record.requests_per_unit,
+            is_added: false,
+        })
+    }
+
+    /// The raise by this rate.
+    ///
+    /// # Errors
+    /// The rate is not valid, or 0.
+    pub fn by(record: &RateRecord) -> Result<Self, Invalid> {
+        let raise = Self::to(record)?;
+        if raise.units == Units(0.0) {
             return invalid("0 adds nothing; write 1 or more");
         }
         Ok(Self {
-            rate,
-            units,
-            is_added,
+            is_added: true,
+            ..raise
         })
     }
 }

@@ -66,7 +66,7 @@ fn b3_single(headers: &HeaderMap) -> Option<Parent> {
         .next()
         .is_none_or(|parent| hex(parent, &[16]).is_some())
         && parts.next().is_none();
-    is_whole.then(|| b3(ids, state, false)).flatten()
+    is_whole.then(|| b3(ids, state)).flatten()
 }
 
 /// `x-b3-traceid`, `x-b3-spanid`, `x-b3-sampled` and `x-b3-flags`.
@@ -78,13 +78,13 @@ fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
     let Some(trace) = bytes(headers, "x-b3-traceid") else {
         return matches!(state, Some(b"0" | b"false")).then_some(Parent::Unsampled);
     };
-    b3((trace, bytes(headers, "x-b3-spanid")?), state, is_debug)
+    let state = if is_debug { Some(&b"d"[..]) } else { state };
+    b3((trace, bytes(headers, "x-b3-spanid")?), state)
 }
 
-fn b3((trace, span): (&[u8], &[u8]), state: Option<&[u8]>, is_debug: bool) -> Option<Parent> {
+fn b3((trace, span): (&[u8], &[u8]), state: Option<&[u8]>) -> Option<Parent> {
     let context = || context(hex(trace, &[16, 32])?, hex(span, &[16])?, TraceState::NONE);
     match state {
-        _ if is_debug => Some(Parent::Sampled(context()?)),
         Some(b"1" | b"d" | b"true") => Some(Parent::Sampled(context()?)),
         Some(b"0" | b"false") => Some(Parent::Unsampled),
         Some(_) => None,

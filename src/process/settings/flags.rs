@@ -292,14 +292,13 @@ pub struct ReadFlags {
 }
 
 impl ReadFlags {
-    /// The options for reading `path`; `strict` makes errors of warnings.
-    pub fn options(&self, path: PathBuf, strict: bool) -> files::Options {
+    /// The options for reading `path`.
+    pub fn options(&self, path: PathBuf) -> files::Options {
         files::Options {
             path,
             ignore_dot_files: self.runtime_ignoredotfiles,
             compile: compile::Options {
                 merge_domains: self.merge_domain_config,
-                strict,
                 process: self.counting.process(),
                 ..Default::default()
             },
@@ -314,9 +313,7 @@ impl FileFlags {
         let beside = self.runtime_watch_root && config.is_none() && !self.is_default();
         files::Options {
             beside: beside && !self.runtime_appdirectory.trim_matches('/').is_empty(),
-            ..self
-                .read
-                .options(config.unwrap_or_else(|| self.folder()), false)
+            ..self.read.options(config.unwrap_or_else(|| self.folder()))
         }
     }
 

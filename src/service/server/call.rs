@@ -28,7 +28,7 @@ use tonic::metadata::MetadataMap;
 
 use super::body::{self, CODEC_BYTES, GRPC_ENCODING, Message, STREAM_BYTES, STREAMED_BYTES};
 use super::dispatch::{CallFuture, CallResult, LimitMethod, LimitServices, Services};
-use super::open_connections::{OpenConnection, OpenStream};
+use super::open_connections::{OpenConnection, OpenStream, WaitsFor};
 use super::overload::{PollBudget, QueueDelay};
 use super::unread::OfConnection;
 use super::{reply, spawn};
@@ -184,8 +184,12 @@ impl<T: LimitServices> Calls<T> {
 
     /// Takes the memory of a call that has to wait. Without memory, the call is refused: it has
     /// not begun, and its client may send it again.
-    fn open_stream(&self, respond: &mut SendResponse<Bytes>, is_whole: bool) -> Option<OpenStream> {
-        let stream = self.open.stream(is_whole);
+    fn open_stream(
+        &self,
+        respond: &mut SendResponse<Bytes>,
+        waits: WaitsFor,
+    ) -> Option<OpenStream> {
+        let stream = self.open.stream(waits);
         if stream.is_none() {
             self.services.metrics.calls_refused(1);
             respond.send_reset(Reason::REFUSED_STREAM);
@@ -210,7 +214,7 @@ impl<T: LimitServices> Calls<T> {
     /// Keeps a call until it is decided, if it gets permits. A call that was only begun has sent
     /// nothing to the store yet.
     fn wait(&self, call: CaughtCall, mut respond: SendResponse<Bytes>, message_bytes: usize) {
-        let Some(stream) = self.open_stream(&mut respond, true) else {
+        let Some(stream) = self.open_stream(&mut respond, WaitsFor::Decision) else {
             return;
         };
         match self.wait_permits.take(message_bytes) {
@@ -234,7 +238,7 @@ impl<T: LimitServices> Calls<T> {
         mut message: Message,
         time_left: Option<Duration>,
     ) {
-        let Some(mut open) = self.open_stream(&mut respond, false) else {
+        let Some(mut open) = self.open_stream(&mut respond, WaitsFor::Client) else {
             return;
         };
         let headers = copied(request.headers(), &TRACE_HEADERS);
@@ -267,7 +271,7 @@ impl<T: LimitServices> Calls<T> {
 
     /// Makes a task of a call of another service.
     fn spawn_other(&self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
-        let Some(stream) = self.open_stream(&mut respond, false) else {
+        let Some(stream) = self.open_stream(&mut respond, WaitsFor::Client) else {
             return;
         };
         let services = Arc::clone(&self.services);

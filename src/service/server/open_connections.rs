@@ -102,6 +102,15 @@ pub(super) struct OpenConnection {
     activity: Arc<Activity>,
 }
 
+/// The reason why a call takes memory, and the part of all memory that such calls may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitsFor {
+    /// The store or a shaper; its message is whole.
+    Decision = 2,
+    /// The rest of its message, or that its answer is read.
+    Client = 4,
+}
+
 /// A call that waits; dropped when it has ended.
 #[derive(Debug)]
 pub(super) struct OpenStream {
@@ -208,14 +217,14 @@ impl OpenConnections {
         self.leaving(by_last_call) <= self.max / LEAVING_PART
     }
 
-    /// Makes room for more calls at a time on a connection, for one whose message `is_whole` or not.
-    fn grow(&self, own: &Activity, streams: usize, is_whole: bool) -> bool {
+    /// Makes room for more calls at a time on a connection.
+    fn grow(&self, own: &Activity, streams: usize, waits: WaitsFor) -> bool {
         let streams = streams.next_power_of_two().max(FIRST_STREAMS);
         // One connection at a time.
         let _connections = lock(&self.by_last_call);
         let before = own.streams.load(Ordering::Relaxed);
         let more = bytes_of(streams).saturating_sub(bytes_of(before));
-        let max = self.max_bytes / if is_whole { 2 } else { 4 };
+        let max = self.max_bytes / waits as u64;
         let is_free = more == 0 || self.stream_bytes.load(Ordering::Relaxed) + more <= max;
         if is_free {
             self.stream_bytes.fetch_add(more, Ordering::Relaxed);
@@ -270,19 +279,18 @@ impl OpenConnection {
         share.clamp(MIN_FRAMES_OF_A_TURN, MAX_FRAMES_OF_A_TURN)
     }
 
-    /// Takes the memory of a call that has to wait, for its message or with a whole one. `None`: all
-    /// is used up.
-    pub(super) fn stream(self: &Arc<Self>, is_whole: bool) -> Option<OpenStream> {
+    /// Takes the memory of a call that has to wait. `None`: all is used up.
+    pub(super) fn stream(self: &Arc<Self>, waits: WaitsFor) -> Option<OpenStream> {
         let waiting = self.activity.waiting.fetch_add(1, Ordering::Relaxed) + 1;
         let mut stream = OpenStream {
             connection: Arc::clone(self),
             is_whole: false,
         };
-        if is_whole {
+        if waits == WaitsFor::Decision {
             stream.message_arrived();
         }
         let has_room = waiting <= self.activity.streams.load(Ordering::Relaxed)
-            || self.all.grow(&self.activity, waiting, is_whole);
+            || self.all.grow(&self.activity, waiting, waits);
         has_room.then_some(stream)
     }
 
@@ -297,7 +305,8 @@ impl OpenConnection {
             .last_call
             .store(self.all.now.load(Ordering::Relaxed), Ordering::Relaxed);
         if calls > 1 && self.activity.streams.load(Ordering::Relaxed) == 0 {
-            self.all.grow(&self.activity, FIRST_STREAMS, true);
+            self.all
+                .grow(&self.activity, FIRST_STREAMS, WaitsFor::Decision);
         }
     }
 
@@ -343,6 +352,7 @@ impl Drop for OpenStream {
 mod tests {
     use futures_util::FutureExt;
 
+    use super::WaitsFor::{Client, Decision};
     use super::*;
 
     fn of_at_most(max_connections: usize) -> Options {
@@ -389,26 +399,24 @@ mod tests {
         Arc::new(all.open().expect("there is space").0)
     }
 
-    fn take(connection: &Arc<OpenConnection>, count: usize, is_whole: bool) -> Vec<OpenStream> {
-        (0..count)
-            .map_while(|_| connection.stream(is_whole))
-            .collect()
+    fn take(connection: &Arc<OpenConnection>, count: usize, waits: WaitsFor) -> Vec<OpenStream> {
+        (0..count).map_while(|_| connection.stream(waits)).collect()
     }
 
     #[test]
     fn calls_without_messages_take_half_of_the_room_and_their_connection_ends() {
         let all = with_room_for(512);
         let [store, attacker, other] = [(); 3].map(|()| opened(&all));
-        let of_store = take(&store, 128, true);
-        let of_attacker = take(&attacker, 1_024, false);
+        let of_store = take(&store, 128, Decision);
+        let of_attacker = take(&attacker, 1_024, Client);
         assert_eq!((of_store.len(), of_attacker.len()), (128, 128), "of 256");
         all.tick();
         assert!(must_end(&attacker) && !must_end(&store) && !must_end(&other));
-        assert_eq!(take(&other, 64, false).len(), 32);
-        assert_eq!(take(&other, 64, true).len(), 64, "with whole messages");
+        assert_eq!(take(&other, 64, Client).len(), 32);
+        assert_eq!(take(&other, 64, Decision).len(), 64, "with whole messages");
         drop((of_attacker, attacker));
         assert!(!must_end(&other), "it has no more than its share");
-        assert_eq!(take(&other, 64, false).len(), 64);
+        assert_eq!(take(&other, 64, Client).len(), 64);
         drop((of_store, store, other));
         assert_eq!(all.bytes(), 0);
     }
@@ -417,9 +425,9 @@ mod tests {
     fn a_connection_whose_calls_wait_for_the_store_does_not_end_for_others() {
         let all = with_room_for(256);
         let [store, idle, other] = [(); 3].map(|()| opened(&all));
-        let of_store = take(&store, 128, true);
-        drop(take(&idle, 64, true));
-        let of_other = take(&other, 128, true);
+        let of_store = take(&store, 128, Decision);
+        drop(take(&idle, 64, Decision));
+        let of_other = take(&other, 128, Decision);
         assert_eq!(of_other.len(), 64);
         all.tick();
         assert!(must_end(&idle) && !must_end(&store) && !must_end(&other));

@@ -22,7 +22,7 @@ use tonic::body::Body;
 
 use super::body::{Budget, STREAM_BYTES};
 use super::dispatch::CallResult;
-use super::open_connections::OpenConnection;
+use super::open_connections::{OpenConnection, WaitsFor};
 use super::spawn;
 use super::unread::OfConnection;
 use crate::limiter::Places;
@@ -67,7 +67,7 @@ pub(super) fn answer(
             budget.taken_within,
         );
         let unread = Arc::clone(unread);
-        let Some(waits) = open.stream(false) else {
+        let Some(waits) = open.stream(WaitsFor::Client) else {
             stream.send_reset(Reason::CANCEL);
             return Err(Reason::CANCEL.into());
         };

@@ -398,7 +398,8 @@ impl Inspector {
         for (query, reply) in queries.into_iter().zip(&mut replies) {
             match reply {
                 reply if query == of_slots => match queries::spans_slots(reply) {
-                    Some(true) => node.accept_slots(probe.checked.is_none()),
+                    Some(true) if probe.checked.is_none() => node.forget_refused_slots(),
+                    Some(true) => node.accept_slots(),
                     Some(false) => node.refuse_slots(),
                     None => {}
                 },

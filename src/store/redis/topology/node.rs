@@ -211,7 +211,7 @@ impl Node {
         let location = Location::new(address, generation);
         self.location.store(Some(location));
         self.clock.forget();
-        self.accept_slots(true);
+        self.forget_refused_slots();
         // The failures of the old server prove nothing about the new one.
         lock(&self.circuit).breaker = Breaker::default();
         self.is_closed.store(true, Ordering::Relaxed);
@@ -243,13 +243,18 @@ impl Node {
 
     /// Records that it accepted keys of several slots. A server that refused them counts as
     /// accepting them after [`SLOTS_REFUSED`] without a refusal, because some refuse them now and
-    /// then; at once if it is another server.
-    pub(crate) fn accept_slots(&self, is_other_server: bool) {
-        let mut refused_at = lock(&self.slots_refused_at);
-        if is_other_server || refused_at.is_none_or(|at| at.elapsed() >= SLOTS_REFUSED) {
-            *refused_at = None;
-            self.spans_slots.store(true, Ordering::Relaxed);
+    /// then.
+    pub(crate) fn accept_slots(&self) {
+        let refused_at = *lock(&self.slots_refused_at);
+        if refused_at.is_none_or(|at| at.elapsed() >= SLOTS_REFUSED) {
+            self.forget_refused_slots();
         }
+    }
+
+    /// Records that it accepts keys of several slots, because it is another server.
+    pub(crate) fn forget_refused_slots(&self) {
+        *lock(&self.slots_refused_at) = None;
+        self.spans_slots.store(true, Ordering::Relaxed);
     }
 
     /// A redirect of this node with its host: an empty one means the host of the node.
@@ -608,14 +613,14 @@ mod tests {
         for _ in 0..3 {
             node.refuse_slots();
             tokio::time::advance(SLOTS_REFUSED / 2).await;
-            node.accept_slots(false);
+            node.accept_slots();
             assert_eq!(state(), (false, true));
         }
         tokio::time::advance(SLOTS_REFUSED / 2).await;
-        node.accept_slots(false);
+        node.accept_slots();
         assert_eq!(state(), (true, false));
         node.refuse_slots();
-        node.accept_slots(true);
+        node.forget_refused_slots();
         assert_eq!(state(), (true, false), "another server");
     }
 }

@@ -186,8 +186,8 @@ impl Call<'_> {
             check.algorithm = check.algorithm.without_debt();
         }
         let verdict = self.verdict(row, &check, check.hits, at)?;
-        let settles = change.outcome.ends();
-        Ok((change.verdict(verdict, room_after)).of_capacity(&check.algorithm, requested, settles))
+        let verdict = change.verdict(verdict, room_after);
+        Ok(verdict.of_capacity(&check.algorithm, requested, change.outcome))
     }
 
     /// Reads everything before the error lines.
