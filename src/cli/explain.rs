@@ -86,7 +86,7 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
     // Commands that only read files fail for an unknown domain in the same way.
     let mut descriptors = report.descriptors.iter();
     Ok(success_if(
-        descriptors.all(|one| one.outcome != "unknown_domain"),
+        descriptors.all(|descriptor| descriptor.outcome != "unknown_domain"),
     ))
 }
 
@@ -129,14 +129,14 @@ fn differences(first: &Report, other: &Report, address: &str) -> Vec<String> {
 }
 
 /// Everything by which replicas may disagree on a descriptor, by its name.
-fn facts(one: &ExplainedDescriptor) -> IndexMap<String, Value> {
-    let limit = one.limit.as_ref();
+fn facts(descriptor: &ExplainedDescriptor) -> IndexMap<String, Value> {
+    let limit = descriptor.limit.as_ref();
     let mut facts = limit.map(|limit| limit.fields.clone()).unwrap_or_default();
     // Places in files, which may have other names.
     facts.retain(|name, _| !["table", "row"].contains(&&**name));
     facts.insert("limit".to_owned(), json!(limit.map(|limit| &limit.path)));
-    facts.insert("outcome".to_owned(), json!(one.outcome));
-    facts.insert("refused now".to_owned(), json!(one.refused_now));
+    facts.insert("outcome".to_owned(), json!(descriptor.outcome));
+    facts.insert("refused now".to_owned(), json!(descriptor.refused_now));
     facts
 }
 
@@ -194,11 +194,11 @@ fn as_json(domain: &str, descriptors: &[RateLimitDescriptor]) -> Option<Vec<u8>>
         let (key, value) = (str::from_utf8(key).ok()?, str::from_utf8(value).ok()?);
         Some(json!({ "key": key, "value": value }))
     };
-    let descriptor = |one: &RateLimitDescriptor| {
-        let entries: Option<Vec<_>> = one.entries.iter().map(entry).collect();
+    let to_json = |descriptor: &RateLimitDescriptor| {
+        let entries: Option<Vec<_>> = descriptor.entries.iter().map(entry).collect();
         Some(json!({ "entries": entries? }))
     };
-    let descriptors: Option<Vec<_>> = descriptors.iter().map(descriptor).collect();
+    let descriptors: Option<Vec<_>> = descriptors.iter().map(to_json).collect();
     let request = json!({ "domain": domain, "descriptors": descriptors? });
     Some(request.to_string().into_bytes())
 }

@@ -231,7 +231,7 @@ pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Re
     let domain = sought.as_ref().map(|(domain, _)| &**domain);
     let all = print::block_on(all(&target.admin, domain, false))?;
     let overrides = all.overrides.iter();
-    let mut known = overrides.filter_map(|one| Record::deserialize(one).ok());
+    let mut known = overrides.filter_map(|value| Record::deserialize(value).ok());
     let Some((domain, entries)) = sought else {
         return match known.find(|record| target.entries.contains(&record.id) && record.kind != kind)
         {
@@ -244,13 +244,14 @@ pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Re
     let canonical = entries.iter().cloned().map(Pattern::canonical);
     let canonical = canonical.map(Pattern::by_digest);
     let canonical: Vec<_> = canonical.collect();
-    // More than one, if a value of more than 128 bytes was kept whole by an earlier build.
+    // More than one, if a value of more than 128 bytes is stored whole in one and as its digest in
+    // another.
     let found = known.filter(|record| {
         let patterns = record.entries.iter().map(EntryRecord::pattern);
         record.kind == kind
             && record.domain == domain
             && patterns
-                .map(|pattern| pattern.map(|one| one.canonical().by_digest()))
+                .map(|pattern| pattern.map(|pattern| pattern.canonical().by_digest()))
                 .eq(canonical.iter().cloned().map(Ok))
     });
     let no_such = || {

@@ -412,9 +412,9 @@ impl Pass {
         let request = decode(first)?;
         let plan = Plan::new(run.engine.rules(), &request, &plan::Options::default());
         let explained = explain::Report::new(&plan, &request).descriptors;
-        let reasons = explained.iter().map(|one| {
-            let entries = print::words(one.entries.iter().cloned());
-            format!("\n  {entries}: {}", one.reason)
+        let reasons = explained.iter().map(|descriptor| {
+            let entries = print::words(descriptor.entries.iter().cloned());
+            format!("\n  {entries}: {}", descriptor.reason)
         });
         let reasons: String = reasons.take(MAX_NAMED).collect();
         bail!(

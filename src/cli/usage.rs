@@ -327,15 +327,15 @@ fn list(top: &Top) -> String {
 
 fn last_period(top: &Top) -> String {
     let head = ["used", "amount", "share", "hits", "begin", "subject"];
-    let rows = top.subjects.iter().filter_map(|one| {
-        let last = one.last_period.as_ref()?;
+    let rows = top.subjects.iter().filter_map(|subject| {
+        let last = subject.last_period.as_ref()?;
         Some(vec![
             last.used_units.to_string(),
             last.limit_units.to_string(),
             percent(last.share_percent),
             grouped(last.hits),
             instant(last.begin),
-            print::row(&one.entries, Some(&one.subject)),
+            print::row(&subject.entries, Some(&subject.subject)),
         ])
     });
     print::table(&head, rows, 4)
@@ -349,26 +349,26 @@ fn totals(top: &Top) -> String {
         "last seen",
         "subject",
     ];
-    let rows = top.subjects.iter().filter_map(|one| {
-        let totals = one.totals.as_ref()?;
+    let rows = top.subjects.iter().filter_map(|subject| {
+        let totals = subject.totals.as_ref()?;
         Some(vec![
             grouped(totals.hits),
             grouped(totals.refused),
             instant(totals.first_seen),
             instant(totals.last_seen),
-            print::row(&one.entries, Some(&one.subject)),
+            print::row(&subject.entries, Some(&subject.subject)),
         ])
     });
     print::table(&head, rows, 2)
 }
 
 fn shares(top: &Top) -> String {
-    let held = |one: &UsageSubject| one.current.as_ref()?.held;
+    let held = |subject: &UsageSubject| subject.current.as_ref()?.held;
     let head = ["used", "amount", "share", "left"].into_iter();
-    let has_holds = top.subjects.iter().any(|one| held(one).is_some());
+    let has_holds = top.subjects.iter().any(|subject| held(subject).is_some());
     let numbers: Vec<_> = head.chain(has_holds.then_some("held")).collect();
-    let rows = top.subjects.iter().filter_map(|one| {
-        let current = one.current.as_ref()?;
+    let rows = top.subjects.iter().filter_map(|subject| {
+        let current = subject.current.as_ref()?;
         let mut row = vec![
             current.used?.to_string(),
             current.amount.to_string(),
@@ -376,11 +376,11 @@ fn shares(top: &Top) -> String {
             current.left?.to_string(),
         ];
         if has_holds {
-            row.push(held(one).map_or_else(String::new, |held| held.to_string()));
+            row.push(held(subject).map_or_else(String::new, |held| held.to_string()));
         }
         let resets = resets_in(current).map(|time| format!("in {time}"));
         row.push(resets.unwrap_or_else(|| "never".to_owned()));
-        row.push(print::row(&one.entries, Some(&one.subject)));
+        row.push(print::row(&subject.entries, Some(&subject.subject)));
         Some(row)
     });
     let head = [&numbers[..], &["resets", "subject"]].concat();

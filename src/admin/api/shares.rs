@@ -75,8 +75,8 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     let all = (tracked.usage)
         .subjects(&tracked.tracking, deadline())
         .await?;
-    let is_listed = |one: &UsageSubject| {
-        let share = one.share().filter(|(_, used)| *used > 0.0);
+    let is_listed = |subject: &UsageSubject| {
+        let share = subject.share().filter(|(_, used)| *used > 0.0);
         share.is_some_and(|(share, _)| above.is_none_or(|above| share > above))
     };
     let (mut subjects, mut examined, mut total, mut is_whole) = (Vec::new(), 0, 0, true);
@@ -97,7 +97,7 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
             .await?;
         let before = subjects.len();
         let mut found = read.iter().flatten();
-        is_whole &= !is_last || found.all(|one| is_kept(&parts, &tracked, one));
+        is_whole &= !is_last || found.all(|subject| is_kept(&parts, &tracked, subject));
         subjects.extend(read.into_iter().flatten().filter(is_listed));
         (examined, total) = (examined + part.len(), total + subjects.len() - before);
         subjects.sort_by(UsageSubject::largest_first);
@@ -143,8 +143,8 @@ async fn counted_of(
 }
 
 /// Whether the last period of a subject is known, and all of it was kept.
-fn is_kept(parts: &Parts, tracked: &TrackedLimit, one: &UsageSubject) -> bool {
-    one.last_period.as_ref().is_some_and(|last| {
+fn is_kept(parts: &Parts, tracked: &TrackedLimit, subject: &UsageSubject) -> bool {
+    subject.last_period.as_ref().is_some_and(|last| {
         let period = last.end.duration_since(last.begin).as_micros() as u64;
         let is_long_enough = 2 * period <= tracked.tracking.settings.expiry.micros();
         is_long_enough && (!parts.deployments.is_empty() || parts.started_at <= last.begin)

@@ -213,13 +213,13 @@ impl LimitOutcome {
 }
 
 fn listed(top: &LargestSubjects) -> Vec<SubjectCount> {
-    let subject = |one: &ListedSubject| {
-        let subject = Subject::of_key(&one.key);
+    let subject = |listed: &ListedSubject| {
+        let subject = Subject::of_key(&listed.key);
         SubjectCount {
             subject: subject.to_string(),
             domain: subject.domain.to_string(),
             entries: subject.texts(),
-            count: one.count,
+            count: listed.count,
         }
     };
     top.0.iter().map(subject).collect()
@@ -305,12 +305,12 @@ impl ReplayReport {
         } else {
             self.configurations
                 .iter()
-                .for_each(|one| one.write(&mut parts));
+                .for_each(|outcome| outcome.write(&mut parts));
         }
         if let Some(difference) = &self.difference {
             let configs = self.configurations.iter();
             let configs: Vec<_> = configs
-                .map(|one| OneLine(&one.config).to_string())
+                .map(|outcome| OneLine(&outcome.config).to_string())
                 .collect();
             parts.extend(difference.parts(&configs.join(" -> "), self.rows));
         }
@@ -456,11 +456,11 @@ impl LimitOutcome {
 
 /// A list of subjects: counts, domains and entries.
 fn subjects(title: &str, subjects: &[SubjectCount]) -> ReportPart {
-    let row = |one: &SubjectCount| {
-        let entries = print::row(&one.entries, Some(&one.subject));
+    let row = |subject: &SubjectCount| {
+        let entries = print::row(&subject.entries, Some(&subject.subject));
         vec![
-            grouped(one.count),
-            OneLine(&one.domain).to_string(),
+            grouped(subject.count),
+            OneLine(&subject.domain).to_string(),
             entries,
         ]
     };
