@@ -467,7 +467,7 @@ fn runs_alone(shown: &Shown) -> bool {
     match command.split_whitespace().collect::<Vec<_>>()[..] {
         // Cargo has built the binary for this test.
         ["cargo", "install", "--locked", "--path", "."] => {}
-        ["weir", "serve"] => {
+        ["cargo", "run", "--release"] => {
             let real = first_log_lines(shown.output.len());
             // Each line stands for one of the process, `...` for any.
             let line = |(shown, real): (&String, &String)| match shown.as_str() {

@@ -137,7 +137,7 @@ static FIELDS: &[Field] = &table![
     Weir prefix [Descriptor], Form::Whole(1, 128);
         "Bits of the IPv6 networks that have one counter each, with match: cidr."
     Weir table [Descriptor], Form::Text;
-        "File of CSV (.csv) with a row for each value, relative to this file."
+        "CSV file (.csv) with a row for each value, relative to this file."
     Weir table_key [Descriptor], Form::Text;
         "Key of the level whose value picks the row of the table. Default: the key of this \
         descriptor."

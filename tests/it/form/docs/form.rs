@@ -15,9 +15,9 @@ use crate::support::tools;
 const LONGEST_README_BYTES: usize = 12 << 10;
 const LONGEST_README_WORDS: usize = 1300;
 
-/// All pages but the changelog, without their generated parts. The number only falls: shorten another page for a
-/// section that is added.
-const WRITTEN_WORDS: usize = 49_000;
+/// All pages but the changelog, without their generated parts. The number only falls: shorten
+/// another page for a section that is added.
+const WRITTEN_WORDS: usize = 48_000;
 
 /// The text that is read at 3 a.m., or before the first change of the code, fits on a sheet or two.
 const PAGE_BYTES: usize = 20 << 10;
