@@ -82,6 +82,12 @@ pub enum Commit {
     AllOrNone,
 }
 
+impl Commit {
+    /// Both with their names in a file.
+    pub(crate) const NAMED: [(&'static str, Self); 2] =
+        [("each", Self::Each), ("all_or_none", Self::AllOrNone)];
+}
+
 impl Rules {
     /// Rules of these domains, each at its number. A number that is left out has no domain.
     fn new(domains: impl IntoIterator<Item = (u32, Arc<Domain>)>) -> Self {

@@ -51,8 +51,8 @@ pub(crate) use problem::OneLine;
 pub use problem::{Problem, Severity};
 use problem::{Problems, quoted};
 pub use resource::XdsOptions;
-pub use schema::json_schema;
 pub(super) use resource::compile_domain;
+pub use schema::json_schema;
 use siblings::Siblings;
 
 /// Options of a compilation.

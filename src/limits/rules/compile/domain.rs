@@ -85,10 +85,6 @@ pub(super) struct PendingTable {
     pub(super) at: Place,
 }
 
-/// The values of `commit` in a file.
-pub(super) const COMMITS: [(&str, Commit); 2] =
-    [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
-
 /// Reads the keys of a file that concern its whole domain.
 pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain) {
     if let Some(node) = fields.get("commit")

@@ -6,8 +6,7 @@
 
 use std::cell::Cell;
 
-use super::keys::{Author, Field};
-use super::options::FieldValue;
+use super::keys::{Author, Field, names};
 use super::problem::{Grade, Problems, excerpt, quoted};
 use super::sections::Format;
 pub(super) use super::sections::Section;
@@ -20,6 +19,12 @@ const TABLES: [&str; 4] = ["table", "table_key", "plan", "plans"];
 /// The keys that make a limit what it is. Next to `key` instead of below `rate_limit` they are
 /// ignored, and the descriptor has no limit.
 pub(super) const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
+
+/// A type of values in a file.
+pub(super) trait FieldValue: Sized {
+    /// Reads the value of a key; `None`, with an error, if it is something else.
+    fn read(problems: &Problems, node: &Node, key: &str) -> Option<Self>;
+}
 
 /// The keys of a map that belong to its section.
 pub(super) struct Fields<'n> {
@@ -399,11 +404,6 @@ pub(super) fn one_of<T: Copy>(
         problems.error(&node.at, what, remedy);
     }
     found.map(|&(_, value)| value)
-}
-
-/// The names of a list, in its order.
-pub(super) fn names<T>(named: &[(&'static str, T)]) -> Vec<&'static str> {
-    named.iter().map(|&(name, _)| name).collect()
 }
 
 /// The remedy that lists all names.

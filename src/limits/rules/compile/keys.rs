@@ -10,11 +10,11 @@ use Section::{
     Replaced, Reservations, Root, Row, Trial,
 };
 
-use super::matching;
-use super::options::FieldValue;
 use super::sections::Section;
-use crate::core::algorithm::{AlgorithmKind, OPTIONS, OnExpiry, with_field};
-use crate::core::time::{Span, Unit};
+use crate::core::algorithm::{self, AlgorithmKind, OPTIONS, OnExpiry, with_field};
+use crate::core::time::{
+    Anchor, MAX_SAFE_INTEGER, PeriodKind, Span, Unit, WEEKDAYS, Weekday, Zone,
+};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::region::RegionShares;
@@ -69,9 +69,108 @@ pub(super) struct Field {
     pub(super) doc: &'static str,
 }
 
+/// A type of values that has a form in files.
+trait InFiles {
+    const FORM: Form;
+}
+
+/// Types by their forms.
+macro_rules! forms {
+    ($($type:ty, $form:expr;)+) => {
+        $(impl InFiles for $type {
+            const FORM: Form = $form;
+        })+
+    };
+}
+
+forms! {
+    bool, Form::Bool;
+    u32, Form::Whole(0, U32);
+    u64, Form::Whole(0, MAX_SAFE_INTEGER);
+    Span, Form::Pattern("duration", DURATION);
+    Unit, Form::OneOfAnyCase(|| names(&Unit::NAMED));
+    Zone, Form::Text;
+    Anchor, Form::Pattern("date", ANCHOR);
+    algorithm::Reservations, Form::Map(Reservations);
+    Arc<RegionShares>, Form::PatternByName("share", SHARE);
+    Thresholds, Form::Patterns("percent", PERCENT);
+    AlgorithmKind, Form::OneOf(|| names(&AlgorithmKind::NAMED));
+    OnStoreFailure, Form::OneOf(|| names(&OnStoreFailure::NAMED));
+    PeriodKind, Form::OneOf(|| names(&PeriodKind::NAMED));
+    Weekday, Form::OneOf(|| names(&WEEKDAYS));
+    OnExpiry, Form::OneOf(|| names(&OnExpiry::NAMED));
+    Commit, Form::OneOf(|| names(&Commit::NAMED));
+    MatchKind, Form::OneOf(|| names(&MatchKind::NAMED));
+}
+
+/// The values of `match`.
+#[derive(Clone, Copy)]
+pub(super) enum MatchKind {
+    Exact,
+    Set,
+    Cidr,
+    Regex,
+}
+
+impl MatchKind {
+    /// All of them with their names in a file.
+    pub(super) const NAMED: [(&'static str, Self); 4] = [
+        ("exact", Self::Exact),
+        ("set", Self::Set),
+        ("cidr", Self::Cidr),
+        ("regex", Self::Regex),
+    ];
+}
+
+/// Numbers with units, as Go writes them.
+const DURATION: &str = "^(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$";
+
+/// A date, with or without a time of day.
+const ANCHOR: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?$";
+
+/// A percentage above 0% and at most 100%, with at most four decimals.
+const SHARE: &str = "^(?!0+(\\.0+)?%)0*(100(\\.0{1,4})?|[0-9]{1,2}(\\.[0-9]{1,4})?)%$";
+
+/// Whole per cents from 1% to 100%.
+const PERCENT: &str = "^0*(100|[1-9][0-9]?)%$";
+
+impl Section {
+    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
+        let own = fields().filter(move |field| field.sections.contains(&self));
+        own.map(|field| field.key)
+    }
+
+    /// The names of its keys, for a remedy.
+    pub(super) fn list(self) -> String {
+        self.keys().collect::<Vec<_>>().join(", ")
+    }
+
+    /// All keys of the sections of the same format.
+    pub(super) fn of_format(self) -> impl Iterator<Item = &'static str> {
+        let near = fields().filter(move |field| self.is_near(field));
+        near.map(|field| field.key)
+    }
+
+    /// The field of that key, if a section of the same format has one.
+    pub(super) fn find_field(self, key: &str) -> Option<Field> {
+        let field = fields().find(|field| field.key == key);
+        field.filter(|field| self.is_near(field))
+    }
+
+    fn is_near(self, field: &Field) -> bool {
+        let format = self.format();
+        field.sections.iter().any(|other| other.format() == format)
+    }
+}
+
+/// The names of a list, in its order.
+pub(super) fn names<T>(named: &[(&'static str, T)]) -> Vec<&'static str> {
+    named.iter().map(|&(name, _)| name).collect()
+}
+
 /// All fields.
 pub(super) fn fields() -> impl Iterator<Item = Field> {
-    fn form_of<O, V: FieldValue>(_: fn(&mut O) -> &mut Option<V>) -> Form {
+    fn form_of<O, V: InFiles>(_: fn(&mut O) -> &mut Option<V>) -> Form {
         V::FORM
     }
     let options = OPTIONS.iter().map(|option| Field {
@@ -127,7 +226,7 @@ static FIELDS: &[Field] = &table![
         "Key of an entry that Envoy sends, or a pattern with *."
     Go value OF_VALUE, Form::Text;
         "Value of the entry, or a pattern with *. Without it, each value has its own counter."
-    Weir match [Descriptor], Form::OneOf(matching::kinds);
+    Weir match [Descriptor], MatchKind::FORM;
         "How the value matches: by text or a pattern with *, by a set, by networks, or by a \
         regular expression. Default: exact."
     Weir values [Descriptor], Form::Texts;
@@ -211,6 +310,3 @@ static FIELDS: &[Field] = &table![
         "Whether a request that one limit refuses still counts in its other limits. Default: each, \
         or all_or_none with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true."
 ];
-
-/// Whole per cents from 1% to 100%.
-pub(super) const PERCENT: &str = "^0*(100|[1-9][0-9]?)%$";

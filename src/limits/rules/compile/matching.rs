@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::data::Data;
 use super::fields::{self, Fields};
+use super::keys::MatchKind;
 use super::problem::{Problems, quoted};
 use crate::core::digest::{hex, sha256};
 use crate::limits::rules::address;
@@ -25,26 +26,6 @@ pub(crate) const MOST_REGEXES: usize = 1_000;
 
 /// Maximum bytes of the tables of all regular expressions.
 pub(crate) const MOST_REGEX_BYTES: usize = 64 << 20;
-
-#[derive(Clone, Copy)]
-enum MatchKind {
-    Exact,
-    Set,
-    Cidr,
-    Regex,
-}
-
-const KINDS: [(&str, MatchKind); 4] = [
-    ("exact", MatchKind::Exact),
-    ("set", MatchKind::Set),
-    ("cidr", MatchKind::Cidr),
-    ("regex", MatchKind::Regex),
-];
-
-/// The values of `match`.
-pub(super) fn kinds() -> Vec<&'static str> {
-    fields::names(&KINDS)
-}
 
 /// Totals of everything read so far, for the bounds.
 #[derive(Default)]
@@ -101,7 +82,10 @@ pub(super) fn read(
 ) -> Result<Option<Match>, ()> {
     let kind = match fields.get("match") {
         None => MatchKind::Exact,
-        Some(node) => fields::one_of(problems, node, "match", "kind of match", &KINDS).ok_or(())?,
+        Some(node) => {
+            let all = &MatchKind::NAMED;
+            fields::one_of(problems, node, "match", "kind of match", all).ok_or(())?
+        }
     };
     let allowed: &[&str] = match kind {
         MatchKind::Exact => &["value"],

@@ -3,14 +3,12 @@
 
 use std::sync::Arc;
 
-use super::domain::COMMITS;
-use super::fields::{self, Section};
-use super::keys::{Form, PERCENT};
+use super::fields::{self, FieldValue, Section};
 use super::problem::{Problems, quoted};
 use crate::core::algorithm::{AlgorithmKind, OnExpiry, Reservations};
 use crate::core::time::{
-    Anchor, LONGEST_WINDOW, MAX_SAFE_INTEGER, ParseDurationError, PeriodKind, Rate, Span, Unit,
-    WEEKDAYS, Weekday, Zone,
+    Anchor, LONGEST_WINDOW, ParseDurationError, PeriodKind, Rate, Span, Unit, WEEKDAYS, Weekday,
+    Zone,
 };
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
@@ -25,21 +23,10 @@ const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 /// `max_share` of reservations that do not write it, in per cent. Source: Kuadrant's RFC 0021.
 const DEFAULT_MAX_SHARE: u8 = 50;
 
-/// A type of values in a file.
-pub(super) trait FieldValue: Sized {
-    /// Its form in a file.
-    const FORM: Form;
-
-    /// Reads the value of a key; `None`, with an error, if it is something else.
-    fn read(problems: &Problems, node: &Node, key: &str) -> Option<Self>;
-}
-
-/// Types by their forms and the functions that read them.
+/// Types by the functions that read them.
 macro_rules! field_values {
-    ($($type:ty, $form:expr, $read:expr;)+) => {
+    ($($type:ty, $read:expr;)+) => {
         $(impl FieldValue for $type {
-            const FORM: Form = $form;
-
             fn read(problems: &Problems, node: &Node, key: &str) -> Option<Self> {
                 $read(problems, node, key)
             }
@@ -51,7 +38,7 @@ macro_rules! field_values {
 macro_rules! named_values {
     ($($type:ty, $named:expr, $noun:expr;)+) => {
         field_values! {
-            $($type, Form::OneOf(|| fields::names(&$named)), |problems, node, key| {
+            $($type, |problems, node, key| {
                 let noun: fn(&str) -> String = $noun;
                 fields::one_of(problems, node, key, &noun(key), &$named)
             };)+
@@ -60,16 +47,16 @@ macro_rules! named_values {
 }
 
 field_values! {
-    bool, Form::Bool, fields::bool;
-    u32, Form::Whole(0, u32::MAX as u64), fields::number;
-    u64, Form::Whole(0, MAX_SAFE_INTEGER), fields::amount;
-    Span, Form::Pattern("duration", DURATION), duration;
-    Unit, Form::OneOfAnyCase(|| fields::names(&Unit::NAMED)), unit;
-    Zone, Form::Text, zone;
-    Anchor, Form::Pattern("date", ANCHOR), anchor;
-    Reservations, Form::Map(Section::Reservations), reservations;
-    Arc<RegionShares>, Form::PatternByName("share", SHARE), region_shares;
-    Thresholds, Form::Patterns("percent", PERCENT), thresholds;
+    bool, fields::bool;
+    u32, fields::number;
+    u64, fields::amount;
+    Span, duration;
+    Unit, unit;
+    Zone, zone;
+    Anchor, anchor;
+    Reservations, reservations;
+    Arc<RegionShares>, region_shares;
+    Thresholds, thresholds;
 }
 
 named_values! {
@@ -78,22 +65,13 @@ named_values! {
     PeriodKind, PeriodKind::NAMED, value_of;
     Weekday, WEEKDAYS, value_of;
     OnExpiry, OnExpiry::NAMED, value_of;
-    Commit, COMMITS, value_of;
+    Commit, Commit::NAMED, value_of;
 }
 
 /// The noun for the values of a key.
 fn value_of(key: &str) -> String {
     format!("value of '{key}'")
 }
-
-/// Numbers with units, as Go writes them.
-const DURATION: &str = "^(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$";
-
-/// A date, with or without a time of day.
-const ANCHOR: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?$";
-
-/// A percentage above 0% and at most 100%, with at most four decimals.
-const SHARE: &str = "^(?!0+(\\.0+)?%)0*(100(\\.0{1,4})?|[0-9]{1,2}(\\.[0-9]{1,4})?)%$";
 
 /// A unit, in any letter case; `None`, with an error, for any other text.
 fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {

@@ -5,8 +5,6 @@ use Section::{
     Replaced, Reservations, Root, Row, Trial,
 };
 
-use super::keys::{Field, fields};
-
 /// The sections of a file: its maps by their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
@@ -86,32 +84,5 @@ impl Section {
             format!("expected a map {}, found {found}", self.places().1),
             remedy,
         )
-    }
-
-    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
-        let own = fields().filter(move |field| field.sections.contains(&self));
-        own.map(|field| field.key)
-    }
-
-    /// The names of its keys, for a remedy.
-    pub(super) fn list(self) -> String {
-        self.keys().collect::<Vec<_>>().join(", ")
-    }
-
-    /// All keys of the sections of the same format.
-    pub(super) fn of_format(self) -> impl Iterator<Item = &'static str> {
-        let near = fields().filter(move |field| self.is_near(field));
-        near.map(|field| field.key)
-    }
-
-    /// The field of that key, if a section of the same format has one.
-    pub(super) fn find_field(self, key: &str) -> Option<Field> {
-        let field = fields().find(|field| field.key == key);
-        field.filter(|field| self.is_near(field))
-    }
-
-    fn is_near(self, field: &Field) -> bool {
-        let format = self.format();
-        field.sections.iter().any(|other| other.format() == format)
     }
 }
