@@ -6,18 +6,17 @@
 //!
 //! # Glossary
 //!
+//! `config/concepts.md` defines the words of users, such as descriptor, hits, peek, refund, lease
+//! and failure policy. The code adds these:
+//!
 //! | word | meaning |
 //! |---|---|
-//! | domain, descriptor, entry | Envoy's: a request names one domain and has descriptors; a descriptor is a list of entries, which are key and value |
 //! | request | what Envoy asks, decoded: its domain, its descriptors and their hits ([`core::request`]) |
-//! | hits | how much a descriptor asks for (`hits_addend`), 1 by default |
-//! | peek | a descriptor with 0 hits: it reads the state of a limit and counts nothing |
-//! | give-back | a descriptor with negative hits (`is_negative_hits`): it takes hits back |
-//! | reservation, hold, settlement | hits that a request reserves when it begins and settles when their number is known; a hold is what its id has reserved ([`core::algorithm::reservations`]) |
+//! | reservation, hold, settlement | a hold is what the id of a request has reserved ([`core::algorithm::reservations`]) |
 //! | limit | one compiled `rate_limit` of the configuration, with its algorithm ([`limits::rules::limit`]) |
 //! | rules | the compiled configuration, immutable: all domains and all limits ([`limits::rules`]) |
 //! | tick | the unit of time in which an algorithm counts: 1 µs, or a power of ten of it; each limit has its own ([`core::algorithm`]) |
-//! | override | what an operator orders for some descriptors instead of their limit: block, exempt or raise ([`limits::overrides`]) |
+//! | override | a block, an exemption or a raise by an operator ([`limits::overrides`]) |
 //! | debt | hits that a limit counted beyond its amount, at most `max_debt` full amounts; only limits with `count_denied` have it |
 //! | shaper | a limit that delays requests to a constant rate instead of refusing them: `leaky_bucket` |
 //! | check | one thing to decide: a counter key, an algorithm with its numbers, and hits ([`limits::plan`]) |
@@ -25,10 +24,7 @@
 //! | store | keeps the counters and decides checks atomically: Redis or memory ([`store`]) |
 //! | answer, verdict, effect | a store's answer to one check has the verdict (allowed or not, remaining, reset after, retry after) and the effect: what the check held, settled, acquired, released or drew ([`core::answer`], [`core::verdict`]) |
 //! | decision | the final answer to one check, by its source: the store, a lease, the denial cache, or the failure policy ([`core::answer`]) |
-//! | denial cache | the keys that a store has refused lately; their checks are refused without the store ([`limiter`]) |
-//! | lease | hits of a busy key that a replica has drawn from the store ahead of its requests ([`limiter::leases`]) |
 //! | outage | a store cannot answer before the deadline of a request |
-//! | failure policy | what decides checks in an outage: `error`, `allow`, `deny` or `local` (`on_store_failure`) |
 //! | tally | the counters of one limit in the metrics: hits and outcomes ([`observe::metrics`]) |
 //! | subject | one counter of a limit: the domain and the entries of a descriptor ([`core::usage`]) |
 //! | usage record | what a subject has asked of a limit with `track_usage`: totals, first and last seen, and a ring of buckets ([`core::usage`]) |
