@@ -43,6 +43,7 @@ pub(crate) mod options;
 use std::sync::Arc;
 
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Window};
+pub(crate) use options::MOST_SUBJECTS;
 pub use options::{DEFAULT_EXPIRY, MOST_BUCKETS, Options, Settings};
 
 /// The most hits of a total: a Lua number is exact up to here.

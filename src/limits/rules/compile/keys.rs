@@ -15,6 +15,7 @@ use crate::core::algorithm::{self, AlgorithmKind, OPTIONS, OnExpiry, with_field}
 use crate::core::time::{
     Anchor, MAX_SAFE_INTEGER, PeriodKind, Span, Unit, WEEKDAYS, Weekday, Zone,
 };
+use crate::core::usage;
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::region::RegionShares;
@@ -253,7 +254,7 @@ static FIELDS: &[Field] = &table![
         "Metrics have the value of this level; of an address in a network or a set, the text that \
         is counted. Default: false."
     Go share_threshold DESCRIPTORS, Form::Bool;
-        "All values that match share one counter. Default: false."
+        "All values that match share one counter; needs a pattern with * or match. Default: false."
     Go metadata [Descriptor], Form::Any;
         "Returned to Envoy as dynamic metadata if RESPONSE_DYNAMIC_METADATA=true and the limit does \
         not refuse. At most 16 KiB, and 64 KiB in one answer."
@@ -287,13 +288,13 @@ static FIELDS: &[Field] = &table![
         "Records the usage of each subject. Default: false."
     Weir usage_interval OF_USAGE, Span::FORM;
         "Length of one bucket of usage, at least 1s. Default: 1m."
-    Weir usage_buckets OF_USAGE, u32::FORM;
-        "Number of buckets of usage, 1 to 1,000. Default: 60."
+    Weir usage_buckets OF_USAGE, Form::Whole(1, usage::MOST_BUCKETS as u64);
+        "Number of buckets of usage. Default: 60."
     Weir usage_expiry OF_USAGE, Span::FORM;
-        "Longest time for which the usage of an idle subject is kept. Default: 720h, or longer if \
-        buckets or periods are."
-    Weir usage_subjects OF_USAGE, u32::FORM;
-        "Number of subjects in each list of the heaviest, 1 to 100,000. Default: 10000."
+        "Longest time for which the usage of an idle subject is kept. Default: the longest of 720h, \
+        all buckets, and two periods of the limit and some days."
+    Weir usage_subjects OF_USAGE, Form::Whole(1, usage::MOST_SUBJECTS as u64);
+        "Number of subjects in each list of the heaviest. Default: 10000."
     Weir ttl [Reservations], Span::FORM;
         "Time after which an open reservation expires, from 1s to 24h. Required."
     Weir max_share [Reservations], Form::Pattern("percent", PERCENT);
