@@ -392,31 +392,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_word_behind_a_token_is_its_right() {
-        let text = "a:0123456789abcdea read\nb:0123456789abcdeb  change\nc:0123456789abcdec all \n\
-                    d:0123456789abcded\n";
-        let file = file(text);
-        let tokens = Tokens::try_new(file.path().to_owned()).expect("tokens");
-        let access = Access::new([10, 0, 0, 1].into(), Some(tokens));
-        let needs = [Right::Read, Right::Change, Right::ChangeAll];
-        for (name, rights) in [("a", 1), ("b", 2), ("c", 3), ("d", 3)] {
-            let token = format!("Bearer 0123456789abcde{name}");
-            let all = [("host", "weir.example:6070"), ("authorization", &*token)];
-            for (index, need) in needs.into_iter().enumerate() {
-                let expected = match index < rights {
-                    true => Ok(Some(name.into())),
-                    false => Err(StatusCode::FORBIDDEN),
-                };
-                assert_eq!(
-                    result(&access, need, &all).await,
-                    expected,
-                    "{name} {need:?}"
-                );
-            }
-        }
-    }
-
-    #[tokio::test]
     async fn elsewhere_reading_needs_a_token_too() {
         let file = file(GOOD);
         let host = ("host", "weir.example:6070");

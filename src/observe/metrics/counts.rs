@@ -214,7 +214,7 @@ mod tests {
 #[cfg(test)]
 mod partition_tests {
     use super::*;
-    use crate::core::algorithm::{Debt, FixedWindow, LeakyBucket, TokenBucket};
+    use crate::core::algorithm::FixedWindow;
     use crate::core::time::{Period, Span};
     use crate::core::verdict::Wait;
 
@@ -309,77 +309,6 @@ mod partition_tests {
                 over: 3
             }
         );
-    }
-
-    #[test]
-    fn only_the_verdict_decides_and_near_is_relative_to_the_capacity() {
-        // 10 a minute, and 50 at once: near begins at 40.
-        let bucket = Algorithm::TokenBucket(TokenBucket::new(10, 50, MINUTE, Debt::NONE));
-        // 10 a minute, and 30 s of delay: the queue takes 6 at once, and near begins at 4.
-        let queue = Algorithm::LeakyBucket(LeakyBucket::new(
-            10,
-            Span::from_secs(30),
-            MINUTE,
-            Debt::NONE,
-        ));
-        // A bucket smaller than its rate: near begins at 4 of 5.
-        let small = Algorithm::TokenBucket(TokenBucket::new(10, 5, MINUTE, Debt::NONE));
-        assert_eq!(
-            [bucket.capacity(), queue.capacity(), small.capacity()],
-            [50, 6, 5]
-        );
-        // used after, hits: within, near.
-        let allowed = [
-            (bucket, 1, 1, (1, 0)),
-            (bucket, 30, 1, (1, 0)),
-            (bucket, 40, 1, (1, 0)),
-            (bucket, 41, 1, (1, 1)),
-            (bucket, 45, 20, (20, 5)),
-            (bucket, 50, 50, (50, 10)),
-            (queue, 4, 1, (1, 0)),
-            (queue, 6, 1, (1, 1)),
-            (small, 4, 1, (1, 0)),
-            (small, 5, 1, (1, 1)),
-        ];
-        for (algorithm, used, hits, (within, near)) in allowed {
-            let allowed = Verdict {
-                allowed: true,
-                ..verdict(0, used)
-            };
-            assert_eq!(
-                partition(&algorithm, 0.8, hits, &allowed),
-                HitPartition {
-                    within,
-                    near,
-                    over: 0
-                },
-                "{algorithm:?}: {used} used, {hits} hits"
-            );
-        }
-        // Nothing of a refusal is within or near, neither without nor with debt (`count_denied`).
-        for (algorithm, used, hits) in [
-            (bucket, 45, 6),
-            (bucket, 51, 6),
-            (queue, 6, 1),
-            (queue, 8, 3),
-            (small, 5, 1),
-            (small, 7, 4),
-        ] {
-            let refused = Verdict {
-                allowed: false,
-                ..verdict(0, used)
-            };
-            let parts = partition(&algorithm, 0.8, hits, &refused);
-            assert_eq!(
-                parts,
-                HitPartition {
-                    within: 0,
-                    near: 0,
-                    over: hits
-                },
-                "{algorithm:?}: {used} used, {hits} hits"
-            );
-        }
     }
 
     #[test]

@@ -240,29 +240,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_unix_socket_has_its_permissions_and_is_removed_at_the_end() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("weir.sock");
-        let socket = UnixSocket::open(&path, 0o660).expect("opened");
-        assert_eq!(mode_of(&path), 0o660);
-        assert_eq!(
-            fs::read_dir(folder.path()).expect("a folder").count(),
-            1,
-            "no other name is left"
-        );
-        assert_eq!(
-            UnixSocket::open(&path, 0o660).expect_err("in use").kind(),
-            io::ErrorKind::AddrInUse
-        );
-        assert!(
-            std::os::unix::net::UnixStream::connect(&path).is_ok(),
-            "the first goes on"
-        );
-        drop(socket);
-        assert!(!path.exists());
-    }
-
-    #[tokio::test]
     async fn only_a_socket_without_a_listener_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("weir.sock");

@@ -25,11 +25,6 @@ fn calendar(unit: Unit, zone: &str, anchor: Option<&str>) -> Calendar {
     .expect("a calendar")
 }
 
-fn at(text: &str) -> Micros {
-    let instant: Timestamp = text.parse().expect("an instant");
-    Micros(u64::try_from(instant.as_microsecond()).expect("since 1970"))
-}
-
 fn tag(calendar: Calendar) -> String {
     let mut out = Vec::new();
     calendar.write_tag(&mut out);

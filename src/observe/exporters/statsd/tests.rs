@@ -1,10 +1,6 @@
-use std::io::Read;
-use std::net::{TcpListener, UdpSocket};
-
-use tonic::Code;
+use std::net::UdpSocket;
 
 use super::*;
-use crate::observe::metrics::Core;
 
 fn options(port: u16, protocol: Protocol) -> Options {
     let tags = vec![
@@ -19,64 +15,6 @@ fn options(port: u16, protocol: Protocol) -> Options {
         tags,
         interval: Duration::from_secs(3_600),
     }
-}
-
-fn answered(metrics: &Metrics, count: usize) {
-    for _ in 0..count {
-        metrics
-            .process
-            .request(Core(0), Code::Ok, Duration::from_micros(70));
-    }
-}
-
-#[test]
-fn what_an_unreachable_server_missed_is_sent_later() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
-    let metrics = Metrics::new(1, 0.8);
-    let mut sender = Sender::new(Arc::clone(&metrics), options(port, Protocol::Tcp));
-    answered(&metrics, 3);
-    for _ in 0..3 {
-        sender.flush();
-        assert!(sender.failing.is_some());
-    }
-    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    answered(&metrics, 4);
-    sender.flush();
-    assert!(sender.failing.is_none());
-    let (mut first, _) = listener.accept().unwrap();
-    // The server closes the connection; the next flush opens another one.
-    let mut received = [0; 4096];
-    let length = first.read(&mut received).unwrap();
-    let text = String::from_utf8_lossy(&received[..length]).into_owned();
-    assert!(
-        text.contains("ratelimit_server.ShouldRateLimit.total_requests.__env=test.__zone=b:7|c\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains(
-            "ratelimit_server.ShouldRateLimit.response_time.__env=test.__zone=b:0.075|ms\
-             |@0.142857142857\n"
-        ),
-        "{text}"
-    );
-    drop(first);
-    answered(&metrics, 1);
-    let mut text = String::new();
-    // The kernel may need a moment to report that the peer has closed.
-    for _ in 0..100 {
-        sender.flush();
-        listener.set_nonblocking(true).unwrap();
-        if let Ok((mut second, _)) = listener.accept() {
-            drop(sender);
-            second.set_nonblocking(false).unwrap();
-            second.read_to_string(&mut text).unwrap();
-            break;
-        }
-        answered(&metrics, 1);
-    }
-    assert!(text.contains("total_requests"), "{text}");
 }
 
 #[test]
