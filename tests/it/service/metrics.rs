@@ -361,59 +361,6 @@ async fn the_process_its_workers_and_its_connections_are_shown() {
     );
 }
 
-/// Every batch that Redis answers is in the histogram of its server, from every worker.
-#[tokio::test]
-async fn round_trips_to_redis_are_shown_by_server() {
-    let redis = RedisServer::start();
-    let environment = [
-        ("REDIS_URL", &*redis.url()),
-        ("WORKERS", "2"),
-        ("STORE_TIMEOUT", "5s"),
-        ("LOCAL_CACHE_SIZE_IN_BYTES", "0"),
-    ];
-    let weir = Weir::start(support::DEMO, &environment);
-    let labels = format!("redis=\"main\",server=\"127.0.0.1:{}\"", redis.port());
-    let value = |name: &str, le: &str| {
-        weir.metric(&format!("weir_redis_{name}{{{labels}{le}}}"))
-            .unwrap_or_else(|| panic!("no {name}"))
-    };
-    let batches = || value("batch_duration_seconds_count", "");
-    assert_eq!(
-        (batches(), value("batch_duration_seconds_sum", "")),
-        (0.0, 0.0)
-    );
-    for client in &mut [weir.client().await, weir.client().await] {
-        for _ in 0..20 {
-            client
-                .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
-                .await
-                .expect("an answer");
-        }
-    }
-    assert_eq!((batches(), value("batches_total", "")), (40.0, 40.0));
-    assert_eq!(
-        value("batch_duration_seconds_bucket", ",le=\"+Inf\"") as u64,
-        40
-    );
-    let sum = value("batch_duration_seconds_sum", "");
-    assert!(sum > 40.0 * 5e-6 && sum < 40.0 * 5.0, "{sum} s");
-    // A Redis that stops for a while makes one slow batch.
-    let slow = || (batches() - value("batch_duration_seconds_bucket", ",le=\"0.1\"")) as u64;
-    let slow_before = slow();
-    redis.pause();
-    let mut client = weir.client().await;
-    let waiting = tokio::spawn(async move {
-        client
-            .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
-            .await
-            .map(|_| ())
-    });
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    redis.resume();
-    waiting.await.expect("no panic").expect("an answer");
-    assert_eq!(slow(), slow_before + 1);
-}
-
 #[tokio::test]
 async fn calls_that_wait_are_shown() {
     const LIMITS: &str = "

@@ -405,22 +405,3 @@ async fn a_message_that_does_not_arrive_in_time_is_refused() {
         .await
         .expect("others are served");
 }
-
-#[tokio::test]
-async fn large_messages_arrive_whole() {
-    let server = Server::start(Options::default());
-    let mut client = server.client().await;
-    client
-        .should_rate_limit(request_of(&"x".repeat(3 << 20)))
-        .await
-        .expect("3 MiB");
-    let status = client
-        .should_rate_limit(request_of(&"x".repeat(5 << 20)))
-        .await
-        .expect_err("more than 4 MiB");
-    assert_eq!(status.code(), Code::OutOfRange);
-    client
-        .should_rate_limit(request_of("x"))
-        .await
-        .expect("the connection goes on");
-}
