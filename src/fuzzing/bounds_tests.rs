@@ -17,7 +17,7 @@ use crate::live;
 use crate::net;
 use crate::observe;
 use crate::service;
-use crate::service::server::{self, body::Budget};
+use crate::service::server::{self, body::ClientBounds};
 use crate::store;
 use crate::testing::{assert_written, repository_file};
 
@@ -174,9 +174,9 @@ fn messages() -> Vec<Row> {
         [bytes MAX_BYTES in service::server::body, "message for rate limits", "OUT_OF_RANGE"]
         [bytes MAX_SIDE_BYTES in service::server::body,
             "message for health or reflection", "OUT_OF_RANGE; a stream of reflection ends"]
-        [time Budget::new(0) => arrives_within in service::server::body,
+        [time ClientBounds::new(0) => arrives_within in service::server::body,
             "time for a message to arrive", "DEADLINE_EXCEEDED"]
-        [time Budget::new(0) => taken_within in service::server::body,
+        [time ClientBounds::new(0) => taken_within in service::server::body,
             "time for an answer to be taken", "the stream is reset, or the connection is closed"]
         [bytes MAX_UNREAD_BYTES in service::server::unread,
             "answers to acquires of `concurrency` limits that their clients may not have read, \
@@ -184,7 +184,7 @@ fn messages() -> Vec<Row> {
             "the oldest count as read"]
         [time READ_WITHIN in service::server::unread,
             "time after which such an answer counts as read", ""]
-        [time Budget::new(0) => streams_within in service::server::body,
+        [time ClientBounds::new(0) => streams_within in service::server::body,
             "age of a stream of reflection", "it ends"]
         [text "half of the [memory](#memory) for it",
             "bytes that clients leave unfinished, all: parts of messages and of header blocks, \

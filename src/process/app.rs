@@ -51,7 +51,7 @@ use crate::service::pages::Pages;
 use crate::service::rls::respond::Framed;
 use crate::service::rls::{self, DecisionFilter, RefusalLog, Rls};
 use crate::service::server::{
-    self, Acceptor, Budget, GrpcHealth, Handshakes, Listener, Services, Workers,
+    self, Acceptor, ClientBounds, GrpcHealth, Handshakes, Listener, Services, Workers,
 };
 use health::Conditions;
 use stores::Stores;
@@ -139,9 +139,9 @@ async fn run(
         tracer: traces.map(|traces| traces.tracer.clone()),
         ..settings.rls.clone()
     };
-    let budget = Budget::new(settings.memory.0.unfinished);
-    let unfinished = || budget.unfinished.clone();
-    let services = shared.services(rls.clone(), grpc_health.clone(), budget.clone());
+    let bounds = ClientBounds::new(settings.memory.0.unfinished);
+    let unfinished = || bounds.unfinished.clone();
+    let services = shared.services(rls.clone(), grpc_health.clone(), bounds.clone());
     let workers = Arc::new(Workers::start(settings.workers, options, services)?);
     let debug = open_debug(&settings);
 
@@ -149,7 +149,7 @@ async fn run(
     let rls = shared.rls(Core(settings.workers), shared.parts.limiter.clone(), &rls);
     let rls = settings.http_json.then(|| Arc::new(rls));
     let pages = shared.pages(unfinished(), rls);
-    let acceptor = acceptor(&settings, &workers, &budget, metrics)?;
+    let acceptor = acceptor(&settings, &workers, &bounds, metrics)?;
     shared.start_overrides().await;
     let (counted, stopped) = (Arc::clone(metrics), stopping.clone());
     let accepting = server::accept(listeners.grpc, acceptor, options, counted, stopped);
@@ -339,13 +339,13 @@ impl Shared {
         &self,
         options: rls::Options,
         grpc_health: GrpcHealth,
-        budget: Budget,
+        bounds: ClientBounds,
     ) -> impl Fn(usize) -> Services<Rls> + Clone + use<> {
         let shared = self.clone();
         move |worker| {
             let rls = shared.rls(Core(worker), shared.stores.limiter(), &options);
             let metrics = Arc::clone(&shared.parts.metrics);
-            Services::new(rls, grpc_health.clone(), budget.clone(), metrics)
+            Services::new(rls, grpc_health.clone(), bounds.clone(), metrics)
         }
     }
 
@@ -370,7 +370,7 @@ impl Shared {
 fn acceptor(
     settings: &Settings,
     workers: &Arc<Workers>,
-    budget: &Budget,
+    bounds: &ClientBounds,
     metrics: &Arc<Metrics>,
 ) -> Result<Acceptor, StartError> {
     let Some(certificates) = &settings.certificates else {
@@ -381,7 +381,7 @@ fn acceptor(
     Ok(Acceptor::Tls(Handshakes::start(
         Arc::clone(certificates),
         Arc::clone(workers),
-        budget.unfinished.clone(),
+        bounds.unfinished.clone(),
         metrics,
     )?))
 }

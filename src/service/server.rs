@@ -39,7 +39,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Metrics, families};
-pub use body::Budget;
+pub use body::ClientBounds;
 pub use client_errors::log_resets;
 use connection::NewConnection;
 pub use dispatch::{GrpcHealth, LimitServices, Services};

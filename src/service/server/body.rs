@@ -58,7 +58,7 @@ pub(crate) const CODEC_BYTES: usize = 14 << 10;
 
 /// Bounds on clients' unfinished messages, in time and memory; clones share them.
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub struct ClientBounds {
     /// The memory of everything in the process that waits for a client: parts of messages and of
     /// header blocks, unread answers, handshakes, open streams of health and reflection, JSON
     /// requests. When it is used up, the oldest ends.
@@ -76,7 +76,7 @@ pub struct Budget {
     pub streams_within: Duration,
 }
 
-impl Budget {
+impl ClientBounds {
     /// Half of these bytes is for large messages, of which at least one always fits, and half for
     /// all else. Five seconds for a message: hundreds of times Envoy's default timeout. Ten for an
     /// answer, as for a ping.
@@ -229,7 +229,7 @@ pub(super) async fn read(
     charge: MemoryReservation,
     stream: &mut RecvStream,
     message: &mut Message,
-    budget: &Budget,
+    bounds: &ClientBounds,
     max_bytes: usize,
 ) -> Result<(), Status> {
     if stream.is_end_stream() {
@@ -246,7 +246,7 @@ pub(super) async fn read(
                     )));
                 }
                 if length > SMALL_BYTES && message.memory.is_none() {
-                    message.memory = Some(budget.large(length).await?);
+                    message.memory = Some(bounds.large(length).await?);
                     message.rest.reserve(length - message.rest.len());
                 }
             }
@@ -265,7 +265,7 @@ pub(super) async fn read(
             }
         }
     };
-    match charge.within(budget.arrives_within, read).await {
+    match charge.within(bounds.arrives_within, read).await {
         Ok(read) => read,
         Err(Cut::Late) => Err(Status::deadline_exceeded(
             "the message did not arrive in time",
@@ -284,10 +284,10 @@ pub(super) struct Streamed {
 
 impl Streamed {
     /// The unread bytes of the body are bounded by its flow-control window.
-    pub(super) fn new(stream: RecvStream, budget: &Budget) -> Self {
+    pub(super) fn new(stream: RecvStream, bounds: &ClientBounds) -> Self {
         Self {
             stream,
-            ends: Box::pin(sleep(budget.streams_within)),
+            ends: Box::pin(sleep(bounds.streams_within)),
         }
     }
 }

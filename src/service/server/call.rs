@@ -172,11 +172,11 @@ impl<T: LimitServices> Calls<T> {
 
     /// Answers a call. An error means that the client has reset the stream.
     fn answer(&self, mut respond: SendResponse<Bytes>, answer: CallResult) {
-        let (budget, open) = (&self.services.budget, &self.open);
+        let (bounds, open) = (&self.services.bounds, &self.open);
         drop(reply::answer(
             &mut respond,
             answer,
-            budget,
+            bounds,
             &self.unread,
             open,
         ));
@@ -242,7 +242,7 @@ impl<T: LimitServices> Calls<T> {
             return;
         };
         let headers = copied(request.headers(), &TRACE_HEADERS);
-        let charge = self.services.budget.call(&headers, &message);
+        let charge = self.services.bounds.call(&headers, &message);
         let mut stream = request.into_body();
         let (services, wait_permits) = (Arc::clone(&self.services), self.wait_permits.clone());
         // Thousands may wait for their messages: the task has room for the reading only.
@@ -263,8 +263,8 @@ impl<T: LimitServices> Calls<T> {
             let answer = AssertUnwindSafe(call).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = unless_panicked(answer, &services);
-                let budget = &services.budget;
-                let _ = reply::answer(&mut respond, answer, budget, &unread, &connection);
+                let bounds = &services.bounds;
+                let _ = reply::answer(&mut respond, answer, bounds, &unread, &connection);
             }
         });
     }
@@ -276,14 +276,14 @@ impl<T: LimitServices> Calls<T> {
         };
         let services = Arc::clone(&self.services);
         shrink(&mut request);
-        let charge = services.budget.unfinished.charge(other_bytes(&request));
+        let charge = services.bounds.unfinished.charge(other_bytes(&request));
         spawn(async move {
             let _stream = stream;
             let answered = charge.unless_oldest(async {
                 let answer = AssertUnwindSafe(services.answer_other(request)).catch_unwind();
                 let answer = unless_reset(&mut respond, answer).await?;
                 let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
-                let passed_on = reply::pass_on(&mut respond, answer, &services.budget);
+                let passed_on = reply::pass_on(&mut respond, answer, &services.bounds);
                 passed_on.await.ok()
             });
             let answered = answered.await;

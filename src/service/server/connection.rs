@@ -316,12 +316,12 @@ async fn begin_http2<T>(
         return None;
     }
     let Services {
-        budget, metrics, ..
+        bounds, metrics, ..
     } = &*worker.services;
     let wire = Wire::new(
-        TimedWrites::new(transport, budget.taken_within),
+        TimedWrites::new(transport, bounds.taken_within),
         PREFACE,
-        budget.unfinished.clone(),
+        bounds.unfinished.clone(),
         Arc::clone(metrics),
         Some(Arc::clone(unread)),
     );

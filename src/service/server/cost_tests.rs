@@ -13,7 +13,7 @@ use super::body::STREAM_BYTES;
 use super::connection::{PREFACE, WorkerState, serve};
 use super::open_connections::{BUSY_BYTES, KEPT_STREAM_BYTES, OpenConnections};
 use super::wire::tests::frame;
-use super::{Budget, CONNECTION_BYTES, GrpcHealth, NewConnection, Options, Services};
+use super::{CONNECTION_BYTES, ClientBounds, GrpcHealth, NewConnection, Options, Services};
 use crate::observe::metrics::Metrics;
 use crate::service::kuadrant::KuadrantService;
 use crate::service::rls::respond::Framed;
@@ -102,7 +102,7 @@ fn ends(socket: &mut TcpStream, stream: u32) -> bool {
 /// What a connection allocates until `client` returns, and `client`'s socket is dropped.
 fn connection(
     client: impl FnOnce(&mut TcpStream) + Send + 'static,
-    budget: &Budget,
+    bounds: &ClientBounds,
 ) -> AllocationInfo {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let mut asking =
@@ -116,7 +116,7 @@ fn connection(
     let services = Services::new(
         Nothing,
         GrpcHealth::new(),
-        budget.clone(),
+        bounds.clone(),
         Metrics::new(1, 0.8),
     );
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -159,8 +159,8 @@ fn connection(
 #[test]
 fn a_call_costs_sixteen_allocations() {
     let of_all = |calls| {
-        let budget = Budget::new(128 << 20);
-        connection(move |socket| client(socket, calls), &budget).count_total
+        let bounds = ClientBounds::new(128 << 20);
+        connection(move |socket| client(socket, calls), &bounds).count_total
     };
     let (few, many) = (of_all(1_000), of_all(3_000));
     let of_a_call = (many - few) as f64 / 2_000.0;
@@ -189,7 +189,7 @@ fn sent(frames: Vec<u8>) -> impl FnOnce(&mut TcpStream) + Send + 'static {
 
 /// The bytes that a connection holds when it has served these frames.
 fn held(frames: Vec<u8>) -> i64 {
-    connection(sent(frames), &Budget::new(128 << 20)).bytes_current
+    connection(sent(frames), &ClientBounds::new(128 << 20)).bytes_current
 }
 
 /// A thousand frames, or pairs of them, for as many streams.

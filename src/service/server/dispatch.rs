@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::body::{self, Budget, Message, Streamed};
+use super::body::{self, ClientBounds, Message, Streamed};
 use crate::core::proto::{self, kuadrant};
 use crate::net::bounds::MemoryReservation;
 use crate::observe::metrics::Metrics;
@@ -92,14 +92,14 @@ pub struct Services<T> {
     health: SideService<Full<Bytes>>,
     reflection: SideService<Streamed>,
     reflection_alpha: SideService<Streamed>,
-    pub(super) budget: Budget,
+    pub(super) bounds: ClientBounds,
     pub(super) metrics: Arc<Metrics>,
 }
 
 impl<T: LimitServices> Services<T> {
     /// The services: rate limits by `limits`, health and reflection. All workers of a process share
-    /// one `budget`.
-    pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {
+    /// `bounds`.
+    pub fn new(limits: T, health: GrpcHealth, bounds: ClientBounds, metrics: Arc<Metrics>) -> Self {
         let health = HealthServer::new(HealthService::from_health_reporter(health));
         let describe = || {
             tonic_reflection::server::Builder::configure()
@@ -113,7 +113,7 @@ impl<T: LimitServices> Services<T> {
             health: side_service(health),
             reflection: side_service(reflection.max_decoding_message_size(body::MAX_SIDE_BYTES)),
             reflection_alpha: side_service(alpha.max_decoding_message_size(body::MAX_SIDE_BYTES)),
-            budget,
+            bounds,
             metrics,
         }
     }
@@ -153,7 +153,7 @@ impl<T: LimitServices> Services<T> {
         message: &mut Message,
         max_bytes: usize,
     ) -> Result<(), Status> {
-        let read = body::read(charge, stream, message, &self.budget, max_bytes).await;
+        let read = body::read(charge, stream, message, &self.bounds, max_bytes).await;
         read.inspect_err(|status| {
             if status.code() == Code::ResourceExhausted {
                 self.metrics.calls_refused(1);
@@ -165,14 +165,14 @@ impl<T: LimitServices> Services<T> {
     async fn whole(&self, request: Request<RecvStream>) -> Result<Request<Full<Bytes>>, Status> {
         let (head, mut stream) = request.into_parts();
         let mut message = Message::default();
-        let charge = self.budget.call(&head.headers, &message);
+        let charge = self.bounds.call(&head.headers, &message);
         self.read(charge, &mut stream, &mut message, body::MAX_SIDE_BYTES)
             .await?;
         Ok(Request::from_parts(head, Full::new(message.bytes())))
     }
 
     fn streamed(&self, request: Request<RecvStream>) -> Request<Streamed> {
-        request.map(|stream| Streamed::new(stream, &self.budget))
+        request.map(|stream| Streamed::new(stream, &self.bounds))
     }
 }
 

@@ -20,7 +20,7 @@ use hyper::body::Body as _;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::body::{Budget, STREAM_BYTES};
+use super::body::{ClientBounds, STREAM_BYTES};
 use super::dispatch::CallResult;
 use super::open_connections::{OpenConnection, WaitsFor};
 use super::spawn;
@@ -46,7 +46,7 @@ fn one_header(name: http::HeaderName, value: &'static str) -> HeaderMap {
 pub(super) fn answer(
     respond: &mut SendResponse<Bytes>,
     answer: CallResult,
-    budget: &Budget,
+    bounds: &ClientBounds,
     unread: &Arc<OfConnection>,
     open: &Arc<OpenConnection>,
 ) -> Result<(), h2::Error> {
@@ -63,8 +63,8 @@ pub(super) fn answer(
     stream.reserve_capacity(answer.len());
     if stream.capacity() < answer.len() {
         let (charge, limit) = (
-            budget.unfinished.charge(STREAM_BYTES + answer.len()),
-            budget.taken_within,
+            bounds.unfinished.charge(STREAM_BYTES + answer.len()),
+            bounds.taken_within,
         );
         let unread = Arc::clone(unread);
         let Some(waits) = open.stream(WaitsFor::Client) else {
@@ -102,7 +102,7 @@ fn end(
 pub(super) async fn pass_on(
     respond: &mut SendResponse<Bytes>,
     answer: Response<Body>,
-    budget: &Budget,
+    bounds: &ClientBounds,
 ) -> Result<(), h2::Error> {
     let (head, body) = answer.into_parts();
     let head = Response::from_parts(head, ());
@@ -126,9 +126,9 @@ pub(super) async fn pass_on(
             None => return stream.send_data(Bytes::new(), true),
             Some(frame) => match frame.into_data() {
                 Ok(data) => {
-                    let data_charge = budget.unfinished.charge(data.len());
+                    let data_charge = bounds.unfinished.charge(data.len());
                     let sent = data_charge
-                        .within(budget.taken_within, send(&mut stream, data))
+                        .within(bounds.taken_within, send(&mut stream, data))
                         .await;
                     unless_cut(&mut stream, sent)?;
                 }

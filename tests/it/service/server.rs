@@ -28,8 +28,8 @@ use weir::service::kuadrant::KuadrantService;
 use weir::service::rls::respond::Framed;
 use weir::service::rls::{EncodedRequest, RateLimitService};
 use weir::service::server::{
-    self, Acceptor, Budget, Certificates, GrpcHealth, Handshakes, Listener, Options, Services,
-    TcpAddress, TlsOptions, Workers,
+    self, Acceptor, Certificates, ClientBounds, GrpcHealth, Handshakes, Listener, Options,
+    Services, TcpAddress, TlsOptions, Workers,
 };
 
 use crate::support::certificates::{Authority, Files};
@@ -98,10 +98,10 @@ struct Server {
 
 impl Server {
     fn start(options: Options) -> Self {
-        Self::start_with(options, Budget::new(128 << 20))
+        Self::start_with(options, ClientBounds::new(128 << 20))
     }
 
-    fn start_with(options: Options, budget: Budget) -> Self {
+    fn start_with(options: Options, budget: ClientBounds) -> Self {
         Self::start_in(options, budget, None)
     }
 
@@ -109,12 +109,12 @@ impl Server {
     fn start_tls(options: Options) -> Self {
         Self::start_in(
             options,
-            Budget::new(128 << 20),
+            ClientBounds::new(128 << 20),
             Some((Authority::new("first"), Files::new())),
         )
     }
 
-    fn start_in(options: Options, budget: Budget, tls: Option<(Authority, Files)>) -> Self {
+    fn start_in(options: Options, budget: ClientBounds, tls: Option<(Authority, Files)>) -> Self {
         let listener =
             server::listen(TcpAddress::One(([127, 0, 0, 1], 0).into())).expect("a listener");
         let address = listener.local_addr().expect("an address");
@@ -360,7 +360,7 @@ async fn draining_waits_for_what_is_in_flight() {
 /// Half a message, with the length of a whole one, on a stream that does not end.
 #[tokio::test]
 async fn a_message_that_does_not_arrive_in_time_is_refused() {
-    let mut budget = Budget::new(128 << 20);
+    let mut budget = ClientBounds::new(128 << 20);
     budget.arrives_within = Duration::from_millis(200);
     let server = Server::start_with(Options::default(), budget);
     let channel = tonic::transport::Channel::from_shared(format!("http://{}", server.address))

@@ -17,7 +17,7 @@ use weir::core::proto::RateLimitResponse;
 use weir::observe::metrics::Metrics;
 use weir::service::rls::RateLimitServiceServer;
 use weir::service::server::{
-    self, Acceptor, Budget, GrpcHealth, Listener, Services, TcpAddress, Workers,
+    self, Acceptor, ClientBounds, GrpcHealth, Listener, Services, TcpAddress, Workers,
 };
 
 use super::Options;
@@ -259,7 +259,7 @@ fn listener() -> (SocketAddr, watch::Sender<bool>) {
     let metrics = Metrics::new(1, 0.8);
     let shared = Arc::clone(&metrics);
     let services = move |_| {
-        let budget = Budget::new(128 << 20);
+        let budget = ClientBounds::new(128 << 20);
         Services::new(
             workload::service(),
             GrpcHealth::new(),

@@ -11,7 +11,7 @@ use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use tokio::time::timeout;
 use tonic::Code;
-use weir::service::server::Budget;
+use weir::service::server::ClientBounds;
 
 use super::frames::{METHOD, begin, call, connect, connect_to, framed, head, read, send};
 use super::raw::{
@@ -175,8 +175,8 @@ fn streams_of_reflection_end_when_others_need_their_memory() {
 }
 
 /// The time limits, made short: of a message, and of a stream of reflection.
-fn short() -> Budget {
-    let mut budget = Budget::new(128 << 20);
+fn short() -> ClientBounds {
+    let mut budget = ClientBounds::new(128 << 20);
     budget.arrives_within = Duration::from_millis(200);
     budget.streams_within = Duration::from_millis(200);
     budget
@@ -431,7 +431,7 @@ async fn permits_count_the_bytes_of_waiting_messages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn forty_large_messages_at_a_time_are_all_answered() {
     // 160 MiB take some seconds without optimization.
-    let mut budget = Budget::new(128 << 20);
+    let mut budget = ClientBounds::new(128 << 20);
     budget.arrives_within = TIMEOUT;
     let server = Server::start_with(Options::default(), budget);
     let message = framed(format!("long 9 {}", " ".repeat((4 << 20) - 10)).as_bytes());

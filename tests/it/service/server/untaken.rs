@@ -9,7 +9,7 @@ use bytes::Bytes;
 use socket2::{Domain, Socket, Type};
 use tokio::time::timeout;
 use tonic::Code;
-use weir::service::server::Budget;
+use weir::service::server::ClientBounds;
 
 use super::frames::{METHOD, begin, call, connect, connect_to, framed, head, read, send};
 use super::raw::{
@@ -24,8 +24,8 @@ use crate::support::{DEMO, Weir, descriptor, request};
 /// The largest window. Source: RFC 9113, section 6.9.1.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 
-fn short() -> Budget {
-    let mut budget = Budget::new(128 << 20);
+fn short() -> ClientBounds {
+    let mut budget = ClientBounds::new(128 << 20);
     budget.taken_within = Duration::from_millis(300);
     budget
 }
