@@ -32,17 +32,12 @@ use crate::limits::rules::compile::Problem;
 use crate::observe::telemetry;
 use crate::process::settings::{self, Flags, SettingError, SettingSources, Settings};
 use arguments::ParsedArguments;
-use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// A rate-limit service for Envoy
 #[derive(Debug, Parser)]
-#[command(
-    name = "weir",
-    version,
-    about,
-    override_usage = "weir [COMMAND] [OPTIONS]"
-)]
+#[command(name = "weir", version, about)]
+#[command(override_usage = "weir [COMMAND] [OPTIONS]")]
 #[command(
     after_help = "Without a command, weir serves: `weir --port 0` means `weir serve --port 0`. \
     `weir COMMAND --help` explains all options of a command."
@@ -144,24 +139,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut command = settings::without_empty_variables(declaration());
     let arguments = arguments::with_default_command(&command, arguments);
     // Only the service writes a log.
-    let serves = arguments.get(1).is_some_and(|command| command == "serve");
-    let format = if serves {
-        settings::log_format_of(&arguments)
-    } else {
-        telemetry::Format::Text
+    let format = match arguments.get(1) {
+        Some(command) if command == "serve" => settings::log_format_of(&arguments),
+        _ => telemetry::Format::Text,
     };
     let parsed = arguments::parse(&mut command, arguments.clone());
-    let (cli, ParsedArguments { matches, ignored }) =
-        match parsed.and_then(|parsed| Ok((Cli::from_arg_matches(&parsed.matches)?, parsed))) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                return exit_code(
-                    help_or_error(&error, &command, &arguments, format),
-                    &SettingSources::default(),
-                    format,
-                );
-            }
-        };
+    let parsed = parsed.and_then(|parsed| Ok((Cli::from_arg_matches(&parsed.matches)?, parsed)));
+    let (cli, ParsedArguments { matches, ignored }) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let result = help_or_error(&error, &command, &arguments, format);
+            return exit_code(result, &SettingSources::default(), format);
+        }
+    };
     // The command as it is declared knows also the variables that are empty.
     let sources = SettingSources::new(&Cli::command(), &matches);
     let result = match cli.command {
@@ -201,8 +191,8 @@ fn of_environment(command: &mut clap::Command) -> anyhow::Result<Settings> {
     let flags = matches.and_then(|matches| {
         Flags::from_arg_matches(matches.subcommand().map_or(&matches, |(_, serve)| serve))
     });
-    let flags =
-        flags.map_err(|error| UsageError(arguments::message(&error, command, &arguments)))?;
+    let wrong = |error| UsageError(arguments::message(&error, command, &arguments));
+    let flags = flags.map_err(wrong)?;
     Ok(Settings::try_new(flags, SettingSources::default())?)
 }
 
@@ -231,30 +221,15 @@ fn success_if(is_success: bool) -> ExitCode {
     ExitCode::from(u8::from(!is_success))
 }
 
-/// Files that cannot be used, with their problems, and what follows.
+/// Files that cannot be used, with their problems.
 #[derive(Debug, thiserror::Error)]
-#[error("{consequence}")]
-struct UnusableFiles {
-    problems: Vec<Problem>,
-    consequence: &'static str,
-}
-
-impl UnusableFiles {
+enum UnusableFiles {
     /// Limit files without which a service does not start.
-    fn limits(problems: Vec<Problem>) -> Self {
-        Self {
-            problems,
-            consequence: "the limit files cannot be used; `weir check` checks them without a start",
-        }
-    }
-
+    #[error("the limit files cannot be used; `weir check` checks them without a start")]
+    Limits(Vec<Problem>),
     /// Limit files and sources of which `weir envoy` makes no configuration.
-    fn for_envoy(problems: Vec<Problem>) -> Self {
-        Self {
-            problems,
-            consequence: "nothing is printed, because Envoy would not send what the files limit",
-        }
-    }
+    #[error("nothing is printed, because Envoy would not send what the files limit")]
+    Envoy(Vec<Problem>),
 }
 
 /// The exit code of a command; an error is printed as one line, and problems of files as one each,
@@ -265,9 +240,10 @@ fn exit_code(
     format: telemetry::Format,
 ) -> ExitCode {
     result.unwrap_or_else(|error| {
-        let problems = error
-            .downcast_ref::<UnusableFiles>()
-            .map_or(&[][..], |unusable| &unusable.problems);
+        let problems = match error.downcast_ref() {
+            Some(UnusableFiles::Limits(problems) | UnusableFiles::Envoy(problems)) => &problems[..],
+            None => &[],
+        };
         print::failure(format, &sources.name(&format!("{error:#}")), problems);
         if error.is::<UsageError>() || error.is::<SettingError>() {
             ExitCode::from(USAGE_ERROR)
@@ -284,16 +260,12 @@ fn help_or_error(
     arguments: &[OsString],
     format: telemetry::Format,
 ) -> anyhow::Result<ExitCode> {
-    if matches!(
-        error.kind(),
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-    ) {
+    if !error.use_stderr() {
         let help = error.render();
-        if print::has_colours() {
-            print::out(help.ansi())?;
-        } else {
-            print::out(help)?;
-        }
+        match print::has_colours() {
+            true => print::out(help.ansi())?,
+            false => print::out(help)?,
+        };
         return Ok(ExitCode::SUCCESS);
     }
     print::failure(format, &arguments::message(error, command, arguments), &[]);

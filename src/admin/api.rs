@@ -124,10 +124,8 @@ impl Api {
                 return Failure::not_found("no such call; /api/v1/openapi.json lists them").into();
             }
             Err(Some(allowed)) => {
-                return not_allowed(
-                    allowed,
-                    "wrong method for this call; /api/v1/openapi.json lists them\n",
-                );
+                let why = "wrong method for this call; /api/v1/openapi.json lists them\n";
+                return not_allowed(allowed, why);
             }
         };
         let caller = match self.parts.access.caller(request.headers(), *need).await {
@@ -138,10 +136,9 @@ impl Api {
         let charge = self.unanswered.charge(0);
         let answer = charge.unless_oldest(async {
             let (head, body) = request.into_parts();
-            let body = if head.method == Method::GET {
-                Vec::new()
-            } else {
-                collect(body, MAX_BODY_BYTES, &charge).await?
+            let body = match head.method {
+                Method::GET => Vec::new(),
+                _ => collect(body, MAX_BODY_BYTES, &charge).await?,
             };
             let _permit = self.permits.acquire().await;
             let call = Call {
@@ -150,16 +147,13 @@ impl Api {
                 body,
                 caller,
             };
-            handler(Arc::clone(&self.parts), call)
-                .await
-                .map_err(Page::from)
+            let answer = handler(Arc::clone(&self.parts), call);
+            answer.await.map_err(Page::from)
         });
+        let oldest = "too many unanswered requests, of which this one was the oldest; try again";
         match Box::pin(answer).await {
             Some(Ok(page) | Err(page)) => page,
-            None => Failure::unavailable(
-                "too many unanswered requests, of which this one was the oldest; try again",
-            )
-            .into(),
+            None => Failure::unavailable(oldest).into(),
         }
     }
 }
@@ -188,7 +182,7 @@ impl Call {
     /// # Errors
     /// 400: the body is not JSON of this type.
     pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Failure::bad_request(&format!("invalid body: {error}")))
+        let wrong = |error| Failure::bad_request(&format!("invalid body: {error}"));
+        serde_json::from_slice(&self.body).map_err(wrong)
     }
 }

@@ -83,14 +83,14 @@ impl Site for Pages {
 
     async fn page(&self, request: Request<Incoming>) -> Page {
         let path = request.uri().path();
+        let is_call = path.starts_with(Api::PREFIX);
         if let Err(why) = self.guard.check(&request) {
-            return if path.starts_with(Api::PREFIX) {
-                Api::refused(why)
-            } else {
-                failed(StatusCode::FORBIDDEN, why)
+            return match is_call {
+                true => Api::refused(why),
+                false => failed(StatusCode::FORBIDDEN, why),
             };
         }
-        if path.starts_with(Api::PREFIX) {
+        if is_call {
             // Apart, because it is large.
             return Box::pin(self.api.answer(request)).await;
         }

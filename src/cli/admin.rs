@@ -44,21 +44,6 @@ pub(super) struct AdminQuery {
 }
 
 impl AdminQuery {
-    /// Prints the answer to GET of a call in the format that was asked for.
-    ///
-    /// # Errors
-    /// As [`Services::send`]; stdout cannot be written.
-    pub(super) fn show<T: Serialize + DeserializeOwned>(
-        &self,
-        call: &str,
-        text: impl FnOnce(&T) -> String,
-    ) -> anyhow::Result<ExitCode> {
-        let services = self.service.services()?;
-        let answer = print::block_on(services.get(call))?;
-        self.format.print(&answer, text)?;
-        Ok(ExitCode::SUCCESS)
-    }
-
     /// Changes something: by one replica where all have their overrides and counters in Redis, else
     /// by each. Prints what was answered first, and where several replicas are named which made the
     /// change and which did not.
@@ -67,9 +52,7 @@ impl AdminQuery {
     /// No replica made the change, or stdout cannot be written.
     pub(super) fn change<T: Serialize + DeserializeOwned>(
         &self,
-        method: &Method,
-        call: &str,
-        body: &Bytes,
+        call: &Call,
         text: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<ExitCode> {
         let services = self.service.services()?;
@@ -78,7 +61,7 @@ impl AdminQuery {
         print::block_on(async {
             let is_shared = are_several && services.get::<Status>("status").await?.store == "redis";
             for service in &services.0 {
-                match service.call(method, call, body).await {
+                match service.call(call).await {
                     Ok(answer) => {
                         first.get_or_insert(answer);
                         by.push(service.address());
@@ -118,12 +101,8 @@ pub(super) struct AdminFlags {
     /// replicas, and all addresses of a name, such as a headless Service. Other commands query the
     /// first replica that answers. Changes also go to the first, or, if replicas do not share a
     /// Redis, to all of them.
-    #[arg(
-        long,
-        env = "WEIR_ADMIN",
-        value_name = "ADDRESS",
-        value_delimiter = ','
-    )]
+    #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS")]
+    #[arg(value_delimiter = ',')]
     admin: Vec<String>,
     /// Send the token in the first line of this file, as NAME:TOKEN or TOKEN; the service's
     /// ADMIN_TOKEN_FILE must have it
@@ -142,14 +121,9 @@ impl AdminFlags {
     /// # Errors
     /// An address or the token cannot be used.
     pub(super) fn services(&self) -> anyhow::Result<Services> {
-        let usual = [DEFAULT.to_owned()];
-        let named = if self.admin.is_empty() {
-            &usual[..]
-        } else {
-            &self.admin
-        };
+        let usual = Some(DEFAULT).filter(|_| self.is_unset());
         let mut services: Vec<Service> = Vec::new();
-        for address in named {
+        for address in usual.into_iter().chain(self.admin.iter().map(|one| &**one)) {
             let service = self.service(address)?;
             if services.iter().all(|known| known.base != service.base) {
                 services.push(service);
@@ -176,23 +150,18 @@ impl Services {
     ///
     /// # Errors
     /// As there.
-    pub(super) async fn get<T: DeserializeOwned>(&self, call: &str) -> anyhow::Result<T> {
-        self.send(&Method::GET, call, &Bytes::new()).await
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.send(&Call::get(path)).await
     }
 
-    /// The answer of the first that answers to a call: a path below `/api/v1/`, with its query.
+    /// The answer of the first that answers to a call.
     ///
     /// # Errors
     /// None can be reached, or one refuses the call with a reason.
-    pub(super) async fn send<T: DeserializeOwned>(
-        &self,
-        method: &Method,
-        call: &str,
-        body: &Bytes,
-    ) -> anyhow::Result<T> {
+    pub(super) async fn send<T: DeserializeOwned>(&self, call: &Call) -> anyhow::Result<T> {
         let mut errors = Vec::new();
         for service in &self.0 {
-            match service.exchange(method, call, body).await {
+            match service.exchange(call).await {
                 Ok(answer) => return service.read(&answer),
                 Err(error) => errors.push((service.address(), format!("{error:#}"))),
             }
@@ -214,17 +183,43 @@ pub(super) fn joined(errors: &[(&str, impl AsRef<str>)]) -> Vec<String> {
     addresses.into_iter().map(join).collect()
 }
 
-/// A call with the parameters that have a value.
-pub(super) fn with_query<V: AsRef<str>>(call: &str, query: &[(&str, Option<V>)]) -> String {
-    let given = query
-        .iter()
-        .filter_map(|(name, value)| Some((name, value.as_ref()?)));
-    let query = form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(given)
-        .finish();
-    let separator = if query.is_empty() { "" } else { "?" };
-    format!("{call}{separator}{query}")
+/// A call of the admin API.
+pub(super) struct Call {
+    pub(super) method: Method,
+    /// Below `/api/v1/`, with its query.
+    pub(super) path: String,
+    pub(super) body: Bytes,
 }
+
+impl Call {
+    pub(super) fn get(path: &str) -> Self {
+        let (method, path, body) = (Method::GET, path.to_owned(), Bytes::new());
+        Self { method, path, body }
+    }
+
+    /// A call with a body of JSON.
+    ///
+    /// # Errors
+    /// The body cannot be written as JSON.
+    pub(super) fn post(path: &str, body: &impl Serialize) -> anyhow::Result<Self> {
+        let (path, body) = (path.to_owned(), serde_json::to_vec(body)?.into());
+        let method = Method::POST;
+        Ok(Self { method, path, body })
+    }
+}
+
+/// A path with the parameters that have a value.
+pub(super) fn with_query<V: AsRef<str>>(path: &str, query: &[(&str, Option<V>)]) -> String {
+    let given = query.iter();
+    let given = given.filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    let query = query.extend_pairs(given).finish();
+    let separator = if query.is_empty() { "" } else { "?" };
+    format!("{path}{separator}{query}")
+}
+
+/// The status and the body of an answer.
+type Answer = (StatusCode, Bytes);
 
 /// One replica of a running service.
 #[derive(Debug)]
@@ -242,11 +237,8 @@ impl Service {
                 over ssh or kubectl";
             bail!(UsageError(why.to_owned()));
         }
-        let authority = address
-            .strip_prefix("http://")
-            .unwrap_or(address)
-            .trim_end_matches('/');
-        let base = format!("http://{authority}");
+        let authority = address.strip_prefix("http://").unwrap_or(address);
+        let base = format!("http://{}", authority.trim_end_matches('/'));
         let has_port = |uri: &http::Uri| uri.port_u16().is_some() && uri.path() == "/";
         let Some(uri) = base.parse().ok().filter(has_port) else {
             bail!(UsageError(format!(
@@ -274,42 +266,29 @@ impl Service {
     ///
     /// # Errors
     /// The service cannot be reached, or it refuses the call with a reason.
-    pub(super) async fn call<T: DeserializeOwned>(
-        &self,
-        method: &Method,
-        call: &str,
-        body: &Bytes,
-    ) -> anyhow::Result<T> {
-        self.read(&self.exchange(method, call, body).await?)
+    pub(super) async fn call<T: DeserializeOwned>(&self, call: &Call) -> anyhow::Result<T> {
+        self.read(&self.exchange(call).await?)
     }
 
     /// The status and the body of an answer.
     ///
     /// # Errors
     /// The service cannot be reached.
-    async fn exchange(
-        &self,
-        method: &Method,
-        call: &str,
-        body: &Bytes,
-    ) -> anyhow::Result<(StatusCode, Bytes)> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}/api/v1/{call}", self.base));
+    async fn exchange(&self, Call { method, path, body }: &Call) -> anyhow::Result<Answer> {
+        let uri = format!("{}/api/v1/{path}", self.base);
+        let mut request = Request::builder().method(method).uri(uri);
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request
-            .body(body.clone())
-            .context("the call cannot be written")?;
+        let request = request.body(body.clone());
+        let request = request.context("the call cannot be written")?;
         let address = self.address();
-        let answered = tokio::time::timeout(TIMEOUT, self.client.call(request))
-            .await
-            .with_context(|| format!("no answer from {address} within {} s", TIMEOUT.as_secs()))?;
-        answered.map_err(|error| match error {
+        let late = || format!("no answer from {address} within {} s", TIMEOUT.as_secs());
+        let answered = tokio::time::timeout(TIMEOUT, self.client.call(request)).await;
+        answered.with_context(late)?.map_err(|error| match error {
             CallError::Body { cause, .. } => {
                 anyhow::anyhow!("the answer of {address} breaks off: {cause}")
             }
@@ -321,12 +300,11 @@ impl Service {
     }
 
     /// Reads an answer. An error of the service is printed as it is, after its address.
-    fn read<T: DeserializeOwned>(&self, (status, body): &(StatusCode, Bytes)) -> anyhow::Result<T> {
+    fn read<T: DeserializeOwned>(&self, (status, body): &Answer) -> anyhow::Result<T> {
         let address = self.address();
         if status.is_success() {
-            return serde_json::from_slice(body).with_context(|| {
-                format!("{address} answers what this version does not understand")
-            });
+            let other = || format!("{address} answers what this version does not understand");
+            return serde_json::from_slice(body).with_context(other);
         }
         match serde_json::from_slice::<ErrorBody>(body) {
             Ok(ErrorBody { error }) if *status == StatusCode::UNAUTHORIZED => {

@@ -10,11 +10,8 @@ const MOST_PER_SECOND: f64 = 1e9;
 
 /// Requests per second: a number from 1 on, with a decimal suffix.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
-    let value = number(text)?;
-    let is_in_range = (1.0..=MOST_PER_SECOND).contains(&value);
-    is_in_range
-        .then_some(value)
-        .ok_or_else(|| "write 1 to 1G".to_owned())
+    let value = Some(number(text)?).filter(|value| (1.0..=MOST_PER_SECOND).contains(value));
+    value.ok_or_else(|| "write 1 to 1G".to_owned())
 }
 
 /// Hits or requests: a whole number from 0 on, with the same suffixes.
@@ -22,21 +19,17 @@ pub(super) fn whole(text: &str) -> Result<u64, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
-    let value = number(text)?;
-    let is_whole = value.fract() == 0.0 && value <= MAX_SAFE_INTEGER as f64;
-    is_whole
-        .then_some(value as u64)
-        .ok_or_else(|| "write a whole number".to_owned())
+    match number(text)? {
+        value if value.fract() == 0.0 && value <= MAX_SAFE_INTEGER as f64 => Ok(value as u64),
+        _ => Err("write a whole number".to_owned()),
+    }
 }
 
 /// A whole number in a range, with the same suffixes.
 pub(super) fn between(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     move |text| {
-        let number = whole(text)?;
-        let is_in_range = (least..=most).contains(&number);
-        is_in_range
-            .then_some(number)
-            .ok_or_else(|| format!("write {least} to {most}"))
+        let number = Some(whole(text)?).filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("write {least} to {most}"))
     }
 }
 
@@ -45,15 +38,12 @@ pub(super) fn multiple(text: &str) -> Option<(u32, String)> {
     let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let digits = &text[..text.len() - unit.len()];
     let unit = unit.trim().to_ascii_lowercase();
-    let multiplier = if digits.is_empty() {
-        Ok(1)
-    } else {
-        digits.parse()
+    let multiplier = match digits {
+        "" => 1,
+        digits => digits.parse().ok()?,
     };
-    Some((
-        multiplier.ok()?,
-        unit.strip_suffix('s').unwrap_or(&unit).to_owned(),
-    ))
+    let unit = unit.strip_suffix('s').unwrap_or(&unit);
+    Some((multiplier, unit.to_owned()))
 }
 
 /// Hits, of which negative ones are given back.
@@ -62,33 +52,26 @@ pub(super) fn signed(text: &str) -> Result<i64, String> {
         Some(digits) => (digits, -1),
         None => (text, 1),
     };
-    let number = i64::try_from(whole(digits)?);
-    number
-        .map(|number| sign * number)
-        .map_err(|_| "write fewer hits".to_owned())
+    let number = i64::try_from(whole(digits)?).map_err(|_| "write fewer hits")?;
+    Ok(sign * number)
 }
 
 /// Digits with at most one point, and a decimal suffix.
 pub(super) fn number(text: &str) -> Result<f64, String> {
     let end = text.find(char::is_alphabetic).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
-    let is_number = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let number = digits.parse::<f64>().ok().filter(|_| is_number);
+    let is_part = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    let number = digits.parse::<f64>().ok();
+    let number = number.filter(|_| digits.bytes().all(is_part));
     let number = number.ok_or("write a number such as 500, 50k, 2.5M or 1G")?;
     // `m` is a thousandth in Kubernetes's quantities.
     if suffix == "m" {
         return Err("'m' is a thousandth; write M for millions".to_owned());
     }
-    let known = SUFFIXES
-        .iter()
-        .find(|(known, _)| known.eq_ignore_ascii_case(suffix));
-    let Some((_, factor)) = known else {
-        return Err(format!(
-            "'{}' is no suffix; write k, M or G",
-            suffix.escape_debug()
-        ));
+    let is_it = |(known, _): &&(&str, _)| known.eq_ignore_ascii_case(suffix);
+    let Some((_, factor)) = SUFFIXES.iter().find(is_it) else {
+        let suffix = suffix.escape_debug();
+        return Err(format!("'{suffix}' is no suffix; write k, M or G"));
     };
     Ok(number * factor)
 }

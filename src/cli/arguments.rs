@@ -59,13 +59,9 @@ pub(super) fn parse(
                 None => return Err(error),
                 Some(index) => {
                     let argument = arguments.remove(index).to_string_lossy().into_owned();
-                    ignored.extend(
-                        argument
-                            .split('=')
-                            .next()
-                            .filter(|name| name.starts_with('-'))
-                            .map(str::to_owned),
-                    );
+                    let name = argument.split('=').next();
+                    let name = name.filter(|name| name.starts_with('-'));
+                    ignored.extend(name.map(str::to_owned));
                 }
             },
         }
@@ -74,10 +70,8 @@ pub(super) fn parse(
 
 /// Whether unknown arguments are ignored.
 fn is_tolerant(arguments: &[OsString]) -> bool {
-    arguments
-        .first()
-        .and_then(|name| Path::new(name).file_name())
-        .is_some_and(|name| name == REFERENCE_NAME)
+    let program = arguments.first().map(Path::new);
+    program.and_then(Path::file_name) == Some(REFERENCE_NAME.as_ref())
 }
 
 /// The index of the argument that an error does not know, after the name of the program and the
@@ -94,11 +88,8 @@ fn unknown(error: &clap::Error, arguments: &[OsString]) -> Option<usize> {
         // clap reads `-name` as several short flags.
         behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('=') || is_short)
     };
-    arguments
-        .iter()
-        .skip(2)
-        .position(|argument| is_it(&argument.to_string_lossy()))
-        .map(|index| index + 2)
+    let found = |&index: &usize| is_it(&arguments[index].to_string_lossy());
+    (2..arguments.len()).find(found)
 }
 
 /// An error of the arguments as one line, with a remedy.
@@ -106,21 +97,13 @@ pub(super) fn message(error: &clap::Error, command: &Command, arguments: &[OsStr
     // clap prints the error (missing arguments on lines of their own), an empty line, and the
     // usage.
     let text = error.to_string();
-    let lines: Vec<_> = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !line.is_empty())
-        .collect();
-    let message = settings::name_variables(
-        lines.join(" ").trim_start_matches("error: "),
-        error,
-        command,
-        arguments,
-    );
-    match error
-        .get(ContextKind::SuggestedArg)
-        .or_else(|| error.get(ContextKind::SuggestedSubcommand))
-    {
+    let lines = text.lines().map(str::trim);
+    let lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+    let text = lines.join(" ");
+    let text = text.trim_start_matches("error: ");
+    let message = settings::name_variables(text, error, command, arguments);
+    let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
+    match suggested.iter().find_map(|kind| error.get(*kind)) {
         Some(ContextValue::String(nearest)) => format!("{message}; did you mean `{nearest}`?"),
         Some(ContextValue::Strings(nearest)) if !nearest.is_empty() => {
             format!("{message}; did you mean `{}`?", nearest.join("` or `"))

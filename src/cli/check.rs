@@ -15,6 +15,7 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, OneLine, Problem, Severity, SourceText};
 use crate::limits::rules::diff::Difference;
 use crate::limits::rules::domains::Overlay;
+use crate::limits::rules::limit::Limit;
 use crate::live::files;
 use crate::process::settings::{ReadFlags, Settings};
 
@@ -47,12 +48,8 @@ pub(super) struct CheckArgs {
     diff: Option<PathBuf>,
     /// Fail if --diff finds one of these: limits that are added, removed or changed, or whose counters
     /// start at zero
-    #[arg(
-        long,
-        value_name = "KIND,...",
-        value_delimiter = ',',
-        requires = "diff"
-    )]
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
+    #[arg(requires = "diff")]
     fail_on: Vec<DifferenceKind>,
     /// Check an overlay for limits of a control plane instead of PATHS
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "diff"])]
@@ -75,36 +72,35 @@ enum DifferenceKind {
 
 impl DifferenceKind {
     /// Its name, and the first such difference.
-    fn find(self, difference: Option<&Difference>) -> (&'static str, Option<String>) {
-        fn first(mut all: impl Iterator<Item = impl Display>) -> Option<String> {
+    fn find(self, all: &Difference) -> (&'static str, Option<String>) {
+        fn first<T: Display>(mut all: impl Iterator<Item = T>) -> Option<String> {
             all.next().map(|one| one.to_string())
         }
-        let all = difference.iter();
+        let changed = all.changed.iter();
         match self {
-            Self::Added => ("added", first(all.flat_map(|all| &all.added))),
-            Self::Removed => ("removed", first(all.flat_map(|all| &all.removed))),
-            Self::Changed => {
-                let rows = first(all.clone().flat_map(|all| &all.rows));
-                ("changed", first(all.flat_map(|all| &all.changed)).or(rows))
-            }
-            Self::Resets => {
-                let changed = all.flat_map(|all| &all.changed);
-                ("resets", first(changed.filter(|one| one.resets)))
-            }
+            Self::Added => ("added", first(all.added.iter())),
+            Self::Removed => ("removed", first(all.removed.iter())),
+            Self::Changed => ("changed", first(changed).or_else(|| first(all.rows.iter()))),
+            Self::Resets => ("resets", first(changed.filter(|one| one.resets))),
         }
     }
 }
 
-/// Contents of the files.
-#[derive(Debug, Default)]
+/// Contents of the files, and the result as JSON.
+#[derive(Debug, Default, Serialize)]
 struct CheckedFiles {
     problems: Vec<Problem>,
+    skipped: Vec<String>,
+    #[serde(rename = "diff", skip_serializing_if = "Option::is_none")]
+    difference: Option<Difference>,
+    summary: CheckSummary,
+    #[serde(skip)]
     texts: Vec<SourceText>,
     /// `None` if there is an error, and of an overlay.
+    #[serde(skip)]
     rules: Option<Rules>,
-    skipped: Vec<String>,
-    difference: Option<Difference>,
     /// The domains and descriptors of an overlay, which has no limits of its own.
+    #[serde(skip)]
     entries: Option<usize>,
 }
 
@@ -115,11 +111,8 @@ pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<Exit
         print::out(format!("{:#}\n", compile::json_schema()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let overlay_in_force = settings
-        .xds
-        .as_ref()
-        .and_then(|xds| xds.overlay_file.as_ref())
-        .filter(|_| check.paths.is_empty());
+    let xds = settings.xds.as_ref().filter(|_| check.paths.is_empty());
+    let overlay_in_force = xds.and_then(|xds| xds.overlay_file.as_ref());
     let found = match check.overlay.as_ref().or(overlay_in_force) {
         Some(overlay) if check.diff.is_none() => read_overlay(check, overlay),
         _ => compile(check, &settings.files),
@@ -137,17 +130,17 @@ pub(super) fn run(check: &CheckArgs, settings: &Settings) -> anyhow::Result<Exit
         true => coloured,
         false => plain,
     };
-    let text = |_: &CheckReport<'_>| found.text(paint);
-    check.format.print(&found.report(), text)?;
+    found.summary = found.summary();
+    check.format.print(&found, |found| found.text(paint))?;
     let mut is_wanted = true;
     for kind in &check.fail_on {
-        let (name, first) = kind.find(found.difference.as_ref());
-        if let Some(first) = first {
+        let first = found.difference.as_ref().map(|all| kind.find(all));
+        if let Some((name, Some(first))) = first {
             print::error(format_args!("weir: --fail-on {name}: {first}"));
             is_wanted = false;
         }
     }
-    Ok(success_if(is_wanted && found.summary().ok))
+    Ok(success_if(is_wanted && found.summary.ok))
 }
 
 /// Compiles the files: those that `weir serve` would read, unless a path is given.
@@ -178,16 +171,19 @@ fn read_overlay(check: &CheckArgs, path: &Path) -> Result<CheckedFiles, Vec<Prob
     let mut options = check.read.options(path.to_owned());
     (options.compile.strict, options.compile.for_check) = (check.strict, true);
     let name = path.to_string_lossy();
-    let not_a_file = || {
-        let what = "an overlay is one file".to_owned();
-        vec![Problem::whole(name.to_string(), what, "name the file")]
+    let mut texts = match path.is_dir() {
+        true => Vec::new(),
+        false => files::read(&options)?.texts,
     };
-    if path.is_dir() {
-        return Err(not_a_file());
-    }
-    let mut texts = files::read(&options)?.texts;
-    let text = texts.first_mut().ok_or_else(not_a_file)?;
-    text.name = name.to_string();
+    let Some(text) = texts.first_mut() else {
+        let what = "an overlay is one file".to_owned();
+        return Err(vec![Problem::whole(
+            name.into_owned(),
+            what,
+            "name the file",
+        )]);
+    };
+    text.name = name.into_owned();
     let (problems, entries) = match Overlay::read(text.clone(), &options.compile) {
         Ok(read) => (read.warnings, Some(read.overlay.entries())),
         Err(problems) => (problems, None),
@@ -242,11 +238,9 @@ fn read_all(
 fn from_here(options: &files::Options, name: &str) -> String {
     let path = &*options.path;
     let folder = path.parent().filter(|_| options.beside).unwrap_or(path);
-    if (options.beside || folder.is_dir()) && Path::new(name) != path {
-        folder.join(name).to_string_lossy().into_owned()
-    } else {
-        path.to_string_lossy().into_owned()
-    }
+    let is_inside = (options.beside || folder.is_dir()) && Path::new(name) != path;
+    let from_here = if is_inside { &*folder.join(name) } else { path };
+    from_here.to_string_lossy().into_owned()
 }
 
 /// A line for each limit that differs.
@@ -255,16 +249,12 @@ fn differences(difference: &Difference) -> String {
         let line = |limit| format!("{what}: {limit}\n");
         limits.iter().map(line).collect()
     }
-    let order = if difference.moves_shares {
-        ORDER_OF_REGIONS
-    } else {
-        ""
-    };
+    let order = Some(ORDER_OF_REGIONS).filter(|_| difference.moves_shares);
     lines("added", &difference.added)
         + &lines("removed", &difference.removed)
         + &lines("changed", &difference.changed)
         + &lines("changed", &difference.rows)
-        + order
+        + order.unwrap_or_default()
 }
 
 impl CheckedFiles {
@@ -299,11 +289,8 @@ impl CheckedFiles {
     /// Each problem as a compiler prints it, and a summary in the last line.
     fn text(&self, paint: Paint) -> String {
         let mut text = String::new();
-        for name in &self.skipped {
-            text += &format!(
-                "{}: skipped: pages and backup files hold no limits\n",
-                OneLine(name)
-            );
+        for name in self.skipped.iter().map(|name| OneLine(name)) {
+            text += &format!("{name}: skipped: pages and backup files hold no limits\n");
         }
         // Problems are in the order of the files.
         let mut source: (&str, Vec<&str>) = ("", Vec::new());
@@ -335,30 +322,24 @@ impl CheckedFiles {
     fn last_line(&self, paint: Paint) -> String {
         let summary = self.summary();
         let warned = counted(summary.warnings, "warning");
-        let (true, Some(limits), Some(domains)) = (summary.ok, summary.limits, summary.domains)
-        else {
-            return format!("{}, {warned}\n", counted(summary.errors, "error"));
-        };
-        let mut text = paint("ok", GREEN) + ": ";
-        text += &match self.entries {
-            Some(1) => "an overlay of 1 entry".to_owned(),
-            Some(entries) => format!("an overlay of {entries} entries"),
-            None => {
-                let (limits, domains) = (counted(limits, "limit"), counted(domains, "domain"));
-                format!("{limits} in {domains}")
+        let found = match (&self.rules, self.entries) {
+            (Some(rules), _) => {
+                let limits = counted(rules.limit_count(), "limit");
+                let domains = counted(rules.domains().count(), "domain");
+                format!("{limits} in {domains}{}", tables(rules))
             }
+            (None, Some(1)) => "an overlay of 1 entry".to_owned(),
+            (None, Some(entries)) => format!("an overlay of {entries} entries"),
+            (None, None) => return format!("{}, {warned}\n", counted(summary.errors, "error")),
         };
-        text += &self.rules.as_ref().map_or_else(String::new, tables);
+        let mut text = format!("{}: {found}", paint("ok", GREEN));
         if summary.warnings > 0 {
             text += &format!(", {warned}");
         }
-        if let Some(difference) = &self.difference {
-            text += &format!(
-                "; {} added, {} removed, {} changed",
-                difference.added.len(),
-                difference.removed.len(),
-                difference.changed.len()
-            );
+        if let Some(all) = &self.difference {
+            let [added, removed] = [&all.added, &all.removed].map(Vec::len);
+            let changed = all.changed.len();
+            text += &format!("; {added} added, {removed} removed, {changed} changed");
         }
         text + "\n"
     }
@@ -381,28 +362,9 @@ impl CheckedFiles {
             rows: rows.reduce(|sum, rows| sum + rows),
         }
     }
-
-    fn report(&self) -> CheckReport<'_> {
-        CheckReport {
-            problems: &self.problems,
-            skipped: &self.skipped,
-            diff: self.difference.as_ref(),
-            summary: self.summary(),
-        }
-    }
 }
 
-/// The result as JSON.
-#[derive(Serialize)]
-struct CheckReport<'a> {
-    problems: &'a [Problem],
-    skipped: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    diff: Option<&'a Difference>,
-    summary: CheckSummary,
-}
-
-#[derive(Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct CheckSummary {
     ok: bool,
     errors: usize,
@@ -417,22 +379,15 @@ struct CheckSummary {
 
 /// The rows and plans of all tables, if there are some.
 fn tables(rules: &Rules) -> String {
-    let tables: Vec<_> = rules
-        .limits()
-        .filter_map(|limit| limit.own_table())
-        .collect();
-    let rows: usize = tables.iter().map(|table| table.rows.len()).sum();
-    let plans = rules
-        .limits()
-        .filter_map(|limit| Some((&limit.domain, limit.plan.as_deref()?)));
-    let plans = plans.collect::<HashSet<_>>().len();
+    let tables: Vec<_> = rules.limits().filter_map(Limit::own_table).collect();
+    let rows = tables.iter().map(|table| table.rows.len()).sum();
+    let plan = |limit: &Limit| Some((limit.domain.clone(), limit.plan.clone()?));
+    let plans: HashSet<_> = rules.limits().filter_map(plan).collect();
+    let plans = plans.len();
     let mut text = String::new();
     if !tables.is_empty() {
-        text += &format!(
-            ", {} in {}",
-            counted(rows, "row"),
-            counted(tables.len(), "table")
-        );
+        let (rows, tables) = (counted(rows, "row"), counted(tables.len(), "table"));
+        text += &format!(", {rows} in {tables}");
     }
     if plans > 0 {
         text += &format!(", {}", counted(plans, "plan"));
@@ -450,23 +405,15 @@ fn excerpt(line: &str, number: usize, column: usize, paint: Paint) -> String {
         _ => (0, ""),
     };
     // A tab is printed as one space to keep the mark below its column.
-    let mut characters = line
-        .chars()
-        .map(|c| if c == '\t' { ' ' } else { c })
-        .skip(first);
-    let before: String = characters.by_ref().take(column - first).collect();
-    let behind: String = characters
-        .by_ref()
-        .take(LONGEST_EXCERPT - (column - first))
-        .collect();
+    let line = line.replace('\t', " ");
+    let (mut characters, length) = (line.chars().skip(first), column - first);
+    let before: String = characters.by_ref().take(length).collect();
+    let after: String = characters.by_ref().take(LONGEST_EXCERPT - length).collect();
     let rest = characters.next().map_or("", |_| "...");
     let before = format!("{more}{}", OneLine(&before));
     let indent = " ".repeat(before.chars().count());
-    format!(
-        "{number:>5} | {before}{}{rest}\n      | {indent}{}\n",
-        OneLine(&behind),
-        paint("^", GREEN)
-    )
+    let (after, mark) = (OneLine(&after), paint("^", GREEN));
+    format!("{number:>5} | {before}{after}{rest}\n      | {indent}{mark}\n")
 }
 
 /// Writes a word that compilers colour, with the number of its colour (ECMA-48, SGR).

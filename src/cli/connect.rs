@@ -127,12 +127,11 @@ pub(super) async fn connect(
         Address::Tcp { .. } => format!("http://{address}"),
         Address::Unix(_) => "http://localhost".to_owned(),
     };
-    let endpoint =
-        Endpoint::try_from(uri).with_context(|| format!("{address}: write HOST:PORT"))?;
-    let endpoint = match timeout {
-        Some(timeout) => endpoint.connect_timeout(timeout).timeout(timeout),
-        None => endpoint,
-    };
+    let no_address = || format!("{address}: write HOST:PORT");
+    let mut endpoint = Endpoint::try_from(uri).with_context(no_address)?;
+    if let Some(timeout) = timeout {
+        endpoint = endpoint.connect_timeout(timeout).timeout(timeout);
+    }
     let dial = dial(address, tls)?;
     check_accepted(&dial).await?;
     let connector = connector(dial, timeout.unwrap_or(CONNECT_TIMEOUT));
@@ -188,17 +187,12 @@ pub(super) async fn check_accepted(dial: &Dial) -> anyhow::Result<()> {
     let _ = stream.write_all(PREFACE).await;
     let _ = stream.flush().await;
     let read = timeout_at(deadline, stream.read_u8()).await;
-    let error = read.ok().and_then(Result::err);
-    match error.and_then(|error| Some((tls::hint(&error, &SERVICE)?, error))) {
-        Some((hint, error)) => {
-            anyhow::bail!(
-                "{} refuses the client ({error}): {}",
-                dial.address,
-                hint.text
-            )
-        }
-        None => Ok(()),
-    }
+    let (error, address) = (read.ok().and_then(Result::err), &dial.address);
+    let refused = error.and_then(|error| Some((tls::hint(&error, &SERVICE)?.text, error)));
+    let Some((hint, error)) = refused else {
+        return Ok(());
+    };
+    anyhow::bail!("{address} refuses the client ({error}): {hint}")
 }
 
 /// The error for a service that cannot be reached, with the remedy. It has only the root cause,

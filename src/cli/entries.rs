@@ -22,8 +22,8 @@ pub(super) fn text(entry: &Entry) -> EntryText {
 fn hint_at_commas(argument: &[u8]) {
     let text = String::from_utf8_lossy(argument);
     let is_entry = |part: &&str| {
-        part.split_once('=')
-            .is_some_and(|(key, _)| !key.contains('/'))
+        let key = part.split_once('=').map(|(key, _)| key);
+        key.is_some_and(|key| !key.contains('/'))
     };
     if let Some(next) = text.split(',').skip(1).find(is_entry) {
         let (text, next) = (text.escape_debug(), next.escape_debug());
@@ -44,32 +44,26 @@ pub(super) fn descriptors(
     arguments: &[OsString],
     read: fn(&[u8]) -> Vec<u8>,
 ) -> Result<Vec<RateLimitDescriptor>, UsageError> {
-    let all = arguments.split(|text| text == ",");
-    all.map(|arguments| descriptor(arguments, read)).collect()
-}
-
-fn descriptor(
-    arguments: &[OsString],
-    read: fn(&[u8]) -> Vec<u8>,
-) -> Result<RateLimitDescriptor, UsageError> {
-    let mut descriptor = RateLimitDescriptor::default();
-    for text in arguments {
+    let entry = |text: &OsString| {
         let bytes = text.as_bytes();
         let Some(equals) = bytes.iter().position(|&byte| byte == b'=') else {
-            let text = text.to_string_lossy();
-            return Err(UsageError(format!(
-                "`{text}` is not an entry; write key=value"
-            )));
+            let what = format!("`{}` is not an entry; write key=value", text.display());
+            return Err(UsageError(what));
         };
         hint_at_commas(bytes);
-        descriptor.entries.push(Entry {
-            key: read(&bytes[..equals]),
-            value: read(&bytes[equals + 1..]),
-        });
-    }
-    if descriptor.entries.is_empty() {
-        let what = "a descriptor has no entries; write key=value on both sides of `,`";
-        return Err(UsageError(what.to_owned()));
-    }
-    Ok(descriptor)
+        let (key, value) = (read(&bytes[..equals]), read(&bytes[equals + 1..]));
+        Ok(Entry { key, value })
+    };
+    let descriptor = |arguments: &[OsString]| {
+        if arguments.is_empty() {
+            let what = "a descriptor has no entries; write key=value on both sides of `,`";
+            return Err(UsageError(what.to_owned()));
+        }
+        Ok(RateLimitDescriptor {
+            entries: arguments.iter().map(entry).collect::<Result<_, _>>()?,
+            ..RateLimitDescriptor::default()
+        })
+    };
+    let all = arguments.split(|text| text == ",");
+    all.map(descriptor).collect()
 }

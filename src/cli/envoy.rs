@@ -58,18 +58,12 @@ pub(super) struct Envoy {
     #[arg(long, value_name = "FILE")]
     sources: Option<PathBuf>,
     /// Print a configuration for this program
-    #[arg(
-        long = "for",
-        default_value = "envoy",
-        value_name = "envoy|istio|envoy-gateway"
-    )]
+    #[arg(long = "for", default_value = "envoy")]
+    #[arg(value_name = "envoy|istio|envoy-gateway")]
     target: Target,
     /// Attach the descriptors to this part of the configuration
-    #[arg(
-        long,
-        default_value = "filter",
-        value_name = "filter|virtual-host|route|tcp"
-    )]
+    #[arg(long, default_value = "filter")]
+    #[arg(value_name = "filter|virtual-host|route|tcp")]
     attach: Attach,
     /// Send rate-limit requests to Weir at this address [default: 127.0.0.1:8081, or in Kubernetes
     /// ratelimit.default.svc.cluster.local:8081]
@@ -77,11 +71,8 @@ pub(super) struct Envoy {
     service: Option<(String, u16)>,
     /// Abort a rate-limit request after this many milliseconds; 1 to 3600000 [default: 100 more
     /// than the longest max_delay]
-    #[arg(
-        long,
-        value_name = "MILLISECONDS",
-        value_parser = clap::value_parser!(u64).range(1..=3_600_000)
-    )]
+    #[arg(long, value_name = "MILLISECONDS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: Option<u64>,
     /// Refuse requests when Weir does not answer, instead of allowing them
     #[arg(long)]
@@ -95,13 +86,9 @@ pub(super) struct Envoy {
     #[command(flatten)]
     mesh: Mesh,
     /// Change this listener of a Gateway
-    #[arg(
-        long,
-        default_value = "default/eg/http",
-        value_name = "NAMESPACE/GATEWAY/LISTENER",
-        value_parser = gateway_listener,
-        help_heading = "Envoy Gateway"
-    )]
+    #[arg(long, default_value = "default/eg/http")]
+    #[arg(value_name = "NAMESPACE/GATEWAY/LISTENER")]
+    #[arg(value_parser = gateway_listener, help_heading = "Envoy Gateway")]
     listener: [String; 3],
     #[command(flatten)]
     read: ReadFlags,
@@ -133,30 +120,28 @@ fn sources_help() -> String {
 pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
     let mut options = envoy.read.options(envoy.path.clone());
     options.compile.for_check = true;
-    let read = check::read(&options).map_err(UnusableFiles::for_envoy)?;
-    let rules = compile::compile(&read.texts, &options.compile)
-        .map_err(UnusableFiles::for_envoy)?
-        .rules;
+    let read = check::read(&options).map_err(UnusableFiles::Envoy)?;
+    let compiled = compile::compile(&read.texts, &options.compile);
+    let rules = compiled.map_err(UnusableFiles::Envoy)?.rules;
     let domain = domain(envoy, &rules)?;
     let outline = outline(&read.texts, &domain);
     if !outline.iter().any(DescriptorTree::limits_anything) {
         bail!(UsageError(format!("the domain `{domain}` has no limits")));
     }
-    let sources = Sources::try_new(&envoy.from, &pairs(envoy)?)
-        .map_err(UnusableFiles::for_envoy)?
-        .with_only_ways(&outline);
-    let protocol = if envoy.attach == Attach::Tcp {
-        Protocol::Tcp
-    } else {
-        Protocol::Http
+    let sources = Sources::try_new(&envoy.from, &pairs(envoy)?);
+    let sources = sources.map_err(UnusableFiles::Envoy)?;
+    let sources = sources.with_only_ways(&outline);
+    let protocol = match envoy.attach {
+        Attach::Tcp => Protocol::Tcp,
+        _ => Protocol::Http,
     };
     let expiries = descriptors::expiries(rules.limits().filter(|limit| *limit.domain == *domain));
-    let descriptors = descriptors::descriptors(&outline, &sources, &expiries, protocol)
-        .map_err(UnusableFiles::for_envoy)?;
+    let descriptors = descriptors::descriptors(&outline, &sources, &expiries, protocol);
+    let descriptors = descriptors.map_err(UnusableFiles::Envoy)?;
     if descriptors.all.is_empty() {
-        bail!(UsageError(format!(
-            "no descriptor finds a limit of the domain `{domain}`; name other values of generic-key"
-        )));
+        let remedy = "name other values of generic-key";
+        let what = format!("no descriptor finds a limit of the domain `{domain}`; {remedy}");
+        bail!(UsageError(what));
     }
     let tells_end = matches!(envoy.attach, Attach::Filter | Attach::Route);
     if (descriptors.are_released() || descriptors.are_reserved()) && !tells_end {
@@ -173,18 +158,15 @@ fn domain(envoy: &Envoy, rules: &Rules) -> Result<String, UsageError> {
     let name = |name| String::from_utf8_lossy(name).into_owned();
     let mut names: Vec<_> = rules.domains().map(name).collect();
     names.sort_unstable();
-    match (&envoy.domain, &names[..]) {
-        (Some(domain), _) if names.contains(domain) => Ok(domain.clone()),
-        (Some(domain), _) => Err(UsageError(format!(
-            "no file has the domain `{domain}`; there are {}",
-            names.join(", ")
-        ))),
-        (None, [only]) => Ok(only.clone()),
-        (None, _) => Err(UsageError(format!(
-            "name the domain: --domain {}",
-            names.join(" or --domain ")
-        ))),
-    }
+    Err(UsageError(match (&envoy.domain, &names[..]) {
+        (Some(domain), _) if names.contains(domain) => return Ok(domain.clone()),
+        (None, [only]) => return Ok(only.clone()),
+        (Some(domain), _) => {
+            let names = names.join(", ");
+            format!("no file has the domain `{domain}`; there are {names}")
+        }
+        (None, _) => format!("name the domain: --domain {}", names.join(" or --domain ")),
+    }))
 }
 
 /// The pairs of the file of sources.
@@ -196,14 +178,12 @@ fn pairs(envoy: &Envoy) -> Result<Vec<WrittenPair>, UnusableFiles> {
         path: path.clone(),
         ..files::Options::default()
     };
-    let read = files::read(&options).and_then(|read| match read.texts.into_iter().next() {
-        Some(mut file) => {
-            file.name = path.to_string_lossy().into_owned();
-            read_pairs(&file)
-        }
-        None => Ok(Vec::new()),
-    });
-    read.map_err(UnusableFiles::for_envoy)
+    let mut read = files::read(&options).map_err(UnusableFiles::Envoy)?;
+    let Some(file) = read.texts.first_mut() else {
+        return Ok(Vec::new());
+    };
+    file.name = path.to_string_lossy().into_owned();
+    read_pairs(file).map_err(UnusableFiles::Envoy)
 }
 
 /// The whole output.
@@ -218,23 +198,21 @@ fn text(
         let what = "with --for envoy-gateway the filter gets the descriptors; leave out --attach";
         bail!(UsageError(what.to_owned()));
     }
-    let (host, port) = match (&envoy.service, envoy.target) {
-        (Some(service), _) => service.clone(),
-        (None, Target::Envoy) => ("127.0.0.1".to_owned(), USUAL_PORT),
-        (None, _) => (HOST_IN_KUBERNETES.to_owned(), USUAL_PORT),
+    let usual_host = match envoy.target {
+        Target::Envoy => "127.0.0.1",
+        _ => HOST_IN_KUBERNETES,
     };
+    let service = envoy.service.clone();
     let asking = Asking {
         envoy,
         domain,
         timeout: timeout(envoy, rules, domain)?,
-        host,
-        port,
+        service: service.unwrap_or_else(|| (usual_host.to_owned(), USUAL_PORT)),
         descriptors,
     };
-    let mut text = String::new();
-    for line in notes(envoy, domain, sources, descriptors) {
-        text += &format!("# {}\n", OneLine(&line));
-    }
+    let notes = notes(envoy, domain, sources, descriptors);
+    let note = |line: &String| format!("# {}\n", OneLine(line));
+    let mut text: String = notes.iter().map(note).collect();
     let name = name_of_resource(domain);
     match envoy.target {
         Target::Envoy => {
@@ -260,15 +238,11 @@ fn timeout(envoy: &Envoy, rules: &Rules, domain: &str) -> Result<String, UsageEr
     let limits = rules.limits().filter(|limit| *limit.domain == *domain);
     let delays = limits.flat_map(|limit| limit.amounts().map(delay_ms));
     let longest_ms = delays.max().unwrap_or(0);
-    let ms = envoy
-        .timeout_ms
-        .unwrap_or(longest_ms.saturating_add(TIMEOUT_MS));
+    let usual = longest_ms.saturating_add(TIMEOUT_MS);
+    let ms = envoy.timeout_ms.unwrap_or(usual);
     if ms <= longest_ms && longest_ms > 0 {
-        let least = longest_ms.saturating_add(TIMEOUT_MS);
-        return Err(UsageError(format!(
-            "a limit of the domain delays requests by up to {longest_ms} ms; write --timeout-ms \
-             {least}"
-        )));
+        let what = format!("a limit of the domain delays requests by up to {longest_ms} ms");
+        return Err(UsageError(format!("{what}; write --timeout-ms {usual}")));
     }
     Ok(format!("{}.{:03}s", ms / 1_000, ms % 1_000))
 }
@@ -281,9 +255,8 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
          when they change."
     )];
     let keys = descriptors.keys.iter();
-    let sent: Vec<_> = keys
-        .filter_map(|key| Some((key, sources.get(key)?)))
-        .collect();
+    let sent = keys.filter_map(|key| Some((key, sources.get(key)?)));
+    let sent: Vec<_> = sent.collect();
     let is_http = envoy.attach != Attach::Tcp;
     let sends = |is: fn(&SourceKind) -> bool| sent.iter().any(|(_, source)| is(&source.kind));
     // Otherwise a client could choose its address.
@@ -307,9 +280,9 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
         let is_stream_id = source.kind == SourceKind::Header(STREAM_ID.to_owned());
         if is_http && source.kind.may_be_missing() && source.default.is_none() && !is_stream_id {
             let text = &source.text;
+            let note = format!("A request without {text} is not limited by {key};");
             notes.push(format!(
-                "A request without {text} is not limited by {key}; `--from '{key}={text} or \
-                 VALUE'` changes that."
+                "{note} `--from '{key}={text} or VALUE'` changes that."
             ));
         }
     }

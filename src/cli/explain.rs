@@ -9,24 +9,24 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use bytes::Bytes;
 use clap::Args;
 use http::Method;
 use indexmap::IndexMap;
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::admin::{AdminFlags, AdminQuery, Service, with_query};
+use super::admin::{AdminFlags, AdminQuery, Call, Service, with_query};
 use super::entries::{self, read_exact};
 use super::{UnusableFiles, UsageError, print, success_if};
-use crate::admin::api::explain::{ExplainedDescriptor, Level, Report, State};
+use crate::admin::api::explain::{ExplainTarget, ExplainedDescriptor, Level, Report, State};
+use crate::admin::api::reply::Failure;
 use crate::admin::api::status::now;
+use crate::admin::api::subject;
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::core::text::list;
 use crate::core::time::Zone;
 use crate::core::time::people::{self, counted};
-use crate::limits::plan::key::Subject;
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::Units;
@@ -34,7 +34,6 @@ use crate::limits::rules::{Rules, compile};
 use crate::live::files;
 use crate::process::settings::ReadFlags;
 use crate::service::pages::json;
-use crate::service::rls::decode::decode;
 
 /// The longest JSON that is read, in bytes: the longest request that a service takes.
 const MAX_JSON_BYTES: u64 = 4 << 20;
@@ -64,12 +63,8 @@ pub(super) struct Explain {
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
     /// Begin keys of counters with this prefix (CACHE_KEY_PREFIX of the service), with --config
-    #[arg(
-        long,
-        env = "CACHE_KEY_PREFIX",
-        default_value = "",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "")]
+    #[arg(value_name = "TEXT")]
     cache_key_prefix: String,
     #[command(flatten)]
     admin: AdminQuery,
@@ -84,20 +79,22 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
     };
     explain.admin.format.print(&report, text)?;
     // Commands that only read files fail for an unknown domain in the same way.
-    let mut descriptors = report.descriptors.iter();
-    Ok(success_if(
-        descriptors.all(|descriptor| descriptor.outcome != "unknown_domain"),
-    ))
+    let is_known = |one: &ExplainedDescriptor| one.outcome != "unknown_domain";
+    Ok(success_if(report.descriptors.iter().all(is_known)))
 }
 
 /// The explanation of the first replica that answers, compared with all others that are named.
 async fn by_services(explain: &Explain) -> anyhow::Result<Report> {
-    let (service, body) = (&explain.admin.service, body(explain)?.into());
-    let call = with_query("explain", &[("subject", explain.subject.as_deref())]);
+    let service = &explain.admin.service;
+    let call = Call {
+        method: Method::POST,
+        path: with_query("explain", &[("subject", explain.subject.as_deref())]),
+        body: body(explain)?.into(),
+    };
     let first = service.services()?;
-    let mut report: Report = first.send(&Method::POST, &call, &body).await?;
+    let mut report: Report = first.send(&call).await?;
     let query = async |service: &Service| {
-        let other = service.call(&Method::POST, &call, &body).await?;
+        let other = service.call(&call).await?;
         Ok(differences(&report, &other, service.address()))
     };
     let others = service.query_each(query).await?;
@@ -141,30 +138,26 @@ fn facts(descriptor: &ExplainedDescriptor) -> IndexMap<String, Value> {
 }
 
 fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
-    let subject = explain.subject.as_deref().map(str::parse::<Subject>);
-    let subject = subject.transpose();
-    let subject = subject.map_err(|error| UsageError(error.to_string()))?;
-    let message = match (&subject, &explain.json) {
-        (Some(_), _) => Bytes::new(),
-        (None, Some(path)) => json::request(&read(path)?).map_err(UsageError)?,
+    let wrong = |failure: Failure| UsageError(failure.error);
+    let target = match (&explain.subject, &explain.json) {
+        (Some(name), _) => ExplainTarget::Subject(subject::read(name).map_err(wrong)?),
+        (None, Some(path)) => {
+            ExplainTarget::Message(json::request(&read(path)?).map_err(UsageError)?)
+        }
         (None, None) => {
             let request = RateLimitRequest {
                 domain: explain.domain.clone().unwrap_or_default(),
                 descriptors: entries::descriptors(&explain.entries, read_exact)?,
                 hits_addend: 0,
             };
-            request.encode_to_vec().into()
+            ExplainTarget::Message(request.encode_to_vec().into())
         }
     };
-    let request = match &subject {
-        Some(subject) => subject.one_of().map_err(|why| format!("subject: {why}")),
-        None => decode(&message).map_err(|error| error.to_string()),
-    };
-    let request = request.map_err(UsageError)?;
+    let request = target.request().map_err(wrong)?;
     let options = explain.read.options(config.to_owned());
     let compiled =
         files::read(&options).and_then(|read| compile::compile(&read.texts, &options.compile));
-    let rules: Arc<Rules> = Arc::new(compiled.map_err(UnusableFiles::limits)?.rules);
+    let rules: Arc<Rules> = Arc::new(compiled.map_err(UnusableFiles::Limits)?.rules);
     let options = plan::Options {
         key_prefix: explain.cache_key_prefix.clone(),
         calendar_months: options.compile.process.calendar_months,
@@ -194,11 +187,11 @@ fn as_json(domain: &str, descriptors: &[RateLimitDescriptor]) -> Option<Vec<u8>>
         let (key, value) = (str::from_utf8(key).ok()?, str::from_utf8(value).ok()?);
         Some(json!({ "key": key, "value": value }))
     };
-    let to_json = |descriptor: &RateLimitDescriptor| {
-        let entries: Option<Vec<_>> = descriptor.entries.iter().map(entry).collect();
+    let descriptor = |one: &RateLimitDescriptor| {
+        let entries: Option<Value> = one.entries.iter().map(entry).collect();
         Some(json!({ "entries": entries? }))
     };
-    let descriptors: Option<Vec<_>> = descriptors.iter().map(to_json).collect();
+    let descriptors: Option<Value> = descriptors.iter().map(descriptor).collect();
     let request = json!({ "domain": domain, "descriptors": descriptors? });
     Some(request.to_string().into_bytes())
 }
@@ -218,12 +211,12 @@ pub(super) async fn explained(
     admin: &AdminFlags,
     request: &RateLimitRequest,
 ) -> Option<Vec<Explained>> {
-    let body = as_json(&request.domain, &request.descriptors)?;
-    let services = admin.services().ok()?;
-    let report: Report = services
-        .send(&Method::POST, "explain", &body.into())
-        .await
-        .ok()?;
+    let call = Call {
+        method: Method::POST,
+        path: "explain".to_owned(),
+        body: as_json(&request.domain, &request.descriptors)?.into(),
+    };
+    let report: Report = admin.services().ok()?.send(&call).await.ok()?;
     let explained = |one: ExplainedDescriptor| Explained {
         zone: zone(&one),
         policy: one.live.and_then(|live| live.policy),
@@ -238,10 +231,10 @@ pub(super) async fn explained(
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
+    let mut read = |from: &mut dyn Read| from.take(MAX_JSON_BYTES).read_to_end(&mut text);
     let result = match path.to_str() {
-        Some("-") => std::io::stdin().take(MAX_JSON_BYTES).read_to_end(&mut text),
-        _ => std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_JSON_BYTES).read_to_end(&mut text)),
+        Some("-") => read(&mut std::io::stdin()),
+        _ => std::fs::File::open(path).and_then(|mut file| read(&mut file)),
     };
     result.with_context(|| format!("{} cannot be read", path.display()))?;
     Ok(text)
@@ -261,20 +254,14 @@ fn text(report: &Report) -> String {
             let _ = writeln!(text, "  {:width$}  {}", level.entry, level_text(level));
         }
         if let Some(limit) = &own.limit {
-            let is_usual = |name: &str, value: &str| {
-                value == "false"
-                    || (name, value) == ("commit", "each")
-                    || (name == "trial" && own.trial.is_some())
+            let unusual = |(name, value): (&String, &Value)| match (&**name, &*print::plain(value))
+            {
+                (_, "false") | ("commit", "each") => None,
+                ("trial", _) if own.trial.is_some() => None,
+                (name, value) => Some(format!("{name} {}", OneLine(value))),
             };
-            let fields = limit
-                .fields
-                .iter()
-                .map(|(name, value)| (name, print::plain(value)));
-            let unusual: Vec<_> = fields
-                .filter(|(name, value)| !is_usual(name, value))
-                .map(|(name, value)| format!("{name} {}", OneLine(&value)))
-                .collect();
-            let _ = writeln!(text, "  limit    {}", unusual.join(", "));
+            let fields: Vec<_> = limit.fields.iter().filter_map(unusual).collect();
+            let _ = writeln!(text, "  limit    {}", fields.join(", "));
             let _ = writeln!(text, "  from     {}", limit.from);
         }
         if let Some(counter) = &own.counter {
@@ -287,20 +274,13 @@ fn text(report: &Report) -> String {
             }
         }
         if let Some(reserved) = own.live.as_ref().and_then(|live| live.reserved.as_ref()) {
-            let _ = writeln!(
-                text,
-                "  held     {}, {}, the oldest for {}",
-                counted(reserved.reservations, "reservation"),
-                hits(reserved.hits),
-                people::span(reserved.oldest_seconds)
-            );
+            let made = counted(reserved.reservations, "reservation");
+            let (hits, oldest) = (hits(reserved.hits), people::span(reserved.oldest_seconds));
+            let _ = writeln!(text, "  held     {made}, {hits}, the oldest for {oldest}");
         }
         if let Some(trial) = &own.trial {
-            let now = trial
-                .live
-                .as_ref()
-                .map(|live| format!(": {}", state_text(live, zone(own))));
-            let now = now.unwrap_or_default();
+            let now = |live| format!(": {}", state_text(live, zone(own)));
+            let now = trial.live.as_ref().map_or_else(String::new, now);
             let _ = writeln!(text, "  trial    {}{now}", OneLine(&trial.amount));
             let _ = writeln!(text, "           {}", OneLine(&trial.counter));
         }

@@ -42,12 +42,8 @@ pub(super) struct HealthArgs {
     redis: bool,
     /// Wait at most this many milliseconds for an answer, and connect again while nothing listens;
     /// 1 to 3600000
-    #[arg(
-        long,
-        default_value_t = 1_000,
-        value_name = "MILLISECONDS",
-        value_parser = clap::value_parser!(u64).range(1..=3_600_000)
-    )]
+    #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
     #[command(flatten)]
     listeners: ListenerFlags,
@@ -55,35 +51,35 @@ pub(super) struct HealthArgs {
 
 pub(super) fn run(health: &HealthArgs) -> anyhow::Result<ExitCode> {
     let timeout = Duration::from_millis(health.timeout_ms);
-    let no_answer =
-        |address: &Address| format!("no answer from {address} within {} ms", health.timeout_ms);
     let answer = print::block_on(async {
         if health.grpc {
             let LocalGrpc { address, tls } = health.listeners.grpc_on_this_machine()?;
-            let ask = || ask_grpc(&address, tls.as_ref());
-            let answer = tokio::time::timeout(timeout, until_connected(timeout, ask)).await;
-            answer.with_context(|| no_answer(&address))?
+            answered(&address, timeout, || ask_grpc(&address, tls.as_ref())).await
         } else {
             let address = health.listeners.http_on_this_machine()?;
             let ask = || ask_http(address, timeout, health.redis);
-            let answer = tokio::time::timeout(timeout, until_connected(timeout, ask)).await;
-            answer.with_context(|| no_answer(&address.into()))?
+            answered(&address.into(), timeout, ask).await
         }
     })?;
     let Some(reasons) = answer else {
         print::out("healthy\n")?;
         return Ok(ExitCode::SUCCESS);
     };
-    let lines = reasons
-        .lines()
-        .map(|reason| format!("unhealthy: {reason}\n"));
-    let lines: String = lines.collect();
-    print::out(if reasons.is_empty() {
-        "unhealthy\n"
-    } else {
-        &lines
-    })?;
+    let line = |reason| format!("unhealthy: {reason}\n");
+    let lines: String = reasons.lines().map(line).collect();
+    let lines = Some(&*lines).filter(|lines| !lines.is_empty());
+    print::out(lines.unwrap_or("unhealthy\n"))?;
     Ok(ExitCode::FAILURE)
+}
+
+/// The answer of a service, within this time.
+async fn answered<F: Future<Output = anyhow::Result<Unhealthy>>>(
+    address: &Address,
+    timeout: Duration,
+    ask: impl Fn() -> F,
+) -> anyhow::Result<Unhealthy> {
+    let answer = tokio::time::timeout(timeout, until_connected(timeout, ask)).await;
+    answer.with_context(|| format!("no answer from {address} within {} ms", timeout.as_millis()))?
 }
 
 /// Why the service is unhealthy, one reason per line, if the answer has them; `None`: it is
@@ -115,14 +111,12 @@ async fn redis_down(address: SocketAddr, timeout: Duration) -> anyhow::Result<Un
     let up = |line: &&str| line.starts_with(families::REDIS_UP.name);
     let mut servers = metrics.lines().filter(up).peekable();
     if servers.peek().is_none() {
-        return Ok(Some(
-            "the service counts in memory, without Redis".to_owned(),
-        ));
+        let what = "the service counts in memory, without Redis";
+        return Ok(Some(what.to_owned()));
     }
+    let reason = |line| format!("Redis does not answer: {line}");
     let down = servers.filter(|line| !line.ends_with(" 1"));
-    let reasons: Vec<_> = down
-        .map(|line| format!("Redis does not answer: {line}"))
-        .collect();
+    let reasons: Vec<_> = down.map(reason).collect();
     Ok((!reasons.is_empty()).then(|| reasons.join("\n")))
 }
 
@@ -132,15 +126,14 @@ async fn ask_http(
     with_redis: bool,
 ) -> anyhow::Result<Unhealthy> {
     let (status, reasons) = page(address, "/healthcheck", timeout, MAX_ANSWER_BYTES).await?;
+    let is_shown = |c: &char| *c == '\n' || !c.is_control();
     match status {
         StatusCode::OK if with_redis => redis_down(address, timeout).await,
         StatusCode::OK => Ok(None),
-        StatusCode::INTERNAL_SERVER_ERROR => Ok(Some(
-            String::from_utf8_lossy(&reasons)
-                .chars()
-                .filter(|&c| c == '\n' || !c.is_control())
-                .collect(),
-        )),
+        StatusCode::INTERNAL_SERVER_ERROR => {
+            let reasons = String::from_utf8_lossy(&reasons);
+            Ok(Some(reasons.chars().filter(is_shown).collect()))
+        }
         _ => anyhow::bail!(
             "what listens at {address} is not the HTTP listener of Weir; use the port of PORT, \
              which is 8080 unless it is set"
@@ -149,10 +142,8 @@ async fn ask_http(
 }
 
 async fn ask_grpc(address: &Address, tls: Option<&ClientOptions>) -> anyhow::Result<Unhealthy> {
-    let channel = connect(address, tls, None).await?;
-    let answer = HealthClient::new(channel)
-        .check(HealthCheckRequest::default())
-        .await;
+    let mut client = HealthClient::new(connect(address, tls, None).await?);
+    let answer = client.check(HealthCheckRequest::default()).await;
     let answer = answer.map_err(|status| super::hit::request_error(address, &status))?;
     let is_healthy = answer.into_inner().status() == ServingStatus::Serving;
     Ok((!is_healthy).then(String::new))

@@ -12,6 +12,7 @@ use super::admin::AdminFlags;
 use super::connect::{ClientTlsFlags, address, connect, until_connected, usual_address};
 use super::explain::{Explained, explained};
 use super::load::client::is_without_limit;
+use super::load::exact::{unit_of, window};
 use super::{UsageError, amount, entries, print};
 use crate::admin::api::status::now;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
@@ -81,16 +82,13 @@ async fn send(mut hit: Hit) -> anyhow::Result<ExitCode> {
     let (mut over, mut asked, mut known) = (false, Vec::new(), Vec::new());
     for _ in 0..hit.count {
         let answer = client.should_rate_limit(request.clone()).await;
-        let response = answer
-            .map_err(|status| request_error(&address, &status))?
-            .into_inner();
+        let answer = answer.map_err(|status| request_error(&address, &status))?;
+        let response = answer.into_inner();
         over = response.overall_code() == Code::OverLimit;
         // Explanations are fetched again only if the kinds of answers change, as when an outage
         // begins or ends.
-        let statuses = response.statuses.iter();
-        let kinds: Vec<_> = statuses
-            .map(|status| (status.code, is_without_limit(status)))
-            .collect();
+        let kind = |status: &DescriptorStatus| (status.code, is_without_limit(status));
+        let kinds: Vec<_> = response.statuses.iter().map(kind).collect();
         if asked != kinds {
             (asked, known) = (kinds, hit.explained(&address, &request).await);
         }
@@ -133,10 +131,8 @@ impl Hit {
 pub(super) fn request_error(address: &Address, status: &Status) -> anyhow::Error {
     let (code, message) = (status.code(), OneLine(status.message()));
     // Only a failure of the transport has a source: an answer is a code and a message.
-    if std::error::Error::source(status).is_some()
-        && code != tonic::Code::Cancelled
-        && code != tonic::Code::DeadlineExceeded
-    {
+    let is_late = matches!(code, tonic::Code::Cancelled | tonic::Code::DeadlineExceeded);
+    if std::error::Error::source(status).is_some() && !is_late {
         return anyhow::anyhow!(
             "what listens at {address} does not speak gRPC ({message}); use the gRPC port, which \
              is 8081 unless GRPC_PORT is set, and TLS if GRPC_SERVER_USE_TLS is"
@@ -161,6 +157,8 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
 /// Possible reasons for a descriptor without a limit, if the debug listener does not answer.
 const UNKNOWN_REASON: &str = "no limit: no file has the domain, no limit matches, or \
     on_store_failure: allow let it pass; with --admin the debug listener says which";
+
+const BLOCKED: &str = "blocked by an override, without an end (weir explain says by which)";
 
 /// An answer, as JSON shows it.
 #[derive(Serialize)]
@@ -203,13 +201,14 @@ impl<'a> HitAnswer<'a> {
         response: &'a RateLimitResponse,
         known: &'a [Explained],
     ) -> Self {
+        let all = request.descriptors.iter().zip(&response.statuses);
         let known = known.iter().map(Some).chain(std::iter::repeat(None));
-        let statuses = response.statuses.iter().zip(known);
+        let all = all.zip(known);
+        let descriptors =
+            all.map(|((own, status), known)| DescriptorAnswer::new(own, status, known));
         Self {
             code: response.overall_code().as_str_name(),
-            descriptors: (request.descriptors.iter().zip(statuses))
-                .map(|(own, (status, known))| DescriptorAnswer::new(own, status, known))
-                .collect(),
+            descriptors: descriptors.collect(),
         }
     }
 
@@ -235,9 +234,7 @@ impl<'a> DescriptorAnswer<'a> {
         let limit = status.current_limit.as_ref().map(|limit| AnsweredLimit {
             name: &limit.name,
             requests_per_unit: limit.requests_per_unit,
-            unit: (limit.unit.try_into().ok())
-                .and_then(Unit::from_number)
-                .map(Unit::name),
+            unit: unit_of(limit).map(Unit::name),
             unit_multiplier: limit.unit_multiplier.unwrap_or(1),
         });
         let reset = status.duration_until_reset.as_ref();
@@ -263,40 +260,32 @@ impl<'a> DescriptorAnswer<'a> {
                 _ if self.unlimited => "unlimited",
                 // Only an override refuses without a limit: the answer has the limit that refuses,
                 // also if its failure policy does.
-                "OVER_LIMIT" => {
-                    "blocked by an override, without an end (weir explain says by which)"
-                }
+                "OVER_LIMIT" => BLOCKED,
                 _ => self.reason.unwrap_or(UNKNOWN_REASON),
             };
             return format!("{entries}: {why}");
         };
-        let left = self.left.unwrap_or_default();
-        let left = format!(
-            "{} of {}",
-            grouped(left.into()),
-            grouped(limit.requests_per_unit.into())
-        );
-        let name = match limit.name {
-            "" => String::new(),
-            name => format!(" ({name})"),
+        let amounts = [self.left.unwrap_or_default(), limit.requests_per_unit];
+        let [left, amount] = amounts.map(|amount| grouped(amount.into()));
+        let (per, word) = match limit.unit {
+            None => ("in flight".to_owned(), "retry"),
+            Some(unit) => (
+                format!("per {}", window(limit.unit_multiplier.into(), unit)),
+                "resets",
+            ),
         };
-        let ahead = |seconds: i64| people::ahead(seconds as f64, now(), self.zone);
-        let text = match (limit.unit, limit.unit_multiplier, self.resets_in_seconds) {
-            (None, _, None) => format!("{left} in flight left{name}"),
-            (None, _, Some(retry)) => {
-                format!("{left} in flight left{name}, retry in {}", ahead(retry))
-            }
-            (Some(unit), multiplier, reset) => {
-                let per = match multiplier {
-                    1 => unit.to_owned(),
-                    multiplier => format!("{multiplier} {unit}s"),
-                };
-                let reset = ahead(reset.unwrap_or(0));
-                format!("{left} per {per} left{name}, resets in {reset}")
-            }
-        };
-        let policy = self.policy.map(|policy| format!("; {policy} answered"));
-        format!("{entries}: {text}{}", policy.unwrap_or_default())
+        let mut text = format!("{entries}: {left} of {amount} {per} left");
+        if !limit.name.is_empty() {
+            text += &format!(" ({})", limit.name);
+        }
+        if let Some(seconds) = self.resets_in_seconds.or(limit.unit.map(|_| 0)) {
+            let ahead = people::ahead(seconds as f64, now(), self.zone);
+            text += &format!(", {word} in {ahead}");
+        }
+        if let Some(policy) = self.policy {
+            text += &format!("; {policy} answered");
+        }
+        text
     }
 }
 

@@ -4,14 +4,14 @@
 pub mod client;
 mod connection;
 pub mod cpu;
-mod exact;
+pub(super) mod exact;
 mod report;
 
 use std::collections::HashSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -22,7 +22,7 @@ use super::connect::{self, ClientTlsFlags, address, usual_address};
 use super::workload::{ArrivalKind, Fields, Hits, Requests, Templates};
 use super::{UsageError, print, success_if};
 use crate::net::dial::Address;
-use client::{Answered, Client, EncodedRequest, Load, Options, Pace, Tally, Until};
+use client::{Answered, Client, EncodedRequest, Failure, Load, Options, Pace, Tally, Until};
 use cpu::MeasuredProcess;
 use exact::{Exactness, Threshold};
 use report::{LoadReport, LoadStep, step};
@@ -77,12 +77,8 @@ pub(super) struct LoadCommand {
     #[arg(group = "pace")]
     ramp: Option<[f64; 2]>,
     /// Use constant inter-arrival times with --rate or --ramp, or random ones as in a Poisson process
-    #[arg(
-        long,
-        value_name = "constant|poisson",
-        default_value = "constant",
-        requires = "pace"
-    )]
+    #[arg(long, value_name = "constant|poisson", default_value = "constant")]
+    #[arg(requires = "pace")]
     arrivals: ArrivalKind,
     /// Keep at most this many requests in flight; 1 to 100000
     #[arg(long, value_name = "COUNT", default_value = "64")]
@@ -136,9 +132,8 @@ fn templates(text: &str) -> Result<Templates, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    Some(super::duration(text)?)
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| "write more than 0".to_owned())
+    let time = Some(super::duration(text)?).filter(|time| !time.is_zero());
+    time.ok_or_else(|| "write more than 0".to_owned())
 }
 
 fn ramp(text: &str) -> Result<[f64; 2], String> {
@@ -148,59 +143,52 @@ fn ramp(text: &str) -> Result<[f64; 2], String> {
 
 fn timeout(text: &str) -> Result<Duration, String> {
     let range = Duration::from_millis(1)..=Duration::from_secs(3_600);
-    let time = duration(text)?;
-    let is_in_range = range.contains(&time);
-    is_in_range
-        .then_some(time)
-        .ok_or_else(|| "write 1ms to 1h".to_owned())
+    let time = Some(duration(text)?).filter(|time| range.contains(time));
+    time.ok_or_else(|| "write 1ms to 1h".to_owned())
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write NAME: VALUE")?;
     let name = HeaderName::try_from(name).map_err(|_| "the name is not a header name")?;
-    let mut value =
-        HeaderValue::try_from(value.trim()).map_err(|_| "the value is not a header value")?;
+    let value = HeaderValue::try_from(value.trim());
+    let mut value = value.map_err(|_| "the value is not a header value")?;
     value.set_sensitive(true);
     if OWN_HEADERS.split(' ').any(|own| own == name.as_str()) {
-        return Err(format!(
-            "{name} cannot be set; the client sends its own, or HTTP/2 has none"
-        ));
+        let why = "the client sends its own, or HTTP/2 has none";
+        return Err(format!("{name} cannot be set; {why}"));
     }
     Ok((name, value))
 }
 
 pub(super) fn run(command: LoadCommand) -> anyhow::Result<ExitCode> {
+    check_usage(&command)?;
+    print::block_on(load(command))
+}
+
+fn check_usage(command: &LoadCommand) -> Result<(), UsageError> {
     let descriptors = command.descriptor.iter().map(|all| all.0.len());
     let descriptors: usize = descriptors.sum();
-    if descriptors > MAX_DESCRIPTORS {
-        return Err(UsageError(format!(
-            "a request has at most {MAX_DESCRIPTORS} descriptors"
-        ))
-        .into());
-    }
     let (thresholds, all) = (&command.threshold, 1..=descriptors);
     let numbers = thresholds.iter().map(|one| one.descriptor.unwrap_or(0));
     let numbers: HashSet<_> = numbers.collect();
     let is_one = thresholds.len() == 1 && numbers.contains(&0);
-    let are_wrong =
-        numbers.len() < thresholds.len() || !numbers.iter().all(|one| all.contains(one));
-    if are_wrong && !is_one {
-        return Err(UsageError(format!(
-            "--threshold: write one for all descriptors, or each with another number from 1 to \
-             {descriptors}, such as 1=5/minute"
-        ))
-        .into());
-    }
+    let are_distinct = numbers.len() == thresholds.len();
     let mut names = HashSet::from([cpu::OWN]);
     let mut processes = command.pid.iter().map(|process| &*process.name);
-    if let Some(name) = processes.find(|name| !names.insert(name)) {
-        return Err(UsageError(format!(
-            "--pid: `{name}` names another process as well; `{}` is this one",
-            cpu::OWN
-        ))
-        .into());
-    }
-    print::block_on(load(command))
+    let what = if descriptors > MAX_DESCRIPTORS {
+        format!("a request has at most {MAX_DESCRIPTORS} descriptors")
+    } else if !is_one && !(are_distinct && numbers.iter().all(|one| all.contains(one))) {
+        format!(
+            "--threshold: write one for all descriptors, or each with another number from 1 to \
+             {descriptors}, such as 1=5/minute"
+        )
+    } else if let Some(name) = processes.find(|name| !names.insert(name)) {
+        let own = cpu::OWN;
+        format!("--pid: `{name}` names another process as well; `{own}` is this one")
+    } else {
+        return Ok(());
+    };
+    Err(UsageError(what))
 }
 
 /// The requests, what is counted of their answers, and the progress line.
@@ -215,7 +203,8 @@ struct Traffic {
 
 impl Load for Traffic {
     fn next(&mut self) -> EncodedRequest {
-        EncodedRequest::new(self.requests.made_up())
+        // The templates have no fields.
+        EncodedRequest::new(self.requests.of_record(|_, _| None))
     }
 
     fn answered(&mut self, answered: &Answered) {
@@ -230,8 +219,7 @@ impl Load for Traffic {
         let seconds = tally.elapsed.saturating_sub(time).as_secs_f64();
         if seconds > 0.0 && !self.bar.is_hidden() {
             let per_second = (done - count) as f64 / seconds;
-            let line = report::progress(tally, per_second, self.until);
-            self.bar.set_message(line);
+            (self.bar).set_message(report::progress(tally, per_second, self.until));
             self.last_progress = (tally.elapsed, done);
         }
     }
@@ -250,9 +238,8 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
         traces: false,
     };
     connect::check_accepted(&options.dial).await?;
-    let client = Client::connect(&options).await;
-    let client = client
-        .map_err(|failure| anyhow::anyhow!("no service at {address}: {}", failure.message))?;
+    let no_service = |failure: Failure| anyhow!("no service at {address}: {}", failure.message);
+    let client = Client::connect(&options).await.map_err(no_service)?;
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{wide_msg}").context("the progress line")?);
     let default_time = command.iterations.is_none().then_some(DEFAULT_TIME);
@@ -261,14 +248,10 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
         iterations: command.iterations,
         time: command.time.or(default_time),
     };
+    let (domain, seed) = (Some(command.domain), command.seed);
     let mut traffic = Traffic {
         until,
-        requests: Requests::new(
-            Some(command.domain),
-            &command.descriptor,
-            command.hits,
-            command.seed,
-        ),
+        requests: Requests::new(domain, &command.descriptor, command.hits, seed),
         exactness: Exactness::all(&command.threshold, command.timeout).collect(),
         bar,
         last_progress: (Duration::ZERO, 0),
@@ -276,17 +259,14 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let pace = |per_second: f64| Pace::Rate {
         per_second,
         arrivals: command.arrivals,
-        seed: command.seed,
+        seed,
     };
     let own = MeasuredProcess::own();
     let (tally, steps) = run_steps(&client, &mut traffic, &rates, pace).await;
     traffic.bar.finish_and_clear();
     let processes: Vec<_> = command.pid.into_iter().chain(own).collect();
-    let exactness = traffic
-        .exactness
-        .into_iter()
-        .map(Exactness::finish)
-        .collect();
+    let exactness = traffic.exactness.into_iter();
+    let exactness = exactness.map(Exactness::finish).collect();
     let mut report = LoadReport::new(&tally, &processes, command.expect_ok, exactness, steps);
     report.compare(command.max_p99, command.max_errors);
     command.format.print(&report, LoadReport::text)?;
@@ -316,9 +296,8 @@ async fn run_steps(
     };
     for rate in rates {
         let (before, pace) = (tally.clone(), rate.map_or(Pace::Closed, &pace));
-        client
-            .run(&mut tally, traffic, pace, until, stop.clone())
-            .await;
+        let run = client.run(&mut tally, traffic, pace, until, stop.clone());
+        run.await;
         let rate = rate.filter(|_| rates.len() > 1);
         steps.push(step(rate, &before, &tally));
         if stop.peek().is_some() {

@@ -7,21 +7,19 @@ mod output;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::arguments::{check_values, entries, exact_entries, rate, until};
-use super::admin::{AdminQuery, with_query};
+use super::admin::{AdminQuery, Call, with_query};
 use super::{UsageError, print};
 use crate::admin::api::overrides as api;
 use crate::admin::api::status::now;
-use crate::admin::api::subject::order_of;
+use crate::admin::api::subject;
 use crate::core::request::notation::shell_word;
 use crate::limits::overrides::{EntryRecord, Kind, MAX_OVERRIDES, Pattern, RaiseRate, Record};
-use crate::limits::plan::key::Subject;
 use crate::limits::rules::compile::OneLine;
 
 /// How a descriptor is written, and when an override ends.
@@ -71,12 +69,8 @@ pub(super) struct OverrideTarget {
     #[arg(long)]
     force: bool,
     /// Record this reason, shown in lists and logs
-    #[arg(
-        long,
-        default_value = "",
-        value_name = "TEXT",
-        hide_default_value = true
-    )]
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    #[arg(hide_default_value = true)]
     reason: String,
     #[command(flatten)]
     admin: AdminQuery,
@@ -146,16 +140,13 @@ struct List {
 #[derive(Debug, Subcommand)]
 enum OverridesCommand {
     /// Remove overrides; the limits of the files apply again
-    Remove(Remove),
-}
-
-#[derive(Args, Debug)]
-struct Remove {
-    /// Remove the overrides with these ids, from `weir overrides`
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<String>,
-    #[command(flatten)]
-    admin: AdminQuery,
+    Remove {
+        /// Remove the overrides with these ids, from `weir overrides`
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+        #[command(flatten)]
+        admin: AdminQuery,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -200,7 +191,7 @@ pub(super) fn create(
     let order = api::Order {
         kind: kind.name().to_owned(),
         domain: target.domain.clone().unwrap_or_default(),
-        entries: entries.iter().map(EntryRecord::from).collect(),
+        entries: records(&entries),
         subject: target.subject.clone(),
         to,
         add,
@@ -209,21 +200,21 @@ pub(super) fn create(
         reason: target.reason.clone(),
         force: target.force,
     };
-    target.admin.change(
-        &Method::POST,
-        "overrides",
-        &serde_json::to_vec(&order)?.into(),
-        |answer| output::ordered(answer, order.until.as_ref().map(|_| (now, &zone))),
-    )
+    let timed = order.until.as_ref().map(|_| (now, &zone));
+    let call = Call::post("overrides", &order)?;
+    (target.admin).change(&call, |answer| output::ordered(answer, timed))
+}
+
+fn records(entries: &[Pattern]) -> Vec<EntryRecord> {
+    entries.iter().map(EntryRecord::from).collect()
 }
 
 /// Removes overrides of this kind: `unblock`, `unexempt` and `unraise`.
 pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Result<ExitCode> {
     let sought = match (&target.subject, &target.domain) {
         (Some(name), _) => {
-            let subject = name.parse::<Subject>();
-            let subject = subject.map_err(|error| UsageError(error.to_string()))?;
-            Some(order_of(&subject).map_err(|error| UsageError(error.error))?)
+            let subject = subject::read(name).and_then(|subject| subject::order_of(&subject));
+            Some(subject.map_err(|failure| UsageError(failure.error))?)
         }
         (None, Some(domain)) => Some((domain.clone(), entries(&target.entries)?)),
         (None, None) => None,
@@ -233,39 +224,30 @@ pub(super) fn remove_override(target: &RemoveOverride, kind: &str) -> anyhow::Re
     let overrides = all.overrides.iter();
     let mut known = overrides.filter_map(|value| Record::deserialize(value).ok());
     let Some((domain, entries)) = sought else {
-        return match known.find(|record| target.entries.contains(&record.id) && record.kind != kind)
-        {
-            Some(Record { id, kind, .. }) => bail!(UsageError(format!(
-                "{id} is a {kind}; write `weir un{kind} {id}`"
-            ))),
-            None => remove(&target.admin, &target.entries),
-        };
+        let is_other = |one: &Record| target.entries.contains(&one.id) && one.kind != kind;
+        if let Some(Record { id, kind, .. }) = known.find(is_other) {
+            let what = format!("{id} is a {kind}; write `weir un{kind} {id}`");
+            bail!(UsageError(what));
+        }
+        return remove(&target.admin, &target.entries);
     };
-    let canonical = entries.iter().cloned().map(Pattern::canonical);
-    let canonical = canonical.map(Pattern::by_digest);
-    let canonical: Vec<_> = canonical.collect();
+    let canonical = |pattern: Pattern| pattern.canonical().by_digest();
+    let sought: Vec<_> = entries.iter().cloned().map(canonical).collect();
     // More than one, if a value of more than 128 bytes is stored whole in one and as its digest in
     // another.
     let found = known.filter(|record| {
         let patterns = record.entries.iter().map(EntryRecord::pattern);
-        record.kind == kind
-            && record.domain == domain
-            && patterns
-                .map(|pattern| pattern.map(|pattern| pattern.canonical().by_digest()))
-                .eq(canonical.iter().cloned().map(Ok))
+        let patterns: Result<Vec<_>, _> = patterns.map(|one| one.map(canonical)).collect();
+        record.kind == kind && record.domain == domain && patterns.as_ref() == Ok(&sought)
     });
-    let no_such = || {
-        let entries = print::words(&entries);
-        let domain = OneLine(&domain).to_string();
-        anyhow::anyhow!(
-            "no {kind} of {entries} in {domain} is in force; `weir overrides --domain {}` lists \
-             what is",
-            shell_word(&domain)
-        )
-    };
     let ids: Vec<String> = found.map(|record| record.id).collect();
     if ids.is_empty() {
-        bail!(no_such());
+        let (entries, domain) = (print::words(&entries), OneLine(&domain).to_string());
+        let shown = shell_word(&domain);
+        bail!(
+            "no {kind} of {entries} in {domain} is in force; `weir overrides --domain {shown}` \
+             lists what is"
+        );
     }
     remove(&target.admin, &ids)
 }
@@ -274,8 +256,11 @@ fn remove(admin: &AdminQuery, ids: &[String]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for id in ids {
         let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
-        let call = format!("overrides/{id}");
-        let removed = admin.change(&Method::DELETE, &call, &Bytes::new(), output::removed)?;
+        let call = Call {
+            method: Method::DELETE,
+            ..Call::get(&format!("overrides/{id}"))
+        };
+        let removed = admin.change(&call, output::removed)?;
         if removed != ExitCode::SUCCESS {
             code = removed;
         }
@@ -284,14 +269,13 @@ fn remove(admin: &AdminQuery, ids: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn overrides(overrides: &OverridesArgs) -> anyhow::Result<ExitCode> {
-    if let Some(OverridesCommand::Remove(Remove { ids, admin })) = &overrides.change {
+    if let Some(OverridesCommand::Remove { ids, admin }) = &overrides.change {
         return remove(admin, ids);
     }
     let list = &overrides.list;
     let all = print::block_on(all(&list.admin, list.domain.as_deref(), list.ended))?;
-    list.admin
-        .format
-        .print(&all, |all| output::listed(all, list.ended))?;
+    let text = |all: &_| output::listed(all, list.ended);
+    list.admin.format.print(&all, text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -329,14 +313,9 @@ async fn all(
 pub(super) fn reset(reset: &ResetArgs) -> anyhow::Result<ExitCode> {
     let order = api::ResetOrder {
         domain: reset.domain.clone().unwrap_or_default(),
-        entries: (exact_entries(&reset.entries)?.iter())
-            .map(EntryRecord::from)
-            .collect(),
+        entries: records(&exact_entries(&reset.entries)?),
         subject: reset.subject.clone(),
         limit: reset.limit.clone(),
     };
-    let body = serde_json::to_vec(&order)?;
-    reset
-        .admin
-        .change(&Method::POST, "reset", &body.into(), output::reset)
+    (reset.admin).change(&Call::post("reset", &order)?, output::reset)
 }

@@ -68,12 +68,12 @@ pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
     let is_text = |entry: &Entry<'_>| {
         str::from_utf8(entry.key).is_ok() && str::from_utf8(entry.value).is_ok()
     };
-    match subject.map(|name| (name, name.parse::<Subject>())) {
-        Some((name, Ok(subject)))
-            if !subject
-                .exact()
-                .is_ok_and(|request| request.first().iter().all(is_text)) =>
-        {
+    let is_words = |subject: &Subject| {
+        let request = subject.exact();
+        request.is_ok_and(|request| request.first().iter().all(is_text))
+    };
+    match subject.map(|name| (name, name.parse())) {
+        Some((name, Ok(subject))) if !is_words(&subject) => {
             format!("--subject {}", shell_word(name))
         }
         _ => words(entries),
@@ -99,9 +99,9 @@ pub(super) fn table(
     rows: impl IntoIterator<Item = Vec<String>>,
     numbers: usize,
 ) -> String {
-    let head: Vec<_> = heads.iter().map(|&head| head.to_owned()).collect();
-    let head = Some(head).filter(|head| !head.is_empty());
-    let rows: Vec<_> = head.into_iter().chain(rows).collect();
+    let head = heads.iter().map(|&head| head.to_owned()).collect();
+    let head = (!heads.is_empty()).then_some(head);
+    let rows: Vec<Vec<String>> = head.into_iter().chain(rows).collect();
     let mut widths = Vec::new();
     for row in &rows {
         widths.resize(row.len(), 0);
@@ -140,10 +140,8 @@ pub(super) fn out(text: impl Display) -> anyhow::Result<bool> {
 pub(super) fn failure(format: telemetry::Format, message: &str, problems: &[Problem]) {
     if format == telemetry::Format::Json {
         let problems = first_of(problems, MAX_PROBLEMS);
-        return error(telemetry::json_error(
-            &format!("weir cannot start: {message}"),
-            &problems,
-        ));
+        let message = format!("weir cannot start: {message}");
+        return error(telemetry::json_error(&message, &problems));
     }
     problems.iter().for_each(error);
     error(format_args!("weir: {message}"));

@@ -124,10 +124,9 @@ fn duration(text: &str) -> Result<Span, String> {
 
 /// A share, from `0%` to `100%`.
 fn percent(text: &str) -> Result<f64, String> {
-    let number = text
-        .strip_suffix('%')
-        .and_then(|number| number.parse().ok());
-    let share = number.filter(|share| (0.0..=100.0).contains(share));
+    let number = text.strip_suffix('%').map(str::parse);
+    let share = number.and_then(Result::ok);
+    let share = share.filter(|share| (0.0..=100.0).contains(share));
     share.ok_or_else(|| "write a share such as 0.1%, from 0% to 100%".to_owned())
 }
 
@@ -159,13 +158,12 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     progress.finish_and_clear();
     let report = pass.report(replay, trace)?;
     if let Some(path) = &replay.html {
-        std::fs::write(path, report::page(&report))
-            .with_context(|| format!("{} cannot be written", path.display()))?;
+        let written = std::fs::write(path, report::page(&report));
+        written.with_context(|| format!("{} cannot be written", path.display()))?;
     }
     replay.format.print(&report, ReplayReport::text)?;
-    Ok(replay
-        .fail_if_newly_refused
-        .map_or(ExitCode::SUCCESS, |most| pass_gate(&report, most)))
+    let gate = replay.fail_if_newly_refused;
+    Ok(gate.map_or(ExitCode::SUCCESS, |most| pass_gate(&report, most)))
 }
 
 /// The exit code of a comparison of which at most this share in per cent may be newly refused. The
@@ -182,9 +180,8 @@ fn pass_gate(report: &ReplayReport, most: f64) -> ExitCode {
         return ExitCode::from(TOO_MANY_REFUSED);
     }
     for reason in &difference.inconclusive {
-        print::error(format_args!(
-            "weir: the comparison is inconclusive: {reason}"
-        ));
+        let what = "weir: the comparison is inconclusive";
+        print::error(format_args!("{what}: {reason}"));
     }
     super::success_if(difference.inconclusive.is_empty())
 }
@@ -193,18 +190,10 @@ fn pass_gate(report: &ReplayReport, most: f64) -> ExitCode {
 fn check_output(path: &Path, replay: &Replay) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let folder = folder.unwrap_or(Path::new("."));
-    let (what, is) = match path.is_dir() {
-        true => (path, "is a folder"),
-        false => (folder, "is no folder"),
-    };
-    if path.is_dir() || !folder.is_dir() {
-        bail!(UsageError(format!("--html: {} {is}", what.display())));
-    }
     let trace = Some(&*replay.trace).filter(|trace| *trace != Path::new("-"));
+    let trace = trace.unwrap_or(Path::new("/dev/stdin"));
     let read = replay.config.iter().chain(&replay.overrides);
-    let mut read = read
-        .map(PathBuf::as_path)
-        .chain([trace.unwrap_or(Path::new("/dev/stdin"))]);
+    let mut read = read.map(PathBuf::as_path).chain([trace]);
     let id = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
     let is_inside = |own: &Path, read: &Path| {
         let read = read.canonicalize();
@@ -213,13 +202,16 @@ fn check_output(path: &Path, replay: &Replay) -> anyhow::Result<()> {
     let is_read = |own: PathBuf| {
         own.is_file() && read.any(|read| id(read) == id(&own) || is_inside(&own, read))
     };
-    if path.canonicalize().is_ok_and(is_read) {
-        let path = path.display();
-        bail!(UsageError(format!(
-            "--html: {path} is read; write another file"
-        )));
-    }
-    Ok(())
+    let (what, why) = if path.is_dir() {
+        (path, "is a folder")
+    } else if !folder.is_dir() {
+        (folder, "is no folder")
+    } else if path.canonicalize().is_ok_and(is_read) {
+        (path, "is read; write another file")
+    } else {
+        return Ok(());
+    };
+    bail!(UsageError(format!("--html: {} {why}", what.display())))
 }
 
 /// The trace, and the progress, which is shown on a terminal.
@@ -252,6 +244,7 @@ fn bar(length: Option<u64>) -> anyhow::Result<ProgressBar> {
 }
 
 /// One pass over all rows, through all configurations at once.
+#[derive(Default)]
 struct Pass {
     runs: Vec<Run>,
     duration: Option<Span>,
@@ -274,29 +267,28 @@ struct Run {
 
 impl Run {
     fn new(name: String, setup: Setup) -> Self {
+        let (engine, tally) = (Engine::new(setup), ReplayTally::default());
         Self {
             name,
-            engine: Engine::new(setup),
-            tally: ReplayTally::default(),
+            engine,
+            tally,
         }
     }
 }
 
 impl Pass {
     fn new(replay: &Replay) -> anyhow::Result<Self> {
-        let overrides = match &replay.overrides {
-            Some(path) => {
-                let read = read_overrides(path).map_err(anyhow::Error::msg)?;
-                Some(Arc::new(Overrides::new(read)))
-            }
-            None => None,
-        };
+        let overrides = replay.overrides.as_deref().map(read_overrides).transpose();
+        let overrides = overrides.map_err(anyhow::Error::msg)?;
+        let overrides = overrides.map(|read| Arc::new(Overrides::new(read)));
+        let max_wait = replay.timeout.map(|timeout| less_margin(timeout.into()));
+        let max_wait = max_wait.map_or(Span::MAX, Span::from);
         let mut runs = Vec::new();
         for config in &replay.config {
             let options = replay.read.options(config.clone());
             let read = check::read(&options);
             let compiled = read.and_then(|read| compile::compile(&read.texts, &options.compile));
-            let rules = Arc::new(compiled.map_err(UnusableFiles::limits)?.rules);
+            let rules = Arc::new(compiled.map_err(UnusableFiles::Limits)?.rules);
             let setup = |variant| Setup {
                 rules: Arc::clone(&rules),
                 plan: plan::Options {
@@ -304,9 +296,7 @@ impl Pass {
                     ..plan::Options::default()
                 },
                 overrides: overrides.clone(),
-                max_wait: replay
-                    .timeout
-                    .map_or(Span::MAX, |timeout| Span::from(less_margin(timeout.into()))),
+                max_wait,
                 variant,
             };
             match &replay.algorithms {
@@ -318,11 +308,7 @@ impl Pass {
             compare: (replay.config.len() == 2).then(Compare::default),
             runs,
             duration: replay.duration,
-            rows: 0,
-            times: None,
-            offered: TimeSeries::default(),
-            bad: BadRows::default(),
-            first: None,
+            ..Self::default()
         })
     }
 
@@ -366,8 +352,13 @@ impl Pass {
         bad.check(self.rows)?;
         ensure!(self.rows > 0, "no row is a request: {why_none}");
         self.check_found()?;
-        let outcome =
-            |run: &Run| ConfigurationResult::new(run.name.clone(), &run.engine, &run.tally);
+        let difference = match (self.compare, &self.runs[..]) {
+            (Some(compare), [before, after]) => {
+                let inconclusive = gate::inconclusive([before, after], &unused);
+                Some(ReplayDifference::new(&compare, inconclusive))
+            }
+            _ => None,
+        };
         let (first, last) = self.times.unwrap_or_default();
         Ok(ReplayReport {
             rows: self.rows,
@@ -378,20 +369,12 @@ impl Pass {
             passed_over: trace.passed_over,
             bad_rows: bad,
             algorithms_of: replay.algorithms.clone(),
-            configurations: self.runs.iter().map(outcome).collect(),
-            difference: match (&self.compare, &self.runs[..]) {
-                (Some(compare), [before, after]) => Some(ReplayDifference::new(
-                    compare,
-                    gate::inconclusive([before, after], &unused),
-                )),
-                _ => None,
-            },
+            configurations: self.runs.iter().map(ConfigurationResult::new).collect(),
+            difference,
             offered: self.offered,
         })
     }
-}
 
-impl Pass {
     /// Checks that limits were asked. The first of two configurations may have none: the second one
     /// adds them.
     fn check_found(&self) -> anyhow::Result<()> {
@@ -412,15 +395,12 @@ impl Pass {
         let request = decode(first)?;
         let plan = Plan::new(run.engine.rules(), &request, &plan::Options::default());
         let explained = explain::Report::new(&plan, &request).descriptors;
-        let reasons = explained.iter().map(|descriptor| {
-            let entries = print::words(descriptor.entries.iter().cloned());
-            format!("\n  {entries}: {}", descriptor.reason)
+        let reasons = explained.iter().map(|one| {
+            let entries = print::words(&one.entries);
+            format!("\n  {entries}: {}", one.reason)
         });
-        let reasons: String = reasons.take(MAX_NAMED).collect();
-        bail!(
-            "no row finds a limit of {}; the first one:{reasons}",
-            run.name
-        )
+        let (name, reasons) = (&run.name, reasons.take(MAX_NAMED).collect::<String>());
+        bail!("no row finds a limit of {name}; the first one:{reasons}")
     }
 }
 
@@ -430,22 +410,19 @@ fn limit_of<'r>(rules: &'r Rules, wanted: &str) -> Result<&'r Limit, UsageError>
         return Ok(limit);
     }
     let named = |limit: &&Limit| limit.name.as_deref() == Some(wanted);
-    let all: Vec<_> = rules.limits().filter(named).collect();
-    let (what, paths): (_, Vec<_>) = match all[..] {
+    let mut all: Vec<_> = rules.limits().filter(named).collect();
+    let what = match all[..] {
         [limit] => return Ok(limit),
-        [] => (
-            "no limit is",
-            rules.limits().map(Limit::path).take(MAX_NAMED).collect(),
-        ),
-        _ => (
-            "several limits are",
-            all.iter().map(|limit| limit.path()).collect(),
-        ),
+        [] => "no limit is",
+        _ => "several limits are",
     };
+    if all.is_empty() {
+        all.extend(rules.limits().take(MAX_NAMED));
+    }
+    let paths: Vec<_> = all.into_iter().map(Limit::path).collect();
     let (wanted, paths) = (wanted.escape_debug(), paths.join(", "));
-    Err(UsageError(format!(
-        "--algorithms: {what} `{wanted}`; write a path, such as {paths}"
-    )))
+    let what = format!("--algorithms: {what} `{wanted}`; write a path, such as {paths}");
+    Err(UsageError(what))
 }
 
 /// A limit by each algorithm that its numbers allow.

@@ -6,13 +6,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use bytes::Bytes;
 use futures_util::future::join_all;
-use http::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::admin::{AdminFlags, Service, Services, joined};
+use super::admin::{AdminFlags, Call, Service, Services, joined};
 use super::print;
 use crate::limits::rules::compile::OneLine;
 
@@ -32,7 +30,7 @@ pub(super) struct Replica {
 }
 
 /// The answers of all replicas, or the merged answer. One answer that is of all replicas has none.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Merged<T> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) replicas: Vec<Replica>,
@@ -47,11 +45,11 @@ impl AdminFlags {
     /// As there.
     pub(super) async fn query_all<T: DeserializeOwned>(
         &self,
-        call: &str,
+        path: &str,
     ) -> anyhow::Result<Merged<Vec<T>>> {
-        let body = Bytes::new();
-        self.query_each(async |service| service.call(&Method::GET, call, &body).await)
-            .await
+        let call = Call::get(path);
+        let answers = self.query_each(async |service| service.call(&call).await);
+        answers.await
     }
 
     /// Queries all replicas. Names are resolved each time to find new replicas.
@@ -71,21 +69,14 @@ impl AdminFlags {
         services.retain(|(address, _)| seen.insert(address.clone()));
         services.truncate(MAX_REPLICAS);
         let answers = services.into_iter().map(|(address, service)| async {
-            let answer = match service {
-                Ok(service) => {
-                    let answer = query(&service);
-                    let late = || anyhow!("no answer within {} s", TIMEOUT.as_secs());
-                    let answered = tokio::time::timeout(TIMEOUT, answer).await;
-                    answered.unwrap_or_else(|_| Err(late()))
-                }
-                Err(error) => Err(error),
+            let answer = async {
+                let service = service?;
+                let answered = tokio::time::timeout(TIMEOUT, query(&service)).await;
+                answered.map_err(|_| anyhow!("no answer within {} s", TIMEOUT.as_secs()))?
             };
-            (address, answer)
+            (address, answer.await)
         });
-        let mut all = Merged {
-            replicas: Vec::new(),
-            answer: Vec::new(),
-        };
+        let mut all = Merged::<Vec<T>>::default();
         for (address, answer) in join_all(answers).await {
             let error = answer.map(|answer| all.answer.push(answer)).err();
             let error = error.map(|error| OneLine(&format!("{error:#}")).to_string());
@@ -101,28 +92,22 @@ impl AdminFlags {
         named: Service,
     ) -> anyhow::Result<Vec<(String, anyhow::Result<Service>)>> {
         let host = named.address().to_owned();
-        if host
-            .rsplit_once(':')
-            .is_none_or(|(name, _)| is_literal(name))
-        {
+        let name = host.rsplit_once(':').map(|(name, _)| name);
+        if name.is_none_or(is_literal) {
             return Ok(vec![(host, Ok(named))]);
         }
-        let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(host.clone())).await;
-        let error = match found {
-            Ok(Ok(found)) => {
-                let service = |address: SocketAddr| {
-                    let address = address.to_string();
-                    let service = self.service(&address).context("an address of the name")?;
-                    Ok((address, Ok(service)))
-                };
-                return of_one_family(found).into_iter().map(service).collect();
-            }
-            Ok(Err(error)) => anyhow!("{host}: the name cannot be resolved: {error}"),
-            Err(_) => {
-                let seconds = TIMEOUT.as_secs();
-                anyhow!("{host}: the name is not resolved within {seconds} s")
-            }
+        let service = |address: SocketAddr| {
+            let address = address.to_string();
+            let service = self.service(&address).context("an address of the name")?;
+            Ok((address, Ok(service)))
         };
+        let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(host.clone())).await;
+        let why = match found {
+            Ok(Ok(found)) => return of_one_family(found).into_iter().map(service).collect(),
+            Ok(Err(error)) => format!("cannot be resolved: {error}"),
+            Err(_) => format!("is not resolved within {} s", TIMEOUT.as_secs()),
+        };
+        let error = anyhow!("{host}: the name {why}");
         Ok(vec![(host, Err(error))])
     }
 }

@@ -16,13 +16,12 @@ pub(super) fn run(
     let mut settings = Settings::try_new(flags, sources.clone())?;
     if !ignored.is_empty() {
         let line = "started as `ratelimit`, Weir ignores arguments that it does not know";
-        settings
-            .warnings
-            .push(format!("{line}: {}", ignored.join(", ")));
+        let warning = format!("{line}: {}", ignored.join(", "));
+        settings.warnings.push(warning);
     }
     match app::serve(settings) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(app::StartError::Limits(problems)) => Err(UnusableFiles::limits(problems).into()),
+        Err(app::StartError::Limits(problems)) => Err(UnusableFiles::Limits(problems).into()),
         Err(error) => Err(error.into()),
     }
 }

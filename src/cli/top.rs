@@ -40,12 +40,8 @@ pub(super) struct TopCommand {
     #[arg(long, default_value = "1m", value_name = "1m|1h")]
     since: TopWindow,
     /// List this many subjects; 1 to 1000
-    #[arg(
-        long = "top",
-        default_value = "20",
-        value_name = "COUNT",
-        value_parser = amount::between(1, MAX_COUNT as u64)
-    )]
+    #[arg(long = "top", default_value = "20", value_name = "COUNT")]
+    #[arg(value_parser = amount::between(1, MAX_COUNT as u64))]
     count: u64,
     /// List only subjects of this domain
     #[arg(long, short, value_name = "TEXT")]
@@ -97,11 +93,8 @@ async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
     report.check_any()?;
     let mut screen = screen::Screen::open()?;
     loop {
-        let mut frame = text(&report);
-        for line in report.failures() {
-            frame.push_str(&line);
-            frame.push('\n');
-        }
+        let lines = report.failures().into_iter().map(|line| line + "\n");
+        let frame: String = [text(&report)].into_iter().chain(lines).collect();
         screen::show(&frame)?;
         let next = tokio::time::Instant::now() + INTERVAL;
         // A changed size only redraws.
@@ -160,21 +153,13 @@ fn text(merged: &Merged<api::Top>) -> String {
         all if all == answered => counted(all as u64, "replica"),
         all => format!("{answered} of {all} replicas"),
     };
-    let kind = if top.by == RANKINGS[1].0 {
-        "refused hits"
-    } else {
-        "hits"
-    };
-    let mut text = format!(
-        "{} {kind} in the last {} s of {of}",
-        grouped(top.total),
-        top.seconds
-    );
+    let is_refused = top.by == RANKINGS[1].0;
+    let kind = if is_refused { "refused hits" } else { "hits" };
+    let (total, seconds) = (grouped(top.total), top.seconds);
+    let mut text = format!("{total} {kind} in the last {seconds} s of {of}");
     if top.error_at_most > 0 {
-        text += &format!(
-            "; a subject that is not counted has at most {}",
-            grouped(top.error_at_most)
-        );
+        let most = grouped(top.error_at_most);
+        text += &format!("; a subject that is not counted has at most {most}");
     }
     text.push('\n');
     if top.subjects.is_empty() {

@@ -40,10 +40,8 @@ pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
 fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
     let mut domains: Vec<UnmatchedDomain> = Vec::new();
     for domain in answers.flat_map(|answer| answer.domains) {
-        let Some(known) = domains
-            .iter_mut()
-            .find(|known| known.domain == domain.domain)
-        else {
+        let is_it = |known: &&mut UnmatchedDomain| known.domain == domain.domain;
+        let Some(known) = domains.iter_mut().find(is_it) else {
             domains.push(domain);
             continue;
         };
@@ -65,11 +63,8 @@ fn text(unmatched: &Unmatched) -> String {
     }
     let mut text = String::new();
     for domain in &unmatched.domains {
-        let unknown = if domain.is_known {
-            ""
-        } else {
-            ": no file defines this domain"
-        };
+        let unknown = ": no file defines this domain";
+        let unknown = if domain.is_known { "" } else { unknown };
         text += &format!("{}{unknown}\n", OneLine(&domain.domain));
         for one in &domain.descriptors {
             let row = print::row(&one.entries, one.subject.as_deref());

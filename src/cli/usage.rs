@@ -77,12 +77,8 @@ pub(super) struct UsageCommand {
     period: Option<String>,
     /// List the COUNT largest subjects of a limit instead of one subject [default with --by or
     /// --period: 20; with --format csv: all]
-    #[arg(
-        long,
-        value_name = "COUNT",
-        conflicts_with = "entries",
-        value_parser = amount::between(1, MOST_COUNT)
-    )]
+    #[arg(long, value_name = "COUNT", conflicts_with = "entries")]
+    #[arg(value_parser = amount::between(1, MOST_COUNT))]
     top: Option<u64>,
     /// Sort the subjects of a limit by this column [default: hits]; refused leaves out subjects
     /// without refused hits
@@ -91,11 +87,8 @@ pub(super) struct UsageCommand {
     /// subjects that have used nothing. The last period has no other order. It costs one read of the
     /// store per subject of the limit, at most `usage_subjects`, and again for each 1000 subjects of
     /// the list.
-    #[arg(
-        long,
-        value_name = "hits|refused|last-seen|first-seen|share",
-        conflicts_with = "entries"
-    )]
+    #[arg(long, value_name = "hits|refused|last-seen|first-seen|share")]
+    #[arg(conflicts_with = "entries")]
     #[arg(value_parser = ["hits", "refused", "last-seen", "first-seen", "share"])]
     by: Option<String>,
     /// List only subjects that have used more than this share, such as 80%, with --by share
@@ -118,8 +111,7 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
         return Err(UsageError(what.to_owned()).into());
     }
     let is_csv = command.admin.format == print::Format::Csv;
-    let is_list = command.by.is_some() || command.top.is_some() || command.of.is_empty();
-    if is_list {
+    if command.by.is_some() || command.top.is_some() || command.of.is_empty() {
         let usual = if is_csv { MOST_COUNT } else { USUAL_COUNT };
         let count = command.top.unwrap_or(usual) as usize;
         let top = print::block_on(top(command, count))?;
@@ -136,11 +128,11 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
         let what = "--format csv is for lists; leave the subject out, and write --by or --period";
         return Err(UsageError(what.to_owned()).into());
     }
-    let mut query = command.of.query(command.limit.as_deref())?;
+    let mut query = command.of.query(command.limit.as_ref())?;
     let since = command.since.map(|time| Span::from(time).to_string());
     let trial = command.trial.then(|| "true".to_owned());
-    query.extend([("trial", trial), ("since", since)]);
-    query.push(("period", command.period.clone()));
+    let period = command.period.clone();
+    query.extend([("trial", trial), ("since", since), ("period", period)]);
     let services = command.admin.service.services()?;
     let usage: Usage = print::block_on(services.get(&with_query("usage", &query)))?;
     if command.is_of_last_period() && usage.last_period.is_none() {
@@ -175,8 +167,7 @@ fn csv(command: &UsageCommand, top: &Top) -> anyhow::Result<String> {
         let fields = fields.get("last_period").unwrap_or(&fields);
         let numbers = columns.split(' ').map(|name| match &fields[name] {
             Value::Null => String::new(),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
+            value => print::plain(value),
         });
         let names = [one.subject.clone(), print::words(&one.entries)];
         out.write_record(names.into_iter().chain(numbers))?;
@@ -190,6 +181,9 @@ impl UsageCommand {
     }
 }
 
+/// Parameters of a call that may have a value.
+type Parameters = Vec<(&'static str, Option<String>)>;
+
 impl SubjectArgs {
     /// Whether no subject is named.
     fn is_empty(&self) -> bool {
@@ -197,16 +191,9 @@ impl SubjectArgs {
     }
 
     /// The parameters of a call about it, or about what this limit counts of it.
-    pub(super) fn query(
-        &self,
-        limit: Option<&str>,
-    ) -> Result<Vec<(&'static str, Option<String>)>, UsageError> {
-        let name = match &self.subject {
-            Some(name) => name.clone(),
-            None => self.name()?,
-        };
-        let limit = limit.map(str::to_owned);
-        Ok(vec![("subject", Some(name)), ("limit", limit)])
+    fn query(&self, limit: Option<&String>) -> Result<Parameters, UsageError> {
+        let name = self.subject.clone().map_or_else(|| self.name(), Ok)?;
+        Ok(vec![("subject", Some(name)), ("limit", limit.cloned())])
     }
 
     /// The name of the subject with these entries.
@@ -250,23 +237,19 @@ async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Merged<Top>
             ("cursor", cursor.as_deref()),
         ];
         let call = with_query("usage/top", &query);
-        let mut answered = match asks_all {
-            true => service.query_all(&call).await?,
-            false => Merged {
-                replicas: Vec::new(),
-                answer: vec![services.get(&call).await?],
-            },
-        };
+        let mut answered = Merged::default();
+        match asks_all {
+            true => answered = service.query_all(&call).await?,
+            false => answered.answer.push(services.get(&call).await?),
+        }
         answered.check_any()?;
         asked += part;
         let mut tops = answered.answer.iter();
         cursor = tops.find_map(|top: &Top| top.next.clone());
         let tops = std::mem::take(&mut answered.answer).into_iter();
         all = tops.fold(all, |all, top| Some(join(all, top)));
-        if let Some(mut all) = all.take_if(|all| {
-            let is_enough = asked >= count && (asks_all || all.subjects.len() >= count);
-            is_enough || cursor.is_none()
-        }) {
+        let is_whole = |all: &Top| asked >= count && (asks_all || all.subjects.len() >= count);
+        if let Some(mut all) = all.take_if(|all| cursor.is_none() || is_whole(all)) {
             bar.finish_and_clear();
             all.subjects.truncate(count);
             all.next = next(Page { offset: 0, count }, all.total);
@@ -304,21 +287,15 @@ fn list(top: &Top) -> String {
         (false, Some(_)) => "",
         (false, None) => " since first seen",
     };
-    let head = format!(
-        "{} of {} subjects of {of}{}{time}, by {}\n",
-        grouped(top.subjects.len() as u64),
-        grouped(top.total as u64),
-        OneLine(&top.limit),
-        top.by
-    );
+    let [count, total] = [top.subjects.len(), top.total].map(|count| grouped(count as u64));
+    let (limit, by) = (OneLine(&top.limit), &top.by);
+    let head = format!("{count} of {total} subjects of {of}{limit}{time}, by {by}\n");
     let shares = if is_last { last_period } else { shares };
-    match (
-        top.complete,
-        top.examined.map(|count| grouped(count as u64)),
-    ) {
+    match (top.complete, top.examined) {
         (None, _) | (_, None) => head + &totals(top),
         (Some(true), _) => head + &shares(top),
         (Some(false), Some(examined)) => {
+            let examined = grouped(examined as u64);
             let last = format!("of the {examined} subjects with the most hits; there may be more");
             head + &shares(top) + &last + "\n"
         }
@@ -449,12 +426,9 @@ fn plot(series: &Series) -> String {
     };
     let (hits, refused) = (columns(&series.hits), columns(&series.refused));
     let most = hits.iter().chain(&refused).max().copied().unwrap_or(0);
-    let mut text = format!(
-        "  since       {}, each bar {}, the highest {}\n",
-        instant(series.begin),
-        span(series.interval_seconds * share as f64),
-        grouped(most)
-    );
+    let (since, each) = (series.begin, series.interval_seconds * share as f64);
+    let (since, each, highest) = (instant(since), span(each), grouped(most));
+    let mut text = format!("  since       {since}, each bar {each}, the highest {highest}\n");
     for (name, values) in [("hits", &hits), ("over limit", &refused)] {
         let bars: String = values.iter().map(|&value| bar(value, most)).collect();
         text += &format!("  {name:<10}  {bars}\n");
@@ -490,47 +464,41 @@ pub(super) struct CountCommand {
 }
 
 pub(super) fn count(command: &CountCommand) -> anyhow::Result<ExitCode> {
-    let mut query = command.of.query(command.limit.as_deref())?;
+    let mut query = command.of.query(command.limit.as_ref())?;
     query.push(("since", Some(Span::from(command.since).to_string())));
-    command
-        .admin
-        .show(&with_query("count", &query), count_report)
+    let services = command.admin.service.services()?;
+    let count: Count = print::block_on(services.get(&with_query("count", &query)))?;
+    command.admin.format.print(&count, count_report)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn count_report(count: &Count) -> String {
-    let refused = count
-        .refused
-        .map(|refused| format!(", over the limit {}", grouped(refused)));
-    let text = format!(
-        "{} of {}\n  hits     {}{}\n  from     {}\n  to       {}\n",
-        print::row(&count.of.entries, Some(&count.of.subject)),
-        OneLine(&count.of.limit),
-        grouped(count.hits),
-        refused.unwrap_or_default(),
-        instant(count.from),
-        instant(count.to)
-    );
-    let exact = if count.exact {
-        "yes".to_owned()
+    let row = print::row(&count.of.entries, Some(&count.of.subject));
+    let mut text = format!("{row} of {}\n", OneLine(&count.of.limit));
+    text += &format!("  hits     {}", grouped(count.hits));
+    if let Some(refused) = count.refused {
+        text += &format!(", over the limit {}", grouped(refused));
+    }
+    let [from, to] = [count.from, count.to].map(instant);
+    text += &format!("\n  from     {from}\n  to       {to}\n");
+    if let Some(held) = count.held.filter(|&held| held > 0) {
+        text += &format!("  held     {} by reservations\n", grouped(held));
+    }
+    text += "  exact    ";
+    if count.exact {
+        text += "yes";
     } else if count.at_least == count.hits {
-        "no: a bucket counts up to 281,474,976,710,655 hits (2^48-1), and there may have been more"
-            .to_owned()
+        text += "no: a bucket counts up to 281,474,976,710,655 hits (2^48-1), and there may have \
+            been more";
     } else {
-        format!(
-            "no: at least {} in the interval; the oldest bucket begins before it and counts whole",
-            grouped(count.at_least)
-        )
-    };
-    let counted = if count.source == "buckets" {
-        "; hits are those that count against the limit"
-    } else {
-        ""
-    };
-    let held = count.held.filter(|&held| held > 0).map(grouped);
-    let held = held.map_or_else(String::new, |held| {
-        format!("  held     {held} by reservations\n")
-    });
-    text + &held + &format!("  exact    {exact}{counted}\n")
+        let least = grouped(count.at_least);
+        text += &format!("no: at least {least} in the interval; ");
+        text += "the oldest bucket begins before it and counts whole";
+    }
+    if count.source == "buckets" {
+        text += "; hits are those that count against the limit";
+    }
+    text + "\n"
 }
 
 #[cfg(test)]

@@ -12,8 +12,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 pub(crate) use part::Hits;
-use template::Template;
-pub(crate) use template::{Fields, Templates};
+pub(crate) use template::{Fields, Template, Templates};
 
 /// How the instants of a rate are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -101,31 +100,24 @@ impl Requests {
         }
     }
 
-    /// The next request of templates without fields.
-    pub(in crate::cli) fn made_up(&mut self) -> RateLimitRequest {
-        self.of_record(|_, _| None)
-    }
-
     /// The next request of a record, without the descriptors of which it lacks a field. `field` is
     /// the value of a field of a template, both by their indices.
     pub(in crate::cli) fn of_record<'a>(
         &mut self,
         field: impl Fn(usize, usize) -> Option<&'a [u8]>,
     ) -> RateLimitRequest {
-        let mut descriptors = Vec::with_capacity(self.templates.len());
-        for (index, template) in self.templates.iter_mut().enumerate() {
-            let Some(entries) = template.fill(&mut self.random, |own| field(index, own)) else {
-                continue;
-            };
-            descriptors.push(RateLimitDescriptor {
-                entries,
-                hits_addend: self.hits.as_ref().map(|hits| hits.draw(&mut self.random)),
+        let random = &mut self.random;
+        let all = self.templates.iter_mut().enumerate();
+        let descriptors = all.filter_map(|(index, template)| {
+            Some(RateLimitDescriptor {
+                entries: template.fill(random, |own| field(index, own))?,
+                hits_addend: self.hits.as_ref().map(|hits| hits.draw(random)),
                 ..RateLimitDescriptor::default()
-            });
-        }
+            })
+        });
         RateLimitRequest {
+            descriptors: descriptors.collect(),
             domain: self.domain.clone().unwrap_or_default(),
-            descriptors,
             hits_addend: 0,
         }
     }

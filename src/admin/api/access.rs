@@ -76,11 +76,10 @@ impl Caller {
         }
         let word = |right| name_of(&Right::NAMED, &right).unwrap_or_default();
         let name = self.name.as_deref().unwrap_or_default();
+        let [right, need] = [self.right, need].map(word);
         Err(Failure::forbidden(&format!(
-            "the token {name} has the right `{}`, and this needs `{}`: the word behind the token \
-             in ADMIN_TOKEN_FILE",
-            word(self.right),
-            word(need)
+            "the token {name} has the right `{right}`, and this needs `{need}`: the word behind \
+             the token in ADMIN_TOKEN_FILE"
         )))
     }
 }
@@ -104,10 +103,10 @@ impl Tokens {
     }
 
     fn read(&self) -> Result<Vec<StoredToken>, String> {
-        let text = bounded::read_text(&self.0, MAX_FILE_BYTES)
-            .map_err(|error| format!("cannot be read: {error}"))?
-            .ok_or_else(|| format!("is larger than {} KiB", MAX_FILE_BYTES >> 10))?;
-        parse(&text)
+        let text = bounded::read_text(&self.0, MAX_FILE_BYTES);
+        let text = text.map_err(|error| format!("cannot be read: {error}"))?;
+        let too_large = || format!("is larger than {} KiB", MAX_FILE_BYTES >> 10);
+        parse(&text.ok_or_else(too_large)?)
     }
 }
 
@@ -119,14 +118,12 @@ fn parse(text: &str) -> Result<Vec<StoredToken>, String> {
             continue;
         }
         let wrong = |what| format!("line {}: {what}", index + 1);
-        let (name, token) = line
-            .split_once(':')
-            .ok_or_else(|| wrong("write name:token"))?;
+        let pair = line.split_once(':');
+        let (name, token) = pair.ok_or_else(|| wrong("write name:token"))?;
         let is_part_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_part_of_name) {
-            return Err(wrong(
-                "a name has 1 to 64 letters, digits, and characters of ._-@",
-            ));
+            let what = "a name has 1 to 64 letters, digits, and characters of ._-@";
+            return Err(wrong(what));
         }
         let (token, right) = match token.split_once([' ', '\t']) {
             None => (token, Right::ChangeAll),
@@ -137,10 +134,9 @@ fn parse(text: &str) -> Result<Vec<StoredToken>, String> {
             }
         };
         if token.len() < MIN_TOKEN_BYTES || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong(
-                "a token has 16 or more printable ASCII characters and no spaces, such as `openssl \
-                 rand -hex 32` prints",
-            ));
+            let what = "a token has 16 or more printable ASCII characters and no spaces, such as \
+                `openssl rand -hex 32` prints";
+            return Err(wrong(what));
         }
         if tokens.iter().any(|(known, ..)| **known == *name) {
             return Err(wrong("another line has this name"));
@@ -209,40 +205,37 @@ impl Access {
     /// # Errors
     /// 401, 403, or 503 if the file of tokens cannot be read; with the remedy.
     pub async fn caller(&self, headers: &HeaderMap, need: Right) -> Result<Caller, Failure> {
+        let is_loopback = self.guard.is_loopback;
         let Some(presented) = headers.get(AUTHORIZATION) else {
-            return match (&self.tokens, need) {
-                (_, Right::Read) if self.guard.is_loopback => Ok(Caller {
-                    name: None,
-                    right: Right::Read,
-                }),
-                (None, Right::Change | Right::ChangeAll) => Err(Failure::forbidden(
-                    "this process accepts no changes; set ADMIN_TOKEN_FILE",
-                )),
-                (None, Right::Read) => Err(Failure::forbidden(
+            return Err(match (&self.tokens, need) {
+                (_, right @ Right::Read) if is_loopback => return Ok(Caller { name: None, right }),
+                (None, Right::Change | Right::ChangeAll) => {
+                    Failure::forbidden("this process accepts no changes; set ADMIN_TOKEN_FILE")
+                }
+                (None, Right::Read) => Failure::forbidden(
                     "the debug listener is not on loopback, and needs a token: set \
                      ADMIN_TOKEN_FILE, or DEBUG_HOST to 127.0.0.1",
-                )),
-                (Some(_), _) => Err(Failure::unauthorized(
+                ),
+                (Some(_), _) => Failure::unauthorized(
                     "a token of ADMIN_TOKEN_FILE is needed; send it as Authorization: Bearer TOKEN",
-                )),
-            };
+                ),
+            });
         };
         let Some(tokens) = self.tokens.clone() else {
-            return Err(Failure::forbidden(if self.guard.is_loopback {
-                "this process has no tokens: to read, send none (without --admin-token-file and \
-                 WEIR_ADMIN_TOKEN_FILE); for changes, set its ADMIN_TOKEN_FILE"
-            } else {
-                "this process has no tokens; set its ADMIN_TOKEN_FILE"
+            return Err(Failure::forbidden(match is_loopback {
+                true => {
+                    "this process has no tokens: to read, send none (without --admin-token-file \
+                     and WEIR_ADMIN_TOKEN_FILE); for changes, set its ADMIN_TOKEN_FILE"
+                }
+                false => "this process has no tokens; set its ADMIN_TOKEN_FILE",
             }));
         };
-        let presented = presented.as_bytes();
-        let Some(token) = presented
-            .get(..7)
-            .filter(|scheme| scheme.eq_ignore_ascii_case(b"bearer "))
-            .map(|_| presented[7..].to_vec())
-        else {
+        let presented = presented.as_bytes().split_at_checked(7);
+        let presented = presented.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+        let Some((_, token)) = presented else {
             return Err(Failure::unauthorized("write Authorization: Bearer TOKEN"));
         };
+        let token = token.to_vec();
         let caller = blocking(move || match tokens.read() {
             Ok(known) => Ok(caller_of(&known, &token)),
             Err(error) => Err(Failure::unavailable(&format!("ADMIN_TOKEN_FILE {error}"))),

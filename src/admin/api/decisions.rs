@@ -57,20 +57,17 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure>
     };
     let mut by_limit: BTreeMap<(String, String), (Outcomes, u64)> = BTreeMap::new();
     metrics.read_decisions(|of_limit, path, peeks, counts| {
-        let counts = counts.filter(|(_, count)| *count > 0);
-        let counts = counts.map(|(outcome, count)| (outcome.to_owned(), count));
-        let outcomes: Outcomes = counts.collect();
-        for (outcome, count) in &outcomes {
-            *report.totals.entry(outcome.clone()).or_default() += count;
+        let mut counts = counts.filter(|(_, count)| *count > 0).peekable();
+        if counts.peek().is_none() {
+            return;
         }
-        if !outcomes.is_empty() && domain.is_none_or(|domain| domain == of_limit) {
-            // The plans of a table are one limit here.
-            let limit = (of_limit.to_owned(), path.to_owned());
-            let (sum, all_peeks) = by_limit.entry(limit).or_default();
-            *all_peeks += peeks;
-            for (outcome, count) in outcomes {
-                *sum.entry(outcome).or_default() += count;
-            }
+        // The plans of a table are one limit here.
+        let limit = (of_limit.to_owned(), path.to_owned());
+        let (sum, all_peeks) = by_limit.entry(limit).or_default();
+        *all_peeks += peeks;
+        for (outcome, count) in counts {
+            *sum.entry(outcome.to_owned()).or_default() += count;
+            *report.totals.entry(outcome.to_owned()).or_default() += count;
         }
     });
     let limit = |((domain, path), (outcomes, peeks))| OfLimit {
@@ -79,7 +76,9 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure>
         outcomes,
         peeks,
     };
-    report.limits = by_limit.into_iter().map(limit).collect();
+    let limits = by_limit.into_iter().map(limit);
+    let limits = limits.filter(|one| domain.is_none_or(|domain| one.domain == *domain));
+    report.limits = limits.collect();
     // Limits with equal sums stay in the order of their names.
     let sum = |limit: &OfLimit| Reverse(limit.outcomes.values().sum::<u64>());
     report.limits.sort_by_key(sum);

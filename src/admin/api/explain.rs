@@ -21,7 +21,7 @@ use super::reply::{Failure, blocking};
 use super::{Call, Parts, subject};
 use crate::core::algorithm::reservations::HeldHits;
 use crate::core::answer::Decision;
-use crate::core::request::{DecodedRequest, Entry};
+use crate::core::request::{DecodedRequest, Descriptor, Entry};
 use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{Check, CheckIndex, DecidedBy, Disposition, Explanation, Outcomes, Plan};
@@ -203,19 +203,19 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
     let reserved = parts.held_hits(&plan).await;
     let report = blocking(move || {
         let snapshot = parts.live.load();
+        let request = asked.request()?;
         let now = Now {
             parts: &parts,
             plan: &plan,
+            request: &request,
             reserved: &reserved,
             outcomes: plan.outcomes(&decisions),
             overrides: snapshot.as_ref().and_then(|live| live.overrides()),
         };
-        let request = asked.request()?;
         let mut report = Report::new(&plan, &request);
         let all = report.descriptors.iter_mut().zip(request.descriptors());
-        for (index, (descriptor, (one, entries))) in all.enumerate() {
-            let hits = request.hits(one).max(1).unsigned_abs();
-            now.add_to(descriptor, index, hits, request.domain, entries);
+        for (index, (descriptor, one)) in all.enumerate() {
+            now.add_to(descriptor, index, one);
         }
         for (check, index, limit) in plan.trials() {
             if let (Some(shown), Some(trial)) = (&mut report.descriptors[index].trial, &limit.trial)
@@ -232,7 +232,7 @@ pub(super) async fn running(parts: Arc<Parts>, call: Call) -> Result<Report, Fai
 }
 
 /// The subject of an explanation.
-enum ExplainTarget {
+pub(crate) enum ExplainTarget {
     /// A request.
     Message(Bytes),
     /// One descriptor.
@@ -240,15 +240,12 @@ enum ExplainTarget {
 }
 
 impl ExplainTarget {
-    fn request(&self) -> Result<DecodedRequest<'_>, Failure> {
-        match self {
-            Self::Message(message) => {
-                decode(message).map_err(|error| Failure::bad_request(&error.to_string()))
-            }
-            Self::Subject(subject) => subject
-                .one_of()
-                .map_err(|why| Failure::bad_request(&format!("subject: {why}"))),
-        }
+    pub(crate) fn request(&self) -> Result<DecodedRequest<'_>, Failure> {
+        let request = match self {
+            Self::Message(message) => decode(message).map_err(|error| error.to_string()),
+            Self::Subject(subject) => subject.one_of().map_err(|why| format!("subject: {why}")),
+        };
+        request.map_err(|why| Failure::bad_request(&why))
     }
 
     /// Fails if the subject is a counter that values share, and no limit in force has this counter.
@@ -270,16 +267,16 @@ impl ExplainTarget {
 
 fn message(body: &[u8]) -> Result<Bytes, Failure> {
     json::request(body).map_err(|error| {
-        Failure::bad_request(&format!(
-            "the body is not a RateLimitRequest in JSON: {error}"
-        ))
+        let what = "the body is not a RateLimitRequest in JSON";
+        Failure::bad_request(&format!("{what}: {error}"))
     })
 }
 
 /// The facts of a running process that the plan does not have.
-struct Now<'n> {
+struct Now<'n, 'r> {
     parts: &'n Parts,
     plan: &'n Plan,
+    request: &'n DecodedRequest<'r>,
     /// By the index of a check.
     reserved: &'n [Option<HeldHits>],
     outcomes: Outcomes<'n>,
@@ -306,16 +303,15 @@ impl Report {
     }
 }
 
-impl Now<'_> {
+impl Now<'_, '_> {
     /// Adds the state of the counter of a descriptor, and the override that decides it.
     fn add_to(
         &self,
         descriptor: &mut ExplainedDescriptor,
         index: usize,
-        hits: u64,
-        domain: &[u8],
-        entries: &[Entry<'_>],
+        (one, entries): (&Descriptor, &[Entry<'_>]),
     ) {
+        let hits = self.request.hits(one).max(1).unsigned_abs();
         let (plan, is_alone) = (self.plan, self.parts.deployments.is_empty());
         let outcome = &self.outcomes.each[index];
         descriptor.refused_now = outcome.refuses;
@@ -348,6 +344,7 @@ impl Now<'_> {
             Disposition::Free | Disposition::Unlimited => false,
         };
         let overrides = self.overrides.filter(|_| is_overridden);
+        let domain = self.request.domain;
         let find = |all| subject::override_of(&plan.rules, all, domain, entries);
         if let Some((one, applied)) = overrides.and_then(find) {
             descriptor.reason = by_override(&descriptor.reason, one, &applied);
@@ -377,10 +374,8 @@ impl ExplainedDescriptor {
             Disposition::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
             _ => None,
         };
-        let subject = counter.map_or_else(
-            || Subject::new(domain, entries.iter().copied()),
-            Subject::of_key,
-        );
+        let of_entries = || Subject::new(domain, entries.iter().copied());
+        let subject = counter.map_or_else(of_entries, Subject::of_key);
         let (outcome, reason) = reason(plan, slot, explanation, &texts, unknown);
         Self {
             subject: subject.to_string(),
@@ -413,21 +408,22 @@ impl State {
     /// The state of a counter, from a peek.
     pub(super) fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
         let verdict = decision.verdict();
+        let has_reset = !check.algorithm.has_holders() && check.algorithm.capacity() > 0;
+        let reset = verdict
+            .filter(|_| has_reset)
+            .map(|verdict| verdict.reset_after);
+        let is_local = matches!(decision, Decision::DenialCache(_) | Decision::Local(..));
+        let error = decision.store_error().map(error::for_callers);
         Self {
             used: verdict.map(|verdict| scale.decimal_rounded_up(verdict.used)),
             used_hits: verdict.and_then(|verdict| scale.exact(verdict.used)),
             left: verdict.map(|verdict| scale.decimal(verdict.remaining)),
             left_hits: verdict.and_then(|verdict| scale.exact(verdict.remaining)),
-            resets_in_seconds: verdict
-                .filter(|_| !check.algorithm.has_holders() && check.algorithm.capacity() > 0)
-                .map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
-            this_replica_only: is_alone
-                || matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
+            resets_in_seconds: reset.map(|reset| reset.micros() as f64 / 1e6),
+            this_replica_only: is_alone || is_local,
             held: None,
             reserved: None,
-            error: decision
-                .store_error()
-                .map(|error| error::for_callers(error).to_owned()),
+            error: error.map(str::to_owned),
             policy: decision.policy().map(str::to_owned),
         }
     }
@@ -447,11 +443,8 @@ impl Level {
     fn new((level, entry): (&trace::TracedLevel<'_>, &String)) -> Self {
         let Named { first, more } = &level.passed;
         let those = |is: fn(&WhyNot) -> bool| {
-            first
-                .iter()
-                .filter(|(_, why)| is(why))
-                .map(|(branch, _)| one_line(branch))
-                .collect()
+            let branches = first.iter().filter(|(_, why)| is(why));
+            branches.map(|(branch, _)| one_line(branch)).collect()
         };
         let matched = level.matched.as_ref();
         Self {
@@ -477,14 +470,13 @@ const fn how_text(how: How) -> &'static str {
 
 impl Shown {
     fn new(rules: &Rules, limit: LimitInForce<'_>) -> Self {
+        let fields = diff::fields(rules, limit).into_iter();
+        let fields = fields.map(|(name, text)| (name.to_owned(), typed(text)));
         Self {
             path: limit.limit.path(),
             from: one_line(&limit.limit.origin),
             rate: limit.amount().map(|own| RateRecord::new(&own.display_rate)),
-            fields: diff::fields(rules, limit)
-                .into_iter()
-                .map(|(name, text)| (name.to_owned(), typed(text)))
-                .collect(),
+            fields: fields.collect(),
         }
     }
 }

@@ -67,9 +67,8 @@ pub(crate) fn further_fields(
     limit: &Limit,
 ) -> impl Iterator<Item = (&'static str, String)> {
     const SHOWN_ANYWAY: [&str; 4] = ["rate", "shadow_mode", "quota_mode", "metadata"];
-    diff::fields(rules, limit)
-        .into_iter()
-        .filter(|(name, _)| !SHOWN_ANYWAY.contains(name))
+    let fields = diff::fields(rules, limit).into_iter();
+    fields.filter(|(name, _)| !SHOWN_ANYWAY.contains(name))
 }
 
 /// A limit as JSON.

@@ -16,9 +16,8 @@ pub(super) fn rules(parts: &Parts) -> Arc<Rules> {
 
 /// The name that was probably meant, in parentheses.
 pub(crate) fn did_you_mean<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> String {
-    nearest(wrong, known).map_or_else(String::new, |near| {
-        format!(" (did you mean {}?)", OneLine(near))
-    })
+    let near = nearest(wrong, known).map(OneLine);
+    near.map_or_else(String::new, |near| format!(" (did you mean {near}?)"))
 }
 
 /// Checks that a domain has limits in force, if one is given.
@@ -29,10 +28,9 @@ pub(super) fn domain(rules: &Rules, name: Option<&str>) -> Result<(), Failure> {
     let Some(name) = name.filter(|name| rules.commit(name.as_bytes()).is_none()) else {
         return Ok(());
     };
+    let (near, name) = (near_domain(rules, name), OneLine(name));
     Err(Failure::not_found(&format!(
-        "no limit in force has the domain {}{}",
-        OneLine(name),
-        near_domain(rules, name)
+        "no limit in force has the domain {name}{near}"
     )))
 }
 
@@ -55,10 +53,8 @@ pub(super) fn no_limit_named(rules: &Rules, domain: Option<&str>, name: &str) ->
     let paths: Vec<String> = paths.collect();
     let names = limits().filter_map(|limit| limit.name.as_deref());
     let near = did_you_mean(name, paths.iter().map(String::as_str).chain(names));
-    Failure::not_found(&format!(
-        "no limit in force is named {}{near}",
-        OneLine(name)
-    ))
+    let name = OneLine(name);
+    Failure::not_found(&format!("no limit in force is named {name}{near}"))
 }
 
 /// Checks that limits of the domain have these keys, and that no value has the next entry in it, as
@@ -91,10 +87,7 @@ pub(super) fn entries<'e>(
     let Some((key, _)) = entries.find(|(key, _)| !key.contains('*') && !is_key(key)) else {
         return Ok(());
     };
-    let near = did_you_mean(key, keys());
-    Err(Failure::not_found(&format!(
-        "no limit of the domain {} has the key {}{near}",
-        OneLine(name),
-        OneLine(key)
-    )))
+    let (near, name, key) = (did_you_mean(key, keys()), OneLine(name), OneLine(key));
+    let why = format!("no limit of the domain {name} has the key {key}{near}");
+    Err(Failure::not_found(&why))
 }

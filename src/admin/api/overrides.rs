@@ -246,11 +246,9 @@ pub(super) async fn set(parts: Arc<Parts>, call: Call) -> Result<Page, Failure> 
     });
     let (mut ordered, one) = ordered.await?;
     if parts.overrides.is_for_this_process_only() {
-        ordered.warnings.push(
-            "it is kept in this process only: it ends with the process, and other replicas do not \
-             know it; set OVERRIDES_FILE, or keep counters in Redis"
-                .to_owned(),
-        );
+        let what = "it is kept in this process only: it ends with the process, and other replicas \
+            do not know it; set OVERRIDES_FILE, or keep counters in Redis";
+        ordered.warnings.push(what.to_owned());
     }
     ordered.is_sum = base.is_some();
     let before = parts.overrides.set(one, base.as_deref()).await?;
@@ -332,17 +330,15 @@ fn reached(rules: &Rules, one: &Override, all: &[Arc<Override>]) -> Result<Order
             return Err(Failure::bad_request(&unfit_text(limit, unfit, one.kind)));
         }
         if reach.unlimited > 0 {
-            return Err(Failure::bad_request(
-                "to: the limit of these descriptors is unlimited: there is nothing to raise",
-            ));
+            let why = "to: the limit of these descriptors is unlimited: there is nothing to raise";
+            return Err(Failure::bad_request(why));
         }
     }
     let mut warnings = Vec::new();
     if reach.limits.is_empty() {
-        let what = if reach.unknown_domain {
-            "no limit in force has this domain"
-        } else {
-            "no limit in force matches these entries"
+        let what = match reach.unknown_domain {
+            true => "no limit in force has this domain",
+            false => "no limit in force matches these entries",
         };
         warnings.push(match one.kind {
             Kind::Block => format!("{what}; the block works anyway"),
@@ -352,28 +348,20 @@ fn reached(rules: &Rules, one: &Override, all: &[Arc<Override>]) -> Result<Order
         });
     }
     for (limit, unfit) in reach.unfit.iter().take(MAX_NAMED) {
-        warnings.push(format!(
-            "it does not apply to {}: {}",
-            path(limit),
-            unfit_text(limit, unfit, one.kind)
-        ));
+        let (path, why) = (path(limit), unfit_text(limit, unfit, one.kind));
+        warnings.push(format!("it does not apply to {path}: {why}"));
     }
-    if reach.unfit.len() > MAX_NAMED {
-        warnings.push(format!(
-            "it does not apply to {} more limits",
-            reach.unfit.len() - MAX_NAMED
-        ));
+    let more = reach.unfit.len().saturating_sub(MAX_NAMED);
+    if more > 0 {
+        warnings.push(format!("it does not apply to {more} more limits"));
     }
     let conflicts = above(all, one, &reach.limits).take(MAX_NAMED);
     warnings.extend(conflicts.map(above_text));
     let without_row = |limit: &LimitInForce<'_>| {
         let table = limit.limit.table.as_ref().filter(|_| limit.row.is_none())?;
         let plan = limit.limit.plan.iter().map(|plan| format!(", plan {plan}"));
-        Some(format!(
-            "no row of {}{}",
-            table.rows.file.document.name,
-            plan.collect::<String>()
-        ))
+        let plan: String = plan.collect();
+        Some(format!("no row of {}{plan}", table.rows.file.document.name))
     };
     let is_raise = matches!(one.kind, Kind::Raise(_)) && one.is_exact();
     if is_raise {
@@ -430,10 +418,8 @@ fn unfit_text(limit: &Limit, unfit: &Unfit, kind: Kind) -> String {
     match unfit {
         Unfit::OtherUnit(rate) if rate.unit == Unit::None => {
             let above = (!is_added).then(|| format!(", above {}", rate.requests_per_unit));
-            let above = above.unwrap_or_default();
-            format!(
-                "{field}: the limit {path} is {rate}, which has no unit; write a number alone{above}"
-            )
+            let fix = format!("write a number alone{}", above.unwrap_or_default());
+            format!("{field}: the limit {path} is {rate}, which has no unit; {fix}")
         }
         Unfit::OtherUnit(rate) => {
             let unit = rate.to_string();
@@ -456,13 +442,11 @@ fn unfit_text(limit: &Limit, unfit: &Unfit, kind: Kind) -> String {
         Unfit::AtMost(largest) => {
             let amount = limit.amount;
             let algorithm = amount.map_or("", |amount| amount.algorithm.kind().name());
-            let fix = match is_added {
-                true => " in all; add less".to_owned(),
-                false => format!("; write {largest} or less"),
+            let most = match is_added {
+                true => format!("{largest} in all; add less"),
+                false => format!("{largest}; write {largest} or less"),
             };
-            format!(
-                "{field}: the limit {path} is a {algorithm}, which holds at most {largest}{fix}"
-            )
+            format!("{field}: the limit {path} is a {algorithm}, which holds at most {most}")
         }
     }
 }
@@ -477,18 +461,17 @@ fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
         algorithm.write_key_suffix(&mut suffix);
         (algorithm.kind(), algorithm.window(), suffix)
     };
-    raised(amount, &raise)
-        .is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
+    let raised = raised(amount, &raise);
+    raised.is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
 }
 
 /// Checks that a subject comes without domain and entries.
 fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<(), Failure> {
-    if domain.is_empty() && entries.is_empty() {
-        return Ok(());
+    let why = "subject: it contains the domain and the entries; leave out domain and entries";
+    match domain.is_empty() && entries.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::bad_request(why)),
     }
-    Err(Failure::bad_request(
-        "subject: it contains the domain and the entries; leave out domain and entries",
-    ))
 }
 
 /// POST: resets the counter of one subject, and the counter of its trial.
@@ -503,31 +486,26 @@ pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failur
     };
     let (plan, counters) = parts.reset(&subject, order.limit.as_deref()).await?;
     let (domain, entries) = (subject.domain.to_string(), subject.texts());
-    let words = entries.iter().map(EntryText::to_string);
-    let words: Vec<_> = words.collect();
     let found = match plan.limit(&plan.slots[0]) {
         Some(found) if !counters.is_empty() => found.limit,
         found => {
             let texts = entries.iter().map(|entry| (&*entry.key, &*entry.value));
             names::entries(&plan.rules, &domain, texts)?;
-            return Err(counts_nothing(&plan, found, &domain, &words));
+            return Err(counts_nothing(&plan, found, &domain, &entries));
         }
     };
     let limit = path(found);
-    let reset: Vec<_> = counters
-        .into_iter()
-        .map(|(key, existed)| ResetCounter {
-            limit: limit.clone(),
-            subject: Subject::of_key(&key).to_string(),
-            counter: String::from_utf8_lossy(&key).into_owned(),
-            existed,
-        })
-        .collect();
+    let counter = |(key, existed): (Vec<u8>, bool)| ResetCounter {
+        limit: limit.clone(),
+        subject: Subject::of_key(&key).to_string(),
+        counter: String::from_utf8_lossy(&key).into_owned(),
+        existed,
+    };
+    let reset: Vec<_> = counters.into_iter().map(counter).collect();
     let existed = reset.iter().any(|counter| counter.existed);
-    let domain = OneLine(&domain).to_string();
-    (parts.overrides)
-        .record_reset(&domain, &entries, &limit, existed, call.by())
-        .await;
+    let (domain, by) = (OneLine(&domain).to_string(), call.by());
+    let recorded = (parts.overrides).record_reset(&domain, &entries, &limit, existed, by);
+    recorded.await;
     Ok(Reset {
         reset,
         warnings: reset_warnings(&parts, &plan, found),
@@ -537,11 +515,10 @@ pub(super) async fn reset(parts: Arc<Parts>, call: Call) -> Result<Reset, Failur
 /// The subject of domain and entries. It has the bounds of overrides; the values are as they were
 /// written, because a limit without networks counts each spelling of an address.
 fn exact(order: &ResetOrder) -> Result<Subject, Failure> {
-    let (domain, entries) = (order.domain.clone(), order.entries.clone());
     let record = Record {
         kind: Kind::NAMES[0].to_owned(),
-        domain,
-        entries,
+        domain: order.domain.clone(),
+        entries: order.entries.clone(),
         ..Record::default()
     };
     record.read()?;
@@ -565,39 +542,33 @@ fn counts_nothing(
     plan: &Plan,
     found: Option<LimitInForce<'_>>,
     domain: &str,
-    words: &[String],
+    entries: &[EntryText],
 ) -> Failure {
     if let (Disposition::Unlimited, Some(found)) = (&plan.slots[0].disposition, found) {
         let path = path(found.limit);
         return Failure::not_found(&format!("the limit {path} is unlimited: it counts nothing"));
     }
     let domain = OneLine(domain).to_string();
-    let for_shell: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
+    let words: Vec<_> = entries.iter().map(EntryText::to_string).collect();
+    let mut shown: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
+    shown.insert(0, shell_word(&domain));
+    let (words, shown) = (words.join(" "), shown.join(" "));
+    let what = format!("no limit applies to {words} in the domain {domain}");
     Failure::not_found(&format!(
-        "no limit applies to {} in the domain {domain}; `weir explain --domain {} {}` shows why",
-        words.join(" "),
-        shell_word(&domain),
-        for_shell.join(" ")
+        "{what}; `weir explain --domain {shown}` shows why"
     ))
 }
 
 fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if limit.levels.iter().any(|level| level.share_threshold) {
-        warnings.push(
-            "the limit has share_threshold: all matching values share the counter, and it is reset \
-             for all of them"
-                .to_owned(),
-        );
-    }
+    const SHARED: &str = "the limit has share_threshold: all matching values share the counter, \
+        and it is reset for all of them";
+    const LOCAL: &str = "on_store_failure is local: hits that other replicas counted in memory \
+        during an outage of Redis stay until they expire";
+    let is_shared = limit.levels.iter().any(|level| level.share_threshold);
     let mut checks = plan.checks.iter();
-    let is_local = checks.any(|check| check.on_store_failure == OnStoreFailure::Local);
-    if is_local && !parts.deployments.is_empty() {
-        warnings.push(
-            "on_store_failure is local: hits that other replicas counted in memory during an \
-             outage of Redis stay until they expire"
-                .to_owned(),
-        );
-    }
-    warnings
+    let is_local = !parts.deployments.is_empty()
+        && checks.any(|check| check.on_store_failure == OnStoreFailure::Local);
+    let warnings = [(is_shared, SHARED), (is_local, LOCAL)].into_iter();
+    let warnings = warnings.filter(|(applies, _)| *applies);
+    warnings.map(|(_, what)| what.to_owned()).collect()
 }

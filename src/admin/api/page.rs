@@ -42,15 +42,12 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (X_FRAME_OPTIONS, "DENY"),
     (REFERRER_POLICY, "no-referrer"),
     (CACHE_CONTROL, "no-store"),
-    (
-        HeaderName::from_static("cross-origin-opener-policy"),
-        "same-origin",
-    ),
-    (
-        HeaderName::from_static("cross-origin-resource-policy"),
-        "same-origin",
-    ),
+    (OPENER_POLICY, "same-origin"),
+    (RESOURCE_POLICY, "same-origin"),
 ];
+
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// The document at [`PATH`].
 const DOCUMENT: &str = include_str!("page/page.html");
@@ -69,11 +66,7 @@ const FILES: [(&str, &str, &str); 19] = [
     ("main.js", SCRIPT, include_str!("page/main.js")),
     ("overrides.js", SCRIPT, include_str!("page/overrides.js")),
     ("overview.js", SCRIPT, include_str!("page/overview.js")),
-    (
-        "page.css",
-        "text/css; charset=utf-8",
-        include_str!("page/page.css"),
-    ),
+    ("page.css", STYLE, include_str!("page/page.css")),
     ("parts.js", SCRIPT, include_str!("page/parts.js")),
     ("plot.js", SCRIPT, include_str!("page/plot.js")),
     ("rates.js", SCRIPT, include_str!("page/rates.js")),
@@ -83,39 +76,31 @@ const FILES: [(&str, &str, &str); 19] = [
 ];
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
 
 /// The answer to a request at [`PATH`] or below it; `None` for other paths.
 pub fn answer(method: &Method, path: &str) -> Option<Page> {
-    let below = path
-        .strip_prefix(PATH)
-        .filter(|below| below.is_empty() || below.starts_with('/'))?;
-    let found = match below {
+    let found = match path.strip_prefix(PATH)? {
         "" => Some(("text/html; charset=utf-8", DOCUMENT)),
-        _ => FILES
-            .iter()
-            .find(|(name, ..)| *name == &below[1..])
-            .map(|(_, content_type, text)| (*content_type, *text)),
+        below => {
+            let name = below.strip_prefix('/')?;
+            let file = FILES.iter().find(|(known, ..)| *known == name);
+            file.map(|(_, content_type, text)| (*content_type, *text))
+        }
     };
     let Some((content_type, file)) = found else {
-        return Some(text(
-            StatusCode::NOT_FOUND,
-            "no such file; the admin page is at /admin\n",
-        ));
+        let why = "no such file; the admin page is at /admin\n";
+        return Some(text(StatusCode::NOT_FOUND, why));
     };
     if !matches!(*method, Method::GET | Method::HEAD) {
-        return Some(not_allowed(
-            "GET, HEAD",
-            "this page can only be read; use GET\n",
-        ));
+        let why = "this page can only be read; use GET\n";
+        return Some(not_allowed("GET, HEAD", why));
     }
-    let mut page = response(
-        StatusCode::OK,
-        content_type,
-        Bytes::from_static(file.as_bytes()),
-    );
+    let file = Bytes::from_static(file.as_bytes());
+    let mut page = response(StatusCode::OK, content_type, file);
     for (name, value) in HEADERS {
-        page.headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+        let value = HeaderValue::from_static(value);
+        page.headers_mut().insert(name, value);
     }
     Some(page)
 }

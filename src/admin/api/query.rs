@@ -13,11 +13,8 @@ pub struct Query(Vec<(String, String)>);
 impl Query {
     /// Decodes it.
     pub fn new(query: &str) -> Self {
-        Self(
-            form_urlencoded::parse(query.as_bytes())
-                .into_owned()
-                .collect(),
-        )
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        Self(pairs.into_owned().collect())
     }
 
     /// The parameter of this name, if it is there and not empty.
@@ -27,10 +24,8 @@ impl Query {
 
     /// All parameters of this name, in order.
     pub fn all<'q>(&'q self, name: &str) -> impl Iterator<Item = &'q str> {
-        self.0
-            .iter()
-            .filter(move |(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
+        let named = self.0.iter().filter(move |(known, _)| known == name);
+        named.map(|(_, value)| value.as_str())
     }
 
     /// The elements of the answer: `count` of them, or as many as usual, after the elements that
@@ -39,13 +34,11 @@ impl Query {
     /// # Errors
     /// 400: see [`Query::count`], or the cursor did not come from an answer.
     pub fn page(&self, usual: usize) -> Result<Page, Failure> {
+        let count = self.count(usual)?;
         let offset = self.get("cursor").unwrap_or("0").parse();
-        Ok(Page {
-            count: self.count(usual)?,
-            offset: offset.map_err(|_| {
-                Failure::bad_request("cursor: write `next` of the previous response")
-            })?,
-        })
+        let wrong = |_| Failure::bad_request("cursor: write `next` of the previous response");
+        let offset = offset.map_err(wrong)?;
+        Ok(Page { count, offset })
     }
 
     /// `count`: the most elements of the answer, from 1 to [`MAX_COUNT`].
@@ -67,10 +60,8 @@ impl Query {
     /// # Errors
     /// 400: neither true nor false.
     pub fn is(&self, name: &str) -> Result<bool, Failure> {
-        self.get(name)
-            .unwrap_or("false")
-            .parse()
-            .map_err(|_| Failure::bad_request(&format!("{name}: write true, or leave it out")))
+        let is = self.get(name).unwrap_or("false").parse();
+        is.map_err(|_| Failure::bad_request(&format!("{name}: write true, or leave it out")))
     }
 }
 

@@ -26,10 +26,8 @@ pub struct ErrorBody {
 
 impl Failure {
     fn new(status: StatusCode, error: &str) -> Self {
-        Self {
-            status,
-            error: error.to_owned(),
-        }
+        let error = error.to_owned();
+        Self { status, error }
     }
 
     /// 400: a parameter or the body.
@@ -62,8 +60,8 @@ impl From<Failure> for Page {
     fn from(Failure { status, error }: Failure) -> Self {
         let mut page = with_status(status, &ErrorBody { error });
         if status == StatusCode::UNAUTHORIZED {
-            page.headers_mut()
-                .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            let scheme = HeaderValue::from_static("Bearer");
+            page.headers_mut().insert(WWW_AUTHENTICATE, scheme);
         }
         page
     }
@@ -90,10 +88,6 @@ pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| {
-        Err(Failure {
-            status: StatusCode::INTERNAL_SERVER_ERROR,
-            error: error.to_string(),
-        })
-    })
+    let failed = StatusCode::INTERNAL_SERVER_ERROR;
+    done.unwrap_or_else(|error| Err(Failure::new(failed, &error.to_string())))
 }

@@ -105,29 +105,24 @@ pub(super) fn find<'p>(
     let path = path.strip_prefix(BASE).ok_or(None)?;
     let mut allowed = None;
     for route in &ROUTES {
-        let Some(id) = matched(route.1, path) else {
-            continue;
-        };
-        if route.0 == method {
-            return Ok((route, id));
+        match matched(route.1, path) {
+            Some(id) if route.0 == method => return Ok((route, id)),
+            // No path has more than two methods.
+            Some(_) if allowed.is_some() => allowed = Some("GET, POST"),
+            Some(_) => allowed = Some(route.0.as_str()),
+            None => {}
         }
-        // No path has more than two methods.
-        allowed = Some(match allowed {
-            Some(_) => "GET, POST",
-            None => route.0.as_str(),
-        });
     }
     Err(allowed)
 }
 
 /// The id in a path that a pattern matches; empty where the pattern has none.
 fn matched<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
-    match pattern.strip_suffix(ID) {
-        Some(before) => path
-            .strip_prefix(before)
-            .filter(|id| !id.is_empty() && !id.contains('/')),
-        None => (pattern == path).then_some(""),
-    }
+    let Some(before) = pattern.strip_suffix(ID) else {
+        return (pattern == path).then_some("");
+    };
+    let id = path.strip_prefix(before);
+    id.filter(|id| !id.is_empty() && !id.contains('/'))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
-use super::query::{Query, next};
+use super::query::Query;
 use super::reply::{Failure, blocking};
 use super::subject::{self, CountedSubject};
 use super::usage::{CurrentUse, Top, TrackedLimit, USUAL_COUNT, UsageSubject};
@@ -48,10 +48,7 @@ impl UsageSubject {
 
     /// The order by share, then by used hits, then by name, the largest first.
     pub fn largest_first(&self, other: &Self) -> Ordering {
-        let (own, others) = (
-            (self.share(), &self.subject),
-            (other.share(), &other.subject),
-        );
+        let [own, others] = [self, other].map(|one| (one.share(), &one.subject));
         others.partial_cmp(&own).unwrap_or(Ordering::Equal)
     }
 }
@@ -66,10 +63,10 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     let tracked = Arc::new(TrackedLimit::find(&parts, query).await?);
     let limit = tracked.limit();
     if limit.counts_in_flight() {
+        let (path, origin) = (limit.path(), &limit.origin);
         return Err(Failure::bad_request(&format!(
-            "by: {} ({}) counts requests in flight and has no period to use a share of; write hits",
-            limit.path(),
-            limit.origin
+            "by: {path} ({origin}) counts requests in flight and has no period to use a share of; \
+             write hits"
         )));
     }
     let all = (tracked.usage)
@@ -85,16 +82,13 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
         && let Some(part) = chunks.next()
     {
         let counted = counted_of(&parts, &tracked, part.to_vec());
-        let at_a_time = if is_last {
-            RECORDS_AT_A_TIME
-        } else {
-            READS_AT_A_TIME
+        let at_a_time = match is_last {
+            true => RECORDS_AT_A_TIME,
+            false => READS_AT_A_TIME,
         };
-        let read: Vec<Option<UsageSubject>> = stream::iter(counted.await?)
-            .map(|subject| use_of(&parts, subject, is_last))
-            .buffer_unordered(at_a_time)
-            .try_collect()
-            .await?;
+        let read = stream::iter(counted.await?).map(|subject| use_of(&parts, subject, is_last));
+        let read = read.buffer_unordered(at_a_time).try_collect();
+        let read: Vec<Option<UsageSubject>> = read.await?;
         let before = subjects.len();
         let mut found = read.iter().flatten();
         is_whole &= !is_last || found.all(|subject| is_kept(&parts, &tracked, subject));
@@ -114,15 +108,9 @@ pub(super) async fn list(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> 
     let is_full =
         all.len() >= tracked.tracking.settings.subjects as usize || tracked.usage.has_dropped();
     Ok(Top {
-        limit: limit.path(),
-        trial: tracked.is_trial,
-        domain: limit.domain.to_string(),
-        by: "share".to_owned(),
-        total,
         examined: Some(examined),
         complete: Some(examined == all.len() && !is_full && is_whole),
-        subjects,
-        next: next(page, total),
+        ..tracked.top("share", page, total, subjects)
     })
 }
 
@@ -135,9 +123,8 @@ async fn counted_of(
     let (parts, tracked) = (Arc::clone(parts), Arc::clone(tracked));
     let counted = blocking(move || {
         let all = part.iter().map(|key| Subject::of_key(key));
-        Ok(all
-            .filter_map(|subject| counted(&parts, &tracked, &subject))
-            .collect())
+        let counted = all.filter_map(|subject| counted(&parts, &tracked, &subject));
+        Ok(counted.collect())
     });
     counted.await
 }
@@ -155,8 +142,7 @@ fn is_kept(parts: &Parts, tracked: &TrackedLimit, subject: &UsageSubject) -> boo
 fn counted(parts: &Parts, tracked: &TrackedLimit, subject: &Subject) -> Option<CountedSubject> {
     let limit = tracked.limit().path();
     let found = subject::counted(parts, subject, Some(&limit), tracked.is_trial).ok()?;
-    let tracking = found.checks()[found.check].tracking()?;
-    let is_same = tracking.is_same_limit(&tracked.tracking);
+    let is_same = found.check().tracking()?.is_same_limit(&tracked.tracking);
     is_same.then_some(found)
 }
 
@@ -206,11 +192,10 @@ async fn use_of(
     }
     Ok(Some(UsageSubject {
         subject: subject.name(),
-        totals: None,
         current,
         last_period,
         entries: subject.entries,
-        overridden: None,
+        ..UsageSubject::default()
     }))
 }
 

@@ -135,10 +135,7 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
             deployment: (*name).to_owned(),
             circuit: server.state.name().to_owned(),
             up: server.status.is_up,
-            error: server
-                .failure
-                .as_ref()
-                .map(|failure| failure.error.to_owned()),
+            error: (server.failure.as_ref()).map(|failure| failure.error.to_owned()),
             remedy: server.failure.map(|failure| failure.meaning().to_owned()),
             advice: server.status.advice().map(str::to_owned).collect(),
             server: server.address,
@@ -154,11 +151,9 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
         let all = samples.iter().filter(|one| one.family == family);
         all.filter(|one| one.labels != [label]).map(number).sum()
     };
-    let expires_at = sum(&families::CERTIFICATE_EXPIRY, "") as i64;
-    let store = match parts.deployments.is_empty() {
-        true => "memory",
-        false => "redis",
-    };
+    let expires_at = Some(sum(&families::CERTIFICATE_EXPIRY, "") as i64).filter(|at| *at > 0);
+    let is_alone = parts.deployments.is_empty();
+    let store = if is_alone { "memory" } else { "redis" };
     let machine = rustix::system::uname();
     let replica = machine.nodename();
     Status {
@@ -180,8 +175,8 @@ pub(super) fn report(parts: &Parts, caller: &Caller) -> Status {
             problems: first_of(&rejected.problems, MOST_PROBLEMS),
         }),
         redis: servers.filter(|server| !server.server.is_empty()).collect(),
-        certificate_expires_at: (expires_at > 0)
-            .then(|| Timestamp::from_second(expires_at).unwrap_or_default()),
+        certificate_expires_at: (expires_at)
+            .map(|at| Timestamp::from_second(at).unwrap_or_default()),
         tls_handshakes: sum(&families::TLS_HANDSHAKES, ""),
         failed_tls_handshakes: sum(&families::TLS_HANDSHAKES, "completed"),
         outage: parts.outage.borrow().map(|(began, before)| Outage {

@@ -17,7 +17,7 @@ use crate::limiter::Undecided;
 use crate::limits::overrides::record::read_digits;
 use crate::limits::overrides::{Applied, InForce, Override, Pattern, Value};
 use crate::limits::plan::key::{EntryText, Part, Subject, SubjectEntry};
-use crate::limits::plan::{CheckIndex, Checks, Disposition, Plan, PlanError};
+use crate::limits::plan::{Check, CheckIndex, Checks, Disposition, Plan, PlanError};
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::{Amount, Limit, LimitInForce, Scale};
 use crate::live::Snapshot;
@@ -70,12 +70,8 @@ impl Parts {
         let mut all = vec![None; plan.checks.len()];
         let with_holds = plan.checks.indexed().filter(|(_, check)| check.has_holds());
         for (index, _) in with_holds.take(MOST_INSPECTED) {
-            all[index.0] = self
-                .limiter
-                .held_hits(&plan.checks, index)
-                .await
-                .ok()
-                .flatten();
+            let held = self.limiter.held_hits(&plan.checks, index).await;
+            all[index.0] = held.ok().flatten();
         }
         all
     }
@@ -87,13 +83,9 @@ impl Parts {
         let Ok(request) = subject.exact() else {
             return self.plan_of_files(&live.rules, subject, limit);
         };
+        let (rules, options) = (&live.rules, &self.plan);
         let raises = live.overrides().map(|overrides| overrides.for_hits(-1));
-        Ok(Plan::with_overrides(
-            &live.rules,
-            raises,
-            &request,
-            &self.plan,
-        ))
+        Ok(Plan::with_overrides(rules, raises, &request, options))
     }
 
     /// The plan of a subject without overrides.
@@ -106,11 +98,12 @@ impl Parts {
         Plan::of_subject(rules, subject, limit, &self.plan).map_err(|error| match error {
             PlanError::NoLimit => no_limit(),
             PlanError::Unlimited => unlimited(),
-            PlanError::Several(paths) => Failure::bad_request(&format!(
-                "limit: Weir has only the digest of the value, and these limits may count it: {}; \
-                 write one of them as limit",
-                first_names(&paths, MAX_NAMED)
-            )),
+            PlanError::Several(paths) => {
+                let paths = first_names(&paths, MAX_NAMED);
+                let what = "limit: Weir has only the digest of the value, and these limits may \
+                    count it";
+                Failure::bad_request(&format!("{what}: {paths}; write one of them as limit"))
+            }
         })
     }
 
@@ -131,9 +124,8 @@ impl Parts {
         for index in plan.checks.all() {
             let existed = self.limiter.reset(&plan.checks, index, raised).await;
             let existed = existed.map_err(|error| {
-                Failure::unavailable(&format!(
-                    "the store did not reset the counter: {error}; try again"
-                ))
+                let what = "the store did not reset the counter";
+                Failure::unavailable(&format!("{what}: {error}; try again"))
             })?;
             counters.push((plan.checks.key(&plan.checks[index]).to_vec(), existed));
         }
@@ -155,7 +147,8 @@ const MAX_ENTRIES: usize = 64;
 /// A subject that a store counts.
 pub(super) struct CountedSubject {
     plan: Plan,
-    pub(super) check: CheckIndex,
+    /// The index of its check.
+    pub(super) index: CheckIndex,
     /// The entries as answers show them.
     pub(super) entries: Vec<EntryText>,
     /// Whether the call is about the trial of the limit.
@@ -166,9 +159,8 @@ impl CountedSubject {
     /// The limit that counts it.
     pub(super) fn limit(&self) -> Result<&Limit, Failure> {
         let found = self.plan.limit(&self.plan.slots[0]);
-        found
-            .map(|found| found.limit)
-            .ok_or_else(|| Failure::not_found("the subject has no limit"))
+        let limit = found.map(|found| found.limit);
+        limit.ok_or_else(|| Failure::not_found("the subject has no limit"))
     }
 
     /// The current state of its counter.
@@ -176,26 +168,25 @@ impl CountedSubject {
         let mut peeks = self.checks().clone();
         peeks.peek_only(peeks.total());
         let decisions = parts.peek_at(&self.plan.rules, &Arc::new(peeks)).await;
-        decisions[self.check.0]
+        decisions[self.index.0]
     }
 
     /// The hits that reservations hold; `None` if the limit has no `reservations`, or the store did
     /// not answer.
     pub(super) async fn held(&self, parts: &Parts) -> Option<u64> {
-        if !self.checks()[self.check].has_holds() {
+        if !self.check().has_holds() {
             return None;
         }
-        let held = parts.limiter.held_hits(self.checks(), self.check).await;
+        let held = parts.limiter.held_hits(self.checks(), self.index).await;
         Some(held.ok()?.map_or(0, |held| held.hits))
     }
 
     /// The amount of the limit, or of its trial, without an override.
     pub(super) fn amount(&self) -> Option<&Amount> {
         let in_force = self.plan.limit(&self.plan.slots[0])?;
-        if self.is_trial {
-            in_force.trial().map(|trial| &trial.amount)
-        } else {
-            in_force.amount()
+        match self.is_trial {
+            true => in_force.trial().map(|trial| &trial.amount),
+            false => in_force.amount(),
         }
     }
 
@@ -207,14 +198,19 @@ impl CountedSubject {
         }
     }
 
-    /// The checks of its plan; `check` is its own.
+    /// The checks of its plan.
     pub(super) fn checks(&self) -> &Checks {
         &self.plan.checks
     }
 
+    /// Its check.
+    pub(super) fn check(&self) -> &Check {
+        &self.checks()[self.index]
+    }
+
     /// The exact name of the subject.
     pub(super) fn name(&self) -> String {
-        Subject::of_key(self.checks().key(&self.checks()[self.check])).to_string()
+        Subject::of_key(self.checks().key(self.check())).to_string()
     }
 }
 
@@ -226,36 +222,35 @@ fn parse_entries<'t>(texts: &[&'t str]) -> Result<Vec<Entry<'t>>, Failure> {
         )));
     }
     let entry = |text: &&'t str| {
-        let (key, value) = text.as_bytes().split_at(text.find('=')?);
-        Some(Entry {
-            key,
-            value: &value[1..],
-        })
+        let (key, value) = text.split_once('=')?;
+        let (key, value) = (key.as_bytes(), value.as_bytes());
+        Some(Entry { key, value })
     };
     let entries: Option<_> = texts.iter().map(entry).collect();
-    entries.ok_or_else(|| {
-        Failure::bad_request("entry: write key=value, with = as %3D; a key with = needs subject")
-    })
+    let wrong = "entry: write key=value, with = as %3D; a key with = needs subject";
+    entries.ok_or_else(|| Failure::bad_request(wrong))
 }
 
 /// The subject of the parameters `subject`, or `domain` and `entry`.
 pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failure> {
     let texts: Vec<&str> = query.all("entry").take(MAX_ENTRIES + 1).collect();
-    let subject = match (query.get("subject"), query.get("domain")) {
-        (Some(name), None) if texts.is_empty() => read(name)?,
-        (Some(_), _) => {
-            return Err(Failure::bad_request(
-                "subject: it contains the domain and the entries; leave out domain and entry",
-            ));
+    let wrong = match (query.get("subject"), query.get("domain")) {
+        (Some(_), domain) if domain.is_some() || !texts.is_empty() => {
+            "subject: it contains the domain and the entries; leave out domain and entry"
         }
         (None, None) => {
-            return Err(Failure::bad_request(
-                "domain: write the domain of the limit, or a subject from a response as subject",
-            ));
+            "domain: write the domain of the limit, or a subject from a response as subject"
         }
-        (None, Some(domain)) => Subject::new(domain.as_bytes(), parse_entries(&texts)?),
+        (name, domain) => {
+            let domain = domain.unwrap_or_default().as_bytes();
+            let subject = match name {
+                Some(name) => read(name)?,
+                None => Subject::new(domain, parse_entries(&texts)?),
+            };
+            return counted(parts, &subject, query.get("limit"), query.is("trial")?);
+        }
     };
-    counted(parts, &subject, query.get("limit"), query.is("trial")?)
+    Err(Failure::bad_request(wrong))
 }
 
 /// A subject that a limit counts, or the trial of the limit. `limit`: as for [`Parts::plan_of`].
@@ -267,14 +262,11 @@ pub(super) fn counted(
 ) -> Result<CountedSubject, Failure> {
     let plan = parts.plan_of(subject, limit)?;
     let entries = subject.texts();
-    let check = match &plan.slots[0].disposition {
+    let index = match &plan.slots[0].disposition {
         Disposition::Checked(_) | Disposition::Unlimited if is_trial => {
-            let (check, ..) = plan.trials().next().ok_or_else(|| {
-                Failure::not_found(
-                    "the limit of the subject has no trial; write 'trial' in its rate_limit",
-                )
-            })?;
-            check
+            let what = "the limit of the subject has no trial; write 'trial' in its rate_limit";
+            let trial = plan.trials().next();
+            trial.ok_or_else(|| Failure::not_found(what))?.0
         }
         Disposition::Checked(checked) => checked.check,
         Disposition::Unlimited => return Err(unlimited()),
@@ -287,14 +279,14 @@ pub(super) fn counted(
     };
     Ok(CountedSubject {
         plan,
-        check,
+        index,
         entries,
         is_trial,
     })
 }
 
 /// Reads the exact name of a subject.
-pub(super) fn read(name: &str) -> Result<Subject, Failure> {
+pub(crate) fn read(name: &str) -> Result<Subject, Failure> {
     let subject = name.parse::<Subject>();
     subject.map_err(|error| Failure::bad_request(&error.to_string()))
 }
@@ -334,10 +326,8 @@ pub(crate) fn order_of(subject: &Subject) -> Result<(String, Vec<Pattern>), Fail
             Part::Text(text) => String::from_utf8(text.clone()).ok(),
             Part::Digest(_) => None,
         };
-        let why = format!(
-            "subject: its {what} is not UTF-8, or Weir has only its digest; write domain and \
-             entries"
-        );
+        let why = format!("its {what} is not UTF-8, or Weir has only its digest");
+        let why = format!("subject: {why}; write domain and entries");
         text.ok_or_else(|| Failure::bad_request(&why))
     };
     let entry = |entry: &SubjectEntry| -> Result<Pattern, Failure> {

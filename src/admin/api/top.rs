@@ -119,8 +119,7 @@ fn named<T: Copy>(
 ) -> Result<(&'static str, T), Failure> {
     let text = query.get(parameter);
     let is_it = |(name, _): &(&str, T)| text.is_none_or(|text| text == *name);
-    names.into_iter().find(is_it).ok_or_else(|| {
-        let [(first, _), (second, _)] = names;
-        Failure::bad_request(&format!("{parameter}: write {first} or {second}"))
-    })
+    let [(first, _), (second, _)] = names;
+    let wrong = || Failure::bad_request(&format!("{parameter}: write {first} or {second}"));
+    names.into_iter().find(is_it).ok_or_else(wrong)
 }

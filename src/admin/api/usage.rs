@@ -19,8 +19,8 @@ use crate::core::answer::Decision;
 use crate::core::text::first_names;
 use crate::core::time::people::timestamp;
 use crate::core::time::{Micros, Period, Span, Unit, Window, parse_duration};
-use crate::core::usage::{self, Hits, MOST_IN_TOTAL, Order, Record, Tracking};
-use crate::core::verdict::StoreError;
+use crate::core::usage::{self, Hits, MOST_IN_TOTAL, Order, Page, Record, Tracking};
+use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::overrides::Applied;
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::rules::limit::{Amount, Limit, LimitId, Units};
@@ -165,12 +165,9 @@ pub struct PeriodOfUse {
 
 impl PeriodOfUse {
     fn new(window: Window, hits: Hits, found: &CountedSubject, amount: &Amount) -> Self {
-        let algorithm = &found.checks()[found.check].algorithm;
-        let uncounted = if algorithm.counts_denied() {
-            0
-        } else {
-            hits.refused
-        };
+        let counts_denied = found.check().algorithm.counts_denied();
+        let uncounted = if counts_denied { 0 } else { hits.refused };
+        let used = hits.asked.saturating_sub(uncounted + hits.given_back);
         let mut period = Self {
             begin: timestamp(window.begin),
             end: timestamp(window.end),
@@ -182,10 +179,7 @@ impl PeriodOfUse {
             limit_units: amount.scale.decimal(amount.hits()),
             ..Self::default()
         };
-        period.set_used(
-            hits.asked.saturating_sub(uncounted + hits.given_back),
-            amount,
-        );
+        period.set_used(used, amount);
         period
     }
 
@@ -251,7 +245,7 @@ pub struct Top {
 }
 
 /// The totals of one subject or, by share, its current period.
-#[derive(Debug, JsonSchema, Serialize, Deserialize)]
+#[derive(Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct UsageSubject {
     /// Keys and values.
     pub entries: Vec<EntryText>,
@@ -318,7 +312,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let query = &call.query;
     let found = subject::find(&parts, query)?;
     let limit = found.limit()?;
-    let Some(tracking) = found.checks()[found.check].tracking() else {
+    let Some(tracking) = found.check().tracking() else {
         return Err(untracked(limit));
     };
     let is_last = is_last(query)?;
@@ -327,32 +321,27 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
     let (now, record) = found.record(&parts).await?;
     // A subject that was never seen has an empty series.
     let is_recorded = record.is_some();
-    let record =
-        record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
+    let none = || Record::step(None, &tracking.settings, now, Hits::default());
+    let record = record.unwrap_or_else(none);
     let series = record.series(now, since);
-    let of = found.counted_by(limit);
     let (overridden, amount) = found.in_force(&parts);
-    let amount = amount.as_ref();
-    let last_period = amount.filter(|_| is_last);
-    let last_period = last_period.and_then(|amount| found.last_period(&record, now, amount));
     let counter = found.counter(&parts).await;
-    let mut periods = amount.map_or_else(Vec::new, |amount| {
-        periods(&series, &found, amount, record.first_seen)
-    });
-    if let (Some(present), Some(verdict), Some(amount)) =
-        (periods.last_mut(), counter.verdict(), amount)
-    {
-        present.set_used(verdict.used, amount);
+    let (mut last_period, mut all_periods) = (None, Vec::new());
+    if let Some(amount) = &amount {
+        last_period = found.last_period(&record, now, amount).filter(|_| is_last);
+        all_periods = periods(&series, &found, amount, record.first_seen);
+        if let (Some(present), Some(verdict)) = (all_periods.last_mut(), counter.verdict()) {
+            present.set_used(verdict.used, amount);
+        }
     }
     let each = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
+    let current = CurrentUse::new(&found, &counter);
     Ok(Usage {
-        of,
-        current: CurrentUse::new(&found, &counter)
-            .with_held(&found, &parts)
-            .await,
+        of: found.counted_by(limit),
+        current: current.with_held(&found, &parts).await,
         hits: record.total.asked,
         refused: record.total.refused,
-        refused_count: found.checks()[found.check].algorithm.counts_denied(),
+        refused_count: found.check().algorithm.counts_denied(),
         given_back: record.total.given_back,
         first_seen: is_recorded.then(|| timestamp(record.first_seen)),
         last_seen: is_recorded.then(|| timestamp(record.last_seen)),
@@ -364,7 +353,7 @@ pub(super) async fn subject(parts: Arc<Parts>, call: Call) -> Result<Usage, Fail
             refused: each(|hits| hits.refused),
             given_back: each(|hits| hits.given_back),
         },
-        periods,
+        periods: all_periods,
         last_period,
     })
 }
@@ -377,26 +366,24 @@ pub(super) fn deadline() -> Instant {
 impl CurrentUse {
     /// The use of a subject with this state of its counter.
     pub(super) fn new(found: &CountedSubject, counter: &Decision) -> Self {
-        let check = &found.checks()[found.check];
+        let check = found.check();
         let (scale, capacity) = (found.scale(), check.algorithm.capacity());
         let state = State::new(counter, scale, check, false);
+        let share = |verdict: &Verdict| share_percent(verdict.used, capacity);
         Self {
             used: state.used,
             used_hits: state.used_hits,
             amount: scale.decimal(capacity),
             amount_hits: scale.exact(capacity),
-            share_percent: counter
-                .verdict()
-                .map(|verdict| share_percent(verdict.used, capacity)),
+            share_percent: counter.verdict().map(share),
             left: state.left,
             left_hits: state.left_hits,
-            held: None,
-            held_hits: None,
             resets_in_seconds: state.resets_in_seconds,
             timezone: match check.algorithm.window() {
                 Period::Calendar(calendar) => Some(calendar.zone().to_string()),
                 Period::Even(_) | Period::Months(_) => None,
             },
+            ..Self::default()
         }
     }
 
@@ -415,7 +402,7 @@ impl CountedSubject {
         &self,
         parts: &Parts,
     ) -> Result<(Micros, Option<Record>), StoreError> {
-        let record = parts.usage.record(self.checks(), self.check, deadline());
+        let record = parts.usage.record(self.checks(), self.index, deadline());
         record.await
     }
 
@@ -435,7 +422,7 @@ impl CountedSubject {
         now: Micros,
         amount: &Amount,
     ) -> Option<PeriodOfUse> {
-        let (_, period) = self.checks()[self.check].tracked()?;
+        let (_, period) = self.check().tracked()?;
         let period = (*period)?;
         let last = period.window(period.number_at(now).checked_sub(1)?);
         Some(PeriodOfUse::new(last, record.hits_of(last)?, self, amount))
@@ -530,6 +517,28 @@ impl TrackedLimit {
     pub(super) fn limit(&self) -> &Limit {
         self.rules.limit(self.id)
     }
+
+    /// A part of its subjects.
+    pub(super) fn top(
+        &self,
+        by: &str,
+        page: Page,
+        total: usize,
+        subjects: Vec<UsageSubject>,
+    ) -> Top {
+        let limit = self.limit();
+        Top {
+            limit: limit.path(),
+            trial: self.is_trial,
+            domain: limit.domain.to_string(),
+            by: by.to_owned(),
+            total,
+            examined: None,
+            complete: None,
+            subjects,
+            next: next(page, total),
+        }
+    }
 }
 
 /// The subjects of a limit.
@@ -538,9 +547,8 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     is_last(query)?;
     let by = query.get("by").unwrap_or("hits");
     let Some((name, order)) = Order::NAMED.into_iter().find(|(name, _)| *name == by) else {
-        return Err(Failure::bad_request(
-            "by: write hits, refused, last-seen, first-seen or share",
-        ));
+        let orders = "by: write hits, refused, last-seen, first-seen or share";
+        return Err(Failure::bad_request(orders));
     };
     let page = query.page(USUAL_COUNT)?;
     let tracked = TrackedLimit::find(&parts, query).await?;
@@ -562,21 +570,11 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
                 first_seen: timestamp(record.first_seen),
                 last_seen: timestamp(record.last_seen),
             }),
-            current: None,
-            last_period: None,
+            ..UsageSubject::default()
         }
     };
-    Ok(Top {
-        limit: limit.path(),
-        trial: tracked.is_trial,
-        domain: limit.domain.to_string(),
-        by: name.to_owned(),
-        total: top.total,
-        examined: None,
-        complete: None,
-        subjects: top.subjects.iter().map(subject).collect(),
-        next: next(page, top.total),
-    })
+    let subjects = top.subjects.iter().map(subject).collect();
+    Ok(tracked.top(name, page, top.total, subjects))
 }
 
 /// The hits of a subject in a recent interval.
@@ -584,12 +582,10 @@ pub(super) async fn count(parts: Arc<Parts>, call: Call) -> Result<Count, Failur
     let query = &call.query;
     let found = subject::find(&parts, query)?;
     let limit = found.limit()?;
-    let over = query
-        .get("since")
-        .ok_or_else(|| Failure::bad_request("since: write an interval, such as 90s"))?;
-    let over = duration("since", over)?;
+    let none = || Failure::bad_request("since: write an interval, such as 90s");
+    let over = duration("since", query.get("since").ok_or_else(none)?)?;
     let by_record = by_record(&parts, &found, over).await?;
-    let (source, counted) = match (by_record, &found.checks()[found.check].algorithm) {
+    let (source, counted) = match (by_record, &found.check().algorithm) {
         (Some(counted), _) => ("usage", counted),
         (None, Algorithm::SlidingWindowBuckets(buckets)) => {
             let counted = by_buckets(&parts, &found, buckets, over).await?;
@@ -618,18 +614,28 @@ async fn by_record(
     found: &CountedSubject,
     over: Span,
 ) -> Result<Option<usage::Count>, Failure> {
-    if found.checks()[found.check].tracking().is_none() {
+    if found.check().tracking().is_none() {
         return Ok(None);
     }
     let (now, record) = found.record(parts).await?;
-    let none = usage::Count {
-        hits: Hits::default(),
-        at_least: Hits::default(),
-        is_cut: false,
-        from: Micros(now.0.saturating_sub(over.micros())),
-        to: now,
-    };
+    let from = Micros(now.0.saturating_sub(over.micros()));
+    let none = counted([0, 0], from, now);
     Ok(record.map_or(Some(none), |record| record.count(now, over)))
+}
+
+/// A count of requested hits and its lower bound.
+fn counted(hits: [u64; 2], from: Micros, to: Micros) -> usage::Count {
+    let [hits, at_least] = hits.map(|asked| Hits {
+        asked,
+        ..Hits::default()
+    });
+    usage::Count {
+        hits,
+        at_least,
+        is_cut: false,
+        from,
+        to,
+    }
 }
 
 /// Counts by the buckets in which the limit itself counts.
@@ -644,43 +650,30 @@ async fn by_buckets(
     // The oldest bucket counts as a whole, and the interval may begin anywhere in it.
     let longest = Span::from_micros(span.saturating_sub(buckets.interval));
     if over > longest {
+        let (path, origin) = (limit.path(), &limit.origin);
         return Err(Failure::bad_request(&format!(
-            "since: {over} is longer than the {longest} that the buckets of {} ({}) cover; write \
-             less, or raise its bucket_span",
-            limit.path(),
-            limit.origin,
+            "since: {over} is longer than the {longest} that the buckets of {path} ({origin}) \
+             cover; write less, or raise its bucket_span"
         )));
     }
-    let (now, state) = (parts.usage)
-        .ring(found.checks(), found.check, deadline())
-        .await?;
+    let ring = (parts.usage).ring(found.checks(), found.index, deadline());
+    let (now, state) = ring.await?;
     let hits = buckets.count_over(state.as_ref(), now, over);
     let from = now.0.saturating_sub(over.micros()) + 1;
     let begin = from / buckets.interval * buckets.interval;
     // The interval without its oldest bucket, which may begin before it.
     let inside = Span::from_micros((now.0 + 1).saturating_sub(begin + buckets.interval));
-    let at_least = if begin < from {
-        buckets.count_over(state.as_ref(), now, inside).min(hits)
-    } else {
-        hits
+    let at_least = match begin < from {
+        true => buckets.count_over(state.as_ref(), now, inside).min(hits),
+        false => hits,
     };
-    let of = |asked: u64| Hits {
-        asked,
-        ..Hits::default()
-    };
-    Ok(usage::Count {
-        hits: of(hits),
-        at_least: of(at_least),
-        is_cut: false,
-        from: Micros(begin),
-        to: now,
-    })
+    Ok(counted([hits, at_least], Micros(begin), now))
 }
 
 /// The error about hits of an interval that were not counted.
 fn uncounted(found: &CountedSubject, limit: &Limit, over: Span) -> Failure {
     let (path, origin) = (limit.path(), &limit.origin);
-    Failure::bad_request(&match found.checks()[found.check].tracking() {
+    Failure::bad_request(&match found.check().tracking() {
         Some(tracking) if over <= tracking.settings.span() => format!(
             "since: the buckets of {path} ({origin}) began anew less than {over} ago, when its \
              usage_interval or usage_buckets was changed; write less"
@@ -707,13 +700,11 @@ fn tracked_limit<'r>(
     names::domain(rules, domain)?;
     // The limits of a table's plans record the same as the descriptor's limit.
     let is_of_plan = |limit: &Limit| limit.table.is_some() && limit.own_table().is_none();
-    let of_domain = || {
-        rules.limits().filter(|limit| {
-            domain.is_none_or(|domain| *domain == *limit.domain) && !is_of_plan(limit)
-        })
-    };
+    let of_domain = rules
+        .limits()
+        .filter(|limit| domain.is_none_or(|domain| *domain == *limit.domain) && !is_of_plan(limit));
     if let Some(name) = name {
-        let mut named = of_domain().filter(|limit| names::is_named(limit, name));
+        let mut named = of_domain.filter(|limit| names::is_named(limit, name));
         return match (named.next(), named.next()) {
             (Some(limit), None) => Ok(limit),
             (None, _) => Err(names::no_limit_named(rules, domain, name)),
@@ -722,42 +713,34 @@ fn tracked_limit<'r>(
             ))),
         };
     }
-    let tracked: Vec<_> = of_domain()
-        .filter(|limit| usage_of(limit, is_trial).is_some())
-        .collect();
-    match tracked[..] {
-        [limit] => Ok(limit),
-        [] if is_trial => Err(Failure::not_found(
-            "no limit here has track_usage and a trial; add both to one",
-        )),
-        [] => Err(Failure::not_found(
-            "no limit here has track_usage; add 'track_usage: true' to one",
-        )),
+    let tracked = of_domain.filter(|limit| usage_of(limit, is_trial).is_some());
+    let tracked: Vec<_> = tracked.collect();
+    let none = match tracked[..] {
+        [limit] => return Ok(limit),
+        [] if is_trial => "no limit here has track_usage and a trial; add both to one",
+        [] => "no limit here has track_usage; add 'track_usage: true' to one",
         _ => {
             let names: Vec<_> = tracked.iter().map(|limit| limit.path()).collect();
-            Err(Failure::bad_request(&format!(
-                "limit: several have track_usage; write one of {}",
-                first_names(&names, MAX_NAMED)
-            )))
+            let names = first_names(&names, MAX_NAMED);
+            let several = "limit: several have track_usage; write one of";
+            return Err(Failure::bad_request(&format!("{several} {names}")));
         }
-    }
+    };
+    Err(Failure::not_found(none))
 }
 
 /// The `track_usage` of a limit, or of its trial.
 fn usage_of(limit: &Limit, is_trial: bool) -> Option<&Arc<Tracking>> {
-    if is_trial {
-        limit.trial.as_ref()?.usage.as_ref()
-    } else {
-        limit.usage.as_ref()
+    match is_trial {
+        true => limit.trial.as_ref()?.usage.as_ref(),
+        false => limit.usage.as_ref(),
     }
 }
 
 fn untracked(limit: &Limit) -> Failure {
-    Failure::not_found(&format!(
-        "the limit {} records no usage; add 'track_usage: true' to it, in {}",
-        limit.path(),
-        limit.origin
-    ))
+    let (path, origin) = (limit.path(), &limit.origin);
+    let remedy = format!("add 'track_usage: true' to it, in {origin}");
+    Failure::not_found(&format!("the limit {path} records no usage; {remedy}"))
 }
 
 impl From<StoreError> for Failure {
@@ -765,21 +748,17 @@ impl From<StoreError> for Failure {
         if redis_error::name(error) == redis_error::NO_PERMISSION {
             return Self::unavailable(MISSING_RIGHT);
         }
-        Self::unavailable(&format!(
-            "the store does not answer: {}; try again",
-            redis_error::for_callers(error)
-        ))
+        let why = redis_error::for_callers(error);
+        Self::unavailable(&format!("the store does not answer: {why}; try again"))
     }
 }
 
 /// A duration above zero.
 fn duration(name: &str, text: &str) -> Result<Span, Failure> {
-    match parse_duration(text) {
-        Ok(duration) if !duration.is_zero() => Ok(Span::from(duration)),
-        Ok(_) => Err(Failure::bad_request(&format!("{name}: write more than 0"))),
-        Err(error) => Err(Failure::bad_request(&format!(
-            "{name}: {}",
-            error.report().1
-        ))),
-    }
+    let remedy = match parse_duration(text) {
+        Ok(duration) if !duration.is_zero() => return Ok(Span::from(duration)),
+        Ok(_) => "write more than 0",
+        Err(error) => error.report().1,
+    };
+    Err(Failure::bad_request(&format!("{name}: {remedy}")))
 }

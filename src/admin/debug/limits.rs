@@ -18,54 +18,85 @@ use crate::net::clock;
 /// Problems of a refused configuration that are shown; the log and `weir check` have all.
 const MAX_PROBLEMS: usize = 50;
 
+/// The content of the page.
+struct Shown<'l> {
+    rules: &'l Rules,
+    generation: u64,
+    rejected: Option<&'l RejectedConfig>,
+    /// In the order of the domains.
+    all: Vec<(&'l str, &'l [Limit])>,
+    max_bytes: usize,
+}
+
 /// The text of the page, cut after `max_bytes`.
 pub(super) fn page(live: &Live, view: &View, max_bytes: usize) -> String {
-    let snapshot = live.load();
-    let rejected = live.rejected();
-    let generation = snapshot.as_ref().map_or(0, |snapshot| snapshot.generation);
+    let (snapshot, rejected) = (live.load(), live.rejected());
     let none = Rules::default();
     let rules = snapshot.as_ref().map_or(&none, |snapshot| &snapshot.rules);
+    let shown = Shown {
+        rules,
+        generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation),
+        rejected: rejected.as_deref(),
+        all: limits::in_order(rules, view.domain.as_deref()),
+        max_bytes,
+    };
     match view.format {
-        Format::Text => lines(rules, generation, rejected.as_deref(), view, max_bytes),
-        Format::Json => object(rules, generation, rejected.as_deref(), view, max_bytes),
+        Format::Text => shown.lines(),
+        Format::Json => shown.object(),
     }
 }
 
-fn lines(
-    rules: &Rules,
-    generation: u64,
-    rejected: Option<&RejectedConfig>,
-    view: &View,
-    max_bytes: usize,
-) -> String {
-    let mut text = String::new();
-    let all = limits::in_order(rules, view.domain.as_deref());
-    for limit in all.iter().flat_map(|(_, limits)| *limits) {
-        if text.len() >= max_bytes {
-            text.push_str("# cut; ?domain=NAME shows one domain\n");
-            break;
+impl Shown<'_> {
+    fn lines(&self) -> String {
+        let (mut text, generation) = (String::new(), self.generation);
+        for limit in self.all.iter().flat_map(|(_, limits)| *limits) {
+            if text.len() >= self.max_bytes {
+                text.push_str("# cut; ?domain=NAME shows one domain\n");
+                break;
+            }
+            line(self.rules, limit, &mut text);
         }
-        line(rules, limit, &mut text);
-    }
-    // Writing to a string does not fail.
-    let count: usize = all.iter().map(|(_, limits)| limits.len()).sum();
-    let _ = writeln!(
-        text,
-        "# generation {generation}: {count} limits in {} domains",
-        all.len()
-    );
-    if let Some(RejectedConfig { at, problems }) = rejected {
+        // Writing to a string does not fail.
+        let count: usize = self.all.iter().map(|(_, limits)| limits.len()).sum();
+        let domains = self.all.len();
         let _ = writeln!(
             text,
-            "# a later configuration was refused {} s ago, with {} problems:",
-            secs_since(*at),
-            problems.len()
+            "# generation {generation}: {count} limits in {domains} domains"
         );
-        for problem in problems.iter().take(MAX_PROBLEMS) {
-            let _ = writeln!(text, "# {problem}");
+        if let Some(RejectedConfig { at, problems }) = self.rejected {
+            let (secs, count) = (secs_since(*at), problems.len());
+            let _ = write!(text, "# a later configuration was refused {secs} s ago, ");
+            let _ = writeln!(text, "with {count} problems:");
+            for problem in problems.iter().take(MAX_PROBLEMS) {
+                let _ = writeln!(text, "# {problem}");
+            }
         }
+        text
     }
-    text
+
+    fn object(&self) -> String {
+        let (generation, rejected) = (self.generation, rejected_object(self.rejected));
+        let mut text =
+            format!("{{\"generation\":{generation},\"rejected\":{rejected},\"domains\":[");
+        let mut is_cut = false;
+        'all: for (number, (name, limits)) in self.all.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            let name = Value::from(*name);
+            let _ = write!(text, "{comma}{{\"domain\":{name},\"limits\":[");
+            for (number, limit) in limits.iter().enumerate() {
+                if text.len() >= self.max_bytes {
+                    is_cut = true;
+                    text.push_str("]}");
+                    break 'all;
+                }
+                let comma = if number == 0 { "" } else { "," };
+                let _ = write!(text, "{comma}{}", limits::object(self.rules, limit));
+            }
+            text.push_str("]}");
+        }
+        let _ = writeln!(text, "],\"cut\":{is_cut}}}");
+        text
+    }
 }
 
 /// One line. Fields that are not in the format of envoyproxy/ratelimit follow as `, name: value` if
@@ -74,16 +105,15 @@ fn line(rules: &Rules, limit: &Limit, text: &mut String) {
     let rate = limit.amount.as_ref().map(|amount| amount.rate);
     let unit = rate.filter(|rate| rate.unit != Unit::None);
     let unit = unit.map_or("unknown", |rate| rate.unit.name());
-    let path = limit.path();
+    let (unit, path) = (unit.to_ascii_uppercase(), limit.path());
+    let amount = rate.map_or(0, |rate| rate.requests_per_unit);
     let _ = write!(
         text,
-        "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}",
-        OneLine(&path),
-        unit.to_ascii_uppercase(),
-        rate.map_or(0, |rate| rate.requests_per_unit),
-        limit.shadow_mode,
-        limit.quota_mode
+        "{}: unit={unit} requests_per_unit={amount}",
+        OneLine(&path)
     );
+    let (shadow, quota) = (limit.shadow_mode, limit.quota_mode);
+    let _ = write!(text, ", shadow_mode: {shadow}, quota_mode: {quota}");
     if let Some(rate) = rate.filter(|rate| rate.unit_multiplier != 1) {
         let _ = write!(text, ", unit_multiplier: {}", rate.unit_multiplier);
     }
@@ -91,56 +121,17 @@ fn line(rules: &Rules, limit: &Limit, text: &mut String) {
         text.push_str(", unlimited: true");
     }
     for (name, value) in limits::further_fields(rules, limit) {
-        let is_usual = matches!(
-            (name, value.as_str()),
-            (_, "false")
-                | ("commit", "each")
-                | ("algorithm", "fixed_window")
-                | ("count_denied", "true")
-        );
-        if !is_usual {
+        let usual = [
+            ("commit", "each"),
+            ("algorithm", "fixed_window"),
+            ("count_denied", "true"),
+        ];
+        if value != "false" && !usual.contains(&(name, &value)) {
             let _ = write!(text, ", {name}: {}", OneLine(&value));
         }
     }
     let origin = limit.origin.to_string();
     let _ = writeln!(text, ", from: {}", OneLine(&origin));
-}
-
-fn object(
-    rules: &Rules,
-    generation: u64,
-    rejected: Option<&RejectedConfig>,
-    view: &View,
-    max_bytes: usize,
-) -> String {
-    let mut text = format!(
-        "{{\"generation\":{generation},\"rejected\":{},\"domains\":[",
-        rejected_object(rejected)
-    );
-    let mut is_cut = false;
-    'all: for (number, (name, limits)) in limits::in_order(rules, view.domain.as_deref())
-        .into_iter()
-        .enumerate()
-    {
-        let comma = if number == 0 { "" } else { "," };
-        let _ = write!(
-            text,
-            "{comma}{{\"domain\":{},\"limits\":[",
-            Value::from(name)
-        );
-        for (number, limit) in limits.iter().enumerate() {
-            if text.len() >= max_bytes {
-                is_cut = true;
-                text.push_str("]}");
-                break 'all;
-            }
-            let comma = if number == 0 { "" } else { "," };
-            let _ = write!(text, "{comma}{}", limits::object(rules, limit));
-        }
-        text.push_str("]}");
-    }
-    let _ = writeln!(text, "],\"cut\":{is_cut}}}");
-    text
 }
 
 fn rejected_object(rejected: Option<&RejectedConfig>) -> Value {

@@ -54,12 +54,10 @@ pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
             add(&format!("{name}.{stat}"), count);
         }
     }
-    match view.format {
-        Format::Text if text.len() >= max_bytes => {
-            text.push_str("# cut; ?domain=NAME shows one domain\n");
-        }
-        Format::Text => {}
-        Format::Json => text.push_str("}\n"),
-    }
-    text
+    let end = match view.format {
+        Format::Text if text.len() >= max_bytes => "# cut; ?domain=NAME shows one domain\n",
+        Format::Text => "",
+        Format::Json => "}\n",
+    };
+    text + end
 }

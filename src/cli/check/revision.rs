@@ -31,7 +31,7 @@ pub(super) fn read(options: &files::Options, revision: &str) -> Result<files::Re
     old.path = into.join(name);
     let shown = format!("{revision}:{}", folder.display());
     let show = |name: &mut String| *name = name.replacen(&*into.to_string_lossy(), &shown, 1);
-    let read = match extract(folder, revision, name, &into) {
+    let mut read = match extract(folder, revision, name, &into) {
         Ok(()) => super::read(&old),
         Err(error) => {
             let what = format!("it is no path, and git does not read it: {error}");
@@ -42,16 +42,11 @@ pub(super) fn read(options: &files::Options, revision: &str) -> Result<files::Re
     // The system removes temporary files that are left.
     let _ = fs::remove_dir_all(&into);
     let _ = fs::remove_file(into.with_extension("tar"));
-    let read = read.map(|mut read| {
-        let names = read.texts.iter_mut().map(|text| &mut text.name);
-        names.for_each(show);
-        read
-    });
-    read.map_err(|mut problems| {
-        let names = problems.iter_mut().map(|problem| &mut problem.file);
-        names.for_each(show);
-        problems
-    })
+    match &mut read {
+        Ok(read) => read.texts.iter_mut().for_each(|text| show(&mut text.name)),
+        Err(problems) => problems.iter_mut().for_each(|one| show(&mut one.file)),
+    }
+    read
 }
 
 fn extract(folder: &Path, revision: &str, name: &Path, into: &Path) -> Result<(), String> {

@@ -136,17 +136,12 @@ pub(super) fn descriptors(
         reported: HashSet::new(),
     };
     walk.check_values(outline);
-    for (key, source) in sources.all() {
+    for (key, source) in sources.all().filter(|_| protocol == Protocol::Http) {
         let is_needed = outline.iter().any(|own| own.uses(key));
-        if is_needed
-            && protocol == Protocol::Http
-            && !source.kind.sends_value_of_request()
-            && !matches!(source.kind, SourceKind::GenericKey(_))
-        {
-            walk.values.insert(
-                key.to_owned(),
-                KeyValues::collect(key, source, outline, &mut walk.problems),
-            );
+        let sends_value = source.kind.sends_value_of_request();
+        if is_needed && !sends_value && !matches!(source.kind, SourceKind::GenericKey(_)) {
+            let values = KeyValues::collect(key, source, outline, &mut walk.problems);
+            walk.values.insert(key.to_owned(), values);
         }
     }
     walk.level(outline, &[Vec::new()], &mut Vec::new());
@@ -194,37 +189,27 @@ impl DescriptorWalk<'_> {
             let Some(source) = self.source(own) else {
                 continue;
             };
-            match &source.kind {
-                SourceKind::GenericKey(values) if !values.is_empty() => {
-                    if named.insert(&own.key) {
-                        self.named_values(level, &own.key, values, before, path);
-                    }
-                }
+            let values = match &source.kind {
+                SourceKind::GenericKey(values) if !values.is_empty() => values,
                 _ => {
                     let elements = self.elements(own, level, &source);
                     self.branch(own, &elements, before, path);
+                    continue;
+                }
+            };
+            let key = &*own.key;
+            if !named.insert(key) {
+                continue;
+            }
+            for own in level.iter().filter(|own| *own.key == *key) {
+                if !values.iter().any(|value| leads_to(level, own, value)) {
+                    self.leave_out(own, path);
                 }
             }
-        }
-    }
-
-    /// Adds the lists of the descriptors that values named by the operator find in a level.
-    fn named_values(
-        &mut self,
-        level: &[DescriptorTree],
-        key: &str,
-        values: &[String],
-        before: &[Vec<String>],
-        path: &mut Vec<String>,
-    ) {
-        for own in level.iter().filter(|own| *own.key == *key) {
-            if !values.iter().any(|value| leads_to(level, own, value)) {
-                self.leave_out(own, path);
-            }
-        }
-        for value in values {
-            if let Some(found) = find(level, key, value) {
-                self.branch(found, &[self.fixed(key, value)], before, path);
+            for value in values {
+                if let Some(found) = find(level, key, value) {
+                    self.branch(found, &[self.fixed(key, value)], before, path);
+                }
             }
         }
     }
@@ -244,13 +229,13 @@ impl DescriptorWalk<'_> {
         if !self.found.keys.iter().any(|key| **key == *own.key) {
             self.found.keys.push(own.key.to_string());
         }
-        let ways = elements
-            .iter()
-            .flat_map(|element| before.iter().map(move |list| (list, element)));
-        let lists: Vec<Vec<String>> = ways
-            .take(MOST_LISTS + 1)
-            .map(|(list, element)| [&list[..], std::slice::from_ref(element)].concat())
-            .collect();
+        let with = |list: &Vec<String>, element: &String| {
+            let element = std::slice::from_ref(element);
+            [list, element].concat()
+        };
+        let all = elements.iter();
+        let lists = all.flat_map(|element| before.iter().map(move |list| with(list, element)));
+        let lists: Vec<Vec<String>> = lists.take(MOST_LISTS + 1).collect();
         path.push(display(&own.key, own.value.as_deref()));
         if own.has_limit {
             for list in &lists {
@@ -304,36 +289,15 @@ impl DescriptorWalk<'_> {
             return None;
         }
         let key = &*own.key;
-        let problem = match (self.sources.get(key), self.protocol) {
-            (None, protocol) => without_source(own, protocol),
-            (Some(KeySource { kind, text, .. }), Protocol::Http) => match kind.only_key() {
-                _ if matches!(kind, SourceKind::Connection(_)) => Problem::error(
-                    &own.at,
-                    format!("{text} exists for TCP connections only"),
-                    "write another source, or --attach tcp",
-                ),
-                Some(only) if only != key => Problem::error(
-                    &own.at,
-                    format!("Envoy sends {text} under the key '{only}' only"),
-                    format!("rename the key '{key}' to '{only}'"),
-                ),
-                _ => return self.sources.get(key).cloned(),
+        let (what, remedy) = match self.sources.get(key) {
+            None => without_source(own, self.protocol),
+            Some(source) => match unsent(source, key, self.protocol) {
+                None => return Some(source.clone()),
+                Some(why) => why,
             },
-            (Some(source), Protocol::Tcp)
-                if matches!(source.kind, SourceKind::GenericKey(_))
-                    || source.kind.of_connection().is_some() =>
-            {
-                return Some(source.clone());
-            }
-            (Some(source), Protocol::Tcp) => Problem::error(
-                &own.at,
-                format!("a TCP connection has no {}", source.text),
-                "write remote-address, server-name, peer-subject, peer-uri, local-port or \
-                 generic-key",
-            ),
         };
         if self.reported.insert(key.to_owned()) {
-            self.problems.push(problem);
+            self.problems.push(Problem::error(&own.at, what, remedy));
         }
         None
     }
@@ -350,10 +314,9 @@ impl DescriptorWalk<'_> {
             SourceKind::GenericKey(_) => match fixed_value(own) {
                 Some(value) => vec![self.fixed(key, value)],
                 None => {
-                    let what = format!(
-                        "generic-key sends fixed values, and the limit of '{}' is for any",
-                        display(key, own.value.as_deref())
-                    );
+                    let limit = display(key, own.value.as_deref());
+                    let any = format!("the limit of '{limit}' is for any");
+                    let what = format!("generic-key sends fixed values, and {any}");
                     let remedy = format!("name them: --from {key}=generic-key:VALUE,VALUE");
                     self.problems.push(Problem::error(&own.at, what, remedy));
                     Vec::new()
@@ -376,9 +339,8 @@ impl DescriptorWalk<'_> {
                     return Vec::new();
                 };
                 let leading_here = values.all().filter(|value| leads_to(level, own, value));
-                leading_here
-                    .flat_map(|value| values.actions(key, source, value))
-                    .collect()
+                let actions = leading_here.flat_map(|value| values.actions(key, source, value));
+                actions.collect()
             }
         }
     }
@@ -386,11 +348,10 @@ impl DescriptorWalk<'_> {
     /// An entry with a text of the configuration.
     fn fixed(&self, key: &str, value: &str) -> String {
         match self.protocol {
-            Protocol::Http => format!(
-                "generic_key:\n  descriptor_key: {}\n  descriptor_value: {}",
-                scalar(key),
-                scalar(value)
-            ),
+            Protocol::Http => {
+                let (key, value) = (scalar(key), scalar(value));
+                format!("generic_key:\n  descriptor_key: {key}\n  descriptor_value: {value}")
+            }
             // A `%` begins an operator there.
             Protocol::Tcp => entry(key, &value.replace('%', "%%")),
         }
@@ -410,29 +371,48 @@ impl DescriptorWalk<'_> {
                 "Envoy would have to send more than {MOST_AT_ONCE} descriptors for a request, or \
                  try more than {MOST_LISTS}"
             );
-            self.problems.push(Problem::error(
-                &first.at,
-                what,
-                "write sources that send what the request has, such as header or path",
-            ));
+            let remedy = "write sources that send what the request has, such as header or path";
+            self.problems.push(Problem::error(&first.at, what, remedy));
         }
         if self.problems.is_empty() {
             return Ok(self.found);
         }
-        self.problems
-            .sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
+        let place = |one: &Problem| (one.file.clone(), one.line, one.column);
+        self.problems.sort_by_cached_key(place);
         self.problems.dedup();
         Err(self.problems)
     }
 }
 
+/// Why Envoy does not send this source under this key, and the remedy; `None` if it does.
+fn unsent(source: &KeySource, key: &str, protocol: Protocol) -> Option<(String, String)> {
+    const OF_TCP: &str =
+        "write remote-address, server-name, peer-subject, peer-uri, local-port or generic-key";
+    const OF_HTTP: &str = "write another source, or --attach tcp";
+    let (kind, text) = (&source.kind, &source.text);
+    let is_tcp = protocol == Protocol::Tcp;
+    Some(match (kind, kind.only_key()) {
+        (SourceKind::GenericKey(_), _) => return None,
+        _ if is_tcp && kind.of_connection().is_some() => return None,
+        _ if is_tcp => (format!("a TCP connection has no {text}"), OF_TCP.to_owned()),
+        (SourceKind::Connection(_), _) => (
+            format!("{text} exists for TCP connections only"),
+            OF_HTTP.to_owned(),
+        ),
+        (_, Some(only)) if only != key => {
+            let what = format!("Envoy sends {text} under the key '{only}' only");
+            (what, format!("rename the key '{key}' to '{only}'"))
+        }
+        _ => return None,
+    })
+}
+
 /// The branch of a level that Weir takes for a value, in its order of precedence.
 fn find<'o>(level: &'o [DescriptorTree], key: &str, value: &str) -> Option<&'o DescriptorTree> {
     // Of equal ones the first.
-    level
-        .iter()
-        .filter(|own| *own.key == *key && own.matches(value))
-        .min_by_key(|own| own.rank(value))
+    let found = level.iter().filter(|own| *own.key == *key);
+    let found = found.filter(|own| own.matches(value));
+    found.min_by_key(|own| own.rank(value))
 }
 
 /// Whether Weir takes this branch of a level for a value.
@@ -468,13 +448,12 @@ fn named(path: &[String], own: &DescriptorTree) -> String {
 }
 
 /// A key that Envoy could take from anywhere.
-fn without_source(own: &DescriptorTree, protocol: Protocol) -> Problem {
+fn without_source(own: &DescriptorTree, protocol: Protocol) -> (String, String) {
     let key = &*own.key;
     if key.contains('*') {
-        let what =
-            format!("the key '{key}' is a pattern, and Envoy sends keys of its configuration");
+        let what = "is a pattern, and Envoy sends keys of its configuration";
         let remedy = "write a descriptor for each key that Envoy sends";
-        return Problem::error(&own.at, what, remedy);
+        return (format!("the key '{key}' {what}"), remedy.to_owned());
     }
     let fixed = fixed_value(own).is_some();
     let likely = match (key, protocol) {
@@ -488,9 +467,7 @@ fn without_source(own: &DescriptorTree, protocol: Protocol) -> Problem {
         ("query_match", _) => "query-match:NAME",
         _ => "header:NAME",
     };
-    let remedy = format!(
-        "name its source, such as --from {key}={likely}; `weir envoy --help` lists \
-         all sources"
-    );
-    Problem::error(&own.at, format!("the key '{key}' has no source"), remedy)
+    let remedy = format!("name its source, such as --from {key}={likely}");
+    let remedy = format!("{remedy}; `weir envoy --help` lists all sources");
+    (format!("the key '{key}' has no source"), remedy)
 }

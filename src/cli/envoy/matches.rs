@@ -67,22 +67,14 @@ impl KeyValues {
 
     fn add(&mut self, own: &DescriptorTree, list: usize, source: &KeySource) -> Result<(), Unsent> {
         let (key, text) = (&own.key, &source.text);
+        let sends = format!("{text} only sends values that the file writes");
         let Some(value) = own.value.as_deref() else {
-            let what = format!(
-                "the limit of '{key}' counts each value by itself, and {text} only sends values \
-                 that the file writes"
-            );
-            return if own.limits_anything() {
-                Err((what, ""))
-            } else {
-                Ok(())
-            };
+            let what = format!("the limit of '{key}' counts each value by itself, and {sends}");
+            let error = own.limits_anything().then_some((what, ""));
+            return error.map_or(Ok(()), Err);
         };
         if own.is_by_more_than_text() {
-            let what = format!(
-                "{text} only sends values that the file writes, and '{value}' matches others"
-            );
-            return Err((what, ""));
+            return Err((format!("{sends}, and '{value}' matches others"), ""));
         }
         if !value.contains(ANY) {
             if !self.exact.iter().any(|known| known == value) {
@@ -96,19 +88,17 @@ impl KeyValues {
             return Err((format!("{text} cannot match '{value}'"), ""));
         };
         if own.limits_anything() && !own.share_threshold {
-            let what = format!(
-                "'{value}' counts each value by itself, and {text} sends the pattern for all of \
-                 them"
-            );
+            let sends = format!("{text} sends the pattern for all of them");
+            let what = format!("'{value}' counts each value by itself, and {sends}");
             return Err((what, ", or write share_threshold: true"));
         }
         let mut others = self.patterns.iter().filter(|known| known.list != list);
         if let Some(known) = others.find(|known| known.overlaps(prefix)) {
-            let what = format!(
-                "'{value}' and '{}', in another list of descriptors, may match the same request",
+            let both = format!(
+                "'{value}' and '{}', in another list of descriptors",
                 known.text
             );
-            return Err((what, ""));
+            return Err((format!("{both}, may match the same request"), ""));
         }
         let text = value.to_owned();
         self.patterns.push(ValuePattern { text, list });
@@ -117,10 +107,8 @@ impl KeyValues {
 
     /// All texts that are sent.
     pub(super) fn all(&self) -> impl Iterator<Item = &str> {
-        self.exact
-            .iter()
-            .chain(self.patterns.iter().map(|pattern| &pattern.text))
-            .map(String::as_str)
+        let patterns = self.patterns.iter().map(|pattern| &*pattern.text);
+        self.exact.iter().map(String::as_str).chain(patterns)
     }
 
     /// The actions that send this value. A request that has it matches one of them, and no other
@@ -158,17 +146,13 @@ impl KeyValues {
         let Some(prefix) = value.strip_suffix(ANY) else {
             return exact(name, value).map(|matcher| vec![matcher]).collect();
         };
-        let before = self.patterns.iter();
-        let before = before
-            .take_while(|pattern| pattern.text != value)
-            .filter(|pattern| pattern.overlaps(prefix));
+        let before = self.patterns.iter().take_while(|one| one.text != value);
+        let before = before.filter(|pattern| pattern.overlaps(prefix));
+        let before = before.map(|pattern| starting_with(name, pattern.prefix()));
+        let others = self.exact.iter().filter(|other| other.starts_with(prefix));
+        let others = others.flat_map(|other| exact(name, other));
         let mut matchers = vec![starting_with(name, prefix)];
-        for other in self.exact.iter().filter(|other| other.starts_with(prefix)) {
-            matchers.extend(exact(name, other).map(inverted));
-        }
-        for pattern in before {
-            matchers.push(inverted(starting_with(name, pattern.prefix())));
-        }
+        matchers.extend(others.chain(before).map(inverted));
         vec![matchers]
     }
 }
@@ -191,9 +175,7 @@ fn inverted(matcher: String) -> String {
 /// The matchers of one value, of which at most one matches: a path has a query, or none.
 fn exact(name: &str, value: &str) -> impl Iterator<Item = String> {
     let with_query = (name == PATH).then(|| matcher(name, "prefix", &format!("{value}?")));
-    [matcher(name, "exact", value)]
-        .into_iter()
-        .chain(with_query)
+    std::iter::once(matcher(name, "exact", value)).chain(with_query)
 }
 
 /// The matcher of all values that begin so. An empty prefix is one that Envoy refuses.

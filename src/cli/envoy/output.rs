@@ -44,8 +44,8 @@ pub(super) struct Asking<'a> {
     pub(super) domain: &'a str,
     /// As Envoy writes a duration.
     pub(super) timeout: String,
-    pub(super) host: String,
-    pub(super) port: u16,
+    /// Host and port.
+    pub(super) service: (String, u16),
     pub(super) descriptors: &'a Descriptors,
 }
 
@@ -79,12 +79,12 @@ impl Asking<'_> {
 
     /// The filter that asks Weir, under this name if it is one for HTTP.
     fn filter(&self, name: &str) -> String {
-        let (host, domain) = (&*self.host, scalar(self.domain));
+        let (host, domain) = (&*self.service.0, scalar(self.domain));
         // The cluster that Istio makes of the Service, or our own in `cluster`.
         let (cluster, authority) = if self.envoy.target == Target::Istio {
             // Without `authority` Envoy sends the name of the cluster, in which `|` is no letter of
             // an authority.
-            let cluster = scalar(&format!("outbound|{}||{host}", self.port));
+            let cluster = scalar(&format!("outbound|{}||{host}", self.service.1));
             (cluster, format!("authority: {}", scalar(host)))
         } else {
             ("weir".to_owned(), String::new())
@@ -101,34 +101,31 @@ impl Asking<'_> {
             Attach::Filter => self.rate_limits(),
             Attach::VirtualHost | Attach::Route => String::new(),
         };
-        fill(
-            include_str!("templates/filter.yaml"),
-            &[
-                ("name", name),
-                ("protocol", protocol),
-                ("stat_prefix", &stat_prefix),
-                ("domain", &domain),
-                ("timeout", &scalar(&self.timeout)),
-                (
-                    "failure_mode_deny",
-                    &self.envoy.failure_mode_deny.to_string(),
-                ),
-                ("headers", headers),
-                ("cluster", &cluster),
-                ("authority", &authority),
-                ("descriptors", &descriptors),
-            ],
-        )
+        let failure_mode_deny = self.envoy.failure_mode_deny.to_string();
+        let blocks = [
+            ("name", name),
+            ("protocol", protocol),
+            ("stat_prefix", &stat_prefix),
+            ("domain", &domain),
+            ("timeout", &scalar(&self.timeout)),
+            ("failure_mode_deny", &failure_mode_deny),
+            ("headers", headers),
+            ("cluster", &cluster),
+            ("authority", &authority),
+            ("descriptors", &descriptors),
+        ];
+        fill(include_str!("templates/filter.yaml"), &blocks)
     }
 
     /// The cluster of Weir. gRPC is HTTP/2.
     fn cluster(&self) -> String {
         // Envoy balances calls over all addresses of the name, as a headless Service has them.
-        let kind = match self.host.parse::<std::net::IpAddr>() {
+        let (host, port) = &self.service;
+        let kind = match host.parse::<std::net::IpAddr>() {
             Ok(_) => "STATIC",
             Err(_) => "STRICT_DNS",
         };
-        let (host, port) = (scalar(&self.host), self.port.to_string());
+        let (host, port) = (scalar(host), port.to_string());
         let blocks = [("type", kind), ("host", &host), ("port", &port)];
         fill(include_str!("templates/cluster.yaml"), &blocks)
     }
@@ -191,12 +188,8 @@ pub(super) struct Mesh {
     #[arg(long, default_value = "istio-system")]
     namespace: String,
     /// Select workloads with this label
-    #[arg(
-        long,
-        default_value = "istio=ingressgateway",
-        value_name = "LABEL=VALUE",
-        value_parser = label
-    )]
+    #[arg(long, default_value = "istio=ingressgateway")]
+    #[arg(value_name = "LABEL=VALUE", value_parser = label)]
     selector: (String, String),
     /// Change proxies of this kind
     #[arg(long, default_value = "gateway", value_name = "gateway|sidecar")]
@@ -211,12 +204,12 @@ pub(super) struct Mesh {
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let parts = text
-        .split_once('=')
-        .filter(|(name, value)| !name.is_empty() && !value.is_empty());
-    parts
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .ok_or_else(|| "write LABEL=VALUE, such as app=shop".to_owned())
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("write LABEL=VALUE, such as app=shop".to_owned()),
+    }
 }
 
 /// The proxies that an EnvoyFilter changes.
@@ -228,21 +221,18 @@ enum Proxies {
     Sidecar,
 }
 
-impl Proxies {
-    const fn context(self) -> &'static str {
-        match self {
-            Self::Gateway => "GATEWAY",
-            Self::Sidecar => "SIDECAR_INBOUND",
+impl Mesh {
+    const fn context(&self) -> &'static str {
+        match self.context {
+            Proxies::Gateway => "GATEWAY",
+            Proxies::Sidecar => "SIDECAR_INBOUND",
         }
     }
-}
 
-impl Mesh {
     pub(super) fn envoy_filter(&self, name: &str, asking: &Asking<'_>) -> String {
         let filters = asking.filters(HTTP_FILTER);
-        let mut patches: Vec<_> = (filters.iter())
-            .map(|filter| self.insert(asking, filter))
-            .collect();
+        let inserts = filters.iter().map(|filter| self.insert(asking, filter));
+        let mut patches: Vec<_> = inserts.collect();
         // The patch of virtual hosts or routes: of that with the name, or of all.
         let target = self.target_name.as_deref().map(scalar);
         match asking.envoy.attach {
@@ -257,15 +247,14 @@ impl Mesh {
             }
         }
         let (label, value) = &self.selector;
-        fill(
-            include_str!("templates/envoy_filter.yaml"),
-            &[
-                ("name", &scalar(name)),
-                ("namespace", &scalar(&self.namespace)),
-                ("label", &format!("{}: {}", scalar(label), scalar(value))),
-                ("patches", &list(&patches, 0)),
-            ],
-        )
+        let label = format!("{}: {}", scalar(label), scalar(value));
+        let blocks = [
+            ("name", &*scalar(name)),
+            ("namespace", &scalar(&self.namespace)),
+            ("label", &label),
+            ("patches", &list(&patches, 0)),
+        ];
+        fill(include_str!("templates/envoy_filter.yaml"), &blocks)
     }
 
     /// The patch that adds a filter before the one that ends the chain.
@@ -279,16 +268,14 @@ impl Mesh {
         };
         let port = self.listener_port;
         let port = port.map_or_else(String::new, |port| format!("portNumber: {port}"));
-        fill(
-            include_str!("templates/insert_patch.yaml"),
-            &[
-                ("apply_to", apply_to),
-                ("context", self.context.context()),
-                ("port", &port),
-                ("before", before),
-                ("filter", filter),
-            ],
-        )
+        let blocks = [
+            ("apply_to", apply_to),
+            ("context", self.context()),
+            ("port", &port),
+            ("before", before),
+            ("filter", filter),
+        ];
+        fill(include_str!("templates/insert_patch.yaml"), &blocks)
     }
 
     fn merge(&self, apply_to: &str, matched: Option<String>, value: &str) -> String {
@@ -296,15 +283,13 @@ impl Mesh {
             let matched = indented(&matched, 4);
             format!("routeConfiguration:\n  vhost:\n    {matched}")
         });
-        fill(
-            include_str!("templates/merge_patch.yaml"),
-            &[
-                ("apply_to", apply_to),
-                ("context", self.context.context()),
-                ("matched", &matched),
-                ("value", value),
-            ],
-        )
+        let blocks = [
+            ("apply_to", apply_to),
+            ("context", self.context()),
+            ("matched", &matched),
+            ("value", value),
+        ];
+        fill(include_str!("templates/merge_patch.yaml"), &blocks)
     }
 }
 
@@ -334,15 +319,13 @@ impl Asking<'_> {
         let patches: Vec<_> = filters.iter().map(insert).collect();
         // Envoy Gateway gives listeners of Envoy this name, unless Gateways are merged. The filter
         // is after filters that verify clients, as the router is the last one.
-        fill(
-            include_str!("templates/envoy_patch_policy.yaml"),
-            &[
-                ("name", &scalar(name)),
-                ("namespace", &scalar(namespace)),
-                ("gateway", &scalar(gateway)),
-                ("patches", &list(&patches, 0)),
-                ("cluster", &self.cluster()),
-            ],
-        )
+        let blocks = [
+            ("name", &*scalar(name)),
+            ("namespace", &scalar(namespace)),
+            ("gateway", &scalar(gateway)),
+            ("patches", &list(&patches, 0)),
+            ("cluster", &self.cluster()),
+        ];
+        fill(include_str!("templates/envoy_patch_policy.yaml"), &blocks)
     }
 }

@@ -101,18 +101,12 @@ impl FromStr for KeySource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (source, default) = text
-            .split_once(DEFAULT)
-            .map_or((text, None), |(source, default)| (source, Some(default)));
-        let (name, argument) = source
-            .split_once(':')
-            .map_or((source, None), |(name, argument)| (name, Some(argument)));
+        let (source, default) = cut(text, DEFAULT);
+        let (name, argument) = cut(source, ":");
         let kind = kind(name, argument)?;
         if default.is_some() && !kind.may_be_missing() {
-            return Err(format!(
-                "`{source}` has no `or`: only header, query and metadata can be missing in a \
-                 request"
-            ));
+            let why = "only header, query and metadata can be missing in a request";
+            return Err(format!("`{source}` has no `or`: {why}"));
         }
         if default == Some("") {
             return Err("a value is missing after ` or`".to_owned());
@@ -125,23 +119,26 @@ impl FromStr for KeySource {
     }
 }
 
+/// The text before a separator and, with one, the text after it.
+fn cut<'t>(text: &'t str, separator: &str) -> (&'t str, Option<&'t str>) {
+    let parts = text.split_once(separator);
+    parts.map_or((text, None), |(before, after)| (before, Some(after)))
+}
+
 fn kind(name: &str, argument: Option<&str>) -> Result<SourceKind, String> {
     let Some((_, hint)) = names().find(|(known, _)| *known == name) else {
         let remedy = match nearest(name, names().map(|(known, _)| known)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => {
-                let all: Vec<_> = names()
-                    .map(|(known, hint)| [known, hint].concat())
-                    .collect();
-                format!("write one of {}", all.join(", "))
+                let all = names().map(|(known, hint)| [known, hint].concat());
+                format!("write one of {}", all.collect::<Vec<_>>().join(", "))
             }
         };
         return Err(format!("`{name}` is no source; {remedy}"));
     };
     let needed = || {
-        argument
-            .filter(|text| !text.is_empty())
-            .ok_or_else(|| format!("write {name}{hint}"))
+        let argument = argument.filter(|text| !text.is_empty());
+        argument.ok_or_else(|| format!("write {name}{hint}"))
     };
     if hint.is_empty() && argument.is_some() {
         return Err(format!("`{name}` takes no argument"));
@@ -192,21 +189,18 @@ fn header(name: &str) -> Result<String, String> {
         _ => None,
     };
     if let Some(source) = own {
-        return Err(format!(
-            "write the source `{source}` in place of the header `{name}`"
-        ));
+        let instead = format!("in place of the header `{name}`");
+        return Err(format!("write the source `{source}` {instead}"));
     }
-    http::HeaderName::from_bytes(name.as_bytes())
-        .map(|name| name.as_str().to_owned())
-        .map_err(|_| format!("`{name}` is no name of a header"))
+    match http::HeaderName::from_bytes(name.as_bytes()) {
+        Ok(_) => Ok(name),
+        Err(_) => Err(format!("`{name}` is no name of a header")),
+    }
 }
 
 fn masked(argument: Option<&str>) -> Option<SourceKind> {
-    let (v4, v6) = match argument?.split_once(',') {
-        Some((v4, v6)) => (v4, v6.parse().ok()?),
-        None => (argument?, 128),
-    };
-    let v4 = v4.parse().ok()?;
+    let (v4, v6) = cut(argument?, ",");
+    let (v4, v6) = (v4.parse().ok()?, v6.unwrap_or("128").parse().ok()?);
     (v4 <= 32 && v6 <= 128).then_some(SourceKind::MaskedRemoteAddress { v4, v6 })
 }
 
@@ -215,10 +209,8 @@ fn metadata(of: &'static str, text: &str) -> Result<SourceKind, String> {
     let filter = parts.next().unwrap_or_default();
     let path: Vec<_> = parts.collect();
     if filter.is_empty() || path.is_empty() || path.iter().any(String::is_empty) {
-        return Err(
-            "write the filter and the keys in its metadata, such as `metadata:envoy.lb/tenant`"
-                .to_owned(),
-        );
+        let what = "write the filter and the keys in its metadata";
+        return Err(format!("{what}, such as `metadata:envoy.lb/tenant`"));
     }
     Ok(SourceKind::Metadata { of, filter, path })
 }
@@ -275,23 +267,18 @@ impl SourceKind {
                 let name = scalar(name);
                 format!("request_headers:\n  header_name: {name}\n  descriptor_key: {key}")
             }
-            Self::Query(name) => format!(
-                "query_parameters:\n  query_parameter_name: {}\n  descriptor_key: {key}",
-                scalar(name)
-            ),
-            Self::Path => {
-                let template = include_str!("templates/path_action.yaml");
-                fill(template, &[("key", &key)])
+            Self::Query(name) => {
+                let name = format!("query_parameter_name: {}", scalar(name));
+                format!("query_parameters:\n  {name}\n  descriptor_key: {key}")
             }
+            Self::Path => fill(include_str!("templates/path_action.yaml"), &[("key", &key)]),
             Self::Own(key) => format!("{key}: {{}}"),
             Self::MaskedRemoteAddress { v4, v6 } => format!(
                 "masked_remote_address:\n  v4_prefix_mask_len: {v4}\n  v6_prefix_mask_len: {v6}"
             ),
             Self::Metadata { of, filter, path } => {
-                let path: Vec<_> = path
-                    .iter()
-                    .map(|key| format!("key: {}", scalar(key)))
-                    .collect();
+                let path = path.iter().map(|key| format!("key: {}", scalar(key)));
+                let path: Vec<_> = path.collect();
                 let default = default.map(|text| format!("default_value: {}", scalar(text)));
                 let blocks = [
                     ("key", &*key),
@@ -333,9 +320,7 @@ impl SourceKind {
             Self::Own(REMOTE_ADDRESS) if !value.contains('*') => match value.parse::<IpAddr>() {
                 Ok(address) if address.to_string() == value => return None,
                 Ok(address) => return Some(format!("Envoy writes this address as {address}")),
-                Err(_) => {
-                    "it is no address; use masked-remote-address or address-match for a network"
-                }
+                _ => "it is no address; use masked-remote-address or address-match for a network",
             },
             Self::MaskedRemoteAddress { v4, v6 } if !value.contains('*') => match network(value) {
                 Some(network) => {

@@ -15,10 +15,8 @@ pub(super) const STREAM_ID: &str = "x-stream-id";
 /// # Errors
 /// What to write.
 pub(super) fn key_source(text: &str) -> Result<(String, KeySource), String> {
-    let (key, source) = text
-        .split_once('=')
-        .filter(|(key, _)| !key.is_empty())
-        .ok_or("write KEY=SOURCE, such as user=header:x-user")?;
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, source) = pair.ok_or("write KEY=SOURCE, such as user=header:x-user")?;
     Ok((key.to_owned(), source.parse()?))
 }
 
@@ -45,9 +43,8 @@ impl Sources {
                 let what = format!("the key '{key}' has two sources");
                 problems.push(Problem::error(&command_line(), what, "write one"));
             }
-            sources
-                .all
-                .push((key.clone(), source.clone(), command_line()));
+            let source = (key.clone(), source.clone(), command_line());
+            sources.all.push(source);
         }
         for WrittenPair { key, text, at } in file {
             match text.parse::<KeySource>() {
@@ -60,10 +57,9 @@ impl Sources {
                 }
             }
         }
-        if problems.is_empty() {
-            Ok(sources)
-        } else {
-            Err(problems)
+        match problems.is_empty() {
+            true => Ok(sources),
+            false => Err(problems),
         }
     }
 
@@ -71,38 +67,33 @@ impl Sources {
     /// requests in flight.
     pub(super) fn with_only_ways(mut self, outline: &[DescriptorTree]) -> Self {
         for key in ["remote_address", "source_cluster", "destination_cluster"] {
-            if self.get(key).is_none()
-                && outline.iter().any(|own| own.uses(key))
-                && let Ok(source) = key.replace('_', "-").parse()
-            {
-                self.all.push((key.to_owned(), source, command_line()));
+            if outline.iter().any(|own| own.uses(key)) {
+                self.add_missing(key, &key.replace('_', "-"));
             }
         }
         let all = all_of(outline).into_iter().map(|(_, own)| own);
         let (ids, others): (Vec<_>, Vec<_>) = all.partition(|own| own.has_holders);
         let others: HashSet<&str> = others.iter().map(|own| &*own.key).collect();
-        for own in ids {
-            if self.get(&own.key).is_none()
-                && !others.contains(&*own.key)
-                && let Ok(id) = format!("header:{STREAM_ID}").parse()
-            {
-                self.all.push((own.key.to_string(), id, command_line()));
-            }
+        for own in ids.iter().filter(|own| !others.contains(&*own.key)) {
+            self.add_missing(&own.key, &format!("header:{STREAM_ID}"));
         }
         self
     }
 
+    fn add_missing(&mut self, key: &str, source: &str) {
+        if let (None, Ok(source)) = (self.get(key), source.parse()) {
+            self.all.push((key.to_owned(), source, command_line()));
+        }
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&KeySource> {
-        self.all
-            .iter()
-            .find(|(own, ..)| own == key)
-            .map(|(_, source, _)| source)
+        self.all()
+            .find(|(own, _)| *own == key)
+            .map(|(_, source)| source)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = (&str, &KeySource)> {
-        self.all
-            .iter()
-            .map(|(key, source, _)| (key.as_str(), source))
+        self.all.iter().map(|(key, source, _)| (&**key, source))
     }
 
     /// The sources of keys that no limit has, and the values of `generic-key` that no descriptor
@@ -126,13 +117,11 @@ impl Sources {
                 let is_known =
                     |value: &&String| outline.iter().any(|own| own.has_value(key, value));
                 for value in values.iter().filter(|value| !is_known(value)) {
-                    problems.push(Problem::error(
-                        at,
-                        format!(
-                            "no limit of the domain has the key '{key}' with the value '{value}'"
-                        ),
-                        "remove the value, or write a descriptor for it in the files of the limits",
-                    ));
+                    let what = format!("the key '{key}' with the value '{value}'");
+                    let what = format!("no limit of the domain has {what}");
+                    let remedy = "remove the value, or write a descriptor for it in the files of \
+                        the limits";
+                    problems.push(Problem::error(at, what, remedy));
                 }
             }
         }

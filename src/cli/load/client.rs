@@ -224,10 +224,9 @@ impl Client {
     /// # Errors
     /// One of them cannot be opened.
     pub async fn connect(options: &Options) -> Result<Self, Failure> {
-        let connections = options.connections;
         let new = |_| LoadConnection::new(options);
-        let connections: Vec<_> = (0..connections).map(new).collect();
-        try_join_all(connections.iter().map(LoadConnection::open)).await?;
+        let connections: Vec<_> = (0..options.connections).map(new).collect();
+        try_join_all(connections.iter().map(LoadConnection::sender)).await?;
         Ok(Self {
             connections,
             concurrency: options.concurrency,
@@ -250,14 +249,12 @@ impl Client {
         reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let opened = self.opened();
         let begin = Instant::now();
-        let grace = if matches!(pace, Pace::Closed) {
-            Duration::ZERO
-        } else {
-            LATE
+        let grace = match pace {
+            Pace::Closed => Duration::ZERO,
+            Pace::Rate { .. } => LATE,
         };
-        let end = until
-            .time
-            .and_then(|time| begin.checked_add(time)?.checked_add(grace));
+        let end = |time| begin.checked_add(time)?.checked_add(grace);
+        let end = until.time.and_then(end);
         let mut pacer = Pacer::new(pace, until, begin);
         let (mut is_over, mut give_up) = (false, None);
         // The connections that take a further call, each as often as it takes one.
@@ -307,24 +304,24 @@ impl Client {
     }
 
     fn opened(&self) -> u64 {
-        self.connections.iter().map(LoadConnection::opened).sum()
+        let opened = self.connections.iter().map(|one| one.opened.get());
+        opened.sum()
     }
 }
 
 async fn call(connection: &LoadConnection, request: EncodedRequest, due: Instant) -> Answered {
     let sent = clock::now();
-    let result = connection
-        .call(request.message.clone())
-        .await
-        .and_then(|bytes| {
-            let unreadable = |what| Failure::new(FailureKind::Unreadable, what);
-            let response = RateLimitResponse::decode(bytes);
-            let response = response.map_err(|error| unreadable(error.to_string()))?;
-            match response.overall_code() {
-                Code::Unknown => Err(unreadable("the overall_code is UNKNOWN".to_owned())),
-                Code::Ok | Code::OverLimit => Ok(response),
-            }
-        });
+    let response = |bytes| {
+        let unreadable = |what| Failure::new(FailureKind::Unreadable, what);
+        let response = RateLimitResponse::decode(bytes);
+        let response = response.map_err(|error| unreadable(error.to_string()))?;
+        match response.overall_code() {
+            Code::Unknown => Err(unreadable("the overall_code is UNKNOWN".to_owned())),
+            Code::Ok | Code::OverLimit => Ok(response),
+        }
+    };
+    let answer = connection.call(request.message.clone()).await;
+    let result = answer.and_then(response);
     Answered {
         request,
         between: [sent, clock::now()],
@@ -333,14 +330,9 @@ async fn call(connection: &LoadConnection, request: EncodedRequest, due: Instant
     }
 }
 
-/// The source of the instants at which calls are due.
-enum Pacer {
-    Closed,
-    Rate {
-        due: mpsc::Receiver<Instant>,
-        thread: JoinHandle<u64>,
-    },
-}
+/// The source of the instants at which calls are due, and the thread that counts them; `None` for a
+/// closed loop.
+struct Pacer(Option<(mpsc::Receiver<Instant>, JoinHandle<u64>)>);
 
 impl Pacer {
     fn new(pace: Pace, until: Until, begin: Instant) -> Self {
@@ -350,39 +342,34 @@ impl Pacer {
             seed,
         } = pace
         else {
-            return Self::Closed;
+            return Self(None);
         };
         let (sender, due) = mpsc::channel(MAX_DUE);
         let arrivals = Arrivals::new(arrivals, per_second);
         let random = SmallRng::seed_from_u64(seed);
         let thread = thread::spawn(move || keep_time(arrivals, random, until, begin, &sender));
-        Self::Rate { due, thread }
+        Self(Some((due, thread)))
     }
 
     /// When the next call is due, which is now or was before; `None` after the last one.
     async fn next(&mut self) -> Option<Instant> {
-        match self {
-            Self::Closed => Some(Instant::now()),
-            Self::Rate { due, .. } => due.recv().await,
+        match &mut self.0 {
+            None => Some(Instant::now()),
+            Some((due, _)) => due.recv().await,
         }
     }
 
     /// Makes no further calls due.
     fn close(&mut self) {
-        if let Self::Rate { due, .. } = self {
+        if let Some((due, _)) = &mut self.0 {
             due.close();
         }
     }
 
     /// Ends, and returns how many calls were due.
     fn due(self) -> u64 {
-        match self {
-            Self::Closed => 0,
-            Self::Rate { due, thread } => {
-                drop(due);
-                thread.join().unwrap_or_default()
-            }
-        }
+        let thread = self.0.map(|(_, thread)| thread);
+        thread.map_or(0, |thread| thread.join().unwrap_or_default())
     }
 }
 
@@ -403,10 +390,11 @@ fn keep_time(
         let Some(at) = begin.checked_add(due).filter(|_| due < end) else {
             return count;
         };
-        while let Some(left) = at
-            .checked_duration_since(Instant::now())
-            .filter(|left| !left.is_zero())
-        {
+        loop {
+            let left = at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
             if sender.is_closed() {
                 return count;
             }

@@ -68,33 +68,26 @@ pub struct Failure {
 }
 
 /// Kind of a failure; failures are counted by kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum FailureKind {
     /// No answer within the client's time.
+    #[error("timeout")]
     Timeout,
     /// The connection failed, or could not be opened.
+    #[error("connection")]
     Connection,
     /// The server provably did not begin the call.
+    #[error("not begun")]
     NotBegun,
     /// The answer is not gRPC, or its message cannot be decoded.
+    #[error("unreadable")]
     Unreadable,
     /// A status of HTTP.
+    #[error("HTTP {0}")]
     Http(u16),
     /// A status of gRPC, by its number.
+    #[error("{}", CODES.get(*.0).unwrap_or(&"UNKNOWN"))]
     Grpc(usize),
-}
-
-impl fmt::Display for FailureKind {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Timeout => out.write_str("timeout"),
-            Self::Connection => out.write_str("connection"),
-            Self::NotBegun => out.write_str("not begun"),
-            Self::Unreadable => out.write_str("unreadable"),
-            Self::Http(status) => write!(out, "HTTP {status}"),
-            Self::Grpc(code) => out.write_str(CODES.get(*code).unwrap_or(&"UNKNOWN")),
-        }
-    }
 }
 
 impl Failure {
@@ -108,10 +101,9 @@ impl Failure {
 impl From<h2::Error> for Failure {
     fn from(error: h2::Error) -> Self {
         let is_refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
-        let kind = if is_refused || (error.is_go_away() && error.is_remote()) {
-            FailureKind::NotBegun
-        } else {
-            FailureKind::Connection
+        let kind = match is_refused || (error.is_go_away() && error.is_remote()) {
+            true => FailureKind::NotBegun,
+            false => FailureKind::Connection,
         };
         Self::new(kind, error)
     }
@@ -128,8 +120,9 @@ pub(super) struct LoadConnection {
     traces: bool,
     request: Request<()>,
     state: Mutex<ConnectionState>,
-    /// Generation of the connection: a call that fails late does not close a newer one.
-    opened: Cell<u64>,
+    /// How often it was opened, the generation of the connection: a call that fails late does not
+    /// close a newer one.
+    pub(super) opened: Cell<u64>,
 }
 
 #[derive(Default)]
@@ -169,24 +162,10 @@ impl LoadConnection {
             // version, trace, parent and flags of W3C Trace Context
             let (trace, parent) = (random::bits(), fastrand::u64(1..));
             let value = HeaderValue::try_from(format!("00-{trace:032x}-{parent:016x}-01"));
-            request
-                .headers_mut()
-                .extend(value.ok().map(|value| (TRACEPARENT, value)));
+            let value = value.ok().map(|value| (TRACEPARENT, value));
+            request.headers_mut().extend(value);
         }
         request
-    }
-
-    /// Opens the connection, unless it is open.
-    ///
-    /// # Errors
-    /// It cannot be opened, or what listens does not speak HTTP/2.
-    pub(super) async fn open(&self) -> Result<(), Failure> {
-        self.sender().await.map(drop)
-    }
-
-    /// How often it was opened.
-    pub(super) const fn opened(&self) -> u64 {
-        self.opened.get()
     }
 
     /// Asks once. The message has the prefix of gRPC.
@@ -200,7 +179,8 @@ impl LoadConnection {
                 let answer = self.exchange(sender, message.clone()).await;
                 let kind = answer.as_ref().err().map(|failure| failure.kind);
                 if let Some(FailureKind::NotBegun | FailureKind::Connection) = kind {
-                    self.discard(generation).await;
+                    let mut state = self.state.lock().await;
+                    state.sender.take_if(|_| self.opened.get() == generation);
                 }
                 if kind != Some(FailureKind::NotBegun) {
                     return answer;
@@ -211,21 +191,16 @@ impl LoadConnection {
         };
         let answer = timeout(self.timeout, attempts).await;
         answer.unwrap_or_else(|_| {
-            Err(Failure::new(
-                FailureKind::Timeout,
-                format_args!("no answer within {:?}", self.timeout),
-            ))
+            let what = format_args!("no answer within {:?}", self.timeout);
+            Err(Failure::new(FailureKind::Timeout, what))
         })
     }
 
-    async fn discard(&self, generation: u64) {
-        let mut state = self.state.lock().await;
-        if self.opened.get() == generation {
-            state.sender = None;
-        }
-    }
-
-    async fn sender(&self) -> Result<(SendRequest<Bytes>, u64), Failure> {
+    /// The sender of the connection, which is opened unless it is open, and its generation.
+    ///
+    /// # Errors
+    /// It cannot be opened, or what listens does not speak HTTP/2.
+    pub(super) async fn sender(&self) -> Result<(SendRequest<Bytes>, u64), Failure> {
         let mut state = self.state.lock().await;
         if let Some(sender) = &state.sender {
             return Ok((sender.clone(), self.opened.get()));
@@ -286,9 +261,8 @@ impl LoadConnection {
     async fn exchange(&self, sender: SendRequest<Bytes>, message: Bytes) -> Result<Bytes, Failure> {
         // Until here nothing was sent, whatever is wrong with the connection.
         let mut sender = sender.ready().await.map_err(not_begun)?;
-        let (response, mut body) = sender
-            .send_request(self.request(), false)
-            .map_err(not_begun)?;
+        let sent = sender.send_request(self.request(), false);
+        let (response, mut body) = sent.map_err(not_begun)?;
         body.send_data(message, true)?;
         let (head, mut body) = response.await?.into_parts();
         if head.status != StatusCode::OK {
@@ -318,31 +292,22 @@ fn uri(dial: &Dial) -> Uri {
         Address::Unix(_) => "localhost".to_owned(),
     };
     let scheme = if dial.tls.is_some() { "https" } else { "http" };
-    let uri = Uri::builder()
-        .scheme(scheme)
-        .authority(authority)
-        .path_and_query(METHOD_PATH);
+    let uri = Uri::builder().scheme(scheme).authority(authority);
+    let uri = uri.path_and_query(METHOD_PATH).build();
     // An address was read as a host and a port.
-    uri.build()
-        .unwrap_or_else(|_| Uri::from_static("http://localhost"))
+    uri.unwrap_or_else(|_| Uri::from_static("http://localhost"))
 }
 
 /// The error of gRPC in headers or trailers, unless the status is 0 or is not there.
 fn failure_of(headers: &HeaderMap) -> Option<Failure> {
-    let status = headers.get("grpc-status")?;
-    let code = status
-        .to_str()
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(2);
+    let status = headers.get("grpc-status")?.to_str().ok();
+    let code = status.and_then(|text| text.parse().ok()).unwrap_or(2);
     // A number that gRPC does not define is UNKNOWN, which bounds the number of kinds.
     let code = tonic::Code::from(code) as usize;
     (code != 0).then(|| {
-        let message = headers
-            .get("grpc-message")
-            .map_or(&b""[..], HeaderValue::as_bytes);
-        let message = percent_encoding::percent_decode(message).decode_utf8_lossy();
-        Failure::new(FailureKind::Grpc(code), message)
+        let message = headers.get("grpc-message").map(HeaderValue::as_bytes);
+        let message = percent_encoding::percent_decode(message.unwrap_or_default());
+        Failure::new(FailureKind::Grpc(code), message.decode_utf8_lossy())
     })
 }
 
@@ -360,10 +325,9 @@ async fn read(body: &mut RecvStream) -> Result<Option<Bytes>, Failure> {
         all.put(chunk);
     }
     let all = all.freeze();
-    let prefix = all
-        .first_chunk()
-        .map(|&[flag, a, b, c, d]| (flag, u32::from_be_bytes([a, b, c, d])));
-    let is_whole =
-        prefix.is_some_and(|(flag, length)| flag == 0 && length as usize == all.len() - 5);
+    let is_whole = |&[flag, length @ ..]: &[u8; 5]| {
+        flag == 0 && u32::from_be_bytes(length) as usize == all.len() - 5
+    };
+    let is_whole = all.first_chunk().is_some_and(is_whole);
     Ok(is_whole.then(|| all.slice(5..)))
 }

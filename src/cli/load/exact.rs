@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::super::amount;
 use super::super::print;
 use super::client::Answered;
-use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
+use crate::core::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use crate::core::request::notation::entry;
 use crate::core::time::{Micros, Span, Unit};
@@ -135,8 +135,13 @@ impl ExactnessReport {
     }
 }
 
+/// The unit of the limit in an answer.
+pub(in crate::cli) fn unit_of(limit: &RateLimit) -> Option<Unit> {
+    limit.unit.try_into().ok().and_then(Unit::from_number)
+}
+
 /// The length of a window, as in `minute` and `30 seconds`.
-pub(super) fn window(multiplier: u64, unit: &str) -> String {
+pub(in crate::cli) fn window(multiplier: u64, unit: &str) -> String {
     match multiplier {
         1 => unit.to_owned(),
         _ => format!("{multiplier} {unit}s"),
@@ -163,20 +168,16 @@ pub(super) struct Offender {
 fn code_of(response: &RateLimitResponse, index: usize) -> Option<Code> {
     let overall = response.overall_code();
     let code = response.statuses.get(index).map(DescriptorStatus::code);
-    let code = code
-        .filter(|code| *code != Code::Unknown)
-        .unwrap_or(overall);
+    let code = code.filter(|code| *code != Code::Unknown);
+    let code = code.unwrap_or(overall);
     (code != Code::Ok || overall == Code::Ok).then_some(code)
 }
 
 /// The entries of a descriptor, by which it is counted.
 fn encoded(descriptor: &RateLimitDescriptor) -> Vec<u8> {
-    let entries = descriptor.entries.clone();
-    RateLimitDescriptor {
-        entries,
-        ..RateLimitDescriptor::default()
-    }
-    .encode_to_vec()
+    let mut only_entries = RateLimitDescriptor::default();
+    only_entries.entries.clone_from(&descriptor.entries);
+    only_entries.encode_to_vec()
 }
 
 /// The same, as operators write them.
@@ -236,8 +237,7 @@ impl Exactness {
         };
         let reset = status.duration_until_reset.as_ref();
         let is_longer = reset.is_some_and(|reset| reset.seconds > secs as i64);
-        let multiplier = limit.unit_multiplier.unwrap_or(1).into();
-        let unit = limit.unit.try_into().ok().and_then(Unit::from_number);
+        let (multiplier, unit) = (limit.unit_multiplier.unwrap_or(1).into(), unit_of(limit));
         let is_other = unit.is_none_or(|unit| unit.secs().saturating_mul(multiplier) != secs);
         if self.report.other_limit.is_none() && (is_other || is_longer) {
             let name = limit.unit().as_str_name().to_lowercase();
@@ -258,12 +258,11 @@ impl Exactness {
                 self.report.unchecked += 1;
                 return;
             };
-            counter.asked = counter.asked.saturating_add(hits);
+            let add = |sum: &mut u64| *sum = sum.saturating_add(hits);
+            add(&mut counter.asked);
             match code {
-                Some(Code::Ok) if first == last => {
-                    counter.granted = counter.granted.saturating_add(hits);
-                }
-                Some(Code::Ok) | None => counter.possible = counter.possible.saturating_add(hits),
+                Some(Code::Ok) if first == last => add(&mut counter.granted),
+                Some(Code::Ok) | None => add(&mut counter.possible),
                 Some(_) if first == last => counter.refused = counter.refused.max(Some(hits)),
                 Some(_) => {}
             }
@@ -289,10 +288,8 @@ impl Exactness {
 
     /// Compares the windows before this one, and forgets them.
     fn judge_before(&mut self, window: u64) {
-        while let Some(oldest) = self
-            .windows
-            .first_entry()
-            .filter(|oldest| *oldest.key() < window)
+        while let Some(oldest) = self.windows.first_entry()
+            && *oldest.key() < window
         {
             let (window, counters) = oldest.remove_entry();
             for (entries, counter) in counters {

@@ -106,10 +106,10 @@ impl LoadReport {
             let (count, message) = (*count, message.clone());
             (kind.to_string(), FailureCount { count, message })
         });
+        let latencies = QUANTILES.map(|(name, share)| (name, quantile(&tally.latency, share)));
         let cpu = processes.iter().map(|process| {
-            let used = process
-                .used_micros()
-                .filter(|micros| *micros >= LEAST_CPU_MICROS);
+            let used = process.used_micros();
+            let used = used.filter(|micros| *micros >= LEAST_CPU_MICROS);
             let each = used.map(|micros| micros / sent.max(1) as f64);
             (process.name.clone(), each)
         });
@@ -126,9 +126,7 @@ impl LoadReport {
             answered: tally.answered(),
             per_second: sent as f64 / seconds.max(1e-9),
             errors: errors.collect(),
-            latency_ms: QUANTILES
-                .map(|(name, share)| (name, quantile(&tally.latency, share)))
-                .into(),
+            latency_ms: latencies.into(),
             cpu_micros_per_request: cpu.collect(),
             expected_ok,
             threshold,
@@ -145,18 +143,13 @@ impl LoadReport {
         let is_ramp = !is_whole(&self.steps);
         for step in self.steps.iter().filter(|step| step["p99_ms"] > most) {
             let (p99, rate) = (step["p99_ms"], step["rate"]);
-            let rate = match is_ramp {
-                true => format!(" at {rate:.0} a second"),
-                false => String::new(),
-            };
+            let rate = is_ramp.then(|| format!(" at {rate:.0} a second"));
+            let rate = rate.unwrap_or_default();
             let line = format!("p99{rate} is {p99:.2} ms, at most {most} ms are asked for");
             self.exceeded.push(line);
         }
-        let steps = self
-            .steps
-            .iter()
-            .filter(|step| step["per_second"] > 0.0)
-            .count();
+        let has_sent = |step: &&LoadStep| step["per_second"] > 0.0;
+        let steps = self.steps.iter().filter(has_sent).count();
         if is_ramp && steps < RAMP_STEPS && (max_p99.is_some() || max_errors.is_some()) {
             let line = format!("only {steps} of {RAMP_STEPS} steps have sent requests");
             self.exceeded.push(line);
@@ -180,31 +173,19 @@ impl LoadReport {
         let mut row = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
         let counts = &self.counts;
         let (sent, time) = (grouped(counts.sent), people::span(self.seconds));
-        row(
-            "sent",
-            format!(
-                "{sent} in {time}, {} a second",
-                grouped(self.per_second.round() as u64)
-            ),
-        );
+        let rate = grouped(self.per_second.round() as u64);
+        row("sent", format!("{sent} in {time}, {rate} a second"));
         let [answered, ok, over] = [self.answered, counts.ok, counts.over_limit].map(grouped);
-        row(
-            "answered",
-            format!("{answered}: OK {ok}, OVER_LIMIT {over}"),
-        );
+        let answers = format!("{answered}: OK {ok}, OVER_LIMIT {over}");
+        row("answered", answers);
         if counts.without_limit > 0 {
             let (count, why) = (grouped(counts.without_limit), "`weir explain` shows why");
-            row(
-                "no limit",
-                format!("{count} answers have a descriptor without a limit; {why}"),
-            );
+            let text = format!("{count} answers have a descriptor without a limit; {why}");
+            row("no limit", text);
         }
         for (kind, failures) in &self.errors {
-            let message = OneLine(&failures.message);
-            row(
-                "error",
-                format!("{kind} {}: {message}", grouped(failures.count)),
-            );
+            let (count, message) = (grouped(failures.count), OneLine(&failures.message));
+            row("error", format!("{kind} {count}: {message}"));
         }
         if counts.unfinished > 0 {
             row("unfinished", grouped(counts.unfinished));
@@ -215,31 +196,27 @@ impl LoadReport {
         let [late, not_sent] = [counts.sent_late, counts.not_sent].map(grouped);
         if counts.sent_late + counts.not_sent > 0 {
             let what = "the rate was not reached";
-            row(
-                "behind",
-                format!("{what}: {late} were sent more than 10 ms late, {not_sent} not at all"),
-            );
+            let text =
+                format!("{what}: {late} were sent more than 10 ms late, {not_sent} not at all");
+            row("behind", text);
         }
-        let latency = self
-            .latency_ms
-            .iter()
-            .map(|(name, ms)| format!("{name} {ms:.2} ms"));
+        let latency = self.latency_ms.iter();
+        let latency = latency.map(|(name, ms)| format!("{name} {ms:.2} ms"));
         row("latency", latency.collect::<Vec<_>>().join(", "));
+        let each = |(name, micros): (&String, &Option<f64>)| {
+            micros.map(|micros| format!("{name} {micros:.1} µs a request"))
+        };
         let cpu = self.cpu_micros_per_request.iter();
-        let cpu =
-            cpu.filter_map(|(name, micros)| Some(format!("{name} {:.1} µs a request", (*micros)?)));
-        let cpu: Vec<_> = cpu.collect();
+        let cpu: Vec<String> = cpu.filter_map(each).collect();
         if !cpu.is_empty() {
             row("CPU", cpu.join(", "));
         }
         if let Some(exact) = self.exact {
-            row(
-                "exact",
-                format!("{}{}", if exact { "yes" } else { "no" }, self.findings()),
-            );
+            let exact = if exact { "yes" } else { "no" };
+            row("exact", exact.to_owned() + &self.findings());
         }
         for line in &self.exceeded {
-            rows.push(vec!["exceeded".to_owned(), line.clone()]);
+            row("exceeded", line.clone());
         }
         print::table(&[], rows, 0) + &self.ramp()
     }
@@ -262,24 +239,17 @@ impl LoadReport {
     /// Findings of the check of exactness, as the end of a sentence.
     fn findings(&self) -> String {
         let mut text = String::new();
-        if self.answered < self.counts.sent {
-            text += &format!(
-                "; {} requests have no answer",
-                grouped(self.counts.sent - self.answered)
-            );
+        let (sent, ok) = (self.counts.sent, self.counts.ok);
+        if self.answered < sent {
+            let count = grouped(sent - self.answered);
+            text += &format!("; {count} requests have no answer");
         }
         if self.answered > 0 && self.counts.with_limit == 0 {
             text += "; no answer named a limit";
         }
-        if let Some(expected) = self
-            .expected_ok
-            .filter(|expected| *expected != self.counts.ok)
-        {
-            text += &format!(
-                "; {} were answered OK instead of {}",
-                grouped(self.counts.ok),
-                grouped(expected)
-            );
+        if let Some(expected) = self.expected_ok.filter(|expected| *expected != ok) {
+            let [ok, expected] = [ok, expected].map(grouped);
+            text += &format!("; {ok} were answered OK instead of {expected}");
         }
         let thresholds = self.threshold.iter().chain(&self.thresholds);
         thresholds.fold(text, |text, report| text + &report.findings())
@@ -310,9 +280,8 @@ impl ExactnessReport {
             text += "; an answer named no limit for one of them";
         }
         if report.at_edges > 0 {
-            text += &format!(
-                "; {edges} were under way where {article}{unit} ended, and may belong to both sides"
-            );
+            text += &format!("; {edges} were under way where {article}{unit} ended, ");
+            text += "and may belong to both sides";
         }
         if report.unchecked > 0 {
             text += &format!("; {missed} were not compared, because too many are distinct");
@@ -339,16 +308,12 @@ pub(super) fn progress(tally: &Tally, per_second: f64, until: Until) -> String {
     let elapsed = tally.elapsed.as_secs_f64();
     let by_time = until.time.map(|time| time.as_secs_f64() - elapsed);
     let done = (tally.answered() + tally.failed()) as f64;
-    let by_count = until
-        .iterations
-        .map(|most| (most as f64 - done) * elapsed / done.max(1.0));
-    let left = by_time
-        .into_iter()
-        .chain(by_count)
-        .fold(f64::INFINITY, f64::min);
+    let by_count = |most: u64| (most as f64 - done) * elapsed / done.max(1.0);
+    let left = by_time.into_iter().chain(until.iterations.map(by_count));
+    let left = left.fold(f64::INFINITY, f64::min);
     let [elapsed, left] = [elapsed, left].map(|seconds| people::span(seconds.max(0.0).round()));
-    let [ok, over, errors] =
-        [tally.counts.ok, tally.counts.over_limit, tally.failed()].map(grouped);
+    let counts = [tally.counts.ok, tally.counts.over_limit, tally.failed()];
+    let [ok, over, errors] = counts.map(grouped);
     let [p50, p99] = [0.5, 0.99].map(|share| quantile(&tally.latency, share));
     let rate = grouped(per_second.round() as u64);
     format!(

@@ -12,10 +12,9 @@ use crate::limits::rules::limit::Units;
 
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
 pub(super) fn entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageError> {
+    let several = "one descriptor at a time; give each override a command of its own";
     let entry = |text: &String| match text.split('=').next() {
-        Some(",") => Err(UsageError(
-            "one descriptor at a time; give each override a command of its own".to_owned(),
-        )),
+        Some(",") => Err(UsageError(several.to_owned())),
         _ => text.parse().map_err(|error: Invalid| UsageError(error.0)),
     };
     arguments.iter().map(entry).collect()
@@ -55,29 +54,22 @@ pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageE
 /// A rate: `500/minute`, `20/30 seconds`, `20/30second`; `20` of a limit of requests in flight. A
 /// `+` before it adds it.
 pub(super) fn rate(text: &str) -> Result<RaiseRate, String> {
-    let wrong = || {
-        "write HITS/UNIT, such as 500/minute, HITS/MULTIPLIER UNITs, such as 20/30 seconds, or for \
-         a limit of requests in flight a number alone"
-            .to_owned()
+    const WRONG: &str = "write HITS/UNIT, such as 500/minute, HITS/MULTIPLIER UNITs, such as 20/30 \
+        seconds, or for a limit of requests in flight a number alone";
+    let (hits, unit) = match text.split_once('/') {
+        Some((hits, unit)) => (hits, Some(amount::multiple(unit.trim()).ok_or(WRONG)?)),
+        None => (text, None),
     };
-    let (hits, unit) = text
-        .split_once('/')
-        .map_or((text, None), |(hits, unit)| (hits, Some(unit.trim())));
     let (hits, is_added) = match hits.trim().strip_prefix('+') {
         Some(added) if !added.starts_with('+') => (added, true),
         _ => (hits.trim(), false),
     };
-    let units = amount::number(hits).map_err(|_| wrong())?;
-    let mut record = RateRecord {
-        requests_per_unit: Units::rounded(units),
-        unit: None,
-        unit_multiplier: None,
+    let (unit_multiplier, unit) = unit.unzip();
+    let record = RateRecord {
+        requests_per_unit: Units::rounded(amount::number(hits).map_err(|_| WRONG)?),
+        unit,
+        unit_multiplier,
     };
-    if let Some(unit) = unit {
-        let (multiplier, unit) = amount::multiple(unit).ok_or_else(wrong)?;
-        record.unit = Some(unit);
-        record.unit_multiplier = Some(multiplier);
-    }
     let raise = if is_added {
         RaiseRate::by
     } else {
@@ -92,37 +84,26 @@ pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Times
     let here = now.to_zoned(zone.clone());
     let local = |time: DateTime| zone.to_timestamp(time).ok();
     let later = |span: Span| here.checked_add(span).ok().map(|zoned| zoned.timestamp());
-    let at = text
-        .parse::<Timestamp>()
-        .ok()
-        .or_else(|| {
-            let date = || (text.len() == "2030-01-31".len()).then(|| text.parse::<Date>().ok())?;
-            let is_date = date().and_then(end_of);
-            is_date
-                .or_else(|| text.parse::<DateTime>().ok())
-                .or_else(|| day(text, here.date()))
-                .and_then(local)
-        })
-        .or_else(|| text.parse::<Span>().ok().and_then(later));
-    let Some(at) = at else {
+    let of_day = || {
+        let is_date = text.len() == "2030-01-31".len();
+        let date = text.parse::<Date>().ok().filter(|_| is_date);
+        let end = date.and_then(end_of).or_else(|| text.parse().ok());
+        end.or_else(|| day(text, here.date())).and_then(local)
+    };
+    let at = text.parse::<Timestamp>().ok().or_else(of_day);
+    let Some(at) = at.or_else(|| text.parse().ok().and_then(later)) else {
         let forms = "write a duration such as 2h or 3d, a day such as tomorrow, friday or \
             2030-01-31, or \"friday 18:00\", or an instant such as 2030-01-31T18:00:00Z";
-        return Err(UsageError(format!(
-            "--until: `{}` is no time; {forms}",
-            text.escape_debug()
-        )));
+        let text = text.escape_debug();
+        return Err(UsageError(format!("--until: `{text}` is no time; {forms}")));
     };
     if at <= now {
-        return Err(UsageError(format!(
-            "--until: {} is in the past; write a later time",
-            people::instant(at)
-        )));
+        let (at, what) = (people::instant(at), "is in the past; write a later time");
+        return Err(UsageError(format!("--until: {at} {what}")));
     }
     // People do not order fractions of a second; the end is not before what they wrote.
-    Ok(
-        Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0))
-            .unwrap_or(at),
-    )
+    let second = at.as_second() + i64::from(at.subsec_nanosecond() > 0);
+    Ok(Timestamp::from_second(second).unwrap_or(at))
 }
 
 /// The midnight after a date, which is included.

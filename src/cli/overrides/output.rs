@@ -16,6 +16,9 @@ use crate::limits::rules::compile::OneLine;
 /// Limits of an answer that are named.
 const MAX_LIMITS: usize = 5;
 
+const NONE_IN_FORCE: &str =
+    "no overrides are in force; `weir overrides --ended` lists those of the last week\n";
+
 /// `timed` is now and the zone of the terminal, for an order with `--until`.
 pub(super) fn ordered(answer: &Ordered, timed: Option<(Timestamp, &TimeZone)>) -> String {
     let (one, limits) = (&answer.r#override, &answer.limits);
@@ -33,10 +36,9 @@ pub(super) fn ordered(answer: &Ordered, timed: Option<(Timestamp, &TimeZone)>) -
         text += &format!("  limits  {named}\n");
     }
     if one.kind == "raise" && !limits.is_empty() {
-        text += if answer.keeps_count {
-            "  count   kept: hits that were counted still count\n"
-        } else {
-            "  count   starts from zero\n"
+        text += match answer.keeps_count {
+            true => "  count   kept: hits that were counted still count\n",
+            false => "  count   starts from zero\n",
         };
     }
     if let Some(Periods { end, count }) = &answer.periods {
@@ -61,10 +63,9 @@ pub(super) fn removed(Removed { removed }: &Removed) -> String {
 pub(super) fn reset(answer: &Reset) -> String {
     let mut text = String::new();
     for counter in &answer.reset {
-        let what = if counter.existed {
-            "counts from zero"
-        } else {
-            "had counted nothing"
+        let what = match counter.existed {
+            true => "counts from zero",
+            false => "had counted nothing",
         };
         let (limit, counter) = (OneLine(&counter.limit), OneLine(&counter.counter));
         text += &format!("{limit} {what} (counter {counter})\n");
@@ -73,25 +74,18 @@ pub(super) fn reset(answer: &Reset) -> String {
 }
 
 pub(super) fn listed(OverrideList { overrides, .. }: &OverrideList, ended: bool) -> String {
-    if overrides.is_empty() {
-        return if ended {
-            "no overrides ended within the last week\n"
-        } else {
-            "no overrides are in force; `weir overrides --ended` lists those of the last week\n"
-        }
-        .to_owned();
-    }
-    let end: &[&str] = if ended {
-        &["ENDED", "ENDED BY"]
-    } else {
-        &["UNTIL"]
+    let (none, end): (_, &[&str]) = match ended {
+        true => (
+            "no overrides ended within the last week\n",
+            &["ENDED", "ENDED BY"],
+        ),
+        false => (NONE_IN_FORCE, &["UNTIL"]),
     };
-    let head = [
-        &["ID", "ORDER", "DOMAIN", "ENTRIES"],
-        end,
-        &["MADE", "BY", "REASON"],
-    ]
-    .concat();
+    if overrides.is_empty() {
+        return none.to_owned();
+    }
+    let mut head = vec!["ID", "ORDER", "DOMAIN", "ENTRIES"];
+    head.extend(end.iter().chain(&["MADE", "BY", "REASON"]));
     let shown = |cell: String| match &*cell {
         "" => "-".to_owned(),
         cell => OneLine(cell).to_string(),
@@ -105,14 +99,10 @@ pub(super) fn listed(OverrideList { overrides, .. }: &OverrideList, ended: bool)
 }
 
 fn cells(record: Record) -> Vec<String> {
-    let mut cells = vec![
-        record.id.clone(),
-        order(&record),
-        record.domain,
-        entries(&record.entries),
-    ];
-    match &record.ended {
-        Some(end) => cells.extend([instant(Some(&end.at)), end.by.clone()]),
+    let (order, entries) = (order(&record), entries(&record.entries));
+    let mut cells = vec![record.id, order, record.domain, entries];
+    match record.ended {
+        Some(end) => cells.extend([instant(Some(&end.at)), end.by]),
         None => cells.push(instant(record.until.as_deref())),
     }
     let made = instant(record.created_at.as_deref());
@@ -123,8 +113,8 @@ fn cells(record: Record) -> Vec<String> {
 /// An instant of a record, if there is one.
 fn instant(text: Option<&str>) -> String {
     let text = text.unwrap_or_default();
-    text.parse()
-        .map_or_else(|_| text.to_owned(), people::instant)
+    let parsed = text.parse().map(people::instant);
+    parsed.unwrap_or_else(|_| text.to_owned())
 }
 
 /// Effect of an override, on one line.
@@ -139,16 +129,16 @@ fn sentence(record: &Record) -> String {
 
 fn order(record: &Record) -> String {
     let mut order = record.kind.clone();
-    for (word, rate) in [
+    let rates = [
         ("by", &record.add),
         ("to", &record.to),
         ("to", &record.total),
-    ] {
+    ];
+    for (word, rate) in rates {
         let Some(rate) = rate else { continue };
-        order += &match RaiseRate::to(rate) {
-            Ok(rate) => format!(" {word} {rate}"),
-            Err(_) => format!(" {word} {}", rate.requests_per_unit),
-        };
+        let raise = RaiseRate::to(rate).map(|raise| raise.to_string());
+        let raise = raise.unwrap_or_else(|_| rate.requests_per_unit.to_string());
+        order += &format!(" {word} {raise}");
     }
     order
 }

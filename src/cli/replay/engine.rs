@@ -66,12 +66,10 @@ impl Variant {
             let other = other.map_err(|error| format!("{}; {}", error.what, error.remedy))?;
             Ok((amount.algorithm, other))
         };
+        let algorithms: Result<_, String> = limit.amounts().map(variant).collect();
         Ok(Self {
             limit: limit.id,
-            algorithms: limit
-                .amounts()
-                .map(variant)
-                .collect::<Result<_, String>>()?,
+            algorithms: algorithms?,
         })
     }
 
@@ -172,16 +170,16 @@ impl Engine {
             plan.slots.retain(|slot| slot.limit == Some(variant.limit));
             pick(&mut plan, |_| true, |own| variant.of(own), false);
         } else if duration.is_none() && plan.checks.has_holders() {
-            let is_held = |slot: &Slot| {
-                slot.limit
-                    .is_some_and(|id| setup.rules.limit(id).counts_in_flight())
+            let held = |slot: &Slot| {
+                let is_held = |id: &LimitId| setup.rules.limit(*id).counts_in_flight();
+                slot.limit.filter(is_held)
             };
-            for slot in plan.slots.iter().filter(|slot| is_held(slot)) {
-                if let (Disposition::Checked(_), Some(id)) = (&slot.disposition, slot.limit) {
+            for slot in &plan.slots {
+                if let (Disposition::Checked(_), Some(id)) = (&slot.disposition, held(slot)) {
                     *self.left_out.entry(id).or_default() += 1;
                 }
             }
-            pick(&mut plan, |slot| !is_held(slot), |own| own, true);
+            pick(&mut plan, |slot| held(slot).is_none(), |own| own, true);
         }
         let decisions = self.decide_checks(at, &plan.checks);
         Decided {
@@ -218,13 +216,10 @@ impl Engine {
     }
 
     fn decide_checks(&self, now: Micros, checks: &Checks) -> Decisions {
-        let at = Arrival {
-            now,
-            max_wait: self.setup.max_wait,
-        };
-        let answers = self.store.decide_all(checks, at);
+        let max_wait = self.setup.max_wait;
+        let at = Arrival { now, max_wait };
         // It answers all checks.
-        Decisions::of_store(&answers)
+        Decisions::of_store(&self.store.decide_all(checks, at))
     }
 
     /// Releases what requests hold that end until this instant.

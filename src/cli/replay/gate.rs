@@ -18,12 +18,10 @@ struct LimitUse {
 /// The reasons of two runs over the same rows, whose templates have left these unused.
 pub(super) fn inconclusive([before, after]: [&Run; 2], unused_templates: &[String]) -> Vec<String> {
     let difference = Difference::new(before.engine.rules(), after.engine.rules());
-    let mut reasons: Vec<String> = unused_templates
-        .iter()
-        .map(|template| format!("no record makes a descriptor of {template}"))
-        .collect();
-    let mut all: BTreeMap<&str, Option<LimitUse>> =
-        difference.limits().map(|name| (name, None)).collect();
+    let unused = |template| format!("no record makes a descriptor of {template}");
+    let mut reasons: Vec<String> = unused_templates.iter().map(unused).collect();
+    let all = difference.limits().map(|name| (name, None));
+    let mut all: BTreeMap<&str, Option<LimitUse>> = all.collect();
     if difference.is_empty() {
         reasons.push("the two configurations do not differ".to_owned());
     }
@@ -45,18 +43,17 @@ pub(super) fn inconclusive([before, after]: [&Run; 2], unused_templates: &[Strin
             }
         }
     }
-    let why = |(name, asked): (&str, Option<LimitUse>)| match asked {
-        None => Some(format!("no row asks {name}, which differs")),
-        Some(asked) if asked.is_left_out => Some(format!(
-            "{name}, which differs, is left out: durations are unknown; write --duration"
-        )),
-        Some(LimitUse { hits: 0, .. }) => {
-            Some(format!("{name}, which differs, is only asked with 0 hits"))
-        }
-        Some(asked) if asked.is_shadow => Some(format!(
-            "{name}, which differs, is in shadow mode and refuses nothing"
-        )),
-        Some(_) => None,
+    let why = |(name, asked): (&str, Option<LimitUse>)| {
+        let what = match asked {
+            None => return Some(format!("no row asks {name}, which differs")),
+            Some(asked) if asked.is_left_out => {
+                "is left out: durations are unknown; write --duration"
+            }
+            Some(LimitUse { hits: 0, .. }) => "is only asked with 0 hits",
+            Some(asked) if asked.is_shadow => "is in shadow mode and refuses nothing",
+            Some(_) => return None,
+        };
+        Some(format!("{name}, which differs, {what}"))
     };
     let of_limits: Vec<_> = all.into_iter().filter_map(why).collect();
     let more = of_limits.len().saturating_sub(MAX_NAMED);

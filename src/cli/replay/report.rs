@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::result::{ReplayReport, ReportPart};
+use super::result::{ReplayReport, ReportPart, Table};
 use super::tally::TimeSeries;
 use crate::core::time::{Micros, people};
 use crate::limits::rules::compile::OneLine;
@@ -64,18 +64,12 @@ pub(super) fn page(report: &ReplayReport) -> String {
 
 /// The difference first, for which two configurations are given.
 fn charts(report: &ReplayReport) -> Vec<Chart<'_>> {
-    let difference = report.difference.iter().map(|difference| Chart {
-        title: "Newly refused requests a second".to_owned(),
-        lines: vec![
-            (
-                "newly admitted".to_owned(),
-                &difference.newly_admitted.over_time,
-            ),
-            (
-                "newly refused".to_owned(),
-                &difference.newly_refused.over_time,
-            ),
-        ],
+    let difference = report.difference.iter().map(|all| {
+        let admitted = ("newly admitted".to_owned(), &all.newly_admitted.over_time);
+        let refused = ("newly refused".to_owned(), &all.newly_refused.over_time);
+        let title = "Newly refused requests a second".to_owned();
+        let lines = vec![admitted, refused];
+        Chart { title, lines }
     });
     let mut charts: Vec<_> = difference.collect();
     let mut lines = vec![("offered".to_owned(), &report.offered)];
@@ -84,14 +78,9 @@ fn charts(report: &ReplayReport) -> Vec<Chart<'_>> {
     let title = "Requests a second".to_owned();
     charts.push(Chart { title, lines });
     for outcome in &report.configurations {
-        let refusing = outcome
-            .limits
-            .iter()
-            .filter(|limit| limit.tally.refused > 0);
-        let lines: Vec<_> = refusing
-            .take(MAX_LIMITS)
-            .map(|limit| (limit.limit.clone(), &limit.tally.refusals))
-            .collect();
+        let refusing = outcome.limits.iter().filter(|one| one.tally.refused > 0);
+        let lines = refusing.map(|one| (one.limit.clone(), &one.tally.refusals));
+        let lines: Vec<_> = lines.take(MAX_LIMITS).collect();
         let title = format!("Refusals a second by limit, {}", outcome.config);
         charts.extend((!lines.is_empty()).then_some(Chart { title, lines }));
     }
@@ -99,39 +88,27 @@ fn charts(report: &ReplayReport) -> Vec<Chart<'_>> {
 }
 
 fn part_html(part: &ReportPart) -> String {
-    let (title, heads, rows, numbers) = match part {
+    let table = match part {
         ReportPart::Title(text) => return format!("<h2>{}</h2>\n", escaped(text)),
         ReportPart::Line(text) => return format!("<p>{}</p>\n", escaped(text)),
-        ReportPart::Table { rows, .. } if rows.is_empty() => return String::new(),
-        ReportPart::Table {
-            title,
-            heads,
-            rows,
-            numbers,
-        } => (title, heads, rows, *numbers),
+        ReportPart::Table(Table { rows, .. }) if rows.is_empty() => return String::new(),
+        ReportPart::Table(table) => table,
     };
     let row = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
         let cell = |(column, text): (usize, &str)| {
-            let class = if column < numbers {
-                " class=\"number\""
-            } else {
-                ""
-            };
+            let class = Some(" class=\"number\"").filter(|_| column < table.numbers);
+            let class = class.unwrap_or_default();
             format!("<{tag}{class}>{}</{tag}>", escaped(text))
         };
-        format!(
-            "<tr>{}</tr>\n",
-            cells.enumerate().map(cell).collect::<String>()
-        )
+        let cells: String = cells.enumerate().map(cell).collect();
+        format!("<tr>{cells}</tr>\n")
     };
-    let mut html = format!(
-        "<div class=\"table\"><table>\n<caption>{}</caption>\n",
-        escaped(title)
-    );
-    if !heads.is_empty() {
-        html += &row("th", &mut heads.iter().copied());
+    let title = escaped(&table.title);
+    let mut html = format!("<div class=\"table\"><table>\n<caption>{title}</caption>\n");
+    if !table.heads.is_empty() {
+        html += &row("th", &mut table.heads.iter().copied());
     }
-    for cells in rows {
+    for cells in &table.rows {
         html += &row("td", &mut cells.iter().map(String::as_str));
     }
     html + "</table></div>\n"
@@ -188,10 +165,10 @@ impl Chart<'_> {
             |(_, series): &(_, &TimeSeries)| series.rates(axis.begin, axis.width, axis.parts);
         let all: Vec<_> = self.lines.iter().map(rates).collect();
         let most = rounded_up(all.iter().flatten().copied().fold(0.0, f64::max));
+        let title = escaped(&self.title);
         let mut svg = format!(
-            "<figure><figcaption>{0}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             role=\"img\" aria-label=\"{0}\">\n",
-            escaped(&self.title)
+            "<figure><figcaption>{title}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             role=\"img\" aria-label=\"{title}\">\n"
         );
         svg += &axes(axis, most);
         let mut names = String::new();
@@ -203,10 +180,8 @@ impl Chart<'_> {
                 // Writing to a string does not fail.
                 let _ = write!(points, "{from:.1},{at:.1} {to:.1},{at:.1} ");
             }
-            svg += &format!(
-                "<polyline class=\"line{index}\" points=\"{}\"/>\n",
-                points.trim_end()
-            );
+            let points = points.trim_end();
+            svg += &format!("<polyline class=\"line{index}\" points=\"{points}\"/>\n");
             names += &format!("<li class=\"line{index}\">{}</li>", escaped(name));
         }
         format!("{svg}</svg>\n<ul>{names}</ul></figure>\n")
@@ -261,18 +236,9 @@ fn rounded_up(most: f64) -> f64 {
 
 /// A text in HTML and in attributes. Control characters are shown as escapes.
 fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in OneLine(text).to_string().chars() {
-        match letter {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            _ => out.push(letter),
-        }
-    }
-    out
+    let text = OneLine(text).to_string().replace('&', "&amp;");
+    let text = text.replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
 #[cfg(test)]

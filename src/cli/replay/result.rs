@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::Run;
 use super::engine::Engine;
 use super::tally::{
     ChangedRequests, Compare, LargestSubjects, LimitTally, ListedSubject, MAX_LISTED, ReplayTally,
@@ -86,7 +87,7 @@ pub(super) struct SubjectCount {
     pub(super) count: u64,
 }
 
-#[derive(Serialize)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct UnmatchedKind {
     count: u64,
     /// The first descriptor of the kind.
@@ -116,18 +117,22 @@ pub(super) enum ReportPart {
     /// Title of the next parts.
     Title(String),
     Line(String),
-    /// A table, whose first columns are numbers. It is left out without rows.
-    Table {
-        title: String,
-        /// Names of columns; none where they are plain.
-        heads: Vec<&'static str>,
-        rows: Vec<Vec<String>>,
-        numbers: usize,
-    },
+    Table(Table),
+}
+
+/// A table, whose first columns are numbers. It is left out without rows.
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) title: String,
+    /// Names of columns; none where they are plain.
+    pub(super) heads: Vec<&'static str>,
+    pub(super) rows: Vec<Vec<String>>,
+    pub(super) numbers: usize,
 }
 
 impl ConfigurationResult {
-    pub(super) fn new(config: String, engine: &Engine, tally: &ReplayTally) -> Self {
+    pub(super) fn new(run: &Run) -> Self {
+        let (engine, tally) = (&run.engine, &run.tally);
         let rules = engine.rules();
         let limit = |(&id, tally): (_, &LimitTally)| LimitOutcome::new(rules, id, tally.clone());
         let mut limits: Vec<_> = tally.limits.iter().map(limit).collect();
@@ -136,23 +141,27 @@ impl ConfigurationResult {
             let by_counts = order(other).cmp(&order(one));
             by_counts.then_with(|| one.limit.cmp(&other.limit))
         });
-        let mut kinds: Vec<_> = tally.unmatched.kinds.values().cloned().collect();
-        kinds.sort_by(|one, other| other.cmp(one));
-        let kind = |(count, example)| UnmatchedKind { count, example };
+        let kinds = tally.unmatched.kinds.values().cloned();
+        let kinds = kinds.map(|(count, example)| UnmatchedKind { count, example });
+        let mut unmatched_kinds: Vec<_> = kinds.collect();
+        unmatched_kinds.sort_by(|one, other| other.cmp(one));
+        unmatched_kinds.truncate(MAX_LISTED);
         let is_asked = |limit: &&Limit| tally.limits.contains_key(&Some(limit.id));
         let unused = rules.limits().filter(|limit| !is_asked(limit));
-        let mut unused: Vec<_> = unused.map(name_of).collect();
-        unused.sort();
+        let mut unused_limit_names: Vec<_> = unused.map(name_of).collect();
+        let unused_limits = unused_limit_names.len();
+        unused_limit_names.sort();
+        unused_limit_names.truncate(MAX_UNUSED);
         Self {
-            config,
+            config: run.name.clone(),
             ok: tally.ok,
             over_limit: tally.over_limit,
-            unused_limits: unused.len(),
-            unused_limit_names: unused.into_iter().take(MAX_UNUSED).collect(),
             limits,
+            unused_limits,
+            unused_limit_names,
             most_refused: listed(&tally.most_refused),
             unmatched: tally.unmatched.count,
-            unmatched_kinds: kinds.into_iter().take(MAX_LISTED).map(kind).collect(),
+            unmatched_kinds,
             blocked_by_overrides: tally.blocked,
             exempt_by_overrides: tally.exempt,
             notes: notes(engine, tally),
@@ -163,31 +172,25 @@ impl ConfigurationResult {
 
 /// Limitations of the counts.
 fn notes(engine: &Engine, tally: &ReplayTally) -> Vec<String> {
-    let notes = [
-        (
-            engine.left_out.values().sum(),
-            "descriptors of limits of requests in flight that are left out, because their \
-             durations are unknown (write --duration)",
-        ),
-        (
-            engine.not_released,
-            "requests in flight that were not released before max_duration, because too many were \
-             in flight",
-        ),
-        (
-            engine.evicted(),
-            "keys that left the memory store because it was full, as in a service with default \
-             settings",
-        ),
-        (
-            tally.uncounted,
-            "decisions on subjects beyond the first million, which are not counted as subjects",
-        ),
+    const NOTES: [&str; 4] = [
+        "descriptors of limits of requests in flight that are left out, because their durations \
+         are unknown (write --duration)",
+        "requests in flight that were not released before max_duration, because too many were in \
+         flight",
+        "keys that left the memory store because it was full, as in a service with default settings",
+        "decisions on subjects beyond the first million, which are not counted as subjects",
     ];
-    let notes = notes.into_iter().filter(|(count, _)| *count > 0);
-    notes
-        .map(|(count, what)| format!("{what}: {}", grouped(count)))
-        .collect()
+    let (left_out, evicted) = (engine.left_out.values().sum(), engine.evicted());
+    let counts = [left_out, engine.not_released, evicted, tally.uncounted];
+    counted_lines(counts.into_iter().zip(NOTES)).collect()
+}
+
+/// A line for each count that is not 0.
+fn counted_lines<'t>(
+    counts: impl IntoIterator<Item = (u64, &'t str)>,
+) -> impl Iterator<Item = String> {
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, what)| format!("{what}: {}", grouped(count)))
 }
 
 impl LimitOutcome {
@@ -242,18 +245,14 @@ impl ReplayDifference {
 
     fn parts(&self, configs: &str, rows: u64) -> Vec<ReportPart> {
         let count = |change: &ChangeReport| {
-            let share = percent(change.requests, rows);
-            format!(
-                "{} ({share}) of {}",
-                grouped(change.requests),
-                counted(change.subjects as u64, "subject")
-            )
+            let (count, share) = (grouped(change.requests), percent(change.requests, rows));
+            let subjects = counted(change.subjects as u64, "subject");
+            format!("{count} ({share}) of {subjects}")
         };
         let [refused, admitted] = [&self.newly_refused, &self.newly_admitted].map(count);
+        let title = format!("{configs}: newly refused {refused}, newly admitted {admitted}");
         let mut parts = vec![
-            ReportPart::Title(format!(
-                "{configs}: newly refused {refused}, newly admitted {admitted}"
-            )),
+            ReportPart::Title(title),
             subjects("most newly refused subjects", &self.newly_refused.most),
             subjects("most newly admitted subjects", &self.newly_admitted.most),
         ];
@@ -275,44 +274,32 @@ impl ReplayReport {
 
     /// The human-readable report, the rows first.
     pub(super) fn parts(&self) -> Vec<ReportPart> {
-        let times = match (&self.from, &self.until) {
-            (Some(from), Some(until)) => {
-                format!(" from {from} to {until} ({})", people::span(self.seconds))
-            }
-            _ => String::new(),
-        };
-        let mut parts = vec![ReportPart::Line(format!(
-            "{}{times}",
-            counted(self.rows, "row")
-        ))];
+        let mut rows = counted(self.rows, "row");
+        if let (Some(from), Some(until)) = (&self.from, &self.until) {
+            rows += &format!(" from {from} to {until} ({})", people::span(self.seconds));
+        }
+        let mut parts = vec![ReportPart::Line(rows)];
         let warnings = self.warnings.iter();
         parts.extend(warnings.map(|warning| ReportPart::Line(format!("warning: {warning}"))));
         if self.passed_over > 0 {
             let lines = counted(self.passed_over, "line");
             parts.push(ReportPart::Line(format!("{lines} without a request")));
         }
-        parts.push(ReportPart::Table {
-            title: format!(
-                "{} cannot be read, such as",
-                counted(self.bad_rows.count, "row")
-            ),
-            heads: Vec::new(),
+        let bad = counted(self.bad_rows.count, "row");
+        parts.push(ReportPart::Table(Table {
+            title: format!("{bad} cannot be read, such as"),
             rows: self.bad_rows.named(),
-            numbers: 0,
-        });
-        if let Some(limit) = &self.algorithms_of {
-            self.by_algorithm(limit, &mut parts);
-        } else {
-            self.configurations
-                .iter()
-                .for_each(|outcome| outcome.write(&mut parts));
+            ..Table::default()
+        }));
+        match &self.algorithms_of {
+            Some(limit) => self.by_algorithm(limit, &mut parts),
+            None => (self.configurations.iter()).for_each(|one| one.write(&mut parts)),
         }
         if let Some(difference) = &self.difference {
             let configs = self.configurations.iter();
-            let configs: Vec<_> = configs
-                .map(|outcome| OneLine(&outcome.config).to_string())
-                .collect();
-            parts.extend(difference.parts(&configs.join(" -> "), self.rows));
+            let configs = configs.map(|one| OneLine(&one.config).to_string());
+            let configs = configs.collect::<Vec<_>>().join(" -> ");
+            parts.extend(difference.parts(&configs, self.rows));
         }
         parts
     }
@@ -328,24 +315,14 @@ impl ReplayReport {
             cells.splice(7.., [delay, outcome.config.clone()]);
             Some(cells)
         };
-        parts.push(ReportPart::Title(format!(
-            "{} by each algorithm",
-            OneLine(limit)
-        )));
+        let limit = OneLine(limit);
+        parts.push(ReportPart::Title(format!("{limit} by each algorithm")));
         let rows: Vec<_> = self.configurations.iter().filter_map(row).collect();
         if rows.is_empty() {
             parts.push(ReportPart::Line("no row asks this limit".to_owned()));
         }
-        parts.push(ReportPart::Table {
-            title: String::new(),
-            heads,
-            rows,
-            numbers: 4,
-        });
-        let notes = self
-            .configurations
-            .iter()
-            .flat_map(|outcome| &outcome.notes);
+        parts.push(LimitOutcome::table(heads, rows));
+        let notes = self.configurations.iter().flat_map(|one| &one.notes);
         parts.extend(notes.cloned().map(ReportPart::Line));
     }
 }
@@ -355,29 +332,20 @@ impl ConfigurationResult {
         let share = percent(self.over_limit, self.ok + self.over_limit);
         let [ok, over_limit] = [self.ok, self.over_limit].map(grouped);
         let config = OneLine(&self.config);
-        let kinds = self.unmatched_kinds.iter();
+        let title = format!("{config}: {ok} OK, {over_limit} OVER_LIMIT ({share})");
+        let limits = self.limits.iter().map(LimitOutcome::cells).collect();
+        let kind = |one: &UnmatchedKind| vec![grouped(one.count), one.example.clone()];
+        let unmatched = counted(self.unmatched, "descriptor");
         parts.extend([
-            ReportPart::Title(format!(
-                "{config}: {ok} OK, {over_limit} OVER_LIMIT ({share})"
-            )),
-            ReportPart::Table {
-                title: String::new(),
-                heads: LimitOutcome::HEADS.to_vec(),
-                rows: self.limits.iter().map(LimitOutcome::cells).collect(),
-                numbers: 4,
-            },
+            ReportPart::Title(title),
+            LimitOutcome::table(LimitOutcome::HEADS.to_vec(), limits),
             subjects("most refused subjects", &self.most_refused),
-            ReportPart::Table {
-                title: format!(
-                    "{} without a limit, such as",
-                    counted(self.unmatched, "descriptor")
-                ),
-                heads: Vec::new(),
-                rows: kinds
-                    .map(|kind| vec![grouped(kind.count), kind.example.clone()])
-                    .collect(),
+            ReportPart::Table(Table {
+                title: format!("{unmatched} without a limit, such as"),
+                rows: self.unmatched_kinds.iter().map(kind).collect(),
                 numbers: 1,
-            },
+                ..Table::default()
+            }),
         ]);
         let mut line = |text| parts.push(ReportPart::Line(text));
         for LimitOutcome { limit, tally, .. } in &self.limits {
@@ -385,27 +353,21 @@ impl ConfigurationResult {
             if asked > 0 {
                 let share = percent(refused, asked);
                 let [refused, asked] = [refused, asked].map(grouped);
-                line(format!(
-                    "the trial of {limit} would refuse {refused} of {asked} ({share})"
-                ));
+                let trial = format!("the trial of {limit} would refuse");
+                line(format!("{trial} {refused} of {asked} ({share})"));
             }
             if tally.longest_delay_seconds > 0.0 {
                 let delay = people::span(tally.longest_delay_seconds);
                 line(format!("{limit} delays requests by up to {delay}"));
             }
         }
-        for (count, what) in [
-            (
-                self.blocked_by_overrides,
-                "descriptors blocked by overrides",
-            ),
-            (self.exempt_by_overrides, "descriptors exempt by overrides"),
+        let (blocked, exempt) = (self.blocked_by_overrides, self.exempt_by_overrides);
+        let counts = [
+            (blocked, "descriptors blocked by overrides"),
+            (exempt, "descriptors exempt by overrides"),
             (self.unused_limits as u64, "limits that no row asks"),
-        ] {
-            if count > 0 {
-                line(format!("{what}: {}", grouped(count)));
-            }
-        }
+        ];
+        counted_lines(counts).for_each(&mut line);
         self.notes.iter().cloned().for_each(line);
     }
 }
@@ -422,6 +384,16 @@ impl LimitOutcome {
         "limit",
     ];
 
+    /// A table of limits with these heads, or with others in place of the last one.
+    fn table(heads: Vec<&'static str>, rows: Vec<Vec<String>>) -> ReportPart {
+        ReportPart::Table(Table {
+            heads,
+            rows,
+            numbers: 4,
+            ..Table::default()
+        })
+    }
+
     /// One for each of the heads.
     fn cells(&self) -> Vec<String> {
         let Self { tally, amount, .. } = self;
@@ -429,47 +401,35 @@ impl LimitOutcome {
             "concurrency" => amount.clone(),
             _ => format!("{} of {amount}", grouped(tally.most_in_window)),
         };
-        let shadow = if self.shadow_mode {
-            " (shadow mode)"
-        } else {
-            ""
-        };
+        let shadow = Some(" (shadow mode)").filter(|_| self.shadow_mode);
+        let [subjects, refused] = [tally.subjects, tally.subjects_refused].map(grouped);
+        let first_refused = tally.first_refused.as_deref().unwrap_or("-");
         vec![
             grouped(tally.asked),
             grouped(tally.admitted),
             grouped(tally.refused),
             percent(tally.refused, tally.asked),
-            format!(
-                "{} of {}",
-                grouped(tally.subjects_refused),
-                grouped(tally.subjects)
-            ),
+            format!("{refused} of {subjects}"),
             most,
-            tally
-                .first_refused
-                .clone()
-                .unwrap_or_else(|| "-".to_owned()),
-            format!("{}{shadow}", OneLine(&self.limit)),
+            first_refused.to_owned(),
+            format!("{}{}", OneLine(&self.limit), shadow.unwrap_or_default()),
         ]
     }
 }
 
 /// A list of subjects: counts, domains and entries.
 fn subjects(title: &str, subjects: &[SubjectCount]) -> ReportPart {
-    let row = |subject: &SubjectCount| {
-        let entries = print::row(&subject.entries, Some(&subject.subject));
-        vec![
-            grouped(subject.count),
-            OneLine(&subject.domain).to_string(),
-            entries,
-        ]
+    let row = |one: &SubjectCount| {
+        let domain = OneLine(&one.domain).to_string();
+        let entries = print::row(&one.entries, Some(&one.subject));
+        vec![grouped(one.count), domain, entries]
     };
-    ReportPart::Table {
+    ReportPart::Table(Table {
         title: title.to_owned(),
-        heads: Vec::new(),
         rows: subjects.iter().map(row).collect(),
         numbers: 1,
-    }
+        ..Table::default()
+    })
 }
 
 impl ReportPart {
@@ -477,16 +437,11 @@ impl ReportPart {
         match self {
             Self::Title(text) => format!("\n{text}\n"),
             Self::Line(text) => format!("{text}\n"),
-            Self::Table { rows, .. } if rows.is_empty() => String::new(),
-            Self::Table {
-                title,
-                heads,
-                rows,
-                numbers,
-            } => {
-                let table = print::table(heads, rows.iter().cloned(), *numbers);
+            Self::Table(Table { rows, .. }) if rows.is_empty() => String::new(),
+            Self::Table(all) => {
+                let table = print::table(&all.heads, all.rows.iter().cloned(), all.numbers);
                 let lines = table.lines().map(|line| format!("  {line}\n"));
-                let title = Some(title).filter(|title| !title.is_empty());
+                let title = Some(&all.title).filter(|title| !title.is_empty());
                 let title = title.map(|title| format!("{title}:\n"));
                 title.into_iter().chain(lines).collect()
             }

@@ -125,18 +125,21 @@ impl ReplayTally {
     }
 
     fn check(&mut self, at: Micros, outcome: &Outcome<'_>, is_undone: bool) {
-        let DecidedBy::Check {
-            planned,
-            check,
-            decision,
-            ..
-        } = outcome.by
+        let (
+            DecidedBy::Check {
+                planned,
+                check,
+                decision,
+                ..
+            },
+            Some(key),
+        ) = (&outcome.by, outcome.counter)
         else {
             return;
         };
-        let Some(key) = outcome.counter.filter(|_| check.hits >= 0) else {
+        if check.hits < 0 {
             return;
-        };
+        }
         let hits = check.hits.unsigned_abs();
         let allowed = decision.allows();
         let id = outcome.limit.map(|found| found.limit.id);
@@ -233,17 +236,13 @@ impl LargestSubjects {
         if list.len() >= MAX_LISTED && list.last().is_some_and(|last| last.count >= count) {
             return;
         }
-        let at = list.iter().position(|one| one.fingerprint == fingerprint);
-        let mut one = match at {
-            Some(at) => list.remove(at),
-            None => ListedSubject {
-                fingerprint,
-                count,
-                key: key.into(),
-            },
-        };
-        one.count = count;
+        list.retain(|one| one.fingerprint != fingerprint);
         let at = list.partition_point(|other| other.count >= count);
+        let one = ListedSubject {
+            fingerprint,
+            count,
+            key: key.into(),
+        };
         list.insert(at, one);
         list.truncate(MAX_LISTED);
     }
@@ -296,23 +295,13 @@ impl UnmatchedDescriptors {
 }
 
 /// A count over time, in seconds or, of a long trace, in more of them: at most 600 numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct TimeSeries {
     /// The first second, once there is one.
     begin: Option<u64>,
-    /// Seconds of a number.
-    width: u64,
+    /// How often the seconds of a number were doubled.
+    doublings: u32,
     bins: Vec<u64>,
-}
-
-impl Default for TimeSeries {
-    fn default() -> Self {
-        Self {
-            begin: None,
-            width: 1,
-            bins: Vec::new(),
-        }
-    }
 }
 
 impl TimeSeries {
@@ -325,20 +314,14 @@ impl TimeSeries {
     pub(super) fn add_after(&mut self, at: Micros, delay: Span) {
         let second = (at + delay).0 / 1_000_000;
         let begin = *self.begin.get_or_insert(at.0 / 1_000_000);
-        let mut bin = (second.saturating_sub(begin) / self.width) as usize;
+        let mut bin = (second.saturating_sub(begin) / self.width()) as usize;
         while bin >= MAX_BINS {
-            self.widen();
+            self.doublings += 1;
+            self.bins = self.bins.chunks(2).map(|pair| pair.iter().sum()).collect();
             bin /= 2;
         }
-        if self.bins.len() <= bin {
-            self.bins.resize(bin + 1, 0);
-        }
+        self.bins.resize(self.bins.len().max(bin + 1), 0);
         self.bins[bin] += 1;
-    }
-
-    fn widen(&mut self) {
-        self.width *= 2;
-        self.bins = self.bins.chunks(2).map(|pair| pair.iter().sum()).collect();
     }
 
     /// The counts a second, for so many parts of the time from `begin`, each of `width` seconds.
@@ -346,7 +329,7 @@ impl TimeSeries {
         let mut rates = vec![0.0; parts];
         let own = self.begin.unwrap_or(begin).saturating_sub(begin);
         for (index, &count) in self.bins.iter().enumerate() {
-            let part = (own + index as u64 * self.width) / width;
+            let part = (own + index as u64 * self.width()) / width;
             if let Some(rate) = rates.get_mut(part as usize) {
                 *rate += count as f64 / width as f64;
             }
@@ -361,12 +344,12 @@ impl TimeSeries {
 
     /// The second in which its last number ends; `None` if there is none.
     pub(super) fn end(&self) -> Option<u64> {
-        Some(self.begin? + self.bins.len() as u64 * self.width)
+        Some(self.begin? + self.bins.len() as u64 * self.width())
     }
 
     /// The seconds of a number.
     pub(super) const fn width(&self) -> u64 {
-        self.width
+        1 << self.doublings
     }
 }
 

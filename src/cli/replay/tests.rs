@@ -352,7 +352,12 @@ fn the_subjects_that_are_refused_most_are_exact() {
         .map(|count| count.saturating_sub(3))
         .collect();
     refused.sort_unstable_by(|one, other| other.cmp(one));
-    let outcome = ConfigurationResult::new("d".to_owned(), &engine, &tally);
+    let name = "d".to_owned();
+    let outcome = ConfigurationResult::new(&Run {
+        name,
+        engine,
+        tally,
+    });
     let most: Vec<_> = outcome.most_refused.iter().map(|one| one.count).collect();
     assert_eq!(most, refused[..10]);
     for one in &outcome.most_refused {

@@ -12,7 +12,7 @@ mod weir_log;
 
 use std::io::Read;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde::Serialize;
 
 use crate::cli::workload::Requests;
@@ -86,14 +86,12 @@ impl BadRows {
     /// # Errors
     /// More than one of a hundred rows is bad. `good` are the others.
     pub(super) fn check(&self, good: u64) -> anyhow::Result<()> {
-        if self.count * MOST_BAD > self.count + good {
-            bail!(
-                "{} of {} rows cannot be read, which is more than 1 %; the first:\n{}",
-                self.count,
-                self.count + good,
-                self.named().concat().join("\n")
-            );
-        }
+        let (count, all) = (self.count, self.count + good);
+        ensure!(
+            count * MOST_BAD <= all,
+            "{count} of {all} rows cannot be read, which is more than 1 %; the first:\n{}",
+            self.named().concat().join("\n")
+        );
         Ok(())
     }
 }
@@ -269,20 +267,17 @@ fn instant(seconds: f64) -> Result<Micros, String> {
 const MOST_MICROS: f64 = 253_402_300_800e6;
 
 fn no_time(text: &str) -> String {
-    format!(
-        "`{}` is no time; write RFC 3339, such as 2026-11-23T10:00:00.5Z, or seconds since 1970",
-        text.escape_debug()
-    )
+    let remedy = "write RFC 3339, such as 2026-11-23T10:00:00.5Z, or seconds since 1970";
+    format!("`{}` is no time; {remedy}", text.escape_debug())
 }
 
 /// A duration with its units, or milliseconds, as Envoy writes them.
 fn duration_of(text: &str) -> Result<Span, String> {
-    let millis = text.parse().map(|millis: u32| u64::from(millis) * 1_000);
-    match millis {
-        Ok(micros) => Ok(Span::from_micros(micros)),
-        Err(_) => crate::cli::duration(text).map(Span::from).map_err(|_| {
-            let text = text.escape_debug();
-            format!("`{text}` is no duration; write milliseconds, or a unit as in 250ms or 1m30s")
-        }),
+    if let Ok(millis) = text.parse::<u32>() {
+        return Ok(Span::from_micros(u64::from(millis) * 1_000));
     }
+    crate::cli::duration(text).map(Span::from).map_err(|_| {
+        let text = text.escape_debug();
+        format!("`{text}` is no duration; write milliseconds, or a unit as in 250ms or 1m30s")
+    })
 }

@@ -2,12 +2,10 @@
 
 use std::process::ExitCode;
 
-use bytes::Bytes;
-use http::Method;
 use serde_json::{Value, json};
 
 use super::{TopCommand, WINDOWS, api, print};
-use crate::cli::admin::{Service, with_query};
+use crate::cli::admin::{Call, Service, with_query};
 use crate::limits::rules::compile::OneLine;
 
 /// Columns, and the fields of an answer that they show. The first two are in addition to the status,
@@ -16,13 +14,12 @@ const HEADS: &str = "HITS/S REFUSED/S DIGEST STARTED ADDRESS REPLICA";
 const FIELDS: &str = "hits_per_second refused_per_second digest started_at address replica";
 
 pub(super) fn run(top: &TopCommand) -> anyhow::Result<ExitCode> {
-    let (get, empty) = (Method::GET, Bytes::new());
     let query = async |service: &Service| {
-        let mut row: Value = service.call(&get, "status", &empty).await?;
+        let mut row: Value = service.call(&Call::get("status")).await?;
         for (rate, (by, _)) in FIELDS.split(' ').zip(api::RANKINGS) {
             let window = WINDOWS[top.since as usize].0;
             let call = with_query("top", &[("window", Some(window)), ("by", Some(by))]);
-            let all: api::Top = service.call(&get, &call, &empty).await?;
+            let all: api::Top = service.call(&Call::get(&call)).await?;
             row[rate] = json!((all.total.saturating_mul(10) / all.seconds.max(1)) as f64 / 10.0);
         }
         row["address"] = json!(service.address());

@@ -9,27 +9,22 @@ use crate::observe::subjects::{LimitedSubject, Ranked, Ranking};
 
 /// Adds the counts of a replica to a subject that it was missing from so far.
 fn add(known: &mut Ranked, subject: &Ranked, top: &Top) {
-    known.hits = known.hits.saturating_add(subject.hits);
-    known.refused = known.refused.saturating_add(subject.refused);
-    known.hits_error = known
-        .hits_error
-        .saturating_sub(top.hits_at_most)
-        .saturating_add(subject.hits_error);
-    known.refused_error = known
-        .refused_error
-        .saturating_sub(top.refused_at_most)
-        .saturating_add(subject.refused_error);
+    let add = |sum: &mut u64, unknown, found| {
+        *sum = sum.saturating_sub(unknown).saturating_add(found);
+    };
+    add(&mut known.hits, 0, subject.hits);
+    add(&mut known.refused, 0, subject.refused);
+    add(&mut known.hits_error, top.hits_at_most, subject.hits_error);
+    let unknown = top.refused_at_most;
+    add(&mut known.refused_error, unknown, subject.refused_error);
 }
 
 /// The ranking of all replicas, with at most `count` subjects. A subject that a replica does not
 /// name has at most the number there that the replica reports for subjects out of its list.
 pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
-    let sum = |value: fn(&Top) -> u64| {
-        tops.iter()
-            .fold(0_u64, |sum, top| sum.saturating_add(value(top)))
-    };
-    let (mut hits_at_most, mut refused_at_most) =
-        (sum(|top| top.hits_at_most), sum(|top| top.refused_at_most));
+    let sum = |value: fn(&Top) -> u64| tops.iter().map(value).fold(0, u64::saturating_add);
+    let mut hits_at_most = sum(|top| top.hits_at_most);
+    let mut refused_at_most = sum(|top| top.refused_at_most);
     let mut merged: HashMap<&LimitedSubject, TopSubject> = HashMap::new();
     for top in tops {
         for one in &top.subjects {
@@ -50,10 +45,9 @@ pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
     }
     let mut subjects: Vec<_> = merged.into_values().collect();
     sort(&mut subjects, by);
-    let error_at_most = if by == Ranking::Hits {
-        hits_at_most
-    } else {
-        refused_at_most
+    let error_at_most = match by {
+        Ranking::Hits => hits_at_most,
+        Ranking::Refusals => refused_at_most,
     };
     for TopSubject { ranked: cut, .. } in subjects.drain(count.min(subjects.len())..) {
         hits_at_most = hits_at_most.max(cut.hits.saturating_add(cut.hits_error));

@@ -109,9 +109,7 @@ fn read_keys(events: mpsc::Sender<ScreenEvent>) -> Option<Termios> {
     }
     let before = tcgetattr(&stdin).ok()?;
     let mut modes = before.clone();
-    modes
-        .local_modes
-        .remove(LocalModes::ICANON | LocalModes::ECHO);
+    modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
     modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
     tcsetattr(&stdin, OptionalActions::Now, &modes).ok()?;
     let read = move || {
@@ -124,11 +122,8 @@ fn read_keys(events: mpsc::Sender<ScreenEvent>) -> Option<Termios> {
         }
         let _ = events.blocking_send(ScreenEvent::Quit);
     };
-    if std::thread::Builder::new()
-        .name("keys".to_owned())
-        .spawn(read)
-        .is_err()
-    {
+    let thread = std::thread::Builder::new().name("keys".to_owned());
+    if thread.spawn(read).is_err() {
         let _ = tcsetattr(&stdin, OptionalActions::Now, &before);
         return None;
     }
@@ -137,22 +132,18 @@ fn read_keys(events: mpsc::Sender<ScreenEvent>) -> Option<Termios> {
 
 /// A frame of so many rows, the last of which stays empty.
 fn frame(text: &str, rows: usize) -> String {
-    let mut frame = HOME.to_owned();
-    for line in text.lines().take(rows.saturating_sub(1)) {
-        frame.push_str(line);
-        frame.push_str(CLEAR_LINE);
-        frame.push_str("\r\n");
-    }
-    frame.push_str(CLEAR_REST);
-    frame
+    let lines = text.lines().take(rows.saturating_sub(1));
+    let lines: String = lines
+        .map(|line| format!("{line}{CLEAR_LINE}\r\n"))
+        .collect();
+    format!("{HOME}{lines}{CLEAR_REST}")
 }
 
 fn write(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-        .context("the terminal cannot be written")
+    let written = stdout.write_all(text.as_bytes());
+    let written = written.and_then(|()| stdout.flush());
+    written.context("the terminal cannot be written")
 }
 
 #[cfg(test)]

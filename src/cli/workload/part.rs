@@ -59,26 +59,22 @@ impl ValuePart {
             Some((name, argument)) => (name, Some(argument)),
             None => (text, None),
         };
-        let unknown = || {
-            format!(
-                "`{{{}}}` is no generator: {GENERATORS}",
-                text.escape_debug()
-            )
-        };
-        match (name, argument) {
+        let part = match (name, argument) {
             ("uniform", Some(range)) => {
                 let (low, high) = range_of(range)?;
-                Ok(Self::Number(Number::Uniform(low, high)))
+                Some(Self::Number(Number::Uniform(low, high)))
             }
-            ("zipf", Some(argument)) => {
-                Zipf::parse(argument).map(|zipf| Self::Number(Number::Zipf(zipf)))
-            }
-            ("sequence", None) => Ok(Self::Sequence(0)),
-            ("uuid", None) => Ok(Self::Uuid),
-            ("file", Some(path)) => FileLines::read(path).map(Self::Line),
-            (_, None) => field(name).map(Self::Field).ok_or_else(unknown),
-            _ => Err(unknown()),
-        }
+            ("zipf", Some(argument)) => Some(Self::Number(Number::Zipf(Zipf::parse(argument)?))),
+            ("sequence", None) => Some(Self::Sequence(0)),
+            ("uuid", None) => Some(Self::Uuid),
+            ("file", Some(path)) => Some(Self::Line(FileLines::read(path)?)),
+            (_, None) => field(name).map(Self::Field),
+            _ => None,
+        };
+        part.ok_or_else(|| {
+            let text = text.escape_debug();
+            format!("`{{{text}}}` is no generator: {GENERATORS}")
+        })
     }
 
     /// Appends the next value of this part. False: the field is missing in the record.
@@ -132,10 +128,10 @@ fn range_of(text: &str) -> Result<(u64, u64), String> {
         Some((low, high)) => Err(format!(
             "{low}..{high} has no numbers; write the smaller one first"
         )),
-        None => Err(format!(
-            "`{}` is no range of whole numbers; write A..B, such as 1..500",
-            text.escape_debug()
-        )),
+        None => {
+            let (text, remedy) = (text.escape_debug(), "write A..B, such as 1..500");
+            Err(format!("`{text}` is no range of whole numbers; {remedy}"))
+        }
     }
 }
 
@@ -159,18 +155,13 @@ impl Zipf {
         }
         let exponent = exponent.parse().ok();
         let exponent = exponent.filter(|number| EXPONENTS.contains(number));
-        exponent
-            .and_then(|exponent| Self::new(low, high - low + 1, exponent))
-            .ok_or_else(|| {
-                let (least, most) = EXPONENTS.into_inner();
-                format!("the exponent is a number from {least} to {most}")
-            })
-    }
-
-    /// `None` if there are no ranks.
-    fn new(first: u64, ranks: u64, exponent: f64) -> Option<Self> {
-        let ranks = rand_distr::Zipf::new(ranks as f64, exponent).ok()?;
-        Some(Self { first, ranks })
+        let ranks = |exponent| rand_distr::Zipf::new((high - low + 1) as f64, exponent).ok();
+        let (first, ranks) = (low, exponent.and_then(ranks));
+        let zipf = ranks.map(|ranks| Self { first, ranks });
+        zipf.ok_or_else(|| {
+            let (least, most) = EXPONENTS.into_inner();
+            format!("the exponent is a number from {least} to {most}")
+        })
     }
 
     fn draw(&self, random: &mut SmallRng) -> u64 {
@@ -188,19 +179,16 @@ pub(super) struct FileLines {
 
 impl FileLines {
     fn read(path: &str) -> Result<Self, String> {
-        let too_long =
-            || format!("{path}: it has more than {MAX_FILE_BYTES} bytes; use a part of it");
-        let bytes = bounded::read_input(Path::new(path), MAX_FILE_BYTES)
-            .map_err(|error| format!("{path}: it cannot be read ({error})"))?
-            .ok_or_else(too_long)?;
+        let bytes = bounded::read_input(Path::new(path), MAX_FILE_BYTES);
+        let bytes = bytes.map_err(|error| format!("{path}: it cannot be read ({error})"))?;
+        let what = format_args!("it has more than {MAX_FILE_BYTES} bytes; use a part of it");
+        let bytes = bytes.ok_or_else(|| format!("{path}: {what}"))?;
         let (mut ranges, mut start) = (Vec::new(), 0);
-        for (number, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
+        for (number, line) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
             let length = line.strip_suffix(b"\r").unwrap_or(line).len();
             if length > MAX_LINE_BYTES {
-                return Err(format!(
-                    "{path}:{}: the line has more than {MAX_LINE_BYTES} bytes",
-                    number + 1
-                ));
+                let what = format_args!("the line has more than {MAX_LINE_BYTES} bytes");
+                return Err(format!("{path}:{number}: {what}"));
             }
             if length > 0 {
                 ranges.push((start, start + length as u32));
@@ -229,21 +217,14 @@ impl Hits {
     /// # Errors
     /// What is wrong, and what to write.
     pub(in crate::cli) fn parse(text: &str) -> Result<Self, String> {
-        let between = text
-            .strip_prefix('{')
-            .and_then(|rest| rest.strip_suffix('}'));
-        let number = match between {
-            Some(between) => match ValuePart::parse(between, |_| None)? {
-                ValuePart::Number(number) => Some(number),
-                _ => None,
-            },
-            None => amount::whole(text)
-                .ok()
-                .map(|hits| Number::Uniform(hits, hits)),
-        };
-        number
-            .map(Self)
-            .ok_or_else(|| "write a number, such as 1, or {uniform:1..500}".to_owned())
+        let between = text.strip_prefix('{');
+        let between = between.and_then(|rest| rest.strip_suffix('}'));
+        let between = between.map(|between| ValuePart::parse(between, |_| None));
+        match (between.transpose()?, amount::whole(text)) {
+            (Some(ValuePart::Number(number)), _) => Ok(Self(number)),
+            (None, Ok(hits)) => Ok(Self(Number::Uniform(hits, hits))),
+            _ => Err("write a number, such as 1, or {uniform:1..500}".to_owned()),
+        }
     }
 
     /// The hits of the next descriptor.
@@ -264,7 +245,8 @@ mod tests {
         const DRAWS: u32 = 200_000;
         for exponent in [0.01, 0.5, 0.999_999_999, 1.0, 1.2, 3.0, 8.0] {
             for ranks in [1, 2, 3, 50] {
-                let zipf = Zipf::new(100, ranks, exponent).expect("ranks");
+                let text = format!("100..{}:{exponent}", 99 + ranks);
+                let zipf = Zipf::parse(&text).expect("ranks");
                 let mut random = SmallRng::seed_from_u64(7);
                 let mut counts = vec![0_u32; ranks as usize];
                 for _ in 0..DRAWS {

@@ -46,10 +46,9 @@ impl Templates {
     /// # Errors
     /// As [`Template::parse`].
     pub(crate) fn parse(text: &str, fields: Fields) -> Result<Self, String> {
-        let each = text
-            .split(" , ")
-            .map(|text| Template::parse(text.trim(), fields));
-        Ok(Self(each.collect::<Result<_, _>>()?))
+        let all = text.split(" , ").map(str::trim);
+        let all = all.map(|text| Template::parse(text, fields));
+        Ok(Self(all.collect::<Result<_, _>>()?))
     }
 }
 
@@ -170,9 +169,8 @@ impl TemplateReader<'_> {
             }
             self.at += usize::from(next == '\\');
             let Some(taken) = self.text[self.at..].chars().next() else {
-                return Err(
-                    self.error("a backslash takes the next character as it is, and none follows")
-                );
+                let what = "a backslash takes the next character as it is, and none follows";
+                return Err(self.error(what));
             };
             out.extend_from_slice(taken.encode_utf8(&mut [0; 4]).as_bytes());
             self.at += taken.len_utf8();
@@ -218,8 +216,8 @@ impl TemplateReader<'_> {
             let between = &self.text[self.at + 1..self.at + length];
             let may = self.fields == Fields::Allowed;
             let field = |name: &str| (may && !name.is_empty()).then(|| self.field(name));
-            let part = ValuePart::parse(between, field).map_err(|what| self.error(what))?;
-            parts.push(part);
+            let part = ValuePart::parse(between, field);
+            parts.push(part.map_err(|what| self.error(what))?);
             self.at += length + 1;
         }
     }

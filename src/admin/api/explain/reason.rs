@@ -6,7 +6,7 @@ use crate::core::time::people;
 use crate::limits::overrides::{Applied, Kind, Override};
 use crate::limits::plan::{Disposition, Explanation, Plan, Slot};
 use crate::limits::rules::compile::OneLine;
-use crate::limits::rules::limit::LimitInForce;
+use crate::limits::rules::limit::{Limit, LimitInForce};
 use crate::limits::rules::trace::{End, Trace};
 use crate::limits::rules::{Rules, diff};
 
@@ -33,10 +33,10 @@ pub(super) fn reason(
             ("no_limit", format!("not limited: {why}"))
         }
         (Disposition::Free, Some(_), None) => {
-            let by = explanation.replaced_by.iter().map(|by| {
-                let (path, origin) = (by.limit.path(), by.limit.origin.to_string());
-                format!("{} ({})", OneLine(&path), OneLine(&origin))
-            });
+            let name = |limit: &Limit| {
+                format!("{} ({})", one_line(&limit.path()), one_line(&limit.origin))
+            };
+            let by = explanation.replaced_by.iter().map(|by| name(by.limit));
             let by = by.collect::<Vec<_>>().join(", ");
             ("replaced", format!("not limited: replaced by {by}"))
         }
@@ -76,12 +76,12 @@ pub(super) fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
     domains.sort_unstable();
     let domains: Vec<_> = domains.iter().map(one_line).collect();
     let domain = String::from_utf8_lossy(domain);
-    format!(
-        "no file defines the domain {}; there are: {}{}",
-        OneLine(&domain),
+    let (names, near) = (
         first_names(&domains, MAX_DOMAINS),
-        names::near_domain(rules, &domain)
-    )
+        names::near_domain(rules, &domain),
+    );
+    let domain = OneLine(&domain);
+    format!("no file defines the domain {domain}; there are: {names}{near}")
 }
 
 /// Explains why a lookup found no limit.
@@ -97,19 +97,17 @@ fn no_limit(rules: &Rules, trace: &Trace<'_>, entries: &[String]) -> String {
             let names: Vec<_> = keys.first.iter().map(one_line).collect();
             let key = failed.split('=').next().unwrap_or_default();
             let near = names.iter().filter(|name| **name != key);
-            format!(
-                "no branch matches the entry {failed}; its level has the keys {}{}",
-                list(&names, keys.more),
-                names::did_you_mean(key, near.map(String::as_str))
-            )
+            let near = names::did_you_mean(key, near.map(String::as_str));
+            let names = list(&names, keys.more);
+            format!("no branch matches the entry {failed}; its level has the keys {names}{near}")
         }
         End::NoLimit(below) => {
-            let names: Vec<_> = below.first.iter().map(one_line).collect();
-            let names = match below.first.is_empty() {
-                true => String::new(),
-                false => format!("; the next level has {}", list(&names, below.more)),
-            };
-            format!("the matching branch has no rate_limit{names}")
+            let mut text = "the matching branch has no rate_limit".to_owned();
+            if !below.first.is_empty() {
+                let names: Vec<_> = below.first.iter().map(one_line).collect();
+                text += &format!("; the next level has {}", list(&names, below.more));
+            }
+            text
         }
         End::Limit(id) => {
             let table = rules.limit(*id).table.as_ref();
@@ -134,18 +132,17 @@ pub(super) fn by_override(before: &str, one: &Override, applied: &Applied) -> St
         Applied::Block { .. } => "blocked".to_owned(),
         Applied::Exempt => "exempt".to_owned(),
     };
-    let until = one.until.map_or_else(String::new, |until| {
-        format!(" until {}", people::instant(people::timestamp(until)))
-    });
-    let after = |mark: &str, text: &str| match text {
-        "" => String::new(),
-        text => format!("{mark}{text}"),
-    };
-    let (by, why) = (after(" of ", &one.by), after(": ", &one.reason));
-    one_line(&format!(
-        "{before} by the override {}{by}{until}{why}",
-        one.id
-    ))
+    let mut text = format!("{before} by the override {}", one.id);
+    if !one.by.is_empty() {
+        text += &format!(" of {}", one.by);
+    }
+    if let Some(until) = one.until.map(people::timestamp) {
+        text += &format!(" until {}", people::instant(until));
+    }
+    if !one.reason.is_empty() {
+        text += &format!(": {}", one.reason);
+    }
+    one_line(&text)
 }
 
 /// The value of a field of a limit.

@@ -9,13 +9,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 
 use csv_core::ReadRecordResult;
+use indexmap::IndexSet;
 use prost::Message;
 use regex::bytes::Regex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{TraceRow, duration_of, time_of};
 use crate::admin::api::names::did_you_mean;
-use crate::cli::workload::Requests;
+use crate::cli::workload::{Requests, Template};
 
 /// Names of the time of a record: our own, Envoy's, and names in other logs.
 const TIMES: [&str; 4] = ["time", "start_time", "@timestamp", "timestamp"];
@@ -86,27 +87,17 @@ impl RecordReader {
         first: &[u8],
         trusted_hops: Option<usize>,
     ) -> Result<(Self, bool), String> {
-        let mut names: Vec<String> = TIMES.map(str::to_owned).to_vec();
-        names.extend([DOMAIN, HITS, DURATION].map(str::to_owned));
-        let mut index_of = |name: &String| {
-            names
-                .iter()
-                .position(|known| known == name)
-                .unwrap_or_else(|| {
-                    names.push(name.clone());
-                    names.len() - 1
-                })
-        };
-        let templates = requests.templates.iter();
-        let fields = templates
-            .map(|template| template.fields().iter().map(&mut index_of).collect())
-            .collect();
+        let mut names = IndexSet::<&str>::from_iter(TIMES);
+        names.extend([DOMAIN, HITS, DURATION]);
+        let mut index_of = |name| names.insert_full(name).0;
+        let templates = requests.templates.iter().map(Template::fields);
+        let fields = templates.map(|fields| fields.iter().map(|name| index_of(name)).collect());
+        let fields = fields.collect();
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let (form, present) = match first.first() {
             Some(b'{') => {
-                let object: Result<serde_json::Map<String, Value>, _> =
-                    serde_json::from_slice(first);
-                let keys = object.map(|object| object.keys().cloned().collect());
-                (RecordForm::Json, keys.unwrap_or_default())
+                let object: Map<_, _> = serde_json::from_slice(first).unwrap_or_default();
+                (RecordForm::Json, object.keys().cloned().collect())
             }
             Some(b'[') => {
                 let names = ENVOY.capture_names().flatten();
@@ -118,10 +109,8 @@ impl RecordReader {
                 let columns = columns.map(|name| String::from_utf8_lossy(name).into_owned());
                 let columns: Vec<_> = columns.collect();
                 let column = |name: &String| columns.iter().position(|own| own == source(name));
-                (
-                    RecordForm::Csv(csv, names.iter().map(column).collect()),
-                    columns,
-                )
+                let positions = names.iter().map(column).collect();
+                (RecordForm::Csv(csv, positions), columns)
             }
         };
         let records = Self {
@@ -134,27 +123,22 @@ impl RecordReader {
             trusted_hops,
             lists: 0,
         };
-        if let RecordForm::Csv(_, columns) = &records.form {
-            let at = |index: usize| columns[index];
-            if let Some(missing) = records.missing(|index| at(index).is_none()).next() {
-                return Err(missing);
-            }
-            return Ok((records, true));
-        }
-        Ok((records, false))
+        let RecordForm::Csv(_, columns) = &records.form else {
+            return Ok((records, false));
+        };
+        let missing = records.missing(|index| columns[index].is_none()).next();
+        missing.map_or(Ok((records, true)), Err)
     }
 
     /// A sentence about each field of the templates that is missing.
     fn missing(&self, is_missing: impl Fn(usize) -> bool) -> impl Iterator<Item = String> {
         let own = TIMES.len() + 3..self.names.len();
         own.filter(move |&index| is_missing(index)).map(|index| {
-            let name = &self.names[index];
-            let present = self.present.join(", ");
+            let (name, present) = (&*self.names[index], self.present.join(", "));
             let near = did_you_mean(name, self.present.iter().map(String::as_str));
+            let (name, present) = (name.escape_debug(), present.escape_debug());
             format!(
-                "--descriptor names {{{}}}, which no record has; there are: {}{near}",
-                name.escape_debug(),
-                present.escape_debug()
+                "--descriptor names {{{name}}}, which no record has; there are: {present}{near}"
             )
         })
     }
@@ -163,11 +147,9 @@ impl RecordReader {
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<_> = self.missing(|index| !self.seen[index]).collect();
         if self.lists > 0 && self.trusted_hops.is_none() {
-            warnings.push(format!(
-                "{} values are lists of addresses, of which the last one is taken, as Envoy does; \
-                 write --xff-num-trusted-hops if proxies are in front of it",
-                self.lists
-            ));
+            let what = "values are lists of addresses, of which the last one is taken, as Envoy \
+                does; write --xff-num-trusted-hops if proxies are in front of it";
+            warnings.push(format!("{} {what}", self.lists));
         }
         warnings
     }
@@ -175,9 +157,8 @@ impl RecordReader {
     /// The templates of which no record has made a descriptor.
     pub(super) fn unused_templates(&self) -> Vec<String> {
         let unused = self.requests.templates.iter().filter(|one| !one.is_used);
-        unused
-            .map(|one| one.source.escape_debug().to_string())
-            .collect()
+        let sources = unused.map(|one| one.source.escape_debug().to_string());
+        sources.collect()
     }
 
     /// Why no record became a request.
@@ -210,32 +191,26 @@ impl RecordReader {
                 names.map(|name| value(name).and_then(text)).collect()
             }
         };
-        let [times @ .., domain, hits, duration] = &values[..TIMES.len() + 3] else {
-            return Ok(None);
-        };
         let utf8 = |value: &Cow<'_, [u8]>| String::from_utf8_lossy(value).into_owned();
-        let time = times.iter().flatten().next().map(utf8);
-        let (mut sent, hops) = (
-            Vec::with_capacity(values.len()),
-            self.trusted_hops.unwrap_or(0),
-        );
-        for ((name, value), seen) in self.names.iter().zip(&values).zip(&mut self.seen) {
-            let (value, is_list) = value.as_deref().map_or((None, false), |value| {
-                *seen = true;
+        let own = |index: usize| values[index].as_ref().map(utf8);
+        let [domain, hits, duration] = [0, 1, 2].map(|index| own(TIMES.len() + index));
+        let time = (0..TIMES.len()).find_map(own);
+        let (mut sent, hops) = (vec![None; values.len()], self.trusted_hops.unwrap_or(0));
+        for (index, name) in self.names.iter().enumerate() {
+            if let Some(value) = &values[index] {
                 let (value, is_list) = as_sent(name, value, hops);
-                (Some(value), is_list)
-            });
-            self.lists += u64::from(is_list);
-            sent.push(value);
+                (self.seen[index], sent[index]) = (true, Some(value));
+                self.lists += u64::from(is_list);
+            }
         }
         let requests = &mut self.requests;
         let mut request = requests.of_record(|template, field| sent[self.fields[template][field]]);
-        if let Some(domain) = domain.as_ref().map(utf8) {
+        if let Some(domain) = domain {
             request.domain = domain;
         } else if self.requests.domain.is_none() {
             return Err("it names no domain; write --domain".to_owned());
         }
-        if let Some(hits) = hits.as_ref().map(utf8) {
+        if let Some(hits) = hits {
             let number = hits.parse().map_err(|_| {
                 let hits = hits.escape_debug();
                 format!("`{hits}` are no hits; write a whole number")
@@ -247,12 +222,7 @@ impl RecordReader {
         let row = TraceRow {
             at: time_of(&time.ok_or("it has no time: no field `time` or `start_time`")?)?,
             line: number,
-            duration: duration
-                .as_ref()
-                .map(utf8)
-                .as_deref()
-                .map(duration_of)
-                .transpose()?,
+            duration: duration.as_deref().map(duration_of).transpose()?,
             message: request.encode_to_vec(),
         };
         Ok(Some(row).filter(|_| !request.descriptors.is_empty()))
@@ -317,18 +287,16 @@ impl Csv {
         self.reader.reset();
         let (mut written, mut columns) = (0, 0);
         for (part, is_last) in [(line, false), (b"\n", true)] {
-            let (result, read, text, ends) =
-                self.reader
-                    .read_record(part, &mut self.text[written..], &mut self.ends[columns..]);
+            let (text, ends) = (&mut self.text[written..], &mut self.ends[columns..]);
+            let (result, read, text, ends) = self.reader.read_record(part, text, ends);
             (written, columns) = (written + text, columns + ends);
             if matches!(result, ReadRecordResult::OutputEndsFull) {
                 return Err(format!("it has more than {MAX_COLUMNS} columns"));
             }
             let has_ended = matches!(result, ReadRecordResult::Record);
             if has_ended != is_last || read < part.len() {
-                return Err(
-                    "it ends within quotes, or has a line break: a record is one line".into(),
-                );
+                let what = "it ends within quotes, or has a line break: a record is one line";
+                return Err(what.to_owned());
             }
         }
         let mut start = 0;
@@ -364,12 +332,9 @@ fn text(value: &Value) -> Option<Cow<'_, [u8]>> {
 /// An address with a port, such as `downstream_remote_address`, without it: Envoy's descriptors
 /// have addresses only.
 fn without_port(value: &[u8]) -> Cow<'_, [u8]> {
-    let socket = str::from_utf8(value)
-        .ok()
-        .and_then(|text| text.parse::<SocketAddr>().ok());
-    match socket {
-        Some(socket) => socket.ip().to_string().into_bytes().into(),
-        None => value.into(),
+    match str::from_utf8(value).map(str::parse::<SocketAddr>) {
+        Ok(Ok(socket)) => socket.ip().to_string().into_bytes().into(),
+        _ => value.into(),
     }
 }
 

@@ -47,21 +47,18 @@ impl RowOrder {
     /// It is too late, or there are too many.
     pub(super) fn push(&mut self, row: TraceRow) -> Result<(), String> {
         let (latest, line) = self.latest;
-        let is_late = row.at < self.left || !self.sorts_all && row.at + WINDOW < latest;
-        if is_late {
+        let (is_late, number) = (row.at < self.left, row.line);
+        if is_late || !self.sorts_all && row.at + WINDOW < latest {
             let by = people::span(latest.since(row.at).micros() as f64 / 1e6);
             return Err(format!(
-                "line {} is {by} before line {line}; rows may be a minute out of order: sort the \
-                 trace by time, or use --sort, which holds it in memory",
-                row.line
+                "line {number} is {by} before line {line}; rows may be a minute out of order: sort \
+                 the trace by time, or use --sort, which holds it in memory"
             ));
         }
         self.bytes += ROW_BYTES + row.message.len();
         if self.sorts_all && self.bytes > MAX_SORTED_BYTES {
-            return Err(format!(
-                "line {}: --sort holds at most 4 GiB of rows; sort the trace by time before",
-                row.line
-            ));
+            let what = "--sort holds at most 4 GiB of rows; sort the trace by time before";
+            return Err(format!("line {number}: {what}"));
         }
         if row.at >= latest {
             self.latest = (row.at, row.line);

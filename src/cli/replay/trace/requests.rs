@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{TraceRow, duration_of, time_of};
+use crate::cli::print;
 use crate::service::pages::json;
 
 /// The row of a line.
@@ -12,12 +13,8 @@ use crate::service::pages::json;
 pub(super) fn row(line: &[u8], number: u64) -> Result<TraceRow, String> {
     let mut line: serde_json::Map<String, Value> =
         serde_json::from_slice(line).map_err(|error| format!("it is no JSON object: {error}"))?;
-    let text = |value: Value| match value {
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
     let time = line.remove("time").ok_or("it has no `time`")?;
-    let duration = line.remove("duration").map(text);
+    let duration = line.remove("duration").as_ref().map(print::plain);
     let request = json::request(Value::Object(line).to_string().as_bytes());
     // The position is one in a text that the reader does not see.
     let request = request.map_err(|error| {
@@ -25,7 +22,7 @@ pub(super) fn row(line: &[u8], number: u64) -> Result<TraceRow, String> {
         what.unwrap_or(&error).to_owned()
     })?;
     Ok(TraceRow {
-        at: time_of(&text(time))?,
+        at: time_of(&print::plain(&time))?,
         line: number,
         duration: duration.as_deref().map(duration_of).transpose()?,
         message: request.to_vec(),

@@ -41,16 +41,14 @@ impl WeirLog {
     pub(super) fn row(&mut self, line: &[u8], number: u64) -> Result<Option<TraceRow>, String> {
         let line: LogLine = serde_json::from_slice(line)
             .map_err(|error| format!("it is no line of a log: {error}"))?;
-        self.has_decisions |= line.message.starts_with("decision");
+        let is_decision = line.message.starts_with("decision");
+        self.has_decisions |= is_decision;
         let is_refusal = line.message == "refused" && !self.has_decisions;
-        let (Some(domain), Some(descriptor), Some(hits)) =
-            (line.domain, line.descriptor, line.hits)
-        else {
+        let fields = line.domain.zip(line.descriptor).zip(line.hits);
+        let fields = fields.filter(|_| is_decision || is_refusal);
+        let Some(((domain, descriptor), hits)) = fields else {
             return Ok(None);
         };
-        if !(is_refusal || line.message.starts_with("decision")) {
-            return Ok(None);
-        }
         let request = RateLimitRequest {
             domain: whole(domain)?,
             descriptors: vec![RateLimitDescriptor {
@@ -83,25 +81,21 @@ fn whole(text: String) -> Result<String, String> {
 fn entries(text: &str) -> Result<Vec<Entry>, String> {
     let (mut entries, mut rest) = (Vec::new(), text);
     loop {
-        let (key, behind) = match quoted(rest) {
-            Some(quoted) => quoted,
-            None => {
-                let end = rest.find(['=', ',', ' ']).unwrap_or(rest.len());
-                (rest[..end].to_owned(), &rest[end..])
-            }
-        };
-        let equals = behind.strip_prefix('=');
-        let (value, behind) = equals
-            .and_then(quoted)
-            .ok_or("it shows no values, because LOG_SUBJECTS is not plain")?;
+        let (key, after) = quoted(rest).unwrap_or_else(|| {
+            let (key, after) = rest.split_at(rest.find(['=', ',', ' ']).unwrap_or(rest.len()));
+            (key.to_owned(), after)
+        });
+        let value = after.strip_prefix('=').and_then(quoted);
+        let (value, after) =
+            value.ok_or("it shows no values, because LOG_SUBJECTS is not plain")?;
         entries.push(Entry {
             key: whole(key)?.into_bytes(),
             value: whole(value)?.into_bytes(),
         });
-        if behind.is_empty() {
+        if after.is_empty() {
             return Ok(entries);
         }
-        let next = behind.strip_prefix(", ");
+        let next = after.strip_prefix(", ");
         rest = next.ok_or("it does not show all entries of the descriptor")?;
     }
 }
