@@ -177,11 +177,8 @@ fn read_overlay(check: &CheckArgs, path: &Path) -> Result<CheckedFiles, Vec<Prob
     };
     let Some(text) = texts.first_mut() else {
         let what = "an overlay is one file".to_owned();
-        return Err(vec![Problem::whole(
-            name.into_owned(),
-            what,
-            "name the file",
-        )]);
+        let problem = Problem::whole(name.into_owned(), what, "name the file");
+        return Err(vec![problem]);
     };
     text.name = name.into_owned();
     let (problems, entries) = match Overlay::read(text.clone(), &options.compile) {

@@ -280,10 +280,9 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
         let is_stream_id = source.kind == SourceKind::Header(STREAM_ID.to_owned());
         if is_http && source.kind.may_be_missing() && source.default.is_none() && !is_stream_id {
             let text = &source.text;
-            let note = format!("A request without {text} is not limited by {key};");
-            notes.push(format!(
-                "{note} `--from '{key}={text} or VALUE'` changes that."
-            ));
+            let remedy = format!("`--from '{key}={text} or VALUE'` changes that.");
+            let note = format!("A request without {text} is not limited by {key}; {remedy}");
+            notes.push(note);
         }
     }
     if descriptors.are_released() && !descriptors.send_stream_id() {

@@ -269,10 +269,10 @@ impl<'a> DescriptorAnswer<'a> {
         let [left, amount] = amounts.map(|amount| grouped(amount.into()));
         let (per, word) = match limit.unit {
             None => ("in flight".to_owned(), "retry"),
-            Some(unit) => (
-                format!("per {}", window(limit.unit_multiplier.into(), unit)),
-                "resets",
-            ),
+            Some(unit) => {
+                let unit = window(limit.unit_multiplier.into(), unit);
+                (format!("per {unit}"), "resets")
+            }
         };
         let mut text = format!("{entries}: {left} of {amount} {per} left");
         if !limit.name.is_empty() {

@@ -173,11 +173,12 @@ fn check_usage(command: &LoadCommand) -> Result<(), UsageError> {
     let numbers: HashSet<_> = numbers.collect();
     let is_one = thresholds.len() == 1 && numbers.contains(&0);
     let are_distinct = numbers.len() == thresholds.len();
+    let are_right = are_distinct && numbers.iter().all(|one| all.contains(one));
     let mut names = HashSet::from([cpu::OWN]);
     let mut processes = command.pid.iter().map(|process| &*process.name);
     let what = if descriptors > MAX_DESCRIPTORS {
         format!("a request has at most {MAX_DESCRIPTORS} descriptors")
-    } else if !is_one && !(are_distinct && numbers.iter().all(|one| all.contains(one))) {
+    } else if !is_one && !are_right {
         format!(
             "--threshold: write one for all descriptors, or each with another number from 1 to \
              {descriptors}, such as 1=5/minute"

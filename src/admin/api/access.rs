@@ -166,10 +166,9 @@ fn caller_of(tokens: &[StoredToken], presented: &[u8]) -> Option<Caller> {
             caller = Some((name, *right));
         }
     }
-    caller.map(|(name, right)| Caller {
-        name: Some(name.clone()),
-        right,
-    })
+    let (name, right) = caller?;
+    let name = Some(name.clone());
+    Some(Caller { name, right })
 }
 
 /// The access rules of one listener.

@@ -409,9 +409,8 @@ impl State {
     pub(super) fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
         let verdict = decision.verdict();
         let has_reset = !check.algorithm.has_holders() && check.algorithm.capacity() > 0;
-        let reset = verdict
-            .filter(|_| has_reset)
-            .map(|verdict| verdict.reset_after);
+        let reset = verdict.filter(|_| has_reset);
+        let reset = reset.map(|verdict| verdict.reset_after);
         let is_local = matches!(decision, Decision::DenialCache(_) | Decision::Local(..));
         let error = decision.store_error().map(error::for_callers);
         Self {

@@ -51,11 +51,10 @@ pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
 
 /// All limits by domain, or the limits of one domain, in the order of the names.
 pub(crate) fn in_order<'r>(rules: &'r Rules, domain: Option<&str>) -> Vec<(&'r str, &'r [Limit])> {
-    let domains = rules.by_number.iter();
-    let domains = domains.map(|domain| (&*domain.name, &*domain.limits));
-    let mut all: Vec<_> = domains
-        .filter(|(name, _)| !name.is_empty() && domain.is_none_or(|domain| domain == *name))
-        .collect();
+    let domains = rules.by_number.iter().filter(|one| !one.name.is_empty());
+    let domains = domains.filter(|one| domain.is_none_or(|domain| *domain == *one.name));
+    let all = domains.map(|one| (&*one.name, &*one.limits));
+    let mut all: Vec<_> = all.collect();
     all.sort_unstable_by_key(|(name, _)| *name);
     all
 }

@@ -29,9 +29,8 @@ pub(super) fn domain(rules: &Rules, name: Option<&str>) -> Result<(), Failure> {
         return Ok(());
     };
     let (near, name) = (near_domain(rules, name), OneLine(name));
-    Err(Failure::not_found(&format!(
-        "no limit in force has the domain {name}{near}"
-    )))
+    let why = format!("no limit in force has the domain {name}{near}");
+    Err(Failure::not_found(&why))
 }
 
 /// See [`did_you_mean`].

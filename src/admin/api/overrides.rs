@@ -554,9 +554,8 @@ fn counts_nothing(
     shown.insert(0, shell_word(&domain));
     let (words, shown) = (words.join(" "), shown.join(" "));
     let what = format!("no limit applies to {words} in the domain {domain}");
-    Failure::not_found(&format!(
-        "{what}; `weir explain --domain {shown}` shows why"
-    ))
+    let remedy = format!("`weir explain --domain {shown}` shows why");
+    Failure::not_found(&format!("{what}; {remedy}"))
 }
 
 fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {

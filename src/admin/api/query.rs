@@ -38,7 +38,7 @@ impl Query {
         let offset = self.get("cursor").unwrap_or("0").parse();
         let wrong = |_| Failure::bad_request("cursor: write `next` of the previous response");
         let offset = offset.map_err(wrong)?;
-        Ok(Page { count, offset })
+        Ok(Page { offset, count })
     }
 
     /// `count`: the most elements of the answer, from 1 to [`MAX_COUNT`].

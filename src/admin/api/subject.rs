@@ -217,9 +217,8 @@ impl CountedSubject {
 /// Reads the parameters `entry`, each `key=value`.
 fn parse_entries<'t>(texts: &[&'t str]) -> Result<Vec<Entry<'t>>, Failure> {
     if texts.is_empty() || texts.len() > MAX_ENTRIES {
-        return Err(Failure::bad_request(&format!(
-            "entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to {MAX_ENTRIES}"
-        )));
+        let what = "entry: write the entries of the descriptor, as entry=key%3Dvalue";
+        return Err(Failure::bad_request(&format!("{what}, 1 to {MAX_ENTRIES}")));
     }
     let entry = |text: &&'t str| {
         let (key, value) = text.split_once('=')?;

@@ -700,9 +700,9 @@ fn tracked_limit<'r>(
     names::domain(rules, domain)?;
     // The limits of a table's plans record the same as the descriptor's limit.
     let is_of_plan = |limit: &Limit| limit.table.is_some() && limit.own_table().is_none();
-    let of_domain = rules
-        .limits()
-        .filter(|limit| domain.is_none_or(|domain| *domain == *limit.domain) && !is_of_plan(limit));
+    let of_domain = rules.limits().filter(|limit| !is_of_plan(limit));
+    let is_meant = |limit: &&Limit| domain.is_none_or(|domain| *domain == *limit.domain);
+    let of_domain = of_domain.filter(is_meant);
     if let Some(name) = name {
         let mut named = of_domain.filter(|limit| names::is_named(limit, name));
         return match (named.next(), named.next()) {

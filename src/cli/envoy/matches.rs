@@ -94,11 +94,11 @@ impl KeyValues {
         }
         let mut others = self.patterns.iter().filter(|known| known.list != list);
         if let Some(known) = others.find(|known| known.overlaps(prefix)) {
-            let both = format!(
-                "'{value}' and '{}', in another list of descriptors",
-                known.text
-            );
-            return Err((format!("{both}, may match the same request"), ""));
+            let other = format!("'{}', in another list of descriptors", known.text);
+            return Err((
+                format!("'{value}' and {other}, may match the same request"),
+                "",
+            ));
         }
         let text = value.to_owned();
         self.patterns.push(ValuePattern { text, list });

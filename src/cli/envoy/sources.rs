@@ -87,9 +87,8 @@ impl Sources {
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&KeySource> {
-        self.all()
-            .find(|(own, _)| *own == key)
-            .map(|(_, source)| source)
+        let found = self.all().find(|(own, _)| *own == key);
+        found.map(|(_, source)| source)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = (&str, &KeySource)> {

@@ -31,24 +31,21 @@ pub(super) fn check_values(entries: &[Pattern], kind: &str) -> Result<(), UsageE
         "raise" => "raises the limit of".to_owned(),
         kind => format!("{kind}s"),
     };
-    Err(UsageError(format!(
-        "this {does} every {}: write a value, as in {}=VALUE, or --all if all are meant",
-        keys.join(" and "),
-        keys.first().map_or("KEY", String::as_str)
-    )))
+    let (all, first) = (keys.join(" and "), keys.first().map_or("KEY", |key| key));
+    let remedy = format!("write a value, as in {first}=VALUE, or --all if all are meant");
+    Err(UsageError(format!("this {does} every {all}: {remedy}")))
 }
 
 /// The entries of one exact descriptor.
 pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<Pattern>, UsageError> {
     let entries = entries(arguments)?;
     let mut all = entries.iter().zip(arguments);
-    match all.find(|(entry, _)| entry.exact().is_none()) {
-        None => Ok(entries),
-        Some((_, text)) => Err(UsageError(format!(
-            "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE \
-             with the whole value, and a star of it as \\*"
-        ))),
-    }
+    let Some((_, text)) = all.find(|(entry, _)| entry.exact().is_none()) else {
+        return Ok(entries);
+    };
+    let what = "a reset takes one exact descriptor, without wildcards; write KEY=VALUE with the \
+        whole value, and a star of it as \\*";
+    Err(UsageError(format!("`{text}`: {what}")))
 }
 
 /// A rate: `500/minute`, `20/30 seconds`, `20/30second`; `20` of a limit of requests in flight. A
@@ -122,11 +119,10 @@ fn day(text: &str, today: Date) -> Option<DateTime> {
     let date = match name {
         "today" => today,
         "tomorrow" => today.tomorrow().ok()?,
-        _ => today
-            .series(Span::new().days(1))
-            .skip(1)
-            .take(7)
-            .find(|date| names(*date).split(' ').any(|known| known == name))?,
+        _ => {
+            let mut days = today.series(Span::new().days(1)).skip(1).take(7);
+            days.find(|date| names(*date).split(' ').any(|known| known == name))?
+        }
     };
     match time {
         Some(time) => Some(date.to_datetime(time.trim().parse::<Time>().ok()?)),

@@ -16,6 +16,7 @@ use crate::limits::rules::compile::OneLine;
 /// Limits of an answer that are named.
 const MAX_LIMITS: usize = 5;
 
+const NONE_ENDED: &str = "no overrides ended within the last week\n";
 const NONE_IN_FORCE: &str =
     "no overrides are in force; `weir overrides --ended` lists those of the last week\n";
 
@@ -75,10 +76,7 @@ pub(super) fn reset(answer: &Reset) -> String {
 
 pub(super) fn listed(OverrideList { overrides, .. }: &OverrideList, ended: bool) -> String {
     let (none, end): (_, &[&str]) = match ended {
-        true => (
-            "no overrides ended within the last week\n",
-            &["ENDED", "ENDED BY"],
-        ),
+        true => (NONE_ENDED, &["ENDED", "ENDED BY"]),
         false => (NONE_IN_FORCE, &["UNTIL"]),
     };
     if overrides.is_empty() {

@@ -133,10 +133,8 @@ fn read_keys(events: mpsc::Sender<ScreenEvent>) -> Option<Termios> {
 /// A frame of so many rows, the last of which stays empty.
 fn frame(text: &str, rows: usize) -> String {
     let lines = text.lines().take(rows.saturating_sub(1));
-    let lines: String = lines
-        .map(|line| format!("{line}{CLEAR_LINE}\r\n"))
-        .collect();
-    format!("{HOME}{lines}{CLEAR_REST}")
+    let lines = lines.map(|line| format!("{line}{CLEAR_LINE}\r\n"));
+    format!("{HOME}{}{CLEAR_REST}", lines.collect::<String>())
 }
 
 fn write(text: &str) -> anyhow::Result<()> {

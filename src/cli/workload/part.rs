@@ -149,9 +149,8 @@ impl Zipf {
         };
         let (low, high) = range_of(range)?;
         if high - low >= MAX_RANKS {
-            return Err(format!(
-                "at most {MAX_RANKS} values can be drawn; write a smaller range"
-            ));
+            let what = format!("at most {MAX_RANKS} values can be drawn");
+            return Err(format!("{what}; write a smaller range"));
         }
         let exponent = exponent.parse().ok();
         let exponent = exponent.filter(|number| EXPONENTS.contains(number));
@@ -244,7 +243,7 @@ mod tests {
     fn draws_of_zipf_have_its_weights() {
         const DRAWS: u32 = 200_000;
         for exponent in [0.01, 0.5, 0.999_999_999, 1.0, 1.2, 3.0, 8.0] {
-            for ranks in [1, 2, 3, 50] {
+            for ranks in [1_u64, 2, 3, 50] {
                 let text = format!("100..{}:{exponent}", 99 + ranks);
                 let zipf = Zipf::parse(&text).expect("ranks");
                 let mut random = SmallRng::seed_from_u64(7);

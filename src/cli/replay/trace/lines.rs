@@ -14,8 +14,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The first bytes of a file in gzip. Source: RFC 1952, section 2.3.1.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-fn buffered<R: Read>(stream: R) -> Box<BufReader<R>> {
-    Box::new(BufReader::with_capacity(BUFFER_BYTES, stream))
+fn buffered<R: Read>(stream: R) -> BufReader<R> {
+    BufReader::with_capacity(BUFFER_BYTES, stream)
 }
 
 /// Lines of a trace.
@@ -37,12 +37,12 @@ impl LineReader {
         let most = GZIP.len() as u64;
         stream.by_ref().take(most).read_to_end(&mut head)?;
         let is_gzip = head == GZIP;
-        let mut reader: Box<dyn BufRead> = buffered(Cursor::new(head).chain(stream));
-        if is_gzip {
-            reader = buffered(MultiGzDecoder::new(reader));
-        }
+        let reader = buffered(Cursor::new(head).chain(stream));
         Ok(Self {
-            reader,
+            reader: match is_gzip {
+                true => Box::new(buffered(MultiGzDecoder::new(reader))),
+                false => Box::new(reader),
+            },
             line: Vec::new(),
             number: 0,
         })
