@@ -35,7 +35,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::region::RegionShare;
 pub(crate) use super::source::too_much_memory;
-use super::source::{Content, Node, ValueType};
+use super::source::{Content, Node};
 use super::{Commit, Rules};
 use build::{build, share_of_domain};
 use data::Data;
@@ -138,11 +138,8 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
         let before = compiler.memory.used;
         siblings.finish(&mut compiler);
         check_for_limits(&problems, &domain);
-        let tree = siblings.tree;
-        let mut rules = super::Domain {
-            tree,
-            ..build(&mut compiler, &mut domain, &options.process)
-        };
+        let mut rules = build(&mut compiler, &mut domain, &options.process);
+        rules.tree = siblings.tree;
         rules.memory = domain.memory + compiler.memory.used - before;
         check_replaced(&problems, &domain);
         built.push((domain.number, Arc::new(rules)));
@@ -201,17 +198,14 @@ fn compile_file(
     let problems = compiler.problems;
     let whole = problems.open(&file.name);
     let before = compiler.memory.used;
-    let Some(document) = problems.document(&whole, &file.text, compiler.memory.left()) else {
+    let Some(root) = problems.document(&whole, &file.text, compiler.memory.left()) else {
         return;
     };
-    let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
-    let is_something = |root: &Node| root.value_type() != ValueType::Nothing;
-    let Some(mut root) = document.root.filter(is_something) else {
-        let what = if holds_only_comments {
-            "the file holds only comments"
-        } else {
-            "the file is empty"
-        };
+    let what = match root.is_none() && !file.text.trim_ascii().is_empty() {
+        true => "the file holds only comments",
+        false => "the file is empty",
+    };
+    let Some(mut root) = root.filter(Node::is_something) else {
         return problems.error(&whole, what, REMEDY_FOR_DOMAIN);
     };
     if let Some((what, remedy)) = foreign(&root) {
@@ -222,10 +216,16 @@ fn compile_file(
         return;
     };
     let location = fields.lack("domain");
+    let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
+    let new = |name| {
+        (
+            Domain::new(name, number, location.clone()),
+            Siblings::default(),
+        )
+    };
     // A file without a domain of its own is an error already. The rest of it is checked in a domain
     // that is dropped.
-    let mut scratch = (Domain::new("", 0, location.clone()), Siblings::default());
-    let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
+    let mut scratch = new("");
     let lack = "the file has no domain";
     let (domain, siblings) = match fields.required("domain", lack, REMEDY_FOR_DOMAIN) {
         None => &mut scratch,
@@ -235,15 +235,10 @@ fn compile_file(
                 let what = format!("the domain {shown} is already defined, in {first}");
                 let remedy = "merge the files, or set MERGE_DOMAIN_CONFIG=true, with which files \
                     may share a domain";
-                problems.error(fields.lack("domain"), what, remedy);
+                problems.error(location, what, remedy);
                 &mut scratch
             }
-            _ => domains.entry(name.into()).or_insert_with(|| {
-                (
-                    Domain::new(name, number, location.clone()),
-                    Siblings::default(),
-                )
-            }),
+            _ => domains.entry(name.into()).or_insert_with(|| new(name)),
         },
     };
     domain::read(problems, &fields, domain);
@@ -287,11 +282,9 @@ fn check_replaced(problems: &Problems, domain: &Domain) {
         let near = fields::nearest(name, domain.names.iter().map(AsRef::as_ref));
         let (own, name) = (quoted(&domain.name), quoted(name));
         let what = format!("no limit of the domain {own} has the name {name}");
-        let remedy = near.map_or_else(
-            || "give a limit this name, or remove the entry".to_owned(),
-            |near| format!("write {}", quoted(near)),
-        );
-        problems.warning(at, what, remedy);
+        let near = near.map(|near| format!("write {}", quoted(near)));
+        let other = || "give a limit this name, or remove the entry".to_owned();
+        problems.warning(at, what, near.unwrap_or_else(other));
     }
 }
 
@@ -317,12 +310,8 @@ fn foreign(root: &Node) -> Option<(String, String)> {
         };
         return Some((what, remedy));
     }
-    let is_own = |name: &str| {
-        Section::Root
-            .keys()
-            .chain(["key", "rate_limit"])
-            .any(|own| own == name)
-    };
+    let own = || Section::Root.keys().chain(["key", "rate_limit"]);
+    let is_own = |name: &str| own().any(|own| own == name);
     let first = names().next().filter(|_| !names().any(is_own))?;
     let what = format!(
         "this is no file of limits: it has {} and others, and neither 'domain' nor 'descriptors'",

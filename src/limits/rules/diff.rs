@@ -119,24 +119,17 @@ impl Difference {
     fn compare_digests(&mut self, old: &Rules, new: &Rules) {
         for after in new.by_name.values().filter(|after| !old.shares(after)) {
             let name = one_line(&after.name);
-            let is_in = |limit: &str| {
-                limit
-                    .strip_prefix(&*name)
-                    .is_some_and(|rest| rest.starts_with('.'))
-            };
+            let is_in = |limit: &str| limit.starts_with(&format!("{name}."));
             let Some(before) = old.by_name.get(after.name.as_bytes()) else {
                 continue;
             };
             let digests = [old.digest_of(before), new.digest_of(after)];
             if digests[0] != digests[1] && !self.moves_shares && !self.limits().any(is_in) {
                 let [old, new] = digests.map(|digest| format!("{digest:016x}"));
+                let field = DIGEST;
                 self.changed.push(Changed {
                     limit: name,
-                    fields: vec![ChangedField {
-                        field: DIGEST,
-                        old,
-                        new,
-                    }],
+                    fields: vec![ChangedField { field, old, new }],
                     resets: false,
                 });
             }
@@ -155,14 +148,12 @@ impl Difference {
     /// The limits that differ, or whose rows do. One may be there twice.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &str> {
         let named = self.added.iter().chain(&self.removed);
-        let named = named.map(|limit| &*limit.limit);
-        let of_limits = self
-            .changed
-            .iter()
-            .filter(|one| one.fields[0].field != DIGEST);
-        let changed = of_limits.map(|changed| &*changed.limit);
-        let rows = self.rows.iter().map(|rows| &*rows.limit);
-        named.chain(changed).chain(rows)
+        let changed = self.changed.iter();
+        let changed = changed.filter(|one| one.fields[0].field != DIGEST);
+        let changed = changed.map(|changed| &changed.limit);
+        let all = named.map(|limit| &limit.limit).chain(changed);
+        all.chain(self.rows.iter().map(|rows| &rows.limit))
+            .map(String::as_str)
     }
 }
 
@@ -172,20 +163,16 @@ impl NamedLimit {
         match limit.amount.as_ref().map(|amount| amount.algorithm) {
             None => {}
             Some(Algorithm::FixedWindow(fixed)) => {
-                for (field, value) in calendar(fixed.window) {
-                    amount += &format!(", {field} {value}");
-                }
+                amount += &FieldTexts::calendar(fixed.window).rest()
             }
-            Some(other) => amount += &format!(", {}", other.kind().spec().name),
+            Some(other) => amount += &format!(", {}", other.kind().name()),
         }
         if let Some(table) = limit.own_table() {
             let file = one_line(&table.rows.file.document.name);
             amount += &format!(", {} rows of {file}", table.rows.len());
         }
-        Self {
-            limit: name_of(limit),
-            amount,
-        }
+        let limit = name_of(limit);
+        Self { limit, amount }
     }
 }
 
@@ -199,23 +186,19 @@ impl fmt::Display for Changed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |ChangedField { field, old, new }: &_| format!("{field} {old} -> {new}");
         let fields: Vec<_> = self.fields.iter().map(text).collect();
-        let resets = if self.resets {
-            "; counters start at zero"
-        } else {
-            ""
-        };
-        write!(out, "{}: {}{resets}", self.limit, fields.join(", "))
+        write!(out, "{}: {}", self.limit, fields.join(", "))?;
+        match self.resets {
+            true => out.write_str("; counters start at zero"),
+            false => Ok(()),
+        }
     }
 }
 
 /// The limits of the domains that the other rules do not share.
 fn limits_beyond<'r>(rules: &'r Rules, other: &Rules) -> Vec<&'r Limit> {
-    rules
-        .by_number
-        .iter()
-        .filter(|domain| !other.shares(domain))
-        .flat_map(|domain| &domain.limits)
-        .collect()
+    let domains = rules.by_number.iter();
+    let own = domains.filter(|domain| !other.shares(domain));
+    own.flat_map(|domain| &domain.limits).collect()
 }
 
 /// The limits of the new rules that have lost `reservations`, now or in a reload before, and have
@@ -242,23 +225,15 @@ type LimitIdentity<'r> = (&'r str, Vec<(&'r str, Option<&'r str>)>, Option<&'r s
 
 /// Identity of a limit, by which both sets are compared.
 fn identity(limit: &Limit) -> LimitIdentity<'_> {
-    (
-        &limit.domain,
-        limit
-            .levels
-            .iter()
-            .map(|level| (&*level.key, level.value.as_deref()))
-            .collect(),
-        plan_of_rows(limit),
-    )
+    let levels = limit.levels.iter();
+    let levels = levels.map(|level| (&*level.key, level.value.as_deref()));
+    (&limit.domain, levels.collect(), plan_of_rows(limit))
 }
 
 /// The plan of a limit that its descriptor has in addition to its own.
 fn plan_of_rows(limit: &Limit) -> Option<&str> {
-    limit
-        .plan
-        .as_deref()
-        .filter(|_| limit.table.is_some() && limit.own_table().is_none())
+    let is_of_rows = limit.table.is_some() && limit.own_table().is_none();
+    limit.plan.as_deref().filter(|_| is_of_rows)
 }
 
 /// The path of a limit, with the plan that distinguishes it from others of that path.
@@ -308,78 +283,79 @@ pub fn fields<'r>(
     in_force: impl Into<LimitInForce<'r>>,
 ) -> Vec<(&'static str, String)> {
     let in_force = in_force.into();
-    let limit = in_force.limit;
-    let mut all = vec![("rate", rate(in_force))];
-    if let Some(amount) = in_force.amount() {
-        all.extend(share(rules, limit, amount).map(|share| ("share", share)));
-        all.extend(algorithm_and_options(amount));
-        let notify = joined(amount.notify.each().map(|percent| format!("{percent}%")));
-        all.extend(notify.map(|notify| ("notify", notify)));
-    }
-    let mut add = |field, value: Option<String>| all.extend(value.map(|value| (field, value)));
-    if let Some(trial) = in_force.trial() {
-        add("trial", Some(tried(&trial.amount, in_force.amount())));
-    }
-    if let Some(usage) = &limit.usage {
-        let settings = usage.settings;
-        add("track_usage", Some("true".to_owned()));
-        add("usage_interval", Some(settings.interval.to_string()));
-        add("usage_buckets", Some(settings.buckets.to_string()));
-        add("usage_expiry", Some(settings.expiry.to_string()));
-        add("usage_subjects", Some(settings.subjects.to_string()));
-    }
-    add("plan", limit.plan.as_deref().map(str::to_owned));
-    if let Some(table) = limit.table.as_deref().filter(|_| in_force.row.is_none()) {
-        add("table", Some(table.rows.file.to_string()));
-        add("rows", Some(table.rows_of(limit.id).to_string()));
-    }
-    add(
-        "row",
-        in_force.row_origin().map(|origin| origin.to_string()),
+    let (limit, amount) = (in_force.limit, in_force.amount());
+    let mut texts = FieldTexts::default();
+    texts.add("rate", Some(rate(in_force)));
+    texts.add(
+        "share",
+        amount.and_then(|amount| share(rules, limit, amount)),
     );
-    add("name", in_force.name().map(str::to_owned));
-    add("shadow_mode", Some(in_force.shadow_mode().to_string()));
-    add("quota_mode", Some(limit.quota_mode.to_string()));
-    let policy = in_force.on_store_failure().and_then(policy);
-    add("on_store_failure", policy.map(str::to_owned));
-    let commit = match rules.commit(limit.domain.as_bytes()) {
-        Some(Commit::AllOrNone) => "all_or_none",
-        Some(Commit::Each) | None => "each",
-    };
-    add("commit", Some(commit.to_owned()));
-    add(
-        "replaces",
-        joined(limit.replaces.iter().map(ToString::to_string)),
+    texts.extend(amount.map(FieldTexts::of_amount));
+    let notify = amount.map(|amount| amount.notify).unwrap_or_default();
+    texts.add_list("notify", notify.each().map(|percent| format!("{percent}%")));
+    let trial = in_force.trial();
+    texts.add("trial", trial.map(|trial| tried(&trial.amount, amount)));
+    let usage = limit.usage.as_ref().map(|usage| usage.settings);
+    texts.add("track_usage", usage.map(|_| true));
+    texts.add("usage_interval", usage.map(|usage| usage.interval));
+    texts.add("usage_buckets", usage.map(|usage| usage.buckets));
+    texts.add("usage_expiry", usage.map(|usage| usage.expiry));
+    texts.add("usage_subjects", usage.map(|usage| usage.subjects));
+    texts.add("plan", limit.plan.as_ref());
+    let table = limit.table.as_deref().filter(|_| in_force.row.is_none());
+    texts.add("table", table.map(|table| &table.rows.file));
+    texts.add("rows", table.map(|table| table.rows_of(limit.id)));
+    texts.add("row", in_force.row_origin());
+    texts.add("name", in_force.name());
+    texts.add("shadow_mode", Some(in_force.shadow_mode()));
+    texts.add("quota_mode", Some(limit.quota_mode));
+    texts.add(
+        "on_store_failure",
+        in_force.on_store_failure().and_then(policy),
     );
-    add("detailed_metric", Some(limit.detailed_metric.to_string()));
-    let of_levels =
-        |text: fn(&Level) -> Option<String>| joined(limit.levels.iter().filter_map(text));
-    add(
-        "value_to_metric",
-        of_levels(|level| level.value_to_metric.then(|| level.key.to_string())),
-    );
-    add(
-        "share_threshold",
-        of_levels(|level| level.share_threshold.then(|| level.key.to_string())),
-    );
-    let prefix = of_levels(|level| match level.matching {
-        Matching::Cidr { prefix } => prefix.map(|bits| bits.to_string()),
+    let commit = rules.commit(limit.domain.as_bytes()).unwrap_or_default();
+    texts.add("commit", text::name_of(&Commit::NAMED, &commit));
+    texts.add_list("replaces", limit.replaces.iter());
+    texts.add("detailed_metric", Some(limit.detailed_metric));
+    let levels = || limit.levels.iter();
+    let keys = |is_on: fn(&&Level) -> bool| levels().filter(is_on).map(|level| &level.key);
+    texts.add_list("value_to_metric", keys(|level| level.value_to_metric));
+    texts.add_list("share_threshold", keys(|level| level.share_threshold));
+    let prefix = |level: &Level| match level.matching {
+        Matching::Cidr { prefix } => prefix,
         _ => None,
-    });
-    add("prefix", prefix);
+    };
+    texts.add_list("prefix", levels().filter_map(prefix));
     let metadata = limit.metadata.clone().map(serde_json::Value::from);
-    add("metadata", metadata.map(|metadata| metadata.to_string()));
-    all
+    texts.add("metadata", metadata);
+    texts.0
 }
 
-/// The texts, separated by commas; `None` without any.
-fn joined(texts: impl Iterator<Item = String>) -> Option<String> {
-    Some(texts.collect::<Vec<_>>().join(", ")).filter(|texts| !texts.is_empty())
-}
+/// Fields with their texts. A field without a value is missing.
+#[derive(Default)]
+struct FieldTexts(Vec<(&'static str, String)>);
 
-fn algorithm_and_options(amount: &Amount) -> Vec<(&'static str, String)> {
-    let algorithm = ("algorithm", amount.algorithm.kind().spec().name.to_owned());
-    std::iter::once(algorithm).chain(options(amount)).collect()
+impl FieldTexts {
+    fn add(&mut self, field: &'static str, value: Option<impl ToString>) {
+        self.0.extend(value.map(|value| (field, value.to_string())));
+    }
+
+    /// Adds values, separated by commas.
+    fn add_list(&mut self, field: &'static str, values: impl Iterator<Item = impl ToString>) {
+        let texts: Vec<_> = values.map(|value| value.to_string()).collect();
+        self.add(field, (!texts.is_empty()).then(|| texts.join(", ")));
+    }
+
+    fn extend(&mut self, others: impl IntoIterator<Item = Self>) {
+        self.0
+            .extend(others.into_iter().flat_map(|others| others.0));
+    }
+
+    /// The text that follows another one on its line.
+    fn rest(self) -> String {
+        let text = |(name, value)| format!(", {name} {value}");
+        self.0.into_iter().map(text).collect()
+    }
 }
 
 /// The name of a failure policy.
@@ -389,12 +365,10 @@ fn policy(policy: OnStoreFailure) -> Option<&'static str> {
 
 /// A trial on one line: its rate, and other differences from the real limit.
 fn tried(trial: &Amount, real: Option<&Amount>) -> String {
-    let known = real.map(algorithm_and_options).unwrap_or_default();
-    let other = algorithm_and_options(trial)
-        .into_iter()
-        .filter(|field| !known.contains(field))
-        .map(|(name, value)| format!(", {name} {value}"));
-    std::iter::once(rate_of(trial)).chain(other).collect()
+    let known = real.map(FieldTexts::of_amount).unwrap_or_default();
+    let mut other = FieldTexts::of_amount(trial);
+    other.0.retain(|field| !known.0.contains(field));
+    rate_of(trial) + &other.rest()
 }
 
 /// This region's part of an amount; `None` if that is the whole amount.
@@ -422,69 +396,62 @@ fn rate_of(amount: &Amount) -> String {
     }
 }
 
-/// The options of an algorithm, with their defaults filled in.
-fn options(amount: &Amount) -> Vec<(&'static str, String)> {
-    let mut own = match &amount.algorithm {
-        Algorithm::FixedWindow(fixed) => calendar(fixed.window),
-        Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowCounter(_) => Vec::new(),
-        Algorithm::TokenBucket(bucket) => {
-            vec![("burst", amount.scale.units(bucket.burst).to_string())]
+impl FieldTexts {
+    /// The algorithm and its options, with their defaults filled in.
+    fn of_amount(amount: &Amount) -> Self {
+        let algorithm = &amount.algorithm;
+        let mut texts = Self::default();
+        texts.add("algorithm", Some(algorithm.kind().name()));
+        match algorithm {
+            Algorithm::FixedWindow(fixed) => texts.extend([Self::calendar(fixed.window)]),
+            Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowCounter(_) => {}
+            Algorithm::TokenBucket(bucket) => {
+                texts.add("burst", Some(amount.scale.units(bucket.burst)));
+            }
+            Algorithm::LeakyBucket(bucket) => {
+                texts.add("max_delay", Some(bucket.tick.span(bucket.max_delay)));
+            }
+            Algorithm::Concurrency(concurrency) => {
+                let longest = Span::from_micros(concurrency.max_duration);
+                texts.add("max_duration", Some(longest));
+            }
+            Algorithm::SlidingWindowBuckets(ring) => {
+                let span = |ticks: u64| Some(Span::from_micros(ticks));
+                let all_buckets = ring.interval.saturating_mul(ring.buckets.into());
+                texts.add("bucket_interval", span(ring.interval));
+                texts.add("bucket_span", span(all_buckets));
+                texts.add("subject_expiry", span(ring.expiry));
+            }
         }
-        Algorithm::LeakyBucket(bucket) => {
-            vec![("max_delay", bucket.tick.span(bucket.max_delay).to_string())]
-        }
-        Algorithm::Concurrency(concurrency) => vec![(
-            "max_duration",
-            Span::from_micros(concurrency.max_duration).to_string(),
-        )],
-        Algorithm::SlidingWindowBuckets(ring) => {
-            let span = |ticks: u64| Span::from_micros(ticks).to_string();
-            let all_buckets = ring.interval.saturating_mul(ring.buckets.into());
-            vec![
-                ("bucket_interval", span(ring.interval)),
-                ("bucket_span", span(all_buckets)),
-                ("subject_expiry", span(ring.expiry)),
-            ]
-        }
-    };
-    if amount.scale != Scale::ONE {
-        own.push(("scale", amount.scale.to_string()));
+        let scale = Some(amount.scale);
+        texts.add("scale", scale.filter(|scale| *scale != Scale::ONE));
+        texts.add("default_cost", amount.default_cost);
+        texts.add("lease", amount.lease.then_some(true));
+        texts.add("reservations", amount.reservations);
+        let debt = Some(algorithm.debt()).filter(|_| !algorithm.has_holders());
+        texts.add("count_denied", debt.map(Debt::counts));
+        let has_bound = |debt: &Debt| *debt != Debt::ONE && *debt != Debt::NONE;
+        texts.add("max_debt", debt.filter(has_bound).map(Debt::limits));
+        texts
     }
-    if let Some(cost) = amount.default_cost {
-        own.push(("default_cost", cost.to_string()));
-    }
-    if amount.lease {
-        own.push(("lease", true.to_string()));
-    }
-    if let Some(reservations) = amount.reservations {
-        own.push(("reservations", reservations.to_string()));
-    }
-    let debt = amount.algorithm.debt();
-    if amount.algorithm.has_holders() {
-        return own;
-    }
-    own.push(("count_denied", debt.counts().to_string()));
-    if debt != Debt::ONE && debt != Debt::NONE {
-        own.push(("max_debt", debt.limits().to_string()));
-    }
-    own
-}
 
-/// The fields of a limit that follows the calendar.
-fn calendar(period: Period) -> Vec<(&'static str, String)> {
-    let (zone, more) = match period {
-        Period::Even(_) => return Vec::new(),
-        Period::Months(_) => ("UTC".to_owned(), [None, None]),
-        Period::Calendar(calendar) => {
-            let week_starts = calendar
-                .week_starts()
-                .map(|day| ("week_starts", day.to_owned()));
-            let anchor = calendar.anchor().map(|anchor| ("anchor", anchor));
-            (calendar.zone().to_string(), [week_starts, anchor])
-        }
-    };
-    let all = [("period", "calendar".to_owned()), ("timezone", zone)];
-    all.into_iter().chain(more.into_iter().flatten()).collect()
+    /// The fields of a limit that follows the calendar.
+    fn calendar(period: Period) -> Self {
+        let mut texts = Self::default();
+        let (zone, week_starts, anchor) = match period {
+            Period::Even(_) => return texts,
+            Period::Months(_) => ("UTC".to_owned(), None, None),
+            Period::Calendar(calendar) => {
+                let zone = calendar.zone().to_string();
+                (zone, calendar.week_starts(), calendar.anchor())
+            }
+        };
+        texts.add("period", Some("calendar"));
+        texts.add("timezone", Some(zone));
+        texts.add("week_starts", week_starts);
+        texts.add("anchor", anchor);
+        texts
+    }
 }
 
 /// A text of a file on one line and of bounded length.
@@ -571,24 +538,18 @@ impl ChangedRows {
 
 /// The amount of a row, its plan, and its other fields.
 fn text((rules, limit): (&Rules, &Limit), table: &LimitTable, row: RowNumber) -> String {
-    let of_row = table.rows.meaning(row).map_or(limit, |meaning| {
-        rules.limit(LimitId::new(limit.id.domain, meaning.limit))
-    });
-    let in_force = LimitInForce {
-        limit: of_row,
-        row: Some(row),
-    };
-    let mut text = in_force
-        .amount()
-        .map_or_else(|| "unlimited".to_owned(), rate_of);
-    if let Some(plan) = &of_row.plan {
-        text += &format!(", plan {}", one_line(plan));
-    }
-    if let Some(name) = table.rows.name(row) {
-        text += &format!(", name {}", one_line(name));
-    }
+    let (meaning, name) = (table.rows.meaning(row), table.rows.name(row));
+    let of_row = meaning.map(|meaning| LimitId::new(limit.id.domain, meaning.limit));
+    let limit = of_row.map_or(limit, |id| rules.limit(id));
+    let row = Some(row);
+    let in_force = LimitInForce { limit, row };
+    let amount = in_force.amount();
+    let mut text = amount.map_or_else(|| "unlimited".to_owned(), rate_of);
+    let mut texts = FieldTexts::default();
+    texts.add("plan", limit.plan.as_deref().map(one_line));
+    texts.add("name", name.map(one_line));
+    text += &texts.rest();
     text.extend(in_force.shadow_mode().then_some(", shadow_mode"));
-    let meaning = table.rows.meaning(row);
     if let Some(policy) = meaning.and_then(|meaning| policy(meaning.on_store_failure?)) {
         text += &format!(", on_store_failure {policy}");
     }

@@ -172,8 +172,7 @@ impl Node {
 
     fn of_scalar(at: &Place, text: &str, form: Form) -> Self {
         let text = text.into();
-        let content = Content::Scalar { text, form };
-        Self::of(at, content)
+        Self::of(at, Content::Scalar { text, form })
     }
 
     fn of(at: &Place, content: Content) -> Self {
@@ -188,6 +187,11 @@ impl Node {
     /// A map, in which no key occurs twice.
     pub(super) fn of_map(at: &Place, entries: Vec<Pair>) -> Self {
         Self::of(at, Content::Mapping(entries.into()))
+    }
+
+    /// Whether it is not empty.
+    pub(super) fn is_something(&self) -> bool {
+        self.value_type() != ValueType::Nothing
     }
 
     pub(super) fn value_type(&self) -> ValueType {

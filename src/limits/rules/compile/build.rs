@@ -36,12 +36,10 @@ pub(super) fn build(
     let on_store_failure = (domain.defaults.iter())
         .chain(compiler.overlay.base())
         .find_map(|layer| layer.on_store_failure);
+    let commit = domain.commit.as_ref();
     let mut built = crate::limits::rules::Domain {
         name: domain.name.clone(),
-        commit: domain
-            .commit
-            .as_ref()
-            .map_or(process.commit, |(commit, _)| *commit),
+        commit: commit.map_or(process.commit, |(commit, _)| *commit),
         on_store_failure,
         region: process.region.clone(),
         ..Default::default()
@@ -76,10 +74,8 @@ pub(super) fn build(
     if !domain.replaced.is_empty() {
         for limit in &built.limits {
             domain.names.extend(limit.name.clone());
-            let of_rows = limit
-                .own_table()
-                .into_iter()
-                .flat_map(|table| table.rows.names());
+            let table = limit.own_table().into_iter();
+            let of_rows = table.flat_map(|table| table.rows.names());
             domain.names.extend(of_rows.map(Box::from));
         }
     }
@@ -195,13 +191,9 @@ impl<'a, 'f> Builder<'a, 'f> {
         };
         if table.is_some() {
             // Rows have periods of their own.
-            resolved.usage = match layers.usage(Span::from_secs(Unit::Year.secs())) {
-                Ok(usage) => usage,
-                Err(error) => {
-                    self.report(&layers, at, &error);
-                    return None;
-                }
-            };
+            let usage = layers.usage(Span::from_secs(Unit::Year.secs()));
+            let report = |error| self.report(&layers, at, &error);
+            resolved.usage = usage.map_err(report).ok()?;
         }
         let trial = self.trial(&layers, &resolved, at);
         if let Some(at) = layers.place("lease")
@@ -217,9 +209,8 @@ impl<'a, 'f> Builder<'a, 'f> {
             let amount = trial.amount?;
             Some(Box::new(Trial { amount, usage }))
         });
-        limit.usage = resolved
-            .usage
-            .map(|usage| self.tracking(usage, &limit, false));
+        let usage = resolved.usage;
+        limit.usage = usage.map(|usage| self.tracking(usage, &limit, false));
         let shadow_mode = limit.shadow_mode;
         resolved.fill(&mut limit, &layers);
         // Stores never check it. With a table or a plan, rows may have amounts.
@@ -227,8 +218,8 @@ impl<'a, 'f> Builder<'a, 'f> {
             limit.on_store_failure = None;
         }
         let Some(table) = table else {
-            self.memory
-                .take(self.problems, at, memory::of_extras(&limit))?;
+            let bytes = memory::of_extras(&limit);
+            self.memory.take(self.problems, at, bytes)?;
             return Some((limit, Vec::new()));
         };
         let (limit, of_plans) = self.with_rows(limit, shadow_mode, &layers, &table)?;
@@ -243,10 +234,8 @@ impl<'a, 'f> Builder<'a, 'f> {
     /// does not fit. `None` if there is no trial, or, with an error, if its own is invalid.
     fn trial(&mut self, layers: &Layers<'_>, real: &Resolved, at: &Place) -> Option<Resolved> {
         let (layer, trial) = layers.find(|layer| Some((layer, layer.trial.as_deref()?)))?;
-        let source = layer
-            .source
-            .name()
-            .map(|source| (at.clone(), source.into()));
+        let source = layer.source.name();
+        let source = source.map(|source| (at.clone(), source.into()));
         self.problems.warn_only(source);
         let resolved = self.resolve_trial(trial, layers, real);
         self.problems.warn_only(None);
@@ -278,11 +267,12 @@ impl<'a, 'f> Builder<'a, 'f> {
             return self.problems.fail(at, what, "remove 'reservations'");
         }
         let Some(amount) = &real.amount else {
+            let (requests, unit) = (trial.requests_per_unit.is_none(), trial.unit.is_none());
             let missing = [
-                ("requests_per_unit", trial.requests_per_unit.is_none()),
-                ("unit", trial.unit.is_none()),
+                requests.then_some("requests_per_unit"),
+                unit.then_some("unit"),
             ];
-            for (key, _) in missing.iter().filter(|(_, is_missing)| *is_missing) {
+            for key in missing.into_iter().flatten() {
                 let what = format!("the trial has no '{key}', and its limit is unlimited");
                 let remedy = format!("write '{key}: ' in the trial");
                 self.problems.error(at, what, remedy);
@@ -355,10 +345,9 @@ impl<'a, 'f> Builder<'a, 'f> {
                     (_, Some(_)) => (whose, "its plan or the rate_limit is"),
                     (_, None) => ("plan of the row", "the rate_limit is"),
                 };
-                let what = format!(
-                    "the {own} has '{key}' and no 'requests_per_unit', and {below} unlimited"
-                );
-                let remedy = format!("write 'requests_per_unit' for a limit, or remove '{key}'");
+                let hits = "requests_per_unit";
+                let what = format!("the {own} has '{key}' and no '{hits}', and {below} unlimited");
+                let remedy = format!("write '{hits}' for a limit, or remove '{key}'");
                 (key_at.unwrap_or(at), what, remedy)
             }
         };
@@ -420,35 +409,29 @@ impl<'a, 'f> Builder<'a, 'f> {
 
     /// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.
     fn multiplied(&self, layers: &Layers<'_>, rate: Rate, at: &Place) -> Rate {
-        let of_overlay = layers
-            .below
-            .iter()
-            .find_map(|layer| Some((layer.unit_multiplier?, layer.source.name()?)));
+        let mut below = layers.below.iter();
+        let of_overlay =
+            below.find_map(|layer| Some((layer.unit_multiplier?, layer.source.name()?)));
         // A trial has a unit of its own.
         let is_trial = layers.own.len() > 1;
         let Some((unit_multiplier, source)) = of_overlay.filter(|_| !is_trial) else {
             return rate;
         };
-        let multiplied = Rate {
-            unit_multiplier,
-            ..rate
-        };
+        let mut multiplied = rate;
+        multiplied.unit_multiplier = unit_multiplier;
         let mut for_limit = layers
             .below
             .iter()
-            .filter(|layer| matches!(layer.source, LayerSource::Overlay(_)));
+            .filter(|layer| layer.source.is_overlay());
         let (what, remedy) = if for_limit.any(|layer| layer.has_calendar()) {
-            let what = format!(
-                "the limit has 'period: calendar': the 'unit_multiplier' of {source} is not used \
-                 for this limit"
-            );
-            (what, "remove it, or remove 'period'")
+            let what = "the limit has 'period: calendar': the 'unit_multiplier' of";
+            (format!("{what} {source}"), "remove it, or remove 'period'")
         } else if let Err((what, remedy)) = checked_window(&multiplied) {
-            let what = format!("{what}: {source} is not used for this limit");
-            (what, remedy)
+            (format!("{what}: {source}"), remedy)
         } else {
             return multiplied;
         };
+        let what = format!("{what} is not used for this limit");
         self.problems.warning(at, what, remedy);
         rate
     }
@@ -504,30 +487,25 @@ impl<'a, 'f> Builder<'a, 'f> {
         if layers.all().any(|layer| layer.trial.is_some()) {
             return;
         }
-        let is_unused = |layer: &&Arc<PartialLimit>| {
-            matches!(layer.source, LayerSource::Overlay(_)) && layer.has_options()
-        };
-        for source in layers.below.iter().filter(is_unused) {
-            let what = format!(
-                "an unlimited limit has no options: {} is not used for this limit",
-                source.source.name().unwrap_or_default()
-            );
-            self.problems
-                .warning(at, what, "remove them, or set an amount");
+        let is_unused = |it: &&Arc<PartialLimit>| it.source.is_overlay() && it.has_options();
+        for layer in layers.below.iter().filter(is_unused) {
+            let source = layer.source.name().unwrap_or_default();
+            let what =
+                format!("an unlimited limit has no options: {source} is not used for this limit");
+            let remedy = "remove them, or set an amount";
+            self.problems.warning(at, what, remedy);
         }
     }
 
     fn report(&self, layers: &Layers<'_>, at: &Place, error: &OptionError) {
         let mut what = error.what.clone();
         let place = layers.place(error.option);
-        let of_default = layers
-            .below
-            .iter()
-            .find_map(|layer| layer.place(error.option));
+        let mut below = layers.below.iter();
+        let of_default = below.find_map(|layer| layer.place(error.option));
         if let (None, Some(default)) = (place, of_default) {
             what += &format!(" ('{}' is the default in {default})", error.option);
         }
-        self.problems
-            .error(place.unwrap_or(at), what, error.remedy.as_str());
+        let at = place.unwrap_or(at);
+        self.problems.error(at, what, error.remedy.as_str());
     }
 }

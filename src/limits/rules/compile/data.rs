@@ -109,11 +109,10 @@ fn read<'f>(
         *left -= VALUE as u64;
         match str::from_utf8(line) {
             Ok(value) if value.len() <= LONGEST_VALUE => values.push((value, number)),
-            Ok(_) => problems.error(
-                &at,
-                format!("the value has more than {LONGEST_VALUE} bytes"),
-                "write a shorter one",
-            ),
+            Ok(_) => {
+                let what = format!("the value has more than {LONGEST_VALUE} bytes");
+                problems.error(&at, what, "write a shorter one");
+            }
             Err(_) => problems.error(&at, "the value is not UTF-8", "write the file in UTF-8"),
         }
     }
@@ -149,34 +148,29 @@ struct NamedFiles {
 fn named(files: &[SourceText], left: u64) -> NamedFiles {
     let mut named = NamedFiles::default();
     let finders = [memmem::Finder::new(KEY), memmem::Finder::new(TABLE_KEY)];
-    let is_limits = |file: &&SourceText| {
-        !is_table(&file.name)
-            && finders
-                .iter()
-                .any(|finder| finder.find(&file.text).is_some())
-    };
+    let may_name = |text: &[u8]| finders.iter().any(|finder| finder.find(text).is_some());
+    let is_limits = |file: &&SourceText| !is_table(&file.name) && may_name(&file.text);
     for file in files.iter().filter(is_limits) {
         match source::read(&file.text, &Place::default(), left) {
-            Ok(document) => document
-                .root
-                .iter()
-                .for_each(|root| collect(root, &file.name, &mut named)),
+            Ok(document) => {
+                let root = document.root.iter();
+                root.for_each(|root| collect(root, &file.name, &mut named));
+            }
             Err(_) => named.has_unreadable = true,
         }
     }
     // A file of limits is not a list of values, even if another file names it as one.
     named.lists.retain(|name| {
-        files
-            .iter()
-            .all(|file| file.name != *name || !begins_limits(&file.text))
+        let mut files = files.iter();
+        files.all(|file| file.name != *name || !begins_limits(&file.text))
     });
     named
 }
 
 /// Whether a text is a file of limits: a line begins with its domain.
 fn begins_limits(text: &[u8]) -> bool {
-    text.split(|&byte| byte == b'\n')
-        .any(|line| line.starts_with(b"domain:"))
+    let mut lines = text.split(|&byte| byte == b'\n');
+    lines.any(|line| line.starts_with(b"domain:"))
 }
 
 fn collect(node: &Node, file: &str, names: &mut NamedFiles) {

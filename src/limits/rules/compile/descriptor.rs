@@ -1,5 +1,7 @@
 //! Descriptors: compiles a list of maps to a level of the tree, and to its limits.
 
+use std::net::IpAddr;
+
 use super::build::Builder;
 use super::domain::{Domain, PendingLimit};
 use super::fields::{self, Fields, Section};
@@ -79,21 +81,17 @@ impl DescriptorReader<'_, '_> {
         if let Some(level) = level.as_mut().filter(|_| !has_table) {
             siblings.count_addresses(level, at);
         }
-        if let Some(level) = &level
-            && !siblings.is_duplicate(problems, at, level)
-        {
-            siblings.warn_of_unreachable(problems, at, level, matched.as_ref());
-        }
         if let Some(level) = &level {
-            let values = matched
-                .as_ref()
-                .map_or(0, |matched| matched.len() * memory::VALUE);
+            if !siblings.is_duplicate(problems, at, level) {
+                siblings.warn_of_unreachable(problems, at, level, matched.as_ref());
+            }
+            let values = matched.as_ref().map_or(0, Match::len) * memory::VALUE;
             let bytes = memory::of_branch(level) + values;
             let _ = self.compiler.memory.take(problems, at, bytes);
         }
-        let has_key = fields
-            .locations()
-            .any(|(key, _)| matches!(key, "rate_limit" | "table") || NEED_A_LIMIT.contains(&key));
+        let is_of_limit =
+            |key| matches!(key, "rate_limit" | "table") || NEED_A_LIMIT.contains(&key);
+        let has_key = fields.locations().any(|(key, _)| is_of_limit(key));
         self.domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced;
         let limit = self.limit(fields, level);
         let mut children = Siblings::default();
@@ -120,11 +118,8 @@ impl DescriptorReader<'_, '_> {
             Some(node) => read_rate_limit(problems, node, self.domain),
             None => has_table.then(|| PartialLimit::without_keys(fields.node)),
         };
-        if node.is_none()
-            && !has_table
-            && !fields.meant("rate_limit")
-            && !self.compiler.from_control_plane
-        {
+        let has_limit = node.is_some() || has_table || fields.meant("rate_limit");
+        if !has_limit && !self.compiler.from_control_plane {
             warn_without_limit(problems, fields);
         }
         // The content of an unusable descriptor is checked too; the rules are dropped then.
@@ -137,9 +132,8 @@ impl DescriptorReader<'_, '_> {
         let table = table::read(self.compiler, fields, &self.path);
         let mut switches = overlay::switches(fields);
         switches.extend(added.switches);
-        let metadata = fields
-            .get("metadata")
-            .and_then(|node| read_metadata(problems, node));
+        let metadata = fields.get("metadata");
+        let metadata = metadata.and_then(|node| read_metadata(problems, node));
         let (partial, table) = (partial?, table.ok()?);
         if partial.name.is_none() {
             // A limit may replace another by a name of the overlay.
@@ -173,9 +167,8 @@ impl DescriptorReader<'_, '_> {
             added: added.layers.into_iter().cloned().collect(),
         };
         let bytes = memory::of_limit(&pending.limit, path_bytes);
-        self.compiler
-            .memory
-            .take(problems, &fields.node.at, bytes)?;
+        let memory = &mut self.compiler.memory;
+        memory.take(problems, &fields.node.at, bytes)?;
         // The limits of a table's plans come after all others.
         match self.complete {
             Some(process) if pending.table.is_none() => {
@@ -223,9 +216,7 @@ pub(super) fn read_level(
     let problems = compiler.problems;
     let matched = matching::read(problems, &mut compiler.matched, &compiler.data, fields);
     let value = match fields.get("value") {
-        Some(_) if matches!(matched, Ok(None)) => fields
-            .text("value")
-            .map(|value| Some(value).filter(|value| !value.is_empty())),
+        Some(_) if matches!(matched, Ok(None)) => fields.text("value").map(Some),
         _ => Some(None),
     };
     let value_to_metric = fields.switch("value_to_metric");
@@ -238,7 +229,7 @@ pub(super) fn read_level(
         let what = "a key with '*' has no 'match'";
         return problems.fail(fields.lack("key"), what, "write a descriptor for each key");
     }
-    let value = value?;
+    let value = value?.filter(|value| !value.is_empty());
     if let (Some(value), Some(node)) = (value, fields.get("value")) {
         warn_of_suspicious(problems, node, key, value);
     }
@@ -286,11 +277,8 @@ fn read_metadata(problems: &Problems, node: &Node) -> Option<Metadata> {
     let bytes = encoded_bytes(&metadata);
     if bytes > MAX_METADATA_BYTES {
         let what = format!("the metadata has {bytes} bytes as answers carry it");
-        return problems.fail(
-            &node.at,
-            what,
-            format!("write at most {MAX_METADATA_BYTES} bytes"),
-        );
+        let remedy = format!("write at most {MAX_METADATA_BYTES} bytes");
+        return problems.fail(&node.at, what, remedy);
     }
     Some(metadata)
 }
@@ -317,13 +305,11 @@ fn warn_without_limit(problems: &Problems, fields: &Fields<'_>) {
         let what = "'rate_limit' is empty: this descriptor has no limit";
         problems.warning(at, what, remedy);
     }
-    for key in NEED_A_LIMIT {
-        let Some(node) = fields
-            .get(key)
-            .filter(|node| node.read::<bool>() != Some(false))
-        else {
-            continue;
-        };
+    let is_off = |node: &Node| node.read::<bool>() == Some(false);
+    for (key, node) in fields
+        .present(NEED_A_LIMIT)
+        .filter(|(_, node)| !is_off(node))
+    {
         let what = format!("'{key}' has no effect in a descriptor without 'rate_limit'");
         let remedy = "move it to the descriptor with the 'rate_limit'";
         problems.warning(&node.at, what, remedy);
@@ -399,8 +385,8 @@ fn complete(
 /// Whether a limit of requests in flight names no window: it counts the requests at an instant, not
 /// in a period.
 fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
-    let present = ["unit", "unit_multiplier"].map(|key| Some((key, fields.get(key)?)));
-    for (key, node) in present.iter().flatten() {
+    let present = || fields.present(["unit", "unit_multiplier"]);
+    for (key, node) in present() {
         let what = format!(
             "a concurrency limit has no '{key}': 'requests_per_unit' is how many requests may be \
              in flight at a time"
@@ -408,7 +394,7 @@ fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
         let remedy = format!("remove '{key}', or write another 'algorithm'");
         problems.error(&node.at, what, remedy);
     }
-    present.iter().all(Option::is_none)
+    present().next().is_none()
 }
 
 fn replaces(
@@ -424,11 +410,8 @@ fn replaces(
         }
         let entry = fields::read(problems, item, Section::Replaced)?;
         let what = "an entry of replaces has no name";
-        entry.required(
-            "name",
-            what,
-            "write the name of a limit, or remove the entry",
-        )?;
+        let remedy = "write the name of a limit, or remove the entry";
+        entry.required("name", what, remedy)?;
         let (name, at) = (entry.name()?, entry.lack("name"));
         if own_name == Some(name) {
             let what = format!("the limit {} replaces itself", quoted(name));
@@ -447,32 +430,27 @@ const SENDS_BLOCKS: &str = "masked_remote_address";
 /// `*` is special: a value like a block of addresses or a regular expression, or an address in
 /// another form than Envoy's.
 fn warn_of_suspicious(problems: &Problems, node: &Node, key: &str, value: &str) {
-    if key != SENDS_BLOCKS && is_block(value) {
-        let what = format!(
-            "{} looks like a block of addresses, but is compared as text: no address in it matches",
-            quoted(value)
-        );
+    let address = address::read(value.as_bytes());
+    let is_other = |address: &IpAddr| is_meant(value) && address.to_string() != value;
+    let (what, remedy) = if key != SENDS_BLOCKS && is_block(value) {
         let remedy = "write 'match: cidr' next to it, or let Envoy send the block with its action \
             masked_remote_address";
-        problems.warning(&node.at, what, remedy);
-    } else if let Some(address) = address::read(value.as_bytes())
-        .filter(|address| is_meant(value) && address.to_string() != value)
-    {
-        let what = format!(
-            "{} is another spelling of an address than Envoy sends",
-            quoted(value)
-        );
-        problems.warning(&node.at, what, format!("write {address}"));
+        let what = "looks like a block of addresses, but is compared as text: no address in it \
+            matches";
+        (what, remedy.to_owned())
+    } else if let Some(address) = address.filter(is_other) {
+        let what = "is another spelling of an address than Envoy sends";
+        (what, format!("write {address}"))
     } else if is_regular_expression(value) {
-        let what = format!(
-            "{} looks like a regular expression, but is compared as text in which only '*' is \
-             special",
-            quoted(value)
-        );
         let remedy = "write 'match: regex' next to it, or the text that Envoy sends, with '*' for \
             any part of it";
-        problems.warning(&node.at, what, remedy);
-    }
+        let what = "looks like a regular expression, but is compared as text in which only '*' is \
+            special";
+        (what, remedy.to_owned())
+    } else {
+        return;
+    };
+    problems.warning(&node.at, format!("{} {what}", quoted(value)), remedy);
 }
 
 /// `10.0.0.0/8`
@@ -488,20 +466,12 @@ fn is_meant(address: &str) -> bool {
 /// Detects only syntax that is rare in other values: `10.*` and `/search?q=*` are patterns of Weir.
 fn is_regular_expression(value: &str) -> bool {
     let anchored = value.starts_with('^') || (value.len() > 1 && value.ends_with('$'));
-    let class = value.find('[').is_some_and(|open| {
-        let behind = &value[open..];
-        ["]+", "]*", "]{", "]?"]
-            .iter()
-            .any(|end| behind.contains(end))
-    });
-    let any =
-        ["/.*", ").*", ".+"].iter().any(|part| value.contains(part)) || value.starts_with(".*");
-    let escape = ["\\d", "\\w", "\\s", "\\.", "\\/", "(?"]
-        .iter()
-        .any(|part| value.contains(part));
-    let choice = value
-        .find('(')
-        .is_some_and(|open| value[open..].contains('|') && value[open..].contains(')'));
+    let has = |text: &str, parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    let from = |bracket| value.find(bracket).map_or("", |open| &value[open..]);
+    let class = has(from('['), &["]+", "]*", "]{", "]?"]);
+    let any = has(value, &["/.*", ").*", ".+"]) || value.starts_with(".*");
+    let escape = has(value, &["\\d", "\\w", "\\s", "\\.", "\\/", "(?"]);
+    let choice = from('(').contains('|') && from('(').contains(')');
     anchored || class || any || escape || choice
 }
 

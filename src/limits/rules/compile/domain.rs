@@ -150,17 +150,14 @@ impl Plans {
     /// The plan with this name; if it is missing, the error and its remedy.
     pub(super) fn find(&self, name: &str) -> Result<&NamedPlan, (String, String)> {
         self.by_name.get(name).ok_or_else(|| {
-            let remedy = match fields::nearest(name, self.by_name.keys().map(AsRef::as_ref)) {
-                Some(near) => format!("write '{near}'"),
-                None if self.by_name.is_empty() => {
-                    "write it below 'plans:' at the root of the file".to_owned()
-                }
-                None => "write it below 'plans:', or the name of a plan that is there".to_owned(),
+            let near = fields::nearest(name, self.by_name.keys().map(AsRef::as_ref));
+            let near = near.map(|near| format!("write '{near}'"));
+            let other = || match self.by_name.is_empty() {
+                true => "write it below 'plans:' at the root of the file".to_owned(),
+                false => "write it below 'plans:', or the name of a plan that is there".to_owned(),
             };
-            (
-                format!("there is no plan {} in this domain", quoted(name)),
-                remedy,
-            )
+            let what = format!("there is no plan {} in this domain", quoted(name));
+            (what, near.unwrap_or_else(other))
         })
     }
 }

@@ -44,16 +44,24 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     /// The value of a key; `None` if it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
-        self.get_nullable(key)
-            .filter(|node| node.value_type() != ValueType::Nothing)
+        self.get_nullable(key).filter(|node| node.is_something())
     }
 
     /// The value of a key, also if it is null; `None` if it is missing.
     pub(super) fn get_nullable(&self, key: &str) -> Option<&'n Node> {
-        self.found
-            .iter()
+        let mut found = self.found.iter();
+        found
             .find(|(found, _)| *found == key)
             .map(|&(_, node)| node)
+    }
+
+    /// Those of these keys that have a value.
+    pub(super) fn present<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k str>,
+    ) -> impl Iterator<Item = (&'k str, &'n Node)> {
+        let all = keys.into_iter();
+        all.filter_map(|key| Some((key, self.get(key)?)))
     }
 
     /// Whether no key has a value, and none was probably meant to have one.
@@ -122,9 +130,8 @@ impl<'n> Fields<'n> {
 
     /// The entries of a list; empty if it is missing or, with an error, not a list.
     pub(super) fn items(&self, key: &str, remedy: &str) -> &'n [Node] {
-        self.get(key)
-            .and_then(|node| items(self.problems, node, key, remedy))
-            .unwrap_or_default()
+        let items = |node| items(self.problems, node, key, remedy);
+        self.get(key).and_then(items).unwrap_or_default()
     }
 
     /// The place for a report that a key has no value: the key's null, or the map.
@@ -140,8 +147,7 @@ pub(super) fn read<'n>(
     section: Section,
 ) -> Option<Fields<'n>> {
     let Content::Mapping(entries) = &node.content else {
-        let is_text = node.value_type() != ValueType::Nothing;
-        let found = match node.text().filter(|_| is_text) {
+        let found = match node.text().filter(|_| node.is_something()) {
             Some(text) => quoted(text),
             None => node.value_type().name().to_owned(),
         };
@@ -254,15 +260,12 @@ fn unknown_key(
             "write it in 'rate_limit': it is the same for all plans and rows".to_owned()
         }
         (_, Some(section)) if section.format() == Format::Overlay && TABLES.contains(&name) => {
-            "remove it: tables and plans are written in files of limits, and a control plane has \
-             none"
-                .to_owned()
+            let why =
+                "tables and plans are written in files of limits, and a control plane has none";
+            format!("remove it: {why}")
         }
-        (Some(near), _) => match unit {
-            Some(unit) => format!(
-                "write '{near}: ' and the number, and 'unit: {}'",
-                unit.name()
-            ),
+        (Some(near), _) => match unit.map(Unit::name) {
+            Some(unit) => format!("write '{near}: ' and the number, and 'unit: {unit}'"),
             None => format!("write '{near}'"),
         },
         (None, Some(section)) => format!("remove it, or write one of {}", section.list()),
@@ -282,11 +285,9 @@ pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> 
     if wrong.len() > LONGEST_NAME {
         return None;
     }
-    let plain = |name: &str| {
-        name.chars()
-            .filter(|letter| letter.is_alphanumeric())
-            .flat_map(char::to_lowercase)
-            .collect::<String>()
+    let plain = |name: &str| -> String {
+        let letters = name.chars().filter(|letter| letter.is_alphanumeric());
+        letters.flat_map(char::to_lowercase).collect()
     };
     let digits = |name: &str| -> String { name.chars().filter(char::is_ascii_digit).collect() };
     let (number, wrong) = (digits(wrong), plain(wrong));
@@ -340,11 +341,8 @@ fn check_ignored(problems: &Problems, node: &Node) {
 
 fn no_float<T>(problems: &Problems, node: &Node) -> Option<T> {
     let text = node.text().unwrap_or_default();
-    let what = format!(
-        "{} is read as {}, which has no meaning here",
-        quoted(text),
-        node.value_type().name()
-    );
+    let (shown, kind) = (quoted(text), node.value_type().name());
+    let what = format!("{shown} is read as {kind}, which has no meaning here");
     let remedy = format!("write \"{}\" if it is text", text.escape_default());
     problems.fail(&node.at, what, remedy)
 }
@@ -444,8 +442,8 @@ fn found(node: &Node) -> String {
 
 /// A whole number from 0 to 2^32 - 1; `None`, with an error, if it is anything else.
 pub(super) fn number(problems: &Problems, node: &Node, key: &str) -> Option<u32> {
-    whole(problems, node, key, "2^32-1", u32::MAX.into())
-        .and_then(|number| u32::try_from(number).ok())
+    let number = whole(problems, node, key, "2^32-1", u32::MAX.into())?;
+    u32::try_from(number).ok()
 }
 
 /// A number of hits, from 0 to 2^53 - 1; `None`, with an error, if it is anything else.
@@ -459,10 +457,8 @@ fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) ->
     let text = node.text().unwrap_or_default();
     if let Some(number) = number {
         if node.is_octal_by_zero() {
-            let what = format!(
-                "{} has a leading zero and is read as octal: it is {number}",
-                quoted(text)
-            );
+            let shown = quoted(text);
+            let what = format!("{shown} has a leading zero and is read as octal: it is {number}");
             let remedy = format!("write '{key}: {number}' if that is meant, or remove the zero");
             problems.warning(&node.at, what, remedy);
         }

@@ -107,31 +107,25 @@ impl<'l> Layers<'l> {
         if self.all().nth(decides).and_then(|layer| layer.unlimited) == Some(true) {
             let mut above = self.all().take(decides).enumerate();
             let beside = above.find_map(|(index, layer)| Some((index, layer.of_a_limit()?)));
-            return match beside {
-                Some((index, (key, at))) => {
-                    Err(NoRate::BesideUnlimited(key, (index == 0).then_some(at)))
-                }
-                None => Ok(None),
-            };
+            return beside.map_or(Ok(None), |(index, (key, at))| {
+                Err(NoRate::BesideUnlimited(key, (index == 0).then_some(at)))
+            });
         }
         let requests_per_unit = self.find(|layer| layer.requests_per_unit);
-        let mut down_to_unit = self.down_to_unit();
+        let unit = self.find(|layer| layer.unit);
+        let unit_multiplier = self.down_to_unit().find_map(|layer| layer.unit_multiplier);
         Ok(Some(Rate {
             requests_per_unit: requests_per_unit.ok_or(NoRate::Missing("requests_per_unit"))?,
-            unit: self
-                .find(|layer| layer.unit)
-                .ok_or(NoRate::Missing("unit"))?,
-            unit_multiplier: down_to_unit
-                .find_map(|layer| layer.unit_multiplier)
-                .unwrap_or(1),
+            unit: unit.ok_or(NoRate::Missing("unit"))?,
+            unit_multiplier: unit_multiplier.unwrap_or(1),
         }))
     }
 
     /// The layers down to the one with the unit: multiples of another unit have no meaning.
     fn down_to_unit(&self) -> impl Iterator<Item = &'l PartialLimit> + use<'l> {
         let of_unit = self.all().position(|layer| layer.unit.is_some());
-        self.all()
-            .take(of_unit.map_or(usize::MAX, |index| index + 1))
+        let count = of_unit.map_or(usize::MAX, |index| index + 1);
+        self.all().take(count)
     }
 
     /// The place of a key in the author's layers.
@@ -172,13 +166,12 @@ impl<'l> Layers<'l> {
 
     /// The settings of usage of a limit with periods that are not longer.
     pub(super) fn usage(&self, period: Span) -> Result<Option<usage::Settings>, OptionError> {
-        let options = self.all().fold(usage::Options::default(), |usage, layer| {
-            usage.apply_defaults(&layer.usage)
-        });
-        let without_effect = options
-            .without_effect()
-            .filter(|error| self.place(error.option).is_some());
-        without_effect.map_or_else(|| options.settings(period), Err)
+        let add = |usage: usage::Options, layer: &PartialLimit| usage.apply_defaults(&layer.usage);
+        let options = self.all().fold(usage::Options::default(), add);
+        match options.without_effect() {
+            Some(error) if self.place(error.option).is_some() => Err(error),
+            _ => options.settings(period),
+        }
     }
 
     /// The shares of regions, and their layer.
@@ -188,10 +181,8 @@ impl<'l> Layers<'l> {
 
     /// The thresholds. Those of defaults are left out for an algorithm that has none.
     fn notify(&self, kind: AlgorithmKind) -> Result<Thresholds, OptionError> {
-        let has_none = matches!(
-            kind,
-            AlgorithmKind::LeakyBucket | AlgorithmKind::Concurrency
-        );
+        use AlgorithmKind::{Concurrency, LeakyBucket};
+        let has_none = matches!(kind, LeakyBucket | Concurrency);
         match self.find(|layer| Some((&layer.source, layer.notify?))) {
             Some((_, notify)) if !has_none => Ok(notify),
             Some((LayerSource::Own | LayerSource::Overlay(_), notify))

@@ -94,13 +94,8 @@ pub(super) fn read(
         MatchKind::Regex => &["value"],
     };
     let mut is_wrong = false;
-    for key in ["value", "values", "values_file", "prefix"]
-        .into_iter()
-        .filter(|key| !allowed.contains(key))
-    {
-        let Some(node) = fields.get(key) else {
-            continue;
-        };
+    let present = fields.present(["value", "values", "values_file", "prefix"]);
+    for (key, node) in present.filter(|(key, _)| !allowed.contains(key)) {
         let (what, remedy) = match (kind, key) {
             (MatchKind::Exact, "prefix") => ("'prefix' needs 'match: cidr'", "write 'match: cidr'"),
             (MatchKind::Exact, _) => (
@@ -172,13 +167,10 @@ fn regex(problems: &Problems, fields: &Fields<'_>) -> Option<Match> {
 
 fn set(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
     let (name, values) = list(problems, data, fields, "values of a set")?;
-    let has_addresses = values
-        .iter()
-        .any(|(value, _)| address::read(value.as_bytes()).is_some());
-    let (values, at) = values
-        .into_iter()
-        .map(|(value, at)| (Box::from(value), at))
-        .unzip();
+    let is_address = |(value, _): &(&str, _)| address::read(value.as_bytes()).is_some();
+    let has_addresses = values.iter().any(is_address);
+    let values = values.into_iter();
+    let (values, at) = values.map(|(value, at)| (Box::from(value), at)).unzip();
     Some(Match {
         text: format!("set:{name}").into(),
         matching: Matching::Set { has_addresses },
@@ -188,9 +180,7 @@ fn set(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Matc
 }
 
 fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
-    let is_list = ["values", "values_file"]
-        .iter()
-        .any(|key| fields.get(key).is_some());
+    let is_list = fields.present(["values", "values_file"]).next().is_some();
     let (name, written) = match fields.get("value") {
         Some(node) if is_list => {
             let what = "'value' is next to a list of networks";
@@ -202,10 +192,8 @@ fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Mat
         }
         None => list(problems, data, fields, "networks")?,
     };
-    let networks = written.iter();
-    let networks: Vec<_> = networks
-        .filter_map(|(text, at)| problems.accept(at, network(text)))
-        .collect();
+    let read = |(text, at): &(&str, Place)| problems.accept(at, network(text));
+    let networks: Vec<_> = written.iter().filter_map(read).collect();
     if networks.len() < written.len() {
         return None;
     }
@@ -229,11 +217,8 @@ fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Mat
 /// Reads `prefix`: the bits of the networks that group IPv6 addresses.
 fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
     let bits = fields::number(problems, node, "prefix")?;
-    let longest = networks
-        .iter()
-        .filter(|network| matches!(network, IpNet::V6(_)))
-        .map(IpNet::prefix_len)
-        .max();
+    let v6 = networks.iter().filter(|it| matches!(it, IpNet::V6(_)));
+    let longest = v6.map(IpNet::prefix_len).max();
     let bits = u8::try_from(bits).unwrap_or(u8::MAX);
     let bits = match longest {
         _ if !(1..=128).contains(&bits) => Err((
@@ -244,12 +229,13 @@ fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
             "'prefix' groups IPv6 addresses, and there is no IPv6 network".to_owned(),
             "remove it".to_owned(),
         )),
-        Some(longest) if bits < longest => Err((
-            format!(
-                "'prefix' is {bits}, and a network has {longest} bits: a group would be larger"
-            ),
-            format!("write at least {longest}, or 'share_threshold: true'"),
-        )),
+        Some(longest) if bits < longest => {
+            let what = "a group would be larger";
+            Err((
+                format!("'prefix' is {bits}, and a network has {longest} bits: {what}"),
+                format!("write at least {longest}, or 'share_threshold: true'"),
+            ))
+        }
         Some(_) => Ok(bits),
     };
     problems.accept(&node.at, bits)
@@ -262,16 +248,11 @@ pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
         let remedy = "write an address and its bits, such as 10.0.0.0/8 or 2001:db8::/32";
         (format!("{} is no network", quoted(text)), remedy.to_owned())
     })?;
-    if network.trunc() != network {
+    let (whole, address) = (network.trunc(), network.addr());
+    if whole != network {
         let what = format!("{} has bits after its prefix", quoted(text));
-        return Err((
-            what,
-            format!(
-                "write {}, or {} for the address alone",
-                network.trunc(),
-                network.addr()
-            ),
-        ));
+        let remedy = format!("write {whole}, or {address} for the address alone");
+        return Err((what, remedy));
     }
     Ok(network)
 }
@@ -298,8 +279,8 @@ fn list<'d>(
             let name = fields.text("values_file")?;
             let shown = quoted(name);
             let found = data.find(&node.at, name);
-            let Some((at, values)) = found.and_then(|file| Some((&file.at, file.values.as_ref()?)))
-            else {
+            let list = found.and_then(|file| Some((&file.at, file.values.as_ref()?)));
+            let Some((at, values)) = list else {
                 let what = format!("the folder of limits has no file {shown} next to this one");
                 let remedy = "create it with one value in each line, and set the path to the \
                     folder, not to one file";
@@ -314,10 +295,8 @@ fn list<'d>(
                     format!("the file {shown} has no values: nothing matches this descriptor");
                 problems.warning(&node.at, what, "add values, or remove the descriptor");
             }
-            let values = values
-                .iter()
-                .map(|&(value, line)| (value, at.at((line, 1))));
-            Some((name.to_owned(), values.collect()))
+            let value = |&(value, line)| (value, at.at((line, 1)));
+            Some((name.to_owned(), values.iter().map(value).collect()))
         }
         (Some(node), Some(_)) => {
             let what = "'values' is next to 'values_file'";
@@ -334,12 +313,8 @@ fn list<'d>(
 fn inline<'n>(problems: &Problems, node: &'n Node, what: &str) -> Option<Vec<(&'n str, Place)>> {
     let items = fields::items(problems, node, "values", "write 'values: [one, two]'")?;
     if items.is_empty() {
-        let what = format!("there are no {what}");
-        problems.error(
-            &node.at,
-            what,
-            "write one at least, or remove the descriptor",
-        );
+        let remedy = "write one at least, or remove the descriptor";
+        problems.error(&node.at, format!("there are no {what}"), remedy);
     }
     let texts = items.iter().filter_map(|item| {
         let text = fields::text(problems, item, "values")?;
@@ -365,15 +340,11 @@ fn name_of(values: &[(&str, Place)]) -> String {
 impl Match {
     /// Whether a value matches; slow.
     pub(super) fn matches(&self, value: &str) -> bool {
-        let found = address::read(value.as_bytes());
+        let address = address::read(value.as_bytes());
+        let is_it = |own: &str| address.is_some() && address::read(own.as_bytes()) == address;
         match &self.what {
-            Matched::Set(values) => values.iter().any(|own| {
-                **own == *value
-                    || found.is_some_and(|found| address::read(own.as_bytes()) == Some(found))
-            }),
-            Matched::Networks(networks) => {
-                found.is_some_and(|found| networks.iter().any(|network| network.contains(&found)))
-            }
+            Matched::Set(values) => values.iter().any(|own| **own == *value || is_it(own)),
+            Matched::Networks(networks) => prefixes(networks, value).next().is_some(),
             Matched::Regex(regex) => regex_matches(regex, value.as_bytes()),
         }
     }
@@ -383,15 +354,17 @@ impl Match {
         match &self.what {
             Matched::Set(_) => (How::Set, 0),
             Matched::Networks(networks) => {
-                let found = address::read(value.as_bytes());
-                let longest = networks
-                    .iter()
-                    .filter(|network| found.is_some_and(|found| network.contains(&found)))
-                    .map(IpNet::prefix_len)
-                    .max();
+                let longest = prefixes(networks, value).max();
                 (How::Network, u8::MAX - longest.unwrap_or_default())
             }
             Matched::Regex(_) => (How::Pattern, 0),
         }
     }
+}
+
+/// The prefix lengths of the networks that have a value.
+fn prefixes(networks: &[IpNet], value: &str) -> impl Iterator<Item = u8> {
+    let address = address::read(value.as_bytes());
+    let has = move |network: &&IpNet| address.is_some_and(|address| network.contains(&address));
+    networks.iter().filter(has).map(IpNet::prefix_len)
 }

@@ -88,21 +88,15 @@ pub(super) fn of_limit(limit: &Limit, path_bytes: usize) -> usize {
 
 /// The memory of the parts of a limit that few limits have.
 pub(super) fn of_extras(limit: &Limit) -> usize {
-    let usage = limit
-        .usage
-        .as_ref()
-        .map_or(0, |usage| 250 + size_of_val(&*usage.levels));
+    let usage = limit.usage.as_ref();
+    let usage = usage.map_or(0, |usage| 250 + size_of_val(&*usage.levels));
     let trial = limit.trial.as_ref().map_or(0, |trial| {
         size_of::<Trial>() + 150 + trial.usage.as_ref().map_or(0, |_| usage)
     });
     let counters = limit.amounts().map(|amount| {
-        let notify = if amount.notify.each().next().is_some() {
-            900
-        } else {
-            0
-        };
+        let has_notify = amount.notify.each().next().is_some();
         let has_tally = amount.reservations.is_some() || amount.algorithm.has_holders();
-        notify + if has_tally { 1_000 } else { 0 }
+        900 * usize::from(has_notify) + 1_000 * usize::from(has_tally)
     });
     usage + trial + counters.max().unwrap_or_default()
 }
@@ -121,7 +115,6 @@ fn of_metadata(metadata: &Metadata) -> usize {
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         }
     }
-    let fields = metadata.iter();
-    let fields = fields.map(|(name, value)| MAP / 6 + TEXT + name.len() + of_value(value));
-    MAP + fields.sum::<usize>()
+    let of_field = |(name, value): (&String, _)| MAP / 6 + TEXT + name.len() + of_value(value);
+    MAP + metadata.iter().map(of_field).sum::<usize>()
 }

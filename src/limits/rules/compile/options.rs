@@ -121,32 +121,20 @@ pub(super) fn checked_window(rate: &Rate) -> Result<(), (String, &'static str)> 
 /// A time zone; `None`, with an error, if no zone has the name.
 fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> {
     let text = fields::text(problems, node, key)?;
-    let zone = Zone::named(text);
-    if zone.is_none() {
-        let remedy = fields::nearest(text, Zone::names()).map_or_else(
-            || "write a name of the IANA database, such as Europe/Berlin".to_owned(),
-            |near| format!("write '{near}'"),
-        );
-        problems.error(
-            &node.at,
-            format!("unknown time zone: {}", quoted(text)),
-            remedy,
-        );
-    }
-    zone
+    Zone::named(text).or_else(|| {
+        let near = fields::nearest(text, Zone::names()).map(|near| format!("write '{near}'"));
+        let other = || "write a name of the IANA database, such as Europe/Berlin".to_owned();
+        let what = format!("unknown time zone: {}", quoted(text));
+        problems.fail(&node.at, what, near.unwrap_or_else(other))
+    })
 }
 
 /// A date with or without a time of day; `None`, with an error, if it is invalid.
 fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
     let text = fields::text(problems, node, key)?;
-    let read = text.parse::<Anchor>().map_err(|(what, remedy)| {
-        problems.error(
-            &node.at,
-            format!("'{key}' is {}, {what}", quoted(text)),
-            remedy,
-        );
-    });
-    read.ok()
+    let read = text.parse::<Anchor>();
+    let message = |(what, remedy)| (format!("'{key}' is {}, {what}", quoted(text)), remedy);
+    problems.accept(&node.at, read.map_err(message))
 }
 
 /// The terms of reservations; `None`, with an error, if they are incomplete or invalid.
@@ -191,9 +179,8 @@ fn region_shares(problems: &Problems, node: &Node, key: &str) -> Option<Arc<Regi
         let text = share.text().unwrap_or_default();
         let what = || format!("the share of {} is {}", quoted(name), quoted(text));
         let read = text.parse().map_err(|remedy: &str| (what(), remedy));
-        shares
-            .0
-            .push((name.into(), problems.accept(&share.at, read)?));
+        let share = problems.accept(&share.at, read)?;
+        shares.0.push((name.into(), share));
     }
     let remedy = "lower them, or the regions admit more than the limit";
     let what = |sum| (format!("the shares of '{key}' are {sum} together"), remedy);
@@ -213,10 +200,8 @@ fn thresholds(problems: &Problems, node: &Node, key: &str) -> Option<Thresholds>
     let read = Thresholds::read(&texts).map_err(|wrong| {
         let wrong = quoted(wrong);
         let what = format!("'{key}' has {wrong}, not a whole percentage above the one before it");
-        (
-            what,
-            "write at most 8 from 1% to 100%, such as [50%, 80%, 100%]",
-        )
+        let remedy = "write at most 8 from 1% to 100%, such as [50%, 80%, 100%]";
+        (what, remedy)
     });
     problems.accept(&node.at, read)
 }
@@ -232,14 +217,13 @@ fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Span> {
     let is_number = matches!(value_type, Int(_) | Huge(_) | Float(_));
     let (what, remedy) = match text.parse::<Span>() {
         Ok(span) if span <= LONGEST => return Some(span),
-        Ok(_) | Err(ParseDurationError::TooLong) => (
-            "which is longer than 200 years",
-            "write a shorter duration".to_owned(),
-        ),
+        Ok(_) | Err(ParseDurationError::TooLong) => {
+            let remedy = "write a shorter duration";
+            ("which is longer than 200 years", remedy.to_owned())
+        }
         Err(error) if is_number || error == ParseDurationError::NoUnit => {
-            let seconds = |number: u32| {
-                format!("write '{key}: {number}s' for seconds, or another unit: h, m, s, ms, us")
-            };
+            let units = "for seconds, or another unit: h, m, s, ms, us";
+            let seconds = |number: u32| format!("write '{key}: {number}s' {units}");
             let remedy = text.parse().map_or_else(|_| how(), seconds);
             ("which has no unit", remedy)
         }

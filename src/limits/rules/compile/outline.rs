@@ -43,19 +43,15 @@ impl DescriptorTree {
 
     /// Whether it leads to a limit by this key, its own or one below.
     pub fn uses(&self, key: &str) -> bool {
-        self.limits_anything()
-            && (*self.key == *key || self.children.iter().any(|child| child.uses(key)))
+        let mut below = self.children.iter();
+        self.limits_anything() && (*self.key == *key || below.any(|child| child.uses(key)))
     }
 
     /// Whether it matches this key with this value and leads to a limit, or one below does.
     pub fn has_value(&self, key: &str, value: &str) -> bool {
         let is_it = *self.key == *key && self.matches(value);
-        self.limits_anything()
-            && (is_it
-                || self
-                    .children
-                    .iter()
-                    .any(|child| child.has_value(key, value)))
+        let mut below = self.children.iter();
+        self.limits_anything() && (is_it || below.any(|child| child.has_value(key, value)))
     }
 
     /// The place of a value that it matches in the order of precedence: smaller ones come first,
@@ -76,12 +72,11 @@ impl DescriptorTree {
 
     /// Whether a value is its value, or matches its pattern.
     pub fn matches(&self, value: &str) -> bool {
-        if let Some(matched) = &self.matched {
-            return matched.matches(value);
+        match (&self.matched, self.value.as_deref()) {
+            (Some(matched), _) => matched.matches(value),
+            (None, Some(own)) => own == value || Glob::new(own).matches(value.as_bytes()),
+            (None, None) => true,
         }
-        self.value
-            .as_deref()
-            .is_none_or(|own| own == value || Glob::new(own).matches(value.as_bytes()))
     }
 }
 
@@ -106,17 +101,12 @@ pub fn outline(files: &[SourceText], domain: &str) -> Vec<DescriptorTree> {
     };
     let is_limits = |file: &&SourceText| !compiler.data.has(&file.name);
     for file in files.iter().filter(is_limits).collect::<Vec<_>>() {
-        let root = problems
-            .document(&problems.open(&file.name), &file.text, u64::MAX)
-            .and_then(|document| document.root);
-        let Some(root) = root else {
-            continue;
-        };
-        let Some(fields) = fields::read(&problems, &root, Section::Root) else {
-            continue;
-        };
-        let is_it = fields.text("domain") == Some(domain);
-        if let Some(list) = fields.get("descriptors").filter(|_| is_it) {
+        let root = problems.document(&problems.open(&file.name), &file.text, u64::MAX);
+        if let Some(root) = root.flatten()
+            && let Some(fields) = fields::read(&problems, &root, Section::Root)
+            && fields.text("domain") == Some(domain)
+            && let Some(list) = fields.get("descriptors")
+        {
             all.extend(level(&mut compiler, list));
         }
     }
@@ -159,8 +149,8 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
 pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
     let problems = Problems::default();
     let whole = problems.open(&file.name);
-    let document = problems.document(&whole, &file.text, u64::MAX);
-    let pairs = document.and_then(|document| pairs(&problems, &whole, document.root.as_ref()));
+    let root = problems.document(&whole, &file.text, u64::MAX);
+    let pairs = root.and_then(|root| pairs(&problems, &whole, root.as_ref()));
     problems.finish(true, true)?;
     Ok(pairs.unwrap_or_default())
 }

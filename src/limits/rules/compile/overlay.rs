@@ -19,7 +19,7 @@ use super::problem::{Problem, Problems, Severity};
 use super::{Options, SourceText};
 use crate::limits::rules::Commit;
 use crate::limits::rules::place::Place;
-use crate::limits::rules::source::{Node, ValueType};
+use crate::limits::rules::source::Node;
 use crate::limits::rules::tree::Glob;
 
 /// An overlay, compiled.
@@ -140,12 +140,9 @@ impl<'o> Cursor<'o> {
         domain: &str,
     ) -> Self {
         let mut cursor = Self::default();
-        let matching = overlay
-            .into_iter()
-            .flat_map(|overlay| &overlay.domains)
-            .filter(|entry| entry.key.matches(domain.as_bytes()));
+        let domains = overlay.into_iter().flat_map(|overlay| &overlay.domains);
         let mut levels = Vec::new();
-        for entry in matching {
+        for entry in domains.filter(|entry| entry.key.matches(domain.as_bytes())) {
             cursor.used.insert(entry.number);
             cursor.commit = cursor.commit.or(entry.commit);
             cursor.base.extend(&entry.defaults);
@@ -226,20 +223,16 @@ impl Overlay {
         };
         let (mut defaults, mut domains) = (None, Vec::new());
         let most = options.max_memory.unwrap_or(u64::MAX);
-        if let Some(document) = problems.document(&whole, &file.text, most) {
-            let is_something = |root: &Node| root.value_type() != ValueType::Nothing;
-            match document.root.filter(is_something) {
-                Some(root) => {
-                    if let Some(fields) = fields::read(&problems, &root, Section::Overlay) {
-                        defaults = reader.defaults(&fields);
-                        domains = reader.list(&fields, Section::OverlayDomain);
-                    }
-                }
-                None => problems.warning(
-                    &whole,
-                    "the file has no entries",
-                    "write 'domains:', or remove the file",
-                ),
+        if let Some(root) = problems.document(&whole, &file.text, most) {
+            let root = root.filter(Node::is_something);
+            if root.is_none() {
+                let remedy = "write 'domains:', or remove the file";
+                problems.warning(&whole, "the file has no entries", remedy);
+            }
+            let read = |root| fields::read(&problems, root, Section::Overlay);
+            if let Some(fields) = root.as_ref().and_then(read) {
+                defaults = reader.defaults(&fields);
+                domains = reader.list(&fields, Section::OverlayDomain);
             }
         }
         let entries = reader.entries;
@@ -281,13 +274,12 @@ impl OverlayReader<'_> {
         let number = self.entries;
         self.entries = number.saturating_add(1);
         let is_domain = section == Section::OverlayDomain;
-        let key = if is_domain {
-            let remedy = "write 'domain: ' and a domain, or a pattern with '*'";
-            fields.required("domain", "the entry has no domain", remedy)
-        } else {
-            let remedy = "write 'key: ' and a key, or a pattern with '*'";
-            fields.required("key", "the descriptor has no key", remedy)
+        let (key, what) = match is_domain {
+            true => ("domain", "the entry has no domain"),
+            false => ("key", "the descriptor has no key"),
         };
+        let remedy = format!("write '{key}: ' and a {key}, or a pattern with '*'");
+        let key = fields.required(key, what, &remedy);
         let value = fields.text("value");
         let commit = fields.read("commit");
         let switches = switches(&fields);
@@ -315,14 +307,12 @@ impl OverlayReader<'_> {
             let at = layer.place(error.option).unwrap_or(&layer.places.at);
             self.problems.error(at, error.what, error.remedy);
         }
-        if let Some(node) = fields
-            .get("unit_multiplier")
-            .filter(|_| layer.has_calendar())
-        {
+        let multiplier = fields.get("unit_multiplier");
+        if let Some(Node { at, .. }) = multiplier.filter(|_| layer.has_calendar()) {
             let what =
                 "'unit_multiplier' has no meaning with 'period: calendar': a window is one unit";
-            self.problems
-                .error(&node.at, what, "remove it, or remove 'period'");
+            let remedy = "remove it, or remove 'period'";
+            self.problems.error(at, what, remedy);
         }
         let source = LayerSource::Overlay(node.at.to_string().into());
         Some(Arc::new(layer.moved_outside(source)))
@@ -348,51 +338,40 @@ impl std::str::FromStr for XdsDefaults {
     /// empty text has none.
     fn from_str(text: &str) -> Result<Self, String> {
         let content = text.trim();
-        let content = content
-            .strip_prefix('{')
-            .and_then(|inside| inside.strip_suffix('}'))
-            .unwrap_or(content);
+        let inside = content.strip_prefix('{');
+        let inside = inside.and_then(|inside| inside.strip_suffix('}'));
+        let content = inside.unwrap_or(content);
         let depth = content.bytes().try_fold(0_u32, |depth, byte| match byte {
             b'{' => Some(depth + 1),
             b'}' => depth.checked_sub(1),
             _ => Some(depth),
         });
         if depth != Some(0) {
-            return Err(
-                "a brace has no other half; write 'algorithm: ' and its options, separated by \
-                 commas"
-                    .into(),
-            );
+            let what = "a brace has no other half";
+            let remedy = "write 'algorithm: ' and its options, separated by commas";
+            return Err(format!("{what}; {remedy}"));
         }
         if content.trim().is_empty() {
             return Ok(Self::default());
         }
         let text = format!("{{{content}}}");
         let problems = Problems::default();
-        let root = problems
-            .document(&problems.open(""), text.as_bytes(), u64::MAX)
-            .and_then(|document| document.root);
-        let read = root.and_then(|root| {
+        let root = problems.document(&problems.open(""), text.as_bytes(), u64::MAX);
+        let read = root.flatten().and_then(|root| {
             let fields = fields::read(&problems, &root, Section::Defaults)?;
-            for (key, _) in fields
-                .locations()
-                .filter(|(key, _)| fields.get(key).is_none())
-            {
+            let mut keys = fields.locations().map(|(key, _)| key);
+            for key in keys.by_ref().filter(|key| fields.get(key).is_none()) {
                 let remedy = format!("write a value after '{key}: '");
                 problems.error(&root.at, format!("'{key}' has no value"), remedy);
             }
             PartialLimit::read(&problems, &fields)
         });
         let text = |problem: &Problem| format!("{}; {}", problem.what, problem.remedy);
-        problems.finish(true, true).map_err(|problems| {
-            let texts: Vec<_> = problems.iter().map(text).collect();
-            texts.join("; ")
-        })?;
-        let source = LayerSource::Defaults(Some(
-            "the default of all limits of the control plane".into(),
-        ));
-        Ok(Self(
-            read.map(|layer| Arc::new(layer.moved_outside(source))),
-        ))
+        let texts = |all: Vec<Problem>| all.iter().map(text).collect::<Vec<_>>().join("; ");
+        problems.finish(true, true).map_err(texts)?;
+        let name = "the default of all limits of the control plane";
+        let source = LayerSource::Defaults(Some(name.into()));
+        let layer = read.map(|layer| layer.moved_outside(source));
+        Ok(Self(layer.map(Arc::new)))
     }
 }

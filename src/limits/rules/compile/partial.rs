@@ -72,9 +72,8 @@ impl PartialEq for Places {
 
 /// The keys that only a limit has, except its number and its unit.
 fn options_of_limits() -> impl Iterator<Item = &'static str> {
-    Section::OverlayLimit
-        .keys()
-        .filter(|key| !matches!(*key, "name" | "trial"))
+    let keys = Section::OverlayLimit.keys();
+    keys.filter(|key| !matches!(*key, "name" | "trial"))
 }
 
 fn is_of_usage(key: &str) -> bool {
@@ -122,13 +121,12 @@ impl PartialLimit {
         if let Some(node) = trial {
             read.trial = Self::read_trial(problems, node).map(Box::new);
         }
+        let written = fields
+            .locations()
+            .filter(|(key, _)| fields.get(key).is_some());
         read.places = Places {
             at: fields.node.at.clone(),
-            keys: fields
-                .locations()
-                .filter(|(key, _)| fields.get(key).is_some())
-                .map(|(key, at)| (key, at.clone()))
-                .collect(),
+            keys: written.map(|(key, at)| (key, at.clone())).collect(),
         };
         // A misspelled key is reported already.
         let is_valid = fields.is_valid.get()
@@ -175,14 +173,9 @@ impl PartialLimit {
 
     /// The layer of a descriptor whose table has all fields.
     pub(super) fn without_keys(descriptor: &Node) -> Self {
-        let at = descriptor.at.clone();
-        Self {
-            places: Places {
-                at,
-                keys: Vec::new(),
-            },
-            ..Self::default()
-        }
+        let mut layer = Self::default();
+        layer.places.at = descriptor.at.clone();
+        layer
     }
 
     /// Where a key is written.
@@ -227,13 +220,12 @@ impl PartialLimit {
 
     /// Errors of options that do not belong to the algorithm of the same layer.
     pub(super) fn foreign(&self) -> Vec<OptionError> {
-        let of_kind = |kind| Options {
-            kind,
-            ..self.options
-        };
-        self.algorithm
-            .map(|kind| of_kind(kind).remove_foreign())
-            .unwrap_or_default()
+        let mut options = self.options;
+        let foreign = self.algorithm.map(|kind| {
+            options.kind = kind;
+            options.remove_foreign()
+        });
+        foreign.unwrap_or_default()
     }
 
     /// Whether it makes limits of requests in flight.
@@ -248,6 +240,10 @@ impl PartialLimit {
 }
 
 impl LayerSource {
+    /// Whether it is an entry of the overlay for one limit.
+    pub(super) const fn is_overlay(&self) -> bool {
+        matches!(self, Self::Overlay(_))
+    }
     /// Its name in messages, if the layer may be left out of a limit.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
@@ -270,10 +266,8 @@ fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
         }
     }
     let has_trial = fields.get_nullable("trial").is_some();
-    for key in options_of_limits().filter(|key| !(has_trial && is_of_usage(key))) {
-        let Some(node) = fields.get(key) else {
-            continue;
-        };
+    let refused = options_of_limits().filter(|key| !(has_trial && is_of_usage(key)));
+    for (key, node) in fields.present(refused) {
         let remedy = match key {
             // No store counts it.
             "track_usage" => {

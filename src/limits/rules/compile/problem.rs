@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use super::sections::Section;
 use crate::limits::rules::place::{Document, Place};
-use crate::limits::rules::source::{self, ParsedDocument};
+use crate::limits::rules::source::{self, Node};
 pub(super) use crate::limits::rules::source::{excerpt, quoted};
 
 /// Maximum number of problems shown per file: messages of a broken file of 16 MiB could take
@@ -168,6 +168,7 @@ struct Found {
     worst: Option<Grade>,
 }
 
+#[derive(Default)]
 struct File {
     whole: Place,
     found: usize,
@@ -178,10 +179,9 @@ struct File {
 
 impl Found {
     fn is_full(&self, file: usize) -> bool {
-        let most = if self.is_domain {
-            MOST_PER_DOMAIN
-        } else {
-            MOST_PER_FILE
+        let most = match self.is_domain {
+            true => MOST_PER_DOMAIN,
+            false => MOST_PER_FILE,
         };
         let file = self.files.get(file);
         self.all.len() >= MOST || file.is_some_and(|file| file.found + file.unshown >= most)
@@ -199,9 +199,7 @@ impl Problems {
         });
         files.push(File {
             whole: whole.clone(),
-            found: 0,
-            unshown: 0,
-            kinds: HashMap::new(),
+            ..File::default()
         });
         whole
     }
@@ -257,19 +255,20 @@ impl Problems {
         self.add(at, Grade::Warning, what, remedy);
     }
 
-    /// Reads the document of a file, whose nodes may take `most` bytes, and adds its warnings;
-    /// `None`, with an error, if it is unreadable.
-    pub(super) fn document(&self, file: &Place, text: &[u8], most: u64) -> Option<ParsedDocument> {
-        let mut document = source::read(text, file, most)
-            .map_err(|note| self.error(&note.at, note.what, note.remedy))
-            .ok()?;
-        for note in std::mem::take(&mut document.warnings) {
+    /// Reads the document of a file, whose nodes may take `most` bytes, and adds its warnings.
+    /// Returns its root, if it is more than comments; `None`, with an error, if it is unreadable.
+    pub(super) fn document(&self, file: &Place, text: &[u8], most: u64) -> Option<Option<Node>> {
+        let document = match source::read(text, file, most) {
+            Ok(document) => document,
+            Err(note) => return self.fail(&note.at, note.what, note.remedy),
+        };
+        for note in document.warnings {
             self.warning(&note.at, note.what, note.remedy);
         }
         if let Some(file) = self.0.borrow_mut().files.get_mut(file.document.file) {
             file.unshown += document.further_warnings;
         }
-        Some(document)
+        Some(document.root)
     }
 
     /// Whether the file has too many problems to show another one, which is then only counted and
@@ -300,20 +299,17 @@ impl Problems {
     ) {
         let mut found = self.0.borrow_mut();
         let found = &mut *found;
-        let (what, mut remedy) = (what.into(), remedy.into());
-        if found.is_row {
-            remedy = Section::Row.keys().fold(remedy, |remedy, column| {
-                remedy.replace(&format!("'{column}: "), "'")
-            });
+        let (mut at, mut grade, mut what, mut remedy) = (at, grade, what.into(), remedy.into());
+        for column in Section::Row.keys().filter(|_| found.is_row) {
+            remedy = remedy.replace(&format!("'{column}: "), "'");
         }
-        let (at, grade, what) = match &found.left_out {
-            Some((at, source)) if grade != Grade::Warning => {
-                let what = format!("{what}: {source} is not used for this limit");
-                (at, Grade::Warning, what)
+        if let Some((limit, source)) = &found.left_out {
+            at = limit;
+            if grade != Grade::Warning {
+                grade = Grade::Warning;
+                what += &format!(": {source} is not used for this limit");
             }
-            Some((at, _)) => (at, grade, what),
-            None => (at, grade, what),
-        };
+        }
         found.worst = found.worst.max(Some(grade));
         let index = at.document.file;
         let is_full = found.is_full(index);
@@ -358,20 +354,14 @@ impl Problems {
         let mut problems = Vec::with_capacity(found.all.len());
         let mut all = found.all.into_iter().peekable();
         for (index, file) in found.files.iter().enumerate() {
-            while let Some((at, grade, what, remedy)) =
-                all.next_if(|(at, ..)| at.document.file == index)
-            {
+            let is_here = |(at, ..): &(Place, _, _, _)| at.document.file == index;
+            while let Some((at, grade, what, remedy)) = all.next_if(is_here) {
                 problems.push(Problem::new(severity(grade), &at, what, remedy));
             }
             if file.unshown > 0 {
+                let (severity, at) = (severity(Grade::Warning), &file.whole);
                 let what = format!("{} more problems in this {of} are not shown", file.unshown);
-                let severity = severity(Grade::Warning);
-                problems.push(Problem::new(
-                    severity,
-                    &file.whole,
-                    what,
-                    "correct these first",
-                ));
+                problems.push(Problem::new(severity, at, what, "correct these first"));
             }
         }
         if refused { Err(problems) } else { Ok(problems) }

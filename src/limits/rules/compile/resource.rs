@@ -64,15 +64,12 @@ pub(in crate::limits::rules) fn compile_domain(
     path_bytes: usize,
 ) -> CompiledDomain {
     let name = resources.first().map_or("", |resource| &resource.domain);
-    let overlay = Cursor::new(
-        settings.overlay.as_deref(),
-        settings.defaults.0.as_ref(),
-        name,
-    );
+    let (overlay, defaults) = (settings.overlay.as_deref(), settings.defaults.0.as_ref());
+    let overlay = Cursor::new(overlay, defaults, name);
     let problems = Problems::default();
-    let names = resources.iter();
-    let names = names.map(|own| format!("resource {}", cut(&own.name, LONGEST_PATH)));
-    let named: Vec<Place> = names.map(Place::named).collect();
+    let name_of = |own: &Arc<RateLimitConfig>| cut(&own.name, LONGEST_PATH);
+    let place = |own| Place::named(format!("resource {}", name_of(own)));
+    let named: Vec<Place> = resources.iter().map(place).collect();
     let whole = problems.open_domain(named.first().map_or("", |first| &first.document.name));
     let mut compiler = Compiler {
         path_bytes,
@@ -86,10 +83,9 @@ pub(in crate::limits::rules) fn compile_domain(
         let remedy = "send the domain that Envoy sends";
         problems.error(&whole, what, remedy);
     }
-    let descriptors = resources.iter().enumerate().flat_map(|(index, resource)| {
-        let descriptors = resource.descriptors.iter();
-        descriptors.map(move |one| (index, one))
-    });
+    let resources = resources.iter().enumerate();
+    let all =
+        resources.flat_map(|(index, own)| own.descriptors.iter().map(move |one| (index, one)));
     let mut list = Converter {
         problems: &problems,
         resources: &named,
@@ -97,7 +93,7 @@ pub(in crate::limits::rules) fn compile_domain(
         keys: HashMap::new(),
         has_options: false,
     }
-    .list(descriptors, &whole, 1);
+    .list(all, &whole, 1);
     let mut siblings = Siblings::default();
     let mut reader = descriptor::DescriptorReader {
         compiler: &mut compiler,
@@ -110,18 +106,10 @@ pub(in crate::limits::rules) fn compile_domain(
     siblings.finish(&mut compiler);
     let of_overlay = compiler.overlay.commit;
     domain.commit = of_overlay.map(|commit| (commit, whole));
-    let built = crate::limits::rules::Domain {
-        tree: siblings.tree,
-        ..build(&mut compiler, &mut domain, &settings.process)
-    };
-    let built = crate::limits::rules::Domain {
-        memory: compiler.memory.used,
-        ..built
-    };
+    let mut built = build(&mut compiler, &mut domain, &settings.process);
+    built.tree = siblings.tree;
+    built.memory = compiler.memory.used;
     check_replaced(&problems, &domain);
-    let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
-    let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
-    let used = compiler.overlay.used.into_iter().collect();
     let (domain, problems) = match problems.finish(false, false) {
         Ok(warnings) => (Some(built), warnings),
         Err(problems) => (None, problems),
@@ -129,9 +117,9 @@ pub(in crate::limits::rules) fn compile_domain(
     CompiledDomain {
         domain,
         problems,
-        path_bytes,
-        used,
-        is_too_large,
+        path_bytes: compiler.path_bytes.saturating_sub(path_bytes),
+        used: compiler.overlay.used.into_iter().collect(),
+        is_too_large: compiler.path_bytes > descriptor::LONGEST_PATHS,
     }
 }
 
@@ -164,9 +152,8 @@ impl Converter<'_> {
             let group = groups.entry((&one.key, &one.value)).or_default();
             group.push((resource, one));
         }
-        let groups = groups.values();
-        let nodes = groups.map(|group| self.descriptor(group, parent, depth));
-        Node::of_list(parent, nodes.collect())
+        let node = |group: &Vec<_>| self.descriptor(group, parent, depth);
+        Node::of_list(parent, groups.values().map(node).collect())
     }
 
     /// The descriptors of one key and value. The first with a limit counts, or else the first.
@@ -174,51 +161,70 @@ impl Converter<'_> {
         let with_limit = group.iter().find(|(_, one)| one.rate_limit.is_some());
         let (resource, descriptor) = *with_limit.unwrap_or(&group[0]);
         let at = &self.place(resource, descriptor, parent);
-        let key = Node::of_text(at, &descriptor.key);
-        let value = (!descriptor.value.is_empty()).then(|| Node::of_text(at, &descriptor.value));
         self.warn_of_ignored(at, group);
-        let mut entries = vec![(self.key("key"), key)];
-        entries.extend(value.map(|value| (self.key("value"), value)));
-        for (name, is_set) in [
-            ("shadow_mode", descriptor.shadow_mode),
-            ("quota_mode", descriptor.quota_mode),
-            ("detailed_metric", descriptor.detailed_metric),
-        ] {
-            if is_set {
-                entries.push((self.key(name), Node::of_plain(at, "true")));
-            }
+        let switch = |is_on: bool| is_on.then(|| Node::of_plain(at, "true"));
+        let policy = descriptor.rate_limit.as_ref();
+        let policy = policy.map(|policy| self.policy(at, policy));
+        let metadata = self.metadata(at, group, descriptor);
+        let below = self.below(at, group, depth);
+        self.map(
+            at,
+            [
+                ("key", Some(Node::of_text(at, &descriptor.key))),
+                ("value", text(at, &descriptor.value)),
+                ("shadow_mode", switch(descriptor.shadow_mode)),
+                ("quota_mode", switch(descriptor.quota_mode)),
+                ("detailed_metric", switch(descriptor.detailed_metric)),
+                ("rate_limit", policy),
+                ("metadata", metadata),
+                ("descriptors", below),
+            ],
+        )
+    }
+
+    /// The metadata of a descriptor, or else the first in its group.
+    fn metadata(
+        &mut self,
+        at: &Place,
+        group: &[SentDescriptor<'_>],
+        descriptor: &RateLimitDescriptor,
+    ) -> Option<Node> {
+        let mut all = group.iter().filter_map(|(_, one)| one.metadata.as_ref());
+        let own = descriptor.metadata.as_ref();
+        let Struct { fields } = own.or_else(|| all.next())?;
+        if fields.contains_key(WEIR) {
+            self.warn_of_options(at);
         }
-        if let Some(policy) = &descriptor.rate_limit {
-            entries.push((self.key("rate_limit"), self.policy(at, policy)));
-        }
-        let mut all_metadata = group.iter().filter_map(|(_, one)| one.metadata.as_ref());
-        let metadata = descriptor.metadata.as_ref();
-        if let Some(Struct { fields }) = metadata.or_else(|| all_metadata.next()) {
-            if fields.contains_key(WEIR) {
-                self.warn_of_options(at);
-            }
-            let mut others = fields.iter().filter(|(name, _)| *name != WEIR).peekable();
-            if others.peek().is_some() {
-                let metadata = self.object(at, others, 0);
-                entries.push((self.key("metadata"), metadata));
-            }
-        }
+        let mut others = fields.iter().filter(|(name, _)| *name != WEIR).peekable();
+        others.peek()?;
+        Some(self.object(at, others, 0))
+    }
+
+    /// The descriptors below a group of one level.
+    fn below(&mut self, at: &Place, group: &[SentDescriptor<'_>], depth: usize) -> Option<Node> {
         let below = group.iter().flat_map(|&(resource, one)| {
             let below = one.descriptors.iter();
             below.map(move |below| (resource, below))
         });
         let mut below = below.peekable();
-        if below.peek().is_some() {
-            if depth < DEEPEST {
-                let list = self.list(below, at, depth + 1);
-                entries.push((self.key("descriptors"), list));
-            } else {
-                let what = format!("there are more than {DEEPEST} levels of descriptors");
-                let remedy = "send a tree with fewer levels";
-                self.problems.error(at, what, remedy);
-            }
+        below.peek()?;
+        if depth < DEEPEST {
+            return Some(self.list(below, at, depth + 1));
         }
-        Node::of_map(at, entries)
+        let what = format!("there are more than {DEEPEST} levels of descriptors");
+        let remedy = "send a tree with fewer levels";
+        self.problems.fail(at, what, remedy)
+    }
+
+    /// A map of the keys that have a value.
+    fn map<const N: usize>(
+        &mut self,
+        at: &Place,
+        entries: [(&'static str, Option<Node>); N],
+    ) -> Node {
+        let entries = entries.into_iter();
+        let entries = entries.filter_map(|(key, value)| Some((self.key(key), value?)));
+        Node::of_map(at, entries.collect())
     }
 
     /// The place of the next descriptor, which is below the one at `parent`.
@@ -249,18 +255,18 @@ impl Converter<'_> {
     }
 
     fn warn_of_ignored(&self, at: &Place, group: &[SentDescriptor<'_>]) {
-        let limits = group.iter();
-        let mut limits =
-            limits.filter_map(|(resource, one)| Some((*resource, one.rate_limit.as_ref()?)));
-        let Some((_, counts)) = limits.next() else {
+        let limit = |&(resource, one): &SentDescriptor<'_>| {
+            let amount = amount(one.rate_limit.as_ref()?);
+            Some((amount, &self.resources[resource]))
+        };
+        let mut limits = group.iter().filter_map(limit);
+        let Some((counts, _)) = limits.next() else {
             return;
         };
-        for (resource, policy) in limits {
-            let other = &self.resources[resource];
-            let (counts, policy) = (amount(counts), amount(policy));
+        for (other, resource) in limits {
             let what = format!(
-                "the descriptor has more than one limit: {counts} counts, and {policy} of {other} \
-                 is ignored"
+                "the descriptor has more than one limit: {counts} counts, and {other} of \
+                 {resource} is ignored"
             );
             let remedy = "send one limit for each path of keys and values";
             self.problems.warning(at, what, remedy);
@@ -278,31 +284,31 @@ impl Converter<'_> {
 
     /// A limit.
     fn policy(&mut self, at: &Place, policy: &RateLimitPolicy) -> Node {
-        let mut entries = Vec::new();
-        if policy.unlimited {
-            entries.push((self.key("unlimited"), Node::of_plain(at, "true")));
-        } else {
-            if policy.unit != 0 {
-                let unit = unit_of(policy);
-                let unit = unit.map_or_else(|| policy.unit.to_string(), |unit| unit.name().into());
-                entries.push((self.key("unit"), Node::of_text(at, &unit)));
-            }
-            let requests = Node::of_plain(at, &policy.requests_per_unit.to_string());
-            entries.push((self.key("requests_per_unit"), requests));
-        }
-        if !policy.name.is_empty() {
-            entries.push((self.key("name"), Node::of_text(at, &policy.name)));
-        }
-        if !policy.replaces.is_empty() {
-            let name = self.key("name");
-            let replaced = policy.replaces.iter().map(|other| {
-                let entries = vec![(name.clone(), Node::of_text(at, &other.name))];
-                Node::of_map(at, entries)
-            });
-            let replaced = Node::of_list(at, replaced.collect());
-            entries.push((self.key("replaces"), replaced));
-        }
-        Node::of_map(at, entries)
+        let is_limited = !policy.unlimited;
+        let unit = || match unit_of(policy) {
+            Some(unit) => Node::of_text(at, unit.name()),
+            None => Node::of_text(at, &policy.unit.to_string()),
+        };
+        let requests = || Node::of_plain(at, &policy.requests_per_unit.to_string());
+        let others = policy.replaces.iter().map(|other| &other.name);
+        let others = others.map(|name| self.map(at, [("name", Some(Node::of_text(at, name)))]));
+        let replaces: Vec<_> = others.collect();
+        self.map(
+            at,
+            [
+                (
+                    "unlimited",
+                    policy.unlimited.then(|| Node::of_plain(at, "true")),
+                ),
+                ("unit", (is_limited && policy.unit != 0).then(unit)),
+                ("requests_per_unit", is_limited.then(requests)),
+                ("name", text(at, &policy.name)),
+                (
+                    "replaces",
+                    (!replaces.is_empty()).then(|| Node::of_list(at, replaces)),
+                ),
+            ],
+        )
     }
 
     /// Metadata, or a map in it.
@@ -312,16 +318,16 @@ impl Converter<'_> {
         fields: impl Iterator<Item = (&'v String, &'v Value)>,
         depth: usize,
     ) -> Node {
-        let fields =
-            fields.map(|(name, value)| (Node::of_text(at, name), self.value(at, value, depth + 1)));
+        let name = |name| Node::of_text(at, name);
+        let fields = fields.map(|(key, value)| (name(key), self.value(at, value, depth + 1)));
         Node::of_map(at, fields.collect())
     }
 
     fn value(&mut self, at: &Place, Value { kind }: &Value, depth: usize) -> Node {
         if depth > DEEPEST {
             let what = format!("the metadata has more than {DEEPEST} levels");
-            self.problems
-                .error(at, what, "send metadata with fewer levels");
+            let remedy = "send metadata with fewer levels";
+            self.problems.error(at, what, remedy);
             return Node::of_plain(at, "null");
         }
         match kind {
@@ -344,16 +350,20 @@ impl Converter<'_> {
     }
 }
 
+/// A text that is not empty.
+fn text(at: &Place, text: &str) -> Option<Node> {
+    (!text.is_empty()).then(|| Node::of_text(at, text))
+}
+
 fn unit_of(policy: &RateLimitPolicy) -> Option<Unit> {
     Unit::from_number(u64::try_from(policy.unit).ok()?)
 }
 
 fn amount(policy: &RateLimitPolicy) -> String {
     let unit = unit_of(policy).map_or("unknown unit", Unit::name);
-    if policy.unlimited {
-        "unlimited".to_owned()
-    } else {
-        format!("{} per {unit}", policy.requests_per_unit)
+    match policy.unlimited {
+        true => "unlimited".to_owned(),
+        false => format!("{} per {unit}", policy.requests_per_unit),
     }
 }
 

@@ -27,10 +27,8 @@ const IGNORED: &str = "ignored";
 
 /// The schema of a limit file.
 pub fn json_schema() -> Value {
-    let sections = SECTIONS.iter();
-    let mut definitions: Map<_, _> = sections
-        .map(|&(section, name)| (name.to_owned(), object(section)))
-        .collect();
+    let definition = |&(section, name): &(_, &str)| (name.to_owned(), object(section));
+    let mut definitions: Map<_, _> = SECTIONS.iter().map(definition).collect();
     definitions.insert(IGNORED.to_owned(), ignored());
     json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -55,22 +53,15 @@ fn object(section: Section) -> Value {
         "properties": properties,
         "additionalProperties": false,
     });
-    let required = match section {
-        Section::Root => "domain",
-        Section::Descriptor => "key",
-        Section::Replaced => "name",
-        Section::Reservations => "ttl",
-        Section::RateLimit => {
-            object["anyOf"] = complete();
-            return object;
-        }
-        Section::Trial => {
-            object["minProperties"] = json!(1);
-            return object;
-        }
-        _ => return object,
-    };
-    object["required"] = json!([required]);
+    match section {
+        Section::Root => object["required"] = json!(["domain"]),
+        Section::Descriptor => object["required"] = json!(["key"]),
+        Section::Replaced => object["required"] = json!(["name"]),
+        Section::Reservations => object["required"] = json!(["ttl"]),
+        Section::RateLimit => object["anyOf"] = complete(),
+        Section::Trial => object["minProperties"] = json!(1),
+        _ => {}
+    }
     object
 }
 
@@ -92,10 +83,9 @@ fn complete() -> Value {
 /// Whether the key has a meaning in another section only, and files with it are accepted, because
 /// the Go service accepts them.
 fn is_ignored(section: Section, field: &Field) -> bool {
-    let is_of_files = |section: &Section| section.format() == Format::Files;
     field.author == Author::Go
-        && is_of_files(&section)
-        && field.sections.iter().any(is_of_files)
+        && section.format() == Format::Files
+        && home(field).is_some()
         && !matches!(section, Section::Defaults | Section::Trial)
         // An error of `check`: the descriptor has no limit.
         && !(section == Section::Descriptor && AMOUNT.contains(&field.key))
@@ -117,9 +107,7 @@ fn value(form: Form) -> Value {
         Form::Text | Form::Required => json!({ "type": ["string", "integer", "boolean"] }),
         Form::Texts => json!({ "type": "array", "items": value(Form::Text) }),
         Form::Bool => json!({ "type": "boolean" }),
-        Form::Whole(least, most) => {
-            json!({ "type": "integer", "minimum": least, "maximum": most })
-        }
+        Form::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
         Form::OneOf(names) => json!({ "enum": names() }),
         // The names first, which editors propose.
         Form::OneOfAnyCase(names) => {
@@ -130,18 +118,22 @@ fn value(form: Form) -> Value {
         Form::Patterns(title, pattern) => json!({
             "anyOf": [{ "type": "array", "items": text_of(title, pattern) }, { "type": "string" }]
         }),
-        Form::PatternByName(title, pattern) => json!({
-            "type": "object",
-            "additionalProperties": text_of(title, pattern),
-        }),
+        Form::PatternByName(title, pattern) => by_name(text_of(title, pattern)),
         Form::Map(section) => reference(section),
-        Form::MapByName(section) => json!({
-            "type": "object",
-            "additionalProperties": reference(section),
-        }),
+        Form::MapByName(section) => by_name(reference(section)),
         Form::List(section) => json!({ "type": "array", "items": reference(section) }),
         Form::Any => json!({ "type": "object" }),
     }
+}
+
+fn by_name(value: Value) -> Value {
+    json!({ "type": "object", "additionalProperties": value })
+}
+
+/// The first section of limit files that has a field.
+fn home(field: &Field) -> Option<&Section> {
+    let mut sections = field.sections.iter();
+    sections.find(|section| section.format() == Format::Files)
 }
 
 fn text_of(title: &str, pattern: &str) -> Value {
@@ -150,13 +142,11 @@ fn text_of(title: &str, pattern: &str) -> Value {
 
 /// A key that is ignored where it is.
 fn misplaced(field: &Field) -> Value {
-    let mut sections = field.sections.iter();
-    let home = sections.find(|section| section.format() == Format::Files);
-    let home = home.map_or("elsewhere", |section| section.name());
+    let home = home(field).map_or("elsewhere", |section| section.name());
     let doc = format!("Has no meaning here and is ignored: it belongs {home}.");
     let value = match field.form {
         Form::Any => json!({}),
-        _ => json!({ "allOf": [{ "$ref": format!("#/definitions/{IGNORED}") }] }),
+        _ => json!({ "allOf": [definition(IGNORED)] }),
     };
     let mut value = described(value, &doc);
     value["deprecated"] = json!(true);
@@ -166,17 +156,13 @@ fn misplaced(field: &Field) -> Value {
 /// A value without a meaning: the Go service reads it all the same, and rejects unknown keys in it
 /// and numbers with a fraction.
 fn ignored() -> Value {
-    let own = json!({ "$ref": format!("#/definitions/{IGNORED}") });
-    let of_files = fields().filter(|field| {
-        let mut sections = field.sections.iter();
-        sections.any(|section| section.format() == Format::Files)
-    });
-    let properties: Map<_, _> = of_files
-        .map(|field| match field.form {
-            Form::Any => (field.key.to_owned(), json!({})),
-            _ => (field.key.to_owned(), own.clone()),
-        })
-        .collect();
+    let own = definition(IGNORED);
+    let of_files = fields().filter(|field| home(field).is_some());
+    let property = |field: Field| match field.form {
+        Form::Any => (field.key.to_owned(), json!({})),
+        _ => (field.key.to_owned(), own.clone()),
+    };
+    let properties: Map<_, _> = of_files.map(property).collect();
     json!({
         "anyOf": [
             { "type": ["string", "integer", "boolean", "null"] },
@@ -189,10 +175,9 @@ fn ignored() -> Value {
 /// A regular expression for names in any letter case.
 fn in_any_case(names: &[&str]) -> String {
     let any_case = |letter: char| format!("[{letter}{}]", letter.to_ascii_uppercase());
-    let names = names
-        .iter()
-        .map(|name| name.chars().map(any_case).collect());
-    format!("^({})$", names.collect::<Vec<String>>().join("|"))
+    let name = |name: &&str| name.chars().map(any_case).collect();
+    let names: Vec<String> = names.iter().map(name).collect();
+    format!("^({})$", names.join("|"))
 }
 
 fn described(mut value: Value, doc: &str) -> Value {
@@ -203,7 +188,10 @@ fn described(mut value: Value, doc: &str) -> Value {
 fn reference(section: Section) -> Value {
     let mut sections = SECTIONS.iter();
     let name = sections.find(|(other, _)| *other == section);
-    let name = name.map_or(IGNORED, |(_, name)| name);
+    definition(name.map_or(IGNORED, |(_, name)| name))
+}
+
+fn definition(name: &str) -> Value {
     json!({ "$ref": format!("#/definitions/{name}") })
 }
 

@@ -80,9 +80,7 @@ impl Section {
             Reservations => "write the time that the longest request takes, such as '{ttl: 60s}'",
             Defaults | OverlayLimit => "write 'algorithm: ' and its options below it",
         };
-        (
-            format!("expected a map {}, found {found}", self.places().1),
-            remedy,
-        )
+        let what = format!("expected a map {}, found {found}", self.places().1);
+        (what, remedy)
     }
 }

@@ -42,24 +42,18 @@ impl Siblings {
     pub(super) fn add_networks(&mut self, problems: &Problems, items: &[Node]) {
         for item in items {
             let text = |name| item.get(name).and_then(Node::text);
-            let Some(key) = text("match")
-                .filter(|matching| *matching == "cidr")
-                .and(text("key"))
-            else {
+            let (Some("cidr"), Some(key)) = (text("match"), text("key")) else {
                 continue;
             };
             if let Some(first) = self.as_sent.remove(key) {
+                let shown = quoted(key);
                 let what = format!(
-                    "the networks of {} come after {first}, where its addresses count as they \
-                     are spelled",
-                    quoted(key),
+                    "the networks of {shown} come after {first}, where its addresses count as they \
+                     are spelled"
                 );
-                problems.warning(
-                    &item.at,
-                    what,
-                    "write all descriptors of the key in one file, or those with networks in the \
-                     first one",
-                );
+                let remedy = "write all descriptors of the key in one file, or those with networks \
+                    in the first one";
+                problems.warning(&item.at, what, remedy);
             }
             self.with_networks.insert(key.into());
         }
@@ -97,10 +91,8 @@ impl Siblings {
         let Some(matched) = matched else {
             return self.tree.add(&level.key, level.value.as_ref(), branch);
         };
-        let text = level.value.as_deref().unwrap_or_default();
-        let known = self
-            .tree
-            .add_matched(&level.key, text, &matched.what, branch);
+        let (key, text) = (&level.key, level.value.as_deref().unwrap_or_default());
+        let known = self.tree.add_matched(key, text, &matched.what, branch);
         let of_other = |branch: &Option<usize>| {
             let other = branch.filter(|branch| *branch != own)?;
             self.places.get(other).map(Place::to_string)
@@ -115,9 +107,8 @@ impl Siblings {
         }
         for ((text, at), (known, other)) in matched.items().zip(known.iter().zip(others)) {
             if let Some(first) = other {
-                let what = format!(
-                    "{text} is never matched here: the descriptor in {first} has it already"
-                );
+                let why = format!("the descriptor in {first} has it already");
+                let what = format!("{text} is never matched here: {why}");
                 problems.warning(at, what, "remove it from one of the two");
             } else if known.is_some() {
                 problems.warning(at, format!("{text} occurs here twice"), "remove one");
@@ -143,13 +134,10 @@ impl Siblings {
                 );
                 (what, self.places.len().saturating_sub(1))
             }
-            Err(last) => (
-                format!(
-                    "the table of the regular expressions of this level and key needs more than \
-                     {LARGEST_REGEXES} bytes"
-                ),
-                last,
-            ),
+            Err(last) => {
+                let what = "the table of the regular expressions of this level and key needs more";
+                (format!("{what} than {LARGEST_REGEXES} bytes"), last)
+            }
         };
         if let Some(at) = self.places.get(branch) {
             let remedy =
@@ -168,10 +156,9 @@ impl Siblings {
             }
             Entry::Occupied(entry) => entry.get().to_string(),
         };
-        let value = level.value.as_ref().map_or_else(
-            || "no value".to_owned(),
-            |value| format!("value {}", quoted(value)),
-        );
+        let value = level.value.as_ref();
+        let value = value.map(|value| format!("value {}", quoted(value)));
+        let value = value.as_deref().unwrap_or("no value");
         let key = quoted(&level.key);
         let what =
             format!("this level already has a descriptor with key {key} and {value}, in {first}");
@@ -191,10 +178,8 @@ impl Siblings {
         matched: Option<&Match>,
     ) {
         let regex = matched.map(Match::regex);
-        let (key, value) = (
-            &*level.key,
-            level.value.as_deref().filter(|_| regex.is_none()),
-        );
+        let key = &*level.key;
+        let value = level.value.as_deref().filter(|_| regex.is_none());
         // Sets and networks are found before all patterns.
         if regex == Some(None) {
             return;
@@ -206,19 +191,15 @@ impl Siblings {
             return;
         }
         self.patterns += usize::from(is_pattern);
-        if let Some(first) = self
-            .tree
-            .pattern_before(key, value)
-            .and_then(|branch| self.places.get(branch))
-        {
+        let first = self.tree.pattern_before(key, value);
+        if let Some(first) = first.and_then(|branch| self.places.get(branch)) {
             let what = format!(
                 "this descriptor is never reached: the pattern in {first} matches everything that \
                  it matches"
             );
-            let remedy = if is_pattern {
-                "move it before that pattern, or remove it"
-            } else {
-                "remove it, or remove that pattern"
+            let remedy = match is_pattern {
+                true => "move it before that pattern, or remove it",
+                false => "remove it, or remove that pattern",
             };
             problems.warning(at, what, remedy);
         }

@@ -91,10 +91,6 @@ fn level_of_key(problems: &Problems, path: &[Level], node: &Node) -> Option<usiz
 
 /// Why a level's values cannot have rows.
 fn why_no_rows(level: &Level) -> Option<(&'static str, &'static str)> {
-    let is_one_value = || {
-        let value = level.value.as_ref();
-        level.matching == Matching::Text && value.is_some_and(|value| !value.contains('*'))
-    };
     if level.share_threshold {
         let what = "a table gives each value numbers of its own, and with 'share_threshold' they \
             share a counter";
@@ -108,7 +104,8 @@ fn why_no_rows(level: &Level) -> Option<(&'static str, &'static str)> {
     }
     let what = "the descriptor has one value, and a table is for many";
     let remedy = "remove 'value', or write the numbers in 'rate_limit'";
-    is_one_value().then_some((what, remedy))
+    let is_one = level.matching == Matching::Text && level.is_one_value();
+    is_one.then_some((what, remedy))
 }
 
 impl Builder<'_, '_> {
@@ -180,26 +177,18 @@ impl<'t> Records<'t> {
     /// Reads the next record; `None` after the last.
     pub(super) fn next(&mut self) -> Option<()> {
         // Reading from memory does not fail, and records may be of different lengths.
-        if !self
-            .reader
-            .read_byte_record(&mut self.cells)
-            .unwrap_or(false)
-        {
-            return None;
-        }
+        let read = self.reader.read_byte_record(&mut self.cells);
+        read.is_ok_and(|is_one| is_one).then_some(())?;
         let before = self.cells.position()?;
-        let (mut byte, mut line) = (
-            usize::try_from(before.byte()).ok()?,
-            u32::try_from(before.line()).ok()?,
-        );
+        let mut byte = usize::try_from(before.byte()).ok()?;
+        let mut line = u32::try_from(before.line()).ok()?;
         while let Some(&first) = self.text.get(byte) {
             let skipped = match first {
                 b'\r' | b'\n' => 1,
                 COMMENT => {
                     let rest = self.text.get(byte..)?;
-                    rest.iter()
-                        .position(|&byte| byte == b'\n')
-                        .map_or(rest.len(), |end| end + 1)
+                    let end = rest.iter().position(|&byte| byte == b'\n');
+                    end.map_or(rest.len(), |end| end + 1)
                 }
                 _ => break,
             };
@@ -249,10 +238,8 @@ impl<'t> Records<'t> {
                 (first, cells) = (at, cells + 1);
             }
         }
-        (
-            first,
-            !matches!(state, CellState::Quoted | CellState::GoesOn),
-        )
+        let is_open = matches!(state, CellState::Quoted | CellState::GoesOn);
+        (first, !is_open)
     }
 }
 

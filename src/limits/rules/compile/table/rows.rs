@@ -103,22 +103,19 @@ pub(super) fn read<'a, 'f>(
         }
         let before = reading.table.meanings().len();
         reading.row(&records, &mut key);
-        let bytes = memory::of_row(
-            records.cells.as_slice().len(),
-            reading.table.meanings().len() - before,
-        );
-        let Builder {
-            memory, problems, ..
-        } = &mut *reading.builder;
-        if memory.take(problems, &records.begin(), bytes).is_none() {
+        let meanings = reading.table.meanings().len() - before;
+        let bytes = memory::of_row(records.cells.as_slice().len(), meanings);
+        let builder = &mut *reading.builder;
+        let taken = builder
+            .memory
+            .take(builder.problems, &records.begin(), bytes);
+        if taken.is_none() {
             break;
         }
     }
-    let TableReading {
-        mut table, used, ..
-    } = reading;
-    table.complete();
-    Some((table, used.into_iter().map(|used| used.limit).collect()))
+    reading.table.complete();
+    let of_plans = reading.used.into_iter().map(|used| used.limit);
+    Some((reading.table, of_plans.collect()))
 }
 
 /// Maximum number of columns, of which each has its place and perhaps a problem: more than there are
@@ -141,22 +138,21 @@ fn header(problems: &Problems, row: &Records<'_>) -> Option<Vec<&'static str>> {
         let text = String::from_utf8_lossy(cell.trim_ascii()).into_owned();
         let at = row.at(index);
         let known = Section::Row.keys().find(|known| *known == text);
-        match known {
+        let column = match known {
             Some(known) if columns.contains(&known) => {
                 let what = format!("the table has two columns {}", quoted(known));
-                problems.error(&at, what, "remove one of them");
-                columns.push("");
+                problems.fail(&at, what, "remove one of them")
             }
-            Some(known) => columns.push(known),
+            Some(known) => Some(known),
             None => {
                 let remedy = match fields::nearest(&text, Section::Row.keys()) {
                     Some(near) => format!("write '{near}'"),
                     None => format!("remove it, or write one of {}", Section::Row.list()),
                 };
-                problems.error(&at, format!("unknown column {}", quoted(&text)), remedy);
-                columns.push("");
+                problems.fail(&at, format!("unknown column {}", quoted(&text)), remedy)
             }
-        }
+        };
+        columns.push(column.unwrap_or_default());
     }
     if !columns.contains(&"value") {
         let what = "the table has no column 'value'";
@@ -225,8 +221,8 @@ impl TableReading<'_, '_, '_> {
         }
         let hash = self.hasher.hash_one(name);
         let is_it = |&number: &u32| self.table.name_of(number) == Some(name);
-        if let Some(known) = self.names.find(hash, is_it) {
-            return Some(*known);
+        if let Some(&known) = self.names.find(hash, is_it) {
+            return Some(known);
         }
         let problems = self.builder.problems;
         problems.accept(&row.at(column), fields::checked_name(name))?;
@@ -238,9 +234,8 @@ impl TableReading<'_, '_, '_> {
         }
         let number = self.table.add_name(name)?;
         let (table, hasher) = (&self.table, &self.hasher);
-        self.names.insert_unique(hash, number, |&number| {
-            hasher.hash_one(table.name_of(number).unwrap_or_default())
-        });
+        let hash_of = |&number: &u32| hasher.hash_one(table.name_of(number).unwrap_or_default());
+        self.names.insert_unique(hash, number, hash_of);
         Some(number)
     }
 
@@ -366,14 +361,12 @@ const COMMAS: &str = "separate them by commas, as an export as CSV in English do
 
 /// The error for a line whose one cell has the cells that are meant, separated by something else.
 fn other_separator(row: &Records<'_>, are_meant: impl Fn(&[&str]) -> bool) -> Option<String> {
-    let text = str::from_utf8(row.cells.get(0)?)
-        .ok()
-        .filter(|_| row.cells.len() == 1)?;
+    let text = str::from_utf8(row.cells.get(0)?).ok();
+    let text = text.filter(|_| row.cells.len() == 1)?;
     let separates = |separator: &char| {
-        let cells = text
-            .split(*separator)
-            .map(|cell| cell.trim().trim_matches('"'));
-        text.contains(*separator) && are_meant(&cells.collect::<Vec<_>>())
+        let cells = text.split(*separator);
+        let cells: Vec<_> = cells.map(|cell| cell.trim().trim_matches('"')).collect();
+        text.contains(*separator) && are_meant(&cells)
     };
     let separator = [';', '\t', '|'].into_iter().find(separates)?;
     Some(format!("the cells are separated by {separator:?}"))
@@ -385,17 +378,15 @@ fn wrong_cell(
     cell: &[u8],
     ends_with_quotes: impl FnOnce() -> bool,
 ) -> Option<(String, &'static str)> {
-    let (what, remedy) = if cell.contains(&b'\n') && !ends_with_quotes() {
+    if cell.contains(&b'\n') && !ends_with_quotes() {
         let what = "the cell goes over several lines".to_owned();
-        (what, "close its quotes, or write \"\" for a quote in it")
+        Some((what, "close its quotes, or write \"\" for a quote in it"))
     } else if cell.len() > LONGEST_VALUE {
         let what = format!("the cell has more than {LONGEST_VALUE} bytes");
-        (what, "write a shorter one")
-    } else if str::from_utf8(cell).is_err() {
-        let what = "the cell is not UTF-8".to_owned();
-        (what, "write the file in UTF-8")
+        Some((what, "write a shorter one"))
     } else {
-        return None;
-    };
-    Some((what, remedy))
+        let what = "the cell is not UTF-8".to_owned();
+        let is_text = str::from_utf8(cell).is_ok();
+        (!is_text).then_some((what, "write the file in UTF-8"))
+    }
 }
