@@ -11,7 +11,6 @@
 mod debounce;
 pub(crate) mod scan;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::fs::FileTypeExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -99,8 +98,8 @@ pub struct Read {
 
 impl Read {
     fn new(texts: Vec<SourceText>, skipped: &[PathBuf]) -> Self {
-        let skipped = skipped.iter().map(|name| name.to_string_lossy());
-        let skipped = skipped.map(Cow::into_owned).collect();
+        let name = |name: &PathBuf| name.to_string_lossy().into_owned();
+        let skipped = skipped.iter().map(name).collect();
         Self { texts, skipped }
     }
 
@@ -189,10 +188,9 @@ impl WatchedFolder {
         let mut is_short = false;
         if now {
             let loaded = self.load_all(load, &mut is_short);
-            return if is_short {
-                self.postpone()
-            } else {
-                Some(loaded)
+            return match is_short {
+                true => self.postpone(),
+                false => Some(loaded),
             };
         }
         let (scan, at, poll) = (self.options.scan(), Instant::now(), self.options.poll);
@@ -248,10 +246,8 @@ impl WatchedFolder {
             self.debounce.restart(at);
         } else {
             self.tried(selected, read);
-            let loaded = self
-                .unfinished
-                .values_mut()
-                .filter(|times| times.tried == at);
+            let all = self.unfinished.values_mut();
+            let loaded = all.filter(|times| times.tried == at);
             loaded.for_each(|times| times.since = at);
         }
         Some(loaded)
@@ -292,7 +288,7 @@ impl WatchedFolder {
         swapped.dedup();
         for file in changed {
             if file.may_be_unfinished(before(file), &swapped) {
-                let (since, changed, tried) = (now, now, now);
+                let [since, changed, tried] = [now; 3];
                 let times = ChangeTimes {
                     since,
                     changed,
@@ -452,10 +448,9 @@ fn read_all(
             }
         }
     }
-    if problems.is_empty() {
-        Ok(texts)
-    } else {
-        Err(problems)
+    match problems.is_empty() {
+        true => Ok(texts),
+        false => Err(problems),
     }
 }
 
@@ -539,9 +534,8 @@ fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<P
         options.compile.max_memory,
     );
     if !read.skipped.is_empty() {
-        let shown = first(&read.skipped, MAX_LOGGED, |name| {
-            name.escape_debug().to_string()
-        });
+        let escaped = |name: &String| name.escape_debug().to_string();
+        let shown = first(&read.skipped, MAX_LOGGED, escaped);
         tracing::info!("skipping files without limits (pages, backup files): {shown}");
     }
     Ok(())
@@ -606,10 +600,9 @@ fn reject(live: &Live, problems: &[Problem], asked: bool) {
     if !live.reject(problems.to_vec()) && !asked {
         return;
     }
-    let stays = if live.load().is_some() {
-        "the limits in force stay"
-    } else {
-        "there are no limits yet"
+    let stays = match live.load() {
+        Some(_) => "the limits in force stay",
+        None => "there are no limits yet",
     };
     tracing::error!(problems = problems.len(), "limits rejected; {stays}");
     log_problems(problems, "; `weir check` shows them all");

@@ -202,9 +202,8 @@ impl Registry {
         self.read().await.map_err(ChangeError::Unavailable)?;
         let now = clock::now();
         if one.has_ended(now) {
-            return Err(ChangeError::Invalid(
-                "until is in the past; write a later instant, or leave it out".to_owned(),
-            ));
+            let what = "until is in the past; write a later instant, or leave it out";
+            return Err(ChangeError::Invalid(what.to_owned()));
         }
         let current = self.live.overrides().unwrap_or_default();
         let admitted = current.admit(&one, now);
@@ -284,7 +283,7 @@ impl Registry {
             set,
             ended,
             is_reset,
-            restored: Vec::new(),
+            ..Change::default()
         };
         let applied = self.store.apply(change).await;
         applied.map_err(ChangeError::Unavailable)?;
@@ -296,12 +295,11 @@ impl Registry {
     /// Reads the overrides, and puts them in force if they changed, or if one of them expired.
     async fn poll(&self) -> Result<(), String> {
         let _gate = self.gate.lock().await;
-        let result = self.read().await;
-        if result.is_ok() && fastrand::u32(..SWEEP_ODDS) == 0 && !self.expired_before("").is_empty()
-        {
+        self.read().await?;
+        if fastrand::u32(..SWEEP_ODDS) == 0 && !self.expired_before("").is_empty() {
             let _ = self.change(None, None, false).await;
         }
-        result
+        Ok(())
     }
 
     async fn read(&self) -> Result<(), String> {
@@ -309,40 +307,30 @@ impl Registry {
         self.log_expired();
         let loaded = self.load().await;
         let mut state = self.state();
-        match loaded {
-            Ok(loaded) => {
-                state.loaded_at = Some(Instant::now());
-                if let Some(mut loaded) = loaded {
-                    if loaded.version.is_reset() {
-                        (self.on_reset)();
-                    }
-                    let errors = std::mem::take(&mut loaded.errors);
-                    state.loaded = loaded;
-                    self.put_in_force(&mut state);
-                    for (id, error) in &errors {
-                        tracing::warn!(
-                            id = %id.escape_debug(),
-                            error = %error.escape_debug(),
-                            "overrides: ignoring an override that cannot be read"
-                        );
-                    }
-                }
-                if state.error.take().is_some() {
-                    tracing::info!("overrides: read again");
-                }
-                Ok(())
+        let loaded = loaded.inspect_err(|error| {
+            if state.error.as_ref() != Some(error) {
+                let stays = "the last known overrides stay in force";
+                tracing::warn!(error, "overrides: cannot be read; {stays}");
+                state.error = Some(error.clone());
             }
-            Err(error) => {
-                if state.error.as_ref() != Some(&error) {
-                    tracing::warn!(
-                        error,
-                        "overrides: cannot be read; the last known overrides stay in force"
-                    );
-                    state.error = Some(error.clone());
-                }
-                Err(error)
+        })?;
+        state.loaded_at = Some(Instant::now());
+        if let Some(mut loaded) = loaded {
+            if loaded.version.is_reset() {
+                (self.on_reset)();
+            }
+            let errors = std::mem::take(&mut loaded.errors);
+            state.loaded = loaded;
+            self.put_in_force(&mut state);
+            for (id, error) in &errors {
+                let (id, error) = (id.escape_debug(), error.escape_debug());
+                tracing::warn!(%id, %error, "overrides: ignoring an override that cannot be read");
             }
         }
+        if state.error.take().is_some() {
+            tracing::info!("overrides: read again");
+        }
+        Ok(())
     }
 
     /// Loads the overrides if they changed, and restores them if Redis has lost them.
@@ -353,12 +341,11 @@ impl Registry {
         if !version.any(Version::is_lost) {
             return Ok(loaded);
         }
-        match self.restore().await {
-            Ok(true) => self.store.load(&seen).await,
-            Ok(false) => Ok(loaded),
-            Err(error) => Err(format!(
-                "Redis has lost them, and they cannot be written again: {error}"
-            )),
+        let lost = "Redis has lost them, and they cannot be written again";
+        let restored = self.restore().await;
+        match restored.map_err(|error| format!("{lost}: {error}"))? {
+            true => self.store.load(&seen).await,
+            false => Ok(loaded),
         }
     }
 
@@ -377,10 +364,8 @@ impl Registry {
             ..Change::default()
         };
         self.store.apply(change).await?;
-        tracing::warn!(
-            count,
-            "overrides: lost by Redis; this process wrote back the overrides that it knows"
-        );
+        let restored = "this process wrote back the overrides that it knows";
+        tracing::warn!(count, "overrides: lost by Redis; {restored}");
         Ok(true)
     }
 
@@ -426,8 +411,8 @@ impl Registry {
         };
         let state = self.state();
         let old = state.loaded.all.iter().filter(is_old).take(MAX_SWEPT);
-        old.map(|stored| (stored.expired(), stored.text.clone()))
-            .collect()
+        let record = |old: &StoredOverride| (old.expired(), old.text.clone());
+        old.map(record).collect()
     }
 
     /// Samples of the metrics of overrides.
@@ -452,8 +437,8 @@ impl Registry {
             ("ended", &changes.ended),
             ("reset", &changes.reset),
         ] {
-            samples
-                .push(families::OVERRIDE_CHANGES.count(&[change], count.load(Ordering::Relaxed)));
+            let count = count.load(Ordering::Relaxed);
+            samples.push(families::OVERRIDE_CHANGES.count(&[change], count));
         }
         samples
     }

@@ -21,11 +21,8 @@ pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is no path of a file"))?;
     // Replicas may share the folder.
-    let beside = path.with_file_name(format!(
-        ".{}.{:032x}",
-        name.to_string_lossy(),
-        random::bits()
-    ));
+    let (name, random) = (name.to_string_lossy(), random::bits());
+    let beside = path.with_file_name(format!(".{name}.{random:032x}"));
     let before = fs::metadata(path).ok();
     before.as_ref().map_or(Ok(()), bounded::regular)?;
     let written = write(&beside, before.as_ref(), parts).and_then(|()| fs::rename(&beside, path));
@@ -36,10 +33,8 @@ pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     }
     // The folder holds the name. Where it cannot be synchronized, the file is the new one all the
     // same.
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }

@@ -95,9 +95,8 @@ impl Client {
     /// the problems of the overlay file too. If the caller keeps the client, it continues without
     /// an overlay until the file can be used.
     pub fn new(live: Arc<Live>, options: Options, metrics: Arc<Metrics>) -> (Self, Vec<Problem>) {
-        let status = Status::default();
-        let (applier, problems) =
-            Applier::open(live, Arc::clone(&metrics), status.clone(), &options);
+        let (status, shared) = (Status::default(), Arc::clone(&metrics));
+        let (applier, problems) = Applier::open(live, shared, status.clone(), &options);
         let shown = status.clone();
         metrics.register(Box::new(move || shown.samples()));
         let client = Self {
@@ -122,11 +121,8 @@ impl Client {
             answers: received,
             pace: RefusalPace::default(),
         };
-        let applied = spawn(
-            "weir-limits",
-            ended.clone(),
-            self.applier.run(inbox, answers),
-        );
+        let work = self.applier.run(inbox, answers);
+        let applied = spawn("weir-limits", ended.clone(), work);
         let connected = spawn("weir-xds", ended, async {
             // A control plane may send without a pause.
             background::lower_priority();
@@ -153,8 +149,8 @@ fn spawn(
         let runtime = match builder.build() {
             Ok(runtime) => runtime,
             Err(error) => {
-                return tracing::error!(%error, "cannot start the control plane client; restart \
-                    Weir");
+                let what = "cannot start the control plane client";
+                return tracing::error!(%error, "{what}; restart Weir");
             }
         };
         runtime.block_on(async {

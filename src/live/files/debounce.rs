@@ -39,9 +39,8 @@ impl<T: PartialEq> Debounce<T> {
 
     /// The version that the last poll found.
     pub fn seen(&self) -> &T {
-        self.pending
-            .as_ref()
-            .map_or(&self.tried, |pending| &pending.seen)
+        let pending = self.pending.as_ref();
+        pending.map_or(&self.tried, |pending| &pending.seen)
     }
 
     /// A poll found `seen`.
@@ -51,11 +50,10 @@ impl<T: PartialEq> Debounce<T> {
             Some(pending) if pending.seen == seen => {}
             Some(pending) => (pending.seen, pending.at_rest_since) = (seen, now),
             None => {
-                let (since, at_rest_since) = (now, now);
                 self.pending = Some(Pending {
                     seen,
-                    since,
-                    at_rest_since,
+                    since: now,
+                    at_rest_since: now,
                 });
             }
         }

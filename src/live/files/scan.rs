@@ -121,19 +121,17 @@ impl LimitFile {
 
     /// The most bytes that are read of it.
     pub(super) fn max_bytes(&self) -> u64 {
-        if self.is_table() {
-            MAX_TABLE_BYTES
-        } else {
-            MAX_FILE_BYTES
+        match self.is_table() {
+            true => MAX_TABLE_BYTES,
+            false => MAX_FILE_BYTES,
         }
     }
 
     /// The problem of a file with more.
     pub(super) fn too_long(&self) -> Problem {
-        let remedy = if self.is_table() {
-            FEWER_ROWS
-        } else {
-            "split it into several files"
+        let remedy = match self.is_table() {
+            true => FEWER_ROWS,
+            false => "split it into several files",
         };
         let what = format!("larger than {} MiB", self.max_bytes() >> 20);
         problem(&self.name, what, remedy)
@@ -171,9 +169,8 @@ pub(super) fn scan(path: &Path, beside: bool, ignore_dot_files: bool) -> Scan {
     walk.check_sizes();
     let Scan { found, skipped, .. } = &mut walk.scan;
     found.files.sort_by(|one, other| one.name.cmp(&other.name));
-    found
-        .problems
-        .sort_by(|one, other| one.file.cmp(&other.file));
+    let problems = &mut found.problems;
+    problems.sort_by(|one, other| one.file.cmp(&other.file));
     skipped.sort();
     walk.scan
 }
@@ -202,9 +199,10 @@ pub(super) fn unreadable(file: &Path, error: &io::Error) -> Problem {
 /// Whether the process, or the machine, has no descriptor left.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    [Errno::MFILE, Errno::NFILE]
-        .map(|errno| Some(errno.raw_os_error()))
-        .contains(&error.raw_os_error())
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE)
+    )
 }
 
 struct Walk {
@@ -240,40 +238,38 @@ impl Walk {
     /// Names in the folder begin with `begin`. `above` are the real paths of this folder and of the
     /// folders above it.
     fn folder(&mut self, real: &Path, name: &Path, begin: &[u8], above: &mut Vec<PathBuf>) {
-        let shown = if name.as_os_str().is_empty() {
-            real
-        } else {
-            name
+        let shown = match name.as_os_str().is_empty() {
+            true => real,
+            false => name,
         };
-        let entries = match fs::read_dir(real) {
-            Ok(entries) => entries,
-            Err(error) => return self.unreadable(shown, &error),
-        };
-        for entry in entries {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => return self.unreadable(shown, &error),
-            };
-            let is_other = !entry.file_name().as_bytes().starts_with(begin);
-            if is_other || self.is_ignored(&entry.file_name()) {
-                continue;
-            }
-            if is_skipped(&entry.file_name()) {
-                // Bounded like the files, though these cost nothing else.
-                if self.scan.skipped.len() < MAX_ENTRIES {
-                    self.scan.skipped.push(name.join(entry.file_name()));
+        let mut each = || -> io::Result<()> {
+            for entry in fs::read_dir(real)? {
+                let entry = entry?;
+                let file = entry.file_name();
+                if !file.as_bytes().starts_with(begin) || self.is_ignored(&file) {
+                    continue;
                 }
-                continue;
+                if is_skipped(&file) {
+                    // Bounded like the files, though these cost nothing else.
+                    if self.scan.skipped.len() < MAX_ENTRIES {
+                        self.scan.skipped.push(name.join(file));
+                    }
+                    continue;
+                }
+                self.entries += 1;
+                if self.entries == MAX_ENTRIES + 1 {
+                    let what = format!("more than {MAX_ENTRIES} files and folders");
+                    self.problem(shown, what, ONLY_LIMITS);
+                }
+                if self.entries > MAX_ENTRIES {
+                    break;
+                }
+                self.entry(&entry.path(), &name.join(file), above);
             }
-            self.entries += 1;
-            if self.entries == MAX_ENTRIES + 1 {
-                let what = format!("more than {MAX_ENTRIES} files and folders");
-                self.problem(shown, what, ONLY_LIMITS);
-            }
-            if self.entries > MAX_ENTRIES {
-                return;
-            }
-            self.entry(&entry.path(), &name.join(entry.file_name()), above);
+            Ok(())
+        };
+        if let Err(error) = each() {
+            self.unreadable(shown, &error);
         }
     }
 
@@ -285,16 +281,13 @@ impl Walk {
     fn entry(&mut self, path: &Path, name: &Path, above: &mut Vec<PathBuf>) {
         let (real, metadata) = match resolve(path) {
             Ok(resolved) => resolved,
-            // The file was removed after the folder was read.
-            Err(error)
-                if error.kind() == io::ErrorKind::NotFound
-                    && fs::symlink_metadata(path).is_err() =>
-            {
-                return;
-            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let what = "the link points to a file that does not exist";
-                return self.problem(name, what.into(), "repair or remove the link");
+                // Otherwise the file was removed after the folder was read.
+                if fs::symlink_metadata(path).is_ok() {
+                    let what = "the link points to a file that does not exist";
+                    self.problem(name, what.into(), "repair or remove the link");
+                }
+                return;
             }
             Err(error) => return self.unreadable(name, &error),
         };
@@ -330,11 +323,12 @@ impl Walk {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         };
-        self.scan.found.files.push(LimitFile {
+        let file = LimitFile {
             name,
             real,
             version,
-        });
+        };
+        self.scan.found.files.push(file);
     }
 
     fn check_sizes(&mut self) {

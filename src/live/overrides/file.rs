@@ -39,8 +39,8 @@ pub(super) async fn apply(path: &Path, change: Change) -> Result<(), String> {
         let text = text(&path)?;
         let mut file = document(&path, &text)?;
         file.overrides.retain(|text| {
-            read_record(None, text.get(), MAX_TEXT_BYTES)
-                .map_or(true, |one| !change.replaces(&one.id))
+            let read = read_record(None, text.get(), MAX_TEXT_BYTES);
+            !read.is_ok_and(|one| change.replaces(&one.id))
         });
         let added = change.set.as_ref().map(indented).transpose();
         let added = added.map_err(|error| error.to_string())?;
@@ -130,9 +130,8 @@ fn version(path: &Path) -> Result<Version, String> {
             let (inode, length) = (found.ino(), found.len());
             let modified = format!("{} {}", found.mtime(), found.mtime_nsec());
             let changed = format!("{} {}", found.ctime(), found.ctime_nsec());
-            Ok(Version(
-                format!("{inode} {length} {modified} {changed}").into_bytes(),
-            ))
+            let version = format!("{inode} {length} {modified} {changed}");
+            Ok(Version(version.into_bytes()))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Version::default()),
         Err(error) => Err(unreadable(path, &error)),
@@ -160,8 +159,6 @@ fn too_large() -> String {
 }
 
 fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> String {
-    format!(
-        "OVERRIDES_FILE: {}: {error}; mend the file, or remove it",
-        path.display()
-    )
+    let path = path.display();
+    format!("OVERRIDES_FILE: {path}: {error}; mend the file, or remove it")
 }

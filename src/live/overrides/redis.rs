@@ -119,11 +119,8 @@ impl RedisHash {
 
     /// The version and the number of fields.
     async fn version(&self) -> Result<Version, String> {
-        let (version, length): ([&[u8]; 3], [&[u8]; 2]) = (
-            [b"HGET", &self.key, VERSION.as_bytes()],
-            [b"HLEN", &self.key],
-        );
-        let replies = self.query(&[&version, &length]).await?;
+        let version: [&[u8]; 3] = [b"HGET", &self.key, VERSION.as_bytes()];
+        let replies = self.query(&[&version, &[b"HLEN", &self.key]]).await?;
         let [version, length] = &replies[..] else {
             return Err(no_reply());
         };
@@ -141,15 +138,8 @@ impl RedisHash {
         let [longest, page_bytes] = numbers.each_ref().map(String::as_bytes);
         let mut cursor = b"0".to_vec();
         loop {
-            let command = [
-                b"EVAL",
-                PAGE.as_bytes(),
-                b"1",
-                key,
-                &cursor,
-                longest,
-                page_bytes,
-            ];
+            let page = PAGE.as_bytes();
+            let command = [b"EVAL", page, b"1", key, &cursor, longest, page_bytes];
             let replies = self.query(&[&command]).await?;
             let [Value::Array(page)] = &replies[..] else {
                 return Err(no_reply());
@@ -228,25 +218,22 @@ impl RedisHash {
                 out.end();
             }
         };
-        let replies = self
-            .direct
-            .query(&self.key, Instant::now() + DEADLINE, write)
-            .await
-            .map_err(|error| {
-                let what = match error {
-                    StoreError::NotExecuted(_) => "does not answer",
-                    StoreError::Unknown(_) | StoreError::Data(_) => {
-                        "did not answer in time; look whether it was changed"
-                    }
-                };
-                format!("Redis {what} ({error})")
-            })?;
+        let until = Instant::now() + DEADLINE;
+        let replies = self.direct.query(&self.key, until, write).await;
+        let replies = replies.map_err(|error| {
+            let what = match error {
+                StoreError::NotExecuted(_) => "does not answer",
+                StoreError::Unknown(_) | StoreError::Data(_) => {
+                    "did not answer in time; look whether it was changed"
+                }
+            };
+            format!("Redis {what} ({error})")
+        })?;
         let refused = replies.iter().find_map(|reply| match reply {
-            Value::ServerError(error) => Some(format!(
-                "{} {}",
-                error.code(),
-                error.details().unwrap_or_default()
-            )),
+            Value::ServerError(error) => {
+                let details = error.details().unwrap_or_default();
+                Some(format!("{} {details}", error.code()))
+            }
             _ => None,
         });
         match refused {

@@ -91,11 +91,10 @@ impl Versioned {
     /// expired and are to be swept.
     pub(super) fn keep_newest(&mut self) {
         let (now, all) = (clock::now(), &mut self.all);
-        all.sort_unstable_by(
-            |StoredOverride { one, .. }, StoredOverride { one: other, .. }| {
-                (Reverse(one.created_at), &one.id).cmp(&(Reverse(other.created_at), &other.id))
-            },
-        );
+        fn order(StoredOverride { one, .. }: &StoredOverride) -> (Reverse<Micros>, &str) {
+            (Reverse(one.created_at), &one.id)
+        }
+        all.sort_unstable_by(|one, other| order(one).cmp(&order(other)));
         // A page of Redis may repeat one.
         all.dedup_by(|stored, before| stored.one == before.one);
         let (before, mut kept) = (all.len(), [0, 0]);
@@ -178,9 +177,8 @@ pub(super) fn read_record(id: Option<&str>, text: &str, most: usize) -> Result<O
     if let Some(id) = id.or(own) {
         let is_part_of_id = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if id.is_empty() || id.len() > MAX_ID_BYTES || !id.bytes().all(is_part_of_id) {
-            return Err(format!(
-                "an id has 1 to {MAX_ID_BYTES} letters, digits, and characters of ._-"
-            ));
+            let what = "letters, digits, and characters of ._-";
+            return Err(format!("an id has 1 to {MAX_ID_BYTES} {what}"));
         }
         one.id = id.into();
     }

@@ -119,10 +119,8 @@ impl OverlayFile {
                 Some(overlay)
             }
             Err(problems) => {
-                tracing::error!(
-                    problems = problems.len(),
-                    "overlay file rejected; its previous content stays in force"
-                );
+                let (count, stays) = (problems.len(), "its previous content stays in force");
+                tracing::error!(problems = count, "overlay file rejected; {stays}");
                 log_problems(&problems, "");
                 None
             }
@@ -197,17 +195,17 @@ impl Applier {
         let path = cache.path.display().to_string();
         match cache.load() {
             Ok(None) => tracing::info!(path, "no saved limits yet"),
-            Ok(Some(resources)) => {
-                let count = resources.len();
-                let applied = self.guarded(|configuration| configuration.restore(resources));
+            Ok(Some(saved)) => {
+                let resources = saved.len();
+                let applied = self.guarded(|configuration| configuration.restore(saved));
                 if applied.is_known {
                     return;
                 }
                 tracing::info!(
                     path,
-                    resources = count,
-                    "limits restored from CONFIG_GRPC_XDS_CACHE_FILE until the control plane \
-                     answers"
+                    resources,
+                    "limits restored from CONFIG_GRPC_XDS_CACHE_FILE \
+                    until the control plane answers"
                 );
                 self.put_in_force(applied, &[], Instant::now());
             }
@@ -222,9 +220,9 @@ impl Applier {
             let Some(update) = inbox.next(not_before, IDLE).await else {
                 self.idle();
                 if inbox.is_empty() && self.live.rejected().is_none() {
-                    let overlay = self.overlay.as_ref().map(|file| file.0.oldest());
-                    let oldest = overlay.unwrap_or_else(Instant::now);
-                    self.metrics.config_in_force(oldest);
+                    let oldest = self.overlay.as_ref().map(|file| file.0.oldest());
+                    self.metrics
+                        .config_in_force(oldest.unwrap_or_else(Instant::now));
                 }
                 continue;
             };
@@ -302,11 +300,11 @@ impl Applier {
         } else {
             self.live.reject(applied.problems.clone());
         }
-        self.report.refused(
-            applied.problems,
+        let (counts, has_none) = (
             (applied.kept, applied.absent),
             is_first && snapshot.is_none(),
         );
+        self.report.refused(applied.problems, counts, has_none);
     }
 
     /// Saves the configuration in force, if it has changed.
@@ -317,10 +315,9 @@ impl Applier {
         }
         let resources = &self.configuration.in_force;
         let written = background::run("weir-load", || cache.save(resources));
-        self.status.count(if written.is_ok() {
-            Count::Saved
-        } else {
-            Count::SaveFailed
+        self.status.count(match written {
+            Ok(()) => Count::Saved,
+            Err(_) => Count::SaveFailed,
         });
         if let Err(error) = &written
             && !self.save_failed

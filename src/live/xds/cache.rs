@@ -65,10 +65,9 @@ impl Cache {
             Err(error) => return Err(format!("it cannot be read: {error}")),
             Ok(text) => text.ok_or("it is larger than XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows")?,
         };
-        let after_magic = text
-            .strip_prefix(MAGIC.as_bytes())
-            .and_then(|rest| rest.split_first_chunk::<DIGEST_BYTES>());
-        let (digest, rest) = after_magic.ok_or(NO_FILE_OF_LIMITS)?;
+        let rest = text.strip_prefix(MAGIC.as_bytes());
+        let split = rest.and_then(|rest| rest.split_first_chunk::<DIGEST_BYTES>());
+        let (digest, rest) = split.ok_or(NO_FILE_OF_LIMITS)?;
         let body = rest.strip_prefix(b"\n").ok_or(NO_FILE_OF_LIMITS)?;
         if digest[..] != *digest_of(body).as_bytes() {
             return Err("it is incomplete or was changed: its digest does not match".to_owned());
@@ -77,10 +76,8 @@ impl Cache {
         let saved = Saved::decode(Bytes::from(text).slice(begin..));
         let saved = saved.map_err(|_| NO_FILE_OF_LIMITS)?;
         if saved.node != self.node {
-            let node = saved.node;
-            return Err(format!(
-                "it belongs to the node {node:?}, not to CONFIG_GRPC_XDS_NODE_ID"
-            ));
+            let what = format!("it belongs to the node {:?}", saved.node);
+            return Err(format!("{what}, not to CONFIG_GRPC_XDS_NODE_ID"));
         }
         let named = |it: SavedResource| (it.name, it.config);
         Ok(Some(saved.resources.into_iter().map(named).collect()))
@@ -100,10 +97,9 @@ impl Cache {
             resources: resources.iter().map(resource).collect(),
         }
         .encode_to_vec();
-        replace(
-            &self.path,
-            &[MAGIC.as_bytes(), digest_of(&body).as_bytes(), b"\n", &body],
-        )
+        let digest = digest_of(&body);
+        let parts = [MAGIC.as_bytes(), digest.as_bytes(), b"\n", &body];
+        replace(&self.path, &parts)
     }
 }
 

@@ -144,9 +144,8 @@ impl Configuration {
         if !unnamed.is_empty() {
             // A resource that seems to be missing may be one whose name cannot be read.
             for (name, resource) in &self.in_force {
-                wanted
-                    .entry(name.clone())
-                    .or_insert_with(|| Ok(resource.clone()));
+                let entry = wanted.entry(name.clone());
+                entry.or_insert_with(|| Ok(resource.clone()));
             }
         }
         (wanted, unnamed)
@@ -200,11 +199,8 @@ impl Configuration {
     /// cannot be decoded keeps its version in force. Also returns the names of such resources.
     fn decode(&self, applied: &mut Applied) -> (Vec<Arc<RateLimitConfig>>, HashSet<String>) {
         let (mut resources, mut broken) = (Vec::new(), HashSet::new());
-        let in_force: HashMap<&str, &Arc<RateLimitConfig>> = self
-            .domains
-            .in_force()
-            .map(|resource| (&*resource.name, resource))
-            .collect();
+        let in_force = self.domains.in_force().map(|own| (&*own.name, own));
+        let in_force: HashMap<&str, &Arc<RateLimitConfig>> = in_force.collect();
         let weight_in_force = |name: &String| {
             let old = self.in_force.get(name);
             old.map_or(0, |old| weigh(old, u64::MAX).unwrap_or_default())
@@ -221,17 +217,16 @@ impl Configuration {
                 bytes += wanted.len();
                 if bytes > max_bytes {
                     let what = format!("the resources have more than {max_bytes} bytes together");
-                    return Err(format!(
-                        "{what}, the value of XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default"
-                    ));
+                    let setting = "the value of XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default";
+                    return Err(format!("{what}, {setting}"));
                 }
                 if let Some((_, same)) = old.filter(|(old, _)| *old == wanted) {
                     return Ok(Arc::clone(same));
                 }
                 // While the new version is compiled, both are in memory.
                 let charged = weight_in_force(name);
-                let weight = weigh(wanted, left.saturating_add(charged))
-                    .map_err(|why| why.explain(max_memory))?;
+                let weight = weigh(wanted, left.saturating_add(charged));
+                let weight = weight.map_err(|why| why.explain(max_memory))?;
                 let resource = resources::decode(name, wanted)?;
                 left -= weight.saturating_sub(charged);
                 Ok(Arc::new(resource))
@@ -260,16 +255,11 @@ impl Configuration {
         let mut next = BTreeMap::new();
         for resource in self.domains.in_force() {
             let RateLimitConfig { name, domain, .. } = &**resource;
-            let resource = if broken.contains(name) || kept.contains(domain) {
+            let (old, wanted) = (self.in_force.get(name), self.wanted.get(name));
+            let resource = match broken.contains(name) || kept.contains(domain) {
                 // A copy, because a part of an earlier response keeps all of it in memory.
-                self.in_force
-                    .get(name)
-                    .map(|old| Bytes::copy_from_slice(old))
-            } else {
-                self.wanted
-                    .get(name)
-                    .and_then(|wanted| wanted.as_ref().ok())
-                    .cloned()
+                true => old.map(|old| Bytes::copy_from_slice(old)),
+                false => wanted.and_then(|wanted| wanted.clone().ok()),
             };
             next.extend(resource.map(|resource| (name.clone(), resource)));
         }

@@ -143,10 +143,8 @@ impl RefusalPace {
     }
 
     fn sent(&mut self, now: Instant) {
-        let wait = self
-            .last
-            .map_or(FIRST_WAIT, |(_, wait)| (wait * 2).min(LONGEST_WAIT));
-        self.last = Some((now, wait));
+        let doubled = self.last.map(|(_, wait)| (wait * 2).min(LONGEST_WAIT));
+        self.last = Some((now, doubled.unwrap_or(FIRST_WAIT)));
     }
 
     fn accepted(&mut self) {

@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const MAX_COMPARED_LIMITS: usize = 5_000;
 
 /// The last lines about limits of the control plane, which later ones are compared with.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Report {
     /// The memory that limits may take.
     share: u64,
@@ -42,10 +42,7 @@ impl Report {
         Self {
             share,
             lines: Throttle::new(INTERVAL),
-            reported: None,
-            unreported: None,
-            refused: Vec::new(),
-            warnings: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -58,13 +55,12 @@ impl Report {
         now: Instant,
     ) {
         let version: String = String::from_utf8_lossy(version).chars().take(100).collect();
-        if new.rules.domains().next().is_none()
-            && old.is_none_or(|old| old.rules.domains().next().is_some())
-        {
+        let has_limits = |of: &Snapshot| of.rules.domains().next().is_some();
+        if !has_limits(new) && old.is_none_or(has_limits) {
+            let expected = "expected if the last policy was deleted";
             tracing::warn!(
                 version,
-                "the control plane sent no limits: all requests pass; expected if the last policy \
-                 was deleted"
+                "the control plane sent no limits: all requests pass; {expected}"
             );
         }
         if self.reported.is_none() && self.unreported.is_none() {
@@ -123,17 +119,12 @@ impl Report {
         if problems.is_empty() {
             tracing::info!("all limits of the control plane are in force again");
         } else {
-            let none = if has_none {
-                "; no limits yet: answering every request with UNAVAILABLE"
-            } else {
-                ""
+            let none = match has_none {
+                true => "; no limits yet: answering every request with UNAVAILABLE",
+                false => "",
             };
-            tracing::error!(
-                problems = problems.len(),
-                kept,
-                absent,
-                "limits of the control plane rejected{none}"
-            );
+            let (count, what) = (problems.len(), "limits of the control plane rejected");
+            tracing::error!(problems = count, kept, absent, "{what}{none}");
             log_problems(&problems, "");
         }
         self.refused = problems;

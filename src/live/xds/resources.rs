@@ -61,36 +61,30 @@ pub(super) type Named = (String, Option<Wanted>);
 /// # Errors
 /// What is wrong with it, if it is not even known which one it is.
 pub(super) fn unpack(packed: &Bytes) -> Result<Named, String> {
-    let any = decode_any(packed.clone())?;
-    if any.type_url == WRAPPER_TYPE.as_bytes() {
-        unpack_wrapper(&any.value)
-    } else {
-        unpack_plain(any)
+    let any: Any = message(packed)?;
+    match any.type_url == WRAPPER_TYPE.as_bytes() {
+        true => unpack_wrapper(&any.value),
+        false => unpack_plain(any),
     }
 }
 
 /// Unpacks a wrapper, which servers with times to live use. A wrapper inside a wrapper is not
 /// valid.
 fn unpack_wrapper(packed: &Bytes) -> Result<Named, String> {
-    let wrapper = Wrapper::decode(packed.clone()).map_err(|error| invalid(&error))?;
-    let has_content = !wrapper.resource.is_empty();
-    if wrapper.name.is_empty() && has_content {
-        return unpack_plain(decode_any(wrapper.resource)?);
+    let Wrapper { name, resource } = message(packed)?;
+    let has_content = !resource.is_empty();
+    if name.is_empty() && has_content {
+        return unpack_plain(message(&resource)?);
     }
-    let name = text(&wrapper.name)?;
-    let wanted = has_content.then(|| decode_any(wrapper.resource).and_then(config));
-    Ok((name, wanted))
+    let wanted = has_content.then(|| message(&resource).and_then(config));
+    Ok((text(&name)?, wanted))
 }
 
 fn unpack_plain(any: Any) -> Result<Named, String> {
     let config = config(any)?;
-    let head = Head::decode(config.clone()).map_err(|error| invalid(&error))?;
-    let name = if head.name.is_empty() {
-        head.domain
-    } else {
-        head.name
-    };
-    Ok((text(&name)?, Some(Ok(config))))
+    let Head { name, domain } = message(&config)?;
+    let name = text(if name.is_empty() { &domain } else { &name })?;
+    Ok((name, Some(Ok(config))))
 }
 
 /// The limits of a resource.
@@ -98,9 +92,11 @@ fn unpack_plain(any: Any) -> Result<Named, String> {
 /// # Errors
 /// What is wrong with the message.
 pub(super) fn decode(name: &str, config: &Bytes) -> Result<RateLimitConfig, String> {
-    let config = RateLimitConfig::decode(config.clone()).map_err(|error| invalid(&error))?;
     let name = name.to_owned();
-    Ok(RateLimitConfig { name, ..config })
+    Ok(RateLimitConfig {
+        name,
+        ..message(config)?
+    })
 }
 
 /// Packs a resource as a server does.
@@ -112,24 +108,18 @@ pub(super) fn pack(config: &Bytes) -> Any {
     }
 }
 
-fn decode_any(packed: Bytes) -> Result<Any, String> {
-    Any::decode(packed).map_err(|error| invalid(&error))
+/// Decodes a message. prost bounds the depth of messages: a deep one is an error.
+fn message<M: Message + Default>(bytes: &Bytes) -> Result<M, String> {
+    M::decode(bytes.clone()).map_err(|error| format!("the message is not valid: {error}"))
 }
 
 fn config(any: Any) -> Result<Bytes, String> {
     if any.type_url == TYPE_URL.as_bytes() {
         return Ok(any.value);
     }
-    let shown: String = String::from_utf8_lossy(&any.type_url)
-        .chars()
-        .take(200)
-        .collect();
+    let shown = String::from_utf8_lossy(&any.type_url);
+    let shown: String = shown.chars().take(200).collect();
     Err(format!("it is of the type {shown:?}, not {TYPE_URL}"))
-}
-
-/// prost bounds the depth of messages: a deep one is an error.
-fn invalid(error: &prost::DecodeError) -> String {
-    format!("the message is not valid: {error}")
 }
 
 fn text(bytes: &Bytes) -> Result<String, String> {

@@ -93,10 +93,8 @@ impl Connection {
         let mut ended = AttemptEnd::Empty;
         let mut silence = Box::pin(tokio::time::sleep(SILENCE)).fuse();
         loop {
-            let due = stream
-                .next_due()
-                .map(|due| tokio::time::sleep_until(due.into()));
-            let due = OptionFuture::from(due);
+            let due = stream.next_due().map(Into::into);
+            let due = OptionFuture::from(due.map(tokio::time::sleep_until));
             let request = tokio::select! {
                 response = responses.next() => match response {
                     Some(Ok(response)) => {
@@ -112,10 +110,9 @@ impl Connection {
                     if update.stream != number {
                         continue;
                     }
-                    self.status.set(if outcome == ApplyOutcome::Accepted {
-                        State::Synced
-                    } else {
-                        State::Nacked
+                    self.status.set(match outcome {
+                        ApplyOutcome::Accepted => State::Synced,
+                        ApplyOutcome::Refused { .. } => State::Nacked,
                     });
                     let (pace, now) = (&mut self.pace, Instant::now());
                     stream.answer(update.version, update.nonce, outcome, pace, now)
@@ -131,8 +128,8 @@ impl Connection {
             if let Some(request) = request
                 && outgoing.try_send(request).is_err()
             {
-                let reason = "the control plane does not read Weir's requests".to_owned();
-                return (ended, reason);
+                let reason = "the control plane does not read Weir's requests";
+                return (ended, reason.to_owned());
             }
         }
     }
@@ -213,10 +210,8 @@ struct Backoff {
 
 impl Backoff {
     fn new(options: BackoffOptions) -> Self {
-        Self {
-            wait: options.first,
-            options,
-        }
+        let wait = options.first;
+        Self { options, wait }
     }
 
     /// The wait before the next attempt. `random` is from 0 to 1.
@@ -270,20 +265,15 @@ fn open(
         call.metadata_mut().append(name, value);
     }
     let opened = async move { client.stream_aggregated_resources(call).await };
-    Box::pin(
-        opened
-            .map_ok(tonic::Response::into_inner)
-            .try_flatten_stream(),
-    )
+    let responses = opened.map_ok(tonic::Response::into_inner);
+    Box::pin(responses.try_flatten_stream())
 }
 
 /// The reason for the end of a stream, with a remedy where there is one.
 fn explain(error: &GrpcStatus, options: &Options) -> String {
     // Not by the `Display` of a status, which has the debug output of its source.
-    let source = std::error::Error::source(error)
-        .map(|source| format!(": {}", causes(source)))
-        .unwrap_or_default();
-    let text = format!("{}{source}", error.message());
+    let source = std::error::Error::source(error).map(|source| format!(": {}", causes(source)));
+    let text = format!("{}{}", error.message(), source.unwrap_or_default());
     match error.code() {
         tonic::Code::OutOfRange => format!(
             "its configuration is larger than {} bytes, the value of \

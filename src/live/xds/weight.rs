@@ -129,9 +129,8 @@ fn below(
         if !part.fields.is_empty() {
             return below(content, part, path, left, depth);
         }
-        *left = left
-            .checked_sub(part.each + COPIES * content.len() as u64)
-            .ok_or(NotWeighed::TooMuch)?;
+        let weight = part.each + COPIES * content.len() as u64;
+        *left = left.checked_sub(weight).ok_or(NotWeighed::TooMuch)?;
         Ok(())
     })
 }
@@ -154,9 +153,8 @@ fn each_field(
             return Err(NotWeighed::Invalid);
         }
         let length = decode_varint(&mut message).map_err(|_| NotWeighed::Invalid)?;
-        let split = usize::try_from(length)
-            .ok()
-            .and_then(|length| message.split_at_checked(length));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let split = message.split_at_checked(length);
         let (content, rest) = split.ok_or(NotWeighed::Invalid)?;
         message = rest;
         found(part, content)?;
