@@ -54,6 +54,7 @@ use crate::limits::rules::address;
 use crate::limits::rules::limit::{Amount, Units};
 use crate::limits::rules::tree::{Branch, Tree};
 pub use reach::{Reach, Unfit, above};
+use record::invalid;
 pub use record::{
     Ended, EntryRecord, Invalid, MAX_RECORD_BYTES, RateRecord, Record, instant, parse_instant,
 };
@@ -210,9 +211,8 @@ impl FromStr for Pattern {
             None => (text, Value::Any),
         };
         if key.is_empty() {
-            return Err(Invalid(format!(
-                "`{text}` has no key; write KEY=VALUE, or KEY for any value"
-            )));
+            let remedy = "write KEY=VALUE, or KEY for any value";
+            return invalid(format!("`{text}` has no key; {remedy}"));
         }
         let key = WildcardText::read(key);
         Ok(Self { key, value })
@@ -354,9 +354,8 @@ impl Overrides {
     pub fn new(list: Vec<impl Into<Arc<Override>>>) -> Self {
         let mut list: Vec<Arc<Override>> = list.into_iter().map(Into::into).collect();
         list.sort_by(|one, other| {
-            one.identity()
-                .cmp(&other.identity())
-                .then(other.created_at.cmp(&one.created_at))
+            let by_age = other.created_at.cmp(&one.created_at);
+            one.identity().cmp(&other.identity()).then(by_age)
         });
         list.dedup_by(|older, newer| older.identity() == newer.identity());
         let before = list.len();
@@ -377,13 +376,11 @@ impl Overrides {
             }
             members.ranks.push(Rank(rank));
         }
-        let by_domain = domains
-            .into_iter()
-            .map(|(domain, members)| (domain.as_bytes().into(), members.tree()))
-            .collect();
+        let tree =
+            |(domain, members): (&str, Members<'_>)| (domain.as_bytes().into(), members.tree());
         Self {
+            by_domain: domains.into_iter().map(tree).collect(),
             list,
-            by_domain,
             left_out,
         }
     }
@@ -393,35 +390,28 @@ impl Overrides {
     /// # Errors
     /// Another override has the id, or there are too many in force at `now`.
     pub fn admit(&self, one: &Override, now: Micros) -> Result<(), Invalid> {
-        if self
-            .list
-            .iter()
-            .any(|other| other.id == one.id && one.identity() != other.identity())
-        {
-            return Err(Invalid(format!(
+        let mut all = self.list.iter();
+        if all.any(|other| other.id == one.id && one.identity() != other.identity()) {
+            return invalid(format!(
                 "another override has the id {}; remove that first",
                 one.id
-            )));
+            ));
         }
-        let others = || {
-            self.list
-                .iter()
-                .filter(|other| other.id != one.id && !other.has_ended(now))
-        };
+        let is_other = |other: &&Arc<Override>| other.id != one.id && !other.has_ended(now);
+        let others = || self.list.iter().filter(is_other);
         if others().count() >= MAX_OVERRIDES {
-            return Err(Invalid(format!(
+            return invalid(format!(
                 "there are {MAX_OVERRIDES} overrides already, which is the most; remove some, or \
                  use a wildcard"
-            )));
+            ));
         }
-        if one.has_to_be_tried()
-            && others().filter(|other| other.has_to_be_tried()).count() >= MAX_PATTERNS
-        {
+        let tried = others().filter(|other| other.has_to_be_tried());
+        if one.has_to_be_tried() && tried.count() >= MAX_PATTERNS {
             let most =
                 format!("there are {MAX_PATTERNS} overrides with a * already, which is the most");
-            return Err(Invalid(format!(
+            return invalid(format!(
                 "{most}; remove some, or write whole values, of which there may be {MAX_OVERRIDES}"
-            )));
+            ));
         }
         Ok(())
     }
@@ -459,12 +449,11 @@ impl<'o> InForce<'o> {
         let mut matching: SmallVec<[Rank; 4]> = SmallVec::new();
         tree.each_match(entries, &mut |ranks| matching.extend_from_slice(ranks));
         matching.sort_unstable();
-        let in_force = matching
-            .iter()
-            .filter_map(|rank| Some(&**self.overrides.list.get(rank.0 as usize)?))
-            .filter(|one| !one.has_ended(self.now));
-        in_force.into_iter().find_map(|one| {
+        let all = &self.overrides.list;
+        let mut matching = matching.iter().filter_map(|rank| all.get(rank.0 as usize));
+        matching.find_map(|one| {
             let applied = match one.kind {
+                _ if one.has_ended(self.now) => return None,
                 Kind::Block | Kind::Exempt if self.raises_only => return None,
                 Kind::Block => Applied::Block {
                     ends_in: one.until.map(|until| until.since(self.now)),
@@ -472,7 +461,7 @@ impl<'o> InForce<'o> {
                 Kind::Exempt => Applied::Exempt,
                 Kind::Raise(raise) => Applied::Raise(raised(amount?, &raise).ok()?),
             };
-            Some((one, applied))
+            Some((&**one, applied))
         })
     }
 }
@@ -500,15 +489,12 @@ pub fn raised(amount: &Amount, raise: &RaiseRate) -> Result<Amount, Unfit> {
     if (rate.unit, rate.unit_multiplier) != (to.unit, to.unit_multiplier) {
         return Err(Unfit::OtherUnit(rate));
     }
-    let (own, added) = (
-        scale.hits(rate.requests_per_unit),
-        scale.hits_of(raise.units),
-    );
+    let own = scale.hits(rate.requests_per_unit);
+    let added = scale.hits_of(raise.units);
     let added = added.ok_or(Unfit::Decimals(scale, raise.units))?;
-    let whole = if raise.is_added {
-        own.saturating_add(added)
-    } else {
-        added
+    let whole = match raise.is_added {
+        true => own.saturating_add(added),
+        false => added,
     };
     if whole <= own {
         return Err(Unfit::NotAbove(rate));

@@ -171,10 +171,8 @@ impl Plan {
             checks.end_holds(rules, &slots);
         }
         if options.quota_mode {
-            checks.passing_quotas += slots
-                .iter()
-                .filter(|slot| matches!(slot.disposition, Disposition::Free))
-                .count();
+            let is_free = |slot: &&Slot| matches!(slot.disposition, Disposition::Free);
+            checks.passing_quotas += slots.iter().filter(is_free).count();
         }
         if checks.are_peeks() {
             checks.peek_only(checks.len());
@@ -207,10 +205,8 @@ impl Plan {
             let found = self.limit(slot)?;
             slot.disposition.trial(found).map(|_| (index, found.limit))
         });
-        self.checks
-            .trials()
-            .zip(tried)
-            .map(|(check, (slot, limit))| (check, slot, limit))
+        let all = self.checks.trials().zip(tried);
+        all.map(|(check, (slot, limit))| (check, slot, limit))
     }
 }
 
@@ -380,12 +376,10 @@ impl Matcher<'_, '_> {
     ) -> Option<Disposition> {
         let hits = self.request.hits(planned.descriptor);
         let overrides = self.overrides.as_ref()?.for_hits(hits);
+        let domain = self.request.domain;
         let find = |overrides: InForce<'_>| {
-            Some(
-                overrides
-                    .find(self.request.domain, planned.entries, amount)?
-                    .1,
-            )
+            let found = overrides.find(domain, planned.entries, amount);
+            found.map(|(_, applied)| applied)
         };
         let mut applied = find(overrides)?;
         if planned.is_settlement && !matches!(applied, Applied::Raise(_)) {
@@ -404,13 +398,12 @@ impl Matcher<'_, '_> {
             Applied::Exempt => {
                 // An exempt quota stays a quota, of which some hits are always left: otherwise
                 // an exemption could make the request fail for its other quotas.
-                let is_quota = planned
-                    .limit
-                    .is_some_and(|limit| limit.limit.quota_mode && !is_replaced(limit, self.found));
+                let is_quota =
+                    |it: LimitInForce<'_>| it.limit.quota_mode && !is_replaced(it, self.found);
+                let is_quota = self.options.quota_mode || planned.limit.is_some_and(is_quota);
                 let is_unlimited = planned.limit.is_some_and(|limit| limit.amount().is_none());
-                self.checks.passing_quotas += usize::from(
-                    self.domain.is_some() && !is_unlimited && (is_quota || self.options.quota_mode),
-                );
+                let passes = self.domain.is_some() && !is_unlimited && is_quota;
+                self.checks.passing_quotas += usize::from(passes);
                 Disposition::Exempt
             }
             Applied::Raise(_) if self.domain.is_none() => return None,
@@ -527,8 +520,8 @@ impl Matcher<'_, '_> {
             };
             let start = self.add_key(planned, None).start;
             let cost = trial.amount.default_cost.map_or(1, NonZeroU64::get);
-            self.checks
-                .add_trial(start, trial, self.request.hits_or(descriptor, cost));
+            let hits = self.request.hits_or(descriptor, cost);
+            self.checks.add_trial(start, trial, hits);
         }
     }
 }
@@ -631,10 +624,8 @@ impl Checks {
 /// itself, or unlimited, replaces others too.
 fn is_replaced(limit: LimitInForce<'_>, found: &[Option<LimitInForce<'_>>]) -> bool {
     limit.name().is_some_and(|name| {
-        let mut replaced = found
-            .iter()
-            .flatten()
-            .flat_map(|other| &other.limit.replaces);
+        let found = found.iter().flatten();
+        let mut replaced = found.flat_map(|other| &other.limit.replaces);
         replaced.any(|replaced| **replaced == *name)
     })
 }
@@ -655,12 +646,8 @@ fn metric_levels(limit: Option<&limit::Limit>, entries: &[Entry<'_>]) -> Option<
         format!("{key}_{}", String::from_utf8_lossy(value))
     };
     let Some(limit) = limit else {
-        return Some(
-            entries
-                .iter()
-                .map(|entry| text(entry, entry.value))
-                .collect(),
-        );
+        let texts = entries.iter().map(|entry| text(entry, entry.value));
+        return Some(texts.collect());
     };
     if !limit.detailed_metric && !limit.levels.iter().any(|level| level.value_to_metric) {
         return None;

@@ -56,19 +56,16 @@ impl<'r> Reach<'r> {
             })
         };
         let entries: Option<Vec<Entry<'_>>> = one.entries.iter().map(exact).collect();
-        match entries {
-            Some(entries) => {
-                if let Some(limit) = rules.find(one.domain.as_bytes(), &entries) {
-                    reach.add(limit, limit.amount().into_iter(), one.kind);
-                }
+        if let Some(entries) = entries {
+            if let Some(limit) = rules.find(one.domain.as_bytes(), &entries) {
+                reach.add(limit, limit.amount().into_iter(), one.kind);
             }
-            None => {
-                let of_domain = rules.limits().filter(|limit| *limit.domain == *one.domain);
-                for limit in of_domain.filter(|limit| overlaps(&one.entries, &limit.levels)) {
-                    // Rows of a limit may have different amounts, of which some fit.
-                    reach.add(limit.into(), limit.amounts(), one.kind);
-                }
-            }
+            return reach;
+        }
+        let of_domain = rules.limits().filter(|limit| *limit.domain == *one.domain);
+        for limit in of_domain.filter(|limit| overlaps(&one.entries, &limit.levels)) {
+            // Rows of a limit may have different amounts, of which some fit.
+            reach.add(limit.into(), limit.amounts(), one.kind);
         }
         reach
     }
@@ -104,18 +101,14 @@ fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
         && entries.iter().zip(levels).all(|(entry, level)| {
             // Whether a set or an expression shares a value with a pattern is not computed: the
             // answer is yes.
-            let value = level
-                .value
-                .as_deref()
-                .filter(|_| !level.matching.is_by_more_than_text())
-                .unwrap_or("*");
+            let is_text = !level.matching.is_by_more_than_text();
+            let value = level.value.as_deref().filter(|_| is_text).unwrap_or("*");
             let is_common = match &entry.value {
                 Value::Any => true,
                 Value::Text(text) => intersect(&text.symbols(), &symbols(value)),
                 Value::Network(network) => {
-                    value.contains('*')
-                        || address::read_network(value.as_bytes())
-                            .is_some_and(|other| network.contains(&other))
+                    let other = address::read_network(value.as_bytes());
+                    value.contains('*') || other.is_some_and(|other| network.contains(&other))
                 }
                 // The digest does not contain the value, which may match any pattern with a
                 // wildcard.
@@ -142,9 +135,8 @@ pub fn above<'o>(
             && other.entries.len() == one.entries.len()
             && (other.entries.iter().zip(&*one.entries)).all(|(other, one)| covers(other, one))
     };
-    all.iter()
-        .map(|other| &**other)
-        .filter(move |other| is_above(other) && covers_all(other))
+    let all = all.iter().map(|other| &**other);
+    all.filter(move |other| is_above(other) && covers_all(other))
 }
 
 /// Whether a raise gives one of the limits more than another raise does.
@@ -180,9 +172,8 @@ pub(super) fn contains(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
 
 /// The bytes of a pattern in a file, where each `*` is a wildcard.
 pub(super) fn symbols(text: &str) -> Vec<Option<u8>> {
-    text.bytes()
-        .map(|byte| (byte != b'*').then_some(byte))
-        .collect()
+    let symbol = |byte| (byte != b'*').then_some(byte);
+    text.bytes().map(symbol).collect()
 }
 
 /// Whether some text matches both patterns, in which `None` is a wildcard. Takes at most the
@@ -190,11 +181,9 @@ pub(super) fn symbols(text: &str) -> Vec<Option<u8>> {
 /// `reached[j]`: whether the part of `one` read so far and the first `j` bytes of `other` match the
 /// same text.
 pub(super) fn intersect(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
-    let both_fixed = one
-        .iter()
-        .zip(other)
-        .take_while(|(left, right)| left.is_some() && right.is_some());
-    if both_fixed.into_iter().any(|(left, right)| left != right) {
+    let is_fixed = |(left, right): &(&Option<u8>, &Option<u8>)| left.is_some() && right.is_some();
+    let mut both_fixed = one.iter().zip(other).take_while(is_fixed);
+    if both_fixed.any(|(left, right)| left != right) {
         return false;
     }
     let mut reached = vec![false; other.len() + 1];

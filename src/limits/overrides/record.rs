@@ -134,7 +134,7 @@ pub struct RateRecord {
 #[error("{0}")]
 pub struct Invalid(pub String);
 
-fn invalid<T>(text: impl Into<String>) -> Result<T, Invalid> {
+pub(super) fn invalid<T>(text: impl Into<String>) -> Result<T, Invalid> {
     Err(Invalid(text.into()))
 }
 
@@ -148,22 +148,15 @@ impl Record {
         if self.ended.is_some() {
             return invalid("ended: this override is no longer in force; remove the field");
         }
-        let entries: Box<[Pattern]> = self
-            .entries
-            .iter()
-            .map(|entry| entry.pattern().map(Pattern::canonical))
-            .collect::<Result<_, _>>()?;
+        let pattern = |entry: &EntryRecord| entry.pattern().map(Pattern::canonical);
+        let entries: Result<Box<[Pattern]>, _> = self.entries.iter().map(pattern).collect();
+        let entries = entries?;
         let wildcards: usize = entries.iter().map(Pattern::wildcards).sum();
-        let text_bytes = self.domain.len()
-            + wildcards
-            + entries
-                .iter()
-                .map(|entry| entry.literal_bits().div_ceil(8))
-                .sum::<usize>();
+        let bytes = |entry: &Pattern| entry.literal_bits().div_ceil(8);
+        let text_bytes = self.domain.len() + wildcards + entries.iter().map(bytes).sum::<usize>();
         if self.domain.is_empty() {
-            return invalid(
-                "domain is empty: name the domain of the descriptors, as Envoy sends it",
-            );
+            let remedy = "name the domain of the descriptors, as Envoy sends it";
+            return invalid(format!("domain is empty: {remedy}"));
         }
         if self.entries.is_empty() || self.entries.len() > MAX_ENTRIES {
             return invalid(format!(
@@ -171,9 +164,8 @@ impl Record {
             ));
         }
         if self.entries.iter().any(|entry| entry.key.is_empty()) {
-            return invalid(
-                "entries: a key is empty; write the key of the descriptor's entry, or * for any",
-            );
+            let remedy = "write the key of the descriptor's entry, or * for any";
+            return invalid(format!("entries: a key is empty; {remedy}"));
         }
         if text_bytes > MAX_TEXT_BYTES {
             return invalid(format!(
@@ -204,15 +196,11 @@ impl Record {
 
     /// The record of an override that has ended: by itself, or now, because someone removes it.
     pub fn ended(one: &Override, now: Micros, by: &str) -> Self {
-        let (at, by) = one
-            .until
-            .filter(|until| *until <= now)
-            .map_or((now, by), |until| (until, "expired"));
+        let expired = one.until.filter(|until| *until <= now);
+        let (at, by) = expired.map_or((now, by), |until| (until, "expired"));
+        let (at, by) = (instant(at), by.to_owned());
         Self {
-            ended: Some(Ended {
-                at: instant(at),
-                by: by.to_owned(),
-            }),
+            ended: Some(Ended { at, by }),
             ..Self::from(one)
         }
     }
@@ -229,9 +217,9 @@ impl Record {
     }
 
     fn kind(&self) -> Result<Kind, Invalid> {
-        let raise = |field: &str, raise: Result<RaiseRate, Invalid>| match raise {
-            Ok(raise) => Ok(Kind::Raise(raise)),
-            Err(Invalid(error)) => invalid(format!("{field}: {error}")),
+        let raise = |field: &str, raise: Result<RaiseRate, Invalid>| {
+            let raise = raise.map(Kind::Raise);
+            raise.or_else(|Invalid(error)| invalid(format!("{field}: {error}")))
         };
         match (&*self.kind, &self.to, &self.add) {
             ("block", None, None) => Ok(Kind::Block),
@@ -261,12 +249,11 @@ impl From<&Override> for Record {
             entries: one.entries.iter().map(EntryRecord::from).collect(),
             to,
             add,
-            total: None,
             until: one.until.map(instant),
             reason: one.reason.to_string(),
             by: one.by.to_string(),
             created_at: Some(instant(one.created_at)),
-            ended: None,
+            ..Self::default()
         }
     }
 }
@@ -319,14 +306,15 @@ impl RaiseRate {
 
 impl From<&Pattern> for EntryRecord {
     fn from(pattern: &Pattern) -> Self {
-        let (value, value_sha256) = match &pattern.value {
+        let (key, value) = (pattern.key.to_string(), &pattern.value);
+        let (value, value_sha256) = match value {
             Value::Any => (None, None),
             Value::Text(text) => (Some(text.to_string()), None),
             Value::Network(network) => (Some(network.to_string()), None),
             Value::Digest(digest) => (None, Some(digest::hex(digest))),
         };
         Self {
-            key: pattern.key.to_string(),
+            key,
             value,
             value_sha256,
         }
@@ -347,10 +335,8 @@ impl EntryRecord {
                 Value::Digest(read_digits(digits)?)
             }
             (_, Some(_)) => {
-                return invalid(
-                    "entries: value_sha256 replaces a value, after a key without \
-                     wildcards",
-                );
+                let what = "value_sha256 replaces a value, after a key without wildcards";
+                return invalid(format!("entries: {what}"));
             }
         };
         Ok(Pattern { key, value })
@@ -376,28 +362,21 @@ impl RateRecord {
         if !(0.0..1e19).contains(&self.requests_per_unit.0) {
             return invalid("requests_per_unit: write a number from 0 to 9007199254740991");
         }
-        let requests_per_unit = self.requests_per_unit.0 as u64;
-        if self.unit.is_none() && self.unit_multiplier.is_none() {
-            return Ok(Rate {
-                requests_per_unit,
-                unit: Unit::None,
-                unit_multiplier: 1,
-            });
-        }
-        let unit = self.unit.as_deref().unwrap_or_default();
-        let Some(unit) = Unit::named(unit) else {
-            let units: Vec<_> = Unit::NAMED.iter().map(|(name, _)| *name).collect();
-            return invalid(format!(
-                "`{}` is no unit; write one of {}",
-                unit.escape_debug(),
-                units.join(", ")
-            ));
-        };
-        let rate = Rate {
-            requests_per_unit,
-            unit,
+        let mut rate = Rate {
+            requests_per_unit: self.requests_per_unit.0 as u64,
+            unit: Unit::None,
             unit_multiplier: self.unit_multiplier.unwrap_or(1),
         };
+        if self.unit.is_none() && self.unit_multiplier.is_none() {
+            return Ok(rate);
+        }
+        let unit = self.unit.as_deref().unwrap_or_default();
+        let Some(known) = Unit::named(unit) else {
+            let units: Vec<_> = Unit::NAMED.iter().map(|(name, _)| *name).collect();
+            let (unit, units) = (unit.escape_debug(), units.join(", "));
+            return invalid(format!("`{unit}` is no unit; write one of {units}"));
+        };
+        rate.unit = known;
         if rate.window().is_none() {
             return invalid(
                 "the window is zero or longer than 100 years; write a unit_multiplier from 1 \
@@ -420,14 +399,12 @@ pub(crate) fn read_digits(digits: &str) -> Result<[u8; 32], Invalid> {
 
 fn one_line(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
     if text.chars().nth(most).is_some() {
-        return invalid(format!(
-            "{field} has more than {most} characters; shorten it"
-        ));
+        let what = format!("{field} has more than {most} characters");
+        return invalid(what + "; shorten it");
     }
     if text.chars().any(char::is_control) {
-        return invalid(format!(
-            "{field} has a line break or another control character; write one line of text"
-        ));
+        let what = format!("{field} has a line break or another control character");
+        return invalid(what + "; write one line of text");
     }
     Ok(())
 }
@@ -467,9 +444,11 @@ pub fn parse_instant(text: &str) -> Result<Micros, Invalid> {
     let at: Option<Timestamp> = text.parse().ok();
     match at.and_then(|at| u64::try_from(at.as_microsecond()).ok()) {
         Some(micros) => Ok(Micros(micros)),
-        None => invalid(format!(
-            "`{}` is no instant; write RFC 3339, such as 2030-01-31T18:00:00Z",
-            text.escape_debug()
-        )),
+        None => {
+            let (text, remedy) = (text.escape_debug(), "write RFC 3339");
+            invalid(format!(
+                "`{text}` is no instant; {remedy}, such as 2030-01-31T18:00:00Z"
+            ))
+        }
     }
 }

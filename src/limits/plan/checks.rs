@@ -368,9 +368,8 @@ impl Checks {
 
     /// All checks of the request, each with its index.
     pub fn indexed(&self) -> impl ExactSizeIterator<Item = (CheckIndex, &Check)> {
-        self.iter()
-            .enumerate()
-            .map(|(index, check)| (CheckIndex(index), check))
+        let all = self.iter().enumerate();
+        all.map(|(index, check)| (CheckIndex(index), check))
     }
 
     /// The indices of the checks without trials.
@@ -401,9 +400,8 @@ impl Checks {
     /// The key of a descriptor that an override blocks. It has no algorithm at its end where no
     /// limit applies.
     pub fn blocked_key(&self, &Range { start, end }: &Range<u32>) -> &[u8] {
-        self.keys
-            .get(start as usize..end as usize)
-            .unwrap_or_default()
+        let key = self.keys.get(start as usize..end as usize);
+        key.unwrap_or_default()
     }
 
     /// The key of a check, without the window number that a store may append.
@@ -451,16 +449,12 @@ impl Checks {
 
     /// Lets a check that has reserved hits leave its id these.
     pub fn undo(&mut self, CheckIndex(index): CheckIndex, left: u64) {
-        let Check {
-            hits: own, extras, ..
-        } = &mut self.list[index];
-        let reservation = extras
-            .as_mut()
-            .and_then(|extras| extras.reservation.as_mut());
-        if let Some(Reservation { purpose, .. }) = reservation
+        let check = &mut self.list[index];
+        if let Some(extras) = &mut check.extras
+            && let Some(Reservation { purpose, .. }) = &mut extras.reservation
             && let Purpose::Reserve(id) = *purpose
         {
-            (*own, *purpose) = (left.cast_signed(), Purpose::Undo(id));
+            (check.hits, *purpose) = (left.cast_signed(), Purpose::Undo(id));
         }
     }
 
@@ -499,9 +493,7 @@ impl Checks {
         passes: impl Fn(CheckIndex) -> bool,
     ) -> Self {
         let rest = self.indexed().filter(|(index, _)| !picked.contains(index));
-        let passing_quotas = rest
-            .filter(|&(index, check)| check.modes.quota && passes(index))
-            .count();
+        let passing = rest.filter(|&(index, check)| check.modes.quota && passes(index));
         let check = |&index: &CheckIndex| {
             let mut check = self[index].clone();
             check.algorithm = change(check.algorithm);
@@ -515,7 +507,7 @@ impl Checks {
             trials: picked.iter().filter(|&&index| self.is_trial(index)).count(),
             keys: self.keys.clone(),
             commit: self.commit,
-            passing_quotas: self.passing_quotas + passing_quotas,
+            passing_quotas: self.passing_quotas + passing.count(),
             may_have_extras: self.may_have_extras,
             is_blocked: self.is_blocked,
         }

@@ -26,11 +26,8 @@ pub struct Explanation<'p> {
 impl Plan {
     /// Explains the plan of this request, one element for each descriptor.
     pub fn explain<'p>(&'p self, request: &DecodedRequest<'_>) -> Vec<Explanation<'p>> {
-        let found: Vec<LimitInForce<'p>> = self
-            .slots
-            .iter()
-            .filter_map(|slot| self.limit(slot))
-            .collect();
+        let found = self.slots.iter().filter_map(|slot| self.limit(slot));
+        let found: Vec<LimitInForce<'p>> = found.collect();
         let mut tracer = self.rules.tracer(request.domain);
         let mut trials = self.trials().peekable();
         let mut explain = |(index, ((descriptor, entries), slot)): (_, ((&Descriptor, _), _))| {

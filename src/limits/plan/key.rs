@@ -92,10 +92,8 @@ impl ReservationKey {
 pub(crate) fn subject(key: &[u8]) -> &[u8] {
     let subject = up_to_subject(key);
     let subject = subject.strip_suffix(b"}").unwrap_or(subject);
-    subject
-        .iter()
-        .position(|&byte| byte == b'{')
-        .map_or(subject, |begin| &subject[begin + 1..])
+    let begin = subject.iter().position(|&byte| byte == b'{');
+    begin.map_or(subject, |begin| &subject[begin + 1..])
 }
 
 /// Replaces `out` with the key of the index of a limit in this order. The index has its own hash
@@ -142,21 +140,16 @@ const fn trial_tag(tracking: &Tracking) -> &'static [u8] {
 /// closing one only where the domain alone is the hash tag.
 fn up_to_subject(counter: &[u8]) -> &[u8] {
     let is_end = |&at: &usize| counter[at] == b'}' && counter.get(at + 1) != Some(&b'|');
-    (0..counter.len())
-        .find(is_end)
-        .map_or(counter, |end| &counter[..=end])
+    let end = (0..counter.len()).find(is_end);
+    end.map_or(counter, |end| &counter[..=end])
 }
 
 /// The capacity to reserve for a key: its length unless parts have to be escaped.
 pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> usize {
     let part_bytes = |text: &[u8]| text.len().min(LONGEST_PLAIN) + 2;
-    prefix.len()
-        + part_bytes(domain)
-        + entries
-            .iter()
-            .map(|entry| part_bytes(entry.key) + part_bytes(entry.value))
-            .sum::<usize>()
-        + REST_BYTES
+    let of_entry = |entry: &Entry<'_>| part_bytes(entry.key) + part_bytes(entry.value);
+    let of_entries = entries.iter().map(of_entry).sum::<usize>();
+    prefix.len() + part_bytes(domain) + of_entries + REST_BYTES
 }
 
 /// Maximum bytes of the version, the braces and the tag of the algorithm. The tag of a calendar may
@@ -192,12 +185,9 @@ pub(crate) fn write(
                 value,
                 ..
             }) => {
+                let value = value.as_deref().unwrap_or_default();
                 write_part(out, None, key.as_bytes());
-                write_part(
-                    out,
-                    Some(PATTERN),
-                    value.as_deref().unwrap_or_default().as_bytes(),
-                );
+                write_part(out, Some(PATTERN), value.as_bytes());
             }
             Some(level) if level.matching.counts_addresses() => write_address(out, entry, level),
             _ => {
@@ -220,10 +210,9 @@ pub(crate) fn write(
 #[inline(never)]
 fn write_address(out: &mut Vec<u8>, entry: &Entry<'_>, level: &Level) {
     let counted = Counted::new(entry.value, level);
-    let mark = if matches!(counted, Counted::Network(_)) {
-        PATTERN
-    } else {
-        VALUE
+    let mark = match counted {
+        Counted::Network(_) => PATTERN,
+        Counted::Value(_) | Counted::Address(_) => VALUE,
     };
     write_part(out, None, entry.key);
     write_part(out, Some(mark), counted.bytes());
@@ -240,35 +229,24 @@ pub(super) enum Counted<'v> {
 
 impl<'v> Counted<'v> {
     pub(super) fn new(value: &'v [u8], level: &'v Level) -> Self {
-        let address = if level.matching.counts_addresses() {
-            address::read(value)
-        } else {
-            None
-        };
-        let Some(address) = address else {
+        if !level.matching.counts_addresses() {
+            return Self::Value(value);
+        }
+        let Some(address) = address::read(value) else {
             return Self::Value(value);
         };
-        let group = match level.matching {
+        let written = level.value.as_deref();
+        let counted = match level.matching {
             // As it is written in the files, unless that is a pattern or no value at all.
-            Matching::Address => {
-                let written = level
-                    .value
-                    .as_deref()
-                    .filter(|written| !written.contains('*'));
-                return written.map_or_else(
-                    || Self::Address(address::text(address)),
-                    |written| Self::Value(written.as_bytes()),
-                );
-            }
-            Matching::Cidr {
-                prefix: Some(prefix),
-            } => address::group(address, prefix),
+            Matching::Address => written
+                .filter(|written| !written.contains('*'))
+                .map(|written| Self::Value(written.as_bytes())),
+            Matching::Cidr { prefix } => prefix
+                .and_then(|prefix| address::group(address, prefix))
+                .map(|network| Self::Network(address::text(network))),
             _ => None,
         };
-        group.map_or_else(
-            || Self::Address(address::text(address)),
-            |network| Self::Network(address::text(network)),
-        )
+        counted.unwrap_or_else(|| Self::Address(address::text(address)))
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

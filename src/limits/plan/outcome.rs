@@ -159,12 +159,11 @@ impl<'p> Outcome<'p> {
             None if check.algorithm.has_holders() => None,
             _ => decision.until_reset(),
         };
+        let remaining = decision.verdict().map(|verdict| verdict.remaining);
         Self {
             refuses: !decision.allows() && !check.modes.shadow,
             rate,
-            remaining: decision
-                .verdict()
-                .map_or(0, |verdict| planned.scale.units(verdict.remaining)),
+            remaining: remaining.map_or(0, |hits| planned.scale.units(hits)),
             reset_secs: reset.map(Span::secs_rounded_up),
             ..Self::of(limit, by, 0)
         }
@@ -226,11 +225,10 @@ impl Outcomes<'_> {
     pub fn violated(&self) -> Vec<usize> {
         let passes = |outcome: &Outcome<'_>| outcome.is_quota() && !outcome.refuses;
         let a_quota_passes = self.passes_quota || self.each.iter().any(passes);
-        let refuses =
-            |outcome: &Outcome<'_>| outcome.refuses && !(a_quota_passes && outcome.is_quota());
-        (0..self.each.len())
-            .filter(|&index| refuses(&self.each[index]))
-            .collect()
+        let refuses = |it: &Outcome<'_>| it.refuses && !(a_quota_passes && it.is_quota());
+        let all = self.each.iter().enumerate();
+        let refusing = all.filter(|(_, outcome)| refuses(outcome));
+        refusing.map(|(index, _)| index).collect()
     }
 }
 
@@ -239,14 +237,12 @@ impl Outcomes<'_> {
 fn share_of(planned: &Checked, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
     let &Checked { rate, scale, .. } = planned;
     let capacity = |algorithm: Algorithm| scale.units_rounded_up(algorithm.capacity());
-    let is_capacity = rate.requests_per_unit == capacity(algorithm);
-    let share = if is_capacity {
-        capacity(algorithm.share(replicas))
-    } else {
-        rate.requests_per_unit.div_ceil(replicas.get().into())
+    let requests_per_unit = match rate.requests_per_unit == capacity(algorithm) {
+        true => capacity(algorithm.share(replicas)),
+        false => rate.requests_per_unit.div_ceil(replicas.get().into()),
     };
     Rate {
-        requests_per_unit: share,
+        requests_per_unit,
         ..rate
     }
 }

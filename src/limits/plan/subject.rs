@@ -45,19 +45,20 @@ impl Plan {
         }
         let is_it = |one: &&Limit| limit.is_none_or(|limit| one.path() == limit);
         let limits = rules.limits().filter(|one| may_count(one, subject));
-        let in_force: Vec<LimitInForce<'_>> = limits
+        let in_force = limits
             .filter(is_it)
-            .filter_map(|limit| of_row(limit, subject))
-            .collect();
+            .filter_map(|limit| of_row(limit, subject));
+        let in_force: Vec<LimitInForce<'_>> = in_force.collect();
         let mut counting = in_force.clone();
         counting.retain(|limit| limit.amount().is_some() || limit.trial().is_some());
         match counting[..] {
             [limit] => Ok(Self::of_counter(rules, subject, limit, options)),
             [] if in_force.is_empty() => Err(PlanError::NoLimit),
             [] => Err(PlanError::Unlimited),
-            _ => Err(PlanError::Several(
-                counting.iter().map(|limit| limit.limit.path()).collect(),
-            )),
+            _ => {
+                let paths = counting.iter().map(|limit| limit.limit.path());
+                Err(PlanError::Several(paths.collect()))
+            }
         }
     }
 
@@ -73,13 +74,8 @@ impl Plan {
             commit: rules.commit(limit.domain.as_bytes()).unwrap_or_default(),
             ..Checks::default()
         };
-        let commit = checks.commit;
-        key::write_subject(
-            &mut checks.keys,
-            &options.key_prefix,
-            &subject.tag(),
-            commit,
-        );
+        let (prefix, tag, commit) = (&options.key_prefix, subject.tag(), checks.commit);
+        key::write_subject(&mut checks.keys, prefix, &tag, commit);
         let subject = checks.keys.clone();
         let disposition = in_force.amount().map_or(Disposition::Unlimited, |amount| {
             amount.algorithm.write_key_tag(&mut checks.keys);
@@ -124,13 +120,10 @@ pub(crate) fn request_of<'a>(
 
 /// Whether a descriptor of the subject may find the limit.
 fn may_count(limit: &Limit, subject: &Subject) -> bool {
+    let mut entries = limit.levels.iter().zip(&subject.entries);
     subject.domain.is(&limit.domain)
         && limit.levels.len() == subject.entries.len()
-        && limit
-            .levels
-            .iter()
-            .zip(&subject.entries)
-            .all(|(level, entry)| may_match(level, entry))
+        && entries.all(|(level, entry)| may_match(level, entry))
 }
 
 /// The limit with the row of the subject; `None` if the subject's row, or its absence, leads to
@@ -144,10 +137,8 @@ fn of_row<'r>(limit: &'r Limit, subject: &Subject) -> Option<LimitInForce<'r>> {
         Part::Text(value) => rows.find(value),
         // A linear search, slow in a table of millions of rows. Only long values have digests.
         digest @ Part::Digest(_) => {
-            let is_it = |value: &[u8]| {
-                value.len() > LONGEST_PLAIN
-                    && str::from_utf8(value).is_ok_and(|value| digest.is(value))
-            };
+            let is = |value: &[u8]| str::from_utf8(value).is_ok_and(|value| digest.is(value));
+            let is_it = |value: &[u8]| value.len() > LONGEST_PLAIN && is(value);
             rows.rows().find(|&row| is_it(rows.value(row)))
         }
     };
@@ -159,26 +150,18 @@ fn of_row<'r>(limit: &'r Limit, subject: &Subject) -> Option<LimitInForce<'r>> {
 }
 
 fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
-    let SubjectEntry {
-        key,
-        value,
-        is_shared,
-    } = entry;
+    let (key, value, is_shared) = (&entry.key, &entry.value, entry.is_shared);
     let written = level.value.as_deref();
-    if let (
-        Matching::Cidr {
-            prefix: Some(prefix),
-        },
-        Some(bits),
-    ) = (level.matching, entry.prefix())
+    if let Matching::Cidr {
+        prefix: own @ Some(_),
+    } = level.matching
+        && let bits @ Some(_) = entry.prefix()
     {
-        return key.is(&level.key) && prefix == bits;
+        return key.is(&level.key) && own == bits;
     }
-    if level.share_threshold || *is_shared {
-        return level.share_threshold
-            && *is_shared
-            && key.is(&level.key)
-            && value.is(written.unwrap_or_default());
+    if level.share_threshold || is_shared {
+        let are_shared = level.share_threshold && is_shared;
+        return are_shared && key.is(&level.key) && value.is(written.unwrap_or_default());
     }
     let key_fits = match key {
         Part::Text(text) => matches(&level.key, text),

@@ -125,9 +125,7 @@ impl FromStr for Subject {
 /// Checks one entry of a name.
 fn check_entry(entry: &[u8]) -> Result<(), NoSubject> {
     let (key, mark, value) = split_entry(entry);
-    let Some(mark) = mark else {
-        return Err(NoSubject("an entry has no value"));
-    };
+    let mark = mark.ok_or(NoSubject("an entry has no value"))?;
     // A digest replaces the mark of a value.
     if mark == VALUE && value.first() == Some(&DIGEST) {
         return Err(NoSubject("a # of a value is written %23"));
@@ -144,10 +142,8 @@ fn check_part(part: &[u8]) -> Result<(), NoSubject> {
     if let [DIGEST, digest @ ..] = part {
         let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_digest = digest.len() == DIGEST_CHARS && digest.iter().all(is_digit);
-        return match is_digest {
-            true => Ok(()),
-            false => Err(NoSubject("a # is followed by the 64 digits of a SHA-256")),
-        };
+        let what = NoSubject("a # is followed by the 64 digits of a SHA-256");
+        return is_digest.then_some(()).ok_or(what);
     }
     let mut bytes = part.iter();
     while let Some(byte) = bytes.next() {
@@ -157,9 +153,8 @@ fn check_part(part: &[u8]) -> Result<(), NoSubject> {
                 return Err(NoSubject("a % is followed by two hexadecimal digits"));
             }
         } else if is_escaped(*byte) {
-            return Err(NoSubject(
-                "a part has one of {}|=~#, which is written as % and two digits",
-            ));
+            let what = "a part has one of {}|=~#, which is written as % and two digits";
+            return Err(NoSubject(what));
         }
     }
     Ok(())
@@ -235,13 +230,12 @@ impl Subject {
     /// # Errors
     /// Several values share the subject, or only the digest of a text is available: the reason.
     pub(crate) fn exact(&self) -> Result<DecodedRequest<'_>, &'static str> {
-        if self.is_shared() {
-            return Err(
-                "all values that match the pattern share the counter; write the entries of one of \
-                 them",
-            );
+        let shared = "all values that match the pattern share the counter; write the entries of \
+            one of them";
+        match self.is_shared() {
+            true => Err(shared),
+            false => self.one_of(),
         }
-        self.one_of()
     }
 
     /// Its entries, as lists show them.
@@ -273,11 +267,8 @@ impl Subject {
             let (Part::Text(key), Part::Text(value)) = (&entry.key, &entry.value) else {
                 return Err(DIGEST_ONLY);
             };
-            let value: &[u8] = if entry.is_shared {
-                first_address(value).unwrap_or(value)
-            } else {
-                value
-            };
+            let address = first_address(value).filter(|_| entry.is_shared);
+            let value = address.unwrap_or(value);
             request.push(Entry { key, value });
         }
         request.close(Descriptor::default());
