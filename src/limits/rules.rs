@@ -94,12 +94,13 @@ impl Rules {
         let mut rules = Self::default();
         for (number, domain) in domains {
             let number = number as usize;
+            let ids = (0..).map(|index| LimitId::new(number as u32, index));
             debug_assert!(
                 domain
                     .limits
                     .iter()
-                    .enumerate()
-                    .all(|(index, limit)| limit.id == LimitId::new(number as u32, index as u32))
+                    .zip(ids)
+                    .all(|(limit, id)| limit.id == id)
             );
             if rules.by_number.len() <= number {
                 rules.by_number.resize_with(number + 1, Arc::default);
@@ -177,9 +178,8 @@ impl Rules {
 
     /// Whether `domain` is one of these, and not only a domain with the same name.
     pub fn shares(&self, domain: &Arc<Domain>) -> bool {
-        self.by_name
-            .get(domain.name.as_bytes())
-            .is_some_and(|own| Arc::ptr_eq(own, domain))
+        let own = self.by_name.get(domain.name.as_bytes());
+        own.is_some_and(|own| Arc::ptr_eq(own, domain))
     }
 }
 
@@ -217,16 +217,13 @@ impl Domain {
         table: &LimitTable,
         entries: &[Entry<'_>],
     ) -> Option<LimitInForce<'r>> {
-        let value = entries
-            .get(table.level)
-            .map_or(&[][..], |entry| entry.value);
+        let entry = entries.get(table.level);
+        let value = entry.map_or(&[][..], |entry| entry.value);
         let Some(row) = table.rows.find(value) else {
             return table.has_default.then(|| limit.into());
         };
-        let of_row = table
-            .rows
-            .meaning(row)
-            .and_then(|meaning| self.limits.get(meaning.limit as usize));
+        let meaning = table.rows.meaning(row);
+        let of_row = meaning.and_then(|meaning| self.limits.get(meaning.limit as usize));
         Some(LimitInForce {
             limit: of_row.unwrap_or(limit),
             row: Some(row),

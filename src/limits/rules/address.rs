@@ -19,10 +19,8 @@ const LONGEST_NETWORK: usize = LONGEST + "/128".len();
 /// The address that a value is. An IPv4-mapped IPv6 address is the IPv4 address. No port, no zone,
 /// no brackets.
 pub(crate) fn read(value: &[u8]) -> Option<IpAddr> {
-    let begins_one = value
-        .first()
-        .is_some_and(|&byte| byte == b':' || byte.is_ascii_hexdigit());
-    if !begins_one || value.len() > LONGEST {
+    let is_begin = |&byte: &u8| byte == b':' || byte.is_ascii_hexdigit();
+    if !value.first().is_some_and(is_begin) || value.len() > LONGEST {
         return None;
     }
     let address: IpAddr = str::from_utf8(value).ok()?.parse().ok()?;

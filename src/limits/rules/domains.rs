@@ -116,18 +116,17 @@ impl Domains {
     /// The resources that are in force, in the order of their domains: from the last list, and for
     /// refused domains the last good ones.
     pub fn in_force(&self) -> impl Iterator<Item = &Arc<RateLimitConfig>> {
-        self.entries
+        let good = self
+            .entries
             .values()
-            .filter_map(|entry| entry.good.as_ref())
-            .flat_map(|good| good.resources.iter())
+            .filter_map(|entry| entry.good.as_ref());
+        good.flat_map(|good| &good.resources)
     }
 
     fn rules(&self) -> Rules {
-        Rules::new(
-            self.entries
-                .values()
-                .filter_map(|entry| Some((entry.number, Arc::clone(&entry.good.as_ref()?.domain)))),
-        )
+        let entries = self.entries.values();
+        let good = entries.filter_map(|entry| Some((entry.number, entry.good.as_ref()?)));
+        Rules::new(good.map(|(number, good)| (number, Arc::clone(&good.domain))))
     }
 
     /// Removes the other domains. Returns whether one of them was in force.
@@ -157,7 +156,9 @@ impl Domains {
     ) -> bool {
         let known = self.entries.get(&domain);
         if let Some(entry) = known
-            .filter(|entry| !is_other && !entry.is_too_large && is_same(&entry.received, &received))
+            && !is_other
+            && !entry.is_too_large
+            && is_same(&entry.received, &received)
         {
             if !entry.problems.is_empty() {
                 applied.refused.push(entry.refused(domain));
@@ -165,22 +166,13 @@ impl Domains {
             return false;
         }
         let next = self.entries.len() as u32;
-        let number = known
-            .map(|entry| entry.number)
-            .or_else(|| self.free_numbers.pop())
-            .unwrap_or(next);
-        let own_bytes = known
-            .and_then(|entry| entry.good.as_ref())
-            .map_or(0, |good| good.path_bytes);
-        let others = self.path_bytes - own_bytes;
+        let number = known.map(|entry| entry.number);
+        let number = number.or_else(|| self.free_numbers.pop()).unwrap_or(next);
+        let good = known.and_then(|entry| entry.good.as_ref());
+        let others = self.path_bytes - good.map_or(0, |good| good.path_bytes);
         let compiled = compile_domain(&received, number, &self.settings, others);
-        let entry = self
-            .entries
-            .entry(domain.clone())
-            .or_insert_with(|| KnownDomain {
-                number,
-                ..KnownDomain::default()
-            });
+        let entry = self.entries.entry(domain.clone()).or_default();
+        entry.number = number;
         (entry.received, entry.problems) = (received, compiled.problems);
         (entry.used, entry.is_too_large) = (compiled.used, compiled.is_too_large);
         let (resources, new, path_bytes) = match (compiled.domain, &entry.good) {
@@ -249,11 +241,9 @@ impl KnownDomain {
 
 /// Resources that did not change are the same ones.
 fn is_same(known: &[Arc<RateLimitConfig>], received: &[Arc<RateLimitConfig>]) -> bool {
+    let mut pairs = known.iter().zip(received);
     known.len() == received.len()
-        && known
-            .iter()
-            .zip(received)
-            .all(|(known, received)| Arc::ptr_eq(known, received) || known == received)
+        && pairs.all(|(known, received)| Arc::ptr_eq(known, received) || known == received)
 }
 
 #[cfg(test)]

@@ -61,10 +61,8 @@ pub fn encoded_bytes(metadata: &Metadata) -> usize {
             Value::Object(fields) => AROUND + encoded_bytes(fields),
         }
     }
-    metadata
-        .iter()
-        .map(|(name, value)| AROUND + name.len() + of_value(value))
-        .sum()
+    let of_field = |(name, value): (&String, _)| AROUND + name.len() + of_value(value);
+    metadata.iter().map(of_field).sum()
 }
 
 /// A limit and its path in the tree.
@@ -246,17 +244,15 @@ impl<'r> LimitInForce<'r> {
     /// Whether the status is OK also over the limit.
     #[inline]
     pub fn shadow_mode(self) -> bool {
-        self.meaning()
-            .and_then(|meaning| meaning.shadow_mode)
-            .unwrap_or(self.limit.shadow_mode)
+        let of_row = self.meaning().and_then(|meaning| meaning.shadow_mode);
+        of_row.unwrap_or(self.limit.shadow_mode)
     }
 
     /// The failure policy; `None`: the policy of the process.
     #[inline]
     pub fn on_store_failure(self) -> Option<OnStoreFailure> {
-        self.meaning()
-            .and_then(|meaning| meaning.on_store_failure)
-            .or(self.limit.on_store_failure)
+        let of_row = self.meaning().and_then(|meaning| meaning.on_store_failure);
+        of_row.or(self.limit.on_store_failure)
     }
 
     /// The trial. Only values without a row have one, because a row has numbers of its own.
@@ -473,10 +469,10 @@ impl Amount {
     pub fn period(&self) -> Option<Period> {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => Some(fixed.window),
-            _ => self
-                .rate
-                .calendar_months()
-                .or_else(|| self.rate.window().map(Period::Even)),
+            _ => {
+                let even = || self.rate.window().map(Period::Even);
+                self.rate.calendar_months().or_else(even)
+            }
         }
     }
 }
@@ -511,14 +507,11 @@ impl Matching {
 
     /// Whether all spellings of an address share a counter.
     pub const fn counts_addresses(self) -> bool {
-        matches!(
-            self,
-            Self::Address
-                | Self::Cidr { .. }
-                | Self::Set {
-                    has_addresses: true
-                }
-        )
+        match self {
+            Self::Address | Self::Cidr { .. } => true,
+            Self::Set { has_addresses } => has_addresses,
+            Self::Text | Self::Regex => false,
+        }
     }
 }
 
@@ -574,20 +567,18 @@ impl Limit {
     /// The table with the rows of this limit and of the limits of their plans; `None` for a limit
     /// of a plan.
     pub fn own_table(&self) -> Option<&LimitTable> {
-        self.table
-            .as_deref()
-            .filter(|table| table.owner == self.id.limit)
+        let table = self.table.as_deref();
+        table.filter(|table| table.owner == self.id.limit)
     }
 
     /// The possible amounts: its own, and the amounts of its rows, each at least once.
     pub fn amounts(&self) -> impl Iterator<Item = &Amount> {
         let meanings = self.table.iter().flat_map(|table| table.rows.meanings());
-        let of_rows = meanings
-            .filter(|meaning| meaning.limit == self.id.limit)
-            .filter_map(|meaning| match &meaning.amount {
-                RowAmount::Own(amount) => amount.as_ref(),
-                RowAmount::OfLimit => None,
-            });
+        let of_rows = meanings.filter(|meaning| meaning.limit == self.id.limit);
+        let of_rows = of_rows.filter_map(|meaning| match &meaning.amount {
+            RowAmount::Own(amount) => amount.as_ref(),
+            RowAmount::OfLimit => None,
+        });
         self.amount.iter().chain(of_rows)
     }
 
@@ -605,10 +596,10 @@ impl Limit {
 
     /// [`Limit::display_name`] of a limit with this name and these levels.
     pub fn display_name_of(name: Option<&str>, levels: &[Level]) -> Box<str> {
-        name.map_or_else(
-            || display_name(joined(levels).as_bytes()).into(),
-            |name| display_name(name.as_bytes()).into(),
-        )
+        match name {
+            Some(name) => display_name(name.as_bytes()).into(),
+            None => display_name(joined(levels).as_bytes()).into(),
+        }
     }
 }
 

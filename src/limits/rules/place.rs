@@ -43,10 +43,12 @@ pub struct Place {
 impl Place {
     /// A whole document, of which no line is known.
     pub fn whole(document: Document) -> Self {
+        let document = Arc::new(document);
+        let (line, column) = (0, 0);
         Self {
-            document: Arc::new(document),
-            line: 0,
-            column: 0,
+            document,
+            line,
+            column,
         }
     }
 

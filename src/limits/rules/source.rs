@@ -22,13 +22,12 @@ pub(super) use events::{read, why_not_text};
 /// The problem of what needs more memory than limits may take, and its remedy.
 pub(crate) fn too_much_memory(most: u64) -> (String, &'static str) {
     let mib = most as f64 / f64::from(1 << 20);
-    (
-        format!(
-            "the limits up to here need more than the {mib:.1} MiB that MEMORY_LIMIT leaves them"
-        ),
-        "raise MEMORY_LIMIT, an eighth of which is for limits and their files, or write fewer; a \
-         row of a table takes a tenth of a limit",
-    )
+    let what = format!(
+        "the limits up to here need more than the {mib:.1} MiB that MEMORY_LIMIT leaves them"
+    );
+    let remedy = "raise MEMORY_LIMIT, an eighth of which is for limits and their files, or write \
+        fewer; a row of a table takes a tenth of a limit";
+    (what, remedy)
 }
 
 /// Maximum characters of the file's own text in a message.
@@ -48,10 +47,8 @@ pub(super) fn quoted(text: &str) -> String {
 /// The line and column after a text that begins the file.
 fn after(text: &str) -> (u32, u32) {
     let last = text.rsplit('\n').next().unwrap_or_default();
-    (
-        text.matches('\n').count() as u32 + 1,
-        last.chars().count() as u32 + 1,
-    )
+    let (before, column) = (text.matches('\n').count(), last.chars().count());
+    (before as u32 + 1, column as u32 + 1)
 }
 
 /// A problem that the reader found, and its remedy.

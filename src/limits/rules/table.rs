@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 
+use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::display_name::display_name;
@@ -88,10 +89,8 @@ impl<T> Table<T> {
 
     /// Adds a name of rows, and returns its number; `None` if nothing more fits.
     pub fn add_name(&mut self, name: &str) -> Option<u32> {
-        let (begin, length) = (
-            u32::try_from(self.texts.len()).ok()?,
-            u32::try_from(name.len()).ok()?,
-        );
+        let begin = u32::try_from(self.texts.len()).ok()?;
+        let length = u32::try_from(name.len()).ok()?;
         self.texts.extend_from_slice(name.as_bytes());
         self.names.push((begin, length));
         let number = index(self.names.len() - 1);
@@ -131,14 +130,12 @@ impl<T> Table<T> {
             |&row| hasher.hash_one(value_of(rows, values, row).unwrap_or_default()),
         );
         match entry {
-            hashbrown::hash_table::Entry::Occupied(first) => {
-                let line = self
-                    .rows
-                    .get(*first.get() as usize)
-                    .map_or(0, |row| row.line);
+            Entry::Occupied(first) => {
+                let first = self.rows.get(*first.get() as usize);
+                let line = first.map_or(0, |row| row.line);
                 Err(NotAdded::Repeated { line })
             }
-            hashbrown::hash_table::Entry::Vacant(entry) => {
+            Entry::Vacant(entry) => {
                 entry.insert(number);
                 self.texts.extend_from_slice(value);
                 self.rows.push(StoredRow {
@@ -192,8 +189,8 @@ impl<T> Table<T> {
 
     /// The value of a row.
     pub fn value(&self, row: RowNumber) -> &[u8] {
-        self.row(row)
-            .map_or(&[], |row| text(&self.texts, row.begin, row.length))
+        let row = self.row(row);
+        row.map_or(&[], |row| text(&self.texts, row.begin, row.length))
     }
 
     /// The name of a row, if it has one.
@@ -204,10 +201,8 @@ impl<T> Table<T> {
     /// The name of a row as answers show it.
     pub fn display_name(&self, row: RowNumber) -> Option<&str> {
         let number = self.row(row)?.name.checked_sub(1)?;
-        self.displayed
-            .get(&number)
-            .map(|name| &**name)
-            .or_else(|| self.name_of(number))
+        let displayed = self.displayed.get(&number).map(AsRef::as_ref);
+        displayed.or_else(|| self.name_of(number))
     }
 
     /// All names of rows, each once.
@@ -238,15 +233,13 @@ impl RowNumber {
 }
 
 fn value_of<'v>(rows: &[StoredRow], values: &'v [u8], row: u32) -> Option<&'v [u8]> {
-    rows.get(row as usize)
-        .map(|row| text(values, row.begin, row.length))
+    let row = rows.get(row as usize)?;
+    Some(text(values, row.begin, row.length))
 }
 
 fn text(texts: &[u8], begin: u32, length: u32) -> &[u8] {
-    texts
-        .get(begin as usize..)
-        .and_then(|behind| behind.get(..length as usize))
-        .unwrap_or_default()
+    let from = texts.get(begin as usize..).unwrap_or_default();
+    from.get(..length as usize).unwrap_or_default()
 }
 
 /// Callers have fewer than 2^32 of anything: [`Table::add`] counts rows, and neither names nor

@@ -163,11 +163,8 @@ impl<T> Tree<T> {
     /// Adds a branch for the value with this SHA-256.
     pub(crate) fn add_digest(&mut self, key: &str, value: [u8; 32], branch: Branch<T>) {
         let index = self.push(branch);
-        self.by_digest
-            .entry(key.as_bytes().into())
-            .or_default()
-            .entry(value)
-            .or_insert(index);
+        let of_key = self.by_digest.entry(key.as_bytes().into());
+        of_key.or_default().entry(value).or_insert(index);
     }
 
     /// Adds a branch that matches by more than text, which is written so. Of each value or network,
@@ -183,24 +180,21 @@ impl<T> Tree<T> {
         let index = self.push(branch);
         let of_key = self.matchers_mut(key);
         of_key.sources.push((index, source.into()));
-        let known: Vec<Option<BranchIndex>> = match matched {
-            Matched::Set(values) => values
-                .iter()
-                .map(|value| of_key.add_value(value, index))
-                .collect(),
-            Matched::Networks(networks) => networks
-                .iter()
-                .map(|network| of_key.add_network(*network, index))
-                .collect(),
+        let number = |known: Option<BranchIndex>| known.map(|branch| branch.0);
+        match matched {
+            Matched::Set(values) => {
+                let known = values.iter().map(|value| of_key.add_value(value, index));
+                known.map(number).collect()
+            }
+            Matched::Networks(networks) => {
+                let known = networks.iter().map(|it| of_key.add_network(*it, index));
+                known.map(number).collect()
+            }
             Matched::Regex(regex) => {
                 of_key.regexes.add(regex, index);
                 Vec::new()
             }
-        };
-        known
-            .into_iter()
-            .map(|known| known.map(|branch| branch.0))
-            .collect()
+        }
     }
 
     /// Ends the level: compiles its regular expressions, one table for each key, and returns their
@@ -237,14 +231,10 @@ impl<T> Tree<T> {
             key: key.as_bytes(),
             value: value.unwrap_or("*").as_bytes(),
         };
-        let regex = self
-            .matchers(key.as_bytes())
-            .and_then(|of_key| of_key.regexes.for_all());
-        self.pattern(&entry)
-            .into_iter()
-            .chain(regex)
-            .min()
-            .map(|branch| branch.0)
+        let of_key = self.matchers(key.as_bytes());
+        let regex = of_key.and_then(|of_key| of_key.regexes.for_all());
+        let first = self.pattern(&entry).into_iter().chain(regex).min();
+        first.map(|branch| branch.0)
     }
 
     /// Calls `visit` with the content of each branch whose path matches the entries, in no
@@ -254,21 +244,15 @@ impl<T> Tree<T> {
         let Some((entry, below)) = entries.split_first() else {
             return;
         };
-        let text = address::canonical(entry.value);
-        let canonical = text
-            .as_ref()
-            .map(|text| Entry {
-                key: entry.key,
-                value: text,
-            })
-            .filter(|other| other.value != entry.value);
-        let mut matched = self
-            .matchers(entry.key)
+        let (key, text) = (entry.key, address::canonical(entry.value));
+        let of_key = self.matchers(key);
+        let mut matched = of_key
             .map(|of_key| of_key.networks(entry.value))
             .unwrap_or_default();
-        matched.extend(self.any_value.get(entry.key).copied());
-        for entry in [Some(entry), canonical.as_ref()].into_iter().flatten() {
-            self.add_by_text(entry, &mut matched);
+        matched.extend(self.any_value.get(key).copied());
+        self.add_by_text(entry, &mut matched);
+        if let Some(value) = text.as_deref().filter(|text| *text != entry.value) {
+            self.add_by_text(&Entry { key, value }, &mut matched);
         }
         matched.sort_unstable();
         matched.dedup();
@@ -276,13 +260,10 @@ impl<T> Tree<T> {
             .iter()
             .filter_map(|index| self.branches.get(index.0))
         {
-            match (&branch.leaf, below) {
-                (Some(found), []) => visit(found),
-                (None, []) => {}
-                _ => {
-                    let children = branch.children.iter();
-                    children.for_each(|children| children.each_match(below, visit));
-                }
+            if below.is_empty() {
+                branch.leaf.iter().for_each(&mut *visit);
+            } else if let Some(children) = &branch.children {
+                children.each_match(below, visit);
             }
         }
     }
@@ -290,9 +271,8 @@ impl<T> Tree<T> {
     /// Adds the branches that match an entry by its text.
     fn add_by_text(&self, entry: &Entry<'_>, matched: &mut SmallVec<[BranchIndex; 2]>) {
         let tried = self.patterns_of(entry).flatten();
-        let patterns = tried
-            .filter(|pattern| pattern.matches(entry))
-            .map(|pattern| pattern.branch);
+        let patterns = tried.filter(|pattern| pattern.matches(entry));
+        let patterns = patterns.map(|pattern| pattern.branch);
         // Only values of keys with such branches are hashed.
         let digests = self.by_digest.get(entry.key);
         let digested = digests.and_then(|digests| digests.get(&sha256(entry.value)).copied());
@@ -369,10 +349,8 @@ impl<T> Tree<T> {
         };
         let before = of_key.before_patterns(entry.value, |value| self.exact(entry.key, value));
         before.or_else(|| {
-            self.pattern(entry)
-                .into_iter()
-                .chain(of_key.regexes.find(entry.value))
-                .min()
+            let regex = of_key.regexes.find(entry.value);
+            self.pattern(entry).into_iter().chain(regex).min()
         })
     }
 
@@ -397,11 +375,8 @@ struct EntryPattern {
 
 impl EntryPattern {
     fn matches(&self, entry: &Entry<'_>) -> bool {
-        self.key.matches(entry.key)
-            && self
-                .value
-                .as_ref()
-                .is_none_or(|value| value.matches(entry.value))
+        let value = self.value.as_ref();
+        self.key.matches(entry.key) && value.is_none_or(|value| value.matches(entry.value))
     }
 }
 
@@ -436,17 +411,14 @@ impl Glob {
         let Some(last) = pieces.next_back() else {
             return Self { first, rest: None };
         };
-        let middle = pieces
-            .filter(|piece| !piece.is_empty())
-            .map(|piece| memmem::Finder::new(piece).into_owned())
-            .collect();
-        Self {
-            first,
-            rest: Some(Rest {
-                middle,
-                last: last.as_bytes().into(),
-            }),
-        }
+        let middle = pieces.filter(|piece| !piece.is_empty());
+        let middle = middle.map(|piece| memmem::Finder::new(piece).into_owned());
+        let rest = Rest {
+            middle: middle.collect(),
+            last: last.as_bytes().into(),
+        };
+        let rest = Some(rest);
+        Self { first, rest }
     }
 
     /// The first and the last text may not overlap. The texts between match at the leftmost

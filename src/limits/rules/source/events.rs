@@ -4,9 +4,9 @@
 //! not the stack. The tree is at most [`DEEPEST`] levels deep, which makes recursion over it safe
 //! everywhere else.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use hashbrown::{HashMap, HashSet};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use super::{
@@ -95,30 +95,24 @@ pub(in crate::limits::rules) fn why_not_text(bytes: &[u8]) -> Option<(&'static s
 }
 
 fn decode<'b>(bytes: &'b [u8], whole: &Place) -> Result<&'b str, Note> {
-    if bytes.len() > LARGEST_FILE {
-        let what = format!(
-            "the file has {} bytes, more than the maximum of {LARGEST_FILE}",
-            bytes.len()
-        );
-        return Err(Note::new(
-            whole,
-            what,
-            "split it into several files, with MERGE_DOMAIN_CONFIG where they share a domain",
-        ));
+    let size = bytes.len();
+    if size > LARGEST_FILE {
+        let what = format!("the file has {size} bytes, more than the maximum of {LARGEST_FILE}");
+        let remedy = "split it into several files, with MERGE_DOMAIN_CONFIG where they share a \
+            domain";
+        return Err(Note::new(whole, what, remedy));
     }
     if let Some((what, remedy)) = why_not_text(bytes) {
         return Err(Note::new(whole, what, remedy));
     }
-    let text = std::str::from_utf8(bytes).map_err(|error| {
+    std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-        let at = whole.at(after(&before));
-        Note::new(
-            &at,
+        let (at, what) = (
+            whole.at(after(&before)),
             "the file is not UTF-8 from here on",
-            "save it as UTF-8",
-        )
-    })?;
-    Ok(text)
+        );
+        Note::new(&at, what, "save it as UTF-8")
+    })
 }
 
 /// Bounds the tokens that the parser holds, by the memory that nodes may take.
@@ -158,6 +152,7 @@ struct Builder {
 }
 
 /// A list or map whose end has not come yet.
+#[derive(Default)]
 struct Open {
     at: Place,
     anchor: usize,
@@ -243,12 +238,7 @@ impl Builder {
     }
 
     fn shared(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.texts.get(text) {
-            return Arc::clone(known);
-        }
-        let new: Arc<str> = text.into();
-        self.texts.insert(Arc::clone(&new));
-        new
+        Arc::clone(self.texts.get_or_insert_with(text, |text| text.into()))
     }
 
     fn warn(&mut self, note: impl FnOnce() -> Note) {
@@ -281,10 +271,7 @@ impl Builder {
             at,
             anchor,
             is_mapping,
-            items: Vec::new(),
-            pairs: Vec::new(),
-            key: None,
-            indices: HashMap::new(),
+            ..Open::default()
         });
         Ok(())
     }
@@ -367,10 +354,8 @@ fn is_merge(key: &Node) -> bool {
 /// The maps that a merge key names, the strongest first.
 fn merge_sources(value: &Node) -> Result<Vec<Node>, Note> {
     let wrong = |node: &Node| {
-        let what = format!(
-            "the merge key '<<' takes a map or a list of maps, not {}",
-            node.value_type().name()
-        );
+        let kind = node.value_type().name();
+        let what = format!("the merge key '<<' takes a map or a list of maps, not {kind}");
         let remedy = "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' \
             needs quotes";
         Note::new(&node.at, what, remedy)
@@ -378,10 +363,11 @@ fn merge_sources(value: &Node) -> Result<Vec<Node>, Note> {
     match &value.content {
         Content::Mapping(_) => Ok(vec![value.clone()]),
         Content::Sequence(items) => {
-            let wrong_item = items
-                .iter()
-                .find(|item| item.value_type() != ValueType::Mapping);
-            wrong_item.map_or_else(|| Ok(items.to_vec()), |item| Err(wrong(item)))
+            let is_other = |item: &&Node| item.value_type() != ValueType::Mapping;
+            match items.iter().find(is_other) {
+                Some(item) => Err(wrong(item)),
+                None => Ok(items.to_vec()),
+            }
         }
         Content::Scalar { .. } => Err(wrong(value)),
     }
@@ -418,13 +404,13 @@ fn tab(text: &str, mark: &Marker, follows: bool) -> Option<(u32, u32)> {
         blanks.position(is_tab)
     };
     let mut lines = text.lines().enumerate().skip(own);
-    let (number, column) = if follows {
-        lines
-            .next()
-            .and_then(|(number, line)| Some((number, line.chars().position(is_tab)?)))
-    } else {
-        lines.find_map(|(number, line)| Some((number, indent(line)?)))
-    }?;
+    let (number, column) = match follows {
+        true => {
+            let (number, line) = lines.next()?;
+            (number, line.chars().position(is_tab)?)
+        }
+        false => lines.find_map(|(number, line)| Some((number, indent(line)?)))?,
+    };
     let is_here = number == own && !follows;
     let column = if is_here { mark.col() } else { column };
     Some((number as u32 + 1, column as u32 + 1))
@@ -491,15 +477,11 @@ fn scan_error(text: &str, error: &ScanError, whole: &Place) -> Note {
         return too_deep(&whole.at(at));
     }
     if let Some(quote) = quotes::unclosed(text).filter(|quote| *quote <= at) {
-        return note(
-            quote,
-            "the quote that opens here is not closed",
-            "close the quote",
-        );
+        let what = "the quote that opens here is not closed";
+        return note(quote, what, "close the quote");
     }
-    let known = SCAN_ERRORS
-        .iter()
-        .find(|(words, ..)| words.iter().any(|word| info.contains(word)));
+    let is_one = |words: &[&str]| words.iter().any(|word| info.contains(word));
+    let known = SCAN_ERRORS.iter().find(|(words, ..)| is_one(words));
     let follows = info.contains("valid YAML whitespace");
     if (follows || known.is_some_and(|(words, ..)| words.contains(&TAB)))
         && let Some(tab) = tab(text, error.marker(), follows)

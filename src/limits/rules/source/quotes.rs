@@ -10,9 +10,8 @@ use super::after;
 pub(super) fn unclosed(text: &str) -> Option<(u32, u32)> {
     let mut line_start = 0;
     while line_start < text.len() {
-        let end = text[line_start..]
-            .find('\n')
-            .map_or(text.len(), |length| line_start + length);
+        let length = text[line_start..].find('\n');
+        let end = length.map_or(text.len(), |length| line_start + length);
         let mut at = line_start;
         // A quote opens a text only where a value or a key may begin: `it's` is text.
         let mut may_open = true;
@@ -35,10 +34,10 @@ pub(super) fn unclosed(text: &str) -> Option<(u32, u32)> {
             }
             may_open = match byte {
                 b'[' | b'{' | b',' => true,
-                b':' | b'-' | b'?' => text
-                    .as_bytes()
-                    .get(at + 1)
-                    .is_some_and(u8::is_ascii_whitespace),
+                b':' | b'-' | b'?' => {
+                    let next = text.as_bytes().get(at + 1);
+                    next.is_some_and(u8::is_ascii_whitespace)
+                }
                 b' ' | b'\t' | 0xef | 0xbb | 0xbf => may_open,
                 _ => false,
             };

@@ -20,13 +20,10 @@ pub(super) fn resolve(text: &str) -> ValueType {
         ".nan" | ".NaN" | ".NAN" => ValueType::Float(f64::NAN),
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => ValueType::Float(f64::INFINITY),
         "-.inf" | "-.Inf" | "-.INF" => ValueType::Float(f64::NEG_INFINITY),
-        _ if text.starts_with(|first: char| {
-            first.is_ascii_digit() || matches!(first, '+' | '-' | '.')
-        }) =>
-        {
-            number(text)
-        }
-        _ => ValueType::Text,
+        _ => match text.as_bytes()[0] {
+            b'0'..=b'9' | b'+' | b'-' | b'.' => number(text),
+            _ => ValueType::Text,
+        },
     }
 }
 
@@ -50,12 +47,9 @@ fn number(text: &str) -> ValueType {
         _ => (digits, 10),
     };
     // from_str_radix would accept a second sign.
-    let magnitude = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric())
-        .then(|| u64::from_str_radix(digits, radix).ok())
-        .flatten();
-    let Some(magnitude) = magnitude else {
+    let is_unsigned = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let magnitude = u64::from_str_radix(digits, radix).ok();
+    let Some(magnitude) = magnitude.filter(|_| is_unsigned) else {
         return float(&plain);
     };
     let number = i128::from(magnitude) * if negative { -1 } else { 1 };

@@ -45,10 +45,9 @@ impl Tree {
         let mut sum: u64 = 0;
         let are_paired = patterns.len() <= MOST_PAIRED;
         for (place, (later, ends)) in patterns.iter().enumerate() {
-            let first = if are_paired {
-                0
-            } else {
-                place.saturating_sub(1)
+            let first = match are_paired {
+                true => 0,
+                false => place.saturating_sub(1),
             };
             for (earlier, other) in &patterns[first..place] {
                 if !are_paired || may_both_match(ends, other) {

@@ -97,10 +97,9 @@ impl OfKey {
 
     /// The address in a value, if the key has addresses.
     fn address(&self, value: &[u8]) -> Option<IpAddr> {
-        if self.has_addresses {
-            address::read(value)
-        } else {
-            None
+        match self.has_addresses {
+            true => address::read(value),
+            false => None,
         }
     }
 

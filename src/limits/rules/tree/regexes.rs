@@ -52,10 +52,8 @@ impl Regexes {
 
     /// The first that matches every value.
     pub(super) fn for_all(&self) -> Option<BranchIndex> {
-        self.all
-            .iter()
-            .find(|(_, regex)| is_for_all(regex))
-            .map(|&(branch, _)| branch)
+        let first = self.all.iter().find(|(_, regex)| is_for_all(regex));
+        first.map(|&(branch, _)| branch)
     }
 
     /// Compiles all of them, and returns the bytes that they take.
@@ -66,8 +64,8 @@ impl Regexes {
         let Some((last, _)) = self.all.last() else {
             return Ok(0);
         };
-        let compiled =
-            build(self.all.iter().map(|(_, regex)| &**regex), LARGEST_SET).map_err(|_| *last)?;
+        let texts = self.all.iter().map(|(_, regex)| &**regex);
+        let compiled = build(texts, LARGEST_SET).map_err(|_| *last)?;
         let bytes = compiled.memory_usage();
         self.compiled = Some(compiled);
         Ok(bytes)
@@ -103,10 +101,8 @@ pub(crate) fn is_match(regex: &str, value: &[u8]) -> bool {
 /// The expression is invalid: the reason, and the correction.
 pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
     if regex.len() > LONGEST {
-        return Err((
-            format!("the regular expression has more than {LONGEST} bytes"),
-            "write a shorter one, or a set of values",
-        ));
+        let what = format!("the regular expression has more than {LONGEST} bytes");
+        return Err((what, "write a shorter one, or a set of values"));
     }
     let no_regex = |message: &str| {
         let what = format!("it is no regular expression: {}", last_line(message));
@@ -133,12 +129,8 @@ pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
 
 /// The last line of a message, after the expression and the marks below it.
 fn last_line(message: &str) -> &str {
-    let line = message
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty())
-        .unwrap_or_default()
-        .trim();
+    let line = message.trim_end().lines().next_back();
+    let line = line.unwrap_or_default().trim();
     line.strip_prefix("error: ").unwrap_or(line)
 }
 
@@ -157,12 +149,9 @@ type Table = dense::DFA<Vec<u32>>;
 /// They are invalid; `None`: they are too large.
 fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table, Option<String>> {
     let whole: Vec<String> = all.map(|regex| format!("\\A(?:{regex})\\z")).collect();
+    let config = thompson::Config::new().utf8(false);
     let nfa = thompson::Compiler::new()
-        .configure(
-            thompson::Config::new()
-                .utf8(false)
-                .nfa_size_limit(Some(LARGEST_NFA)),
-        )
+        .configure(config.nfa_size_limit(Some(LARGEST_NFA)))
         .syntax(syntax_config())
         .build_many(&whole)
         .map_err(|error| error.size_limit().is_none().then(|| error.to_string()))?;
@@ -180,9 +169,8 @@ fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table
 /// The number of the first expression that matches the whole value. A table without bytes to stop
 /// at always has an answer.
 fn search(table: &Table, value: &[u8]) -> Option<usize> {
-    let found = table
-        .try_search_fwd(&Input::new(value).anchored(Anchored::Yes))
-        .ok()?;
+    let input = Input::new(value).anchored(Anchored::Yes);
+    let found = table.try_search_fwd(&input).ok()?;
     found.map(|found| found.pattern().as_usize())
 }
 

@@ -159,10 +159,8 @@ impl<'t> Tracer<'t> {
             levels.push(self.level(tree, entry, found));
             let branch = found.and_then(|BranchIndex(index)| tree.branches.get(index));
             let Some(branch) = branch else {
-                return Trace {
-                    levels,
-                    end: End::NoBranch(self.keys(tree)),
-                };
+                let end = End::NoBranch(self.keys(tree));
+                return Trace { levels, end };
             };
             let children = branch.children.as_deref();
             (tree, limit) = (children.unwrap_or(&NO_BRANCHES), branch.leaf);
@@ -173,12 +171,9 @@ impl<'t> Tracer<'t> {
 
     /// The cached branches of a level, and the number of names that it may still list.
     fn siblings(&mut self, tree: &'t Tree) -> (&mut Branches<'t>, usize) {
-        (
-            self.levels
-                .entry(std::ptr::from_ref(tree))
-                .or_insert_with(|| Branches::new(tree)),
-            MAX_NAMED.min(self.left),
-        )
+        let branches = self.levels.entry(std::ptr::from_ref(tree));
+        let branches = branches.or_insert_with(|| Branches::new(tree));
+        (branches, MAX_NAMED.min(self.left))
     }
 
     fn level(
@@ -188,23 +183,15 @@ impl<'t> Tracer<'t> {
         found: Option<BranchIndex>,
     ) -> TracedLevel<'t> {
         let (siblings, most) = self.siblings(tree);
-        let of_key = siblings
-            .by_key
-            .get(&*String::from_utf8_lossy(entry.key))
-            .map_or(&[][..], Vec::as_slice);
-        let of_patterns = siblings
-            .by_pattern
-            .iter()
-            .filter(|(key, _)| key.matches(entry.key))
-            .map(|(_, index)| *index);
-        let of_patterns: Vec<_> = of_patterns.collect();
+        let of_key = siblings.by_key.get(&*String::from_utf8_lossy(entry.key));
+        let of_key = of_key.map_or(&[][..], Vec::as_slice);
+        let patterns = siblings.by_pattern.iter();
+        let of_patterns = patterns.filter(|(key, _)| key.matches(entry.key));
+        let of_patterns: Vec<_> = of_patterns.map(|(_, index)| *index).collect();
         // One more, which may be the one that matches.
-        let mut few: Vec<_> = of_key
-            .iter()
-            .take(most + 1)
-            .chain(of_patterns.iter().take(most + 1))
-            .copied()
-            .collect();
+        let few = of_key.iter().take(most + 1);
+        let few = few.chain(of_patterns.iter().take(most + 1));
+        let mut few: Vec<_> = few.copied().collect();
         few.sort_unstable();
         let seen = |index: BranchIndex| {
             let branch = siblings.all.get(index.0)?.clone()?;
@@ -218,11 +205,11 @@ impl<'t> Tracer<'t> {
         let matched = found.and_then(seen);
         let matched = matched.map(|(branch, how)| (branch, how.unwrap_or(How::Exact)));
         let others = few.into_iter().filter(|&index| found != Some(index));
-        let others = others
-            .filter_map(seen)
-            .map(|(branch, how)| (branch, how.map_or(WhyNot::OtherValue, WhyNot::Later)));
-        let count =
-            (of_key.len() + of_patterns.len()).saturating_sub(usize::from(matched.is_some()));
+        let others = others.filter_map(seen);
+        let others =
+            others.map(|(branch, how)| (branch, how.map_or(WhyNot::OtherValue, WhyNot::Later)));
+        let count = of_key.len() + of_patterns.len();
+        let count = count.saturating_sub(usize::from(matched.is_some()));
         let passed = Named::new(others, count, most);
         self.left -= passed.first.len();
         TracedLevel { matched, passed }
@@ -287,13 +274,11 @@ impl<'t> Branches<'t> {
             let Some(BranchText { key, .. }) = branch else {
                 continue;
             };
+            let index = BranchIndex(index);
             if key.contains('*') {
-                siblings
-                    .by_pattern
-                    .push((Glob::new(key), BranchIndex(index)));
+                siblings.by_pattern.push((Glob::new(key), index));
             } else {
-                let of_key = siblings.by_key.entry(key.clone()).or_default();
-                of_key.push(BranchIndex(index));
+                siblings.by_key.entry(key.clone()).or_default().push(index);
             }
         }
         let exact = siblings.by_key.keys().map(ToString::to_string);
@@ -301,30 +286,25 @@ impl<'t> Branches<'t> {
         let mut keys: Vec<String> = exact.chain(patterns).collect();
         keys.sort_unstable();
         keys.dedup();
-        Self {
-            all,
-            keys,
-            ..siblings
-        }
+        (siblings.all, siblings.keys) = (all, keys);
+        siblings
     }
 }
 
 impl BranchText<'_> {
     /// How the branch matches an entry, independent of other branches.
     fn how(&self, entry: &Entry<'_>) -> Option<How> {
-        let is_key = self.key.as_bytes() == entry.key && !self.key.contains('*');
+        let is_text = |own: &str, text: &[u8]| own.as_bytes() == text && !own.contains('*');
+        let is_key = is_text(&self.key, entry.key);
         match &self.value {
             None if is_key => return Some(How::AnyValue),
-            Some(value) if is_key && value.as_bytes() == entry.value && !value.contains('*') => {
-                return Some(How::Exact);
-            }
+            Some(value) if is_key && is_text(value, entry.value) => return Some(How::Exact),
             _ => {}
         }
-        let value_matches = self
-            .value
-            .as_ref()
-            .is_none_or(|value| Glob::new(value).matches(entry.value));
-        (Glob::new(&self.key).matches(entry.key) && value_matches).then_some(How::Pattern)
+        let matches = |own: &str, text: &[u8]| Glob::new(own).matches(text);
+        let value = self.value.as_ref();
+        let value_matches = value.is_none_or(|value| matches(value, entry.value));
+        (matches(&self.key, entry.key) && value_matches).then_some(How::Pattern)
     }
 }
 
