@@ -315,9 +315,8 @@ impl Matcher<'_, '_> {
     #[inline(never)]
     fn disposition_of_holder(&mut self, planned: PlannedDescriptor<'_>) -> Disposition {
         let mut subject: SmallVec<[Entry<'_>; 4]> = SmallVec::from_slice(planned.entries);
-        let id = subject
-            .last_mut()
-            .map_or(&[][..], |last| std::mem::take(&mut last.value));
+        let last = subject.last_mut();
+        let id = last.map_or(&[][..], |last| std::mem::take(&mut last.value));
         let disposition = self.disposition(PlannedDescriptor {
             entries: &subject,
             ..planned
@@ -476,12 +475,7 @@ impl Matcher<'_, '_> {
 
     /// Adds the check of a descriptor for this amount.
     fn check(&mut self, planned: PlannedDescriptor<'_>, amount: &Amount) -> Checked {
-        let PlannedDescriptor {
-            descriptor,
-            entries,
-            limit,
-            ..
-        } = planned;
+        let (descriptor, entries, limit) = (planned.descriptor, planned.entries, planned.limit);
         let (request, options) = (self.request, self.options);
         let key = self.add_key(planned, Some(&amount.algorithm));
         let hits = request.hits_or(descriptor, amount.default_cost.map_or(1, NonZeroU64::get));

@@ -95,13 +95,8 @@ impl Rules {
         for (number, domain) in domains {
             let number = number as usize;
             let ids = (0..).map(|index| LimitId::new(number as u32, index));
-            debug_assert!(
-                domain
-                    .limits
-                    .iter()
-                    .zip(ids)
-                    .all(|(limit, id)| limit.id == id)
-            );
+            let mut limits = domain.limits.iter().zip(ids);
+            debug_assert!(limits.all(|(limit, id)| limit.id == id));
             if rules.by_number.len() <= number {
                 rules.by_number.resize_with(number + 1, Arc::default);
             }

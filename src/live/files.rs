@@ -483,11 +483,7 @@ pub async fn watch(live: Arc<Live>, mut watched: WatchedFolder, metrics: Arc<Met
     let pause = watched.options.poll;
     let step = move || {
         let started = Instant::now();
-        if catch_unwind(AssertUnwindSafe(|| poll(&live, &mut watched))).is_err() {
-            metrics.panicked();
-            tracing::error!(
-                "panic while loading limits; the limits in force stay; this is a bug in Weir"
-            );
+        if guarded(&metrics, || poll(&live, &mut watched)).is_none() {
             let tried = watched.debounce.seen().clone();
             watched.debounce.tried(tried);
         }
@@ -495,6 +491,17 @@ pub async fn watch(live: Arc<Live>, mut watched: WatchedFolder, metrics: Arc<Met
     };
     let error = background::repeat("weir-files", false, pause, step).await;
     tracing::error!(%error, "cannot start the thread that watches limits; changes need a restart");
+}
+
+/// Loads limits. A panic, of which there should be none, costs only what was to be loaded.
+pub(super) fn guarded<T>(metrics: &Metrics, work: impl FnOnce() -> T) -> Option<T> {
+    let loaded = catch_unwind(AssertUnwindSafe(work)).ok();
+    if loaded.is_none() {
+        metrics.panicked();
+        let stays = "the limits in force stay";
+        tracing::error!("panic while loading limits; {stays}; this is a bug in Weir");
+    }
+    loaded
 }
 
 /// Polls once, and loads the files if it is time to.

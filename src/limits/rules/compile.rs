@@ -217,12 +217,8 @@ fn compile_file(
     };
     let location = fields.lack("domain");
     let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
-    let new = |name| {
-        (
-            Domain::new(name, number, location.clone()),
-            Siblings::default(),
-        )
-    };
+    let domain = |name| Domain::new(name, number, location.clone());
+    let new = |name| (domain(name), Siblings::default());
     // A file without a domain of its own is an error already. The rest of it is checked in a domain
     // that is dropped.
     let mut scratch = new("");

@@ -95,9 +95,8 @@ impl Difference {
             let share = |limit: &Limit| limit.amounts().map(|amount| amount.share).next();
             let shares = share(before).zip(share(limit));
             difference.moves_shares |= shares.is_some_and(|(before, after)| before != after);
-            difference
-                .rows
-                .extend(ChangedRows::new((old, before), (new, limit)));
+            let rows = ChangedRows::new((old, before), (new, limit));
+            difference.rows.extend(rows);
             let fields = changed_fields((old, before), (new, limit));
             if !fields.is_empty() {
                 let keys = key(old, before).zip(key(new, limit));
@@ -286,10 +285,8 @@ pub fn fields<'r>(
     let (limit, amount) = (in_force.limit, in_force.amount());
     let mut texts = FieldTexts::default();
     texts.add("rate", Some(rate(in_force)));
-    texts.add(
-        "share",
-        amount.and_then(|amount| share(rules, limit, amount)),
-    );
+    let share = amount.and_then(|amount| share(rules, limit, amount));
+    texts.add("share", share);
     texts.extend(amount.map(FieldTexts::of_amount));
     let notify = amount.map(|amount| amount.notify).unwrap_or_default();
     texts.add_list("notify", notify.each().map(|percent| format!("{percent}%")));
@@ -309,10 +306,8 @@ pub fn fields<'r>(
     texts.add("name", in_force.name());
     texts.add("shadow_mode", Some(in_force.shadow_mode()));
     texts.add("quota_mode", Some(limit.quota_mode));
-    texts.add(
-        "on_store_failure",
-        in_force.on_store_failure().and_then(policy),
-    );
+    let policy = in_force.on_store_failure().and_then(policy);
+    texts.add("on_store_failure", policy);
     let commit = rules.commit(limit.domain.as_bytes()).unwrap_or_default();
     texts.add("commit", text::name_of(&Commit::NAMED, &commit));
     texts.add_list("replaces", limit.replaces.iter());

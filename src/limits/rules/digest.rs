@@ -60,11 +60,8 @@ fn of_rows(rules: &Rules, limit: &Limit, table: &LimitTable) -> u64 {
     for (row, meaning) in rows.filter_map(|row| Some((row, table.rows.meaning(row)?))) {
         let content = *known.entry(meaning).or_insert_with(|| {
             let of_row = rules.limit(LimitId::new(limit.id.domain, meaning.limit));
-            let own = (
-                meaning.amount,
-                meaning.shadow_mode,
-                meaning.on_store_failure,
-            );
+            let (mode, policy) = (meaning.shadow_mode, meaning.on_store_failure);
+            let own = (meaning.amount, mode, policy);
             mix(of_fields(rules, of_row), short([format!("{own:?}")]))
         });
         let name = table.rows.name(row).unwrap_or_default();

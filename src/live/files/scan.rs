@@ -199,10 +199,8 @@ pub(super) fn unreadable(file: &Path, error: &io::Error) -> Problem {
 /// Whether the process, or the machine, has no descriptor left.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::MFILE | Errno::NFILE)
-    )
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
 }
 
 struct Walk {

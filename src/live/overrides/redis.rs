@@ -203,9 +203,10 @@ impl RedisHash {
         command.extend(restored.chain(ended).flatten());
         match &self.query(&[&command]).await?[..] {
             [Value::Int(1)] => Ok(()),
-            [Value::Int(0)] => Err(format!(
-                "Redis has {MAX_OVERRIDES} overrides, which is the most; remove some"
-            )),
+            [Value::Int(0)] => {
+                let what = format!("Redis has {MAX_OVERRIDES} overrides, which is the most");
+                Err(what + "; remove some")
+            }
             _ => Err(no_reply()),
         }
     }

@@ -5,7 +5,6 @@
 //! connection. At most one configuration a second is compiled; responses that arrive meanwhile
 //! become one update.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -262,21 +261,14 @@ impl Applier {
     fn guarded(&mut self, step: impl FnOnce(&mut Configuration) -> Applied + Send) -> Applied {
         let configuration = &mut self.configuration;
         let work = || background::run("weir-load", || step(configuration));
-        if let Ok(applied) = catch_unwind(AssertUnwindSafe(work)) {
-            return applied;
-        }
-        self.metrics.panicked();
-        tracing::error!(
-            "panic while loading limits; the limits in force stay; this is a bug in Weir"
-        );
-        Applied {
+        files::guarded(&self.metrics, work).unwrap_or_else(|| Applied {
             outcome: ApplyOutcome::Refused {
                 content: 0,
                 message: "Weir panicked while applying this".to_owned(),
             },
             is_known: true,
             ..Applied::default()
-        }
+        })
     }
 
     fn put_in_force(&mut self, applied: Applied, version: &[u8], now: Instant) {
@@ -300,10 +292,8 @@ impl Applier {
         } else {
             self.live.reject(applied.problems.clone());
         }
-        let (counts, has_none) = (
-            (applied.kept, applied.absent),
-            is_first && snapshot.is_none(),
-        );
+        let counts = (applied.kept, applied.absent);
+        let has_none = is_first && snapshot.is_none();
         self.report.refused(applied.problems, counts, has_none);
     }
 

@@ -50,52 +50,51 @@ impl NotWeighed {
 struct MessageKind {
     /// The bytes that one takes, whatever it holds.
     each: u64,
-    /// Each limit in it or below holds copies of its texts.
-    is_level: bool,
-    /// It holds copies of the texts of all levels above.
-    is_limit: bool,
+    role: Role,
     /// By the numbers of fields. A text has none, and numbers are part of their message.
     fields: &'static [(u32, &'static MessageKind)],
 }
 
+/// The texts of other messages of which a message has copies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Part,
+    /// Each limit in it or below holds copies of its texts.
+    Level,
+    /// It holds copies of the texts of all levels above.
+    Limit,
+}
+
+use Role::{Level, Limit, Part};
+
 impl MessageKind {
-    const fn new(each: u64, fields: &'static [(u32, &'static Self)]) -> Self {
-        Self {
-            each,
-            is_level: false,
-            is_limit: false,
-            fields,
-        }
+    const fn new(each: u64, role: Role, fields: &'static [(u32, &'static Self)]) -> Self {
+        Self { each, role, fields }
     }
 }
 
 /// The name of a domain is in each of its limits.
-static CONFIG: MessageKind = MessageKind {
-    is_level: true,
-    ..MessageKind::new(3_000, &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)])
-};
-static DESCRIPTOR: MessageKind = MessageKind {
-    is_level: true,
-    fields: &[
+static CONFIG: MessageKind =
+    MessageKind::new(3_000, Level, &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)]);
+static DESCRIPTOR: MessageKind = MessageKind::new(
+    1_400,
+    Level,
+    &[
         (1, &TEXT),
         (2, &TEXT),
         (3, &POLICY),
         (4, &DESCRIPTOR),
         (8, &STRUCT),
     ],
-    ..MessageKind::new(1_400, &[])
-};
-static POLICY: MessageKind = MessageKind {
-    is_limit: true,
-    ..MessageKind::new(2_000, &[(4, &TEXT), (5, &REPLACED)])
-};
-static REPLACED: MessageKind = MessageKind::new(400, &[(1, &TEXT)]);
+);
+static POLICY: MessageKind = MessageKind::new(2_000, Limit, &[(4, &TEXT), (5, &REPLACED)]);
+static REPLACED: MessageKind = MessageKind::new(400, Part, &[(1, &TEXT)]);
 /// A map of one field has room for more.
-static STRUCT: MessageKind = MessageKind::new(1_400, &[(1, &FIELD)]);
-static FIELD: MessageKind = MessageKind::new(400, &[(1, &TEXT), (2, &VALUE)]);
-static VALUE: MessageKind = MessageKind::new(300, &[(3, &TEXT), (5, &STRUCT), (6, &LIST)]);
-static LIST: MessageKind = MessageKind::new(100, &[(1, &VALUE)]);
-static TEXT: MessageKind = MessageKind::new(100, &[]);
+static STRUCT: MessageKind = MessageKind::new(1_400, Part, &[(1, &FIELD)]);
+static FIELD: MessageKind = MessageKind::new(400, Part, &[(1, &TEXT), (2, &VALUE)]);
+static VALUE: MessageKind = MessageKind::new(300, Part, &[(3, &TEXT), (5, &STRUCT), (6, &LIST)]);
+static LIST: MessageKind = MessageKind::new(100, Part, &[(1, &VALUE)]);
+static TEXT: MessageKind = MessageKind::new(100, Part, &[]);
 
 /// The weight of an encoded `RateLimitConfig`, in bytes, at most `most`.
 pub(super) fn weigh(config: &[u8], most: u64) -> Result<u64, NotWeighed> {
@@ -114,7 +113,7 @@ fn below(
     depth: usize,
 ) -> Result<(), NotWeighed> {
     let depth = depth.checked_sub(1).ok_or(NotWeighed::Invalid)?;
-    if kind.is_level {
+    if kind.role == Level {
         path += LEVEL_BELOW;
         each_field(message, kind, |part, content| {
             if part.fields.is_empty() {
@@ -123,7 +122,7 @@ fn below(
             Ok(())
         })?;
     }
-    let weight = kind.each + if kind.is_limit { path } else { 0 };
+    let weight = kind.each + if kind.role == Limit { path } else { 0 };
     *left = left.checked_sub(weight).ok_or(NotWeighed::TooMuch)?;
     each_field(message, kind, |part, content| {
         if !part.fields.is_empty() {

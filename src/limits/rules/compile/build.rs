@@ -92,9 +92,8 @@ pub(super) fn share_of_domain(
     let defaults = domain.defaults.iter().chain(compiler.overlay.base());
     let defaults: Vec<_> = defaults.cloned().collect();
     let of_domain = Layers {
-        own: &[],
         below: &defaults,
-        ends_with_value: false,
+        ..Layers::default()
     };
     let first = domain.first.clone();
     if domain.has_wrong_defaults {
@@ -161,12 +160,8 @@ impl<'a, 'f> Builder<'a, 'f> {
     /// The limit of a descriptor, from its `rate_limit` or else from rows without a plan; and the
     /// limits of the plans that rows use.
     pub(super) fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
-        let PendingLimit {
-            mut limit,
-            partial,
-            table,
-            mut added,
-        } = pending;
+        let (mut limit, partial) = (pending.limit, pending.partial);
+        let (table, mut added) = (pending.table, pending.added);
         added.extend(self.defaults.cloned());
         let mut own = vec![&partial];
         if let Some(name) = &partial.plan {
@@ -419,11 +414,8 @@ impl<'a, 'f> Builder<'a, 'f> {
         };
         let mut multiplied = rate;
         multiplied.unit_multiplier = unit_multiplier;
-        let mut for_limit = layers
-            .below
-            .iter()
-            .filter(|layer| layer.source.is_overlay());
-        let (what, remedy) = if for_limit.any(|layer| layer.has_calendar()) {
+        let makes_calendar = |it: &Arc<PartialLimit>| it.source.is_overlay() && it.has_calendar();
+        let (what, remedy) = if layers.below.iter().any(makes_calendar) {
             let what = "the limit has 'period: calendar': the 'unit_multiplier' of";
             (format!("{what} {source}"), "remove it, or remove 'period'")
         } else if let Err((what, remedy)) = checked_window(&multiplied) {

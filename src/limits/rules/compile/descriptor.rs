@@ -306,10 +306,8 @@ fn warn_without_limit(problems: &Problems, fields: &Fields<'_>) {
         problems.warning(at, what, remedy);
     }
     let is_off = |node: &Node| node.read::<bool>() == Some(false);
-    for (key, node) in fields
-        .present(NEED_A_LIMIT)
-        .filter(|(_, node)| !is_off(node))
-    {
+    let present = fields.present(NEED_A_LIMIT);
+    for (key, node) in present.filter(|(_, node)| !is_off(node)) {
         let what = format!("'{key}' has no effect in a descriptor without 'rate_limit'");
         let remedy = "move it to the descriptor with the 'rate_limit'";
         problems.warning(&node.at, what, remedy);

@@ -50,9 +50,8 @@ impl<'n> Fields<'n> {
     /// The value of a key, also if it is null; `None` if it is missing.
     pub(super) fn get_nullable(&self, key: &str) -> Option<&'n Node> {
         let mut found = self.found.iter();
-        found
-            .find(|(found, _)| *found == key)
-            .map(|&(_, node)| node)
+        let found = found.find(|(found, _)| *found == key);
+        found.map(|&(_, node)| node)
     }
 
     /// Those of these keys that have a value.
@@ -316,11 +315,11 @@ fn check_ignored(problems: &Problems, node: &Node) {
             for item in items.iter() {
                 match item.value_type() {
                     ValueType::Mapping => check_ignored(problems, item),
-                    value_type => problems.error(
-                        &item.at,
-                        format!("expected a map in this list, found {}", value_type.name()),
-                        "remove it",
-                    ),
+                    value_type => {
+                        let found = value_type.name();
+                        let what = format!("expected a map in this list, found {found}");
+                        problems.error(&item.at, what, "remove it");
+                    }
                 }
             }
         }

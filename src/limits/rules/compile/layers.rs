@@ -15,7 +15,7 @@ use crate::limits::rules::region::{RegionShare, RegionShares};
 use crate::limits::rules::thresholds::Thresholds;
 
 /// The layers of a limit.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Layers<'l> {
     /// Layers that its author wrote for it, the strongest first: a row, a plan, the `rate_limit`.
     pub(super) own: &'l [&'l PartialLimit],
@@ -141,9 +141,8 @@ impl<'l> Layers<'l> {
     /// below the one that names the algorithm, it takes its own options only.
     fn options(&self) -> (Options, Options) {
         let named = self.own.iter().position(|layer| layer.algorithm.is_some());
-        let (head, tail) = self
-            .own
-            .split_at(named.map_or(self.own.len(), |index| index + 1));
+        let count = named.map_or(self.own.len(), |index| index + 1);
+        let (head, tail) = self.own.split_at(count);
         let mut meant = Options {
             kind: self.find(|layer| layer.algorithm).unwrap_or_default(),
             ..Options::default()

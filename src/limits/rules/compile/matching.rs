@@ -82,10 +82,7 @@ pub(super) fn read(
 ) -> Result<Option<Match>, ()> {
     let kind = match fields.get("match") {
         None => MatchKind::Exact,
-        Some(node) => {
-            let all = &MatchKind::NAMED;
-            fields::one_of(problems, node, "match", "kind of match", all).ok_or(())?
-        }
+        Some(_) => fields.read("match").ok_or(())?,
     };
     let allowed: &[&str] = match kind {
         MatchKind::Exact => &["value"],

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::fields::{self, FieldValue, Section};
+use super::keys::MatchKind;
 use super::problem::{Problems, quoted};
 use crate::core::algorithm::{AlgorithmKind, OnExpiry, Reservations};
 use crate::core::time::{
@@ -61,6 +62,7 @@ field_values! {
 
 named_values! {
     AlgorithmKind, AlgorithmKind::NAMED, str::to_owned;
+    MatchKind, MatchKind::NAMED, |key| format!("kind of {key}");
     OnStoreFailure, OnStoreFailure::NAMED, value_of;
     PeriodKind, PeriodKind::NAMED, value_of;
     Weekday, WEEKDAYS, value_of;

@@ -121,7 +121,7 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
     let descriptor = |item: &Node| {
         let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
         let (own, matched) = descriptor::read_level(compiler, &fields)?;
-        let limit = fields.get("rate_limit");
+        let (limit, below) = (fields.get("rate_limit"), fields.get("descriptors"));
         // No default makes one.
         let algorithm = limit
             .and_then(|limit| fields::read(problems, limit, Section::RateLimit))
@@ -134,9 +134,7 @@ fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<DescriptorTree> {
             has_limit: limit.is_some() || fields.get("table").is_some(),
             has_holders: algorithm == Some(AlgorithmKind::Concurrency.name()),
             at: fields.lack("key").clone(),
-            children: fields
-                .get("descriptors")
-                .map_or_else(Vec::new, |list| level(compiler, list)),
+            children: below.map_or_else(Vec::new, |list| level(compiler, list)),
         })
     };
     items.iter().filter_map(descriptor).collect()

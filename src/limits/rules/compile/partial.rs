@@ -121,12 +121,10 @@ impl PartialLimit {
         if let Some(node) = trial {
             read.trial = Self::read_trial(problems, node).map(Box::new);
         }
-        let written = fields
-            .locations()
-            .filter(|(key, _)| fields.get(key).is_some());
+        let keys = fields.present(fields.locations().map(|(key, _)| key));
         read.places = Places {
             at: fields.node.at.clone(),
-            keys: written.map(|(key, at)| (key, at.clone())).collect(),
+            keys: keys.map(|(key, node)| (key, node.at.clone())).collect(),
         };
         // A misspelled key is reported already.
         let is_valid = fields.is_valid.get()

@@ -162,24 +162,20 @@ impl Converter<'_> {
         let (resource, descriptor) = *with_limit.unwrap_or(&group[0]);
         let at = &self.place(resource, descriptor, parent);
         self.warn_of_ignored(at, group);
-        let switch = |is_on: bool| is_on.then(|| Node::of_plain(at, "true"));
         let policy = descriptor.rate_limit.as_ref();
         let policy = policy.map(|policy| self.policy(at, policy));
         let metadata = self.metadata(at, group, descriptor);
-        let below = self.below(at, group, depth);
-        self.map(
-            at,
-            [
-                ("key", Some(Node::of_text(at, &descriptor.key))),
-                ("value", text(at, &descriptor.value)),
-                ("shadow_mode", switch(descriptor.shadow_mode)),
-                ("quota_mode", switch(descriptor.quota_mode)),
-                ("detailed_metric", switch(descriptor.detailed_metric)),
-                ("rate_limit", policy),
-                ("metadata", metadata),
-                ("descriptors", below),
-            ],
-        )
+        let entries = [
+            ("key", Some(Node::of_text(at, &descriptor.key))),
+            ("value", text(at, &descriptor.value)),
+            ("shadow_mode", switch(at, descriptor.shadow_mode)),
+            ("quota_mode", switch(at, descriptor.quota_mode)),
+            ("detailed_metric", switch(at, descriptor.detailed_metric)),
+            ("rate_limit", policy),
+            ("metadata", metadata),
+            ("descriptors", self.below(at, group, depth)),
+        ];
+        self.map(at, entries)
     }
 
     /// The metadata of a descriptor, or else the first in its group.
@@ -293,22 +289,15 @@ impl Converter<'_> {
         let others = policy.replaces.iter().map(|other| &other.name);
         let others = others.map(|name| self.map(at, [("name", Some(Node::of_text(at, name)))]));
         let replaces: Vec<_> = others.collect();
-        self.map(
-            at,
-            [
-                (
-                    "unlimited",
-                    policy.unlimited.then(|| Node::of_plain(at, "true")),
-                ),
-                ("unit", (is_limited && policy.unit != 0).then(unit)),
-                ("requests_per_unit", is_limited.then(requests)),
-                ("name", text(at, &policy.name)),
-                (
-                    "replaces",
-                    (!replaces.is_empty()).then(|| Node::of_list(at, replaces)),
-                ),
-            ],
-        )
+        let replaces = (!replaces.is_empty()).then(|| Node::of_list(at, replaces));
+        let entries = [
+            ("unlimited", switch(at, policy.unlimited)),
+            ("unit", (is_limited && policy.unit != 0).then(unit)),
+            ("requests_per_unit", is_limited.then(requests)),
+            ("name", text(at, &policy.name)),
+            ("replaces", replaces),
+        ];
+        self.map(at, entries)
     }
 
     /// Metadata, or a map in it.
@@ -353,6 +342,10 @@ impl Converter<'_> {
 /// A text that is not empty.
 fn text(at: &Place, text: &str) -> Option<Node> {
     (!text.is_empty()).then(|| Node::of_text(at, text))
+}
+
+fn switch(at: &Place, is_on: bool) -> Option<Node> {
+    is_on.then(|| Node::of_plain(at, "true"))
 }
 
 fn unit_of(policy: &RateLimitPolicy) -> Option<Unit> {

@@ -105,13 +105,12 @@ impl fmt::Display for BranchText<'_> {
 }
 
 impl<T> Named<T> {
-    /// The first `most` of `count` elements. No others are made.
-    fn new(all: impl Iterator<Item = T>, count: usize, most: usize) -> Self {
-        let first: Vec<T> = all.take(most).collect();
-        Self {
-            more: count.saturating_sub(first.len()),
-            first,
-        }
+    /// The first of `count` elements, of which `left` may still be named. No others are made.
+    fn new(all: impl Iterator<Item = T>, count: usize, left: &mut usize) -> Self {
+        let first: Vec<T> = all.take(MAX_NAMED.min(*left)).collect();
+        *left -= first.len();
+        let more = count.saturating_sub(first.len());
+        Self { first, more }
     }
 }
 
@@ -169,11 +168,11 @@ impl<'t> Tracer<'t> {
         Trace { levels, end }
     }
 
-    /// The cached branches of a level, and the number of names that it may still list.
-    fn siblings(&mut self, tree: &'t Tree) -> (&mut Branches<'t>, usize) {
+    /// The cached branches of a level, and the number of names that may still be listed.
+    fn siblings(&mut self, tree: &'t Tree) -> (&mut Branches<'t>, &mut usize) {
         let branches = self.levels.entry(std::ptr::from_ref(tree));
         let branches = branches.or_insert_with(|| Branches::new(tree));
-        (branches, MAX_NAMED.min(self.left))
+        (branches, &mut self.left)
     }
 
     fn level(
@@ -182,7 +181,8 @@ impl<'t> Tracer<'t> {
         entry: &Entry<'_>,
         found: Option<BranchIndex>,
     ) -> TracedLevel<'t> {
-        let (siblings, most) = self.siblings(tree);
+        let (siblings, left) = self.siblings(tree);
+        let most = MAX_NAMED.min(*left);
         let of_key = siblings.by_key.get(&*String::from_utf8_lossy(entry.key));
         let of_key = of_key.map_or(&[][..], Vec::as_slice);
         let patterns = siblings.by_pattern.iter();
@@ -210,23 +210,18 @@ impl<'t> Tracer<'t> {
             others.map(|(branch, how)| (branch, how.map_or(WhyNot::OtherValue, WhyNot::Later)));
         let count = of_key.len() + of_patterns.len();
         let count = count.saturating_sub(usize::from(matched.is_some()));
-        let passed = Named::new(others, count, most);
-        self.left -= passed.first.len();
+        let passed = Named::new(others, count, left);
         TracedLevel { matched, passed }
     }
 
     fn below(&mut self, tree: &'t Tree) -> Named<BranchText<'t>> {
-        let (siblings, most) = self.siblings(tree);
-        let below = Named::new(siblings.all.iter().flatten().cloned(), siblings.count, most);
-        self.left -= below.first.len();
-        below
+        let (siblings, left) = self.siblings(tree);
+        Named::new(siblings.all.iter().flatten().cloned(), siblings.count, left)
     }
 
     fn keys(&mut self, tree: &'t Tree) -> Named<String> {
-        let (Branches { keys, .. }, most) = self.siblings(tree);
-        let named = Named::new(keys.iter().cloned(), keys.len(), most);
-        self.left -= named.first.len();
-        named
+        let (Branches { keys, .. }, left) = self.siblings(tree);
+        Named::new(keys.iter().cloned(), keys.len(), left)
     }
 }
 

@@ -106,10 +106,8 @@ pub(super) fn read<'a, 'f>(
         let meanings = reading.table.meanings().len() - before;
         let bytes = memory::of_row(records.cells.as_slice().len(), meanings);
         let builder = &mut *reading.builder;
-        let taken = builder
-            .memory
-            .take(builder.problems, &records.begin(), bytes);
-        if taken.is_none() {
+        let (memory, begin) = (&mut *builder.memory, records.begin());
+        if memory.take(builder.problems, &begin, bytes).is_none() {
             break;
         }
     }
