@@ -430,25 +430,23 @@ const SENDS_BLOCKS: &str = "masked_remote_address";
 fn warn_of_suspicious(problems: &Problems, node: &Node, key: &str, value: &str) {
     let address = address::read(value.as_bytes());
     let is_other = |address: &IpAddr| is_meant(value) && address.to_string() != value;
-    let (what, remedy) = if key != SENDS_BLOCKS && is_block(value) {
-        let remedy = "write 'match: cidr' next to it, or let Envoy send the block with its action \
-            masked_remote_address";
+    let with_value = |what| format!("{} {what}", quoted(value));
+    if key != SENDS_BLOCKS && is_block(value) {
         let what = "looks like a block of addresses, but is compared as text: no address in it \
             matches";
-        (what, remedy.to_owned())
+        let remedy = "write 'match: cidr' next to it, or let Envoy send the block with its action \
+            masked_remote_address";
+        problems.warning(&node.at, with_value(what), remedy);
     } else if let Some(address) = address.filter(is_other) {
-        let what = "is another spelling of an address than Envoy sends";
-        (what, format!("write {address}"))
+        let what = with_value("is another spelling of an address than Envoy sends");
+        problems.warning(&node.at, what, format!("write {address}"));
     } else if is_regular_expression(value) {
-        let remedy = "write 'match: regex' next to it, or the text that Envoy sends, with '*' for \
-            any part of it";
         let what = "looks like a regular expression, but is compared as text in which only '*' is \
             special";
-        (what, remedy.to_owned())
-    } else {
-        return;
-    };
-    problems.warning(&node.at, format!("{} {what}", quoted(value)), remedy);
+        let remedy = "write 'match: regex' next to it, or the text that Envoy sends, with '*' for \
+            any part of it";
+        problems.warning(&node.at, with_value(what), remedy);
+    }
 }
 
 /// `10.0.0.0/8`

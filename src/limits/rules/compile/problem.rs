@@ -300,8 +300,10 @@ impl Problems {
         let mut found = self.0.borrow_mut();
         let found = &mut *found;
         let (mut at, mut grade, mut what, mut remedy) = (at, grade, what.into(), remedy.into());
-        for column in Section::Row.keys().filter(|_| found.is_row) {
-            remedy = remedy.replace(&format!("'{column}: "), "'");
+        if found.is_row {
+            for column in Section::Row.keys() {
+                remedy = remedy.replace(&format!("'{column}: "), "'");
+            }
         }
         if let Some((limit, source)) = &found.left_out {
             at = limit;

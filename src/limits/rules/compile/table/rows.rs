@@ -383,8 +383,8 @@ fn wrong_cell(
         let what = format!("the cell has more than {LONGEST_VALUE} bytes");
         Some((what, "write a shorter one"))
     } else {
+        str::from_utf8(cell).err()?;
         let what = "the cell is not UTF-8".to_owned();
-        let is_text = str::from_utf8(cell).is_ok();
-        (!is_text).then_some((what, "write the file in UTF-8"))
+        Some((what, "write the file in UTF-8"))
     }
 }
