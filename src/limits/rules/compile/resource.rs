@@ -251,15 +251,15 @@ impl Converter<'_> {
     }
 
     fn warn_of_ignored(&self, at: &Place, group: &[SentDescriptor<'_>]) {
-        let limit = |&(resource, one): &SentDescriptor<'_>| {
-            let amount = amount(one.rate_limit.as_ref()?);
-            Some((amount, &self.resources[resource]))
-        };
-        let mut limits = group.iter().filter_map(limit);
+        let mut limits = group.iter().filter_map(|(resource, one)| {
+            let other = &self.resources[*resource];
+            Some((one.rate_limit.as_ref()?, other))
+        });
         let Some((counts, _)) = limits.next() else {
             return;
         };
         for (other, resource) in limits {
+            let (counts, other) = (amount(counts), amount(other));
             let what = format!(
                 "the descriptor has more than one limit: {counts} counts, and {other} of \
                  {resource} is ignored"
