@@ -552,10 +552,8 @@ pub(super) async fn top(parts: Arc<Parts>, call: Call) -> Result<Top, Failure> {
     };
     let page = query.page(USUAL_COUNT)?;
     let tracked = TrackedLimit::find(&parts, query).await?;
-    let limit = tracked.limit();
-    let top = (tracked.usage)
-        .top(&tracked.tracking, order, page, deadline())
-        .await?;
+    let top = (tracked.usage).top(&tracked.tracking, order, page, deadline());
+    let top = top.await?;
     let overrides = subject::overrides_of(&parts);
     let subject = |(subject, record): &(Vec<u8>, Record)| {
         let subject = key::Subject::of_key(subject);

