@@ -11,7 +11,6 @@
 //! pool, which the sweeping thread maintains: a request seldom calls the allocator, and frees
 //! nothing but logs and rings.
 
-mod bounded;
 mod packed;
 mod shard;
 mod table;
@@ -23,10 +22,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use smallvec::SmallVec;
 
-pub use self::bounded::TableSize;
 use self::packed::{Packed, UsedShare};
 use self::shard::{NewState, Shard};
 use self::table::{BlockPool, Entry, EntryKey, FreedBlocks, SLOTS, key_of};
+pub use self::usage::TableSize;
 use self::usage::UsageRecords;
 use super::Budget;
 use crate::core::algorithm::concurrency::HolderId;
@@ -358,10 +357,8 @@ impl Memory {
     /// Decides all checks under the locks of all their shards. Writes nothing when the request is
     /// over its limit.
     fn all_or_none(&self, checks: &Checks, at: Arrival) -> SmallVec<[Answer; 4]> {
-        let keys: SmallVec<[EntryKey; 4]> = checks
-            .iter()
-            .map(|check| key_of(check.fingerprint))
-            .collect();
+        let keys = checks.iter().map(|check| key_of(check.fingerprint));
+        let keys: SmallVec<[EntryKey; 4]> = keys.collect();
         // Locked in ascending order, because two requests would deadlock otherwise.
         let mut indices: SmallVec<[usize; 4]> =
             keys.iter().map(|key| self.shard_index(*key)).collect();
@@ -407,10 +404,8 @@ impl Memory {
         self.record_growth(before, bytes(&shards));
         drop(shards);
         self.make_room(at.now);
-        let answers = outcome
-            .verdicts
-            .into_iter()
-            .map(|verdict| Ok(verdict).into());
+        let verdicts = outcome.verdicts.into_iter();
+        let answers = verdicts.map(|verdict| Ok(verdict).into());
         let mut answers: SmallVec<[Answer; 4]> = answers.collect();
         for (index, effect) in outcome.effects {
             answers[index.0].effect = effect;

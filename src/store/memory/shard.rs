@@ -118,10 +118,8 @@ impl Shard {
 
     /// Removes a key. Returns whether it existed.
     pub(super) fn remove(&mut self, key: EntryKey) -> bool {
-        let removed = self
-            .table
-            .find(key)
-            .map(|slot| self.table.remove(slot).packed);
+        let slot = self.table.find(key);
+        let removed = slot.map(|slot| self.table.remove(slot).packed);
         remove_unpacked(&mut self.unpacked, removed);
         removed.is_some()
     }

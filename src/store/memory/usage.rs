@@ -1,55 +1,118 @@
-//! The usage records of the memory store: at most a quarter of a megabyte in each table by default.
+//! The usage records of the memory store, next to the counters and bounded in bytes: at most a
+//! quarter of a megabyte in each table by default.
+//!
+//! When they are full, the record that was idle for longest is dropped. They are in many small
+//! tables, each with a mutex that is held for one step, and for a walk over its records when it is
+//! swept or searched.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
-use super::bounded::{Bounded, BoundedTable};
+use lru::LruCache;
+
+use crate::core::fingerprint::Fingerprint;
+use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::usage::{Hits, Order, Page, Record, Top, Tracked, Tracking};
 use crate::limits::plan::key;
 
+/// The number of tables; a power of two.
+const TABLES: usize = 256;
+
+/// Cost of a record in addition to itself and its key: the pointers of the list and the map.
+const OVERHEAD: usize = 64;
+
 /// All records.
-pub(super) type UsageRecords = BoundedTable<UsageEntry>;
+#[derive(Debug)]
+pub(super) struct UsageRecords {
+    /// Made for the first record: most stores have none.
+    tables: OnceLock<Box<[Mutex<Part>]>>,
+    max_bytes: usize,
+}
 
 #[derive(Debug)]
-pub(super) struct UsageEntry {
+struct Part {
+    /// The one that was idle for longest comes last.
+    records: LruCache<Box<[u8]>, UsageEntry>,
+    bytes: usize,
+    evicted: u64,
+}
+
+#[derive(Debug)]
+struct UsageEntry {
     tracking: Arc<Tracking>,
     record: Record,
+}
+
+/// The size of all records, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableSize {
+    /// Records, with expired ones that were not swept yet.
+    pub records: usize,
+    /// Bytes of these records.
+    pub bytes: usize,
+    /// Records that were dropped because their memory was full.
+    pub evicted: u64,
 }
 
 /// A record of a list, in its order: its score, its subject and its key.
 type Listed = (u64, Box<[u8]>, Box<[u8]>);
 
-impl Bounded for UsageEntry {
-    fn bytes(&self) -> usize {
-        self.record.bytes()
-    }
-
-    fn is_expired(&self, now: Micros) -> bool {
-        now.since(self.record.last_seen) > self.record.keep_for(&self.tracking.settings)
-    }
-}
-
 impl UsageRecords {
-    /// Adds hits to the record under a key.
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self {
+            tables: OnceLock::new(),
+            max_bytes,
+        }
+    }
+
+    /// Adds hits to the record under a key, and drops others while there are too many bytes.
     pub(super) fn record(&self, key: &[u8], tracked: &Tracked, now: Micros, hits: Hits) {
         let (tracking, period) = tracked;
-        let new = || UsageEntry {
-            tracking: Arc::clone(tracking),
-            record: Record::step(None, &tracking.settings, now, Hits::default()),
+        let new_part = |_| Part {
+            records: LruCache::unbounded(),
+            bytes: 0,
+            evicted: 0,
         };
-        self.step(key, now, new, |entry| {
-            entry.record.add(&tracking.settings, *period, now, hits);
-            if !Arc::ptr_eq(&entry.tracking, tracking) {
-                entry.tracking = Arc::clone(tracking);
+        let new_tables = || (0..TABLES).map(new_part).map(Mutex::new).collect();
+        let mut part = lock(&self.tables.get_or_init(new_tables)[part_of(key)]);
+        match part.records.get_mut(key) {
+            Some(entry) if !entry.is_expired(now) => {
+                let before = entry.record.bytes();
+                entry.record.add(&tracking.settings, *period, now, hits);
+                if !Arc::ptr_eq(&entry.tracking, tracking) {
+                    entry.tracking = Arc::clone(tracking);
+                }
+                let after = entry.record.bytes();
+                part.bytes = part.bytes - before + after;
             }
-        });
+            _ => {
+                part.remove(key);
+                let mut record = Record::step(None, &tracking.settings, now, Hits::default());
+                record.add(&tracking.settings, *period, now, hits);
+                part.bytes += OVERHEAD + key.len() + record.bytes();
+                let tracking = Arc::clone(tracking);
+                part.records
+                    .put(key.into(), UsageEntry { tracking, record });
+            }
+        }
+        // The one that was just written stays, however large it is.
+        while part.bytes > self.max_bytes / TABLES && part.records.len() > 1 {
+            let Some((key, entry)) = part.records.pop_lru() else {
+                break;
+            };
+            part.bytes -= OVERHEAD + key.len() + entry.record.bytes();
+            part.evicted += 1;
+        }
     }
 
     /// A copy of the record under a key.
     pub(super) fn get(&self, key: &[u8], now: Micros) -> Option<Record> {
-        self.read(key, now, |entry| entry.record.clone())
+        let part = lock(&self.tables.get()?[part_of(key)]);
+        let entry = part.records.peek(key);
+        let entry = entry.filter(|entry| !entry.is_expired(now));
+        entry.map(|entry| entry.record.clone())
     }
 
     /// Records of a limit in this order.
@@ -82,26 +145,80 @@ impl UsageRecords {
         now: Micros,
     ) -> (Vec<Listed>, usize) {
         let (mut best, mut total) = (BinaryHeap::<Reverse<Listed>>::new(), 0);
-        self.each(now, |key, entry| {
-            let summary = entry.record.summary();
-            if !entry.tracking.is_same_limit(tracking) || !order.lists(&summary) {
-                return;
+        for part in self.parts() {
+            let part = lock(part);
+            for (key, entry) in &part.records {
+                let summary = entry.record.summary();
+                let is_listed = entry.tracking.is_same_limit(tracking) && order.lists(&summary);
+                if entry.is_expired(now) || !is_listed {
+                    continue;
+                }
+                total += 1;
+                let (score, subject) = (order.score(&summary), key::subject(key));
+                let is_better = best
+                    .peek()
+                    .is_none_or(|Reverse((worst, of, _))| (score, subject) > (*worst, of));
+                if best.len() < wanted || is_better {
+                    best.push(Reverse((score, subject.into(), key.clone())));
+                }
+                if best.len() > wanted {
+                    best.pop();
+                }
             }
-            total += 1;
-            let (score, subject) = (order.score(&summary), key::subject(key));
-            let is_better = best
-                .peek()
-                .is_none_or(|Reverse((worst, of, _))| (score, subject) > (*worst, of));
-            if best.len() < wanted || is_better {
-                best.push(Reverse((score, subject.into(), key.into())));
-            }
-            if best.len() > wanted {
-                best.pop();
-            }
-        });
+        }
         let best = best.into_sorted_vec().into_iter();
         (best.map(|Reverse(listed)| listed).collect(), total)
     }
+
+    /// Removes the expired records of part `part` of `parts` parts.
+    pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
+        let range = part * TABLES / parts..(part + 1) * TABLES / parts;
+        for part in self.parts().take(range.end).skip(range.start) {
+            let mut part = lock(part);
+            let all = part.records.iter();
+            let expired = all.filter(|(_, entry)| entry.is_expired(now));
+            let expired: Vec<_> = expired.map(|(key, _)| key.clone()).collect();
+            for key in expired {
+                part.remove(&key);
+            }
+        }
+    }
+
+    /// Locks each table in turn.
+    pub(super) fn size(&self) -> TableSize {
+        let mut size = TableSize::default();
+        for part in self.parts() {
+            let part = lock(part);
+            size.records += part.records.len();
+            size.bytes += part.bytes;
+            size.evicted += part.evicted;
+        }
+        size
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Mutex<Part>> {
+        self.tables.get().into_iter().flatten()
+    }
+}
+
+impl Part {
+    fn remove(&mut self, key: &[u8]) {
+        if let Some(entry) = self.records.pop(key) {
+            self.bytes -= OVERHEAD + key.len() + entry.record.bytes();
+        }
+    }
+}
+
+impl UsageEntry {
+    /// Whether it means the same as none at `now`.
+    fn is_expired(&self, now: Micros) -> bool {
+        now.since(self.record.last_seen) > self.record.keep_for(&self.tracking.settings)
+    }
+}
+
+/// The table of a record.
+fn part_of(key: &[u8]) -> usize {
+    Fingerprint::of(key).half() as usize % TABLES
 }
 
 #[cfg(test)]
@@ -109,7 +226,6 @@ mod tests {
     use super::*;
     use crate::core::time::Span;
     use crate::core::usage::Settings;
-    use crate::store::memory::TableSize;
 
     const ONE: Hits = Hits {
         asked: 1,
