@@ -135,23 +135,15 @@ pub struct Later<'c> {
     draft: Option<Draft<'c>>,
 }
 
-/// State of a check in a draft.
-#[derive(Clone, Copy, Debug)]
-enum CheckState {
-    /// The store has to decide it.
-    Open,
-    Decided(Decision),
-}
-
-/// The states of the checks of a request that is being decided.
+/// The decisions on the checks of a request that is being decided.
 #[derive(Debug)]
 struct Draft<'c> {
     of: Undecided<'c>,
     began: Instant,
     /// The span of the decision.
     span: TraceSpan,
-    /// One per check, by its index.
-    states: SmallVec<[CheckState; 4]>,
+    /// One per check, by its index; `None` if the check is open: the store has to decide it.
+    decided: SmallVec<[Option<Decision>; 4]>,
     effects: Effects,
     /// The checks to send to the store, in ascending order: the open ones, or all of them as peeks.
     to_send: CheckIndices,
@@ -351,18 +343,12 @@ impl Limiter {
         index: CheckIndex,
         raised: &Checks,
     ) -> Result<bool, StoreError> {
+        let (key, deadline) = (checks.key(&checks[index]), Instant::now() + RESET_TIMEOUT);
         let existed = match &self.store {
-            Store::Memory(memory) => Ok(memory.reset(checks.key(&checks[index]))),
-            Store::Redis(redis) => {
-                redis
-                    .reset(checks, index, Instant::now() + RESET_TIMEOUT)
-                    .await
-            }
+            Store::Memory(memory) => Ok(memory.reset(key)),
+            Store::Redis(redis) => redis.reset(checks, index, deadline).await,
         };
-        let _ = self
-            .failure_policies
-            .local()
-            .reset(checks.key(&checks[index]));
+        let _ = self.failure_policies.local().reset(key);
         if let Some(denial_cache) = &self.denial_cache {
             denial_cache.forget(checks);
             denial_cache.forget(raised);
@@ -477,11 +463,7 @@ pub(crate) fn less_margin(timeout: Duration) -> Duration {
 /// else zero. A shaper in shadow mode does not delay.
 pub(crate) fn longest_delay(checks: &Checks, decisions: &[Decision]) -> Span {
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
-    if refused
-        || decisions
-            .iter()
-            .any(|decision| decision.failure().is_some())
-    {
+    if refused || decisions.iter().find_map(Decision::failure).is_some() {
         return Span::ZERO;
     }
     let shapers = checks
@@ -505,7 +487,7 @@ impl Limiter {
             of,
             began,
             span: of.decide_span(),
-            states: SmallVec::from_elem(CheckState::Open, checks.total()),
+            decided: SmallVec::from_elem(None, checks.total()),
             effects: Effects::new(),
             to_send: checks.all(),
             sent_as: None,
@@ -515,9 +497,8 @@ impl Limiter {
         if let Some(denial_cache) = &self.denial_cache {
             draft.use_denial_cache(denial_cache);
         }
-        let states = &draft.states;
-        let is_open = |index: &mut CheckIndex| matches!(states[index.0], CheckState::Open);
-        draft.to_send.retain(is_open);
+        let decided = &draft.decided;
+        draft.to_send.retain(|index| decided[index.0].is_none());
         let is_part = (checks.trials().len() + 1..checks.total()).contains(&draft.to_send.len());
         draft.sent_as = if checks.is_all_or_none() && is_part {
             // The others only peek: they must not be counted.
@@ -541,7 +522,7 @@ impl Limiter {
                 self.note_refused(draft);
             } else {
                 // Only the store decides which of them are over their limits.
-                draft.states[..checks.len()].fill(CheckState::Open);
+                draft.decided[..checks.len()].fill(None);
                 draft.to_send = checks.indices();
             }
         } else if let Some(draws) = &mut draft.draws {
@@ -563,7 +544,7 @@ impl Limiter {
                 Some(verdict) => Decision::Lease(verdict),
                 None => Decision::of_store(answer.verdict),
             };
-            draft.states[index.0] = CheckState::Decided(decision);
+            draft.decided[index.0] = Some(decision);
         }
     }
 
@@ -572,10 +553,7 @@ impl Limiter {
         let checks = draft.of.checks;
         if checks.is_tracked() {
             self.store.note_refused(checks, |CheckIndex(index)| {
-                matches!(
-                    draft.states[index],
-                    CheckState::Decided(Decision::DenialCache(_))
-                )
+                matches!(draft.decided[index], Some(Decision::DenialCache(_)))
             });
         }
     }
@@ -583,7 +561,7 @@ impl Limiter {
 
 impl Draft<'_> {
     fn is_open(&self, CheckIndex(index): CheckIndex) -> bool {
-        matches!(self.states[index], CheckState::Open)
+        self.decided[index].is_none()
     }
 
     /// The answer of leases to a check.
@@ -598,7 +576,7 @@ impl Draft<'_> {
         for index in self.of.checks.indices() {
             let hits = draws.ahead(index);
             if let Some(verdict) = draws.answer(index) {
-                self.states[index.0] = CheckState::Decided(Decision::Lease(verdict));
+                self.decided[index.0] = Some(Decision::Lease(verdict));
             } else if hits > 0 {
                 let checks = ahead.get_or_insert_with(|| Checks::clone(self.of.checks));
                 checks.draw_ahead(index, hits);
@@ -610,8 +588,7 @@ impl Draft<'_> {
     /// Decides the open checks that the denial cache refuses. Leases may lift a refusal: held hits
     /// answer it, or the store is asked.
     fn use_denial_cache(&mut self, denial_cache: &DenialCache) {
-        let is_open = |state: &CheckState| matches!(state, CheckState::Open);
-        if !self.states.iter().any(is_open) {
+        if self.decided.iter().all(Option::is_some) {
             return;
         }
         let checks = self.of.checks;
@@ -627,7 +604,7 @@ impl Draft<'_> {
                 None if is_lifted => continue,
                 None => Decision::DenialCache(refusal),
             };
-            self.states[index.0] = CheckState::Decided(decision);
+            self.decided[index.0] = Some(decision);
         }
     }
 
@@ -642,10 +619,11 @@ impl Draft<'_> {
 
     /// The decisions on all checks, of which none is open.
     fn decisions(&mut self) -> Decisions {
-        let each = self.states.iter().map(|state| match state {
-            CheckState::Open => Decision::Fails(StoreError::NotExecuted("not sent")),
-            CheckState::Decided(decision) => *decision,
-        });
+        let not_sent = Decision::Fails(StoreError::NotExecuted("not sent"));
+        let each = self
+            .decided
+            .iter()
+            .map(|decision| decision.unwrap_or(not_sent));
         Decisions {
             each: each.collect(),
             effects: std::mem::take(&mut self.effects),

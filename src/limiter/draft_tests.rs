@@ -110,9 +110,9 @@ impl Draft<'_> {
     /// A letter for each check: open, or decided by the store, a lease, the denial cache; in
     /// capitals if it is refused.
     fn letters(&self) -> String {
-        let letter = |state: &CheckState| match state {
-            CheckState::Open => 'o',
-            CheckState::Decided(decision) => {
+        let letter = |decided: &Option<Decision>| match decided {
+            None => 'o',
+            Some(decision) => {
                 let letter = match decision {
                     Decision::Store(_) => 's',
                     Decision::Lease(_) => 'l',
@@ -125,7 +125,7 @@ impl Draft<'_> {
                 }
             }
         };
-        self.states.iter().map(letter).collect()
+        self.decided.iter().map(letter).collect()
     }
 }
 

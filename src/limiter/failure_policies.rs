@@ -138,10 +138,7 @@ impl FailurePolicies {
                 // A request that is refused as a whole is counted nowhere.
                 return Effects::new();
             }
-        } else if decisions
-            .iter()
-            .any(|decision| decision.failure().is_some())
-        {
+        } else if decisions.iter().find_map(Decision::failure).is_some() {
             for index in local {
                 if let Some(error) = decisions[index.0].store_error() {
                     decisions[index.0] = Decision::Fails(error);

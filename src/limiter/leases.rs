@@ -304,9 +304,8 @@ impl Draws<'_> {
     ) -> Option<Verdict> {
         let (ahead, began) = (self.ahead(index), self.leases.table().micros(self.began));
         let hits = Leases::hits(&checks[index])?;
-        let before = checks[index]
-            .algorithm
-            .counted_before(verdict, hits + ahead);
+        let algorithm = &checks[index].algorithm;
+        let before = algorithm.counted_before(verdict, hits + ahead);
         if let Some(before) = before {
             *effect = Effect::Drawn {
                 before,

@@ -214,10 +214,8 @@ impl OutageLog {
         for one in failing.filter(|one| suspects.contains(&one.server)) {
             since = None;
             let error = one.failure.error;
-            let known = self
-                .servers
-                .iter()
-                .position(|known| known.name == one.server);
+            let mut servers = self.servers.iter();
+            let known = servers.position(|known| known.name == one.server);
             let line = match known {
                 Some(index) => self.servers[index]
                     .changes(error, now)

@@ -175,9 +175,9 @@ impl Limiter {
     }
 }
 
-/// Such a task ends at the deadline of a store, or after the last pause. There is no runtime while
-/// the process ends; then the task is not started.
-fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+/// Starts a task that ends soon after its request. There is no runtime while the process ends; then
+/// the task is not started.
+pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = Handle::try_current() {
         drop(runtime.spawn(task));
     }

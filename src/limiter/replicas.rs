@@ -322,21 +322,15 @@ impl Source {
 
 /// An IP address, with or without a port.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let with_port = || text.parse::<SocketAddr>().ok();
-    let ip = || {
-        text.trim_start_matches('[')
-            .trim_end_matches(']')
-            .parse::<IpAddr>()
-            .ok()
-    };
-    with_port()
-        .or_else(|| ip().map(|ip| SocketAddr::new(ip, DNS_PORT)))
-        .ok_or_else(|| {
-            format!(
-                "{text} is no address of a DNS server; write an IP address, with or without a \
-                 port, as 10.96.0.10 or [fd00::a]:53"
-            )
-        })
+    let ip = text.trim_start_matches('[').trim_end_matches(']');
+    let without_port = || Some(SocketAddr::new(ip.parse().ok()?, DNS_PORT));
+    let address = text.parse().ok().or_else(without_port);
+    address.ok_or_else(|| {
+        format!(
+            "{text} is no address of a DNS server; write an IP address, with or without a port, \
+             as 10.96.0.10 or [fd00::a]:53"
+        )
+    })
 }
 
 /// Reads a host name.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::places::spawn;
 use super::{Limiter, Undecided, arriving};
 use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::reservations::Outcome;
@@ -56,11 +57,7 @@ impl NewHolds {
             _ => None,
         };
         let new: Vec<_> = decisions.effects.iter().filter_map(is_new).collect();
-        let fails = || {
-            decisions
-                .iter()
-                .any(|decision| decision.failure().is_some())
-        };
+        let fails = || decisions.iter().find_map(Decision::failure).is_some();
         let is_over = || checks.is_over_limit(decisions.iter().map(Decision::allows));
         if new.is_empty() || !(is_over() || fails()) {
             return None;
@@ -95,10 +92,7 @@ impl NewHolds {
                 };
             }
         }
-        let nothing = HoldChange {
-            outcome: Outcome::Undone,
-            ..HoldChange::default()
-        };
+        let nothing = HoldChange::of(Outcome::Undone);
         for (index, effect) in &mut decisions.effects {
             if self.picked.contains(index) {
                 *effect = Effect::Hold(nothing);
@@ -122,15 +116,6 @@ pub(super) fn undo_in(
     }
 }
 
-/// Starts a task that the end of the process may cut off.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a hold that is not given back ends with its ttl"
-)]
-fn spawn(task: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(task);
-}
-
 impl Limiter {
     /// Gives back what a refused request has reserved.
     pub(super) async fn undo(
@@ -140,24 +125,21 @@ impl Limiter {
         budget: &Budget,
         decisions: &mut Decisions,
     ) {
-        let (local, replicas) = (
-            self.failure_policies.local(),
-            self.failure_policies.replicas(),
-        );
+        let (policies, replicas) = (&self.failure_policies, self.failure_policies.replicas());
         let is_local = |decision: &Decision| matches!(decision, Decision::Local(..));
         let share = |algorithm: Algorithm| algorithm.share(replicas.get());
-        undo_in(local, of, decisions, is_local, share);
+        undo_in(policies.local(), of, decisions, is_local, share);
         let is_stored = |decision: &Decision| matches!(decision, Decision::Store(_));
         let Some(new) = NewHolds::of(of.checks, decisions, is_stored, |algorithm| algorithm) else {
             return;
         };
-        let answers = store
-            .decide(&new.checks, &new.checks.indices(), budget)
-            .await;
+        let picked = new.checks.indices();
+        let answers = store.decide(&new.checks, &picked, budget).await;
         if !new.take_in(of, &answers.each, decisions)
             && let Ok(permit) = WAITING.try_acquire()
         {
             let (limiter, tallies) = (self.clone(), of.tallies.cloned());
+            // A hold that is not given back ends with its ttl.
             spawn(async move {
                 limiter.repeat(&new, tallies.as_ref()).await;
                 drop(permit);
@@ -171,10 +153,8 @@ impl Limiter {
         while Instant::now() + wait < end {
             tokio::time::sleep(wait).await;
             let budget = self.budget(Instant::now(), None);
-            let answers = self
-                .store
-                .decide(&new.checks, &new.checks.indices(), &budget)
-                .await;
+            let picked = new.checks.indices();
+            let answers = self.store.decide(&new.checks, &picked, &budget).await;
             if let Some(tallies) = tallies {
                 tallies.observe_effects(&new.checks, answers.effects());
             }

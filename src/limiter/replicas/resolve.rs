@@ -94,13 +94,9 @@ impl Resolver {
         }
         let options = &configuration.options;
         let within = |suffix: &SearchSuffix| name.clone().chain(suffix).ok()?.try_to_name().ok();
-        let mut names: Vec<_> = options
-            .search
-            .as_slice()
-            .iter()
-            .filter(|suffix| !suffix.is_root())
-            .filter_map(within)
-            .collect();
+        let suffixes = options.search.as_slice().iter();
+        let suffixes = suffixes.filter(|suffix| !suffix.is_root());
+        let mut names: Vec<_> = suffixes.filter_map(within).collect();
         let dots = name.to_string().matches('.').count();
         let first = if dots >= options.ndots {
             0
