@@ -250,14 +250,9 @@ impl Breaker {
         }
         self.streak = FailureStreak::default();
         let slow = u64::from(slow.min(calls));
-        self.window.add(
-            now,
-            CallTally {
-                calls: calls.into(),
-                slow,
-                ..CallTally::default()
-            },
-        );
+        let tally = self.window.at(now);
+        tally.calls += u64::from(calls);
+        tally.slow += slow;
         if slow > 0 && self.is_slow() {
             self.transitions.opened_by_slowness += 1;
             self.trip(now, Why::Outage);
@@ -273,15 +268,9 @@ impl Breaker {
             return;
         }
         self.streak.grow(now, calls, WINDOW);
-        let failed = u64::from(calls);
-        self.window.add(
-            now,
-            CallTally {
-                calls: failed,
-                failed,
-                ..CallTally::default()
-            },
-        );
+        let tally = self.window.at(now);
+        tally.calls += u64::from(calls);
+        tally.failed += u64::from(calls);
         if why == Why::Config
             || self.is_streak_long()
             || self.is_failing()
@@ -485,9 +474,9 @@ struct CallTally {
 
 impl CallTally {
     fn add(&mut self, other: Self) {
-        self.calls = self.calls.saturating_add(other.calls);
-        self.failed = self.failed.saturating_add(other.failed);
-        self.slow = self.slow.saturating_add(other.slow);
+        self.calls += other.calls;
+        self.failed += other.failed;
+        self.slow += other.slow;
     }
 }
 
@@ -500,28 +489,26 @@ struct CallWindow {
 }
 
 impl CallWindow {
-    /// Adds a report. One with an earlier time than the last counts at the time of the last.
-    fn add(&mut self, now: Micros, report: CallTally) {
+    /// The bucket to count a report in, which does not overflow: a report has at most 2^32 calls.
+    /// One with an earlier time than the last counts at the time of the last.
+    fn at(&mut self, now: Micros) -> &mut CallTally {
         self.move_to(now);
-        self.buckets[index(self.current)].add(report);
+        &mut self.buckets[index(self.current)]
     }
 
     /// The counts of the whole window.
     fn total(&self) -> CallTally {
-        self.buckets
-            .iter()
-            .fold(CallTally::default(), |mut total, bucket| {
-                total.add(*bucket);
-                total
-            })
+        let mut total = CallTally::default();
+        for bucket in &self.buckets {
+            total.add(*bucket);
+        }
+        total
     }
 
     /// The number of buckets in which `what` is not 0.
     fn buckets_with(&self, what: fn(&CallTally) -> u64) -> u64 {
-        self.buckets
-            .iter()
-            .filter(|bucket| what(bucket) > 0)
-            .count() as u64
+        let buckets = self.buckets.iter().filter(|bucket| what(bucket) > 0);
+        buckets.count() as u64
     }
 
     fn move_to(&mut self, now: Micros) {
@@ -566,11 +553,9 @@ mod window_tests {
             (u64::MAX, 6),
         ] {
             let mut window = CallWindow::default();
-            window.add(Micros(7_000_000), report(6));
-            window.add(
-                Micros(7_000_000_u64.saturating_add(later_micros)),
-                report(6),
-            );
+            let later = Micros(7_000_000_u64.saturating_add(later_micros));
+            window.at(Micros(7_000_000)).add(report(6));
+            window.at(later).add(report(6));
             assert_eq!(
                 window.total().calls,
                 calls,
@@ -590,7 +575,7 @@ mod window_tests {
             for (pause, calls) in reports {
                 // Most pauses are short: many reports fit in one window.
                 now += if calls == 1 { pause } else { pause / 20 };
-                window.add(Micros(now), report(calls));
+                window.at(Micros(now)).add(report(calls));
                 list.push((now / 100_000, report(calls)));
                 let is_new = |slot: u64| slot + 10 > now / 100_000;
                 let mut naive = CallTally::default();

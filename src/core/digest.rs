@@ -56,11 +56,9 @@ pub fn hex(bytes: &[u8]) -> String {
 /// Appends bytes as [`hex`] writes them.
 pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
-    out.extend(
-        bytes
-            .iter()
-            .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]),
-    );
+    for byte in bytes {
+        out.extend([digit(byte >> 4), digit(byte & 15)]);
+    }
 }
 
 #[cfg(test)]

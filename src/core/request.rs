@@ -95,11 +95,8 @@ impl<'a> DecodedRequest<'a> {
     /// Makes each descriptor a peek, whatever hits it has.
     pub fn peek(&mut self) {
         for descriptor in &mut self.descriptors {
-            *descriptor = Descriptor {
-                hits_addend: Some(0),
-                is_negative_hits: false,
-                ..*descriptor
-            };
+            descriptor.hits_addend = Some(0);
+            descriptor.is_negative_hits = false;
         }
     }
 
@@ -115,10 +112,9 @@ impl<'a> DecodedRequest<'a> {
 
     /// The same, with `default_cost` if neither the descriptor nor the request has hits.
     pub fn hits_or(&self, descriptor: &Descriptor, default_cost: u64) -> i64 {
-        let of_request = if self.hits_addend == 0 {
-            default_cost
-        } else {
-            self.hits_addend.into()
+        let of_request = match self.hits_addend {
+            0 => default_cost,
+            hits => hits.into(),
         };
         let asked = descriptor.hits_addend.unwrap_or(of_request);
         let hits = i64::try_from(asked).unwrap_or(i64::MAX);

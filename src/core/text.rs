@@ -23,12 +23,8 @@ pub fn name_of<T: PartialEq>(named: &[(&'static str, T)], value: &T) -> Option<&
 
 /// The first number after the name that a line begins with, as in the files of `/proc`.
 pub fn number_after(text: &str, name: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name))?
-        .split_ascii_whitespace()
-        .next()?
-        .parse()
-        .ok()
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Mark at the end of a text that was cut.
@@ -41,9 +37,7 @@ pub fn cut(text: &[u8], longest: usize) -> &[u8] {
     }
     // A character has at most four bytes; bytes that are no characters are cut anywhere.
     let is_inside = |at: usize| text[at] & 0xc0 == 0x80;
-    let end = (longest.saturating_sub(3)..=longest)
-        .rev()
-        .find(|&at| !is_inside(at))
-        .unwrap_or(longest);
-    &text[..end]
+    let mut ends = (longest.saturating_sub(3)..=longest).rev();
+    let end = ends.find(|&at| !is_inside(at));
+    &text[..end.unwrap_or(longest)]
 }

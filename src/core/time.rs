@@ -319,11 +319,8 @@ impl fmt::Display for Rate {
 impl Rate {
     /// The window; `None` when it is zero or longer than [`LONGEST_WINDOW`].
     pub fn window(&self) -> Option<Span> {
-        let window = Span::from_secs(
-            self.unit
-                .secs()
-                .checked_mul(u64::from(self.unit_multiplier))?,
-        );
+        let multiplier = self.unit_multiplier.into();
+        let window = Span::from_secs(self.unit.secs().checked_mul(multiplier)?);
         (Span::ZERO < window && window <= LONGEST_WINDOW).then_some(window)
     }
 
@@ -337,15 +334,12 @@ impl Rate {
 
     /// The number of its unit on the wire, and how many of that unit the window is.
     pub const fn on_wire(&self) -> (i32, u32) {
-        let per_unit = if matches!(self.unit, Unit::Quarter) {
-            3
-        } else {
-            1
+        let per_unit = match self.unit {
+            Unit::Quarter => 3,
+            _ => 1,
         };
-        (
-            self.unit.number(),
-            self.unit_multiplier.saturating_mul(per_unit),
-        )
+        let units = self.unit_multiplier.saturating_mul(per_unit);
+        (self.unit.number(), units)
     }
 
     /// The same rate for more hits, in a window that is longer by as much: 50 hits of 10 per second
@@ -354,8 +348,8 @@ impl Rate {
     /// whose window has that many hits already stays as it is.
     #[must_use]
     pub fn widened(self, hits: u64) -> Self {
-        if hits <= self.requests_per_unit || self.requests_per_unit == 0 || self.unit == Unit::None
-        {
+        let is_wide = hits <= self.requests_per_unit || self.requests_per_unit == 0;
+        if is_wide || self.unit == Unit::None {
             return self;
         }
         let per = u128::from(self.requests_per_unit);
@@ -364,25 +358,15 @@ impl Rate {
             u128::from(self.unit.secs()) * u128::from(self.unit_multiplier) * u128::from(hits);
         let in_unit = |unit: Unit| {
             let divisor = per * u128::from(unit.secs());
-            seconds
-                .is_multiple_of(divisor)
-                .then_some((unit, seconds / divisor))
+            let is_whole = unit.secs() <= self.unit.secs() && seconds.is_multiple_of(divisor);
+            is_whole.then_some((unit, seconds / divisor))
         };
-        let shorter = Unit::NAMED
-            .iter()
-            .rev()
-            .map(|&(_, unit)| unit)
-            .filter(|unit| unit.secs() <= self.unit.secs());
         let nearest = (seconds + per / 2) / per;
         // Envoy computes the window in seconds, in 32 bits.
-        let (unit, multiplier) = if nearest > u128::from(u32::MAX) {
-            (Unit::Second, nearest)
-        } else {
-            shorter
-                .into_iter()
-                .find_map(in_unit)
-                .unwrap_or((Unit::Second, nearest))
-        };
+        let mut units = Unit::NAMED.iter().rev().map(|&(_, unit)| unit);
+        let whole = units.find_map(in_unit);
+        let whole = whole.filter(|_| nearest <= u128::from(u32::MAX));
+        let (unit, multiplier) = whole.unwrap_or((Unit::Second, nearest));
         Self {
             requests_per_unit: hits,
             unit,

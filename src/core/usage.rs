@@ -345,18 +345,21 @@ impl Record {
     fn bucket(&self, number: u64) -> Hits {
         match self.current.checked_sub(number) {
             Some(0) => self.open,
-            Some(age) if age < u64::from(self.buckets) && number >= self.base => self
-                .cells
-                .get(self.cell(number))
-                .copied()
-                .unwrap_or_default(),
+            Some(age) if age < u64::from(self.buckets) && number >= self.base => {
+                let cell = self.cells.get(self.cell(number));
+                cell.copied().unwrap_or_default()
+            }
             _ => Hits::default(),
         }
     }
 
+    const fn begin(&self, number: u64) -> Micros {
+        Micros(number.saturating_mul(self.interval))
+    }
+
     /// The end of the open bucket: no hits are later.
     const fn end_of_hits(&self) -> Micros {
-        Micros((self.current + 1).saturating_mul(self.interval))
+        self.begin(self.current + 1)
     }
 
     /// The totals before the hits from this instant on; `None` if they are not known.
@@ -440,7 +443,7 @@ impl Record {
     pub fn series(&self, now: Micros, since: Span) -> Series {
         let (first, last) = self.overlapping(now, since);
         Series {
-            begin: Micros(first.saturating_mul(self.interval)),
+            begin: self.begin(first),
             interval: Span::from_micros(self.interval),
             buckets: (first..=last).map(|number| self.bucket(number)).collect(),
         }
@@ -451,13 +454,9 @@ impl Record {
     pub fn count(&self, now: Micros, over: Span) -> Option<Count> {
         let from = Micros(now.0.saturating_sub(over.micros()));
         let (first, last) = self.overlapping(now, over);
-        let begin = Micros(first.saturating_mul(self.interval));
+        let begin = self.begin(first);
         // The ring may have begun later than the subject was seen, where its length was changed.
-        let covered = Micros(
-            self.oldest(now)
-                .max(self.base)
-                .saturating_mul(self.interval),
-        );
+        let covered = self.begin(self.oldest(now).max(self.base));
         if from < covered && self.first_seen < covered && from < self.end_of_hits() {
             return None;
         }
@@ -466,17 +465,13 @@ impl Record {
                 sum.plus(self.bucket(number), MOST_IN_TOTAL)
             })
         };
-        let at_least = if begin < from && self.first_seen < from {
-            sum(first + 1)
-        } else {
-            sum(first)
-        };
+        let is_partial = begin < from && self.first_seen < from;
         let is_full =
             |hits: Hits| hits.asked.max(hits.refused).max(hits.given_back) >= MOST_IN_BUCKET;
         let is_cut = (first..=last).any(|number| is_full(self.bucket(number)));
         Some(Count {
             hits: sum(first),
-            at_least,
+            at_least: sum(first + u64::from(is_partial)),
             is_cut,
             from: begin,
             to: now,

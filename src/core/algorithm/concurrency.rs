@@ -259,19 +259,14 @@ impl Definition for Concurrency {
         let Some(max_duration) = terms.options.max_duration else {
             let what = "a concurrency limit has no 'max_duration', after which a request that was \
                 lost gives its place back";
-            return Err(OptionError::new(
-                "max_duration",
-                what,
-                "write the time that the longest request takes, such as 'max_duration: 60s'",
-            ));
+            let remedy =
+                "write the time that the longest request takes, such as 'max_duration: 60s'";
+            return Err(OptionError::new("max_duration", what, remedy));
         };
         if max_duration == Span::ZERO || max_duration > LONGEST_DURATION {
             let what = "'max_duration' is zero or longer than 24 hours";
-            return Err(OptionError::new(
-                "max_duration",
-                what,
-                "write the time that the longest request takes, such as 60s",
-            ));
+            let remedy = "write the time that the longest request takes, such as 60s";
+            return Err(OptionError::new("max_duration", what, remedy));
         }
         Ok(Self::new(terms.limit, max_duration))
     }
@@ -357,10 +352,8 @@ impl Gauge {
             return;
         }
         let places = change.places.cast_signed();
-        self.add(
-            now.0.saturating_sub(change.age.micros()),
-            if is_taken { places } else { -places },
-        );
+        let since = now.0.saturating_sub(change.age.micros());
+        self.add(since, if is_taken { places } else { -places });
     }
 
     fn add(&self, since: u64, places: i64) {
@@ -379,16 +372,11 @@ impl Gauge {
     /// Adds the counts of the same limit's gauge in the previous rules, and empties that gauge.
     pub fn absorb(&self, before: &Self) {
         let buckets = std::mem::replace(&mut *lock(&before.buckets), [Bucket::default(); BUCKETS]);
-        let newest = buckets
-            .iter()
-            .map(|bucket| bucket.number)
-            .max()
-            .unwrap_or_default();
-        for Bucket { number, places } in buckets
-            .into_iter()
-            .filter(|bucket| bucket.places != 0 && bucket.number + PARTS >= newest)
-        {
-            self.add(number * before.width, places);
+        let newest = buckets.iter().map(|bucket| bucket.number).max();
+        for Bucket { number, places } in buckets {
+            if places != 0 && Some(number + PARTS) >= newest {
+                self.add(number * before.width, places);
+            }
         }
     }
 
@@ -396,11 +384,10 @@ impl Gauge {
     pub fn places(&self, now: Micros) -> i64 {
         let current = now.0 / self.width;
         let buckets = lock(&self.buckets);
-        buckets
+        let recent = buckets
             .iter()
-            .filter(|bucket| bucket.number + PARTS >= current)
-            .map(|bucket| bucket.places)
-            .sum()
+            .filter(|bucket| bucket.number + PARTS >= current);
+        recent.map(|bucket| bucket.places).sum()
     }
 }
 

@@ -81,12 +81,8 @@ impl LeakyBucket {
             else {
                 return (Clock::fresh(now), 0);
             };
-            return (
-                clock,
-                backlog
-                    .min(self.longest())
-                    .saturating_sub(self.flow.between(last.min(clock.now), clock.now)),
-            );
+            let leaked = self.flow.between(last.min(clock.now), clock.now);
+            return (clock, backlog.min(self.longest()).saturating_sub(leaked));
         }
         (Clock::fresh(now), 0)
     }
@@ -127,9 +123,10 @@ impl Definition for LeakyBucket {
     fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
         let max_delay = terms.options.max_delay.unwrap_or(Span::ZERO);
         if max_delay > LONGEST_WINDOW {
+            let what = "'max_delay' is longer than 100 years";
             return Err(OptionError::new(
                 "max_delay",
-                "'max_delay' is longer than 100 years",
+                what,
                 "write a shorter duration",
             ));
         }

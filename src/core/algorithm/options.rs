@@ -168,32 +168,21 @@ impl Options {
     pub fn remove_foreign(&mut self) -> Vec<OptionError> {
         let own = self.kind.spec();
         let mut errors = Vec::new();
-        for OptionRow {
-            name: option,
-            field,
-            ..
-        } in OPTIONS.into_iter().filter(|option| !own.takes(option.name))
-        {
-            if field.take(self) {
-                if option == "lease" {
-                    errors.push(own.kind.lease_refusal());
-                    continue;
-                }
-                let owners: Vec<_> = TABLE
-                    .iter()
-                    .filter(|spec| spec.takes(option))
-                    .map(|spec| spec.name)
-                    .collect();
-                let what = format!("'{option}' has no meaning for a {}", own.name);
-                errors.push(OptionError::new(
-                    option,
-                    what,
-                    format!(
-                        "remove it, or write 'algorithm: {}'",
-                        owners.join("' or 'algorithm: ")
-                    ),
-                ));
+        let foreign = OPTIONS.iter().filter(|option| !own.takes(option.name));
+        for &OptionRow { name, field, .. } in foreign {
+            if !field.take(self) {
+                continue;
             }
+            if name == "lease" {
+                errors.push(own.kind.lease_refusal());
+                continue;
+            }
+            let owners = TABLE.iter().filter(|spec| spec.takes(name));
+            let owners: Vec<_> = owners.map(|spec| spec.name).collect();
+            let owners = owners.join("' or 'algorithm: ");
+            let what = format!("'{name}' has no meaning for a {}", own.name);
+            let remedy = format!("remove it, or write 'algorithm: {owners}'");
+            errors.push(OptionError::new(name, what, remedy));
         }
         errors
     }
@@ -369,11 +358,8 @@ impl Algorithm {
     pub fn try_new(rate: &Rate, options: &Options) -> Result<Self, OptionError> {
         let window = options.window(rate).ok_or_else(|| {
             let what = "the window is zero or longer than 100 years";
-            OptionError::new(
-                "unit_multiplier",
-                what,
-                "write a unit_multiplier from 1 on that makes the window shorter",
-            )
+            let remedy = "write a unit_multiplier from 1 on that makes the window shorter";
+            OptionError::new("unit_multiplier", what, remedy)
         })?;
         let mut options = *options;
         let mut errors = options.remove_foreign();
@@ -466,36 +452,25 @@ impl Options {
                 ("week_starts", self.week_starts.is_some()),
                 ("anchor", self.anchor.is_some()),
             ];
-            let error = |option| {
+            let error = |(option, _)| {
                 let what = format!("'{option}' has no meaning without 'period: calendar'");
                 OptionError::new(option, what, "write 'period: calendar', or remove it")
             };
-            return written
-                .into_iter()
-                .filter(|(_, is_written)| *is_written)
-                .map(|(option, _)| error(option))
-                .collect();
+            let written = written.into_iter().filter(|(_, is_written)| *is_written);
+            return written.map(error).collect();
         }
         let mut errors = Vec::new();
         if !has_calendar(rate.unit) {
-            let what = format!(
-                "'period: calendar' has no meaning for 'unit: {}'",
-                rate.unit.name()
-            );
-            errors.push(OptionError::new(
-                "period",
-                what,
-                "write 'unit: day', week, month, quarter or year, or remove 'period'",
-            ));
+            let unit = rate.unit.name();
+            let what = format!("'period: calendar' has no meaning for 'unit: {unit}'");
+            let remedy = "write 'unit: day', week, month, quarter or year, or remove 'period'";
+            errors.push(OptionError::new("period", what, remedy));
         }
         if is_multiplied || rate.unit_multiplier != 1 {
             let what =
                 "'unit_multiplier' has no meaning with 'period: calendar': a window is one unit";
-            errors.push(OptionError::new(
-                "unit_multiplier",
-                what,
-                "remove it, or remove 'period'",
-            ));
+            let remedy = "remove it, or remove 'period'";
+            errors.push(OptionError::new("unit_multiplier", what, remedy));
         }
         if self.week_starts.is_some() {
             let (what, remedy) = match (rate.unit, self.anchor) {

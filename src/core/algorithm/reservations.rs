@@ -185,6 +185,14 @@ const _: () = assert!(
 );
 
 impl HoldChange {
+    /// A change of no hits.
+    pub fn of(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            ..Self::default()
+        }
+    }
+
     /// The hits that a check has counted, of which so many were requested.
     pub const fn hits_of(&self, requested: i64) -> i64 {
         match self.outcome {
@@ -463,10 +471,7 @@ impl Key<'_> {
 
     /// Leaves a hold this many hits, and gives back its newest ones. A second time, nothing.
     fn undo(&mut self, id: HolderId, hits: i64) -> (Verdict, HoldChange) {
-        let mut change = HoldChange {
-            outcome: Outcome::Undone,
-            ..HoldChange::default()
-        };
+        let mut change = HoldChange::of(Outcome::Undone);
         let (now, left) = (self.at.now, hits.clamp(0, MOST_HITS).unsigned_abs());
         let known = self.holds.find(id, now);
         // One that is kept may have grown, too.
@@ -510,12 +515,7 @@ impl Key<'_> {
             Some(_) => Outcome::Matched,
         };
         if outcome == Outcome::SettledBefore {
-            let verdict = self.charge(0);
-            let change = HoldChange {
-                outcome,
-                ..HoldChange::default()
-            };
-            return (verdict, change);
+            return (self.charge(0), HoldChange::of(outcome));
         }
         let (mut rest, mut returned, mut used) = (cost, 0, 0);
         if let Some(hold) = &known {
@@ -547,9 +547,8 @@ impl Key<'_> {
             self.holds.remove_first(Kind::Settled);
         }
         let verdict = self.charge(rest.cast_signed());
-        let change = known.map_or_else(HoldChange::default, |hold| hold.change(outcome, 0, now));
+        let change = known.map_or(HoldChange::of(outcome), |hold| hold.change(outcome, 0, now));
         let change = HoldChange {
-            outcome,
             stepped: rest,
             returned,
             settled: used.saturating_add(rest),
@@ -564,14 +563,13 @@ impl Hold {
     fn change(&self, outcome: Outcome, stepped: u64, now: Micros) -> HoldChange {
         let held = self.hits();
         HoldChange {
-            outcome,
             stepped,
             held,
             age_ms: match held {
                 0 => 0,
                 _ => age_ms(self.since, now),
             },
-            ..HoldChange::default()
+            ..HoldChange::of(outcome)
         }
     }
 }

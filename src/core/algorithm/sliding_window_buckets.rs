@@ -166,11 +166,9 @@ impl Definition for SlidingWindowBuckets {
             .bucket_interval
             .unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
         if interval == Span::ZERO {
-            return Err(OptionError::new(
-                "bucket_interval",
-                "'bucket_interval' is 0",
-                "write a longer interval, or remove 'bucket_interval'",
-            ));
+            let remedy = "write a longer interval, or remove 'bucket_interval'";
+            let what = "'bucket_interval' is 0";
+            return Err(OptionError::new("bucket_interval", what, remedy));
         }
         if interval > window {
             let what =
@@ -187,11 +185,8 @@ impl Definition for SlidingWindowBuckets {
                 "a bucket_span of {span} is shorter than the window of {window} and one \
                  bucket_interval of {interval}"
             );
-            return Err(OptionError::new(
-                "bucket_span",
-                what,
-                format!("write {shortest} or more, or remove 'bucket_span'"),
-            ));
+            let remedy = format!("write {shortest} or more, or remove 'bucket_span'");
+            return Err(OptionError::new("bucket_span", what, remedy));
         }
         let count = span.micros().div_ceil(interval.micros());
         let Some(buckets) = u16::try_from(count)
@@ -204,11 +199,8 @@ impl Definition for SlidingWindowBuckets {
         if expiry < span {
             let what =
                 format!("a subject_expiry of {expiry} drops keys whose buckets count for {span}");
-            return Err(OptionError::new(
-                "subject_expiry",
-                what,
-                format!("write {span} or more, or remove 'subject_expiry'"),
-            ));
+            let remedy = format!("write {span} or more, or remove 'subject_expiry'");
+            return Err(OptionError::new("subject_expiry", what, remedy));
         }
         Ok(Self {
             limit: terms.limit,
@@ -342,11 +334,8 @@ fn too_many_buckets(
         && is_span_long_enough
         && (options.bucket_interval.is_none() || longer > window.micros())
     {
-        return OptionError::new(
-            "bucket_span",
-            what,
-            format!("write {longest_span} or less, or a longer bucket_interval"),
-        );
+        let remedy = format!("write {longest_span} or less, or a longer bucket_interval");
+        return OptionError::new("bucket_span", what, remedy);
     }
     // Windows are whole seconds: an interval rounded up to milliseconds is not longer than one.
     let longer = Span::from_micros(longer.next_multiple_of(1_000));

@@ -89,20 +89,16 @@ impl SlidingWindowCounter {
         if window == number + 1 && current + previous > 0 {
             // The clock went back: continue at the start of the stored window.
             let start = window * self.window;
-            return (
-                Clock::ahead(start, now),
-                windows(window, 0, current, previous),
-            );
+            let ahead = windows(window, 0, current, previous);
+            return (Clock::ahead(start, now), ahead);
         }
         let (current, previous) = match number.checked_sub(window) {
             Some(0) => (current, previous),
             Some(1) => (0, current),
             _ => (0, 0),
         };
-        (
-            Clock::fresh(now),
-            windows(number, elapsed, current, previous),
-        )
+        let windows = windows(number, elapsed, current, previous);
+        (Clock::fresh(now), windows)
     }
 
     /// The hits that count, rounded up.

@@ -184,11 +184,8 @@ impl Definition for SlidingWindowLog {
                 "a sliding_window_log stores every hit and allows a limit of at most \
                  {LARGEST_LIMIT}, not {limit}"
             );
-            return Err(OptionError::new(
-                "algorithm",
-                what,
-                "write 'algorithm: sliding_window_buckets', which has no such bound",
-            ));
+            let remedy = "write 'algorithm: sliding_window_buckets', which has no such bound";
+            return Err(OptionError::new("algorithm", what, remedy));
         }
         Ok(Self {
             limit,

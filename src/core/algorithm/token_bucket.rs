@@ -138,11 +138,9 @@ impl TokenBucket {
 impl Definition for TokenBucket {
     fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
         if terms.options.burst == Some(0) {
-            return Err(OptionError::new(
-                "burst",
-                "'burst' is 0, which refuses every hit",
-                "write 1 or more, or remove 'burst'",
-            ));
+            let what = "'burst' is 0, which refuses every hit";
+            let remedy = "write 1 or more, or remove 'burst'";
+            return Err(OptionError::new("burst", what, remedy));
         }
         let burst = terms.options.burst.unwrap_or(terms.limit);
         Ok(Self::new(terms.limit, burst, terms.window, terms.debt))

@@ -29,12 +29,8 @@ impl WildcardText {
             }
         });
         // Text is split only at characters of one byte, and an escape is a whole character.
-        Self(
-            pieces
-                .into_iter()
-                .map(|piece| String::from_utf8_lossy(&piece).into())
-                .collect(),
-        )
+        let text = |piece: Vec<u8>| String::from_utf8_lossy(&piece).into();
+        Self(pieces.into_iter().map(text).collect())
     }
 
     /// This text and no other.

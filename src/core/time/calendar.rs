@@ -72,25 +72,14 @@ impl Calendar {
             (date.month().unsigned_abs(), date.day().unsigned_abs())
         });
         let weekday = anchor.map_or(week_starts, Anchor::weekday);
+        let months = |count, first| Days::Months { count, first, day };
         let days = match unit {
             Unit::None | Unit::Second | Unit::Minute | Unit::Hour => return None,
             Unit::Day => Days::Every,
             Unit::Week => Days::Weekly(weekday.to_monday_zero_offset().unsigned_abs()),
-            Unit::Month => Days::Months {
-                count: 1,
-                first: 0,
-                day,
-            },
-            Unit::Quarter => Days::Months {
-                count: 3,
-                first: (month - 1) % 3,
-                day,
-            },
-            Unit::Year => Days::Months {
-                count: 12,
-                first: month - 1,
-                day,
-            },
+            Unit::Month => months(1, 0),
+            Unit::Quarter => months(3, (month - 1) % 3),
+            Unit::Year => months(12, month - 1),
         };
         Some(Self {
             time_secs: anchor.and_then(Anchor::time_secs).unwrap_or(0),

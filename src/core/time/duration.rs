@@ -88,10 +88,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
     let is_number = |character: char| character.is_ascii_digit() || character == '.';
     let (mut total, mut rest) = (Duration::ZERO, text);
     while !rest.is_empty() {
-        let (number, behind) = rest.split_at(
-            rest.find(|character| !is_number(character))
-                .unwrap_or(rest.len()),
-        );
+        let end = rest.find(|character| !is_number(character));
+        let (number, behind) = rest.split_at(end.unwrap_or(rest.len()));
         let (unit, behind) = behind.split_at(behind.find(is_number).unwrap_or(behind.len()));
         total = total
             .checked_add(parse_part(number, unit)?)
@@ -120,12 +118,9 @@ fn parse_part(number: &str, unit: &str) -> Result<Duration, ParseDurationError> 
         });
     };
     let unit_nanos = u128::from(unit_nanos);
-    let digits = |text: &str| {
-        if text.is_empty() {
-            Some(0)
-        } else {
-            text.parse::<u64>().ok().map(u128::from)
-        }
+    let digits = |text: &str| match text {
+        "" => Some(0),
+        _ => text.parse::<u64>().ok().map(u128::from),
     };
     let whole = digits(whole).ok_or(ParseDurationError::TooLong)?;
     // An hour is 2^13 * 3^2 * 5^11 ns: a fraction of it with more than 13 digits is not whole, nor

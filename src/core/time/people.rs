@@ -19,11 +19,9 @@ pub fn span(seconds: f64) -> String {
     // Negative numbers and NaN are 0.
     let whole = seconds.round() as u64;
     let (mut rest, mut parts) = (whole, Vec::new());
-    for (size, unit) in UNITS
-        .iter()
-        .skip_while(|(size, _)| whole < *size && *size > 1)
-        .take(2)
-    {
+    let is_larger = |(size, _): &&(u64, &str)| whole < *size && *size > 1;
+    let units = UNITS.iter().skip_while(is_larger);
+    for (size, unit) in units.take(2) {
         if rest >= *size || parts.is_empty() {
             parts.push(format!("{}{unit}", rest / size));
         }

@@ -187,10 +187,7 @@ impl Holds {
 
     /// The ids of a kind whose lives end up to an instant, in this order.
     pub(super) fn ending(&self, kind: Kind, last: Micros) -> impl Iterator<Item = HolderId> {
-        let (low, high) = (
-            HolderId([0; HolderId::BYTES]),
-            HolderId([u8::MAX; HolderId::BYTES]),
-        );
+        let [low, high] = [0, u8::MAX].map(|byte| HolderId([byte; HolderId::BYTES]));
         let range = (kind, Micros(0), low)..=(kind, last, high);
         self.order.range(range).map(|(.., id)| *id)
     }
